@@ -1,6 +1,7 @@
-// tilegrad: everything for a program that builds, differentiates, trains, saves, opens and runs models. These
-// have headers of their own: gradcheck (autograd/gradcheck/gradcheck.h), text (io/text/,
-// train/batches.h), plots (io/plots/), profiles (core/report/), several processes (parallel/group.h).
+// The umbrella header: includes everything that a program needs to build, differentiate, train, save, load
+// and run models. These parts have separate headers: gradcheck (autograd/gradcheck/gradcheck.h), tokenizers
+// and data (io/text/, train/batches.h), plots (io/plots/), profiles (core/report/) and multi-process runs
+// (parallel/group.h).
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>

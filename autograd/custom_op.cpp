@@ -40,8 +40,8 @@ std::vector<Tensor> CustomOp::all(std::span<const Tensor> in, Where where) const
 
 namespace {
 
-// The region's nodes may read one another and its inputs, nothing else: differentiation skips the region, so
-// a gradient towards anything else would be lost silently.
+// Checks that the region's nodes read only each other and the region's inputs. Differentiation skips the
+// region, so a gradient for any other value would be lost silently.
 void check_region(const Graph& graph, const std::string& name, const CustomGradient& region, Where where) {
   const ValueId first_value = graph.nodes()[region.first].first_out;
   for (NodeId n = region.first; n <= region.last; ++n) {
@@ -73,10 +73,10 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
     for (const Tensor& t : out)
       if (!graph.has(t))
         throw Error(in_context("[" + name + "] its forward returned a tensor that is " +
-                                   (t.defined() ? "of another graph" : "undefined"),
+                                   (t.defined() ? "of a different graph" : "undefined"),
                                where));
-    // Outputs are values of the region's own, so that its gradient is the only one that reaches them; and
-    // only one region ends at a node.
+    // Copies make the outputs values of the region, so that only the region's gradient reaches them, and only
+    // one region ends at a node.
     for (Tensor& t : out)
       if (graph.values()[t.id()].root < first_value) t = copy({t, where});
     if (graph.custom_gradient_ending_at(static_cast<NodeId>(graph.nodes().size() - 1)))
@@ -108,11 +108,11 @@ struct HostBackwardAttrs {
   void fields(auto&& field) const { field("inputs", inputs), field("outputs", outputs); }
 };
 
-// The backwards of host ops: ordinary ops, but in no list, since nobody calls them by name. They read in…,
-// out…, z… and write one z_in for each floating input.
+// The backwards of host ops: ordinary ops, but not in a list, because nobody looks them up by name. They read
+// in…, out…, z… and write one z_in per floating input.
 const Op& keep_backward(const HostOp& host) {
   static auto& mutex = *new std::mutex;
-  static auto& kept = *new std::deque<Op>;  // addresses stay, after static objects are gone too
+  static auto& kept = *new std::deque<Op>;  // addresses stay valid, even after static objects are destroyed
   const std::lock_guard lock(mutex);
   return kept.emplace_back(
       Op{.name = host.name + "_backward",

@@ -1,5 +1,5 @@
-// User-defined ops: a forward with its own backward [Stratos, Efficient Attention §C], as graph code or as
-// C++ functions on host memory. Both give a CustomOp, which is called like any op; gradients() uses the given
+// User-defined ops: a forward with a custom backward [Stratos, Efficient Attention §C], as graph code or as
+// C++ functions on host memory. Both give a CustomOp, which is called like any op. gradients() uses the given
 // backward.
 #pragma once
 
@@ -9,17 +9,23 @@
 
 namespace tg {
 
+// A user-defined op that can be called like a built-in one.
 class CustomOp {
  public:
-  // Records the op on its arguments, at least one of them a tensor; errors carry the caller's line.
+  // Records the op and returns all outputs. At least one argument is a tensor. Errors have the caller's
+  // source line.
   std::vector<Tensor> all(std::initializer_list<TensorArg> in) const;
+  // Same with the source line as an argument.
   std::vector<Tensor> all(std::span<const Tensor> in, Where where) const;
-  // The first output, for ops that have one.
+  // Records the op and returns its first output, for ops with one output.
   Tensor operator()(std::initializer_list<TensorArg> in) const {
     return all(in)[0];
   }  // there is at least one
+  // Same with one argument.
   Tensor operator()(TensorArg a) const { return all({a})[0]; }
+  // Same with two arguments.
   Tensor operator()(TensorArg a, TensorArg b) const { return all({a, b})[0]; }
+  // Same with three arguments.
   Tensor operator()(TensorArg a, TensorArg b, TensorArg c) const { return all({a, b, c})[0]; }
 
  private:
@@ -33,40 +39,44 @@ class CustomOp {
   std::shared_ptr<const Record> record_;
 };
 
-// As graph code. `backward` gets the inputs, the outputs and z = ∂L/∂out of each output (zeros where no
-// gradient arrives), and returns z_in of each input, undefined for inputs without a gradient. What it records
-// can be differentiated again. `forward` may use only its arguments and constants: reading a parameter or
-// another tensor throws Error, since its gradient would be lost.
+// A user-defined op as graph code. Its nodes can be differentiated again.
 struct GraphFunctions {
+  // Computes the outputs. It may use only its arguments and constants: reading a parameter or another tensor
+  // throws Error, because its gradient would be lost.
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward = {};
+  // Computes z_in of each input, undefined for inputs without a gradient, from the inputs, the outputs and z
+  // = ∂L/∂out of each output. z is zero if no gradient arrives.
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
 };
-// Throws Error without a forward or a backward.
+// Creates an op from graph code. Throws Error unless both functions are set.
 CustomOp custom_op(std::string name, GraphFunctions functions);
 
-// As C++ functions on host memory, run by one thread. In a CUDA program operands are copied to the host and
-// results back. Operands are row-major: others are copied first.
+// The arguments of HostOp::backward.
 struct HostGradient {
-  std::span<const HostView> in, out, z;
-  std::span<const HostView> z_in;  // to be written: one per floating input, in order
+  std::span<const HostView> in, out, z;  // inputs, outputs, and z = ∂L/∂out of each output
+  std::span<const HostView> z_in;        // to be written: one per floating input, in order
 };
+// A user-defined op as C++ functions on host memory, run by one thread. In a CUDA program, operands are
+// copied to the host and results back. Operands are row-major: others are copied first.
 struct HostOp {
-  std::string name;
-  std::string doc = {};  // see Op
-  // Dtype and shape of each output; layouts are row-major. Default: one output like the first input.
+  std::string name;      // unique name; see Op::name
+  std::string doc = {};  // see Op::doc
+  // Returns the dtype and shape of each output; layouts are row-major. Default: one output like the first
+  // input.
   std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
-  // May itself compile and run other programs. An exception ends the run with an Error (see Program::run).
+  // Computes the outputs. It may compile and run other programs. An exception fails the run with an Error
+  // (see Program::run).
   std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
-  std::function<void(const HostGradient&)> backward =
-      {};  // optional: without it the op is not differentiable
-  // For gradcheck and the tests: a name and the inputs; without `call` the op itself is called.
+  // Computes the gradients of the floating inputs. Optional: without it the op is not differentiable.
+  std::function<void(const HostGradient&)> backward = {};
+  // Samples for gradcheck and the tests: a name and the inputs. A sample without `call` calls the op itself.
   std::vector<Sample> samples = {};
-  Where where = Where::current();  // see Op
+  Where where = Where::current();  // see Op::where
 };
-// Adds the op to all_ops(), from any thread; its backward is an op too, which has no derivative. Throws Error
-// if there is an op of that name, or no name or no forward.
+// Registers the op in all_ops(); any thread may call this. Its backward is an op too, without a derivative.
+// Throws Error if the name is empty or in use, or if there is no forward.
 CustomOp register_host_op(HostOp op);
 
 }  // namespace tg

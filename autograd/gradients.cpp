@@ -10,14 +10,14 @@ namespace tg {
 
 namespace {
 
-// A walk over the nodes first … last, backwards. Values of older nodes get no gradient.
+// Walks the nodes first … last backwards. Values of older nodes get no gradient.
 class ReverseWalk {
  public:
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
       : graph_(graph), first_(first), last_(last), base_(graph.nodes()[first].first_out) {}
 
-  // Which values a gradient must reach: those that depend on one of `wrt` through floating values. In a
-  // region with a gradient of its own outputs depend on inputs, whatever lies between.
+  // Marks the values that a gradient must reach: those that depend on a tensor in `wrt` through floating
+  // values. In a region with a custom gradient, outputs depend on inputs, whatever the nodes in between are.
   void mark(const std::vector<Tensor>& wrt) {
     active_.assign(graph_.values().size() - base_, false);
     for (const Tensor& w : wrt) active_[w.id() - base_] = true;
@@ -51,7 +51,7 @@ class ReverseWalk {
     }
   }
 
-  // The gradient of v; undefined where none arrived.
+  // The gradient of v; undefined if none arrived.
   Tensor slot(ValueId v) const { return slots_[v - base_]; }
 
  private:
@@ -68,7 +68,7 @@ class ReverseWalk {
 
   void step(NodeId n) {
     if (!has_slot(graph_.nodes()[n])) return;
-    const Node node = graph_.nodes()[n];  // a copy: recording moves the list
+    const Node node = graph_.nodes()[n];  // a copy, because recording moves the list
     std::vector<bool> needed;
     bool any = false;
     for (ValueId v : node.in) {
@@ -94,13 +94,13 @@ class ReverseWalk {
                                     : node.op->vjp(Backprop{in, out, z, node.attrs, needed}));
   }
 
-  // The gradient of an op without a vjp: its decomposition is recorded from the node's inputs and walked
-  // backwards. This gives fused backward ops their second derivatives.
+  // The gradient of an op without a vjp: records its decomposition from the node's inputs and walks it
+  // backwards. Fused backward ops get their second derivatives this way.
   std::vector<Tensor> differentiate_decomposition(const Node& node, const std::vector<Tensor>& in,
                                                   const std::vector<Tensor>& z,
                                                   const std::vector<bool>& needed) {
     const auto first = static_cast<NodeId>(graph_.nodes().size());
-    std::vector<Tensor> own;  // a separate value for each operand, even if two are the same tensor
+    std::vector<Tensor> own;  // a separate value per operand, even if two are the same tensor
     for (const Tensor& x : in) own.push_back(view(x, x.shape()));
     const std::vector<Tensor> out = node.op->decompose(own, node.attrs);
     if (out.size() != node.outs)
@@ -151,7 +151,7 @@ class ReverseWalk {
       if (!z[i].defined()) continue;
       const Tensor x = graph_.tensor(in[i]);
       if (!graph_.has(z[i]))
-        refuse("gradient of input " + std::to_string(i) + " is a tensor of another graph");
+        refuse("gradient of input " + std::to_string(i) + " is a tensor of a different graph");
       if (active(in[i]) && (z[i].shape() != x.shape() || z[i].dtype() != x.dtype()))
         refuse("gradient of input " + std::to_string(i) + " is " + z[i].text() + ", the input is " +
                x.text());
@@ -159,9 +159,9 @@ class ReverseWalk {
     }
   }
 
-  // Records the segment's nodes once more; the copies then replace the originals.
+  // Records the segment's nodes again; the copies then replace the originals.
   void recompute(std::int32_t segment) {
-    const std::vector<NodeId> nodes = std::exchange(segments_[segment], {});  // empty when it has been done
+    const std::vector<NodeId> nodes = std::exchange(segments_[segment], {});  // empty if this was done before
     const SegmentScope outside(-1);
     for (NodeId n : nodes) {
       const Node node = graph_.nodes()[n];
@@ -180,16 +180,16 @@ class ReverseWalk {
 
   Graph& graph_;
   const NodeId first_, last_;
-  const ValueId base_;  // the first value of node `first`: vectors by value start there
+  const ValueId base_;  // first value of node `first`: vectors by value start there
   std::vector<bool> active_;
-  std::vector<Tensor> slots_;                                       // gradient slots, undefined for zero
-  std::unordered_map<std::int32_t, std::vector<NodeId>> segments_;  // nodes of each, to be computed again
+  std::vector<Tensor> slots_;                                       // gradients by value; undefined: zero
+  std::unordered_map<std::int32_t, std::vector<NodeId>> segments_;  // nodes of each segment, to be recomputed
   std::unordered_map<ValueId, ValueId> again_;
 };
 
-// What depends on w, by value up to the node `last`.
+// The values that depend on w, by value up to the node `last`.
 struct Reach {
-  std::vector<bool> any, floating;  // at all, and through floating values
+  std::vector<bool> any, floating;  // any dependency, and only through floating values
 };
 
 Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
@@ -198,8 +198,8 @@ Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
   r.any[w.id()] = true;
   r.floating = r.any;
   const auto is_floating = [&](ValueId v) { return is_float(graph.values()[v].dtype); };
-  // A derivative may be made with comparisons or indices (those of relu and top_k are), and is constant
-  // wherever they are: only floating values count there.
+  // A derivative may use comparisons or indices, as in relu and top_k, and does not depend on them smoothly.
+  // So only floating values count in derivatives.
   const auto pass_on = [&](const std::vector<ValueId>& in, ValueId out, bool is_derivative) {
     for (ValueId v : in) {
       if (is_derivative && !(is_floating(v) && is_floating(out))) continue;
@@ -225,7 +225,8 @@ std::string leaf_label(const Graph& graph, const Tensor& w) {
   return graph.label_of(node);
 }
 
-// The first node between what a Reach starts from and the loss that makes integers or booleans of it.
+// The first node, between the first values of a Reach and the loss, that converts them to integers or
+// booleans.
 const Node& cut_of(const Graph& graph, const Tensor& loss, const Reach& r) {
   std::vector<bool> leads(graph.values().size(), false);
   leads[loss.id()] = true;
@@ -241,7 +242,7 @@ const Node& cut_of(const Graph& graph, const Tensor& loss, const Reach& r) {
   return graph.nodes()[cut];
 }
 
-// Throws if the loss depends on w, but through integers or booleans only.
+// Throws if the loss depends on w only through integers or booleans.
 void refuse_cut(const Graph& graph, const Tensor& loss, const Tensor& w) {
   const Node& maker = graph.node_of(loss.id());
   const Reach r = reach_of(graph, w, graph.values()[loss.id()].node);
@@ -251,7 +252,7 @@ void refuse_cut(const Graph& graph, const Tensor& loss, const Tensor& w) {
                       " depends on " + leaf_label(graph, w) + " " + w.text() +
                       " through integers or booleans only, which have no gradient: first those of " +
                       graph.label_of(cut) + " " + at_line(cut.where) +
-                      "; stop_gradient() says that none is wanted");
+                      "; use stop_gradient() if no gradient is intended");
 }
 
 }  // namespace
@@ -274,13 +275,13 @@ std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt
   if (!is_float(loss.dtype())) refuse(it + ", expected a floating tensor");
   if (!cotangent.defined() && loss.numel() != 1) refuse(it + ", expected one element, or a cotangent");
   if (cotangent.defined() && !graph.has(cotangent))
-    refuse("the cotangent is of another graph than the loss " + name);
+    refuse("the cotangent belongs to a different graph from the loss " + name);
   if (cotangent.defined() && (cotangent.shape() != loss.shape() || cotangent.dtype() != loss.dtype()))
     refuse("the cotangent is " + cotangent.text() + ", " + it);
   for (std::size_t i = 0; i < wrt.size(); ++i) {
     const Tensor& w = wrt[i];
     if (graph.has(w) && is_float(w.dtype())) continue;
-    const std::string kind = !w.defined() ? "undefined" : !graph.has(w) ? "of another graph" : w.text();
+    const std::string kind = !w.defined() ? "undefined" : !graph.has(w) ? "of a different graph" : w.text();
     refuse("tensor " + std::to_string(i) + " to differentiate by is " + kind +
            ", expected a floating tensor of the loss's graph");
   }

@@ -8,8 +8,8 @@ namespace tg {
 
 namespace {
 
-// t with its axes in memory in the order that `layout` has: views taken of the node that t stands for must
-// be possible of t.
+// t with its axes in the memory order of `layout`, because views of the node that t replaces must be possible
+// for t.
 Tensor laid_out_like(const Tensor& t, const Layout& layout) {
   if (t.layout().strides == layout.strides || !layout.is_dense()) return t;
   Axes order, inverse = Axes::filled(t.rank(), 0);
@@ -42,9 +42,9 @@ std::vector<Tensor> Replay::record(const Node& node, std::span<const Tensor> in)
 
 void Replay::run(NodeId first, NodeId last) {
   for (NodeId n = first; n < last; ++n) {
-    const Node node = from_.nodes()[n];  // a copy: recording moves the list
+    const Node node = from_.nodes()[n];  // a copy, because recording moves the list
     first_node_[n] = static_cast<NodeId>(to_.nodes().size());
-    if (node.outs > 0 && now_.contains(node.first_out)) continue;  // was put
+    if (node.outs > 0 && now_.contains(node.first_out)) continue;  // replaced by put()
     std::vector<Tensor> in;
     for (ValueId v : node.in) in.push_back(now(v));
     int segment = -1;
@@ -64,7 +64,7 @@ void Replay::run(NodeId first, NodeId last) {
 
 void Replay::add_custom(const CustomGradient& old) {
   const auto begin = first_node_.find(old.first);
-  if (begin == first_node_.end()) return;  // only its end was requested
+  if (begin == first_node_.end()) return;  // only the end was requested
   CustomGradient region{begin->second, static_cast<NodeId>(to_.nodes().size() - 1), {}, {}, old.backward};
   for (ValueId v : old.in) region.in.push_back(now(v).id());
   for (ValueId v : old.out) region.out.push_back(now(v).id());

@@ -1,5 +1,5 @@
-// Replay: records nodes of a graph once more, in another graph or in the same one, with other tensors or
-// other ops in their place: decompositions instead of fused ops, the same call twice on the same numbers.
+// Replay: records nodes of a graph again, in the same or in a different graph, with some tensors or ops
+// replaced. Examples are decompositions instead of fused ops, and the same call twice on the same numbers.
 #pragma once
 
 #include <map>
@@ -10,20 +10,20 @@ namespace tg {
 
 class Replay {
  public:
-  // What to record instead of a node, from its operands; nothing keeps the node as it is.
+  // Returns the tensors to use instead of a node, from its operands; nothing keeps the node.
   using Substitute = std::function<std::optional<std::vector<Tensor>>(const Node&, std::span<const Tensor>)>;
 
   Replay(const Graph& from, Graph& to, Substitute substitute = {})
       : from_(from), to_(to), substitute_(std::move(substitute)) {}
 
   void put(const Tensor& old, const Tensor& now) { now_[old.id()] = now; }
-  // Records the nodes first … last-1. What they read must have been replayed or put before, except that
-  // within one graph everything else stands for itself. Attributes are kept, streams of random ops included:
-  // a copy draws the same numbers. Recompute segments and custom gradients come along.
+  // Records the nodes first … last − 1. Their inputs must be replayed or put before; within one graph, other
+  // inputs are used unchanged. Attributes are kept, including streams of random ops, so a copy draws the same
+  // numbers. Recompute segments and custom gradients are kept too.
   void run(NodeId first, NodeId last);
-  // From now on custom gradients stay behind: what is replayed is differentiated node by node.
+  // Stops copying custom gradients: later replayed nodes are differentiated one by one.
   void leave_custom_gradients() { keeps_custom_ = false; }
-  // The tensor that now stands for an old one.
+  // The replacement of an old tensor.
   Tensor operator()(const Tensor& old) const { return now(old.id()); }
 
  private:
@@ -36,13 +36,13 @@ class Replay {
   const Substitute substitute_;
   bool keeps_custom_ = true;
   std::map<ValueId, Tensor> now_;
-  std::map<NodeId, NodeId> first_node_;  // what was recorded for an old node starts here
+  std::map<NodeId, NodeId> first_node_;  // first new node for an old one
   std::map<int, int> segments_;
 };
 
-// Puts the decomposition in the place of every node of the op, which must have one.
+// Replaces every node of the op, which must have a decomposition, by its decomposition.
 Replay::Substitute decomposed(const Op& op);
-// The same for every op that has a decomposition; counts them.
+// Same for every op that has a decomposition; counts the replaced nodes.
 Replay::Substitute decomposed_all(int& count);
 
 }  // namespace tg

@@ -1,4 +1,4 @@
-// Which backend serves a device.
+// Returns the backend of a device.
 #include <tilegrad/core/run/backend.h>
 
 #include <tilegrad/core/base/error.h>

@@ -1,7 +1,8 @@
-// Attention by its definition next to flash_attn: the same numbers and gradients, and what each needs in
-// memory.
+// Compares flash_attn with attention by its definition: values, gradients and memory.
+//
 //   build/examples/attention
-// Exits with status 0 if they agree and flash_attn's memory does not grow with the square of the length.
+//
+// Exits with status 0 if they agree and the memory of flash_attn does not grow with the square of the length.
 #include <cmath>
 #include <cstdio>
 

@@ -1,8 +1,8 @@
-// An op of your own and its gradcheck: ReLU(x ⊛ y) of relu_product.h, once as C++ functions and once as graph
-// code, and a gradient with a mistake, which gradcheck catches.
-//   build/examples/custom_op
-// Exits with status 0 if both are correct in every dtype and view and the mistake is found. For the same as a
-// plugin of tools/gradcheck, see relu_product_plugin.cpp.
+// A custom op with its gradcheck: ReLU(x ⊛ y) of relu_product.h, both as C++ functions and as graph code. A
+// second op has a wrong gradient, which gradcheck detects.
+//    build/examples/custom_op
+// Exits with status 0 if the first op is correct in every dtype and view, and the mistake is found. For the
+// same as a plugin of tools/gradcheck, see relu_product_plugin.cpp.
 #include <cstdio>
 
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
@@ -14,7 +14,7 @@ using Tensors = std::vector<Tensor>;
 
 namespace {
 
-// Away from x·y = 0, where ReLU has no derivative.
+// Inputs with x·y ≠ 0, because ReLU has no derivative at 0.
 const std::vector<SampleInput> inputs{{{8}, {Fill::off_zero, 0.4, 2}}, {{8}, {Fill::off_zero, 0.4, 2}}};
 
 gradcheck::Case case_of(const std::string& name, Tensor (*f)(TensorArg, TensorArg)) {
@@ -23,7 +23,7 @@ gradcheck::Case case_of(const std::string& name, Tensor (*f)(TensorArg, TensorAr
           }};
 }
 
-// The rule says z_y = 1(x·y > 0)·x·z; here z is forgotten.
+// A wrong gradient: z_y should be 1(x·y > 0)·x·z, but the factor z is missing.
 Tensor forgetful(TensorArg x, TensorArg y) {
   static const CustomOp op =
       custom_op("forgetful", {.forward = [](const Tensors& in) { return Tensors{relu(in[0] * in[1])}; },
@@ -35,7 +35,7 @@ Tensor forgetful(TensorArg x, TensorArg y) {
   return op(x, y);
 }
 
-// How many checks of a case fail, in all views and dtypes.
+// Returns the number of failed checks of a case, in all views and dtypes.
 int failures(const gradcheck::Case& c) {
   int checks = 0, failed = 0;
   double worst = 0;
@@ -51,7 +51,7 @@ int failures(const gradcheck::Case& c) {
 }  // namespace
 
 int main() try {
-  // In a graph it is an op like any other, with a gradient.
+  // In a graph, a custom op is used like any other op, and has gradients.
   Graph g;
   const Tensor x = g.input("x", {3}), y = g.input("y", {3}), t = example::relu_product(x, y);
   const auto z = gradients(sum(t), {x, y});
@@ -60,7 +60,7 @@ int main() try {
   std::printf("t %s, z_x %s, z_y %s\n", got[0].text().c_str(), got[1].text().c_str(), got[2].text().c_str());
   bool good = got[0].at(0) == 4 && got[0].at(1) == 0 && got[1].at(2) == 6 && got[2].at(1) == 0;
 
-  int checked = 0;  // the samples that relu_product was registered with
+  int checked = 0;  // the samples registered with relu_product
   for (const gradcheck::Case& c : gradcheck::op_cases())
     if (c.owner == "relu_product") good = failures(c) == 0 && good, ++checked;
   good = failures(case_of("relu_product_graph", &example::relu_product_graph)) == 0 && good;

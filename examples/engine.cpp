@@ -1,7 +1,7 @@
-// Engine: a small GPT memorises a tongue twister, then continues many prompts at once, in a cache that has no
-// room for all of them.
-//   build/examples/engine
-// Exits with status 0 if the likeliest texts are the rhyme's.
+// Engine: a small GPT memorizes a tongue twister, then continues many prompts in parallel, with a cache that
+// is too small for all of them.
+//    build/examples/engine
+// Exits with status 0 if all greedy continuations are part of the rhyme.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -30,7 +30,7 @@ int main() try {
 
   nn::Engine engine(model, {.slots = 4, .cache_tokens = 96, .page_size = 8, .threads = 1});
   bool good = true;
-  // Is told each token as it comes; false would end the text.
+  // Creates a callback that receives each generated token; returning false would end the sequence.
   const auto report = [&](std::string text, bool is_likeliest) {
     return [&, text, is_likeliest](const nn::Engine::Token& t) mutable {
       text += vocab.decode(std::span(&t.token, 1));
@@ -47,7 +47,7 @@ int main() try {
   for (const auto prompt : {"peter ", "how many peppers ", "a peck of ", "did ", "pickled peppers. h"})
     add(prompt, 0);
   engine.run();
-  // Several continuations of one prompt share the pages that hold it, and have draws of their own.
+  // Several continuations of one prompt share the pages with its tokens, but draw different random numbers.
   const nn::Engine::Handle drawn = add("how many ", 2);
   for (const std::uint64_t seed : {2, 3, 4}) engine.fork(drawn, seed, report("how many ", false));
   engine.run();

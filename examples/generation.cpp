@@ -1,7 +1,9 @@
-// Generation: a small GPT memorises a tongue twister in a few seconds and generates it token by token,
-// greedily or sampled, with and without a key-value cache, within its context and beyond.
+// Generation token by token: a small GPT memorizes a tongue twister in a few seconds and repeats it.
+//
 //   build/examples/generation
-// Exits with status 0 if the rhyme is correct and the same in every way of generating it that must agree.
+//
+// It generates greedily or by sampling, with and without a key-value cache, within its context and beyond it.
+// Exits with status 0 if the rhyme is correct, and the same in every mode that must agree.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -67,7 +69,7 @@ int main() try {
   expect(generate(cached, inside, hot, 7) == generate(cached, inside, hot, 7),
          "the same seed gives the same text");
   expect(generate(cached, inside, hot, 7) != generate(cached, inside, hot, 8),
-         "another seed gives another text");
+         "a different seed gives a different text");
   return good ? 0 : 1;
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());

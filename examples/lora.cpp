@@ -1,6 +1,6 @@
-// Fine-tunes the model of a Hugging Face folder with LoRA until it knows some tokens by heart, writes them,
+// Fine-tunes a model from a Hugging Face folder with LoRA until it has memorized some tokens, generates them,
 // and saves the adapter for PEFT.
-//   lora FOLDER ADAPTER TOKEN...
+//    lora FOLDER ADAPTER TOKEN...
 #include <tilegrad/io/models/peft.h>
 #include <tilegrad/tilegrad.h>
 
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     const std::vector<std::int32_t> read(tokens.begin(), tokens.end() - 1),
         next(tokens.begin() + 1, tokens.end());
 
-    // The weights stay as they are, in bf16; what is trained is in f32.
+    // The weights are frozen, in bf16. The adapters are trained in f32.
     const auto length = static_cast<std::int64_t>(read.size());
     tg::nn::Pretrained model =
         tg::nn::from_pretrained(argv[1], tg::Device::cpu(), {.dtype = tg::bf16, .context = length + 1});
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
                 static_cast<long long>(model.info.config.parameters()), optimizer.parameters().size());
 
     tg::nn::LanguageModel learner = model;
-    learner.context = length;  // rows of a batch are as long as the text
+    learner.context = length;  // rows of a batch are as long as the sequence
     tg::train::TrainingProgram step(learner, optimizer, {.batch = 1, .precision = tg::nn::Precision::bf16});
     for (int i = 0; i <= 60; ++i) {
       const float loss = step.run(read, next, 1e-2).loss;
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
     }
     tg::nn::save_adapter(argv[2], model);
 
-    tg::nn::merge_lora(model.model);  // W + s·B·A, for a model without adapters
+    tg::nn::merge_lora(model.model);  // adds s·B·A to each W and removes the adapters
     tg::nn::Generator generator(model);
     std::vector<std::int32_t> text = {tokens[0]};
     generator.extend(text, length, {.temperature = 0}, 1);

@@ -1,7 +1,9 @@
-// An MLP learns which points lie between two circles, in a second: layers, an optimizer and one Program for
-// the whole step.
+// An MLP learns in a second which points are between two circles.
+//
 //   build/examples/mlp
-// Exits with status 0 if more than 97 % of unseen points are classified correctly.
+//
+// It shows layers, an optimizer and one Program for the whole step. Exits with status 0 if more than 97 % of
+// unseen points are classified correctly.
 #include <cstdio>
 #include <random>
 

@@ -1,6 +1,6 @@
-// Attention that sees only the last tokens: a layer of our own, in a model that trains, resumes and writes.
-//   build/examples/own_layer DIR
-// Exits with status 0 if it reproduces its text, and a run in two halves gives the same result as one run.
+// A custom layer in a model that trains, resumes and generates: attention that sees only the last tokens.
+// Usage: build/examples/own_layer DIR.
+// Exits with status 0 if the model reproduces its text, and two half runs give the same result as one run.
 #include <cstdio>
 
 #include <tilegrad/nn/layers/layers.h>

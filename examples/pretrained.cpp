@@ -1,5 +1,5 @@
-// A model of a Hugging Face folder: what it is, and how it continues some tokens.
-//   pretrained FOLDER TOKEN...
+// Loads a model from a Hugging Face folder, prints its description, and continues some tokens.
+//    pretrained FOLDER TOKEN...
 #include <tilegrad/io/models/pretrained.h>
 #include <tilegrad/tilegrad.h>
 

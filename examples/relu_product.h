@@ -1,6 +1,6 @@
-// A user's own op and layer [Stratos, Efficient Attention §C]: f(x, y) = ReLU(x ⊛ y), with its own backward
-//   z_x,i = 1(x_i y_i > 0) · y_i · z_i   and   z_y,i = 1(x_i y_i > 0) · x_i · z_i,
-// once as C++ functions on host memory and once as graph code; and a layer with a learnable w.
+// A custom op and layer [Stratos, Efficient Attention §C]: f(x, y) = ReLU(x ⊛ y) with the backward
+//    z_x,i = 1(x_i y_i > 0) · y_i · z_i   and   z_y,i = 1(x_i y_i > 0) · x_i · z_i.
+// It is written once as C++ functions on host memory and once as graph code. The layer has a learnable w.
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>
@@ -10,7 +10,7 @@ namespace example {
 
 using namespace tg;
 
-// As C++ functions: for an op that cannot be composed of others. Runs on the host, by one thread.
+// As C++ functions, for an op that cannot be composed of others. Runs on the host, on one thread.
 inline const CustomOp& relu_product_op() {
   static const CustomOp op = register_host_op(
       {.name = "relu_product",
@@ -32,7 +32,7 @@ inline const CustomOp& relu_product_op() {
                g.z_in[1].set(i, through * x.at(i));
              }
            },
-       // Away from x·y = 0, where ReLU has no derivative.
+       // Inputs with x·y ≠ 0, because ReLU has no derivative at 0.
        .samples = {{"vector", {{{8}, {Fill::off_zero, 0.4, 2}}, {{8}, {Fill::off_zero, 0.4, 2}}}, {}},
                    {"matrix",
                     {{{3, 4}, {Fill::off_zero, 0.4, 2}}, {{3, 4}, {Fill::off_zero, 0.4, 2}}},
@@ -43,7 +43,7 @@ inline Tensor relu_product(TensorArg x, TensorArg y) {
   return relu_product_op()(x, y);
 }
 
-// As graph code: every backend and every order of derivative.
+// As graph code, which supports every backend and every order of derivative.
 inline Tensor relu_product_graph(TensorArg x, TensorArg y) {
   static const CustomOp op = custom_op(
       "relu_product_graph",

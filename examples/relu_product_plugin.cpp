@@ -1,6 +1,6 @@
-// A plugin for tools/gradcheck: gradcheck --plugin build/examples/relu_product.so --op relu_product
-//
-// A registered op is checked like a built-in one. Graph code and layers are registered as cases.
+// A plugin for tools/gradcheck. A registered op is checked like a built-in one. Graph code and layers are
+// registered as cases.
+//    gradcheck --plugin build/examples/relu_product.so --op relu_product
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include "relu_product.h"
 

@@ -1,6 +1,6 @@
-// Tensors and gradients. A graph is recorded once, differentiated by appending to it, compiled once and run
-// many times with other inputs.
-//   build/examples/tensors
+// Tensors and gradients. A graph is recorded once, differentiated by appending nodes to it, compiled once,
+// and run many times with different inputs.
+//    build/examples/tensors
 // Exits with status 0 if every number agrees with its formula.
 #include <cmath>
 #include <cstdio>
@@ -31,7 +31,7 @@ int main() try {
     const double apart = std::fabs(got - expected);
     worst = std::isnan(apart) ? INFINITY : std::fmax(worst, apart);
   };
-  for (const double scale : {1.0, -2.0, 0.5}) {  // the same program on other numbers
+  for (const double scale : {1.0, -2.0, 0.5}) {  // the same program with different numbers
     const std::vector<double> ws{0.4 * scale, 0.9 * scale, -0.7 * scale};
     program.run({{x, xs}, {w, ws}});
     const Array first = program.fetch(z_w), second = program.fetch(z_ww), middle = program.fetch(column);

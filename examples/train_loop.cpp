@@ -1,5 +1,5 @@
-// A training loop with nothing hidden: a small GPT learns to add numbers below 100, in 20 s on two cores.
-//   build/examples/train_loop [DIR for a checkpoint]
+// A complete training loop: a small GPT learns to add numbers below 100, in 20 s on two cores.
+// Usage: build/examples/train_loop [DIR for a checkpoint].
 // Exits with status 0 if more than 99 % of unseen sums are answered correctly. trainer.cpp is shorter.
 #include <cstdio>
 

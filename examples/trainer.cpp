@@ -1,7 +1,9 @@
-// A Trainer on a text of its own: checkpoints, metrics and resuming.
+// A Trainer on the text of a file: checkpoints, metrics and resuming.
+//
 //   build/examples/trainer TEXT DIR [STEPS]
-// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is below that of the
-// bytes' frequencies alone, which a model learns first.
+//
+// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is lower than that of
+// a model that knows only the frequencies of the characters.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -47,7 +49,7 @@ int main(int argc, char** argv) try {
   for (const std::int32_t t : tokens) ++counts[static_cast<std::size_t>(t)];
   double entropy = 0;
   for (const double n : counts) entropy -= n / tokens.size() * std::log(n / tokens.size());
-  std::printf("validation loss %.4f nats a character; by frequency alone %.4f\n",
+  std::printf("validation loss %.4f nats a character; by frequency only %.4f\n",
               trainer.rows().back().val_loss, entropy);
   return trainer.rows().back().val_loss < entropy ? 0 : 1;
 } catch (const std::exception& e) {

@@ -1,9 +1,12 @@
-// adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch does it, for
-// a list of parameters. With the scaled gradient g, the step number t from 1, learning rate η and decay λ:
-//   m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
-//   p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
-// A scale of 0 skips the step: p, m and v stay as they are, even if g holds NaN.
-// A copy of p' in a half type is what the next step multiplies by (nn/layers/autocast.h).
+// adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019) for a list of parameters,
+// as in PyTorch. With the scaled gradient g, the step number t from 1, the learning rate η and the weight
+// decay λ:
+//
+//      m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
+//      p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
+//
+// A scale of 0 skips the step: p, m and v stay unchanged, even if g contains NaN. The 16-bit copy of p' is an
+// operand of the next step's GEMMs (nn/layers/autocast.h).
 #include "ops/adamw.h"
 
 #include "ops/common.h"
@@ -33,7 +36,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
     const DType copy = a.copies[first / adamw_ins];
     const bool has_copy = copy != x[0].dtype;
     if (has_copy && (wide != x[0].dtype || (copy != bf16 && copy != f16)))
-      throw DTypeError("a copy is bf16 or f16, of a p of f32 or f64");
+      throw DTypeError("a copy must be bf16 or f16, and its p f32 or f64");
     out.push_back({copy, row_major(has_copy ? x[0].shape() : Shape{0})});
   }
   for (const Operand& o : in.subspan(scalars))
@@ -41,7 +44,7 @@ std::vector<OutSpec> infer(std::span<const Operand> in, const Attrs& attrs) {
   return out;
 }
 
-// Scalars in f64, then rounded: 1 - βᵗ loses too many digits in f32.
+// Scalars are computed in f64 and then rounded, because 1 - βᵗ loses too many digits in f32.
 Tensors decompose_adamw(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AdamWAttrs>();
   const std::size_t scalars = adamw_ins * a.weight_decay.size();
@@ -100,23 +103,22 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-const Op& adamw_op = *define_op(
-    {.name = "adamw",
-     .doc =
-         "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − β₁)·g, "
-         "v′ = β₂·v + (1 − β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + eps), copy = p′ in a "
-         "half type; for a list of parameters",
-     .infer = infer,
-     .not_differentiable = "it is an optimizer's update",
-     .decompose = decompose_adamw,
-     .samples = samples,
-     .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
-       double elements = 0;
-       for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
-       return {.flops = 15 * elements};
-     },
-     .inplace = {{0, 0}, {1, 2}, {2, 3}},
-     .each = {adamw_outs, adamw_ins}});
+const Op& adamw_op =
+    *define_op({.name = "adamw",
+                .doc = "p, g, m, v, …, η, t, scale → p′, m′, v′, copy, …: with g scaled, m′ = β₁·m + (1 − "
+                       "β₁)·g, v′ = β₂·v + (1 − β₂)·g², p′ = (1 − η·λ)·p − η/(1 − β₁ᵗ)·m′/(√v′/√(1 − β₂ᵗ) + "
+                       "eps), copy = p′ in a 16-bit dtype, for a list of parameters",
+                .infer = infer,
+                .not_differentiable = "it is an optimizer's update",
+                .decompose = decompose_adamw,
+                .samples = samples,
+                .cost = [](std::span<const Operand>, std::span<const Operand> out, const Attrs&) -> Cost {
+                  double elements = 0;
+                  for (const Operand& o : out) elements += static_cast<double>(o.layout.numel()) / adamw_outs;
+                  return {.flops = 15 * elements};
+                },
+                .inplace = {{0, 0}, {1, 2}, {2, 3}},
+                .each = {adamw_outs, adamw_ins}});
 
 void AdamWOptions::check(std::string_view who) const {
   constexpr Range share = Range::from_below(0, 1);
@@ -129,7 +131,7 @@ void AdamWOptions::check(std::string_view who) const {
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {
   const Where where = learning_rate.where();
-  // Numbers; tensors have their values when the program runs.
+  // Only numbers are checked here; tensors get their values when the program runs.
   for (const auto& [name, x, range] :
        {std::tuple("learning_rate", &learning_rate, Range::at_least(0)),
         std::tuple("step", &step, Range::at_least(1)), std::tuple("scale", &scale, Range::at_least(0))})

@@ -1,4 +1,4 @@
-// The attributes that adamw shares with its kernels, and where they find its operands.
+// The attributes and the operand order that adamw shares with its kernels.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 namespace tg {
 
 // Inputs: p, g, m and v of each parameter, one parameter after the other, then learning rate, step and scale.
-// Outputs: p', m', v' and a copy of p' of each, which is without elements ([0]) where none is asked for.
+// Outputs: p', m', v' and a copy of p' per parameter. The copy is empty ([0]) if it is not requested.
 inline constexpr int adamw_ins = 4, adamw_outs = 4;
 
 struct AdamWAttrs {
   double beta1, beta2, eps;
-  std::vector<double> weight_decay;  // of each parameter
-  std::vector<DType> copies;         // dtype of each parameter's copy; its own: there is none
+  std::vector<double> weight_decay;  // per parameter
+  std::vector<DType> copies;         // dtype of each parameter's copy; the parameter's own dtype: no copy
   void fields(auto&& field) const {
     field("beta1", beta1, beta1), field("beta2", beta2, beta2), field("eps", eps, eps);
     field("weight_decay", weight_decay, weight_decay);

@@ -1,4 +1,4 @@
-// arange: numbers in equal steps, and the ops that are built on it: triangles and reversed axes.
+// arange: evenly spaced numbers, and ops that are built on it: triangles and reversed axes.
 #include <algorithm>
 #include <cmath>
 
@@ -43,8 +43,8 @@ Tensor arange(Graph& graph, double start, double stop, double step, DType dtype,
 
 namespace {
 
-// x where column - row is on the kept side of `diagonal`, else 0. Rows and columns are counted in x's
-// compute type, so that the whole is one fused step, as long as that type holds the numbers exactly.
+// Returns x if column - row is on the kept side of `diagonal`, otherwise 0. Rows and columns are counted in
+// x's compute type, as long as it represents them exactly, so that the result is one fused step.
 Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
@@ -53,7 +53,8 @@ Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
         std::string(lower ? "[tril]" : "[triu]") + " needs at least two dimensions, got " + t.text(),
         x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
-  const std::int64_t diagonal = std::clamp(given, -rows, columns);  // beyond these it makes no difference
+  const std::int64_t diagonal =
+      std::clamp(given, -rows, columns);  // values beyond these have the same effect
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
   const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;
   const auto upto = [&](std::int64_t n, double first) {

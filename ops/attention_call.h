@@ -1,14 +1,14 @@
-// A call of flash_attn, flash_attn_backward or paged_attn as kernels see it, and the keys that a query may
-// see: the same for all backends. The mathematics is
+// A call of flash_attn, flash_attn_backward or paged_attn in the form that kernels receive, and the keys that
+// a query attends to. It is the same for all backends. The definitions are
 //
-//   A = cap·tanh(scale·q·k / cap) + bias      (no cap: scale·q·k + bias), −∞ outside the mask
-//   P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,  keep the dropout factors 0 or
-//   1/(1 − p)
+//      A = cap·tanh(scale·q·k / cap) + bias      (without cap: scale·q·k + bias), −∞ outside the mask
+//      P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,
 //
-// A row that attends to nothing has O = 0, ξ = −∞ (ξ = sink with a sink) and zero gradients.
+// where `keep` contains the dropout factors 0 or 1/(1 − p). A row without any key has O = 0, ξ = −∞ (ξ = sink
+// if there is a sink) and zero gradients.
 //
-// All functions are inlined wherever they are called. CPU kernels are compiled once per instruction set; the
-// linker would keep only one copy of a function that several of them share.
+// All functions are always inlined. CPU kernels are compiled once per instruction set, and the linker would
+// keep only one copy of a function that several of them share.
 #pragma once
 
 #include <span>
@@ -35,54 +35,54 @@ struct AttentionCall {
       return static_cast<S*>(data) + b * batch + h * head;
     }
   };
-  // Broadcast to [B, H, L, T]: stride 0 where the axis is broadcast.
+  // A bias broadcast to [B, H, L, T]: a broadcast axis has stride 0.
   struct Bias {
     void* data = nullptr;  // null: absent
     std::int64_t batch = 0, head = 0, row = 0, col = 0;
   };
 
-  DType type = DType::f32;  // of every operand but ξ and z_ξ, which are f64 for f64 and else f32
-  bool tf32 = false;        // f32 may be rounded to TF32 before products
+  DType type = DType::f32;  // of all operands except ξ and z_ξ, which are f64 for f64 and f32 otherwise
+  bool tf32 = false;        // f32 operands of GEMMs may be rounded to TF32
   std::int64_t B = 0;
   int H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;  // head h reads key head h / (H / Hk)
   TensorView q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
   TensorView z_o, z_q, z_k, z_v;
   void* lse = nullptr;          // ξ [B, H, L], contiguous
-  void* lse_rest = nullptr;     // of a forward: ξ minus its rounded value [B, H, L], or null
+  void* lse_rest = nullptr;     // for a forward: ξ minus its rounded value [B, H, L], or null
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
   bool causal = false, top_left = false;  // bottom-right alignment unless top_left
-  bool nondeterministic = false;          // terms of z_Q may be added in any order
+  bool nondeterministic = false;          // z_Q may be summed in any order
   AttentionKernels kernels = AttentionKernels::best;
-  int window_left = -1, window_right = -1;  // of the bottom-right position; -1: no end
-  Bias bias, z_bias;           // z_bias has stride 0 where the bias was broadcast: summed over that axis
-  const void* sink = nullptr;  // [H], or null
-  void* z_sink = nullptr;      // [H], or null
-  const std::int32_t *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1] with B = 1: segment s has queries
-  int segments = 0;                                     // cu_q[s] … cu_q[s + 1] − 1, likewise keys
-  const void* lengths = nullptr;                        // [B], valid keys of each batch entry, or null
-  bool lengths_are_i64 = false;                         // else i32
-  bool fixed_places = false;                            // no step of the program writes lengths or table
-  // Of a cache in pages: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and
-  // v are pools [pool, Hk, page, size], and `batch` is their stride from page to page. Of one page for each
-  // entry, of T rows, there is no table.
-  const std::int32_t* table = nullptr;  // [B, pages], entries below `pool` where there are keys
+  int window_left = -1, window_right = -1;  // around the bottom-right position; −1: no limit
+  Bias bias, z_bias;                        // z_bias has stride 0 along axes over which it is summed
+  const void* sink = nullptr;               // [H], or null
+  void* z_sink = nullptr;                   // [H], or null
+  const std::int32_t *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1] with B = 1, or null
+  int segments = 0;  // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and its keys likewise
+  const void* lengths = nullptr;  // [B], number of valid keys of each batch entry, or null
+  bool lengths_are_i64 = false;   // otherwise i32
+  bool fixed_places = false;      // no step of the program writes lengths or table
+  // For a paged cache: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and v
+  // are pools [pool, Hk, page, size], and `batch` is their stride from page to page. If each entry has one
+  // page of T rows, the table is null.
+  const std::int32_t* table = nullptr;  // [B, pages]; entries for existing keys are below `pool`
   int page = 0, pages = 0, pool = 0;
-  // Of a step of decoding, L = 1: the key and the value of each text that the kernel first writes into the
-  // cache, [count, Hk, d] and [count, Hk, dv] at `batch` and `head`, and the rows of the cache where they go,
-  // which are numbered over all batch entries or pages; −1: nowhere.
+  // For a decoding step with L = 1: the new key and value of each sequence, which the kernel first writes to
+  // the cache. They are [count, Hk, d] and [count, Hk, dv] at `batch` and `head`. `rows` are the destination
+  // rows in the cache, numbered over all batch entries or pages; −1: none.
   struct Added {
     const std::int32_t* rows = nullptr;
     int count = 0;
     TensorView k, v;
   } added;
-  bool fixed_keys = false;            // else no step of the program writes k and v
+  bool fixed_keys = false;            // no other step of the program writes k and v
   const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;
 };
 
-// Whether values are the first columns of keys, as with latent attention: then a row is both.
+// Whether the values are the first columns of the keys, as in latent attention. Then one row contains both.
 [[gnu::always_inline]] TG_HOST_DEVICE inline bool values_are_keys(const AttentionCall& x) {
   const std::int64_t batches = x.table ? x.pool : x.B;
   const int rows = x.table ? x.page : x.T;
@@ -90,30 +90,30 @@ struct AttentionCall {
          (x.Hk <= 1 || x.v.head == x.k.head) && (rows <= 1 || x.v.row == x.k.row);
 }
 
-// Scores far from 0 leave no bits for log π in ξ = c + log π. So kernels subtract c before they round, or in
-// one fused multiply-add (docs/notes/large-scores.md). In far rows, beyond these limits, the CPU's forward
-// and every backward compute exp(A − c) as 2^((s − c)·f), with c in the units of the scores s and f the
-// factor to exponents of 2. A backward computes c and π of far rows again, because its scores may be rounded
+// For scores far from 0, ξ = c + log π has no bits left for log π. So kernels subtract c before they round,
+// or use one fused multiply-add (docs/notes/large-scores.md). For rows beyond these limits, the CPU's forward
+// and every backward compute exp(A − c) as 2^((s − c)·f). There c has the units of the scores s, and f
+// converts to exponents of 2. A backward recomputes c and π of such rows, because its scores may be rounded
 // differently.
-constexpr double most_plain_exponent = 1024;  // |c·f| of a forward on the CPU
-// |ξ| of a backward: an error of half a unit of ξ changes P less than P is rounded.
+constexpr double most_plain_exponent = 1024;  // limit of |c·f| in a forward on the CPU
+// Limit of |ξ| in a backward: up to it, an error of half a unit in ξ changes P by less than its rounding.
 constexpr TG_HOST_DEVICE double most_plain_lse(DType type) {
   return type == DType::f32 || type == DType::f64 ? 1024 : 8192;
 }
 
-// Keys [from, to): what a query sees is one interval, whatever the options.
+// Keys [from, to): for any options, a query attends to one interval of keys.
 struct KeyRange {
   int from, to;
 };
 
-// Valid keys of a batch entry, within 0 … T.
+// Number of valid keys of a batch entry, 0 … T.
 [[gnu::always_inline]] TG_HOST_DEVICE inline int kv_length(const AttentionCall& x, int b) {
   const std::int64_t n = x.lengths_are_i64 ? static_cast<const std::int64_t*>(x.lengths)[b]
                                            : std::int64_t{static_cast<const std::int32_t*>(x.lengths)[b]};
   return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
 }
 
-// The sequence of a query: its queries and keys, of which there are none if the query belongs to none.
+// The queries and keys of a query's sequence; there are none if the query belongs to no sequence.
 struct QuerySequence {
   int first_query, queries, first_key, keys;
 };
@@ -121,7 +121,7 @@ struct QuerySequence {
                                                                              int i) {
   if (i >= x.L) return {0, 0, 0, 0};
   if (!x.cu_q) return {0, x.L, 0, x.lengths ? kv_length(x, b) : x.T};
-  int low = 0, high = x.segments;  // the last segment that starts at or before i and is not empty
+  int low = 0, high = x.segments;  // search the last nonempty segment that starts at or before i
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (x.cu_q[middle] <= i ? low : high) = middle;
@@ -132,7 +132,8 @@ struct QuerySequence {
   return {x.cu_q[low], x.cu_q[low + 1] - x.cu_q[low], first_key, keys};
 }
 
-// What the rows of a sequence see: row r its keys r + from … r + to − 1, as far as they exist.
+// The keys that the rows of a sequence attend to: row r attends to its keys r + from … r + to − 1, as far as
+// they exist.
 struct Band {
   int from, to, first_key, keys;  // −queries ≤ from, to ≤ keys
 
@@ -144,8 +145,8 @@ struct Band {
     if (x.window_right >= 0 && x.window_right < to - offset - 1) to = offset + x.window_right + 1;
   }
   [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(int row) const { return of(row, row); }
-  // Keys that some row from `first` to `last` sees. And those that all of them see, none if some row sees
-  // none.
+  // some_of(): the keys that some row from `first` to `last` attends to. every_of(): the keys that all of
+  // these rows attend to; none if one of them has no key.
   [[gnu::always_inline]] TG_HOST_DEVICE KeyRange some_of(int first, int last) const {
     return from < to ? of(first > 1 - to ? first : 1 - to, last < keys - 1 - from ? last : keys - 1 - from)
                      : KeyRange{0, 0};
@@ -156,22 +157,22 @@ struct Band {
   }
 
  private:
-  // From the first key of one row to the last of another, which see some. As rows are below `queries`, no sum
-  // leaves the range of int.
+  // From the first key of one row to the last key of another; both rows have keys. Rows are below `queries`,
+  // so no sum overflows int.
   [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(int first, int last) const {
     const int low = first > -from ? first + from : 0, high = last < keys - to ? last + to : keys;
     return low < high ? KeyRange{first_key + low, first_key + high} : KeyRange{0, 0};
   }
 };
 
-// Keys that query i of batch entry b sees. Always within 0 … T, even if boundaries are not: that fault is
-// reported elsewhere.
+// The keys that query i of batch entry b attends to. They are always within 0 … T, even if the boundaries in
+// cu_seqlens are invalid, which is reported elsewhere.
 [[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_of_query(const AttentionCall& x, int b, int i) {
   const QuerySequence s = sequence_of_query(x, b, i);
   return Band(x, s).of(i - s.first_query);
 }
 
-// Copies the attributes that determine which keys are seen; sequences and lengths are operands.
+// Copies the attributes that determine the visible keys; sequences and lengths are operands.
 [[gnu::always_inline]] inline int window_of(std::int64_t keys) {
   return keys > INT32_MAX ? -1 : static_cast<int>(keys);
 }
@@ -182,7 +183,7 @@ struct Band {
 
 namespace detail {
 
-// An operand without memory yet gets an address that must not be read, because null means absent.
+// An operand without memory gets an address that must not be read, because null means that it is absent.
 [[gnu::always_inline]] inline std::byte* address_of(const Arg* x) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a variable for it would be shared between instruction sets
   return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
@@ -208,7 +209,7 @@ namespace detail {
 
 }  // namespace detail
 
-// The call of a step, whose operands flash_attn has checked.
+// The call of a step; flash_attn has checked its operands.
 [[gnu::always_inline]] inline AttentionCall attention_call(std::span<const Arg> in, std::span<const Arg> out,
                                                            const AttentionAttrs& a) {
   using namespace detail;
@@ -249,7 +250,7 @@ namespace detail {
   return n;
 }
 
-// The call of a step of paged_attn, whose operands it has checked.
+// The call of a paged_attn step; paged_attn has checked its operands.
 [[gnu::always_inline]] inline AttentionCall paged_attention_call(std::span<const Arg> in,
                                                                  std::span<const Arg> out,
                                                                  const PagedAttentionAttrs& a) {

@@ -1,11 +1,13 @@
-// What block_norms shares with its kernels.
+// The block size of block_norms(), which its kernels share.
 #pragma once
 
 #include <cstdint>
 
 namespace tg {
 
-inline constexpr std::int64_t norm_block = 1024;  // elements of a tensor that have a norm together
+// Number of consecutive elements that share one norm in block_norms().
+inline constexpr std::int64_t norm_block = 1024;
+// Number of blocks, and so of norms, in a tensor with this many elements.
 inline constexpr std::int64_t norm_blocks(std::int64_t elements) {
   return (elements + norm_block - 1) / norm_block;
 }

@@ -9,7 +9,7 @@ namespace tg {
 
 namespace {
 
-// Seconds of the program's last step, at its fastest.
+// The minimum time of the program's last step in seconds.
 double fastest_last_step(Program& program, int runs) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < runs; ++i) best = std::min(best, program.profile().back());
@@ -20,7 +20,7 @@ double product_rate(const CompileOptions& options, DType dtype) {
   double rate = 0;
   for (std::int64_t n = 1024; n <= 8192; n *= 2) {
     Graph g;
-    // Random operands: a GPU at its power limit multiplies zeros faster.
+    // Random operands, because a GPU at its power limit multiplies zeros faster.
     const Tensor a = uniform(g, {n, n}, -1, 1, dtype), b = uniform(g, {n, n}, -1, 1, dtype);
     const Tensor c = matmul(a, b);
     Program program = compile(g, {c}, options);

@@ -1,14 +1,16 @@
-// The rates at which a program's device copies and multiplies, measured in this process by running programs,
-// so that no backend is special.
+// Measures the copy and matmul rates of a program's device by running programs in this process, on any
+// backend.
 #pragma once
 
 #include <tilegrad/core/report/profile.h>
 
 namespace tg {
 
-// Copies 256 MiB (less if memory is short), and multiplies matrices of each dtype, with the program's device,
-// threads and options. By default the dtypes are those of its matmul and flash_attn steps.
+// Measures the rates of a 256 MiB copy (less if memory is short) and of square matmuls with the program's
+// device, threads and TF32 option. Matmuls are measured for the operand dtypes of the program's matmul and
+// flash_attn steps. Blocks until the measurement is complete.
 Ceilings measure_ceilings(const Program& program);
+// Same with matmuls of the given dtypes.
 Ceilings measure_ceilings(const Program& program, const std::vector<DType>& dtypes);
 
 }  // namespace tg

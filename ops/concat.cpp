@@ -82,7 +82,7 @@ std::vector<Sample> split_samples() {
 }  // namespace
 
 const Op& split_op = *define_op({.name = "split",
-                                 .doc = "x → y₁, y₂, …: an axis split into pieces of the given sizes",
+                                 .doc = "x → y₁, y₂, …: an axis split into parts of the given sizes",
                                  .infer = infer_split,
                                  .vjp = [](const Backprop& g) -> Tensors {
                                    Tensors z;
@@ -109,7 +109,7 @@ const Op& concat_op =
 
 namespace {
 
-// Each part is a value of the graph with some 200 bytes.
+// Limits the number of parts, because each is a value of the graph with about 200 bytes.
 void check_parts(const TensorArg& x, std::int64_t parts, const char* what) {
   constexpr std::int64_t most = std::int64_t{1} << 20;
   if (parts > most)

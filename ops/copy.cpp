@@ -1,4 +1,4 @@
-// Copies: to another dtype, to separate memory, to row-major order; and the view that stops gradients.
+// Copies: to a different dtype, to separate memory, to row-major order. Also the view that stops gradients.
 #include "ops/common.h"
 
 namespace tg {
@@ -10,23 +10,24 @@ struct CastAttrs {
 };
 }  // namespace
 
-const Op& cast_op = *define_op(
-    {.name = "cast",
-     .doc = "x → y: x in another dtype: rounded to nearest even; to integers towards zero; to bool by x ≠ 0",
-     .infer =
-         [](std::span<const Operand> in, const Attrs& a) {
-           detail::require_operands(in, 1);
-           return detail::pointwise_output(in, a.as<CastAttrs>().dtype);
-         },
-     .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
-     .samples = []() -> std::vector<Sample> {
-       return {{"to f64", {{{3, 4}}}, [](auto x) { return cast(x[0], f64); }}};
-     },
-     .pointwise = true,
-     .converts = true});
+const Op& cast_op =
+    *define_op({.name = "cast",
+                .doc = "x → y: x converted to a dtype: floats are rounded to nearest even, integers towards "
+                       "zero, bool is x ≠ 0",
+                .infer =
+                    [](std::span<const Operand> in, const Attrs& a) {
+                      detail::require_operands(in, 1);
+                      return detail::pointwise_output(in, a.as<CastAttrs>().dtype);
+                    },
+                .vjp = [](const Backprop& g) -> Tensors { return {cast(g.z[0], g.in[0].dtype())}; },
+                .samples = []() -> std::vector<Sample> {
+                  return {{"to f64", {{{3, 4}}}, [](auto x) { return cast(x[0], f64); }}};
+                },
+                .pointwise = true,
+                .converts = true});
 
 const Op& copy_op = *define_op({.name = "copy",
-                                .doc = "x → y: x, in memory of its own",
+                                .doc = "x → y: a copy of x in separate memory",
                                 .infer =
                                     [](std::span<const Operand> in, const Attrs&) {
                                       detail::require_operands(in, 1);
@@ -56,7 +57,7 @@ const Op& contiguous_op = *define_op(
 
 const Op& stop_gradient_op = *define_op(
     {.name = "stop_gradient",
-     .doc = "x → y: x, through which no gradient passes",
+     .doc = "x → y: x, but no gradient passes through",
      .infer =
          [](std::span<const Operand> in, const Attrs&) {
            detail::require_operands(in, 1);

@@ -1,8 +1,10 @@
-// cross_entropy of logits x [..., V] with classes t [...]: with ξ = log Σ exp x and smoothing ε, each row's
-//   loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
-// Forward and backward read the logits once and save only ξ, as c = max x and log π = log Σ exp(x - c): if c
-// is large, its last bits are larger than log π. The only other tensor of the logits' size is z_x, which may
-// share their memory.
+// cross_entropy of logits x [..., V] and classes t [...]. With ξ = log Σ exp x and smoothing ε, each row has
+//
+//      loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
+//
+// Forward and backward read the logits once and save only ξ, as c = max x and log π = log Σ exp(x - c). For a
+// large c, the last bits of ξ are larger than log π. The only other tensor of the logits' size is z_x, which
+// may share their memory.
 #include "ops/cross_entropy.h"
 
 #include <numbers>
@@ -34,7 +36,7 @@ Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) 
   return {where(counts, loss, 0), where(counts, squeeze(x.top, -1), 0), where(counts, log_sum, 0)};
 }
 
-// As a function of x and z: c and π are recomputed from x, so that a second derivative needs no gradients of
+// A function of x and z only: c and π are recomputed from x, so a second derivative needs no gradients of
 // them.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
@@ -52,8 +54,9 @@ Tensors loss_of_rows(const Tensor& x, const Tensor& targets, const CrossEntropyA
 
 constexpr Fill classes{Fill::index, 0, 7};
 
-// One large logit at every position of a row; the class of the first row is its own, of the others the one
-// before. exp of the logit overflows unless the row's maximum is found.
+// Each row has one large logit, at a different position per row. The first row's class is that position, the
+// other rows' class is the position before it. exp of the logit overflows unless the kernel finds the row's
+// maximum.
 Sample one_large_logit() {
   constexpr std::size_t n = 100;
   constexpr double logit = 1e4;
@@ -72,7 +75,7 @@ Sample one_large_logit() {
           Sample::Expected{{loss}, {z}}};
 }
 
-// Of x − c, its exponential, the sum of them, its logarithm, and the terms of smoothing.
+// Roundings of x − c, its exponential, their sum, its logarithm, and the smoothing.
 double cross_entropy_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   return static_cast<double>(in[0].shape().back()) + 6;
 }
@@ -81,8 +84,8 @@ double cross_entropy_roundings(std::span<const Operand> in, std::span<const Oper
 
 const Op& cross_entropy_op = *define_op(
     {.name = "cross_entropy",
-     .doc = "x [..., V], t [...] → loss, c, log π: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x "
-            "= c + log π, c = max x and smoothing ε; 0 where t is ignored",
+     .doc = "x [..., V], t [...] → loss, c, log π: loss = ξ − (1 − ε)·x_t − ε·mean(x) with ξ = log Σ exp x = "
+            "c + log π, c = max x and smoothing ε; 0 if t is ignored",
      .infer =
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 2);
@@ -93,7 +96,7 @@ const Op& cross_entropy_op = *define_op(
          },
      .vjp = [](const Backprop& g) -> Tensors {
        if (g.z[1].defined() || g.z[2].defined())
-         throw GradientError("the log-sum of a cross-entropy has no gradient of its own");
+         throw GradientError("the log-sum of a cross-entropy has no separate gradient");
        return {record(cross_entropy_backward_op, {g.in[0], g.in[1], g.out[1], g.out[2], g.z[0]}, g.attrs),
                Tensor()};
      },
@@ -109,7 +112,7 @@ const Op& cross_entropy_op = *define_op(
             }},
            one_large_logit(),
            // log 4 for each of two rows; the third is not counted.
-           {"mean of what counts",
+           {"mean without ignored targets",
             {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
              {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},
             [](auto x) { return cross_entropy(x[0], x[1]); },
@@ -145,7 +148,7 @@ const Op& cross_entropy_backward_op = *define_op(
                 }}};
      },
      .cost = detail::flops_each<20>,
-     // Of ξ, exp(x − ξ), the terms of smoothing, and z.
+     // Roundings of ξ, exp(x − ξ), the smoothing, and z.
      .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 6.; },
      .inplace = {{0, 0}}});
 

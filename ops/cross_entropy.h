@@ -13,13 +13,13 @@ struct CrossEntropyAttrs {
   }
 };
 
-// A row's factor of linear_cross_entropy is never closer to 0, by which its target's 1 is divided.
+// Minimum magnitude of a row's factor in linear_cross_entropy, by which the target's 1 is divided.
 inline constexpr double least_row_factor = 1e-6;
 
 struct LinearCrossEntropyAttrs {
   std::int64_t ignore_index;
   double smoothing, z_loss;
-  std::int64_t unit = 0;  // of the logits' rows (matmul_in_units.h); 0: they are one product
+  std::int64_t unit = 0;  // rows per unit of the logits (matmul_in_units.h); 0: one GEMM for all rows
   void fields(auto&& field) const {
     field("ignore_index", ignore_index, -100), field("smoothing", smoothing, 0), field("z_loss", z_loss, 0);
     field("unit", unit, 0);

@@ -1,5 +1,5 @@
-// flash_attn and its backward: checks, layouts, gradient and samples. standard_attn.cpp computes the same in
-// plain ops.
+// flash_attn and its backward: checks, layouts, gradient and samples. standard_attn.cpp computes the same
+// function with simpler ops.
 #include <tilegrad/ops/flash_attn.h>
 
 #include <algorithm>
@@ -95,8 +95,8 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& att
   return {{x.q->dtype, o}, statistic};
 }
 
-// A gradient has the memory layout of its tensor, so that the gradient of a view of a projection merges back
-// without a copy. (Axes of stride 0 have no place in that order.)
+// A gradient has the memory layout of its tensor, so the gradient of a view of a projection merges back
+// without a copy. Axes of stride 0 are not considered.
 Layout gradient_layout(const Layout& l) {
   const Layout like = dense_like(l.shape, l);
   return is_last_axis_contiguous(like) ? like : row_major(l.shape);
@@ -149,8 +149,7 @@ Tensors attention_gradient(const Backprop& g) {
   return out;
 }
 
-// The number of pairs of a query and a key that it sees, in one head; packed sequences and lengths count as
-// full.
+// The number of (query, visible key) pairs in one head. Packed sequences and lengths count as full.
 double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
   AttentionCall x;
   x.L = static_cast<int>(L), x.T = static_cast<int>(T);
@@ -163,7 +162,7 @@ double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
   return pairs;
 }
 
-// Two products forward (over d and dv), five backward (three over d, two over dv).
+// Two GEMMs in the forward (over d and dv), five in the backward (three over d, two over dv).
 Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Shape &q = in[0].shape(), &v = in[2].shape();
@@ -172,11 +171,11 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
                    (a.backward ? 3 * d + 2 * dv : d + dv)};
 }
 
-// A score has d terms, then a scale, a softcap and a bias; its exponential, the sum over keys and a division
-// follow. A kernel that walks over keys may scale the sum so far at each of them, so a key counts twice. The
-// backward pass also has z_P (dv terms), which becomes z_s by three operations, and one more sum: over keys,
-// over the queries of all heads that read a key head, or over the scores that read an element of a bias or a
-// sink.
+// A score has d terms, then a scale, a softcap and a bias. Its exponential, the sum over keys and a division
+// follow. A kernel that iterates over keys may rescale the partial sum at each key, so a key counts twice.
+// The backward also has z_P (dv terms), which becomes z_s by three operations, and one more sum. That sum is
+// over keys, over the queries of all heads that read a key head, or over the scores that read an element of a
+// bias or a sink.
 double attention_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const detail::AttentionOperands<Operand> x(in, a);
@@ -199,7 +198,7 @@ struct Prepared {
   AttentionAttrs attrs;
 };
 
-// 0 where `mask` is true and −∞ elsewhere.
+// 0 if `mask` is true, otherwise −∞.
 Tensor visible_only(const Tensor& mask, DType dtype) {
   const Tensor zero = full(mask.graph(), {1, 1, 1, 1}, 0, is_float(dtype) ? dtype : f32);
   return where(mask, zero, -INFINITY);
@@ -248,12 +247,12 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
 std::vector<Sample> forward_samples();
 std::vector<Sample> backward_samples();
 
-// Recorded only for its checks, whose messages name the function that the user called. Nothing reads it, so
-// it never runs.
+// An op that is recorded only for its checks, whose messages then name the function that the user called.
+// Nothing reads its results, so it never runs.
 const Op& standard_attn_checks =
     *new Op{.name = "standard_attn",
             .infer = infer_forward,
-            .not_differentiable = "standard_attn is made of other ops, which are"};
+            .not_differentiable = "standard_attn consists of other ops, which are differentiable"};
 
 }  // namespace
 
@@ -270,19 +269,18 @@ const Op& flash_attn_op = *define_op(
      .roundings = attention_roundings,
      .recompute = Recompute::costly});
 
-const Op& flash_attn_backward_op = *define_op(
-    {.name = "flash_attn_backward",
-     .doc =
-         "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without softcap and "
-         "dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A ⊘ exp(A).sum where "
-         "abs(ξ) > 1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = P ⊛ (z_o·vᵀ − u), z_q = "
-         "scale·z_s·k, z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
-     .infer = infer_backward,
-     .decompose = detail::decompose_attention_backward,
-     .samples = backward_samples,
-     .cost = attention_cost,
-     .roundings = attention_roundings,
-     .strided_results = true});
+const Op& flash_attn_backward_op =
+    *define_op({.name = "flash_attn_backward",
+                .doc = "q, k, v, o, ξ, z_o, z_ξ?, bias?, sink?, … → z_q, z_k, z_v, z_bias?, z_sink?: without "
+                       "softcap and dropout, P = exp(A − ξ) ≤ 1 (in f32 on a GPU no number beyond 2⁸; exp A "
+                       "⊘ exp(A).sum if abs(ξ) > 1024, in bf16 and f16 8192), u = (o ⊛ z_o).sum − z_ξ, z_s = "
+                       "P ⊛ (z_o·vᵀ − u), z_q = scale·z_s·k, z_k = scale·z_sᵀ·q, z_v = Pᵀ·z_o",
+                .infer = infer_backward,
+                .decompose = detail::decompose_attention_backward,
+                .samples = backward_samples,
+                .cost = attention_cost,
+                .roundings = attention_roundings,
+                .strided_results = true});
 
 void detail::check_heads(std::int64_t heads, std::int64_t key_heads) {
   if (key_heads == 0 ? heads != 0 : heads % key_heads != 0)
@@ -336,7 +334,8 @@ AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const Atten
 
 namespace {
 
-// A way to call it: sizes, options created from the further inputs, and whether ξ is finite for every query.
+// A variant of a call: sizes, options created from the additional inputs, and whether ξ is finite for every
+// query.
 struct Variant {
   std::string name;
   std::int64_t B, H, Hk, L, T, d, dv;
@@ -395,15 +394,16 @@ std::vector<Variant> variants() {
        3,
        {{{4, 6, 1}}, {{4}}, {{2}, {Fill::index, 6, 10}, i64}},
        all_at_once},
-      // Heads of 16 bytes and more, without options: what tensor cores take, and Hopper's kernels.
+      // Head sizes of 16 bytes or more, without options: supported by tensor core kernels and by Hopper's
+      // kernels.
       {"heads of 8", 2, 4, 2, 5, 7, 8, 8, {}, fixed({.causal = true})},
       {"no keys", 1, 2, 2, 3, 0, 4, 4, {}, fixed({}), false},
       {"no queries", 1, 2, 2, 0, 3, 4, 4, {}, fixed({})},
   };
 }
 
-// Options together: every end of the visible keys with every kind of sequence, and any two of all options in
-// at least one row. A kernel that treats each option rightly alone may still confuse two.
+// Combinations of options: every mask end with every kind of sequence, and each pair of options in at least
+// one row. A kernel that handles each option correctly may still fail for two.
 struct Together {
   enum { none, right, bottom, top } end;
   enum { full, lengths, packed } keys;
@@ -425,7 +425,7 @@ struct Together {
     if (bias) v.more.push_back({{v.H, v.L, v.T}});
     if (sink) v.more.push_back({{v.H}});
     if (keys == lengths) v.more.push_back({{v.B}, {Fill::index, 4, 7}, i32});
-    if (one && v.more.empty()) v.more.push_back({{1}});  // whose graph holds the boundaries
+    if (one && v.more.empty()) v.more.push_back({{1}});  // its graph has the boundaries
     v.options = [row = *this](std::span<const Tensor> more) { return row.options(more); };
     return v;
   }
@@ -487,7 +487,8 @@ std::vector<Sample> forward_samples() {
   return out;
 }
 
-// o and ξ are independent inputs, not results of the forward; but ξ is never far below a score, since P ≤ 1.
+// o and ξ are independent inputs, not results of the forward. But ξ is never far below a score, because P ≤
+// 1.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
   for (const Variant& c : all_variants()) {

@@ -1,5 +1,5 @@
-// flash_attn: attention without the attention matrix (FlashAttention-2) [Stratos, FlashAttention §D], its
-// options, and the attributes that its kernels read.
+// flash_attn computes attention without storing the attention matrix (FlashAttention-2) [Stratos,
+// FlashAttention §D]. This header has the op, its options and the attributes that its kernels read.
 #pragma once
 
 #include <optional>
@@ -14,75 +14,88 @@ namespace tg {
 struct Op;
 struct Operand;
 
-// Which kernels compute flash_attn and its backward. All give the same numbers up to rounding.
+// Which kernels compute flash_attn and its backward. All give the same results up to rounding.
 enum class AttentionKernels {
-  best,          // the fastest that take the call
-  plain,         // multiply-adds: they take every call, and are all that the CPU has
-  tensor_cores,  // those for the tensor cores of any GPU, on Hopper too
-  wgmma,         // Hopper's own
+  best,          // the fastest kernels that support the call
+  plain,         // FMA kernels without tensor cores: support every call; the only kernels on the CPU
+  tensor_cores,  // tensor core kernels for any GPU, also on Hopper
+  wgmma,         // warpgroup kernels for Hopper
 };
+// The name of an enumerator, for example "tensor_cores".
 constexpr std::string_view name_of(AttentionKernels k) {
   constexpr std::string_view names[] = {"best", "plain", "tensor_cores", "wgmma"};
   return names[static_cast<int>(k)];
 }
 
-// A = softcap(scale·q·kᵀ) + bias for the keys a query may see, P = exp(A − ξ), o = dropout(P)·v, with
-// ξ = log(Σ exp A + exp sink). A query that sees no key gets o = 0, ξ = −∞ (the sink's value if there is
-// one) and no gradient.
+// Options of flash_attn(), standard_attn() and ring_attention(). With the scores A = softcap(scale·q·kᵀ) +
+// bias of the keys that a query attends to, P = exp(A − ξ) and o = dropout(P)·v, where ξ = log(Σ exp A + exp
+// sink). A query without any key has o = 0, no gradient and ξ = −∞, or ξ = sink if there is a sink. L and T
+// are the numbers of queries and keys.
 struct AttentionOptions {
+  // How a causal mask is aligned if L and T differ.
   enum Alignment { bottom_right, top_left };
 
-  std::optional<double> scale = {};                  // default 1/√d
-  bool causal = false;                               // query i sees keys t ≤ i + T − L (bottom-right), or
-  Alignment alignment = bottom_right;                // t ≤ i with top_left
-  std::int64_t window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; -1: no bound
-  Tensor bias = {};  // floating: added to the scores, −∞ masks; boolean: true where a query may see a key.
-                     // Broadcasts to [B, H, L, T]
-  double softcap = 0;  // cap·tanh(s / cap) before the bias; 0: none
-  Tensor sink = {};    // [H]: one more logit in the denominator, without a value
-  Tensor cu_seqlens_q = {},
-         cu_seqlens_k = {};  // i32 [n + 1], B = 1: sequence s is queries
-                             // cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, likewise keys (the
-                             // same as queries if left out); each with its own L and T above
-  Tensor kv_lengths = {};    // i32 or i64 [B], 0 … T: keys of each row; replaces T above
-  double dropout = 0;        // of P, in [0, 1); ξ is computed without dropout
-  // The backward may add the terms of z_q in any order if that is faster (CUDA: on tensor cores; it needs
-  // B·H·L·d floats of memory). The last bits of z_q then differ from run to run.
+  std::optional<double> scale = {};    // factor of q·kᵀ; default: 1/√d
+  bool causal = false;                 // query i attends to keys t ≤ i + T − L, or t ≤ i with top_left
+  Alignment alignment = bottom_right;  // of the causal mask; top_left requires `causal`
+  // sliding window: −left ≤ t − (i + T − L) ≤ right; −1: no limit
+  std::int64_t window_left = -1, window_right = -1;
+  // Broadcasts to [B, H, L, T]. A floating bias is added to the scores, and −∞ masks. In a boolean bias, true
+  // means that the query attends to the key.
+  Tensor bias = {};
+  double softcap = 0;  // scores become cap·tanh(s / cap) before the bias; 0: no softcap
+  Tensor sink = {};    // [H]: one more logit in the softmax denominator, without a value
+  // Packed sequences, i32 [n + 1] with B = 1, as in FlashAttention's varlen functions: sequence s has the
+  // queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, and its keys likewise. L and T above are then those of
+  // the sequence. If cu_seqlens_k is absent, keys are packed like queries. Excludes kv_lengths.
+  Tensor cu_seqlens_q = {}, cu_seqlens_k = {};
+  Tensor kv_lengths = {};  // i32 or i64 [B], 0 … T: number of keys of each batch entry; replaces T above
+  double dropout = 0;  // probability of dropping an element of P, in [0, 1); ξ is computed without dropout
+  // Allows the backward to sum z_q in any order if that is faster. On CUDA, tensor core kernels use it and
+  // need B·H·L·d floats of memory. z_q may then differ slightly from run to run.
   bool nondeterministic = false;
-  // Of the forward and of its backward. compile() throws DeviceError, with the reason, if those kernels
-  // cannot compute one of the two that the program has. standard_attn has no kernels of its own and ignores
-  // it.
+  // Kernels of the forward and of its backward. compile() throws DeviceError, with the reason, if these
+  // kernels do not support a call in the program. standard_attn() ignores it.
   AttentionKernels kernels = AttentionKernels::best;
 };
 
+// Results of flash_attn() and of its variants.
 struct AttentionResult {
-  Tensor o;    // [B, H, L, dv], in memory [B, L, H, dv]: merging heads is a view
-  Tensor lse;  // ξ [B, H, L], f64 for f64 and else f32; differentiable
+  Tensor o;    // [B, H, L, dv], stored as [B, L, H, dv], so merging the heads is a view
+  Tensor lse;  // ξ [B, H, L], f64 for f64 and f32 otherwise; differentiable
 };
 
-// q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv], one floating dtype, any strides (an input whose last
-// axis is not contiguous is copied). H is a multiple of Hk; head h reads key head h / (H / Hk).
+// Computes scaled dot-product attention: q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv]. All have one
+// floating dtype and any strides; an input whose last axis is not contiguous is copied. H is a multiple of
+// Hk, and head h reads key head h / (H / Hk). Throws ShapeError or DTypeError for other operands, and Error
+// for options out of range. With default options it equals torch.nn.functional.scaled_dot_product_attention.
 AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
-// The same numbers by [Stratos, FlashAttention eq. 4-5]: [B, H, L, T] matrices in memory, in plain ops.
+// Same as flash_attn(), computed by simpler ops that store [B, H, L, T] matrices [Stratos, FlashAttention eq.
+// 4-5].
 AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
-// P = exp(A − ξ) [B, H, L, T] of a recorded flash_attn, one of whose results is the argument. It is computed
-// in plain ops, in memory, before dropout and in the dtype of ξ. Rows add up to 1, minus the weight of a
-// sink, and are 0 for a query that sees no key. Throws Error for a tensor that is not a result of flash_attn.
+// Returns the attention weights P = exp(A − ξ) [B, H, L, T] of a recorded flash_attn(); the argument is one
+// of its results. P is computed by simpler ops and stored in memory, before dropout, in the dtype of ξ. A row
+// sums to 1 minus the weight of a sink, or to 0 if the query has no keys. Throws Error for a tensor that is
+// not a result of flash_attn().
 Tensor attention_weights(TensorArg result);
 
-// Attributes of flash_attn, and of flash_attn_backward, which returns z_q, z_k, z_v (z_bias) (z_sink).
+// Attributes of the ops flash_attn and flash_attn_backward. The backward returns z_q, z_k, z_v and, if
+// needed, z_bias and z_sink. Fields that are not explained here are those of AttentionOptions.
 struct AttentionAttrs {
-  double scale = 1;
-  bool causal = false, top_left = false;
-  std::int64_t window_left = -1, window_right = -1;
-  double softcap = 0, dropout = 0;
-  std::int64_t stream = 0;  // the random node's number
+  double scale = 1;                                  // factor of q·kᵀ, with the default resolved
+  bool causal = false, top_left = false;             // causal mask and its alignment
+  std::int64_t window_left = -1, window_right = -1;  // sliding window; −1: no limit
+  double softcap = 0, dropout = 0;                   // as in AttentionOptions
+  std::int64_t stream = 0;                           // number of the random node
+  // which optional operands exist; packed: cu_seqlens
   bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
-  bool nondeterministic = false;
-  AttentionKernels kernels = AttentionKernels::best;
+  bool nondeterministic = false;                      // as in AttentionOptions
+  AttentionKernels kernels = AttentionKernels::best;  // as in AttentionOptions
+  // of the backward op: its optional operand and results
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
-  bool has_lse_rest = false;  // of a forward: a third result, ξ minus its rounded value
+  bool has_lse_rest = false;  // of a forward: there is a third result, ξ minus its rounded value
+  // Lists the fields for printing and hashing (core/base/attrs.h).
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
     field("window_left", window_left, -1), field("window_right", window_right, -1);
@@ -96,17 +109,18 @@ struct AttentionAttrs {
   }
 };
 
-// The attributes of a node or step that computes flash_attn; null for other ops, its backward too.
+// The attributes of a node or step that computes flash_attn; null for other ops, including the backward.
 const AttentionAttrs* attention_of(const Op& op, const Attrs& attrs);
 
-// The same of flash_attn_backward.
+// The attributes of a node or step that computes flash_attn_backward; null for other ops.
 const AttentionAttrs* attention_backward_of(const Op& op, const Attrs& attrs);
 
-// Boolean [B, H, L, T]: which elements of P dropout keeps.
+// Attributes of the op attention_keep_mask, which returns the elements of P that dropout keeps, as booleans.
 struct KeepMaskAttrs {
-  Shape shape;
-  double dropout;
-  std::int64_t stream;
+  Shape shape;          // [B, H, L, T]
+  double dropout;       // probability of dropping an element
+  std::int64_t stream;  // number of the random node
+  // Lists the fields for printing and hashing.
   void fields(auto&& field) const {
     field("shape", shape), field("dropout", dropout), field("stream", stream, stream);
   }
@@ -116,7 +130,9 @@ namespace detail {
 
 // The operands by name, null where absent. X: Tensor, Operand or Arg.
 template <class X>
+// The operands by name, null if absent. X is Tensor, Operand or Arg.
 struct AttentionOperands {
+  // Assigns the operands of a call with these attributes.
   [[gnu::always_inline]] AttentionOperands(std::span<const X> in, const AttentionAttrs& a) {
     std::size_t at = 0;
     const auto take = [&](bool there) { return there ? &in[at++] : nullptr; };
@@ -126,24 +142,29 @@ struct AttentionOperands {
     cu_q = take(a.packed), cu_k = take(a.packed), lengths = take(a.has_lengths);
     rng = take(a.dropout > 0);
   }
+  // o, lse, z_o and z_lse are operands of the backward only.
   const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
 };
 
-// flash_attn with what the rounding of ξ leaves, f64 or f32: results over parts of the keys can be merged
-// whatever the scores are. rest has no gradient.
+// Results of flash_attn_with_rest(): flash_attn's results and the rounding error of ξ, in f64 or f32. With
+// it, results over parts of the keys can be merged for scores of any size. `rest` has no gradient.
 struct SplitAttentionResult {
-  Tensor o, lse, rest;
+  Tensor o, lse, rest;  // as in AttentionResult, and the rounding error of ξ
 };
+// Same as flash_attn(), with the rounding error of ξ as a third result.
 SplitAttentionResult flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,
                                           const AttentionOptions& options);
 
-// Checks that paged_attn shares, and the scale of a call that gives none: 1/√d.
+// Throws ShapeError unless the number of query heads is a multiple of the number of key heads.
 void check_heads(std::int64_t heads, std::int64_t key_heads);
+// Throws DTypeError or ShapeError unless the sink is [H] in the dtype of q.
 void check_sink(const Operand& sink, const Operand& q);
+// Returns 1/√d, the scale of a call that does not specify one.
 double default_scale(const Tensor& q);
 
-// decompose of the two ops, in standard_attn.cpp.
+// Op::decompose of flash_attn, in standard_attn.cpp.
 std::vector<Tensor> decompose_attention(std::span<const Tensor> in, const Attrs& attrs);
+// Op::decompose of flash_attn_backward, in standard_attn.cpp.
 std::vector<Tensor> decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs);
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// full: a tensor filled with one number. Kernels use the number itself instead of the tensor where they can.
+// full: a tensor filled with one number. If possible, kernels use the number itself instead of the tensor.
 #include "ops/common.h"
 
 namespace tg {

@@ -1,6 +1,6 @@
-// Elements of an axis by number, one index per element (PyTorch's semantics): gather reads them, scatter_add
-// adds to them, each the gradient of the other. With i = indices[a, b, c] on axis 1:
-//   gather: out[a, b, c] = x[a, i, c];   scatter_add: out = x, out[a, i, c] += src[a, b, c]
+// Selects elements of an axis by index, one index per element, as in PyTorch: gather reads them, scatter_add
+// adds to them, and each is the gradient of the other. With i = indices[a, b, c] and axis 1:
+//      gather: out[a, b, c] = x[a, i, c];   scatter_add: out = x, out[a, i, c] += src[a, b, c]
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -8,7 +8,7 @@ namespace tg {
 
 namespace {
 
-// Indices have x's rank, and are no larger than x on the axes from which they do not select.
+// Checks that indices have x's rank and are not larger than x along the other axes.
 void check_within(const Operand& x, const Operand& indices, const Attrs& attrs) {
   detail::require_index(indices.dtype);
   if (indices.layout.rank() != x.layout.rank())
@@ -28,9 +28,9 @@ std::vector<OutSpec> infer_scatter(std::span<const Operand> in, const Attrs& att
   detail::require_operands(in, 3);
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   check_within(x, indices, attrs);
-  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and the added values differ in dtype");
   if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
-  if (src.shape() != indices.shape()) throw ShapeError("what is added must have the shape of the indices");
+  if (src.shape() != indices.shape()) throw ShapeError("the added values must have the shape of the indices");
   return detail::row_major_output(x.dtype, x.shape());
 }
 

@@ -1,5 +1,5 @@
-// Slices of an axis by number: index_select reads them, index_add adds to them, each the gradient of the
-// other. embedding is index_select on the rows of a table.
+// Selects slices of an axis by index. index_select reads them and index_add adds to them. Each is the
+// gradient of the other. embedding is index_select on the rows of a table.
 #include "ops/index.h"
 #include "ops/common.h"
 
@@ -33,10 +33,10 @@ std::vector<OutSpec> infer_add(std::span<const Operand> in, const Attrs& attrs) 
   detail::require_operands(in, 3);
   const Operand &x = in[0], &indices = in[1], &src = in[2];
   detail::require_index(indices.dtype);
-  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is added to it differ in dtype");
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and the added values differ in dtype");
   if (x.dtype == boolean) throw DTypeError("needs numbers, not booleans");
   const Shape expected = selected(x.shape(), static_cast<int>(attrs.as<AxisAttrs>().axis), indices.shape());
-  if (src.shape() != expected) throw ShapeError("what is added must have shape " + expected.text());
+  if (src.shape() != expected) throw ShapeError("the added values must have shape " + expected.text());
   return detail::row_major_output(x.dtype, x.shape());
 }
 
@@ -71,16 +71,16 @@ const Op& embedding_op =
                 .samples = embedding_samples,
                 .recompute = Recompute::cheap});
 
-const Op& index_select_op =
-    *define_op({.name = "index_select",
-                .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the indices' axes replace the axis",
-                .infer = infer_select,
-                .vjp = select_gradient,
-                .samples = select_samples});
+const Op& index_select_op = *define_op(
+    {.name = "index_select",
+     .doc = "x, indices → y: y[a, i, c] = x[a, indices[i], c]; the axes of the indices replace the axis",
+     .infer = infer_select,
+     .vjp = select_gradient,
+     .samples = select_samples});
 
 const Op& index_add_op = *define_op(
     {.name = "index_add",
-     .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeats are summed",
+     .doc = "x, indices, src → y: y = x, then y[a, indices[i], c] += src[a, i, c]; repeated indices add up",
      .infer = infer_add,
      .vjp = [](const Backprop& g) -> Tensors {
        Tensor zs;

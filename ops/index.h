@@ -1,4 +1,4 @@
-// Attributes of slices, concatenations, index ops and work along an axis, shared with their kernels. Axes are
+// Attributes of slices, concatenations, index ops and ops along an axis, shared with their kernels. Axes are
 // not negative.
 #pragma once
 
@@ -17,9 +17,9 @@ struct SoftmaxAttrs {  // softmax, log_softmax, logsumexp
   void fields(auto&& field) const { field("axis", axis); }
 };
 
-struct SliceAssignAttrs {  // start is given by the third input where there is one
+struct SliceAssignAttrs {  // a third input, if present, replaces `start`
   std::int64_t axis, start, step;
-  // Where slice() stops to read the n positions that were assigned.
+  // The `stop` argument of slice() for reading the n positions that were assigned.
   std::int64_t stop(std::int64_t n) const { return n == 0 ? start : start + (n - 1) * step + 1; }
   void fields(auto&& field) const { field("axis", axis), field("start", start), field("step", step, 1); }
 };
@@ -51,9 +51,9 @@ struct ArangeAttrs {
 
 namespace detail {
 
-// a + z, two gradients of one tensor. If z is zero outside of a part of an axis, as the gradient of a slice
-// is, only that part is added, in place if nothing else reads a. The gradients of all slices in a loop then
-// cost one pass over the tensor, not one each.
+// Adds two gradients of one tensor. If z is zero outside of a slice of an axis, as the gradient of a slice
+// is, it adds only that slice, in place if nothing else reads a. The gradients of all slices in a loop then
+// cost one pass over the tensor instead of one pass each.
 Tensor add_gradient(const Tensor& a, const Tensor& z);
 
 }  // namespace detail

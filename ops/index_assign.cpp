@@ -1,5 +1,4 @@
-// Slices of an axis written by number, as rows of a cache are: a row of numbers says where each goes. A list
-// of tensors takes one step.
+// Writes slices of an axis by index, for example rows of a cache. A list of tensors is written in one step.
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -9,10 +8,10 @@ extern const Op& index_assign_op;
 
 namespace {
 
-// In: x and src of each tensor, then the indices.
+// Inputs: x and src of each tensor, then the indices.
 std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attrs) {
   if (in.size() < 3 || in.size() % 2 == 0)
-    throw ShapeError("expected a tensor and what is assigned, as often as there are tensors, and indices");
+    throw ShapeError("expected pairs of a tensor and the values to assign, followed by indices");
   const Operand& indices = in.back();
   detail::require_index(indices.dtype);
   const int axis = static_cast<int>(attrs.as<AxisAttrs>().axis);
@@ -20,20 +19,21 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   for (std::size_t i = 0; i + 1 < in.size(); i += 2) {
     const Operand &x = in[i], &src = in[i + 1];
     if (x.dtype != src.dtype || x.dtype != in[0].dtype)
-      throw DTypeError("the tensor and what is assigned differ in dtype");
+      throw DTypeError("the tensor and the assigned values differ in dtype");
     if (axis >= x.layout.rank())
       throw ShapeError("axis " + std::to_string(axis) + " of a tensor of " + x.shape().text());
     Shape expected;
     for (int a = 0; a < axis; ++a) expected.push_back(x.shape()[a]);
     for (const std::int64_t n : indices.shape()) expected.push_back(n);
     for (int a = axis + 1; a < x.layout.rank(); ++a) expected.push_back(x.shape()[a]);
-    if (src.shape() != expected) throw ShapeError("what is assigned must have shape " + expected.text());
+    if (src.shape() != expected) throw ShapeError("the assigned values must have shape " + expected.text());
     out.push_back(detail::row_major_output(x.dtype, x.shape())[0]);
   }
   return out;
 }
 
-// The gradient of src: z where its slices went, if no later one went to the same place.
+// The gradient of src: z at the position of each slice, unless a later slice was written to the same
+// position.
 Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z, std::int64_t axis) {
   const std::int64_t size = z.shape()[static_cast<int>(axis)];
   if (size == 0) return zeros_like(src);
@@ -64,28 +64,27 @@ std::vector<Sample> assign_samples() {
 
 }  // namespace
 
-const Op& index_assign_op = *define_op(
-    {.name = "index_assign",
-     .doc =
-         "x, src, …, indices → y, …: y = x, then y[a, indices[i], c] = src[a, i, c]; −1: nowhere; of equal "
-         "indices the last counts; for a list of tensors",
-     .infer = infer_assign,
-     .vjp = [](const Backprop& g) -> Tensors {
-       const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
-       const Tensor& indices = g.in.back();
-       Tensors grads(g.in.size());
-       for (std::size_t i = 0; i < g.z.size(); ++i) {
-         if (!g.z[i].defined()) continue;  // nothing depends on this one
-         const Tensor& src = g.in[2 * i + 1];
-         if (g.needed[2 * i]) grads[2 * i] = index_assign(g.z[i], axis, indices, zeros_like(src));
-         if (g.needed[2 * i + 1]) grads[2 * i + 1] = source_gradient(src, indices, g.z[i], axis);
-       }
-       return grads;
-     },
-     .samples = assign_samples,
-     .assigns = true,
-     .inplace = {{0, 0}},
-     .each = {1, 2}});
+const Op& index_assign_op =
+    *define_op({.name = "index_assign",
+                .doc = "x, src, …, indices → y, …: y = x, then y[a, indices[i], c] = src[a, i, c], for a "
+                       "list of tensors. Index −1 skips a slice. If indices repeat, the last is used",
+                .infer = infer_assign,
+                .vjp = [](const Backprop& g) -> Tensors {
+                  const std::int64_t axis = g.attrs.as<AxisAttrs>().axis;
+                  const Tensor& indices = g.in.back();
+                  Tensors grads(g.in.size());
+                  for (std::size_t i = 0; i < g.z.size(); ++i) {
+                    if (!g.z[i].defined()) continue;  // this result has no gradient
+                    const Tensor& src = g.in[2 * i + 1];
+                    if (g.needed[2 * i]) grads[2 * i] = index_assign(g.z[i], axis, indices, zeros_like(src));
+                    if (g.needed[2 * i + 1]) grads[2 * i + 1] = source_gradient(src, indices, g.z[i], axis);
+                  }
+                  return grads;
+                },
+                .samples = assign_samples,
+                .assigns = true,
+                .inplace = {{0, 0}},
+                .each = {1, 2}});
 
 Tensor index_assign(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src) {
   return record(index_assign_op, {x, src, indices}, AxisAttrs{detail::axis_of(x, axis, "index_assign")});
@@ -96,7 +95,7 @@ std::vector<Tensor> index_assign_each(const std::vector<Tensor>& xs, std::int64_
   if (xs.empty() || xs.size() != srcs.size())
     throw ShapeError(in_context("[index_assign] got " + std::to_string(xs.size()) + " tensors and " +
                                     std::to_string(srcs.size()) +
-                                    " to assign, expected as many, at least one",
+                                    " to assign, expected the same number of each, at least one",
                                 indices.where()));
   Tensors in;
   for (std::size_t i = 0; i < xs.size(); ++i) in.insert(in.end(), {xs[i], srcs[i]});

@@ -1,19 +1,27 @@
-// linear_cross_entropy of rows x [n, c] with w [c, V] and classes t [n]: with logits l = x·w, ξ = log Σ exp
-// l, smoothing ε and z-loss λ, each row's
-//   loss = ξ - (1 - ε)·l_t - ε·mean(l) + λ·ξ²   and   z_l = z·((1 + 2λξ)·exp(l - ξ) - (1 - ε)·[· = t] - ε/V).
-// The op has all of it but the terms of the mean, which is x·mean(w): plain ops. It leaves z_l as the product
-// of a number of each row and a matrix in the dtype of x,
-//   z_l = z·h ⊛ G,
-// so that a kernel may choose how it divides them. One that does not know ξ before it has seen all logits
-// takes exp(l - c), c a number of the row, and corrects one element of a row when it does:
-//   s = Σ exp(l - c), ξ = c + log s, h = (1 + 2λξ)/s, G = exp(l - c) - [· = t]·(1 - ε)/h.
-// Others take c = ξ, and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G: products alone.
+// linear_cross_entropy of rows x [n, c] with w [c, V] and classes t [n]. With logits l = x·w, ξ = log Σ exp
+// l, smoothing ε and z-loss λ, each row has
 //
-// In chunks of rows, each chunk is an op of its own, and a region around all of them has the gradient: each
-// chunk writes its part of z_x and adds its product to the z_w so far. So nothing reads a chunk's G once its
-// two products are done, and the next may have its memory, in the order that core/compile/order.cpp finds.
-// Chunks are of whole units (matmul_in_units.h), in which all three products are made, whether in chunks or
-// not: so their bits do not depend on the chunks.
+//      loss = ξ - (1 - ε)·l_t - ε·mean(l) + λ·ξ²   and   z_l = z·((1 + 2λξ)·exp(l - ξ) - (1 - ε)·[· = t] -
+//      ε/V).
+//
+// The op computes this except for the terms of the mean, which is x·mean(w): other ops add them. It
+// represents z_l as the product of one number per row and a matrix in the dtype of x,
+//
+//      z_l = z·h ⊛ G,
+//
+// so a kernel may choose how to divide the factors. A kernel that does not know ξ before it has read all
+// logits uses exp(l - c), where c is a number per row. When it knows ξ, it corrects one element per row:
+//
+//      s = Σ exp(l - c), ξ = c + log s, h = (1 + 2λξ)/s, G = exp(l - c) - [· = t]·(1 - ε)/h.
+//
+// Other kernels use c = ξ and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G, which are
+// GEMMs.
+//
+// With chunks of rows, each chunk is a separate op, and a region around all of them has a custom gradient.
+// Each chunk writes its part of z_x and adds its product to the sum in z_w. Nothing reads a chunk's G after
+// its two GEMMs, so the next chunk may reuse its memory, in the order that core/compile/order.cpp finds.
+// Chunks consist of whole units (matmul_in_units.h). All three GEMMs are computed per unit, with or without
+// chunks, so the results do not depend on the chunks.
 #include <tilegrad/ops/linear_cross_entropy.h>
 
 #include <algorithm>
@@ -42,7 +50,7 @@ void check_head(const Operand& x, const Operand& w, const Operand& targets) {
     throw ShapeError("needs x [n, c], w [c, V] and targets [n]");
 }
 
-// h of c = ξ. A row where it is 0 has no gradient but that of its target, which G would hold times infinity.
+// h for c = ξ. It must not be 0, because G contains the target's 1 divided by h.
 Tensor head_factor(const Tensor& lse, double z_loss) {
   const Tensor h = 1 + 2 * z_loss * lse;
   return where(less(abs(h), least_row_factor), least_row_factor, h);
@@ -65,10 +73,11 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
 
 [[noreturn]] void refuse_second_derivative() {
   throw GradientError(
-      "linear_cross_entropy has a first derivative only; cross_entropy of a product has others");
+      "linear_cross_entropy has only a first derivative: use cross_entropy of linear for higher ones");
 }
 
-// z_w lies in memory as w does: a head's weight is [V, c], and w a view of it.
+// Whether w is stored column-major: a head's weight is [V, c], and w is a view of it. z_w gets the same
+// layout.
 bool is_column_major(const Tensor& w) {
   return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
 }
@@ -77,7 +86,7 @@ Tensor product_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
   return unit > 0 ? product_in_units_of_rows(a, b, unit) : matmul(a, b);
 }
 
-// scaledᵀ·G + what of z_w is there so far, if that is defined, in units of rows.
+// scaledᵀ·G, in units of rows, plus the partial sum of z_w if it is defined.
 Tensor weight_gradient(const Tensor& w, const Tensor& scaled, const Tensor& G, const Tensor& before,
                        std::int64_t unit) {
   if (!is_column_major(w)) return product_in_units_of_k(transpose(scaled, 0, 1), G, before, unit);
@@ -109,8 +118,9 @@ std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows, std
   return sizes;
 }
 
-// in: x, w, targets; out: the losses, and h and G of each chunk; z: of the losses, and zeros for the others.
-// The products G·wᵀ are written where they lie in z_x, which a pass over all of it then scales.
+// in: x, w, targets. out: the losses, and h and G of each chunk. z: the gradient of the losses, and zeros for
+// the others. The products G·wᵀ are written directly to their rows of z_x, and one pass then scales all of
+// z_x.
 Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors& z, std::int64_t unit) {
   const Tensor &x = in[0], &w = in[1];
   std::vector<std::int64_t> sizes;
@@ -121,7 +131,7 @@ Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors&
   }
   const Tensors xs = split(x, sizes), zs = split(z[0], sizes);
   Tensors hs, products;
-  Tensor z_w;  // so far
+  Tensor z_w;  // partial sum
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const Tensor &h = out[1 + 2 * i], &G = out[2 + 2 * i];
     hs.push_back(h);
@@ -133,7 +143,7 @@ Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors&
           Tensor()};
 }
 
-// The losses of x [n, c], computed and differentiated in chunks of rows.
+// Computes the losses of x [n, c] and their gradients in chunks of rows.
 Tensor losses_in_chunks(const Tensor& x, const Tensor& w, const Tensor& t,
                         const LinearCrossEntropyAttrs& attrs, std::int64_t chunk_rows) {
   Graph& graph = x.graph();
@@ -197,9 +207,8 @@ std::int64_t linear_cross_entropy_unit(std::int64_t classes) {
 
 const Op& linear_cross_entropy_op = *define_op(
     {.name = "linear_cross_entropy",
-     .doc =
-         "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − ε)·l_t + "
-         "λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 where t is ignored",
+     .doc = "x [n, c], w [c, V], t [n] → loss, h, G: with l = x·w and ξ = log Σ exp l, loss = ξ − (1 − "
+            "ε)·l_t + λ·ξ² and h ⊛ G = (1 + 2λξ)·exp(l − ξ) − (1 − ε)·[· = t]; 0 if t is ignored",
      .infer =
          [](std::span<const Operand> in, const Attrs& a) {
            detail::require_operands(in, 3);
@@ -217,7 +226,7 @@ const Op& linear_cross_entropy_op = *define_op(
        return {.flops = static_cast<double>(x[0]) * static_cast<double>(w[1]) *
                         (2 * static_cast<double>(x[1]) + 20)};
      },
-     // Of a logit, and then as in cross_entropy.
+     // Roundings of a logit, and then as in cross_entropy.
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
            const Shape &x = in[0].shape(), &w = in[1].shape();
@@ -234,7 +243,7 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
   const std::int64_t n = rows.size(0);
   std::int64_t chunk = 0;
-  // What does not fit is recorded whole: that throws, and shows the caller's shapes.
+  // Operands of the wrong shape are recorded without chunks. That throws an error with the caller's shapes.
   if (is_head_product(rows.shape(), w.tensor().shape(), t.shape())) {
     const std::int64_t asked = o.unit_rows > 0
                                    ? std::clamp<std::int64_t>(n, 1, o.unit_rows)

@@ -1,5 +1,5 @@
-// Matrix product over the last two axes, leading axes broadcast [Stratos, Efficient Attention §A], and the
-// same plus a bias.
+// Matrix multiplication over the last two axes with broadcast leading axes [Stratos, Efficient Attention §A],
+// optionally with a bias.
 #include "ops/common.h"
 
 namespace tg {
@@ -7,7 +7,7 @@ namespace tg {
 namespace {
 
 struct MatmulAttrs {
-  bool wide = false;  // the result, and a bias, in the type in which the product is added up
+  bool wide = false;  // the result and the bias have the accumulation type
   void fields(auto&& field) const { field("wide", wide, false); }
 };
 
@@ -50,7 +50,7 @@ Tensor flipped(const Tensor& x) {
   return transpose(x, -2, -1);
 }
 
-// x·y, with the last two axes in memory in the same order as in `like`, so that the gradient of a transposed
+// x·y, with the last two axes stored in the same order as in `like`, so that the gradient of a transposed
 // weight has the layout of the weight.
 Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
   const Strides& s = like.layout().strides;
@@ -67,8 +67,8 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, {count_rows(x), x.size(-1)});
 }
 
-// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over the axes that broadcasting
-// stretched. A matrix B that all of A's matrices met gets its sum inside one product over all their rows.
+// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over broadcast axes. If B is one
+// matrix for all matrices of A, one GEMM over all rows computes its sum.
 Tensors matmul_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1], z = cast(g.z[0], a.dtype());
   Tensors out(g.in.size());
@@ -85,7 +85,7 @@ Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias, const Matm
   return bias.defined() ? record(matmul_op, {a, b, bias}, attrs) : record(matmul_op, {a, b}, attrs);
 }
 
-// If b is one matrix and a's leading axes can be merged, they become rows of one product.
+// If b is one matrix and a's leading axes can be merged, computes one GEMM over all rows.
 Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias, const MatmulAttrs& attrs) {
   if (b.rank() == 2 && a.rank() > 2) {
     Shape out = a.shape();
@@ -144,7 +144,7 @@ const Op& matmul_op = *define_op(
      .cost = detail::product_cost,
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-           return static_cast<double>(in[0].shape().back()) + 1;  // the last is that of the bias
+           return static_cast<double>(in[0].shape().back()) + 1;  // one more for the bias
          },
      .product = true,
      .addend = 2,

@@ -33,11 +33,11 @@ std::vector<OutSpec> infer_product(std::span<const Operand> in, const Attrs& att
   if (a.shape().size() != 2 || b.shape().size() != 2 || a.shape()[1] != b.shape()[0])
     throw ShapeError("needs a [m, k] and b [k, n]");
   if (p.unit < least_unit || p.unit % least_unit != 0)
-    throw ShapeError("the unit is no multiple of " + std::to_string(least_unit));
+    throw ShapeError("the unit is not a multiple of " + std::to_string(least_unit));
   const DType dtype = p.along_k ? compute_type(a.dtype) : a.dtype;
   const Shape shape{a.shape()[0], b.shape()[1]};
   if (in.size() == 3 && in[2].dtype != dtype) throw DTypeError("the sum differs in dtype from the result");
-  if (in.size() == 3 && in[2].shape() != shape) throw ShapeError("the sum has another shape than the result");
+  if (in.size() == 3 && in[2].shape() != shape) throw ShapeError("the sum and the result differ in shape");
   return detail::row_major_output(dtype, shape);
 }
 
@@ -80,14 +80,13 @@ std::vector<Sample> product_samples() {
 const Op& matmul_in_units_op = *define_op(
     {.name = "matmul_in_units",
      .doc =
-         "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b, in units of rows that have the same bits in "
-         "any "
-         "product of several, or y = sum + a·b in the compute type, one unit of k added after the other",
+         "a [m, k], b [k, n], sum? [m, n] → y [m, n]: y = a·b in units of rows, which are bitwise identical "
+         "in a larger product, or y = sum + a·b in the compute type, with units of k added in order",
      .infer = infer_product,
      .decompose = decompose_product,
      .samples = product_samples,
      .cost = detail::product_cost,
-     // The result so far is one more term; so is it for each further unit.
+     // The partial sum is one more term, and so is each further unit.
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {
            const auto& p = attrs.as<MatmulInUnitsAttrs>();

@@ -1,7 +1,7 @@
-// layer_norm: y = (x - μ)/σ ⊛ w + b with μ and σ² the mean and variance of the last axis, σ = √(σ² + eps);
-// rms_norm: y = x/σ ⊛ w with σ² the mean of squares. Fused in both directions:
-//   g = z ⊛ w, x̂ = (x - μ)/σ:  z_x = (g - mean(g) - x̂ ⊛ mean(g ⊛ x̂))/σ   (rms_norm: without mean(g)),
-//   z_w = Σ z ⊛ x̂ and z_b = Σ z over rows.
+// layer_norm: y = (x - μ)/σ ⊛ w + b, where μ and σ² are the mean and variance of the last axis and σ = √(σ² +
+// eps). rms_norm: y = x/σ ⊛ w, where σ² is the mean of squares. Both are fused in both directions:
+//      g = z ⊛ w, x̂ = (x - μ)/σ:  z_x = (g - mean(g) - x̂ ⊛ mean(g ⊛ x̂))/σ   (rms_norm: without mean(g)),
+//      z_w = Σ z ⊛ x̂ and z_b = Σ z over rows.
 #include "ops/norm.h"
 
 #include "ops/common.h"
@@ -64,8 +64,8 @@ Tensors decompose_forward(std::span<const Tensor> in, const Attrs& a) {
   return centred ? Tensors{y, mu, scale} : Tensors{y, scale};
 }
 
-// As a function of x, z and the weight: the statistics are recomputed from x, so that a second derivative
-// needs no gradients of them.
+// A function of x, z and the weight only: the statistics are recomputed from x, so a second derivative needs
+// no gradients of them.
 template <bool centred>
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();
@@ -104,12 +104,12 @@ Tensors gradient(const Backprop& g) {
   return all;
 }
 
-// The mean, the centred square, the sum of squares, 1/σ, and three products.
+// Roundings of the mean, the centered square, the sum of squares, 1/σ, and three products.
 double norm_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   return 2 * static_cast<double>(in[0].shape().back()) + 6;
 }
 
-// Those of x̂ and of its products, and the sum over a row, or for a weight over all rows.
+// Roundings of x̂ and its products, and of the sum over a row or, for a weight, over all rows.
 double norm_backward_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   const std::int64_t n = in[0].shape().back(), rows = in[0].layout.numel() / std::max<std::int64_t>(1, n);
   return static_cast<double>(std::max(n, rows)) + 6;
@@ -125,7 +125,7 @@ Tensors record_norm(const Op& op, const TensorArg& x, const Tensor& weight, cons
   return x.tensor().graph().record(op, in, NormAttrs{eps, weight.defined(), bias.defined()}, x.where());
 }
 
-// The backward op, called as a function of x, z and w.
+// Calls the backward op as a function of x, z and w.
 template <bool centred>
 Tensors sample_backward(std::span<const Tensor> x) {
   const bool weighted = x.size() > 2;
@@ -138,7 +138,7 @@ Tensors sample_backward(std::span<const Tensor> x) {
   return x[0].graph().record(backward, in, NormAttrs{1e-5, weighted, centred, weighted}, {});
 }
 
-// The ops, by what differs between the two norms.
+// Defines an op, parameterized by the difference between the two norms.
 template <bool centred>
 const Op* define_norm(const char* name, const char* doc, std::vector<Sample> (*samples)()) {
   return define_op({.name = name,

@@ -7,9 +7,9 @@ namespace tg {
 
 struct Op;
 
-// Forward, x [..., n]: in x, then weight [n] and bias [n] if they are there; out y, then the statistics of
-// each row that the gradient needs, in the compute type: mean (layer_norm only) and 1/σ.
-// Backward: in x, z, mean (layer_norm only), 1/σ, then weight; out z_x, then z_weight and z_bias if needed.
+// Forward: in x [..., n], then weight [n] and bias [n] if present; out y, then the statistics of each row
+// that the gradient needs, in the compute type: mean (layer_norm only) and 1/σ. Backward: in x, z, mean
+// (layer_norm only), 1/σ, then weight; out z_x, then z_weight and z_bias if needed.
 struct NormAttrs {
   double eps;
   bool weight, bias;  // backward: bias means that z_bias is needed

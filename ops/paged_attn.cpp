@@ -37,7 +37,7 @@ void check_texts(const Operand& q, const Operand& k, const Operand& table, const
   detail::require_shape("lengths", lengths, {B});
   for (const Operand* x : {&table, &lengths})
     if (!x->layout.is_contiguous()) throw ShapeError("needs a contiguous table and lengths");
-  // What kernels count in 32 bits: pages, heads, queries, head sizes, and the keys of a sequence.
+  // Quantities that kernels count in 32 bits: pages, heads, queries, head sizes, and the keys of a sequence.
   const Shape &s = q.shape(), &n = k.shape();
   const auto is_large = [](std::int64_t e) { return e > INT32_MAX; };
   if (std::any_of(s.begin() + 1, s.end(), is_large) || std::any_of(n.begin(), n.end(), is_large) ||
@@ -65,8 +65,8 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
   return {{q.dtype, o}, {compute_type(q.dtype), row_major({s[0], s[1], s[2]})}};
 }
 
-// The pages of each sequence one after the other: [P, page, Hk, d] becomes [B, Hk, n·page, d].
-Tensor cache_of_texts(const Tensor& pool, const Tensor& table) {
+// Concatenates the pages of each sequence: [P, page, Hk, d] → [B, Hk, n·page, d].
+Tensor cache_of_sequences(const Tensor& pool, const Tensor& table) {
   const Tensor pages = index_select(pool, 0, table);
   const Shape& s = pages.shape();
   return view(pages, {s[0], s[1] * s[2], s[3], s[4]}).transpose(1, 2);
@@ -74,7 +74,7 @@ Tensor cache_of_texts(const Tensor& pool, const Tensor& table) {
 
 Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<PagedAttentionAttrs>();
-  const auto [o, lse] = flash_attn(in[0], cache_of_texts(in[1], in[3]), cache_of_texts(in[2], in[3]),
+  const auto [o, lse] = flash_attn(in[0], cache_of_sequences(in[1], in[3]), cache_of_sequences(in[2], in[3]),
                                    {.scale = a.scale,
                                     .causal = true,
                                     .window_left = a.window_left,
@@ -84,8 +84,8 @@ Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
   return {o, lse};
 }
 
-// As if all sequences were as long as there is room for. The pools count as operands, but of them just the
-// pages of the sequences are read, whatever the size of the pools and however often a page is in the table.
+// The cost if all sequences had the maximum length. The pools are operands, but only the pages of the
+// sequences are read, whatever the size of the pools and the number of table entries per page.
 Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   const Shape &q = in[0].shape(), &k = in[1].shape(), &v = in[2].shape();
   const double keys = static_cast<double>(in[3].layout.numel() * k[1]),
@@ -95,11 +95,11 @@ Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Att
           .bytes = size * (keys * static_cast<double>(k[2] * (k[3] + v[3])) - of_pools)};
 }
 
-// A way to call it: sizes, the lengths that sequences have, and options.
+// A variant of a call: sizes, minimum length of the sequences, and options.
 struct PagedVariant {
   const char* name;
   std::int64_t B, H, Hk, L, d, dv, P, page, n;
-  double shortest;  // below L some queries are padding
+  double shortest;  // below L, some queries are padding
   PagedAttentionOptions options = {};
   bool sink = false, v_in_k = false;
 };
@@ -142,24 +142,23 @@ std::vector<Sample> paged_samples() {
 
 }  // namespace
 
-const Op& paged_attn_op = *define_op(
-    {.name = "paged_attn",
-     .doc =
-         "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], sink? → o [B, "
-         "H, L, dv], ξ [B, H, L]: flash_attn of the keys k[table[b, t / page], t % page], t < lengths[b], "
-         "causal: the queries are the last L of each sequence",
-     .infer = infer_paged,
-     .not_differentiable = "a cache is for evaluation",
-     .decompose = decompose_paged,
-     .samples = paged_samples,
-     .cost = paged_cost,
-     // As in flash_attn, of all keys that the pages can hold.
-     .roundings =
-         [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-           const Shape &k = in[1].shape(), &table = in[3].shape();
-           return static_cast<double>(k[3] + 2 * table[1] * k[1]) + 7;
-         },
-     .strided_results = true});
+const Op& paged_attn_op =
+    *define_op({.name = "paged_attn",
+                .doc = "q [B, H, L, d], k [P, page, Hk, d], v [P, page, Hk, dv], table [B, n], lengths [B], "
+                       "sink? → o [B, H, L, dv], ξ [B, H, L]: flash_attn with the keys k[table[b, t / page], "
+                       "t % page], t < lengths[b], causal: the queries are the last L of each sequence",
+                .infer = infer_paged,
+                .not_differentiable = "a cache is for evaluation",
+                .decompose = decompose_paged,
+                .samples = paged_samples,
+                .cost = paged_cost,
+                // As in flash_attn, for all keys that fit into the pages.
+                .roundings =
+                    [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
+                      const Shape &k = in[1].shape(), &table = in[3].shape();
+                      return static_cast<double>(k[3] + 2 * table[1] * k[1]) + 7;
+                    },
+                .strided_results = true});
 
 const PagedAttentionAttrs* paged_attention_of(const Op& op, const Attrs& attrs) {
   return &op == &paged_attn_op ? &attrs.as<PagedAttentionAttrs>() : nullptr;

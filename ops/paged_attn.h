@@ -1,36 +1,41 @@
-// paged_attn: attention of new tokens with the keys and values of a cache that lies in pages
-// [Stratos, PagedAttention], its options, and the attributes that its kernels read.
+// paged_attn computes attention of new tokens with the keys and values of a paged cache [Stratos,
+// PagedAttention]. This header has the op, its options and the attributes that its kernels read.
 #pragma once
 
 #include <tilegrad/ops/flash_attn.h>
 
 namespace tg {
 
+// Options of paged_attn().
 struct PagedAttentionOptions {
-  std::optional<double> scale = {};  // default 1/√d
-  std::int64_t window_left = -1;     // a query sees so many keys before its own; −1: all
-  double softcap = 0;                // as in AttentionOptions
-  Tensor sink = {};                  // [H], as in AttentionOptions
+  std::optional<double> scale = {};  // factor of q·kᵀ; default: 1/√d
+  std::int64_t window_left = -1;  // number of keys before its own position that a query attends to; −1: all
+  double softcap = 0;             // as in AttentionOptions
+  Tensor sink = {};               // [H], as in AttentionOptions
 };
 
-// q [B, H, L, d]; pools of pages k [P, page, Hk, d] and v [P, page, Hk, dv], which may be the first columns
-// of k (MLA with absorbed projections: then they are read once); one floating dtype, any strides. Of sequence
-// b there are lengths[b] keys, 0 … n·page, i32 [B], those of the new tokens included: key t is k[table[b, t /
-// page], t % page], with table i32 [B, n]. What a sequence has no keys for, in the table and in its last
-// page, is never used. Query i of L is the token at position lengths[b] − L + i and sees the keys up to
-// there. Before position 0 it is padding: o = 0, ξ = −∞ (the sink's value if there is one).
+// Computes attention with a paged cache. q is [B, H, L, d]. The page pools are k [P, page, Hk, d] and v [P,
+// page, Hk, dv], with any strides. All three have one floating dtype. v may be the first columns of k (MLA
+// with absorbed projections), which are then read once. `table` is i32 [B, n] and `lengths` i32 [B], 0 …
+// n·page. Sequence b has lengths[b] keys, including the new tokens. Key t is `k[table[b, t / page], t %
+// page]`. Table entries and page slots beyond these keys are never read. Query i of L is the token at
+// position lengths[b] − L + i and attends to keys up to that position. A query with a negative position is
+// padding: o = 0 and ξ = −∞, or ξ = sink if there is a sink. Not differentiable. Throws ShapeError or
+// DTypeError for other operands.
 //
-// A row's bits depend on its own query, keys and position alone: they are the same in any batch, with any
-// pages and room for pages, whether a prompt is read at once, in parts or token by token, and on any number
-// of threads.
+// Results are batch-invariant: a row depends only on its own query, keys and position. It is bitwise
+// identical for any batch, page assignment, cache size and number of threads. A prompt may be processed in
+// one step, in chunks or token by token.
 AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg table, TensorArg lengths,
                            const PagedAttentionOptions& options = {});
 
+// Attributes of the op paged_attn; the fields are those of PagedAttentionOptions.
 struct PagedAttentionAttrs {
-  double scale = 1;
-  std::int64_t window_left = -1;
-  double softcap = 0;
-  bool has_sink = false;
+  double scale = 1;               // factor of q·kᵀ, with the default resolved
+  std::int64_t window_left = -1;  // as in PagedAttentionOptions
+  double softcap = 0;             // as in AttentionOptions
+  bool has_sink = false;          // whether the operand `sink` exists
+  // Lists the fields for printing and hashing (core/base/attrs.h).
   void fields(auto&& field) const {
     field("scale", scale, scale), field("window_left", window_left, -1), field("softcap", softcap, 0);
     field("sink", has_sink, false);

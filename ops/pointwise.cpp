@@ -1,5 +1,5 @@
 // Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a [Stratos,
-// Efficient Attention §C.1]. Builders broadcast first, by expand, whose own gradient sums.
+// Efficient Attention §C.1]. The functions first broadcast with expand, whose gradient sums.
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -34,7 +34,7 @@ std::vector<OutSpec> truth(std::span<const Operand> in, const Attrs&) {
   return detail::pointwise_output(in, boolean);
 }
 
-// A rule for so many operands.
+// A shape rule that first checks the number of operands.
 template <std::size_t count, auto rule>
 std::vector<OutSpec> operands(std::span<const Operand> in, const Attrs& a) {
   detail::require_operands(in, count);
@@ -45,8 +45,8 @@ Fill filled(Fill::Kind kind) {
   return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
 }
 
-// Points at which no difference quotient decides what docs and PyTorch promise: ties, kinks, 0⁰, infinities.
-// Operands, result, and the gradient by each operand.
+// Points whose gradient is defined by docs and PyTorch, because a difference quotient cannot decide it: ties,
+// kinks, 0⁰, infinities. Lists the operands, the result and the gradient for each operand.
 struct SpecialPoint {
   const char *op, *name;
   std::vector<std::vector<double>> operands;
@@ -108,7 +108,7 @@ std::vector<Sample> binary_samples(const char* op) {
                              call);
 }
 
-// maximum and minimum: the winner gets the gradient, equal operands half each.
+// maximum and minimum: the selected operand gets the gradient; equal operands get half each.
 Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
   const Tensor &z = b.z[0], tie = equal(b.in[0], b.in[1]), half = z * 0.5;
   return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
@@ -120,15 +120,15 @@ Tensors div_gradient(const Backprop& g) {
   return {za, g.needed[1] ? -(za * g.out[0]) : Tensor()};
 }
 
-// The smallest magnitude whose reciprocal is a number of the dtype.
+// The smallest magnitude whose reciprocal the dtype can represent.
 double least_invertible(DType t) {
   return t == f64 ? 0x1p-1023 : t == f16 ? 0x1.002p-16 : 0x1.02p-128;
 }
 
-// ∂(a^b)/∂a = b·a^(b-1), which is 0 where b is, though 1/a be infinite, and ∂(a^b)/∂b = a^b·log a, which is 0
-// where a or a^b is. What is not chosen gets a harmless base, or 0·∞ would enter the derivatives of these.
-// Both conditions are comparisons of floating numbers, which fuse, where a boolean and of two results would
-// be stored.
+// ∂(a^b)/∂a = b·a^(b-1), which is 0 if b is, even if 1/a is infinite. ∂(a^b)/∂b = a^b·log a, which is 0 if a
+// or a^b is. An operand that is not selected gets a harmless base; otherwise 0·∞ would enter the derivatives
+// of these gradients. Both conditions compare floating numbers, because such comparisons are fused, while the
+// boolean `and` of two results would be stored.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
@@ -143,7 +143,7 @@ Tensors pow_gradient(const Backprop& g) {
   return {za, zb};
 }
 
-// f(x) in the compute type. Beyond ±limit f and all of its derivatives are 0 in f64; without the clamp the
+// f(x) in the compute type. Beyond ±limit, f and all of its derivatives are 0 in f64. Without the clamp,
 // polynomials of a large x overflow, and ∞·0 is NaN.
 Tensor fading(const Tensor& x, double limit, Tensor (*f)(const Tensor& x)) {
   return cast(f(clamp(cast(x, compute_type(x.dtype())), -limit, limit)), x.dtype());
@@ -182,8 +182,8 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 }  // namespace
 
-// Each line: op, definition of its result y, shape rule, the operands of samples, and the gradient in terms
-// of z, operands a and b (or x), and y.
+// Each line has the op, the definition of its result y, the shape rule, the operands of samples, and the
+// gradient in terms of z, the operands a and b (or x), and y.
 #define TG_BINARY_OP(op, sign, formula, rule, fill_a, fill_b, ...)                                        \
   Tensor op(TensorArg a, TensorArg b);                                                                    \
   const Op& op##_op =                                                                                     \
@@ -243,9 +243,9 @@ TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
           {g.needed[0] ? z * b : Tensor(), g.needed[1] ? z* a : Tensor()})
 TG_BINARY(div, "a / b", same_float, normal, off_zero, div_gradient(g))
 TG_BINARY(pow, "aᵇ", same_float, uniform, normal, pow_gradient(g))
-TG_BINARY(maximum, "the larger of a and b; NaN if one is", same_number, normal, normal,
+TG_BINARY(maximum, "the larger of a and b; NaN if either is NaN", same_number, normal, normal,
           shared_by_winner(g, greater(a, b)))
-TG_BINARY(minimum, "the smaller of a and b; NaN if one is", same_number, normal, normal,
+TG_BINARY(minimum, "the smaller of a and b; NaN if either is NaN", same_number, normal, normal,
           shared_by_winner(g, less(a, b)))
 
 TG_UNARY(neg, "−x", same_number, normal, -z)
@@ -254,7 +254,7 @@ TG_UNARY(sign, "−1, 0 or 1", same_number, off_zero, zeros_like(z))
 TG_UNARY(sqrt, "√x", same_float, uniform, z * 0.5 / y)
 TG_UNARY(rsqrt, "1/√x", same_float, uniform, z * -0.5 * y / x)
 TG_UNARY(exp, "eˣ", same_float, normal, z* y)
-TG_UNARY(log, "log x, of base e", same_float, uniform, z / x)
+TG_UNARY(log, "log x, to base e", same_float, uniform, z / x)
 TG_UNARY(sin, "sin x", same_float, normal, z* cos(x))
 TG_UNARY(cos, "cos x", same_float, normal, -(z* sin(x)))
 TG_UNARY(tanh, "tanh x", same_float, normal, z*(1 - y * y))
@@ -291,7 +291,7 @@ Tensor logical_not(TensorArg x) {
 
 const Op& where_op =
     *define_op({.name = "where",
-                .doc = "condition, a, b → y: y = a where the condition holds, else b",
+                .doc = "condition, a, b → y: y = a if the condition is true, otherwise b",
                 .infer =
                     [](std::span<const Operand> in, const Attrs&) {
                       detail::require_operands(in, 3);
@@ -312,7 +312,7 @@ const Op& where_op =
 
 Tensor where(TensorArg condition, TensorArg a, TensorArg b) {
   const Scope scope(condition);
-  if (a.is_number() && b.is_number())  // PyTorch's default type
+  if (a.is_number() && b.is_number())  // as in PyTorch
     return where(condition, {full(condition.tensor().graph(), {}, a.number(), f32), a.where()}, b);
   auto [x, y] = broadcast_pair(where_op, a, b);
   const Shape shape = detail::at_call(
@@ -334,7 +334,7 @@ Tensor clamp(TensorArg x, double low, double high) {
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 
-// Gated units, which run as one fused step.
+// Gated units, which become one fused step.
 Tensor swiglu(TensorArg gate, TensorArg value) {
   const Scope scope(gate);
   return silu(gate) * value;

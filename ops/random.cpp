@@ -1,5 +1,5 @@
 // Random numbers: dropout, and tensors filled from a distribution. Every number is a function of (seed, step,
-// stream, element), so it does not depend on threads or backend, and computing it again gives it again.
+// stream, element). It does not depend on threads or the backend, and recomputation gives the same number.
 #include "ops/random.h"
 
 #include <tilegrad/core/base/random.h>
@@ -12,7 +12,8 @@ extern const Op& bernoulli_op;
 
 namespace {
 
-// The graph's random state, created now if needed, so that the stream that is taken next is the node's own.
+// The graph's random state. It is recorded first, so that the stream number, which is the index of the next
+// node, is unique.
 struct Source {
   Tensor state;
   std::uint64_t stream;
@@ -46,7 +47,7 @@ void require_float(const Op& op, DType dtype, const Where& where) {
         in_context("[" + op.name + "] needs a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
-// The largest number of the type in which random numbers of this one are computed.
+// The largest number of the dtype in which random numbers of this dtype are computed.
 double largest_of(DType dtype) {
   return compute_type(dtype) == f64 ? std::numeric_limits<double>::max() : Range::largest_f32;
 }
@@ -55,8 +56,8 @@ Cost draw_cost(std::span<const Operand>, std::span<const Operand> out, const Att
   return {.flops = 40 * static_cast<double>(out[0].layout.numel())};
 }
 
-// An op that fills a tensor from a distribution. Its sample has its own stream, so that its numbers do not
-// depend on the graph before it.
+// Defines an op that fills a tensor from a distribution. Its sample uses a fixed stream, so its numbers do
+// not depend on earlier nodes of the graph.
 const Op* define_fill(const char* name, const char* doc, const char* not_differentiable, DType dtype) {
   const auto sample = [name, dtype](std::span<const Tensor> x) {
     return record(*find_op(name), {x[0].graph().rng()}, RandomAttrs{{2, 3, 5}, dtype, 0.25, 4, 7});

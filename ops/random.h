@@ -5,17 +5,16 @@
 
 namespace tg {
 
-// `stream` distinguishes the random nodes of a graph: with {seed, step}, the op's i64 [2] input, it
+// `stream` distinguishes the random nodes of a graph. Together with {seed, step}, the op's i64 [2] input, it
 // determines the key of the node's numbers (core/base/rng.h). A gradient or a recomputation that needs the
 // same numbers uses the same stream.
 struct DropoutAttrs {
-  double p;  // of dropping
+  double p;  // probability of dropping an element
   std::uint64_t stream;
   void fields(auto&& field) const { field("p", p), field("stream", stream, stream); }
 };
 
-// uniform: a ≤ x < b. normal: mean a, standard deviation b. bernoulli: true with probability a. randint:
-// a ≤ x < b.
+// uniform and randint: a ≤ x < b. normal: mean a, standard deviation b. bernoulli: true with probability a.
 struct RandomAttrs {
   Shape shape;
   DType dtype;

@@ -1,12 +1,12 @@
-// Ops in which ranks exchange data; see ranks.h for what each does. With x_r the value on rank r, of N ranks:
-//   all_reduce           y = Σ_s x_s                      z_x = z_y
-//   all_reduce_gradient  y = x                            z_x = all_reduce(z_y)
-//   all_gather           y = x_0 ‖ … ‖ x_(N−1)            z_x = reduce_scatter(z_y)
-//   reduce_scatter       y_r = piece r of Σ_s x_s         z_x = all_gather(z_y)
-//   all_to_all           piece s of y_r = piece r of x_s  z_x = all_to_all(z_y)
-//   ppermute             y_r = x_(r − shift mod N)        z_x = ppermute(z_y, −shift)
-//   local_shard          y_r = piece r of x               z_x = all_gather(z_y)
-// The ops divide axis 0, so that pieces are contiguous; the functions move another axis there.
+// Collective ops; ranks.h describes them. x_r is the value on rank r of N ranks:
+//      all_reduce           y = Σ_s x_s                      z_x = z_y
+//      all_reduce_gradient  y = x                            z_x = all_reduce(z_y)
+//      all_gather           y = x_0 ‖ … ‖ x_(N−1)            z_x = reduce_scatter(z_y)
+//      reduce_scatter       y_r = shard r of Σ_s x_s         z_x = all_gather(z_y)
+//      all_to_all           shard s of y_r = shard r of x_s  z_x = all_to_all(z_y)
+//      ppermute             y_r = x_(r − shift mod N)        z_x = ppermute(z_y, −shift)
+//      local_shard          y_r = shard r of x               z_x = all_gather(z_y)
+// The ops divide axis 0, so shards are contiguous. The functions move other axes to the front.
 #include <tilegrad/ops/ranks.h>
 
 #include "core/graph/op_attrs.h"
@@ -18,7 +18,7 @@ extern const Op &all_gather_op, &reduce_scatter_op;
 
 namespace {
 
-// What becomes of the size of axis 0.
+// Effect on the size of axis 0.
 enum class Sizes { kept, times_ranks, divided };
 
 std::vector<OutSpec> infer_list(std::span<const Operand> in, const Attrs& attrs, Sizes sizes, bool divides,
@@ -50,7 +50,7 @@ std::vector<OutSpec> infer_of(std::span<const Operand> in, const Attrs& attrs) {
   return infer_list(in, attrs, sizes, divides, adds);
 }
 
-// The gradient of a list: f(z, attributes) of the gradients that arrive, in the inputs' dtypes.
+// The gradient of a list: f(z, attributes) for the gradients that arrive, in the inputs' dtypes.
 template <class F>
 Tensors each_that_arrives(const Backprop& g, F f) {
   Tensors z, arrived;
@@ -62,14 +62,14 @@ Tensors each_that_arrives(const Backprop& g, F f) {
   return z;
 }
 
-// GPUs exchange what lies in one piece.
+// Records the op on contiguous copies, because GPUs exchange contiguous memory.
 Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs, Where where = Where::current()) {
   Tensors pieces;
   for (const Tensor& x : xs) pieces.push_back(contiguous({x, where}));
   return xs[0].graph().record(op, pieces, attrs, where);
 }
 
-// The gradient by an op of the same attributes.
+// The gradient by an op with the same attributes.
 Tensors gradient_by(const Op& op, const Backprop& g) {
   return each_that_arrives(g, [&](const Tensors& z, const RankAttrs& a) { return recorded(op, z, a); });
 }
@@ -89,14 +89,14 @@ TensorList widened(const TensorList& xs, bool wide) {
   return ys;
 }
 
-// Axis 0 and `axis` change places.
+// Swaps axis 0 and `axis`.
 Tensors swapped(std::int64_t axis, const Tensors& xs, Where where) {
   Tensors ys;
   for (const Tensor& x : xs) ys.push_back(axis == 0 ? x : transpose({x, where}, 0, axis));
   return ys;
 }
 
-// Throws what a call of the op throws, and records nothing in the list's graph.
+// Throws the errors of a call of the op, without recording anything in the list's graph.
 void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   Graph apart;
   Tensors same;
@@ -105,7 +105,7 @@ void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std:
   recorded(op, swapped(axis, same, where), attrs, where);
 }
 
-// A call on a list with `axis` in front. Of one rank it is the list.
+// Records a call on a list with `axis` in front. With one rank it returns the list.
 Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   const bool alone = is_alone(xs, attrs.ranks, op.name, where);
   detail::first_of(xs, op.name, where);
@@ -116,7 +116,7 @@ Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::i
   return swapped(axis, recorded(op, swapped(axis, xs, where), attrs, where), where);
 }
 
-// The samples call the ops in a group of one, as the functions of ranks.h do not.
+// Samples call the ops directly in a group of one rank; the functions of ranks.h would not record them.
 std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
   const auto call = [&op, attrs](std::span<const Tensor> x) {
     return recorded(op, {x.begin(), x.end()}, attrs);
@@ -128,7 +128,7 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
            }}};
 }
 
-// An op on a list of tensors, with one result for each; `sample` has the attributes of its samples.
+// Defines an op on a list of tensors with one result each. `sample` has the attributes of its samples.
 const Op* define_list(Op op, const RankAttrs& sample = {.ranks = 1}) {
   op.samples = [name = op.name, sample] { return samples_of(*find_op(name), sample); };
   op.each = {1, 1};
@@ -152,7 +152,7 @@ const Op& all_reduce_op = *define_list(
 
 const Op& all_reduce_gradient_op =
     *define_op({.name = "all_reduce_gradient",
-                .doc = "x → y: x, the same on all ranks, of which each makes its own use",
+                .doc = "x → y: x, which is equal on all ranks; each rank uses it differently",
                 .infer =
                     [](std::span<const Operand> in, const Attrs& a) {
                       detail::require_operands(in, 1);
@@ -170,14 +170,14 @@ const Op& all_reduce_gradient_op =
 
 const Op& all_gather_op =
     *define_list({.name = "all_gather",
-                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, one behind the other along axis 0",
+                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of all ranks, concatenated along axis 0",
                   .infer = infer_of<Sizes::times_ranks, false, false>,
                   .vjp = [](const Backprop& g) { return gradient_by(reduce_scatter_op, g); },
                   .collective = Collective::all_gather});
 
 const Op& reduce_scatter_op =
     *define_list({.name = "reduce_scatter",
-                  .doc = "x₁, … → y₁, …: yᵢ = the rank's piece, along axis 0, of Σ of xᵢ over all ranks",
+                  .doc = "x₁, … → y₁, …: yᵢ = the rank's shard, along axis 0, of Σ of xᵢ over all ranks",
                   .infer = infer_of<Sizes::divided, true, true>,
                   .vjp =
                       [](const Backprop& g) {
@@ -191,29 +191,29 @@ const Op& reduce_scatter_op =
 
 const Op& all_to_all_op = *define_list(
     {.name = "all_to_all",
-     .doc = "x₁, … → y₁, …: piece s of yᵢ, along axis 0, is the piece of rank s's xᵢ that has this "
-            "rank's number",
+     .doc =
+         "x₁, … → y₁, …: shard s of yᵢ, along axis 0, is the shard of rank s's xᵢ whose index is this rank",
      .infer = infer_of<Sizes::kept, true, false>,
      .vjp = [](const Backprop& g) { return gradient_by(all_to_all_op, g); },
      .collective = Collective::all_to_all});
 
-const Op& ppermute_op = *define_list(
-    {.name = "ppermute",
-     .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a circle",
-     .infer = infer_of<Sizes::kept, false, false>,
-     .vjp =
-         [](const Backprop& g) {
-           return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
-             a.shift = -a.shift;
-             return recorded(ppermute_op, z, a);
-           });
-         },
-     .collective = Collective::ppermute},
-    {.ranks = 1, .shift = 1});
+const Op& ppermute_op =
+    *define_list({.name = "ppermute",
+                  .doc = "x₁, … → y₁, …: yᵢ = the xᵢ of the rank that is `shift` before this one, in a ring",
+                  .infer = infer_of<Sizes::kept, false, false>,
+                  .vjp =
+                      [](const Backprop& g) {
+                        return each_that_arrives(g, [](const Tensors& z, RankAttrs a) {
+                          a.shift = -a.shift;
+                          return recorded(ppermute_op, z, a);
+                        });
+                      },
+                  .collective = Collective::ppermute},
+                 {.ranks = 1, .shift = 1});
 
 const Op& local_shard_op =
     *define_list({.name = "local_shard",
-                  .doc = "x₁, … → y₁, …: yᵢ = the rank's piece of xᵢ along axis 0",
+                  .doc = "x₁, … → y₁, …: yᵢ = the rank's shard of xᵢ along axis 0",
                   .infer = infer_of<Sizes::divided, true, false>,
                   .vjp = [](const Backprop& g) { return gradient_by(all_gather_op, g); },
                   .collective = Collective::local_shard});
@@ -244,7 +244,7 @@ TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis, Where 
 
 TensorList ppermute(const TensorList& xs, int ranks, int shift, Where where) {
   if (is_alone(xs, ranks, "ppermute", where)) return xs;
-  // The shift of each circle is one of 0 … ranks − 1, and a negation away from overflow.
+  // Equivalent shifts are reduced to one, and a negation cannot overflow.
   return along(ppermute_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
 }
 

@@ -1,13 +1,17 @@
-// Ops in which the ranks of a group exchange data. Each of `ranks` processes runs the same program with data
-// of its own (CompileOptions::ranks); x_r is the value of x on rank r. Values are of these kinds:
-//   replicated  the same on every rank            sharded  a piece of one tensor on each rank
-//   partial     the meaning is Σ_r x_r            varying  each rank's own
-// and each op says between which of them it goes. By these kinds the gradients below are right for a loss
-// that is replicated and counted once. All ranks must run the same programs in the same order; a group of one
-// needs no communicator, and these functions then record nothing but casts.
+// Collective ops, which exchange data among the ranks of a group. Each of `ranks` processes runs the same
+// program on its own data (CompileOptions::ranks). x_r is the value of x on rank r. A value has one of four
+// kinds:
+// - replicated: the same on every rank
+// - sharded: each rank stores a shard of one tensor
+// - partial: the tensor is Σ_r x_r
+// - varying: each rank has a different value
 //
-// Lists of tensors are one step. `axis` is divided into as many pieces as there are ranks; ShapeError if its
-// size is not a multiple. Results are row-major.
+// The comment of each op gives the kind of its operand and of its result. The gradients are correct for a
+// loss that is replicated and counted once. All ranks must run the same programs in the same order. A group
+// of one rank needs no communicator, and these functions then record only casts.
+//
+// A list of tensors is one step. An `axis` that is divided must have a size that is a multiple of the number
+// of ranks; otherwise ShapeError is thrown. Results are row-major.
 #pragma once
 
 #include <vector>
@@ -16,30 +20,33 @@
 
 namespace tg {
 
+// The operands or results of a collective op, which may differ in shape and dtype.
 using TensorList = std::vector<Tensor>;
 
+// Options of all_reduce() and reduce_scatter().
 struct ReduceOptions {
-  bool wide = false;  // the result of half types is f32
+  bool wide = false;  // return f32 for bf16 and f16 operands
 };
 
-// partial → replicated: y = Σ_s x_s, of floating types, in f32 for half types, by a fixed tree: the left half
-// of the ranks is the largest power of two below their number. So the sum of 2^k ranks is that of the two
-// sums of 2^(k−1) ranks, bit for bit. Gradient: z_x = z_y.
+// partial → replicated: y = Σ_s x_s, for floating dtypes; 16-bit dtypes are summed in f32. The order of the
+// sum is a fixed binary tree, whose left half has the largest power of two below the number of ranks. So a
+// sum over 2^k ranks is bitwise identical to the sum of the two sums over 2^(k−1) ranks. Gradient: z_x = z_y.
 TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& options = {},
                       Where where = Where::current());
 // replicated → varying: y = x. Gradient: z_x = all_reduce(z_y).
 TensorList all_reduce_gradient(const TensorList& xs, int ranks, Where where = Where::current());
-// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = reduce_scatter(z_y), the sum of
-// the ranks' z_y. If all ranks do the same with y, the loss counts it once for each rank.
+// sharded → varying: y = x_0 ‖ x_1 ‖ … along the axis. Gradient: z_x = reduce_scatter(z_y), the sum over the
+// ranks. If all ranks compute the same value from y, the loss counts it once per rank.
 TensorList all_gather(const TensorList& xs, int ranks, std::int64_t axis = 0, Where where = Where::current());
-// partial → sharded: piece r of all_reduce(x), bitwise, on rank r. Gradient: z_x = all_gather(z_y).
+// partial → sharded: rank r gets shard r of all_reduce(x), bitwise. Gradient: z_x = all_gather(z_y).
 TensorList reduce_scatter(const TensorList& xs, int ranks, std::int64_t axis = 0,
                           const ReduceOptions& options = {}, Where where = Where::current());
-// varying → varying: piece s of y_r is piece r of x_s. It is its own gradient.
+// varying → varying: shard s of y_r is shard r of x_s. The gradient is the same op.
 TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis = 0, Where where = Where::current());
-// varying → varying: y_r = x_(r − shift mod ranks). Gradient: z_x = ppermute(z_y, −shift).
+// varying → varying: y_r = x_(r − shift mod ranks), as jax.lax.ppermute. Gradient: z_x = ppermute(z_y,
+// −shift).
 TensorList ppermute(const TensorList& xs, int ranks, int shift, Where where = Where::current());
-// replicated → sharded: piece r of x on rank r. Gradient: z_x = all_gather(z_y), which is replicated.
+// replicated → sharded: rank r gets shard r of x. Gradient: z_x = all_gather(z_y), which is replicated.
 TensorList local_shard(const TensorList& xs, int ranks, std::int64_t axis = 0,
                        Where where = Where::current());
 

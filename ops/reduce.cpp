@@ -7,7 +7,7 @@ namespace tg {
 
 namespace {
 
-// A result of the reduction with the reduced axes back, as a view of the input's shape.
+// Views a result of the reduction with the input's shape.
 Tensor stretched(const Tensor& y, const Backprop& g) {
   return stretch(y, g.in[0].shape(), g.attrs.as<ReduceAttrs>().axes);
 }
@@ -29,7 +29,7 @@ std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
   return reduce_to(in[0].dtype, in[0], a);
 }
 
-// One more for the division of a mean; the square of a term is a sum's first rounding.
+// One more for the division of a mean. The squaring of a term is the first rounding of a sum.
 double reduce_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs&) {
   return detail::terms_of(out[0], in[0]) + 1;
 }
@@ -51,20 +51,20 @@ std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a)
   return reduce_to(i64, in[0], a);
 }
 
-// Elements that are equal to the extreme share its gradient equally, as PyTorch's amax does.
+// Elements that are equal to the maximum or minimum share its gradient equally, as in torch.amax.
 Tensors extreme_gradient(const Backprop& g) {
-  // Counted in the compute type: f16 has no number above 65,504.
+  // Counted in the compute type, because the largest f16 number is 65,504.
   const Tensor &x = g.in[0], equals = equal(x, stretched(g.out[0], g));
   const DType wide = compute_type(x.dtype());
   const Tensor hit = cast(equals, wide), hits = sum(hit, g.attrs.as<ReduceAttrs>().axes, true);
   return {cast(hit * cast(stretched(g.z[0], g), wide) / hits, x.dtype())};
 }
 
-// z ⊛ the product of the other elements over axes[first], axes[first + 1], …; z has size 1 along them. It
-// divides by nothing, so it is exact if elements are zero, infinite or far apart, and so are all of its
-// derivatives. An axis is cut into up to 8 slices. The gradient of a slice is the product of the other slices
-// times the gradient of the product of all slices, which has an eighth of the size and is computed in the
-// same way.
+// Returns z ⊛ the product of the other elements over axes[first], axes[first + 1], …; z has size 1 along
+// them. It uses no division, so it and all of its derivatives are exact if elements are zero, infinite or of
+// very different size. An axis is cut into up to 8 slices. A slice's gradient is the product of the other
+// slices times the gradient of the product over all slices. That gradient has an eighth of the size and is
+// computed in the same way.
 Tensor times_others(const Tensor& x, const Tensor& z, const Axes& axes, int first) {
   if (first == axes.size()) return z;
   const std::int64_t axis = axes[first], n = x.size(axis);
@@ -75,7 +75,7 @@ Tensor times_others(const Tensor& x, const Tensor& z, const Axes& axes, int firs
   after[static_cast<int>(axis)] = pieces * length - n;
   const Tensors slices = chunk(pad(x, before, after, 1), pieces, axis);
   const auto count = static_cast<std::size_t>(pieces);
-  Tensors others(count);  // of each slice, so far
+  Tensors others(count);  // per slice, so far
   Tensor product = slices[0];
   for (std::size_t i = 1; i < count; ++i) {
     others[i] = product;
@@ -114,7 +114,7 @@ std::vector<Sample> reduce_samples() {
           {"outer and inner", {{{2, 3, 4}, fill}}, over({0, 2})}};
 }
 
-// With rows in which equal elements share the gradient.
+// Includes rows in which equal elements share the gradient.
 template <Tensor (*f)(TensorArg, const Axes&, bool)>
 std::vector<Sample> extreme_samples(double sign) {
   std::vector<Sample> all = reduce_samples<f, Fill::distinct>();
@@ -132,19 +132,20 @@ std::vector<Sample> extreme_samples(double sign) {
 using Samples = std::vector<Sample>();
 
 const Op* define_extreme(const char* name, const std::string& which, Samples* samples) {
-  return define_op({.name = name,
-                    .doc = "x → y: the " + which +
-                           " element over the axes; NaN if there is one; equal elements share the gradient",
-                    .infer = infer_extreme,
-                    .vjp = extreme_gradient,
-                    .samples = samples,
-                    .reduces_chains = true});
+  return define_op(
+      {.name = name,
+       .doc = "x → y: the " + which +
+              " element over the axes, or NaN if there is one. Equal elements share the gradient equally",
+       .infer = infer_extreme,
+       .vjp = extreme_gradient,
+       .samples = samples,
+       .reduces_chains = true});
 }
 
 const Op* define_position(const char* name, const std::string& which, Samples* samples) {
   return define_op({.name = name,
                     .doc = "x → y: row-major index within the axes of the first " + which +
-                           " element (i64); NaN is " + which,
+                           " element (i64). NaN counts as " + which,
                     .infer = infer_position,
                     .not_differentiable = "its result is an index",
                     .samples = samples});
@@ -185,10 +186,10 @@ const Op& mean_op = *define_op({.name = "mean",
                                 .roundings = reduce_roundings,
                                 .reduces_chains = true});
 
-// y = Σ x², in f32 for half types, whose range it would soon exceed
+// y = Σ x², in f32 for 16-bit dtypes, whose range it would often exceed
 const Op& sum_squares_op =
     *define_op({.name = "sum_squares",
-                .doc = "x → y: y = Σ x² over the axes; f32 for half types",
+                .doc = "x → y: y = Σ x² over the axes; f32 for 16-bit dtypes",
                 .infer =
                     [](std::span<const Operand> in, const Attrs& a) {
                       detail::require_operands(in, 1);

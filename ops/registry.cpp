@@ -1,6 +1,6 @@
-// The list of ops, and the ops by name: the built-in ones of the list and those that users register. A file
-// of this folder defines NAME_op. Only this file reads the list, so that adding an op recompiles nothing
-// else. An op that is not in it is not tested, benchmarked or documented.
+// The list of built-in ops, and the lookup of built-in and user-registered ops by name. A file of this folder
+// defines NAME_op. Only this file includes the list, so adding an op does not recompile other files. An op
+// that is not in the list is not tested, benchmarked or documented.
 #include <deque>
 #include <mutex>
 #include <string_view>
@@ -43,10 +43,11 @@ TG_OPS(TG_DECLARE)
 namespace {
 struct UserOps {
   std::mutex mutex;
-  std::deque<Op> ops;  // their addresses never change
+  std::deque<Op> ops;  // a deque never moves its elements
 };
 UserOps& user_ops() {
-  static auto& ops = *new UserOps;  // never destroyed: graphs in static objects may outlive this file's
+  static auto& ops =
+      *new UserOps;  // never destroyed, because graphs in static objects may be destroyed later
   return ops;
 }
 
@@ -78,10 +79,10 @@ const Op& register_op(Op op) {
   const auto refuse = [&](const std::string& why) {
     throw Error("[register_op] '" + op.name + "' " + why + " " + at_line(op.where));
   };
-  if (op.name.empty()) refuse("is no name for an op");
+  if (op.name.empty()) refuse("is not a name for an op");
   check_name("register_op", op.name);
   if (!op.infer) refuse("has no shape rule (Op::infer)");
-  // The compiler makes ops too, and backends find kernels by name.
+  // Reject names of ops that the compiler creates too, because backends find kernels by name.
   UserOps& users = user_ops();
   const std::lock_guard lock(users.mutex);
   if (find_in(ops_and(users.ops), op.name) || op.name == fused_op.name || op.name == reduced_chain_op.name)

@@ -1,5 +1,6 @@
-// Ring attention of the calls in ring_schedule.h. It is a region with a gradient of its own: differentiating
-// the calls and merges would give the same, but keep all keys and all partial results.
+// Ring attention, composed of the calls in ring_schedule.h. It is a region with a custom gradient:
+// differentiating the calls and merges would give the same result, but would keep all keys and all partial
+// results.
 #include <tilegrad/ops/ring_attention.h>
 
 #include <algorithm>
@@ -21,16 +22,17 @@ using detail::RingCall, detail::RingStep;
 
 struct Ring {
   int ranks;
-  std::int64_t piece;  // tokens
+  std::int64_t piece;  // number of tokens
   std::vector<RingStep> steps;
-  AttentionOptions options;  // those that all calls have
+  AttentionOptions options;  // options of all calls
 };
 
 Tensor rows(const Tensor& x, std::int64_t first, std::int64_t count) {
   return first == 0 && count == x.size(2) ? x : slice(x, 2, first, first + count);
 }
 
-// Numbers of one of the two pieces, with `value` around them. x [B, H, rows, …] are those from row `first`.
+// Rows x [B, H, rows, …], which start at row `first` of one of the two pieces, padded with `value` to the
+// whole piece.
 Tensor whole_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value) {
   const std::int64_t behind = piece - first - x.size(2);
   if (first == 0 && behind == 0) return x;
@@ -42,7 +44,8 @@ Tensor whole_piece(const Tensor& x, std::int64_t first, std::int64_t piece, doub
   return pad(x, before, after, value);
 }
 
-// f(p, x) with that part of x, rows from `first` on, that lies in piece p, as a whole piece.
+// Calls f(p, part) for each piece p that contains rows of x, starting at row `from`. The part is padded to a
+// whole piece.
 template <class F>
 void each_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value, F f) {
   for (int p = 0; p < 2; ++p) {
@@ -54,7 +57,7 @@ void each_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double 
 
 using Pieces = std::array<Tensor, 2>;
 
-// [B, H, L, d] of the two pieces, in memory [B, L, H, d]: heads merge as a view.
+// [B, H, L, d] from the two pieces, stored as [B, L, H, d], so merging the heads is a view.
 Tensor joined(const Pieces& x, DType dtype) {
   return transpose(cast(concat({transpose(x[0], 1, 2), transpose(x[1], 1, 2)}, 1), dtype), 1, 2);
 }
@@ -64,11 +67,11 @@ void add_rows(Pieces& sum, const Tensor& x, std::int64_t first, std::int64_t pie
              [&](std::size_t p, const Tensor& part) { sum[p] = sum[p].defined() ? sum[p] + part : part; });
 }
 
-// Keys and values on their way, with what travels with them.
+// Keys and values that are sent around the ring, together with their gradients.
 struct Travellers {
   Tensor k, v;
   Pieces z_k, z_v;
-  int at = 0;  // how far they have come
+  int at = 0;  // number of hops so far
 
   void go_on(int shift, int ranks, bool with_keys) {
     if (shift == at) return;
@@ -85,7 +88,7 @@ struct Travellers {
   }
 };
 
-// How many of a call's keys there are, i32 [ranks, calls for which that differs]: a row for each rank.
+// Number of visible keys per rank and call, i32 [ranks, calls for which it differs between ranks].
 Array visible_table(const Ring& ring, std::int64_t calls) {
   std::vector<std::int32_t> numbers;
   for (int rank = 0; rank < ring.ranks; ++rank)
@@ -103,7 +106,7 @@ std::int64_t calls_that_differ(const Ring& ring) {
   return n;
 }
 
-// The options of calls, in their order.
+// Returns the options of the calls, in their order.
 class CallOptions {
  public:
   // `visible`: the rank's row of the table; undefined if no call needs it.
@@ -127,14 +130,15 @@ class CallOptions {
   std::int64_t batch_, column_ = 0;
 };
 
-// ξ as a rounded value and what is left of it: the first has no bits for log π where scores are far from 0.
+// ξ as a rounded value and its rounding error: for scores far from 0, the rounded value has no bits left for
+// log π.
 struct SplitLse {
   Tensor value, rest;  // [B, H, rows]
 
   Tensor minus(const SplitLse& x) const { return (value - x.value) + (rest - x.rest); }
 };
 
-// One piece of queries: (O, ξ), merged with those of further calls.
+// One piece of queries: (O, ξ), merged with the results of further calls.
 struct Merged {
   Tensor o;  // [B, H, piece, dv]
   SplitLse lse;
@@ -144,8 +148,8 @@ struct Merged {
       o = o_j, lse = lse_j;
       return;
     }
-    // ξ is finite: the first call of a query is of keys among which is its own. So a call without keys, with
-    // ξ_j = −∞ and O_j = 0, changes nothing.
+    // ξ is finite, because the first call of a query includes its own key. So a call without keys, with ξ_j =
+    // −∞ and O_j = 0, changes nothing.
     const Tensor apart = lse_j.minus(lse), is_less = less(apart, 0), ratio = exp(neg(abs(apart)));
     o = o + unsqueeze(where(is_less, ratio, 1) / (1 + ratio), 3) * (o_j - o);
     const Tensor top = where(is_less, lse.value, lse_j.value),
@@ -154,13 +158,13 @@ struct Merged {
   }
 };
 
-// What all rows of a call of flash_attn leave, kept until its weight in the result is known.
+// The results of one call of flash_attn, kept until its weight in the merged result is known.
 struct CallResult {
   const RingCall* call;
   SplitLse lse;
 };
 
-// in: q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and for each call exp(ξ_j − ξ).
+// in: q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and exp(ξ_j − ξ) for each call.
 Tensors ring_forward(const Ring& ring, const Tensors& in) {
   const Tensor& q = in[0];
   Travellers keys{.k = in[1], .v = in[2]};
@@ -200,7 +204,7 @@ bool is_zero(const Tensor& x) {
 
 // z_q, z_k, z_v of one call, from the merged o and ξ of its queries.
 Tensors call_backward(const Tensors& in, const Tensor& z_lse, const AttentionOptions& o) {
-  AttentionAttrs a{.scale = o.scale.value_or(1),  // it is set
+  AttentionAttrs a{.scale = o.scale.value_or(1),  // it is always set
                    .causal = o.causal,
                    .window_left = o.window_left,
                    .window_right = o.window_right,
@@ -227,8 +231,8 @@ Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const 
     keys.go_on(step.shift, ring.ranks, true);
     for (const RingCall& c : step.calls) {
       const auto of_call = [&](const Tensor& x) { return rows(x, c.query, c.queries); };
-      // flash_attn_backward takes P of a row far from 0 from the call's own keys: exp(ξ_j − ξ)·P is that of
-      // all.
+      // For rows far from 0, flash_attn_backward computes P from the call's own keys. P over all keys is
+      // exp(ξ_j − ξ)·P.
       const Tensor is_far = greater(abs(of_call(lse)), most_plain_lse(q.dtype())),
                    weight = where(is_far, out[nth++], 1);
       const auto weighted = [&](const Tensor& x, const Tensor& far, const Tensor& by) {
@@ -244,7 +248,7 @@ Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const 
       add_rows(keys.z_v, part[2], c.key, ring.piece);
     }
   }
-  if (keys.at > 0) keys.go_on(ring.ranks, ring.ranks, false);  // home
+  if (keys.at > 0) keys.go_on(ring.ranks, ring.ranks, false);  // back to the owner
   Tensors all{joined(z_q, q.dtype()), joined(keys.z_k, in[1].dtype()), joined(keys.z_v, in[2].dtype())};
   all.resize(in.size());
   return all;
@@ -264,10 +268,10 @@ void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int 
                             {"dropout", o.dropout, Range::from_below(0, 1)},
                             {"window_left", o.window_left, Range::whole_from(-1)},
                             {"window_right", o.window_right, Range::whole_from(-1)}});
-  if (o.dropout > 0) throw Error(text("there is no dropout of attention weights on several ranks"));
+  if (o.dropout > 0) throw Error(text("dropout is not supported on several ranks"));
   if (o.bias.defined() || o.sink.defined() || o.cu_seqlens_q.defined() || o.cu_seqlens_k.defined() ||
       o.kv_lengths.defined())
-    throw Error(text("there is no bias, sink, cu_seqlens or kv_lengths on several ranks"));
+    throw Error(text("bias, sink, cu_seqlens and kv_lengths are not supported on several ranks"));
   for (const TensorArg* x : {&q, &k, &v})
     if (x->tensor().rank() != 4)
       throw ShapeError(
@@ -276,11 +280,11 @@ void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int 
   if (k.tensor().size(2) != length || v.tensor().size(2) != length)
     throw ShapeError(text("q, k and v differ in length"));
   if (length < 2 || length % 2 != 0)
-    throw ShapeError(text("the rank has " + std::to_string(length) +
-                          " tokens, expected two pieces of one size, not empty"));
+    throw ShapeError(
+        text("the rank has " + std::to_string(length) + " tokens, expected an even number of at least 2"));
 }
 
-// Whether a sequence can be divided into two pieces for each rank.
+// Throws unless a sequence can be divided into two pieces per rank.
 void check_division(int ranks, std::int64_t length) {
   if (ranks < 1 || ranks > most_ring_ranks)
     throw ShapeError("[ring_positions] the number of ranks is " + std::to_string(ranks) + ", expected 1 to " +
@@ -328,9 +332,9 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   Graph& graph = q.tensor().graph();
   Ring ring{ranks, q.tensor().size(2) / 2, {}, options};
   ring.options.scale = options.scale.value_or(detail::default_scale(q.tensor()));
-  // The same where queries are as many as keys; without a causal mask flash_attn refuses the other one.
+  // Both alignments are equal if L = T. flash_attn rejects top_left without a causal mask.
   if (options.causal) ring.options.alignment = AttentionOptions::bottom_right;
-  // A bound that no key is beyond is none: then the rank's own keys are one call.
+  // A window that covers all keys has no effect, so it is removed. The rank's own keys are then one call.
   const std::int64_t length = std::int64_t{2} * ranks * ring.piece;
   const auto bound = [&](std::int64_t window) { return window < length - 1 ? window : -1; };
   ring.steps = detail::ring_schedule(

@@ -8,14 +8,14 @@ namespace tg::detail {
 
 namespace {
 
-// Numbers of the two pieces that a rank has.
+// The indices of the two pieces of a rank.
 std::array<int, 2> pieces_of(int rank, int ranks) {
   return {rank, 2 * ranks - 1 - rank};
 }
 
-// The call of a piece of queries with a piece of keys which lies `distance` tokens before it. Rows of queries
-// that see nothing in front or behind are left out, as are those of such keys: bounds then are those that
-// flash_attn has, which are not negative. Nothing if no query sees a key.
+// The call of a query piece with a key piece that begins `distance` tokens earlier. Rows of queries without
+// visible keys at either end are omitted, and so are such keys. The window limits are then not negative, as
+// flash_attn requires. Returns nothing if no query sees a key.
 std::optional<RingCall> piece_call(std::int64_t piece, std::int64_t distance, const RingMask& mask) {
   RingCall c{.queries = piece, .keys = piece};
   // distance − left ≤ key row − query row ≤ distance + right, and both rows are below `piece`.
@@ -34,10 +34,10 @@ std::optional<RingCall> piece_call(std::int64_t piece, std::int64_t distance, co
   return c;
 }
 
-// The calls of each query piece i with each key piece j, with what differs from rank to rank in `visible`.
+// The calls of each query piece i with each key piece j. Differences between ranks are in `visible`.
 std::vector<RingCall> calls_by_piece(int ranks, int shift, std::int64_t piece, const RingMask& mask) {
   std::vector<RingCall> calls;
-  // A query's own keys come first.
+  // A query's own keys are first.
   for (const auto& [i, j] : {std::array{0, 0}, std::array{1, 1}, std::array{0, 1}, std::array{1, 0}}) {
     std::vector<RingCall> of_pair;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -64,8 +64,8 @@ bool is_full(const RingCall& c) {
   return c.left < 0 && c.right < 0;
 }
 
-// Two calls without a mask of the same queries, with the first and the second half of the keys, as one: where
-// there is the second half there is the first.
+// Merges two calls without a mask that have the same queries and consecutive halves of the keys. A rank that
+// has the second half also has the first.
 bool join_keys(RingCall& a, const RingCall& b) {
   if (!is_full(a) || !is_full(b) || a.query != b.query || a.queries != b.queries || b.key != a.key + a.keys)
     return false;
@@ -76,7 +76,7 @@ bool join_keys(RingCall& a, const RingCall& b) {
   return true;
 }
 
-// And of the same keys with the first and the second half of the queries.
+// Merges two calls that have the same keys and consecutive halves of the queries.
 bool join_queries(RingCall& a, const RingCall& b) {
   if (!is_full(a) || !is_full(b) || a.key != b.key || a.keys != b.keys || b.query != a.query + a.queries ||
       a.visible != b.visible)
@@ -91,7 +91,7 @@ void join_all(std::vector<RingCall>& calls, bool (*join)(RingCall&, const RingCa
       if (a != b && join(calls[a], calls[b])) {
         calls.erase(calls.begin() + static_cast<std::ptrdiff_t>(b));
         a -= b < a ? 1 : 0;
-        b = static_cast<std::size_t>(-1);  // from the first one again
+        b = static_cast<std::size_t>(-1);  // restart the inner loop
       }
 }
 
@@ -102,7 +102,8 @@ std::vector<RingStep> ring_schedule(int ranks, std::int64_t piece, const RingMas
   for (int shift = 0; shift < ranks; ++shift) {
     std::vector<RingCall> calls;
     if (shift == 0 && mask.left < 0 && mask.right == 0) {
-      // Both pieces, in their order, are a sequence for a causal mask: all of the first is before the second.
+      // The two pieces in their order behave as one sequence under a causal mask, because all of the first is
+      // before the second.
       calls.push_back({.queries = 2 * piece, .keys = 2 * piece, .right = 0});
     } else {
       calls = calls_by_piece(ranks, shift, piece, mask);

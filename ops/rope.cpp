@@ -1,5 +1,5 @@
-// rope, rotary position embedding [Su, RoPE]: in a row x at position p, pair i is rotated by p·ω_i:
-//   (a, b) → (a·cos - b·sin, a·sin + b·cos).
+// rope, the rotary position embedding [Su, RoPE]: in a row x at position p, pair i is rotated by p·ω_i:
+//      (a, b) → (a·cos - b·sin, a·sin + b·cos).
 // The gradient of a rotation is the inverse rotation.
 #include "ops/rope.h"
 
@@ -80,7 +80,7 @@ const Op& rope_op = *define_op(
                 }}};
      },
      .cost = detail::flops_each<10>,
-     // Of a sine and of the sum of two products.
+     // Roundings of a sine and of the sum of two products.
      .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 3.; },
      .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});

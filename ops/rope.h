@@ -1,4 +1,4 @@
-// The attributes that rope shares with its kernel.
+// The attributes that `rope` shares with its kernel.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,9 @@ namespace tg {
 
 struct RopeAttrs {
   std::vector<double> frequencies;  // ω_i, one per pair: the first 2·size elements of a row are rotated
-  bool interleaved;                 // pairs (2i, 2i + 1), else (i, i + size)
-  bool inverse;                     // by -angle
-  std::int64_t start;               // position of the first row when there are no positions
+  bool interleaved;                 // pairs (2i, 2i + 1), otherwise (i, i + size)
+  bool inverse;                     // rotates by −angle
+  std::int64_t start;               // position of the first row if there are no positions
   void fields(auto&& field) const {
     std::string text;
     for (double f : frequencies) text += (text.empty() ? "" : " ") + detail::attr_text(f);

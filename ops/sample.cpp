@@ -1,4 +1,4 @@
-// sample: a token for each row of logits.
+// sample: draws a token for each row of logits.
 #include "ops/sample.h"
 
 #include "ops/common.h"
@@ -39,13 +39,13 @@ std::vector<Sample> sample_samples() {
       {"drawn", {{{6, 40}}, temperature, keys}, plain},
       {"likeliest", {{{6, 40}}, {{6}, {Fill::uniform, -1, 0}}, keys}, plain},
       {"top_k and top_p", {{{6, 40}}, temperature, keys, top_k, top_p}, cut},
-      {"ties",  // logits of which many are equal
+      {"ties",  // many logits are equal
        {{{6, 40}, {Fill::index, 0, 3}, i64}, temperature, keys, top_k, top_p},
        [](std::span<const Tensor> x) { return sample(cast(x[0], x[1].dtype()), x[1], x[2], x[3], x[4]); }},
       {"many", {{{6, 3000}}, temperature, keys, top_k, top_p}, cut}};
 }
 
-// A setting for all rows or one for each. A number is checked; a tensor has its values in the run.
+// An option for all rows, or one per row. A number is checked here; a tensor gets its values in the run.
 Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double absent, DType dtype,
                 const char* name, const Range& range) {
   if (x.is_number()) detail::check_options_at(x.where(), "sample", {{name, x.number(), range}});
@@ -58,13 +58,10 @@ Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double abse
 
 const Op& sample_op = *define_op(
     {.name = "sample",
-     .doc =
-         "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn from "
-         "softmax(logits/temperature) by the random number of keys {seed, k}, among the top_k likeliest (0: "
-         "all) and "
-         "of these the likeliest whose probabilities first add up to top_p; at temperature 0 the first of "
-         "the "
-         "likeliest; NaN is never drawn",
+     .doc = "logits [B, V], temperature [B], keys [B, 2], top_k? [B], top_p? [B] → tokens [B] (i32): drawn "
+            "from softmax(logits/temperature) with the random number of keys {seed, k}. Candidates are the "
+            "top_k most likely tokens (0: all), reduced to the most likely ones whose probabilities reach "
+            "top_p. At temperature 0 it is the first most likely token. NaN is never drawn",
      .infer = infer_sample,
      .not_differentiable = "its result is an index",
      .samples = sample_samples,

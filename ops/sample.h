@@ -1,7 +1,7 @@
-// How a token is drawn from logits, the same on every backend and in nn/generation/sampling.h. A token's
-// weight e^((logit − best)/temperature) is rounded to an integer. Sums of integers are exact, so they can be
-// added in any order, and a token depends on its logits and its key alone. Compile what uses this without
-// contraction of products and sums: then the weights are the same bits everywhere too.
+// Drawing a token from logits, with the same result on every backend and in nn/generation/sampling.h. A
+// token's weight e^((logit − best)/temperature) is rounded to an integer. Sums of integers are exact in any
+// order, so a token depends only on its logits and its key. Code that uses this header must be compiled
+// without contraction of products and sums: then the weights are bitwise identical everywhere.
 #pragma once
 
 #include <bit>
@@ -13,39 +13,40 @@
 
 namespace tg {
 
-// The numbers that every sampler accepts: the op `sample`, sample_token, Generator and Engine.
+// The ranges of options that every sampler accepts: the op `sample`, sample_token, Generator and Engine.
 namespace sampling_ranges {
 inline constexpr Range temperature = Range::at_least(0), top_k = Range::whole_from(0),
                        top_p = Range::between(0, 1), draw = Range::from_below(0, 1);
 }  // namespace sampling_ranges
 
-// Of the graph's nodes none has this number: draws are apart from dropout's.
+// The stream of token draws. No graph node has this number, so draws are independent of dropout.
 inline constexpr std::uint32_t sample_stream = 0xffffff01u;
 
-// The uniform number in [0, 1) of token k under `seed`, in units of 2^-64: 53 bits of it are random.
+// The uniform number in [0, 1) for token k under `seed`, in units of 2^-64, with 53 random bits.
 [[gnu::always_inline]] constexpr std::uint64_t sample_fraction(std::uint64_t seed, std::uint64_t k) {
   const PhiloxBlock words = philox({}, node_key(seed, k, sample_stream));
   return (std::uint64_t{words[0]} << 32 | words[1]) >> 11 << 11;
 }
 
-// ⌊a·b / 2^64⌋: of a total weight a, the share b.
+// ⌊a·b / 2^64⌋: the fraction b of a total weight a.
 [[gnu::always_inline]] constexpr std::uint64_t share_of(std::uint64_t a, std::uint64_t b) {
   const std::uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
   const std::uint64_t middle = a1 * b0 + (a0 * b0 >> 32);
   return a1 * b1 + (middle >> 32) + ((a0 * b1 + (middle & 0xffffffffu)) >> 32);
 }
 
-// e^x for −44 ≤ x ≤ 0, to within 2^-51 of it: 2^k·e^r with |r| ≤ ½·log 2, and the series of e^r up to r^12.
+// e^x for −44 ≤ x ≤ 0, to within a relative error of 2^-51: 2^k·e^r with |r| ≤ ½·log 2, and the series of e^r
+// up to r^12.
 [[gnu::always_inline]] constexpr double exp_of_negative(double x) {
   const int k = static_cast<int>(x * 1.44269504088896340736 - 0.5);  // rounds towards 0, so to the nearest
-  // log 2 in two parts, the first of which times k is exact.
+  // log 2 in two parts; the product of k and the first part is exact.
   const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
   const double p = detail::polynomial(r, 1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320,
                                       1. / 5040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1., 1.);
   return p * std::bit_cast<double>(static_cast<std::uint64_t>(1023 + k) << 52);
 }
 
-// The likeliest of n tokens has weight 2^(this): the sum of all weights is below 2^63. On the host only.
+// Exponent of the largest weight among n tokens: the sum of all weights is below 2^63. On the host only.
 [[gnu::always_inline]] constexpr int sample_bits(std::uint64_t n) {
   return 63 - std::bit_width(n);
 }
@@ -56,18 +57,18 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   const double below = logit - best, x = below == 0 ? 0 : below * rate;
   const bool counts = x >= -44;  // below it, less than half a unit
   const double unit = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + bits) << 52);
-  const double up = exp_of_negative(counts ? x : -44) * unit + 0.5;  // not negative: truncated, it is rounded
+  const double up = exp_of_negative(counts ? x : -44) * unit + 0.5;  // not negative, so truncation rounds it
   const auto weight = static_cast<std::uint64_t>(up);
   return counts ? weight : 0;
 }
 
-// Whether a temperature leaves anything to draw: 0, NaN, what is negative and what has no finite inverse do
-// not, and the likeliest token is taken.
+// Whether the temperature is positive with a finite inverse. Otherwise, including NaN, the most likely token
+// is chosen.
 [[gnu::always_inline]] constexpr bool is_drawn(double temperature) {
   return temperature > 0 && 1 / temperature <= std::numeric_limits<double>::max();
 }
 
-// How much of the total weight top_p < 1 keeps at least.
+// The minimum weight that top_p < 1 keeps.
 [[gnu::always_inline]] constexpr std::uint64_t kept_weight(std::uint64_t total, double top_p) {
   const double least = top_p * static_cast<double>(total);
   if (!(least > 1)) return 1;
@@ -76,8 +77,8 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   return up < total ? up : total;
 }
 
-// Unsigned integers in the order of the logits: NaN before all others, −0 equal to 0. Of negative numbers all
-// bits are negated, of others the sign, without a branch that would depend on the logits.
+// Unsigned integers in the order of the logits, with NaN before all others and −0 equal to 0. It inverts all
+// bits of negative numbers and the sign bit of others, without a branch that depends on the logits.
 [[gnu::always_inline]] constexpr std::uint32_t order_of(float x) {
   const auto u = std::bit_cast<std::uint32_t>(x == 0 ? 0.f : x);
   const std::uint32_t order = u ^ ((0 - (u >> 31)) | 1u << 31);

@@ -1,5 +1,5 @@
-// slice: a part of an axis, as a view; slice_assign: a copy with such a part overwritten; slice_at: a copy of
-// a part whose start is given by a tensor.
+// slice: a part of an axis as a view. slice_assign: a copy with such a part overwritten. slice_at: a copy of
+// a part whose start is a tensor.
 #include <algorithm>
 
 #include "ops/common.h"
@@ -16,7 +16,8 @@ struct SliceAttrs {
   }
 };
 
-// Where slice(x, axis, start, …) begins: negative starts count from the end, both ends are clipped.
+// The first index of slice(x, axis, start, …): a negative start counts from the end, and both ends are
+// clipped.
 std::int64_t first_of(std::int64_t start, std::int64_t size) {
   return std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size);
 }
@@ -38,20 +39,20 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   const auto& a = attrs.as<SliceAssignAttrs>();
   const Operand &x = in[0], &src = in[1];
   const int axis = static_cast<int>(a.axis);
-  if (x.dtype != src.dtype) throw DTypeError("the tensor and what is assigned to it differ in dtype");
+  if (x.dtype != src.dtype) throw DTypeError("the tensor and the assigned values differ in dtype");
   Shape region = x.shape();
   if (src.layout.rank() == region.size()) region[axis] = src.shape()[axis];
   if (src.shape() != region)
-    throw ShapeError("what is assigned may differ from the tensor in size along axis " +
+    throw ShapeError("the assigned values may differ from the tensor in size along axis " +
                      std::to_string(axis) + " only");
   if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", expected 1 or more");
   const std::int64_t n = region[axis], size = x.shape()[axis];
-  // (size - 1 - start) / step is how many steps there are before the end: no sum, which could overflow.
+  // (size - 1 - start) / step is the number of steps before the end. A sum could overflow.
   const bool fits =
       a.start >= 0 && (n == 0 ? a.start <= size : a.start < size && n - 1 <= (size - 1 - a.start) / a.step);
   if (!fits)
     throw ShapeError(std::to_string(n) + " positions from " + std::to_string(a.start) + " by " +
-                     std::to_string(a.step) + " do not lie in an axis of size " + std::to_string(size));
+                     std::to_string(a.step) + " do not fit into an axis of size " + std::to_string(size));
   if (in.size() == 3) check_one_index(in[2]);
   return {{x.dtype, x.layout.is_dense() ? dense_like(x.shape(), x.layout) : row_major(x.shape())}};
 }
@@ -110,19 +111,17 @@ const Op& slice_op = *define_op(
      },
      .view = true});
 
-const Op& slice_assign_op = *define_op(
-    {.name = "slice_assign",
-     .doc = "x, src, start? → y: x with src at start, start + step, … of an axis; the start is an attribute "
-            "or a "
-            "tensor",
-     .infer = infer_assign,
-     .vjp = assign_gradient,
-     .samples = assign_samples,
-     .inplace = {{0, 0}}});
+const Op& slice_assign_op = *define_op({.name = "slice_assign",
+                                        .doc = "x, src, start? → y: x with src written at start, start + "
+                                               "step, … of an axis; start is an attribute or a tensor",
+                                        .infer = infer_assign,
+                                        .vjp = assign_gradient,
+                                        .samples = assign_samples,
+                                        .inplace = {{0, 0}}});
 
 const Op& slice_at_op = *define_op(
     {.name = "slice_at",
-     .doc = "x, start → y: `length` elements of an axis from a start given by a tensor",
+     .doc = "x, start → y: `length` elements of an axis, from an index that is a tensor",
      .infer =
          [](std::span<const Operand> in, const Attrs& attrs) {
            detail::require_operands(in, 2);
@@ -166,7 +165,7 @@ Tensor detail::add_gradient(const Tensor& a, const Tensor& z) {
   if (node.op != &slice_assign_op || node.in.size() != 2) return add(a, z);
   const Node& around = graph.node_of(node.in[0]);
   if (around.op != &full_op || around.attrs.as<FullAttrs>().value != 0) return add(a, z);
-  const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // recording moves the nodes
+  const SliceAssignAttrs s = node.attrs.as<SliceAssignAttrs>();  // a copy, because recording moves the nodes
   const Tensor part = graph.tensor(node.in[1]);
   const std::int64_t stop = s.stop(part.size(s.axis));
   return slice_assign(a, add(slice(a, s.axis, s.start, stop, s.step), part), s.axis, s.start, s.step);

@@ -29,7 +29,7 @@ std::int64_t axis_of(const Attrs& a) {
   return a.as<SoftmaxAttrs>().axis;
 }
 
-// Of a lowered element, its exponential, the sum of them, and the last operation.
+// Roundings of x - max x, its exponential, their sum, and the last operation.
 double softmax_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
   return static_cast<double>(in[0].shape()[static_cast<int>(axis_of(a))]) + 3;
 }
@@ -53,11 +53,11 @@ std::vector<Sample> row_samples() {
           {"middle", {{{2, 5, 3}}}, [](auto x) { return f(x[0], 1); }}};
 }
 
-// One large logit at every position of a row: the result y and the gradient z are known without a quotient,
-// and a row's maximum that misses it makes exp overflow.
+// Each row has one large logit, at a different position per row. The result y and the gradient z are known
+// without a quotient, and a kernel whose row maximum misses the logit overflows in exp.
 constexpr std::size_t logits = 100;
 constexpr double other_logits = logits - 1;
-// One number on the diagonal of a row for each position, another elsewhere.
+// A matrix with one number on the diagonal and a different one elsewhere.
 std::vector<double> diagonal(double on, double off) {
   std::vector<double> x(logits * logits, off);
   for (std::size_t i = 0; i < logits; ++i) x[i * logits + i] = on;
@@ -190,15 +190,15 @@ const Op& logsumexp_op =
                       return detail::row_major_output(in[0].dtype, shape);
                     },
                 .vjp = [](const Backprop& g) -> Tensors {
-                  // If every x is -∞, so is ξ; the gradient is exp(x - 0) = 0, not exp(NaN). The sum of all
-                  // exp(x - ξ) is 1, except for rounding, which is large if ξ is.
+                  // If every x is -∞, so is ξ, and the gradient is exp(x - 0) = 0, not exp(NaN). The sum of
+                  // all exp(x - ξ) is 1 except for rounding, which is large for a large ξ.
                   const Tensor empty = equal(g.out[0], -INFINITY);
                   const Tensor p = exp(wide(g.in[0]) - wide(where(empty, 0, g.out[0])));
                   const Tensor all = where(empty, 1, sum(p, {axis_of(g.attrs)}, true));
                   return {cast(wide(g.z[0]) * (p / all), g.in[0].dtype())};
                 },
                 .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                  // Of a row of −∞ alone, ξ = −∞ and the gradient is 0, not that of log 0.
+                  // A row of −∞ only has ξ = −∞ and the gradient 0, not the gradient of log 0.
                   const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
                   const Tensor empty = equal(top, -INFINITY), shift = where(empty, 0, top);
                   const Tensor total = where(empty, 1, sum(exp(x - shift), {axis_of(a)}, true));
@@ -220,7 +220,7 @@ Tensor logsumexp(TensorArg x, const Axes& axes, bool keepdim) {
   const Tensor t = x.tensor();
   const Axes over = detail::axes_of(x, axes, "logsumexp");
   Tensor y = t;
-  if (over.size() != 1) {  // several axes become one: moved to the end and merged
+  if (over.size() != 1) {  // move several axes to the end and merge them
     Axes order;
     Shape kept = detail::reduced_shape(t.shape(), over, false);
     for (int i = 0; i < t.rank(); ++i)

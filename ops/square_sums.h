@@ -1,4 +1,4 @@
-// Sums of squares whose squares neither overflow nor vanish, for norms.
+// Sums of squares for norms, whose squares neither overflow nor underflow.
 #pragma once
 
 #include <concepts>
@@ -6,9 +6,8 @@
 
 namespace tg {
 
-// Σ x² of a few numbers, added up in their own type C, is used if it lies between these. Otherwise the
-// squares may have overflowed or vanished, and they are added up again, in f64 and scaled by
-// SquareSums::factor_for().
+// Limits of Σ x² for a few numbers, summed in their own type C. Outside of them, squares may have overflowed
+// or underflowed, and they are summed again in f64, scaled by SquareSums::factor_for().
 template <class C>
 inline constexpr C least_squares = sizeof(C) == 4 ? static_cast<C>(0x1p-90) : static_cast<C>(0x1p-900);
 template <class C>
@@ -22,7 +21,7 @@ template <class C>
 struct SquareSums {
   double mid = 0, big = 0, small = 0;
 
-  // By what to multiply numbers of C before they are squared and added up again.
+  // The factor for numbers of C before they are squared and summed again.
   template <class C>
   [[gnu::always_inline]] static constexpr double factor_for(C squares) {
     return sizeof(C) == 4 ? 1 : squares < 1 ? 0x1p600 : 0x1p-600;
@@ -41,7 +40,7 @@ struct SquareSums {
   [[gnu::always_inline]] constexpr double total() const {
     return mid + big * 0x1p600 * 0x1p600 + small * 0x1p-600 * 0x1p-600;
   }
-  // √Σ x²; a template for the reason of normal_pair in core/base/random.h.
+  // √Σ x². It is a template for the same reason as normal_pair in core/base/random.h.
   template <std::same_as<double> Real = double>
   [[gnu::always_inline]] constexpr Real norm() const {
     if (big > 0 || big != big) return __builtin_sqrt(big + mid * 0x1p-600 * 0x1p-600) * 0x1p600;

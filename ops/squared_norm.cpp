@@ -1,16 +1,16 @@
 // Norms of a list of tensors, which may differ in shape and dtype, for clipping gradients by their global
 // norm:
-//   squared_norm  Σ x² over all elements of all tensors, in f32, or in f64 if one of the tensors is f64
-//   global_norm   √Σ x² of the same, right wherever the norm is in range: its squares need not be
-//   block_norms   √Σ x² over every norm_block elements of each tensor. Ranks that have a piece each of a
-//                 tensor compute the same norms as one that has all of it.
+// - squared_norm: Σ x² over all elements of all tensors, in f32, or in f64 if one of the tensors is f64
+// - global_norm: √Σ x², correct if the norm is in range, even if its square is not
+// - block_norms: √Σ x² over each norm_block elements of a tensor. Ranks that store shards of a tensor compute
+//   the same norms as one rank that stores all of it.
 #include "ops/common.h"
 
 namespace tg {
 
 namespace {
 
-// One number, in f64 if one of the tensors is.
+// One scalar, in f64 if one of the tensors is f64.
 std::vector<OutSpec> infer_norm(std::span<const Operand> in, const Attrs&) {
   detail::require_operands(in, 1, SIZE_MAX);
   for (const Operand& x : in) detail::require_float(x.dtype);
@@ -45,7 +45,7 @@ Tensors record_list(const Op& op, const std::vector<Tensor>& xs, const Where& wh
   return detail::first_of(xs, op.name, where).graph().record(op, xs, {}, where);
 }
 
-// Of the squares of a block, of the blocks' sums, and of the root.
+// Roundings of the squares of a block, the sums of the blocks, and the root.
 double roundings_of_squares(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   double blocks = 0;
   std::int64_t longest = 0;
@@ -60,7 +60,8 @@ double roundings_of_squares(std::span<const Operand> in, std::span<const Operand
 
 const Op& squared_norm_op = *define_op(
     {.name = "squared_norm",
-     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is, else f32",
+     .doc = "x₁, x₂, … → y []: y = Σ x² over all elements of all tensors; f64 if one of them is f64, "
+            "otherwise f32",
      .infer = infer_norm,
      .vjp =
          [](const Backprop& g) {
@@ -78,7 +79,7 @@ const Op& squared_norm_op = *define_op(
                 [](std::span<const Tensor> x) {
                   return squared_norm({x[0], transpose(x[0], 0, 1)});
                 }},
-               // More than one chunk of work in one tensor, whose sum is exact in every dtype.
+               // More than one chunk of work in one tensor; the sum is exact in every dtype.
                {"one long",
                 {{.shape = {20000}, .values = std::vector<double>(20000, 0.5)}},
                 call,
@@ -88,9 +89,8 @@ const Op& squared_norm_op = *define_op(
 
 const Op& global_norm_op = *define_op(
     {.name = "global_norm",
-     .doc =
-         "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is, else f32. No "
-         "square overflows or vanishes",
+     .doc = "x₁, x₂, … → y []: y = √Σ x² over all elements of all tensors; f64 if one of them is f64, "
+            "otherwise f32. No square overflows or underflows",
      .infer = infer_norm,
      .vjp =
          [](const Backprop& g) {
@@ -100,7 +100,8 @@ const Op& global_norm_op = *define_op(
            });
          },
      .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-       const Tensor total = total_of_squares(in, f64), zero = equal(total, 0);  // where the root has no slope
+       // the slope of the root at 0 is infinite
+       const Tensor total = total_of_squares(in, f64), zero = equal(total, 0);
        return {cast(where(zero, 0, sqrt(where(zero, 1, total))), result_type(in))};
      },
      .samples = []() -> std::vector<Sample> {

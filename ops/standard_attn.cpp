@@ -1,6 +1,6 @@
-// Attention and its gradient in plain ops, on [B, H, L, T] matrices in memory [Stratos, FlashAttention eq.
-// 4-5]: the decomposition of flash_attn and flash_attn_backward. Products are in the operands' dtype, the
-// rest in its compute type.
+// Attention and its gradient in simpler ops, with [B, H, L, T] matrices in memory [Stratos, FlashAttention
+// eq. 4-5]: the decomposition of flash_attn and flash_attn_backward. GEMMs use the operands' dtype;
+// everything else uses its compute type.
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -20,8 +20,8 @@ Tensor positions(Graph& graph, std::int64_t n) {
   return unsqueeze(arange(graph, 0, static_cast<double>(n), 1, f64), 1);
 }
 
-// For rows i [L, 1]: where the packed sequence of each begins and ends, among queries and among keys. Rows of
-// no sequence get zeros.
+// For rows i [L, 1]: begin and end of the row's packed sequence, among queries and among keys; zeros for rows
+// outside of any sequence.
 struct Sequences {
   Tensor q_begin, q_end, k_begin, k_end;  // [L, 1]
 };
@@ -38,7 +38,7 @@ Tensor valid_keys(const Tensor& lengths) {  // [B, 1, 1, 1]
   return cast(view(lengths, {lengths.size(0), 1, 1, 1}), f64);
 }
 
-// Which keys a query sees, [L, T] or [B, 1, L, T]; undefined if all.
+// The visible keys of each query, [L, T] or [B, 1, L, T]; undefined if all are visible.
 Tensor visible(const Inputs& x, const AttentionAttrs& a) {
   if (!a.causal && a.window_left < 0 && a.window_right < 0 && !a.packed && !a.has_lengths) return {};
   Graph& graph = x.q->graph();
@@ -53,7 +53,7 @@ Tensor visible(const Inputs& x, const AttentionAttrs& a) {
     t = t - s.k_begin;
   }
   if (a.has_lengths) keys = valid_keys(*x.lengths);
-  const Tensor diagonal = i + keys - queries;  // bottom-right: the last query meets the last key
+  const Tensor diagonal = i + keys - queries;  // bottom-right: the last query is aligned with the last key
   Tensor seen = logical_and(greater_equal(t, 0), less(t, keys));
   if (a.causal) seen = logical_and(seen, less_equal(t, a.top_left ? i : diagonal));
   if (a.window_left >= 0)
@@ -63,7 +63,7 @@ Tensor visible(const Inputs& x, const AttentionAttrs& a) {
   return seen;
 }
 
-// x [B, heads, rows, size] with zeros in the rows that belong to no sequence: they may hold anything.
+// x [B, heads, rows, size] with zeros in rows outside of any sequence, which may contain any values.
 Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
   const Tensor r = positions(x.graph(), x.size(2));
   if (lengths.defined()) return where(less(r, valid_keys(lengths)), x, 0);
@@ -102,7 +102,7 @@ struct Scores {
   Tensor grouped(const Tensor& t) const {  // [B, H, m, n] → [B, Hk, R, m, n]
     return view(t, {t.size(0), Hk, R, t.size(2), t.size(3)});
   }
-  Tensor by_head(const Tensor& t) const {  // and back
+  Tensor by_head(const Tensor& t) const {  // the inverse
     return reshape(t, {t.size(0), H, t.size(3), t.size(4)});
   }
   Tensor summed_over_group(const Tensor& t) const {  // [B, Hk, R, m, n] → [B, Hk, m, n]
@@ -116,13 +116,14 @@ struct Scores {
   std::int64_t H, Hk, R;
   DType dtype, compute;
   Tensor q, k, v;  // [B, Hk, R, L, d], [B, Hk, 1, T, d], [B, Hk, 1, T, dv]
-  Tensor scores;   // A [B, H, L, T], −∞ where not seen
-  Tensor slope;    // of softcap, undefined without
+  Tensor scores;   // A [B, H, L, T], −∞ if masked
+  Tensor slope;    // derivative of softcap; undefined without
   Tensor sink;     // [1, H, 1, 1], undefined without
   Tensor keep;     // [B, H, L, T], undefined without dropout
 };
 
-// c = A.max and π = exp(A − c).sum of each row [B, H, L, 1], with the sink; 0 and 1 of a row without keys.
+// c = A.max and π = exp(A − c).sum of each row [B, H, L, 1], including the sink; 0 and 1 for a row without
+// keys.
 struct Softmax {
   explicit Softmax(const Scores& n) {
     const Shape rows{n.scores.size(0), n.scores.size(1), n.scores.size(2), 1};
@@ -155,8 +156,8 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
   return out;
 }
 
-// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u), and [Stratos, FlashAttention eq. 5] for the
-// rest. Beyond most_plain_lse P = exp(A − c) ⊘ π, as ξ has no bits for log π there.
+// P = exp(A − ξ), u = (O ⊛ z_O).sum − z_ξ, z_A = P ⊛ (z_P − u); the rest is [Stratos, FlashAttention eq. 5].
+// Beyond most_plain_lse, P = exp(A − c) ⊘ π, because ξ has no bits left for log π.
 Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
@@ -164,7 +165,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   const Softmax m(n);
   const Tensor xi = unsqueeze(*x.lse, -1), empty = equal(xi, -infinity),
                is_far = logical_and(greater(abs(xi), most_plain_lse(n.dtype)), logical_not(empty));
-  // exp(A − t − o): t = 0 for a row without keys, so that it is 0 and not NaN.
+  // exp(A − t − o), with t = 0 for a row without keys, so that it is 0 and not NaN.
   const Tensor t = where(is_far, m.c, where(empty, 0, xi)), o = where(is_far, log(m.pi), 0);
   const Tensor p = exp((n.scores - t) - o);
   Tensor u = sum(cast(*x.o, n.compute) * cast(*x.z_o, n.compute), {-1}, true);

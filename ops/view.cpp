@@ -1,5 +1,5 @@
-// View ops: the same memory with another layout [Stratos, FlashAttention §B.3]. They need no kernel and no
-// memory; the gradient is the inverse view.
+// View ops: the same memory with a different layout [Stratos, FlashAttention §B.3]. They need no kernel and
+// no memory. The gradient is the inverse view.
 #include "ops/common.h"
 
 namespace tg {
@@ -15,7 +15,7 @@ struct ShapeAttrs {
 
 namespace {
 
-// The shape rule of a view, whose layout f makes of the operand's.
+// The shape rule of a view; f computes the new layout from the operand's.
 template <Layout (*f)(const Layout&, const Attrs&)>
 std::vector<OutSpec> looks_into(std::span<const Operand> in, const Attrs& a) {
   detail::require_operands(in, 1);
@@ -51,8 +51,7 @@ const Op& permute_op = *define_op(
 
 const Op& view_op = *define_op(
     {.name = "view",
-     .doc = "x → y: x in another shape with the same number of elements, if its strides allow that without a "
-            "copy",
+     .doc = "x → y: x with a new shape and the same elements, if its strides allow that without a copy",
      .infer = looks_into<[](const Layout& l, const Attrs& a) { return view(l, a.as<ShapeAttrs>().shape); }>,
      .vjp = [](const Backprop& g) -> Tensors { return {reshape(g.z[0], g.in[0].shape())}; },
      .samples = view_samples,
@@ -60,7 +59,7 @@ const Op& view_op = *define_op(
 
 const Op& expand_op = *define_op(
     {.name = "expand",
-     .doc = "x → y: x repeated along new axes and axes of size 1, by stride 0",
+     .doc = "x → y: x repeated along new axes and axes of size 1, with stride 0",
      .infer = looks_into<[](const Layout& l, const Attrs& a) { return expand(l, a.as<ShapeAttrs>().shape); }>,
      .vjp = [](const Backprop& g) -> Tensors { return {sum_to(g.z[0], g.in[0].shape())}; },
      .samples = []() -> std::vector<Sample> {
@@ -102,7 +101,7 @@ Tensor unsqueeze(TensorArg x, std::int64_t axis) {
   return view(x, detail::at_call(x, [&] { return unsqueeze(x.tensor().layout(), axis).shape; }));
 }
 
-// The methods of Tensor pass on their caller's line.
+// The methods of Tensor pass their caller's line on.
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b, Where at) const {
   return tg::transpose({*this, at}, a, b);
 }

@@ -11,10 +11,10 @@ namespace tg::parallel {
 namespace {
 
 constexpr Milliseconds look_each{100};
-// A detector that has not looked for so long was stopped itself, with all others perhaps.
+// A detector that has not run for this long was itself stopped, perhaps together with all other ranks.
 constexpr Milliseconds longest_absence{2'000};
-// So long after a rank has ended, one that waits does not wait for what the other did before, and what it
-// said of itself has come.
+// Delay after a rank has exited until it is reported. By then all messages that it sent have arrived, and a
+// waiting rank is not waiting for an earlier action of it.
 constexpr Milliseconds after_its_end{1'000};
 
 }  // namespace
@@ -44,35 +44,35 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
     if (begins || is.beats != was.beats) r.beaten = now;
     r.seen = is;
   }
-  // The rank that has waited longest, and what it waits for: a rank that has ended, or stands still, or does
-  // something else.
+  // Find the rank that has waited longest, and the rank that it waits for: one that has exited, hangs or is
+  // stopped.
   const auto waiting = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
     return std::pair(!a.seen.is_waiting, a.moved) < std::pair(!b.seen.is_waiting, b.moved);
   });
   if (!waiting->seen.is_waiting) return std::nullopt;
   const auto waited = now - waiting->moved;
-  const std::string of_whom = "while rank " + std::to_string(waiting - ranks_.begin()) + " waits for it";
+  const std::string waiter = "rank " + std::to_string(waiting - ranks_.begin()) + " is waiting for it";
   const auto lost = [&](const Rank& r, const std::string& why) {
     return LostRank{static_cast<int>(&r - ranks_.data()), why};
   };
   for (const Rank& r : ranks_)
     if (r.seen.has_ended && !waiting->seen.is_on_gpu && std::min(waited, now - r.moved) >= after_its_end)
-      return lost(r, "has ended " + of_whom);
+      return lost(r, "exited while " + waiter);
   if (step_timeout_ == Milliseconds(0)) return std::nullopt;
   for (const Rank& r : ranks_)
     if (r.seen.has_ended && std::min(waited, now - r.moved) >= timeout_of(r))
-      return lost(r, "has ended " + of_whom);
-  for (const Rank& r : ranks_) {  // also in a pause, and where it waits: such a process says nothing at all
+      return lost(r, "exited while " + waiter);
+  for (const Rank& r : ranks_) {  // also in a pause and while waiting: such a process sends no heartbeat
     const auto silent = now - r.beaten;
     if (&r != &*waiting && silent >= timeout_of(r) && waited >= timeout_of(r))
-      return lost(r, "is stopped, without a sign of life for " + seconds_text(silent) + ", " + of_whom);
+      return lost(r, "is stopped: no heartbeat for " + seconds_text(silent) + "; " + waiter);
   }
   for (const Rank& r : ranks_) {
     const auto still = now - r.moved;
     if (!r.seen.is_waiting && !r.seen.has_ended && r.seen.pauses == 0 && r.seen.steps > 0 &&
         still >= timeout_of(r) && waited >= timeout_of(r))
-      return lost(r, "hangs after step " + std::to_string(r.seen.steps - 1) + ", for " + seconds_text(still) +
-                         ", " + of_whom);
+      return lost(r, "made no progress for " + seconds_text(still) + " after step " +
+                         std::to_string(r.seen.steps - 1) + "; " + waiter);
   }
   return std::nullopt;
 }
@@ -125,7 +125,8 @@ void Watchdog::look_at_connections(std::span<const os::Polled> waited) {
     if (!waited[i].is_ready) {
       rest.push_back(std::move(c));
     } else if (memory_->state(c.rank).has_ended.load(std::memory_order_acquire) == 0) {
-      memory_->mark_lost(c.rank, "is gone: its process ended without a word, or was killed", rank_);
+      memory_->mark_lost(c.rank, "is lost: its process exited without reporting an error, or was killed",
+                         rank_);
     }
   }
   std::swap(connections_, rest);
@@ -143,7 +144,8 @@ void Watchdog::look_for_hangs() {
     memory_->mark_lost(lost->rank, lost->why, rank_);
 }
 
-// A checkpoint that this rank writes is finished: the ranks had met before, so it does not need the lost one.
+// A checkpoint that this rank is writing is completed: it does not need the lost rank, because the ranks
+// synchronized before.
 std::int64_t Watchdog::time_left() const {
   const EndState& own = own_end_state();
   const std::int64_t now = monotonic_ms(),
@@ -160,7 +162,7 @@ void Watchdog::look_for_lost_ranks() {
       lost_ = Clock::now();
       try {
         if (on_lost_) on_lost_(e);
-      } catch (...) {  // the rank ends in any case
+      } catch (...) {  // the rank exits in any case
       }
     }
     if (end_after_ != Milliseconds(0) && time_left() == 0)

@@ -13,13 +13,13 @@
 
 namespace tg::parallel {
 
-// Of one rank, all but the communicator and the watch over launch are null.
+// With one rank, all members except the communicator and the watch over launch are null.
 struct Group::Parts {
   std::unique_ptr<Communicator> communicator;
   std::shared_ptr<SharedMemory> memory;
   int rank = 0;
   std::unique_ptr<LaunchWatch> launch_watch;
-  std::unique_ptr<Watchdog> watchdog;  // ends first
+  std::unique_ptr<Watchdog> watchdog;  // must be destroyed first
 
   RankState* state() const { return memory ? &memory->state(rank) : nullptr; }
 };
@@ -65,7 +65,7 @@ Group::Pause Group::pause() {
 void Group::fail(std::string_view why) noexcept {
   try {
     if (parts_->memory) parts_->memory->mark_lost(parts_->rank, "failed: " + std::string(why), parts_->rank);
-  } catch (...) {  // the end of its connection tells them
+  } catch (...) {  // the end of its connection reports it
   }
 }
 

@@ -1,10 +1,10 @@
-// Group: the ranks of a run, met and watched over. What a program does to be one of several ranks:
+// Group: the ranks of a run, connected and monitored. A program becomes one of several ranks as follows:
 //
-//   const parallel::World world = parallel::world();          // throws WorldError: exit code 2
-//   const auto group = parallel::join(world);                 // returns on all ranks when all have come
-//   options.ranks = &group->communicator();                   // of programs
-//   for (…) program.run(…), group->progress(step);            // throws RankLost: exit code 75
-//   } catch (const std::exception& e) { group->fail(e.what()); return parallel::exit_code_of(e); }
+//     const parallel::World world = parallel::world();          // throws WorldError: exit code 2
+//     const auto group = parallel::join(world);                 // returns on all ranks after all have joined
+//     options.ranks = &group->communicator();                   // options of programs
+//     for (…) program.run(…), group->progress(step);            // throws RankLost: exit code 75
+//     } catch (const std::exception& e) { group->fail(e.what()); return parallel::exit_code_of(e); }
 #pragma once
 
 #include <chrono>
@@ -20,42 +20,49 @@
 
 namespace tg::parallel {
 
-// How programs of several ranks end, for launchers: after the second, to start all again makes sense.
+// Exit codes of ranks, for launchers. After exit_rank_lost, restarting all ranks can succeed; after
+// exit_wrong_environment it cannot.
 constexpr int exit_wrong_environment = 2, exit_rank_lost = 75;
-// The exit code for an exception that ends a rank: one of these, or 1.
+// The exit code for an exception that ends a rank: exit_wrong_environment for WorldError, exit_rank_lost for
+// RankLost, otherwise 1.
 int exit_code_of(const std::exception& e);
 
+// Options of join(): timeouts and callbacks.
 struct JoinOptions {
-  std::chrono::milliseconds join_timeout{120'000};  // until all have come
-  // A rank that does nothing for this long, or for 20 times its mean step if that is longer, while another
-  // one waits for it, is lost. 0: never. It counts from a rank's first progress() on.
+  std::chrono::milliseconds join_timeout{120'000};  // time for all ranks to join
+  // A rank is lost if it makes no progress for this time, or for 20 × its mean step time if that is longer,
+  // while another rank waits for it. 0: never. The timeout applies after a rank's first progress().
   std::chrono::milliseconds step_timeout{60'000};
-  // A process that still runs this long after a rank was lost, because it hangs itself, is ended with
-  // exit_rank_lost. 0: never. While it writes a checkpoint (io::CheckpointStore) it has save_after instead.
+  // Time after which a process that hangs after a rank was lost is killed with exit_rank_lost; 0: never.
+  // While the process writes a checkpoint (io::CheckpointStore), save_after is used instead.
   std::chrono::milliseconds end_after{0}, save_after{120'000};
-  std::function<void(const std::string&)>
-      report;  // gets a line now and then while this rank waits for others
-  // Is called once, from another thread, when a rank is lost: for what waits somewhere else than in share().
+  // Called from time to time with a line of status while this rank waits for others.
+  std::function<void(const std::string&)> report;
+  // Called once, from another thread, when a rank is lost, to end waits outside of Communicator::share().
   std::function<void(const RankLost&)> on_lost;
 };
 
-// All ranks are joined to it while it exists; its destructor says goodbye, or, during an exception, that this
-// rank failed. Its methods may be called from any thread.
+// The membership of this process in a run. Its destructor leaves the run in an orderly way, or reports this
+// rank as failed if an exception is in flight. Any thread may call its methods.
 class Group {
  public:
+  // Leaves the run; see above.
   ~Group();
   Group(const Group&) = delete;
 
-  // It lives as long as the group does.
+  // The communicator for CompileOptions::ranks, valid as long as the group.
   Communicator& communicator();
 
-  // Says that this rank has finished that step.
+  // Reports that this rank has finished a step.
   void progress(std::int64_t step);
 
-  // While one exists this rank may take its time: to compile, to validate, to write a checkpoint.
+  // Suspends the step timeout of this rank while it exists, for example to compile, validate or write a
+  // checkpoint.
   class Pause {
    public:
+    // Ends the pause.
     ~Pause();
+    // Transfers the pause.
     Pause(Pause&& other) noexcept;
     Pause& operator=(Pause&&) = delete;
 
@@ -64,12 +71,13 @@ class Group {
     explicit Pause(Group& group);
     Group* group_;
   };
+  // Starts a pause.
   [[nodiscard]] Pause pause();
 
-  // This rank ends with an error of its own: all others get a RankLost with this line.
+  // Reports that this rank fails with an error: all other ranks get a RankLost with this line.
   void fail(std::string_view why) noexcept;
 
-  // Throws the RankLost if a rank is lost, as share() does.
+  // Throws RankLost if a rank is lost, as Communicator::share() does.
   void check() const;
 
  private:
@@ -77,14 +85,14 @@ class Group {
   struct Parts;
   explicit Group(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
-  const int exceptions_;  // that were in flight when it was made
+  const int exceptions_;  // in flight when the group was created
 };
 
-// Meets all other ranks of this world, which are processes of the same program: of the same user on this
-// host, or on several hosts of whoever knows the world's token. One rank is alone, without any socket and,
-// unless tools/launch started it, without a thread. Throws WorldError if the ranks do not fit together, such
-// as two programs, two ranks of one number or two tokens; RankLost if one does not come in time, or ends
-// meanwhile.
+// Joins all other ranks of this world, which must be processes of the same program. On one host they belong
+// to one user; on several hosts they know the world's token. With one rank it opens no socket and, unless
+// tools/launch started the process, starts no thread. Throws WorldError if the ranks are inconsistent, such
+// as different programs or tokens or a rank number used twice. Throws RankLost if a rank does not join in
+// time or exits meanwhile.
 std::shared_ptr<Group> join(const World& world, const JoinOptions& options = {});
 
 }  // namespace tg::parallel

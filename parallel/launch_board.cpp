@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint64_t board_magic = 0x6472616f62206774;  // "tg board"
 
-// The n-th of the numbers in a text, which are divided by ':'; -1, which is no process or file, if it is not
-// a number.
+// The n-th number in a string whose numbers are separated by ':'. Returns −1, which is neither a process nor
+// a file, if it is not a number.
 int field(std::string_view text, int n) {
   for (; n > 0; --n) {
     const std::size_t colon = text.find(':');
@@ -68,13 +68,14 @@ const Launch* launch_of_this_process() {
     const os::SharedFile found = os::open_shared_memory(path, sizeof(BoardMemory));
     const FileDescriptor file(found.descriptor);
     if (file.fd < 0) return std::nullopt;
-    // Mapped until the process ends: signal handlers use it.
+    // Mapped until the process exits, because signal handlers use it.
     auto* memory = static_cast<BoardMemory*>(map_memory(file.fd, sizeof(BoardMemory)));
     if (memory->magic != board_magic || memory->process != process || memory->ranks > most_ranks ||
         slot < 0 || slot >= memory->ranks)
       return std::nullopt;
     EndState& state = memory->states[static_cast<std::size_t>(slot)];
-    state.saving = 0, state.writing = 0;  // an earlier process of this rank may have been killed in a save
+    state.saving = 0,
+    state.writing = 0;  // an earlier process of this rank may have been killed during a save
     state.process = os::process_id();
     share_end_state(state);
     return Launch{process, memory->times,

@@ -1,6 +1,6 @@
-// What tools/launch and its ranks know of each other's end: memory that launch makes and each rank maps.
-// launch reads there that a rank saves a checkpoint, or that it was asked to end, without any help of the
-// rank.
+// Shared memory in which tools/launch and its ranks publish their exit states. The launcher creates it, and
+// each rank maps it. The launcher reads there whether a rank is saving a checkpoint or was asked to exit,
+// without the rank's help.
 #pragma once
 
 #include <condition_variable>
@@ -17,14 +17,14 @@ namespace tg::parallel {
 
 struct BoardMemory;
 
-// launch's side. One for each start of the ranks.
+// The side of launch: one per start of the ranks.
 class LaunchBoard {
  public:
   LaunchBoard(int ranks, const EndTimes& times);
   ~LaunchBoard();
   LaunchBoard(const LaunchBoard&) = delete;
 
-  static constexpr const char* variable = "TG_LAUNCH";  // its value for the ranks:
+  static constexpr const char* variable = "TG_LAUNCH";  // environment variable of the ranks; its value:
   std::string value() const;
   EndState& state(int local_rank) const;
 
@@ -38,14 +38,14 @@ class LaunchBoard {
 struct Launch {
   int process;
   EndTimes times;
-  std::span<const EndState> ranks;  // those that it started
-  std::string path;                 // of its memory
-  std::uint64_t file;               // the number of the file there, by which launch is recognized
+  std::span<const EndState> ranks;  // the ranks that it started
+  std::string path;                 // path of its memory
+  std::uint64_t file;               // inode number of that file, which identifies launch
 };
 const Launch* launch_of_this_process();
 
-// A thread of a rank that continues a stopped launch which has to act: a signal asks it, or this rank, to
-// end.
+// A thread of a rank that continues a stopped launch if launch must act because a signal asks it, or this
+// rank, to exit.
 class LaunchWatch {
  public:
   explicit LaunchWatch(const Launch& launch);

@@ -1,6 +1,5 @@
-// The socket at which rank 0 accepts the other ranks: a socket of one host (local_listener.cpp), or an
-// address in a network (network_listener.cpp). A peer's messages count only after the peer has been
-// authenticated.
+// The socket on which rank 0 accepts the other ranks: a Unix socket on one host (local_listener.cpp), or a
+// network address (network_listener.cpp). Messages of a peer are ignored until the peer is authenticated.
 #pragma once
 
 #include <array>
@@ -20,10 +19,10 @@ namespace tg::parallel {
 constexpr std::uint64_t join_magic = 0x6e696f6a206774;  // "tg join"
 constexpr std::uint32_t join_version = 2;
 
-// What a connection is for: on one host there is one for each rank, on several hosts two.
+// The purpose of a connection: each rank has one on one host, and two on several hosts.
 enum class Purpose : std::uint32_t { control, data };
 
-// What a rank sends to rank 0, once for each connection.
+// The message that a rank sends to rank 0, once per connection.
 struct Join {
   std::uint64_t magic;
   std::uint32_t version;
@@ -32,40 +31,41 @@ struct Join {
   std::array<char, 40> build, job;  // hashes
 };
 
-// What rank 0 sends back, once; a welcome on one host has the descriptor of the shared memory with it.
+// The reply of rank 0, sent once. On one host, a welcome also carries the descriptor of the shared memory.
 struct Reply {
   enum Kind : std::uint32_t { welcome, wrong, lost, stranger };
   std::uint64_t magic;
   Kind kind;
-  std::array<char, 500> text;  // the line to throw, ended by a zero
+  std::array<char, 500> text;  // the line to throw, terminated by a zero
 };
 static_assert(std::has_unique_object_representations_v<Join> &&
               std::has_unique_object_representations_v<Reply>);
 
-// Until then, in ms, for os::poll(): rounded up, at least 0.
+// Time until then in ms, for os::poll(): rounded up, at least 0.
 int until(Clock::time_point then);
 
 std::string job_hash(const std::string& job);
 
 Join join_of(const World& world, const std::string& build, Purpose purpose);
 
-// A process that has connected and not joined yet.
+// A process that is connected and has not joined yet.
 struct JoiningPeer {
   FileDescriptor socket;
-  Clock::time_point leave;                // when its Join must have arrived
-  Join join = {};                         // set by then
-  Digest own_nonce = {}, its_nonce = {};  // numbers used once, in proofs; only in a network
-  std::string received = {};              // the beginning of an incomplete message
+  Clock::time_point leave;                // deadline for its Join
+  Join join = {};                         // set once it has arrived
+  Digest own_nonce = {}, its_nonce = {};  // used once, in proofs; only in a network
+  std::string received = {};              // the first bytes of an incomplete message
 };
 
-// Rank 0's side.
+// The side of rank 0.
 class Listener {
  public:
   virtual ~Listener() = default;
   int descriptor() const { return socket_.fd; }
-  void close() { FileDescriptor(std::exchange(socket_.fd, -1)); }  // no process can connect after that
+  void close() { FileDescriptor(std::exchange(socket_.fd, -1)); }  // later connections fail
   virtual int connections_per_rank() const = 0;
-  // The next process that has connected. Nothing if it has given up or is refused, or on a system error.
+  // Accepts the next connection. Returns nothing if the peer has disconnected or is rejected, or after a
+  // system error.
   virtual std::optional<JoiningPeer> accept(int& error) = 0;
   enum class Heard { nothing, refused, joins };
   // Reads the bytes that have arrived. `nothing`: its Join is incomplete. `refused`: they are not a Join.
@@ -73,7 +73,7 @@ class Listener {
   virtual Heard hear(JoiningPeer& peer) = 0;
   virtual bool reply(const JoiningPeer& peer, Reply::Kind kind, const std::string& text,
                      int descriptor = -1) = 0;
-  virtual std::string about() const { return ""; }  // added to lines about ranks that do not arrive
+  virtual std::string about() const { return ""; }  // appended to messages about ranks that do not join
 
  protected:
   explicit Listener(FileDescriptor socket) : socket_(std::move(socket)) {}
@@ -83,11 +83,11 @@ class Listener {
 std::unique_ptr<Listener> open_local_listener(const World& world);
 std::unique_ptr<Listener> open_network_listener(const World& world, const JoinOptions& options);
 
-// The other ranks' side.
+// The side of the other ranks.
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build);
 Meeting enter_network(const World& world, const JoinOptions& options, const std::string& build);
 
-// Says now and then for whom a rank waits.
+// Reports from time to time which ranks this rank is waiting for.
 class WaitReports {
  public:
   explicit WaitReports(const JoinOptions& options)
@@ -104,12 +104,12 @@ class WaitReports {
   Clock::time_point next_;
 };
 
-// Rank 0 ends it after the same time, and may have begun to count later.
+// The deadline for rank 0's reply. Rank 0 gives up after the same time, but may have started its clock later.
 inline Clock::time_point end_of_patience(const JoinOptions& options) {
   return Clock::now() + 2 * options.join_timeout + Milliseconds(5'000);
 }
 
-// A dead host is noticed after this long.
+// Time after which a dead host is detected.
 Milliseconds dead_after(const JoinOptions& options);
 
 }  // namespace tg::parallel

@@ -1,5 +1,5 @@
-// Ranks of one host meet at an abstract Unix socket. Each message is one packet, and the system says whose
-// process is at the other end.
+// Ranks of one host meet at an abstract Unix socket. Each message is one packet, and the system reports the
+// user of the peer process.
 #include "parallel/listener.h"
 
 #include <algorithm>
@@ -31,8 +31,8 @@ class LocalListener : public Listener {
     if (const int error = os::bind(socket_.fd, address)) {
       if (error != EADDRINUSE) fail_call("bind", error);
       refuse_world(
-          "rank 0 of this job is here already: expected one process with rank 0, and another TG_JOB for "
-          "another job (this is '" +
+          "rank 0 of this job has already joined: expected one process with rank 0, and a different TG_JOB "
+          "for a different job (this is '" +
           world.job + "')");
     }
     if (const int error = os::listen(socket_.fd, most_ranks)) fail_call("listen", error);
@@ -49,7 +49,7 @@ class LocalListener : public Listener {
   }
 
   Heard hear(JoiningPeer& peer) override {
-    std::array<std::byte, sizeof(Join) + 1> packet;  // has room to see that it is longer
+    std::array<std::byte, sizeof(Join) + 1> packet;  // one byte longer, to detect messages that are too long
     if (os::receive(peer.socket.fd, packet).bytes != sizeof(Join)) return Heard::refused;
     std::memcpy(&peer.join, packet.data(), sizeof(Join));
     return peer.join.magic == join_magic ? Heard::joins : Heard::refused;
@@ -76,21 +76,21 @@ FileDescriptor connect_to_host(const World& world, const JoinOptions& options) {
         refuse_world("the address of this job belongs to another user's process: expected rank 0");
       return s;
     }
-    // Nobody listens yet, or too many are waiting.
+    // No process listens yet, or too many connections are waiting.
     if (error != ECONNREFUSED && !os::is_temporary(error)) fail_call("connect", error);
-    if (Clock::now() >= end) throw RankLost("[ranks] rank 0 did not come in " + seconds_text(timeout));
+    if (Clock::now() >= end) throw RankLost("[ranks] rank 0 did not join within " + seconds_text(timeout));
     if (reports.is_due()) reports.say("rank 0");
     std::this_thread::sleep_for(nap);
   }
 }
 
-// The reply and the descriptor that came with it, or -1.
+// The reply and the descriptor that was sent with it; −1: none.
 std::pair<Reply, FileDescriptor> receive(int socket) {
   Reply reply{};
   FileDescriptor received(-1);
   const os::Transfer n = os::receive_with(socket, raw_bytes(reply), received.fd);
   if (n.bytes != sizeof reply || reply.magic != join_magic)
-    throw RankLost("[ranks] rank 0 ended before all ranks had come");
+    throw RankLost("[ranks] rank 0 exited before all ranks joined");
   return {reply, std::move(received)};
 }
 
@@ -103,7 +103,7 @@ std::unique_ptr<Listener> open_local_listener(const World& world) {
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build) {
   FileDescriptor s = connect_to_host(world, options);
   const Join join = join_of(world, build, Purpose::control);
-  // If it cannot be sent the reply says why, or that nobody is there.
+  // If this fails, the reply has the reason, or the connection has ended.
   os::send(s.fd, raw_bytes(join));
   const Clock::time_point end = end_of_patience(options);
   while (os::poll({s.fd}, until(end)) != 0)

@@ -1,4 +1,4 @@
-// How this folder says things, and starts threads.
+// Errors, message buffers and threads of this folder.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using Milliseconds = std::chrono::milliseconds;
   fail(call + " failed: " + std::strerror(error));
 }
 
-// The bytes of a message.
+// The bytes of a message struct.
 template <class T>
 auto raw_bytes(T& x) {
   if constexpr (std::is_const_v<T>)
@@ -40,7 +40,7 @@ auto raw_bytes(T& x) {
     return std::as_writable_bytes(std::span(&x, 1));
 }
 
-// Text in a message, which has its end in any case.
+// Strings in a message, always terminated.
 template <std::size_t n>
 void put(std::array<char, n>& to, const std::string& text) {
   to = {};
@@ -51,12 +51,12 @@ std::string text_of(const std::array<char, n>& from) {
   return {from.data(), strnlen(from.data(), n)};
 }
 
-// "0.5 s", "60 s"
+// A duration as a string: "0.5 s", "60 s".
 inline std::string seconds_text(std::chrono::duration<double> t) {
   return formatted(t.count() < 10 ? "%.1f s" : "%.0f s", t.count());
 }
 
-// Signals are for the program's own threads.
+// Starts a thread that receives no signals: they are handled by the program's own threads.
 inline std::thread start_thread(std::function<void()> f) {
   const os::BlockedSignals blocked;
   return std::thread(std::move(f));

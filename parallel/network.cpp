@@ -13,16 +13,17 @@ namespace tg::parallel {
 namespace {
 
 constexpr Milliseconds wait_each{50};
-// The end of a connection says less than what comes on the other one, which has this long.
+// When a data connection ends, the control connection may still bring the reason; this is the time to wait
+// for it.
 constexpr Milliseconds patience_with_news{5'000};
-// A rank says no more often how it does; the watchdog looks as often.
+// Minimum interval between a rank's state messages. The watchdog runs at the same interval.
 constexpr Milliseconds least_beat{100};
 
-const char* const without_a_word = "is gone: its process ended without a word, or was killed";
+const char* const without_a_word = "is lost: its process exited without reporting an error, or was killed";
 
 }  // namespace
 
-// Stands before what rank 0 sends: of all bytes of the ranks, or who shows another number than rank 0.
+// Header of rank 0's answer: the number of bytes of all ranks, or a rank whose number differs from rank 0's.
 struct NetworkCommunicator::Head {
   std::uint64_t bytes = 0, other_bytes = 0;
   std::int64_t other = -1;
@@ -63,7 +64,7 @@ void NetworkCommunicator::gather(std::span<const std::byte> own, Head& head) {
         std::span(all_).subspan(static_cast<std::size_t>(c.rank) * own.size(), own.size());
     if (bytes != own.size()) {
       if (bytes > most_shared) {
-        memory_->mark_lost(c.rank, "sent what no rank sends", rank());
+        memory_->mark_lost(c.rank, "sent an invalid message", rank());
         memory_->check_lost();
       }
       if (head.other < 0 || c.rank < head.other) head.other = c.rank, head.other_bytes = bytes;
@@ -86,7 +87,7 @@ void NetworkCommunicator::exchange(std::span<const std::byte> own, Head& head) {
   receive(connections_[0], raw_bytes(head));
   if (head.other >= 0) return;
   if (head.bytes != own.size()) {
-    memory_->mark_lost(0, "sent what no rank sends", rank());
+    memory_->mark_lost(0, "sent an invalid message", rank());
     memory_->check_lost();
   }
   receive(connections_[0], all_);
@@ -130,12 +131,13 @@ void NetworkCommunicator::await_news(const Connection& of_whom) const {
     memory_->check_lost();
     std::this_thread::sleep_for(wait_each);
   }
-  memory_->mark_lost(of_whom.rank, "is gone: its connection ended", rank());
+  memory_->mark_lost(of_whom.rank, "is lost: its connection ended", rank());
   memory_->check_lost();
-  fail("rank " + std::to_string(of_whom.rank) + " is gone");  // it is marked: not reached
+  // not reached, because the rank is marked as lost
+  fail("rank " + std::to_string(of_whom.rank) + " is lost");
 }
 
-// Messages of either side, each of a size that its kind says. All ranks are the same program.
+// Messages in both directions. The kind determines the size, because all ranks run the same program.
 struct Notes::State {
   std::uint64_t kind = 1;
   std::int64_t steps;
@@ -166,7 +168,7 @@ void Notes::add_to(std::vector<os::Polled>& waited) const {
 void Notes::hear() {
   for (Peer& p : peers_)
     if (p.is_open) hear(p);
-  // A rank hears of rank 0 alone, which watches over the others.
+  // A rank receives messages only from rank 0, which monitors the other ranks.
   if (rank_ != 0)
     for (int r = 1; r < memory_->ranks(); ++r)
       if (r != rank_) memory_->state(r).beats.fetch_add(1, std::memory_order_relaxed);
@@ -186,7 +188,7 @@ void Notes::hear(Peer& peer) {
     } else if (error == 0 || error == ECONNRESET || error == EPIPE) {
       return lose(peer, without_a_word);
     } else {
-      return lose(peer, std::string("is gone: its host does not answer (") + std::strerror(error) + ")");
+      return lose(peer, std::string("is lost: its host does not answer (") + std::strerror(error) + ")");
     }
   }
 }
@@ -196,7 +198,7 @@ void Notes::take(Peer& peer) {
     std::uint64_t kind;
     if (peer.heard.size() < sizeof kind) return;
     std::memcpy(&kind, peer.heard.data(), sizeof kind);
-    if (kind != State{}.kind && kind != Loss{}.kind) return lose(peer, "sent what no rank sends");
+    if (kind != State{}.kind && kind != Loss{}.kind) return lose(peer, "sent an invalid message");
     const std::size_t bytes = kind == State{}.kind ? sizeof(State) : sizeof(Loss);
     if (peer.heard.size() < bytes) return;
     if (kind == State{}.kind) {
@@ -208,7 +210,7 @@ void Notes::take(Peer& peer) {
     } else {
       Loss said;
       std::memcpy(&said, peer.heard.data(), sizeof said);
-      if (said.rank < 0 || said.rank >= memory_->ranks()) return lose(peer, "sent what no rank sends");
+      if (said.rank < 0 || said.rank >= memory_->ranks()) return lose(peer, "sent an invalid message");
       memory_->mark_lost(static_cast<int>(said.rank), text_of(said.why), rank_);
       peer.knows_of_loss = true;
     }
@@ -220,7 +222,7 @@ void Notes::lose(Peer& peer, const std::string& why) {
   if (memory_->state(peer.connection.rank).has_ended.load(std::memory_order_relaxed) == 0)
     memory_->mark_lost(peer.connection.rank, why, rank_);
   peer.is_open = false;
-  os::shut_down(peer.connection.socket.fd);  // it may wait for that
+  os::shut_down(peer.connection.socket.fd);  // it may be waiting for the end
 }
 
 Notes::State Notes::own_state() const {
@@ -248,7 +250,7 @@ void Notes::say() {
   if (says_state) last_said_ = text(without_beat), last_time_ = now;
   for (Peer& p : peers_) {
     if (!p.is_open) continue;
-    // One that does not read gets the next state, but hears of a loss in any case.
+    // A peer that does not read skips this state, but always receives a loss.
     if (says_state && p.unsent.empty()) p.unsent = text(state);
     if (lost && !std::exchange(p.knows_of_loss, true)) {
       Loss loss{.rank = lost->rank, .why = {}};
@@ -262,7 +264,7 @@ void Notes::say() {
 void Notes::send(Peer& peer) {
   while (!peer.unsent.empty()) {
     const auto [n, error] = os::send(peer.connection.socket.fd, std::as_bytes(std::span(peer.unsent)));
-    if (error != 0) return;  // there is no room, or hear() finds out why
+    if (error != 0) return;  // no room; if it failed, hear() finds the reason
     peer.unsent.erase(0, n);
   }
 }
@@ -277,7 +279,7 @@ void Notes::say_goodbye() {
     std::vector<os::Polled> waited;
     add_to(waited);
     os::poll(waited, static_cast<int>(wait_each.count()));
-    for (Peer& p : peers_) {  // what they say now is of no use, but their end is
+    for (Peer& p : peers_) {  // ignore their messages and wait for the end
       std::array<char, 4096> bytes;
       os::Transfer got{1};
       while (p.is_open && got.bytes > 0) got = os::receive(p.connection.socket.fd, raw_bytes(bytes));

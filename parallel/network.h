@@ -1,5 +1,5 @@
-// Ranks of several hosts: a star of connections over rank 0, two to each rank. One carries what ranks share,
-// the other what they say of themselves.
+// Ranks of several hosts: a star of connections around rank 0, two per rank. One carries the data of share(),
+// the other one state messages.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace tg::parallel {
 
-// For what is small: rank 0 gets the bytes of all ranks and sends them to all. Not for several threads at a
-// time. Ranks that are lost are in `memory`, which only this process has.
+// For small data: rank 0 receives the bytes of all ranks and sends them to all. Not thread-safe. Lost ranks
+// are recorded in `memory`, which is private to this process.
 class NetworkCommunicator : public Communicator {
  public:
   NetworkCommunicator(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank);
@@ -27,7 +27,7 @@ class NetworkCommunicator : public Communicator {
  private:
   struct Head;
   void gather(std::span<const std::byte> own, Head& head);    // rank 0
-  void exchange(std::span<const std::byte> own, Head& head);  // the others
+  void exchange(std::span<const std::byte> own, Head& head);  // the other ranks
   void send(const Connection& to, std::span<const std::byte> bytes, bool more = false) const;
   void receive(const Connection& from, std::span<std::byte> bytes) const;
   void wait(os::Polled socket) const;
@@ -35,25 +35,25 @@ class NetworkCommunicator : public Communicator {
 
   const std::shared_ptr<SharedMemory> memory_;
   const std::vector<Connection> connections_;
-  std::vector<std::byte> all_;  // what the ranks show, one behind the other
+  std::vector<std::byte> all_;  // the bytes of all ranks, concatenated
   std::vector<const std::byte*> shown_;
 };
 
-// How often ranks report that they live: each second, or an eighth of a step_timeout (0: none) below 8 s.
+// Interval of heartbeats: one second, or an eighth of a step_timeout (0: none) below 8 s.
 std::chrono::milliseconds beat_of(std::chrono::milliseconds step_timeout);
 
-// What ranks say of themselves: each rank to rank 0, and rank 0 to each, its RankState, and to all who is
-// lost. Only the watchdog's thread calls it.
+// State messages between ranks. Each rank sends its RankState to rank 0, rank 0 sends its own to each rank,
+// and all ranks receive the loss of a rank. Only the watchdog's thread calls it.
 class Notes {
  public:
-  // Says something at least as often as `beat`.
+  // Sends a message at least once per `beat`.
   Notes(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank,
         std::chrono::milliseconds beat);
 
-  void add_to(std::vector<os::Polled>& waited) const;  // what tells that there is something to hear
+  void add_to(std::vector<os::Polled>& waited) const;  // the sockets to wait for
   void hear();
   void say();
-  void say_goodbye();  // the last words, and waits for at most 1 s until all have heard them
+  void say_goodbye();  // sends the last state, and waits for at most 1 s until all ranks have received it
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -65,7 +65,7 @@ class Notes {
     bool knows_of_loss = false, is_open = true;
   };
   void hear(Peer& peer);
-  void take(Peer& peer);  // the messages that are whole
+  void take(Peer& peer);  // processes the complete messages
   void send(Peer& peer);
   void lose(Peer& peer, const std::string& why);
   State own_state() const;

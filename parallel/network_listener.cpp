@@ -1,12 +1,12 @@
-// Ranks of several hosts meet at the address where rank 0 listens. Before anything that a peer sends is
-// looked at, it must have shown that it knows the token, and rank 0 shows it with its reply:
+// Ranks of several hosts connect to the address on which rank 0 listens. A peer must prove that it knows the
+// token before rank 0 looks at its messages, and rank 0 proves it with its reply:
 //
-//   rank 0 → peer  challenge  a number used once, n
-//   peer → rank 0  answer     its own number m, its Join, HMAC(token, "joins", n, m, Join)
-//   rank 0 → peer  Reply, HMAC(token, "replies", n, m, Reply)
+//      rank 0 → peer  challenge  a nonce n
+//      peer → rank 0  answer     its nonce m, its Join, HMAC(token, "joins", n, m, Join)
+//      rank 0 → peer  Reply, HMAC(token, "replies", n, m, Reply)
 //
-// The token does not travel, and what was recorded cannot be sent again. What follows on the connection is
-// neither encrypted nor signed.
+// The token itself is never sent, and recorded messages cannot be replayed. Later traffic on the connection
+// is neither encrypted nor signed.
 #include "parallel/listener.h"
 
 #include <algorithm>
@@ -63,21 +63,23 @@ void check_options(int error) {
   if (error != 0) fail_call("setsockopt", error);
 }
 
-// Small messages leave at once, and a peer whose host is gone is noticed: in silence, and on a connection for
-// control also when it does not confirm what was sent. On one for data a stopped process may not confirm.
+// Disables delays for small messages, and enables the detection of dead hosts. On a control connection,
+// unconfirmed bytes also count. On a data connection they do not, because a stopped process may not confirm
+// them.
 void prepare(int socket, Purpose purpose, const JoinOptions& options) {
   os::TcpOptions tcp{.idle = 10, .interval = 5, .probes = 4};
   if (purpose == Purpose::control) tcp.confirm_ms = static_cast<int>(dead_after(options).count());
   check_options(os::set_options(socket, tcp));
 }
 
-// None, with the error, if this host does not know addresses of that family at all.
+// The result is empty, and `error` is set, if this host does not support the address family.
 FileDescriptor network_socket(const os::Address& address, int& error) {
   const os::Socket opened = os::open_socket(address);
   FileDescriptor s(opened.descriptor);
   error = opened.error;
   if (s.fd < 0 && error != EAFNOSUPPORT) fail_call("socket", error);
-  if (s.fd >= 0) check_options(os::allow_reuse(s.fd));  // rank 0 may want the port that another rank gets
+  // rank 0 may need a port that another rank's socket used
+  if (s.fd >= 0) check_options(os::allow_reuse(s.fd));
   return s;
 }
 
@@ -99,7 +101,8 @@ class NetworkListener : public Listener {
       socket_.fd = std::exchange(s.fd, -1);
       return;
     }
-    if (error == EADDRNOTAVAIL) refuse_world(named + ", which is no address of this host: expected rank 0's");
+    if (error == EADDRNOTAVAIL)
+      refuse_world(named + ", which is not an address of this host: expected rank 0's");
     if (error == EADDRINUSE)
       refuse_world("another process listens on " + where_ +
                    ": expected a free port, and TG_PORT sets another");
@@ -115,7 +118,7 @@ class NetworkListener : public Listener {
     if (peer.socket.fd < 0) return std::nullopt;
     peer.own_nonce = new_nonce();
     const Challenge challenge{join_magic, peer.own_nonce};
-    // It has room in the system's memory.
+    // The system's buffer has room for it.
     if (os::send(peer.socket.fd, raw_bytes(challenge)).bytes != sizeof challenge) return std::nullopt;
     return peer;
   }
@@ -153,7 +156,7 @@ class NetworkListener : public Listener {
 
   std::string about() const override {
     std::string text = "; rank 0 listens on " + where_;
-    if (strangers_ > 0) text += "; connections with another token: " + std::to_string(strangers_);
+    if (strangers_ > 0) text += "; connections with a different token: " + std::to_string(strangers_);
     return text;
   }
 
@@ -164,13 +167,13 @@ class NetworkListener : public Listener {
   std::int64_t strangers_ = 0;
 };
 
-// One connection to rank 0, made by one rank.
+// A connection of one rank to rank 0.
 class Entrance {
  public:
   Entrance(const World& world, const JoinOptions& options, const std::string& build, Purpose purpose)
       : world_(world), options_(options), join_(join_of(world, build, purpose)), socket_(-1) {}
 
-  // Connects and answers the challenge, or returns when `other` has got its reply already.
+  // Connects and answers the challenge. Returns early if `other` already has its reply.
   void come(const Entrance* other) {
     const Clock::time_point end = Clock::now() + options_.join_timeout;
     WaitReports reports(options_);
@@ -188,28 +191,28 @@ class Entrance {
       }
       if (other && other->has_reply()) return;
       if (Clock::now() >= end)
-        throw RankLost("[ranks] rank 0 did not come in " + seconds_text(options_.join_timeout) + " (" + why +
-                       ")");
+        throw RankLost("[ranks] rank 0 did not join within " + seconds_text(options_.join_timeout) + " (" +
+                       why + ")");
       if (reports.is_due()) reports.say("rank 0 (" + why + ")");
       std::this_thread::sleep_for(nap);
     }
   }
 
-  // Rank 0's verdict. Throws if it is no welcome.
+  // Waits for rank 0's decision. Throws unless it is a welcome.
   void await_reply() {
     SignedReply message{};
     if (const int error = receive(message, end_of_patience(options_))) {
       if (error == ETIMEDOUT) throw RankLost("[ranks] rank 0 does not answer");
-      throw RankLost("[ranks] rank 0 ended before all ranks had come");
+      throw RankLost("[ranks] rank 0 exited before all ranks joined");
     }
     const Reply& reply = message.reply;
     if (reply.kind == Reply::stranger)
       refuse_world(
           "rank 0, on " + where_ +
-          ", has another token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
+          ", has a different token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
     if (reply.magic != join_magic ||
         !are_equal(message.proof, proof_of(world_.token, replies, challenge_, nonce_, reply)))
-      refuse_world("what answers on " + where_ + " does not know the token: expected rank 0 of this job");
+      refuse_world("the process on " + where_ + " does not know the token: expected rank 0 of this job");
     if (reply.kind == Reply::wrong) throw WorldError(text_of(reply.text));
     if (reply.kind != Reply::welcome) throw RankLost(text_of(reply.text));
   }
@@ -235,11 +238,11 @@ class Entrance {
     if (socket_.fd < 0) return error;
     error = os::connect(socket_.fd, a);
     if (error != 0 && error != EINPROGRESS) return error;
-    // A host that does not answer yet is asked again: the system's own pauses get long.
+    // Retry a host that does not answer yet, because the system's own retry intervals become long.
     error =
         wait({.descriptor = socket_.fd, .for_room = true}, std::min(end, Clock::now() + Milliseconds(5'000)));
     if (error == 0) error = os::connect_error(socket_.fd);
-    // On rank 0's host, before it listens: its port may be one that the system gives to who connects.
+    // Before rank 0 listens, a client on its host may get rank 0's port as its own and connect to itself.
     return error == 0 && os::is_its_own_peer(socket_.fd) ? ECONNREFUSED : error;
   }
 
@@ -247,7 +250,7 @@ class Entrance {
     Challenge challenge{};
     if (const int error = receive(challenge, end)) return error;
     if (challenge.magic != join_magic)
-      refuse_world("what listens on " + where_ +
+      refuse_world("the process that listens on " + where_ +
                    " is not rank 0: expected a free port, and TG_PORT sets another");
     challenge_ = challenge.nonce, nonce_ = new_nonce();
     const Answer answer{nonce_, join_, proof_of(world_.token, joins, challenge_, nonce_, join_)};

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Milliseconds patience_with_strangers{5'000}, patience_with_latecomers{1'000};
 
-// Rank 0 while it waits for the others.
+// Rank 0 while it waits for the other ranks.
 class Host {
  public:
   Host(const World& world, const JoinOptions& options, const std::string& build)
@@ -42,7 +42,7 @@ class Host {
   }
 
  private:
-  // Connections, and so peers.
+  // Number of connections and so of peers.
   std::size_t expected() const {
     return static_cast<std::size_t>(world_.size - 1) *
            static_cast<std::size_t>(listener_->connections_per_rank());
@@ -54,7 +54,7 @@ class Host {
     while (joined_.size() < expected()) {
       if (Clock::now() >= end) {
         is_late_ = true;
-        throw RankLost("[ranks] " + absent() + " did not come in " + seconds_text(options_.join_timeout) +
+        throw RankLost("[ranks] " + absent() + " did not join within " + seconds_text(options_.join_timeout) +
                        here() + listener_->about());
       }
       if (reports.is_due()) reports.say(absent() + here() + listener_->about());
@@ -71,11 +71,12 @@ class Host {
     for (const JoiningPeer& c : joined_) waited.push_back({c.socket.fd});
     if (const int error = os::poll(waited, until(end)); error != 0 && error != ETIMEDOUT && error != EINTR)
       fail_call("poll", error);
-    for (const JoiningPeer& c : joined_)  // a rank says nothing more: it has ended
+    for (const JoiningPeer& c :
+         joined_)  // a rank sends nothing more after joining, so its process has exited
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
-          throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " ended before all ranks had come");
-    // One that speaks is heard, the next in the next call. The sockets of those that stay silent are closed.
+          throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " exited before all ranks joined");
+    // Process one peer that has sent data per call. Sockets of peers that stay silent are closed.
     std::optional<JoiningPeer> speaking;
     std::deque<JoiningPeer> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
@@ -98,11 +99,11 @@ class Host {
       if (error != EMFILE && error != ENFILE) return;
       if (!strangers_.empty()) return strangers_.pop_front();
       if (error == EMFILE && joined_.size() < expected())
-        refuse_world("rank 0 may open no more files, and needs one for each of " +
+        refuse_world("rank 0 cannot open more files, and needs one for each of " +
                      std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
     }
-    // Where too many come the oldest leaves: a rank says who it is at once.
+    // If there are too many, drop the oldest: a rank sends its Join immediately.
     if (strangers_.size() >= most_strangers + expected()) strangers_.pop_front();
     peer->leave = Clock::now() + patience_with_strangers;
     strangers_.push_back(std::move(*peer));
@@ -122,15 +123,15 @@ class Host {
       listener_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
-    // The others can do without one that may belong to another job.
+    // The other ranks can start without a peer that may belong to a different job.
     const auto turn_away = [&](const std::string& why) {
       listener_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
     if (join.version != join_version)
-      refuse(rank + " joins by version " + std::to_string(join.version) + ", rank 0 by " +
+      refuse(rank + " uses protocol version " + std::to_string(join.version) + ", rank 0 uses " +
              std::to_string(join_version) + ": expected the same program");
     if (join.job != own_.job)
-      return turn_away(" is of another job than rank 0: expected the same TG_JOB, if it is set");
+      return turn_away(" belongs to a different job from rank 0: expected the same TG_JOB, if it is set");
     if (join.size != world_.size)
       refuse(rank + " is of " + std::to_string(join.size) + " ranks, rank 0 of " +
              std::to_string(world_.size) + ": expected the same number");
@@ -142,25 +143,26 @@ class Host {
     });
     if (join.rank < 1 || join.rank >= world_.size || is_here)
       return turn_away(
-          " of this job is here already: expected one process of each rank, and another TG_JOB for another "
-          "job");
+          " of this job has already joined: expected one process per rank, and a different TG_JOB for a "
+          "different job");
     joined_.push_back(std::move(s));
   }
 
   Meeting welcome() {
-    strangers_.clear();  // they may have all the descriptors there are
-    listener_->close();  // a rank that joins again, after a short meeting, finds the next listener
+    strangers_.clear();  // they may use up all descriptors
+    listener_->close();  // a rank that joins again soon afterwards connects to the next listener
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
     for (const JoiningPeer& g : joined_)
       if (!listener_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))
-        throw RankLost("[ranks] rank " + std::to_string(g.join.rank) + " ended before all ranks had come");
+        throw RankLost("[ranks] rank " + std::to_string(g.join.rank) + " exited before all ranks joined");
     for (JoiningPeer& g : joined_)
       (g.join.purpose == Purpose::control ? meeting.connections : meeting.data)
           .push_back({g.join.rank, std::move(g.socket)});
     return meeting;
   }
 
-  // Tells all ranks why they do not begin, also those that come a little later: they would wait for rank 0.
+  // Sends all ranks the reason why the run does not start. Ranks that join a little later also get it instead
+  // of waiting for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
     for (const JoiningPeer& g : joined_) listener_->reply(g, kind, line), ++told_;
     joined_.clear();
@@ -194,7 +196,7 @@ class Host {
     return (all == 1 ? "rank " : "ranks ") + names;
   }
   std::string here() const {
-    return " (" + std::to_string(complete() + 1) + " of " + std::to_string(world_.size) + " are here)";
+    return " (" + std::to_string(complete() + 1) + " of " + std::to_string(world_.size) + " joined)";
   }
 
   static constexpr std::size_t most_strangers = 256;
@@ -202,11 +204,11 @@ class Host {
   const JoinOptions& options_;
   const Join own_;
   const std::unique_ptr<Listener> listener_;
-  std::deque<JoiningPeer> strangers_;  // have connected and not said who they are
+  std::deque<JoiningPeer> strangers_;  // connected, but without a Join so far
   std::vector<JoiningPeer> joined_;
-  bool is_late_ = false;                                         // the time to join is over
-  std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for those that come now
-  std::size_t told_ = 0;                                         // connections of ranks that know it
+  bool is_late_ = false;                                         // the time to join has passed
+  std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for peers that join now
+  std::size_t told_ = 0;                                         // number of peers that received it
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// How ranks meet. Those of one host: at an abstract Unix socket, named by the user and the job, where rank 0
-// listens; when all have come each gets the shared memory. Those of several hosts: at an address where rank 0
-// listens; who comes must know the token.
+// How ranks meet. On one host, rank 0 listens on an abstract Unix socket, named after the user and the job.
+// When all ranks have joined, each receives the shared memory. On several hosts, rank 0 listens on a network
+// address, and a peer must know the token.
 #pragma once
 
 #include <memory>
@@ -14,35 +14,36 @@
 
 namespace tg::parallel {
 
-// To another rank's process. On one host nothing is sent: it tells when that process ends, however it does.
+// A connection to another rank's process. On one host nothing is sent over it: its end shows that the process
+// has exited.
 struct Connection {
   int rank;
   FileDescriptor socket;
 };
 
 struct Meeting {
-  std::shared_ptr<SharedMemory> memory;  // on several hosts each process has its own
-  std::vector<Connection> connections;   // rank 0's: to all others; the others': to rank 0
-  std::vector<Connection> data;          // the same once more, for share(), on several hosts
+  std::shared_ptr<SharedMemory> memory;  // on several hosts, each process has its own
+  std::vector<Connection> connections;   // on rank 0: to all others; on the others: to rank 0
+  std::vector<Connection> data;          // the same for share(), on several hosts only
 };
 
-// Of world.size > 1 ranks. `build` is the same for the same program. Throws as join().
+// Connects world.size > 1 ranks. `build` is equal for equal programs. Throws as join().
 Meeting meet(const World& world, const JoinOptions& options, const std::string& build);
 
 // The hash of this process's executable file.
 std::string own_build();
 
-// The address's name: it begins with a zero byte and belongs to no file.
+// The socket's abstract name, which begins with a zero byte and is not a file.
 std::string socket_name(const std::string& job);
 
 // ---- The token: a secret of a job's ranks on several hosts
 
-// What TG_TOKEN is, or the file that TG_TOKEN_FILE names: at least 32 characters, without white space around
-// them. Throws WorldError if there is none, if it is too short, and if others than the file's user may read
-// it. `several` begins the line about a missing one.
+// Returns TG_TOKEN or the content of the file TG_TOKEN_FILE: at least 32 characters, without surrounding
+// white space. Throws WorldError if there is none, if it is too short, or if users other than the file's
+// owner may read the file. `several` begins the message about a missing token.
 std::string token_of(const Environment& get, const std::string& several);
 
-// Throws WorldError if it is too short or too long; `name` begins the line.
+// Throws WorldError if the token is too short or too long; `name` begins the message.
 void check_token(const std::string& token, const std::string& name);
 
 }  // namespace tg::parallel

@@ -1,5 +1,5 @@
-// SHA-256 and HMAC over it, for the proof that a process knows a token. The only other hash here, XXH3, is no
-// cryptographic one.
+// SHA-256 and HMAC-SHA-256, to prove that a process knows a token. XXH3, the other hash in this library, is
+// not cryptographic.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@ namespace tg::parallel {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-// FIPS 180-4, of all pieces in a row.
+// FIPS 180-4, for the concatenated pieces.
 Digest sha256(std::span<const std::string_view> pieces);
 
 // RFC 2104 with SHA-256.
 Digest hmac_sha256(std::string_view key, std::span<const std::string_view> pieces);
 
-// Takes as long whether they differ early or late.
+// Compares in constant time.
 bool are_equal(const Digest& a, const Digest& b);
 
 }  // namespace tg::parallel

@@ -24,7 +24,7 @@ constexpr std::uint32_t memory_version = 1;
 constexpr std::size_t page = 4096, longest_why = 496;
 
 using Word = std::atomic<std::uint32_t>;
-// They work between processes, and memory of zeros is zeros of theirs.
+// Atomics work between processes, and zeroed memory is a valid zero for them.
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4 &&
               std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -42,7 +42,7 @@ void wake_all(const Word& word) {
 
 FileDescriptor new_memory(std::size_t bytes) {
   const os::SharedFile made = os::new_shared_memory("tilegrad ranks", bytes);
-  if (made.error != 0) fail(std::string("cannot make shared memory: ") + std::strerror(made.error));
+  if (made.error != 0) fail(std::string("cannot create shared memory: ") + std::strerror(made.error));
   return FileDescriptor(made.descriptor);
 }
 
@@ -53,19 +53,19 @@ void* map_memory(int descriptor, std::size_t bytes) {
   return memory;
 }
 
-// At the start of the memory; the slots follow, and then, from a page of their own, the windows. What one
-// rank writes while others wait for something else lies in cache lines of its own.
+// The start of the memory. The slots follow and then, on a new page, the windows. Words that one rank writes
+// while others wait for something else have their own cache lines.
 struct SharedMemory::Header {
   std::uint64_t magic;
   std::uint32_t version, ranks;
-  alignas(64) Word arrived;     // arrivals of ranks at all barriers so far
-  alignas(64) Word generation;  // barriers that all have come to
-  alignas(64) Word lost;        // 0; later rank + 1, and above 16 bits the number of the slot that says why
+  alignas(64) Word arrived;     // number of arrivals at all barriers so far
+  alignas(64) Word generation;  // number of completed barriers
+  alignas(64) Word lost;        // 0; later rank + 1, and above 16 bits the index of the slot with the reason
 };
 
 struct alignas(64) SharedMemory::Slot {
-  std::uint64_t bytes[2];  // that the rank shows in its window of either half
-  char why[longest_why];   // of the rank that it marks as lost, ended by a zero
+  std::uint64_t bytes[2];  // size of the data in the rank's window, for each half
+  char why[longest_why];   // reason for the rank that it marks as lost, terminated by a zero
   RankState state;
 };
 
@@ -91,7 +91,7 @@ SharedMemory::~SharedMemory() {
 
 std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
   std::shared_ptr<SharedMemory> made(new SharedMemory(new_memory(size_for(ranks)), ranks));
-  // The slots are zeros, as a new file is.
+  // The slots are zero, as in a new file.
   new (made->memory_)
       Header{.magic = memory_magic, .version = memory_version, .ranks = static_cast<std::uint32_t>(ranks)};
   return made;
@@ -100,12 +100,12 @@ std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
 std::shared_ptr<SharedMemory> SharedMemory::open(int descriptor, int ranks) {
   FileDescriptor file(descriptor);
   if (!os::is_shared_memory(descriptor, size_for(ranks)))
-    fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks");
+    fail("the received file is not the shared memory of " + std::to_string(ranks) + " ranks");
   std::shared_ptr<SharedMemory> opened(new SharedMemory(std::move(file), ranks));
   const auto& header = *reinterpret_cast<const Header*>(opened->memory_);
   if (header.magic != memory_magic || header.version != memory_version ||
       header.ranks != static_cast<unsigned>(ranks))
-    fail("what was sent is not the shared memory of " + std::to_string(ranks) + " ranks, version " +
+    fail("the received file is not the shared memory of " + std::to_string(ranks) + " ranks, version " +
          std::to_string(memory_version));
   return opened;
 }
@@ -128,19 +128,19 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
   if (rank < 0 || rank >= ranks_ || by < 0 || by > ranks_)
     fail("rank " + std::to_string(rank) + " cannot be lost: there are " + std::to_string(ranks_));
   Header& header = *reinterpret_cast<Header*>(memory_);
-  static std::mutex threads;  // of this process, which have one slot
+  static std::mutex threads;  // threads of this process share one slot
   const std::lock_guard lock(threads);
   if (header.lost.load(std::memory_order_acquire) == 0) {
-    // Each process says it in its own slot first, so that the text is whole where the word names it, even if
-    // the process dies in between.
-    const std::string_view line = why.substr(0, longest_why - 1);  // before zeros
+    // Each process first writes the reason to its own slot. So the string is complete when the word refers to
+    // it, even if the process dies in between.
+    const std::string_view line = why.substr(0, longest_why - 1);  // zeros follow
     std::replace_copy(line.begin(), line.end(), slot(by).why, '\n', ' ');
     std::uint32_t none = 0;
     header.lost.compare_exchange_strong(
         none, static_cast<std::uint32_t>(by) << 16 | static_cast<std::uint32_t>(rank + 1),
         std::memory_order_acq_rel);
   }
-  // One that has looked at `lost` and does not wait yet misses this, and looks again 50 ms later.
+  // A rank that has just checked `lost` and does not wait yet misses this, and checks again 50 ms later.
   wake_all(header.generation);
 }
 
@@ -160,20 +160,20 @@ void SharedMemory::check_lost() const {
 void SharedMemory::wait_for_all(unsigned generation) {
   Header& header = *reinterpret_cast<Header*>(memory_);
   const auto all = static_cast<std::uint32_t>(ranks_);
-  // No rank arrives at the next barrier before it sees the generation. Both numbers wrap.
+  // No rank arrives at the next barrier before it sees the generation. Both counters wrap around.
   if (header.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == (generation + 1) * all) {
     header.generation.store(generation + 1, std::memory_order_release);
     wake_all(header.generation);
     return;
   }
-  // Where each rank has a core, the others come soon or after a long time. Elsewhere, waiting takes the core
-  // of the one that is waited for.
+  // If each rank has a core, the others arrive soon or after a long time. Otherwise, spinning would use the
+  // core of the rank that it waits for.
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const auto ready = [&] { return header.generation.load(std::memory_order_acquire) != generation; };
   if (spin_until(ready, std::chrono::microseconds(all <= cores ? 50 : 0))) return;
   while (header.generation.load(std::memory_order_acquire) == generation) {
     check_lost();
-    // A wait may miss that a rank is lost: see mark_lost().
+    // A wait may miss the loss of a rank: see mark_lost().
     os::wait_while_equal(plain(header.generation), generation, true, longest_wait_ns);
   }
 }
@@ -192,16 +192,16 @@ void RankState::note_wait(bool begins) {
   is_waiting.store(begins ? 2 : 0, std::memory_order_relaxed);
 }
 
-// Calls of share() use the two halves of the windows by turns, and so one barrier is enough. A rank writes
-// into a half again in the second call after this one, when it has passed the barrier of the call in between.
-// All ranks have come to that barrier, which means that they have returned from `read` of this call.
+// Calls of share() alternate between the two halves of the windows, so one barrier per call is enough. A rank
+// writes to a half again in its second call after this one, after the barrier of the call in between. All
+// ranks have then reached that barrier, so they have returned from `read` of this call.
 void HostCommunicator::share(std::span<const std::byte> own, const Reader& read) {
   if (!read) fail("share: the reader is empty");
   if (own.size() > most_shared)
     fail("share: " + std::to_string(own.size()) + " bytes: expected at most " + std::to_string(most_shared));
   memory_->check_lost();
   auto& header = *reinterpret_cast<SharedMemory::Header*>(memory_->memory_);
-  // It does not change before this rank has come to the barrier.
+  // It cannot change before this rank reaches the barrier.
   const std::uint32_t generation = header.generation.load(std::memory_order_acquire);
   const unsigned half = generation % 2;
   if (!own.empty()) std::memcpy(memory_->window(half, rank()), own.data(), own.size());

@@ -1,5 +1,4 @@
-// What the ranks of one host share: memory that each of them maps, with a barrier in it, and the Communicator
-// that works by it.
+// The memory that all ranks of one host map, with a barrier in it, and a Communicator that uses it.
 #pragma once
 
 #include <atomic>
@@ -17,37 +16,37 @@ namespace tg::parallel {
 
 constexpr int most_ranks = 1024;
 
-// The same as os::new_shared_memory() and os::map_shared(), which throw Error.
+// Same as os::new_shared_memory() and os::map_shared(), but throws Error.
 FileDescriptor new_memory(std::size_t bytes);
 void* map_memory(int descriptor, std::size_t bytes);
 
-// What each rank says of itself, for the watchdogs of all. Only the rank writes it.
+// The state that each rank publishes for the watchdogs of all ranks. Only that rank writes it.
 struct alignas(64) RankState {
-  std::atomic<std::int64_t> steps;        // the last one that it finished, + 1
-  std::atomic<std::uint32_t> moves;       // how often it said that it goes on
-  std::atomic<std::uint32_t> is_waiting;  // for other ranks: 1 in share(), 2 on a GPU
-  std::atomic<std::uint32_t> pauses;      // that hold
-  std::atomic<std::uint32_t> beats;       // of its watchdog: its process runs
-  std::atomic<std::uint32_t> has_ended;   // by itself, without an error
+  std::atomic<std::int64_t> steps;        // last finished step + 1
+  std::atomic<std::uint32_t> moves;       // number of times that it made progress
+  std::atomic<std::uint32_t> is_waiting;  // for other ranks: 1 in share(), 2 on a GPU; 0: no
+  std::atomic<std::uint32_t> pauses;      // number of active pauses
+  std::atomic<std::uint32_t> beats;       // heartbeats of its watchdog: the process runs
+  std::atomic<std::uint32_t> has_ended;   // it exited in an orderly way
 
-  // As Communicator::note_wait.
+  // Same as Communicator::note_wait.
   void note_wait(bool begins);
 };
 
-// A rank that others wait for in vain, and a line about it.
+// A lost rank, and a line with the reason.
 struct LostRank {
   int rank;
   std::string why;
 };
 
-// Memory of a host's ranks, without a name: ranks have it from the process that forked them, or open the
-// descriptor that another one sent. Its size cannot change (a mapping never ends in SIGBUS).
+// Unnamed memory of a host's ranks. Ranks inherit it from the process that forked them, or open the
+// descriptor that another process sent. Its size cannot change, so accesses never raise SIGBUS.
 class SharedMemory {
  public:
-  // New memory for 1 to most_ranks ranks. What is never written takes no room.
+  // Creates memory for 1 to most_ranks ranks. Pages that are never written use no memory.
   static std::shared_ptr<SharedMemory> create(int ranks);
-  // The memory that create() made in another process; `descriptor` belongs to the result, also if it throws.
-  // Throws Error for anything else.
+  // Opens memory that create() made in another process. `descriptor` belongs to the result, also if this
+  // throws. Throws Error for any other file.
   static std::shared_ptr<SharedMemory> open(int descriptor, int ranks);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -55,11 +54,11 @@ class SharedMemory {
   int ranks() const { return ranks_; }
   int descriptor() const { return file_.fd; }
 
-  // Ends every share() that waits or will be called, on all ranks, with a RankLost of one line,
-  // "[ranks] rank R WHY". The first call counts. A caller that is no rank itself gives by = ranks().
+  // Ends every current and future share() on all ranks with a RankLost of one line, "[ranks] rank R WHY".
+  // Only the first call has an effect. A caller that is not a rank passes by = ranks().
   void mark_lost(int rank, std::string_view why, int by);
   std::optional<LostRank> lost() const;
-  // Throws the RankLost if a rank is lost.
+  // Throws RankLost if a rank is lost.
   void check_lost() const;
   RankState& state(int rank) const;
 
@@ -72,7 +71,7 @@ class SharedMemory {
   static std::size_t windows_at(int ranks);
   static std::size_t size_for(int ranks);
 
-  Slot& slot(int i) const;  // of rank i; that of number ranks() is for other processes
+  Slot& slot(int i) const;  // of rank i; slot ranks() is for other processes
   std::byte* window(unsigned half, int rank) const;
   void wait_for_all(unsigned generation);  // the barrier
 
@@ -81,7 +80,7 @@ class SharedMemory {
   std::byte* const memory_;
 };
 
-// A rank of the host's. Not for several threads at a time.
+// A rank on one host. Not thread-safe.
 class HostCommunicator : public Communicator {
  public:
   HostCommunicator(std::shared_ptr<SharedMemory> memory, int rank);
@@ -89,7 +88,7 @@ class HostCommunicator : public Communicator {
   void share(std::span<const std::byte> own, const Reader& read) override;
   void check_lost() const override { memory_->check_lost(); }
   void note_wait(bool begins) override { memory_->state(rank()).note_wait(begins); }
-  // As SharedMemory's, by this rank. From any thread.
+  // Same as SharedMemory::mark_lost(), by this rank. Thread-safe.
   void mark_lost(int rank, std::string_view why) { memory_->mark_lost(rank, why, this->rank()); }
 
  private:

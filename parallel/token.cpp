@@ -10,7 +10,7 @@ namespace tg::parallel {
 
 namespace {
 
-// Whoever listens to the ranks meeting can try tokens, and would find a short one.
+// An observer of the join messages can test candidate tokens offline, and would find a short one.
 constexpr std::size_t shortest = 32, longest = 4096;
 
 std::string trimmed(const std::string& text) {
@@ -28,7 +28,7 @@ std::string read_file(const std::string& path) {
   check(opened.error);
   const os::FileStatus now = os::status(opened.file.fd);
   check(now.error);
-  if (!now.is_regular) refuse("which is no file");
+  if (!now.is_regular) refuse("which is not a regular file");
   if (!now.is_trusted) refuse("which belongs to another user");
   using std::filesystem::perms;
   if ((now.permissions & (perms::group_all | perms::others_all)) != perms::none)
@@ -49,7 +49,7 @@ std::string token_of(const Environment& get, const std::string& several) {
   if (!given && !path)
     refuse_world(several +
                  " but neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, "
-                 "as of: openssl rand -hex 32");
+                 "for example from: openssl rand -hex 32");
   const std::string name = given ? "TG_TOKEN" : "TG_TOKEN_FILE",
                     token = trimmed(given ? *given : read_file(*path));
   check_token(token, name);
@@ -59,7 +59,7 @@ std::string token_of(const Environment& get, const std::string& several) {
 void check_token(const std::string& token, const std::string& name) {
   if (token.size() < shortest || token.size() > longest)
     refuse_world(name + " has " + std::to_string(token.size()) +
-                 " characters: expected 32 to 4096, as of: openssl rand -hex 32");
+                 " characters: expected 32 to 4096, for example from: openssl rand -hex 32");
 }
 
 }  // namespace tg::parallel

@@ -16,8 +16,8 @@ namespace {
 
 struct Launcher {
   std::string name;
-  std::string rank, size, local_rank, local_size;  // variables
-  std::string given_by;                            // who sets them, for messages
+  std::string rank, size, local_rank, local_size;  // variable names
+  std::string given_by;                            // the program that sets them, for messages
 };
 
 const auto& launchers = *new std::array<Launcher, 4>{{
@@ -29,15 +29,15 @@ const auto& launchers = *new std::array<Launcher, 4>{{
      "mpiexec of MPICH and Intel MPI sets"},
 }};
 
-// The variables of one launcher, with the messages about them.
+// The variables of one launcher, with messages about them.
 class Variables {
  public:
   Variables(const Environment& get, const Launcher& of) : get_(get), of_(of) {}
 
   bool has(const std::string& name) const { return get_(name).has_value(); }
   bool has_any() const {
-    // srun's are also set in a batch script, which is one process, and in what it starts without srun.
-    // MPICH's mpiexec starts one process of its own on each host by srun.
+    // srun's variables are also set in a batch script, which is one process, and in programs that it starts
+    // without srun. MPICH's mpiexec starts one process per host with srun.
     if (of_.name == "srun") return has("SLURM_STEP_ID") && !has("MPI_LOCALRANKID");
     return has(of_.rank) || has(of_.size) || has(of_.local_rank) || has(of_.local_size);
   }
@@ -52,7 +52,7 @@ class Variables {
                  " and " + of_.local_size + " (" + of_.given_by + " them)");
   }
 
-  // A number from `least` to `most`; `because` says where those come from.
+  // A number from `least` to `most`; `because` explains these limits.
   int number(const std::string& name, int least, int most, const std::string& because = "") const {
     return number_in(text(name), name, least, most, because);
   }
@@ -69,7 +69,7 @@ class Variables {
     return n;
   }
 
-  // srun gives a list of all hosts' numbers, such as "4(x2),3"; SLURM_NODEID is this host's place in it.
+  // srun gives a list for all hosts, such as "4(x2),3"; SLURM_NODEID is this host's index in it.
   int tasks_here(int size) const {
     const std::string list = text(of_.local_size);
     const int host = has("SLURM_NODEID") ? number("SLURM_NODEID", 0, 1 << 20) : 0;
@@ -98,8 +98,9 @@ class Variables {
   const Launcher& of_;
 };
 
-// What the launcher calls this start; else its process, the ranks' parent. Hosts have parents of their own,
-// and torchruns that count their own restarts: there it is what all hosts know.
+// The launcher's name for this start; otherwise the launcher process, which is the parent of the ranks. On
+// several hosts the parents differ, and so do torchrun's restart counts, so only values known to all hosts
+// are used.
 std::string job_of(const Environment& get, const std::string& launcher, long parent, bool has_several_hosts) {
   const auto value = [&](const char* name) { return get(name).value_or(""); };
   std::string job;
@@ -113,7 +114,7 @@ std::string job_of(const Environment& get, const std::string& launcher, long par
   return launcher + " " + job;
 }
 
-// Of a world on several hosts: where its ranks meet, and by which token.
+// For a world on several hosts: finds the address at which its ranks meet and the token.
 void find_meeting_place(const Environment& get, const std::string& several, World& w) {
   const std::optional<std::string> address = get("MASTER_ADDR"), port = get("TG_PORT"),
                                    master_port = get("MASTER_PORT");
@@ -150,7 +151,7 @@ World world_of(const Environment& get, long parent) {
     if (!w.has_several_hosts() && w.local_rank != w.rank)
       refuse_world(launcher.local_rank + " is " + std::to_string(w.local_rank) + " but " + launcher.rank +
                    " is " + std::to_string(w.rank) +
-                   ": expected the same number, for all ranks are on one host");
+                   ": expected the same number because all ranks are on one host");
     if (w.has_several_hosts())
       find_meeting_place(get,
                          launcher.size + " is " + std::to_string(w.size) + " and " + launcher.local_size +

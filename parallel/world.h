@@ -1,4 +1,5 @@
-// World: which of how many ranks this process is, from what the launcher put into the environment.
+// World: the rank of this process and the number of ranks, according to the environment variables of the
+// launcher.
 #pragma once
 
 #include <functional>
@@ -9,42 +10,47 @@
 
 namespace tg::parallel {
 
-// An environment in which the ranks cannot start: one line that names the variable, its value and what was
-// expected, or what a rank differs in. Starting again changes nothing.
+// An environment in which the ranks cannot start. The message is one line with the variable, its value and
+// the expected value, or with a difference between ranks. Restarting does not help.
 struct WorldError : Error {
   using Error::Error;
 };
 
+// The position of this process in a run.
 struct World {
-  int rank = 0, size = 1;              // of this process, 0 to size − 1
-  int local_rank = 0, local_size = 1;  // among those of this host; for the choice of its GPU
-  std::string launcher;                // "launch", "torchrun", "Open MPI", "srun", "MPICH"; "": nobody did
-  std::string job;                     // what the ranks of this start have in common, and no others
+  int rank = 0, size = 1;              // rank of this process, 0 to size − 1, and number of ranks
+  int local_rank = 0, local_size = 1;  // the same among the ranks of this host; selects the GPU
+  // "launch", "torchrun", "Open MPI", "srun" or "MPICH"; empty without a launcher.
+  std::string launcher;
+  std::string job;  // unique id of this start of the ranks
 
-  // Of ranks on several hosts: where rank 0 listens, a name or an IP address, and the secret by which the
-  // ranks know each other.
+  // Host name or IP address on which rank 0 listens, if the ranks run on several hosts.
   std::string address = {};
-  int port = 0;
-  std::string token = {};
+  int port = 0;            // port on which rank 0 listens
+  std::string token = {};  // shared secret with which the ranks authenticate
+  // Whether the ranks run on several hosts.
   bool has_several_hosts() const { return local_size < size; }
 };
 
-// The launcher is the first of these of whose variables one is set; then all must be:
-//   tools/launch, torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
-//   Open MPI                OMPI_COMM_WORLD_RANK, …_SIZE, …_LOCAL_RANK, …_LOCAL_SIZE
-//   srun                    if SLURM_STEP_ID is set and MPI_LOCALRANKID is not: SLURM_PROCID, SLURM_NTASKS,
-//   SLURM_LOCALID and
-//                           SLURM_STEP_TASKS_PER_NODE (the others are also set in a batch script)
-//   MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
-// Without any, the world is one rank. TG_JOB is the job where it is set. Fewer ranks on this host than in all
-// are several hosts: then the address is MASTER_ADDR, the port TG_PORT or else MASTER_PORT + 1 (torchrun
-// itself may listen on MASTER_PORT), and the token TG_TOKEN or what the file TG_TOKEN_FILE holds, which only
-// its user may read. Throws WorldError.
+// Reads the world from the environment. The first launcher in this list with any variable set is used. All of
+// its variables must then be set:
+// - tools/launch, torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+// - Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK,
+//   OMPI_COMM_WORLD_LOCAL_SIZE
+// - srun, if SLURM_STEP_ID is set and MPI_LOCALRANKID is not: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID,
+//   SLURM_STEP_TASKS_PER_NODE. The other SLURM variables are also set in a batch script.
+// - MPICH, Intel MPI: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+//
+// Without any of them, the world is one rank. TG_JOB, if set, is the job. If this host has fewer ranks than
+// the world, there are several hosts. The address is then MASTER_ADDR, and the port is TG_PORT, or
+// MASTER_PORT + 1 because torchrun may listen on MASTER_PORT. The token is TG_TOKEN or the content of the
+// file TG_TOKEN_FILE, which must be readable only by its user. Throws WorldError.
 World world();
 
-// The same of any environment: `get` returns a variable's value; `parent` is the process's parent, the job of
-// launchers that give no name.
+// Reads the value of an environment variable; empty if it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+// Same for any environment. `parent` is the id of the parent process, which identifies the job if the
+// launcher gives it no name.
 World world_of(const Environment& get, long parent);
 
 }  // namespace tg::parallel

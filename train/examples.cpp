@@ -14,9 +14,10 @@ namespace tg::train {
 
 namespace {
 
-constexpr std::uint32_t order_node = 0xfffffffdu;  // not a node of a graph, nor that of BatchSampler or Sums
+// Not a node of a graph, and not that of BatchSampler or Sums.
+constexpr std::uint32_t order_node = 0xfffffffdu;
 
-// The string of a member, if it is there.
+// Reads a string member.
 std::optional<std::string> string_of(io::JsonReader& json, const std::string& key, const std::string& where) {
   if (json.peek() != io::JsonReader::Kind::string)
     throw FormatError(where + ": \"" + key + "\" is " + std::string(json.raw().substr(0, 40)) +
@@ -51,7 +52,7 @@ ExampleText parse_example(std::string_view line, const std::string& where) {
   return text ? ExampleText{.completion = *text} : ExampleText{*prompt, *completion};
 }
 
-// The first target of an example: nothing is before its first token.
+// The index of an example's first target. Nothing precedes its first token.
 std::size_t first_target(const Example& e) {
   return std::max<std::size_t>(e.given, 1);
 }
@@ -85,7 +86,7 @@ Example encode_example(const ExampleText& text, const text::Tokenizer& tokenizer
   return e;
 }
 
-// The order of n examples in a pass over them. The one that was asked for last is kept.
+// The order of n examples in an epoch. Caches the latest one.
 class ExampleBatches::Order {
  public:
   using Places = std::shared_ptr<const std::vector<std::size_t>>;

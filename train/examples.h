@@ -1,4 +1,4 @@
-// Examples to learn from, each by itself: a prompt and what is to follow it, or a text.
+// Batches of separate training examples: a prompt and its completion, or a document.
 #pragma once
 
 #include <memory>
@@ -11,48 +11,56 @@
 
 namespace tg::train {
 
+// One example as text.
 struct ExampleText {
-  std::string prompt = {};  // is read, but not learned; empty for a text
-  std::string completion;   // what follows it, or the text
+  std::string prompt = {};  // context that is not learned; empty for a document
+  std::string completion;   // continuation of the prompt, or the document
 };
 
-// The lines of a file, each a JSON object with the strings "prompt" and "completion", or with "text"; other
-// keys are ignored, and so are empty lines. Throws Error for a file that cannot be read or has no lines, and
+// Reads a file with one JSON object per line, with the strings "prompt" and "completion", or with "text".
+// Ignores other keys and empty lines. Throws Error for a file that cannot be read or has no lines, and
 // FormatError that names the file, the line and the key.
 std::vector<ExampleText> read_examples(const std::string& path);
 
+// One example as tokens.
 struct Example {
-  std::vector<std::int32_t> tokens = {};
-  std::size_t given = 0;  // so many of them, from the first, are not learned
+  std::vector<std::int32_t> tokens = {};  // prompt and completion
+  std::size_t given = 0;                  // number of leading tokens that are not learned
 };
 
-// The tokens of prompt and completion as one text, as the tokenizer begins one, and `end` behind them. Those
-// that the prompt alone has, too, are given; a token across the border is learned.
+// Encodes prompt and completion as one document, with the tokenizer's start token, and appends `end`. Leading
+// tokens that the encoded prompt has too are not learned. A token that spans prompt and completion is
+// learned.
 Example encode_example(const ExampleText& text, const text::Tokenizer& tokenizer,
                        std::optional<std::int32_t> end);
 
-// Batches with an example in each row, from its first token on; what is behind it in the row is no target,
-// and changes nothing before it. The last tenth of the examples, at least one, is held out. Of an example
-// that is longer than context + 1 tokens the rest is left out; one of which then nothing is to be learned is
-// left out as a whole.
+// Batches with one example per row, at the start of the row. The rest of the row has no targets and does not
+// affect the example. The last tenth of the examples, at least one, is held out. Examples of more than
+// context + 1 tokens are truncated. An example that then has nothing to learn is omitted.
 class ExampleBatches : public Batches {
  public:
-  // `step_rows`: rows of a training step, which a program processes `batch` at a time. Error for sizes that
-  // are not positive, and if fewer than 2 examples remain.
+  // A training step has `step_rows` rows, a validation batch `batch` rows, of `context` tokens each. Throws
+  // Error for a size that is not positive, and if fewer than 2 examples remain.
   ExampleBatches(std::vector<Example> examples, std::int64_t step_rows, std::int64_t batch,
                  std::int64_t context);
+  // Frees the examples.
   ~ExampleBatches() override;
 
-  // Each example once before any comes again, in another order each time, which depends on the seed.
+  // Uses each example once per epoch. Each epoch has a new order, which depends on the seed.
   void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override;
+  // Returns ⌈held-out examples / batch⌉.
   std::int64_t validation_count() const override;
-  // Batch k of `count`: rows from evenly spaced places on. The last one may have rows without targets.
+  // As in Batches; the batches begin at evenly spaced examples. The last batch may have rows without targets.
   void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override;
 
+  // The examples that are used, truncated.
   const std::vector<Example>& examples() const { return examples_; }
-  std::int64_t held_out() const { return held_out_; }  // of them, the last ones
-  std::int64_t cut() const { return cut_; }            // examples of which a part is left out
-  std::int64_t left_out() const { return left_out_; }  // examples that are left out as a whole
+  // The number of held-out examples, which are the last ones of examples().
+  std::int64_t held_out() const { return held_out_; }
+  // The number of truncated examples.
+  std::int64_t cut() const { return cut_; }
+  // The number of omitted examples.
+  std::int64_t left_out() const { return left_out_; }
 
  private:
   class Order;

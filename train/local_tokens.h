@@ -1,5 +1,5 @@
-// The tokens of a batch that a rank has where sequences are divided among ranks (nn::ContextParallel), and
-// which targets of a batch count.
+// The tokens of a batch that belong to a rank if ranks split sequences (nn::ContextParallel), and the number
+// of targets that are not ignored.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,20 @@ namespace tg::train {
 
 class LocalTokens {
  public:
-  // Of rows of `context` tokens; all of them without ranks. Throws ShapeError for a context that cannot be
-  // divided.
+  // For rows of `context` tokens. Without `ranks`, the rank has all tokens. Throws ShapeError for a context
+  // that cannot be divided.
   LocalTokens(const Communicator* ranks, std::int64_t context)
       : context_(context),
         ranks_(ranks ? ranks->size() : 1),
         rank_(ranks ? ranks->rank() : 0),
         positions_(ranks ? ring_positions(rank_, ranks_, context) : std::vector<std::int64_t>()) {}
 
+  // The rank's tokens per row.
   std::int64_t in_row() const { return context_ / ranks_; }
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
-  // Those of whole rows, row by row. Throws ShapeError for others.
+  // Returns the rank's tokens of full rows, row by row. Throws ShapeError unless `rows` consists of full
+  // rows.
   std::vector<std::int32_t> of(std::span<const std::int32_t> rows) const {
     if (rows.size() % static_cast<std::size_t>(context_) != 0)
       throw ShapeError("[training] got " + std::to_string(rows.size()) + " tokens, expected rows of " +
@@ -47,7 +49,7 @@ class LocalTokens {
   std::vector<std::int64_t> positions_;  // empty: all
 };
 
-// Targets that are not ignored, over which the loss of a batch is the mean.
+// Returns the number of targets that are not ignored. A batch's loss is the mean over them.
 inline std::int64_t count_targets(std::span<const std::int32_t> targets) {
   return std::ranges::count_if(targets,
                                [](std::int32_t t) { return t != CrossEntropyOptions{}.ignore_index; });

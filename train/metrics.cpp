@@ -51,7 +51,7 @@ MetricsRow from_json(std::string_view line, const std::string& where) {
   return row;
 }
 
-// The whole lines of a file's content as rows, each with the offset at which it ends.
+// Parses the complete lines of a file's content. Returns each row with the offset of its end.
 std::vector<std::pair<MetricsRow, std::size_t>> rows_of(std::string_view content, const std::string& path) {
   std::vector<std::pair<MetricsRow, std::size_t>> rows;
   std::size_t begin = 0;

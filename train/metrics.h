@@ -1,4 +1,4 @@
-// The record of a training run: one JSON object per line, readable by any tool during the run.
+// The metrics of a training run: one JSON object per line, which any tool can read during the run.
 #pragma once
 
 #include <cstdint>
@@ -11,37 +11,43 @@
 
 namespace tg::train {
 
-// A value that was not measured, or is not finite, is NaN here and null in the file.
+// The metrics of one step. A value that was not measured or is not finite is NaN here and null in the file.
 struct MetricsRow {
+  // Marks a value that was not measured.
   static constexpr float none = std::numeric_limits<float>::quiet_NaN();
-  std::int64_t step = 0;
+  std::int64_t step = 0;                     // counted from 1; 0: before the first step
   float train_loss = none, val_loss = none;  // nats per token
-  float lr = none, grad_norm = none;
-  float tokens_per_s = none;
-  float val_accuracy = none;  // share of right answers, 0 to 1; not in the file if the task has no answers
+  float lr = none, grad_norm = none;         // learning rate; gradient norm before clipping
+  float tokens_per_s = none;                 // mean over the steps of this run
+  float val_accuracy = none;  // fraction of right answers, 0 to 1; omitted from the file if not measured
 };
 
+// Returns a row as JSON:
 // {"step":10,"train_loss":2.5,"val_loss":null,"lr":0.001,"grad_norm":0.7,"tokens_per_s":81000}
 std::string to_json(const MetricsRow& row);
 
+// Writes metrics.jsonl.
 class MetricsWriter {
  public:
-  // Empties the file or appends to its rows; Error if it cannot be written.
+  // Replaces the file or appends to it. Throws Error if it cannot be written.
   explicit MetricsWriter(const std::string& path, io::OutputFile::Start start = io::OutputFile::Start::empty);
-  void write(const MetricsRow& row);  // hands the row to the operating system; Error on a full disk
-  void sync();                        // returns when all rows are on the disk
+  // Appends a row and passes it to the operating system. Throws Error if that fails, as on a full disk.
+  void write(const MetricsRow& row);
+  // Waits until all rows are on disk. Throws Error if that fails.
+  void sync();
+  // Closes the file. Throws Error if the operating system reports a write error.
   void close();
 
  private:
   io::OutputFile file_;
 };
 
-// The rows of such a file. A last line that a killed run left unfinished is dropped; any other line that is
-// not a row is a FormatError with its number.
+// Reads the rows of such a file. Drops an incomplete last line, which a killed run leaves. Throws FormatError
+// with the line number for any other line that is not a row.
 std::vector<MetricsRow> read_metrics(const std::string& path);
 
-// The rows up to `step`; replaces the file by these, so that a writer can append. None if there is no such
-// file.
+// Returns the rows up to `step` and replaces the file with them, so that a writer can append. Returns no rows
+// if the file does not exist.
 std::vector<MetricsRow> cut_metrics(const std::string& path, std::int64_t step);
 
 }  // namespace tg::train

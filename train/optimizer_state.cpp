@@ -9,8 +9,8 @@ namespace tg::train {
 namespace {
 
 constexpr std::string_view counts[] = {"optimizer.step", "optimizer.skipped",
-                                       "optimizer.overflowed"};  // of steps
-constexpr double largest_count = 0x1p24;                         // from here on an f32 cannot count on
+                                       "optimizer.overflowed"};  // counts of steps
+constexpr double largest_count = 0x1p24;                         // an f32 cannot count further
 
 bool is_count_of_steps(std::string_view name) {
   for (const std::string_view count : counts)
@@ -39,7 +39,7 @@ void check_optimizer_state(const std::vector<Parameter>& state, std::span<const 
                           std::to_string(k) + ", which is never negative");
   }
   if (static_cast<double>(steps) < largest_count && counted != static_cast<double>(steps))
-    throw FormatError(where + ": its steps, taken and skipped, are " +
+    throw FormatError(where + ": its performed and skipped steps are " +
                       std::to_string(static_cast<std::int64_t>(counted)) + ", but the run is at step " +
                       std::to_string(steps));
 }

@@ -1,4 +1,4 @@
-// What an optimizer's saved state cannot be.
+// Checks the saved state of an optimizer.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace tg::train {
 
-// Throws FormatError, beginning with `where`, unless `values` can be those of Optimizer::state() after
-// `steps` steps of a run: all finite, second moments and counts not negative, and the counts of steps taken
-// and left out add up.
+// Throws FormatError, beginning with `where`, unless `values` can be the values of Optimizer::state() after
+// `steps` steps. All must be finite, second moments and counts must not be negative, and the counts of
+// performed and skipped steps must add up to `steps`.
 void check_optimizer_state(const std::vector<Parameter>& state, std::span<const Array> values,
                            std::int64_t steps, const std::string& where);
 

@@ -1,4 +1,4 @@
-// How well a model predicts a text: the mean loss of its tokens, and the perplexity exp(loss).
+// Perplexity of a model on a token sequence: exp of the mean loss per token.
 #pragma once
 
 #include <cmath>
@@ -12,31 +12,37 @@
 
 namespace tg::train {
 
+// Options of perplexity().
 struct PerplexityOptions {
-  // Tokens from the beginning of a window to that of the next one; 0: half the model's context. The smaller,
-  // the more tokens each one is predicted from, and the more windows there are.
+  // Tokens from the start of one window to the start of the next one; 0: half the model's context. A smaller
+  // stride gives each token a longer context but needs more windows.
   std::int64_t stride = 0;
-  std::int64_t batch = 1;  // windows at once
-  int threads = 0;         // 0: all of the machine's
-  nn::Precision precision = nn::Precision::full;
-  // Called after each batch, with the windows that are done and all of them; false ends it.
+  std::int64_t batch = 1;                         // windows per batch
+  int threads = 0;                                // 0: all cores of the machine
+  nn::Precision precision = nn::Precision::full;  // of the forward pass
+  // Called after each batch with the number of finished windows and of all windows; false ends the
+  // computation.
   std::function<bool(std::int64_t done, std::int64_t all)> progress = {};
 };
 
+// The result of perplexity().
 struct Perplexity {
-  double nats = 0;          // Σ −log p(token | those before it in its window)
-  std::int64_t tokens = 0;  // that were predicted
-  std::int64_t windows = 0;
+  double nats = 0;           // Σ −log p(token | earlier tokens of its window)
+  std::int64_t tokens = 0;   // number of predicted tokens
+  std::int64_t windows = 0;  // number of evaluated windows
 
-  double loss() const { return nats / static_cast<double>(tokens); }  // nats per token
+  // Mean loss in nats per token.
+  double loss() const { return nats / static_cast<double>(tokens); }
+  // Perplexity, exp(loss()).
   double value() const { return std::exp(loss()); }
 };
 
-// Windows of the model's context begin at 0, stride, 2·stride, … up to the one that reaches the end. A window
-// predicts those of its tokens that no window before it did; its first one it cannot predict. So with a
-// stride below the context every token but the text's first is predicted, once, from at least context −
-// stride tokens, except near the beginning; with stride = context the first token of each window is left out.
-// Throws ShapeError for fewer than 2 tokens, and for a stride that is negative or above the context.
+// Computes the perplexity over sliding windows of the model's context length, which begin at 0, stride,
+// 2·stride, … until one reaches the end. A window predicts those of its tokens that earlier windows did not
+// predict, except its first token. If the stride is below the context length, every token except the first of
+// the sequence is predicted once, from at least context − stride tokens (fewer near the beginning). If the
+// stride equals the context length, the first token of each window is not predicted. Throws ShapeError for
+// fewer than 2 tokens, and for a stride that is negative or above the context length.
 Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32_t> tokens,
                       const PerplexityOptions& options = {}, const Where& where = Where::current());
 

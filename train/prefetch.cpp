@@ -20,7 +20,7 @@ Prefetch::Prefetch(std::int64_t first, std::int64_t last, std::size_t size, Fill
       numel({static_cast<std::int64_t>(ring_.size()), 2, static_cast<std::int64_t>(size)});
   const std::size_t bytes = static_cast<std::size_t>(tokens) * sizeof(std::int32_t);
   (void)backend(Device::cpu())
-      .allocate(bytes, "batches prepared ahead");  // throws OutOfMemory, as vectors do not
+      .allocate(bytes, "batches prepared ahead");  // unlike a vector, throws OutOfMemory
   for (TokenBatch& batch : ring_) batch.x.resize(size), batch.y.resize(size);
   try {
     thread_ = std::thread([this] { work(); });
@@ -39,7 +39,7 @@ Prefetch::~Prefetch() {
 }
 
 void Prefetch::work() {
-  // The caller still uses batch taken_ − 1; the others of the ring are free.
+  // The caller still uses batch taken_ − 1; the other slots of the ring are free.
   const auto room = static_cast<std::int64_t>(ring_.size()) - 1;
   std::unique_lock lock(mutex_);
   while (filled_ <= last_) {

@@ -1,4 +1,4 @@
-// Batches prepared ahead of time by a separate thread.
+// Prepares batches ahead of time on a separate thread.
 #pragma once
 
 #include <condition_variable>
@@ -16,27 +16,28 @@ struct TokenBatch {
   std::vector<std::int32_t> x, y;  // tokens and targets
 };
 
-// next() returns batches first, first + 1, … up to the last. `fill` computes a batch from its number and
-// nothing else, so that the batches do not depend on timing. The thread fills up to `ahead` of them and then
-// sleeps until half of them are used, so that it wakes rarely.
+// Returns batches first … last in order. `fill` computes a batch only from its number, so batches do not
+// depend on timing. The thread fills up to `ahead` batches and then sleeps until half of them are used, so
+// that it wakes rarely.
 class Prefetch {
  public:
-  // Writes batch `number`; x and y have `size` tokens each. Called on the thread, for one number at a time.
+  // Writes batch `number`; x and y have `size` tokens each. Called on the thread, for one batch at a time.
   using Fill = std::function<void(std::int64_t number, std::span<std::int32_t> x, std::span<std::int32_t> y)>;
 
   static constexpr std::size_t default_ahead = 4;
-  // Throws ShapeError or OutOfMemory for batches that no memory holds, Error if the system gives no thread.
+  // Throws ShapeError or OutOfMemory for batches that exceed memory, Error if the system cannot start a
+  // thread.
   Prefetch(std::int64_t first, std::int64_t last, std::size_t size, Fill fill,
            std::size_t ahead = default_ahead);
-  ~Prefetch();  // does not wait for unused batches
+  ~Prefetch();  // does not wait until batches are used
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  // Its memory in bytes for batches of `size` tokens.
+  // The memory in bytes of a Prefetch for batches of `size` tokens.
   static std::size_t bytes(std::size_t size) { return 2 * sizeof(std::int32_t) * size * (default_ahead + 1); }
 
-  // Valid until the next call. Rethrows the exception of `fill` for this batch; throws Error after the last
-  // one.
+  // Returns the next batch, valid until the next call. Rethrows the exception of `fill` for this batch.
+  // Throws Error after the last batch.
   const TokenBatch& next();
 
  private:
@@ -44,9 +45,9 @@ class Prefetch {
 
   const std::int64_t last_;
   const Fill fill_;
-  std::vector<TokenBatch> ring_;  // batch n is at index n % size; one more than are filled ahead
-  std::int64_t taken_;            // the number that next() gives next
-  std::int64_t filled_;           // the number that is filled next
+  std::vector<TokenBatch> ring_;  // batch n is at index n % size; one slot more than `ahead`
+  std::int64_t taken_;            // the number of the batch that next() returns next
+  std::int64_t filled_;           // the number of the batch that is filled next
   std::exception_ptr failure_;    // of batch filled_
   bool stop_ = false;
   std::mutex mutex_;

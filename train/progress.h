@@ -1,5 +1,5 @@
-// The progress display of training: one line rewritten in place on a terminal; elsewhere a plain line from
-// time to time.
+// The progress display of training: on a terminal, a line that is updated in place; otherwise, a plain line
+// from time to time.
 #pragma once
 
 #include <chrono>
@@ -10,37 +10,41 @@
 
 namespace tg::train {
 
+// The values of a progress line.
 struct ProgressState {
-  std::int64_t step = 0, steps = 0;
-  double loss = 0, lr = 0;
-  double val_loss = std::numeric_limits<double>::quiet_NaN();  // the latest; shown once it is a number
-  double tokens_per_s = 0, seconds_left = 0;
+  std::int64_t step = 0, steps = 0;                            // steps done, and their total number
+  double loss = 0, lr = 0;                                     // of the latest step; nats per token
+  double val_loss = std::numeric_limits<double>::quiet_NaN();  // of the latest validation; NaN hides it
+  double tokens_per_s = 0, seconds_left = 0;                   // rate, and estimated remaining time
 };
 
-// "step  120/2000 [#---------]   6% | loss 2.4817 | val 2.5102 | lr 9.8e-04 | 81.3k tok/s | ETA 00:14"
+// Returns a line such as "step  120/2000 [#---------]   6% | loss 2.4817 | val 2.5102 | lr 9.8e-04 | 81.3k
+// tok/s | ETA 00:14".
 std::string progress_line(const ProgressState& state);
 
-// "81.3k", "950", "1.20M": a rate or a count in at most five characters.
+// Returns a rate or a count in at most five characters: "81.3k", "950", "1.20M".
 std::string short_count(double x);
-// "00:14", "1:02:03".
+// Returns a duration: "00:14", "1:02:03".
 std::string short_time(double seconds);
 
+// Displays the progress of a training run.
 class Progress {
  public:
-  // `plain_every`: seconds between the lines written to something that is not a terminal. Error without a
-  // file.
+  // Writes to `out`. `first_step` is the number of steps done before. If `out` is not a terminal, writes one
+  // line every `plain_every` seconds. Throws Error if `out` is null.
   Progress(std::FILE* out, std::int64_t first_step, std::int64_t steps, std::int64_t tokens_per_step,
            double plain_every = 5.0);
-  ~Progress();  // moves the cursor to a new line
+  // Ends the progress line.
+  ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // After step number `step` (counted from 1) is done. Cheap: draws at most ten times a second on a terminal.
-  // The line of the last step waits for its validation, if there is one.
+  // Call it after step `step`, counted from 1. It is cheap: it redraws a terminal at most ten times per
+  // second. The line of the last step is delayed until its validation, if there is one.
   void update(std::int64_t step, double loss, double lr);
-  // After a validation; the time since the last update does not count towards the rate.
+  // Call it after a validation. The time since the last update() does not count for the token rate.
   void validation(double loss);
-  // Prints a whole line above the live one.
+  // Prints a line above the progress line.
   void note(const std::string& line);
 
   // Tokens per second over about the last second of steps; 0 before the first step.

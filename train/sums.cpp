@@ -10,8 +10,9 @@
 namespace tg::train {
 namespace {
 
-constexpr std::uint32_t sums_node = 0xfffffffeu;            // not a node of a graph, nor that of BatchSampler
-constexpr std::uint64_t held_out_key = 0x73756d73686f6c64;  // any constant: what is held out never changes
+constexpr std::uint32_t sums_node = 0xfffffffeu;  // not a node of a graph, and not that of BatchSampler
+// Any constant: the held-out sums never change.
+constexpr std::uint64_t held_out_key = 0x73756d73686f6c64;
 
 std::int64_t power_of_ten(std::int64_t n) {
   std::int64_t p = 1;
@@ -24,7 +25,7 @@ std::int64_t checked_digits(std::int64_t n) {
   return n;
 }
 
-// A number below n from 32 random bits.
+// Returns a number below n from 32 random bits.
 std::int64_t below(std::int64_t n, std::uint32_t bits) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * bits >> 32);
 }
@@ -43,7 +44,7 @@ Sums::Sums(std::int64_t digits, std::int64_t batch, std::int64_t context)
       context_(context),
       vocab_("0123456789+=\n") {
   if (context < tokens(digits))
-    throw Error("[sums] a sum of numbers of " + std::to_string(digits) + " digits takes " +
+    throw Error("[sums] a sum of numbers of " + std::to_string(digits) + " digits needs " +
                 std::to_string(tokens(digits)) + " tokens, but the context has " + std::to_string(context));
   if (batch < 1 || batch > std::numeric_limits<std::int64_t>::max() / context)
     throw ShapeError("[sums] got batch " + std::to_string(batch) + " and context " + std::to_string(context) +

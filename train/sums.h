@@ -1,40 +1,46 @@
-// A generated task, for a machine without data: sums as text. "012+345=7530\n" means 12 + 345 = 357: both
-// numbers with all their digits, and the digits of the sum in reverse, the order in which they are computed,
-// so that each digit depends only on what precedes it.
+// A synthetic task that needs no data: addition as text. "012+345=7530\n" means 12 + 345 = 357. Both numbers
+// have all their digits. The digits of the sum are reversed, in the order of computation, so that each digit
+// depends only on earlier tokens.
 #pragma once
 
 #include <tilegrad/io/text/text.h>
 
 namespace tg::train {
 
+// Generates batches of the task and checks answers.
 class Sums {
  public:
-  // Numbers below 10^digits, 1 to 9 digits; rows of `context` tokens. Error if a sum does not fit in a row.
+  // Numbers have `digits` digits, 1 to 9, with leading zeros. Batches are [batch, context]. Throws Error if a
+  // sum does not fit into a row.
   Sums(std::int64_t digits, std::int64_t batch, std::int64_t context);
 
-  // Tokens that the model reads of a sum: all except its line break.
+  // Returns the number of tokens that the model reads per sum: all except the line break.
   static constexpr std::int64_t tokens(std::int64_t digits) { return 3 * digits + 3; }
+  // The tokenizer of the task: digits, '+', '=' and line break.
   const text::Tokenizer& tokenizer() const { return vocab_; }
+  // Returns the line for a + b, with the answer and a line break.
   std::string text(std::int64_t a, std::int64_t b) const;
-  // Tokens before the answer, including the '='.
+  // Returns the line for a + b up to and including the '='.
   std::string question(std::int64_t a, std::int64_t b) const;
 
-  // A tenth of all sums is held out, whichever of the two numbers comes first; the rest is trained on.
+  // Whether a + b is held out. About a tenth of all sums is; the order of a and b does not matter. The other
+  // sums are for training.
   static bool held_out(std::int64_t a, std::int64_t b);
 
-  // Rows that begin with a sum that is not held out, with line breaks after it. They are a function of (seed,
-  // step, row), where row b of the batch is row first_row + b of the step. x and y are [batch, context]; y is
-  // the next token if it belongs to the answer or ends it, else −100, which cross_entropy ignores.
+  // Writes a training batch. Each row begins with a sum that is not held out and is padded with line breaks.
+  // Row b of the batch is row first_row + b of the step. A row depends only on the seed, the step and that
+  // number. Both x and y are [batch, context]. Targets y are the next tokens within the answer and its line
+  // break, and −100 elsewhere, which cross_entropy ignores. Throws ShapeError for x or y of a different size.
   void random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row, std::span<std::int32_t> x,
               std::span<std::int32_t> y) const;
-  // Batch k of the held-out sums, always the same.
+  // Writes batch k of the held-out sums, which is always the same.
   void evaluation(std::int64_t k, std::span<std::int32_t> x, std::span<std::int32_t> y) const;
-  // The numbers of held-out sum i, as evaluation() lists them.
+  // Returns the two numbers of held-out sum i, in the order of evaluation().
   std::pair<std::int64_t, std::int64_t> held_out_sum(std::int64_t i) const;
 
-  // The number of a batch's answers that are right in every digit: `predicted` [batch, context] is the
-  // likeliest token after each position. An answer counted as right is also the one that the model would
-  // generate by itself.
+  // Returns the number of answers that are right in every digit. `predicted` [batch, context] is the
+  // likeliest token after each position, given the right tokens before it. Greedy generation therefore gives
+  // the same right answers.
   std::int64_t right_answers(std::span<const std::int32_t> y, std::span<const std::int64_t> predicted) const;
 
  private:

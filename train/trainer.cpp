@@ -85,12 +85,12 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
   if (!o_.program.ranks) return;
-  // One rank has rows; all must save at the same steps.
+  // Only one rank has rows, but all must save at the same steps.
   for (const double best : gather_one(*o_.program.ranks, state_.best_loss))
     state_.best_loss = std::min(state_.best_loss, best);
 }
 
-// Everything is checked before any parameter changes.
+// Checks everything before it changes any parameter.
 void Trainer::restore(const io::Checkpoint& checkpoint) {
   const std::vector<io::CheckpointFile> all = files();
   const std::vector<std::vector<Array>> values = checkpoint.values(all);
@@ -102,7 +102,7 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
       io::check_finite(all[i].parameters, values[i], where);
   }
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (all[i].name == optimizer_file) optimizer_.set_state(values[i]);  // which may throw
+    if (all[i].name == optimizer_file) optimizer_.set_state(values[i]);  // may throw
   for (std::size_t i = 0; i < all.size(); ++i)
     if (all[i].name != optimizer_file)
       for (std::size_t k = 0; k < values[i].size(); ++k) Parameter(all[i].parameters[k]).write(values[i][k]);
@@ -139,20 +139,20 @@ const Trainer::State& Trainer::run() {
     seconds_ += seconds_now() - begin;
     if (running) finish_one();
     running = {step, rate, started};
-    // Parameters are looked at after this step, or its result is there.
+    // Wait if parameters are read after this step, or if its result is ready.
     if (step == o_.steps || step % o_.validate_every == 0 || step % o_.save_every == 0 || o_.trap_nan ||
         started.ready())
       finish_one();
   }
   if (running) finish_one();
-  if (state_.step > saved_) save();  // stopped
+  if (state_.step > saved_) save();  // the run was stopped
   training_.gather_weights();
   if (metrics_) metrics_->close();
   metrics_.reset();
   return state_;
 }
 
-// What a step leaves, once it is over.
+// Processes the result of a finished step.
 void Trainer::finish(const Running& running) {
   const double begin = seconds_now();
   {
@@ -201,8 +201,9 @@ bool Trainer::divides_tokens() const {
   return o_.program.context_parallel && o_.program.ranks && o_.program.ranks->size() > 1;
 }
 
-// The mean over the targets of fixed batches spread over what is held out. Of N ranks each takes every Nth
-// batch, or its own tokens of all, and all add up the results of all in the order of the batches.
+// Computes the mean loss over the targets of fixed batches, evenly spread over the held-out part. With N
+// ranks, each evaluates every Nth batch, or its own tokens of every batch. All ranks add up all results in
+// the order of the batches.
 void Trainer::validate(bool whole, MetricsRow& row) {
   const SaveScope computes(SaveScope::Stage::computing, is_alone());
   training_.gather_weights();
@@ -217,12 +218,12 @@ void Trainer::validate(bool whole, MetricsRow& row) {
     double mean;
     std::int64_t targets, right;
   };
-  // As many on each rank: those beyond the last batch have no targets.
+  // The same number of entries on each rank. Entries after the last batch have no targets.
   std::vector<Evaluated> own(static_cast<std::size_t>((count - 1) / size + 1), Evaluated{});
-  Pending before;  // the batch that runs while the next one is prepared
+  Pending before;  // runs while the next batch is prepared
   std::vector<std::int32_t> y_before;
   const auto finish_batch = [&](Evaluated& to) {
-    to = {evaluation_.result(before), evaluation_.own_targets(y_before),  // the result is the mean over these
+    to = {evaluation_.result(before), evaluation_.own_targets(y_before),  // the result is their mean
           answers > 0 ? batches_.right_answers(y_before, evaluation_.predictions(before)) : 0};
   };
   std::size_t started = 0;
@@ -257,25 +258,25 @@ std::int64_t Trainer::validation_batches(bool whole) const {
 
 void Trainer::save() {
   saved_ = state_.step;
-  // A rank whose step failed does not come here: then nothing is saved of what the others have made of it.
+  // A rank whose step failed does not get here. The step that the other ranks have done is then not saved.
   if (o_.program.ranks) gather_one(*o_.program.ranks, state_.step);
   const SaveScope gathers(
-      SaveScope::Stage::computing);  // all are here, and each has its part of what is saved
+      SaveScope::Stage::computing);  // all ranks are here, with their parts of the checkpoint
   training_.gather_weights();
   if (!store_) return optimizer_.gather_state({});
   const std::vector<io::CheckpointFile> all = files();
   for (const io::CheckpointFile& f : all)
     if (f.name == optimizer_file) optimizer_.gather_state(f.parameters);
   try {
-    metrics_->sync();  // a checkpoint never outruns its rows
+    metrics_->sync();  // a checkpoint is never ahead of its rows
   } catch (const Error&) {
-    store_->save(state_.step, state_.best_step, all);  // the steps are not lost with the rows
+    store_->save(state_.step, state_.best_step, all);  // the steps are saved even if the rows are lost
     throw;
   }
   store_->save(state_.step, state_.best_step, all);
 }
 
-// The step was skipped, so that everything is still what it was before it.
+// The step was skipped, so parameters and state are still those before it.
 void Trainer::trap(std::int64_t step) {
   std::vector<std::int32_t> x(step_tokens_), y(step_tokens_);
   batches_.training(o_.seed, step - 1, x, y);

@@ -1,5 +1,5 @@
-// Trainer: the loop around a TrainingProgram, with validation, checkpoints, metrics and resuming. tools/train
-// is a command line for it; examples/train_loop.cpp is a loop without it.
+// Trainer: a training loop with validation, checkpoints, metrics and resuming. tools/train is its command
+// line; examples/train_loop.cpp is a loop without it.
 #pragma once
 
 #include <functional>
@@ -13,66 +13,78 @@
 
 namespace tg::train {
 
+// Trains a language model.
 class Trainer {
  public:
+  // Options of a run.
   struct Options {
-    std::int64_t steps = 2000;
-    optim::Schedule schedule = {};
-    std::uint64_t seed = 1;  // of batches and dropout
-    ProgramOptions program = {};
-    std::int64_t validate_every = 250, validation_batches = 20;  // the last validation: all, up to 400
-    std::int64_t save_every = 250;  // also after a better validation loss, and at the end
-    bool validate_first = false;  // also before the first step: a row of step 0, which is never the best one
-    bool trap_nan = false;  // end with an Error that names the node of the first gradient that is not finite
+    std::int64_t steps = 2000;      // total number of steps, including those before a resume
+    optim::Schedule schedule = {};  // learning rate of each step
+    std::uint64_t seed = 1;         // of batches and dropout
+    ProgramOptions program = {};    // of the training step and the evaluation
+    // Steps between validations, and batches in each. The last validation uses all batches, up to 400.
+    std::int64_t validate_every = 250, validation_batches = 20;
+    // Steps between saves; also saves after a better validation loss and at the end.
+    std::int64_t save_every = 250;
+    // Also validate before the first step, as a row of step 0 that is never the best one.
+    bool validate_first = false;
+    bool trap_nan = false;  // stop with an Error that names the node of the first non-finite gradient
   };
+  // The position of a run.
   struct State {
-    std::int64_t step = 0;       // steps taken
-    std::int64_t best_step = 0;  // 0: nothing validated yet
-    double best_loss = std::numeric_limits<double>::infinity();
+    std::int64_t step = 0;       // steps done
+    std::int64_t best_step = 0;  // step with the lowest validation loss; 0: not validated yet
+    double best_loss = std::numeric_limits<double>::infinity();  // its validation loss in nats per token
   };
-  // Called during the run; each is optional.
+  // Callbacks of a run; each is optional.
   struct Hooks {
-    std::function<bool()> stop = {};                        // called before every step
-    std::function<void(MetricsRow&)> step = {};             // after every step; may change the row
-    std::function<void(const MetricsRow&)> validated = {};  // after every validation
-    std::function<std::vector<io::CheckpointFile>(const State&)> files =
-        {};  // of a checkpoint; the optimizer's is added
+    std::function<bool()> stop = {};                        // called before every step; true ends the run
+    std::function<void(MetricsRow&)> step = {};             // called after every step; may change the row
+    std::function<void(const MetricsRow&)> validated = {};  // called after every validation
+    // Called for each checkpoint; returns its files. The optimizer's file is added to them.
+    std::function<std::vector<io::CheckpointFile>(const State&)> files = {};
   };
 
-  // With program.ranks all ranks make the same steps, and agree when to stop: a rank that is to stop stops
-  // all. The batches of a step and of a validation are divided among them, or with program.context_parallel
-  // the tokens of each batch. One of them has a store, usually
-  // rank 0, and the others none; all of them resume from the same checkpoint. It does not depend on the
-  // number of ranks.
-  //
-  // With a store, checkpoints go there; its directory has metrics.jsonl. The arguments must outlive the
-  // Trainer, except options and hooks. Plans both programs and allocates their memory, one arena for both.
-  // OutOfMemory for a program.memory_budget that is too small. Error for options that no run can have:
-  // negative steps, intervals below 1, program.plan_only, trap_nan with ranks, and, for batches with
-  // answers, no program.predictions or program.context_parallel.
+  // Plans the training step and the evaluation, and allocates one arena for both. The arguments must outlive
+  // the Trainer, except options and hooks. With a store, checkpoints and metrics.jsonl are written to its
+  // directory. With program.ranks, all ranks run the same steps, and the run ends on all ranks if `stop`
+  // returns true on one. The ranks divide the batches of each step and of each validation or, with
+  // program.context_parallel, the tokens of each batch. Exactly one rank has a store, usually rank 0. All
+  // ranks resume from the same checkpoint, which does not depend on the number of ranks. Throws OutOfMemory
+  // if program.memory_budget is too small. Throws Error for invalid options:
+  // - negative steps or an interval below 1;
+  // - program.plan_only;
+  // - trap_nan with ranks;
+  // - for batches with answers: no program.predictions, or program.context_parallel.
   Trainer(const nn::LanguageModel& model, const optim::Optimizer& optimizer, const Batches& batches,
           Options options, Hooks hooks, io::CheckpointStore* store = nullptr,
           const Where& where = Where::current());
 
-  // Resumes from a checkpoint instead of starting anew: restores optimizer and files (as Hooks::files names
-  // them). The state is that of its manifest and of metrics.jsonl unless given: on all ranks that of the rank
-  // with the store. Throws FormatError, and no parameter has changed, for values that no run saves: not
-  // finite, negative second moments, counts of steps that are not the manifest's.
+  // Resumes from a checkpoint: restores the optimizer and the files of Hooks::files. Without `state`, the
+  // state is read from the checkpoint's manifest and metrics.jsonl; with ranks, all use that of the rank with
+  // the store. Throws FormatError for values that no run saves: values that are not finite, negative second
+  // moments, or step counts that differ from the manifest. No parameter has then changed.
   void resume(const io::Checkpoint& checkpoint, const std::optional<State>& state = {});
 
-  // Runs the remaining steps, or until stop() returns true, and saves. Every step is started before the
-  // result of the previous one is read, so that a GPU never waits.
+  // Runs the remaining steps, until stop() returns true, and saves. It starts each step before it reads the
+  // result of the previous one, so that a GPU never waits.
   const State& run();
 
+  // The current position of the run.
   const State& state() const { return state_; }
-  const std::vector<MetricsRow>& rows() const { return rows_; }  // including those of a resumed run
+  // The metrics so far, including those of a resumed run.
+  const std::vector<MetricsRow>& rows() const { return rows_; }
+  // The result of the latest step.
   const TrainingProgram::Result& last() const { return last_; }
+  // The number of batches in a validation; `whole`: in the last one.
   std::int64_t validation_batches(bool whole) const;
-  double seconds() const { return seconds_; }  // spent on steps, without validation and checkpoints
+  // Time spent in steps, without validations and checkpoints.
+  double seconds() const { return seconds_; }
+  // The program of a step.
   TrainingProgram& training() { return training_; }
 
  private:
-  struct Running {  // a step that was started
+  struct Running {  // a started step
     std::int64_t step;
     double rate;
     Pending pending;
@@ -82,7 +94,8 @@ class Trainer {
   void validate(bool whole, MetricsRow& row);
   void validate_start();
   bool divides_tokens() const;  // among ranks
-  // Without other ranks a step waits for nobody: it leads to the checkpoint in which a stop ends.
+  // Without other ranks, no step waits for others. If the run is stopped, its steps still lead to the last
+  // checkpoint.
   bool is_alone() const { return !o_.program.ranks; }
   bool stops() const;  // whether any rank is to stop
   void save();
@@ -97,15 +110,15 @@ class Trainer {
   const ProgramOptions shared_;  // of both programs
   TrainingProgram training_;
   EvaluationProgram evaluation_;
-  std::size_t step_tokens_;
-  std::vector<std::int32_t> x_, y_;  // of a validation batch
+  std::size_t step_tokens_;          // tokens per step
+  std::vector<std::int32_t> x_, y_;  // tokens and targets of a validation batch
   State state_;
   std::int64_t saved_ = 0, skipped_ = 0;
   std::vector<MetricsRow> rows_;
   std::optional<MetricsWriter> metrics_;
   TrainingProgram::Result last_{};
   double seconds_ = 0;
-  std::int64_t steps_ = 0;  // finished by this object
+  std::int64_t steps_ = 0;  // steps finished by this object
 };
 
 }  // namespace tg::train

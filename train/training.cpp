@@ -33,7 +33,7 @@ Tensor token_input(Graph& graph, const char* name, const ProgramOptions& options
   return graph.input(name, {options.batch, own.in_row()}, i32, where);
 }
 
-// The mean loss of a training step.
+// Returns the mean loss of a training step.
 Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor& targets,
                   const ProgramOptions& o, const LocalTokens& own, std::int64_t chunks,
                   nn::LowPrecisionCopies* copies) {
@@ -45,7 +45,7 @@ Tensor model_loss(const nn::LanguageModel& model, TensorArg tokens, const Tensor
                        {.chunk_rows = chunks > 1 ? (rows - 1) / chunks + 1 : 0});
 }
 
-// The logits of an evaluation.
+// Returns the logits of an evaluation.
 Tensor model_logits(const nn::LanguageModel& model, TensorArg tokens, nn::Precision precision,
                     const LocalTokens& own) {
   const nn::ContextParallel parallel(tokens.tensor().graph(), own.ranks());
@@ -68,7 +68,8 @@ std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Updat
   return results;
 }
 
-// The share of a part in the targets of a step: by it gradients and loss are the means over all of them.
+// Returns a part's fraction of the step's targets. Weighted by it, gradients and loss are means over all
+// targets.
 double share_of(std::span<const std::int32_t> part, std::span<const std::int32_t> targets) {
   const std::int64_t all = count_targets(targets);
   return all == 0 ? 0 : static_cast<double>(count_targets(part)) / static_cast<double>(all);
@@ -80,12 +81,12 @@ std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
   return bytes;
 }
 
-// What a program has beside its parameters, and beside an arena that it shares.
+// Memory of a program without its parameters and the shared arena.
 std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
 }
 
-// Bytes that steps read and write.
+// Returns the bytes that steps read and write.
 double bytes_moved(std::span<const Step> steps) {
   double bytes = 0;
   for (const Step& s : steps) {
@@ -95,7 +96,7 @@ double bytes_moved(std::span<const Step> steps) {
   return bytes;
 }
 
-// The keys of the parameters that steps read.
+// Returns the keys of the parameters that steps read.
 std::unordered_set<const void*> parameters_read(const Graph& graph) {
   std::unordered_set<const void*> keys;
   for (const Node& n : graph.nodes()) {
@@ -121,21 +122,22 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
     : TrainingProgram(model, optimizer, options, variant_for(model, optimizer, options, where), seed, where) {
 }
 
-// Chunks twice as many each time: more of them move more bytes and leave less to be computed again.
+// Tries numbers of chunks that are powers of two times the first one. More chunks move more bytes but leave
+// less to recompute.
 TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& model,
                                                       const optim::Optimizer& optimizer,
                                                       const ProgramOptions& options, const Where& where) {
-  constexpr std::int64_t most = 64, least_rows = 128;  // products of fewer rows are slow
+  constexpr std::int64_t most = 64, least_rows = 128;  // GEMMs of fewer rows are slow
   check_options("training", {{"loss_chunks", options.loss_chunks, Range::whole_from(0)}});
   const std::int64_t first = std::max<std::int64_t>(1, options.loss_chunks);
   const bool may_copy = options.low_precision_copies && nn::half_type(options.precision);
   if (options.memory_budget == 0) return {first, may_copy};
   struct Plan {
     Variant variant;
-    double moved;  // by all steps but those that are done again
+    double moved;  // by all steps, without recomputation
     MemoryReport memory;
     std::size_t nodes;  // of the graph
-    // Products are done again only where no variant does without.
+    // Matmuls are recomputed only if every variant requires it.
     std::pair<bool, double> rank() const {
       return {memory.recomputed.products > 0, moved + memory.recomputed.price};
     }
@@ -161,7 +163,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
     }
   };
   const std::int64_t rows = options.batch * local_tokens(model, options)->in_row();
-  std::size_t nodes = 0;  // with fewer chunks
+  std::size_t nodes = 0;  // of the variant with fewer chunks
   const auto is_possible = [&](std::int64_t n) {
     return options.loss_chunks == 0 && n <= most && rows / n >= least_rows;
   };
@@ -170,7 +172,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
       if (const auto plan = try_variant({n, true}); plan && plan->memory.recomputed.steps == 0) break;
     const auto plan = try_variant({n, false});
     if (!plan) continue;
-    // Nothing is left to be gained, or the model's loss has no chunks.
+    // No further gain is possible, or the model's loss has no chunks.
     if (plan->memory.recomputed.steps == 0 || plan->nodes == nodes) break;
     nodes = plan->nodes;
   }
@@ -230,7 +232,7 @@ optim::WeightReading TrainingProgram::reading_of(const optim::Optimizer& optimiz
 
 void TrainingProgram::update_by(const optim::Optimizer& optimizer, std::vector<Tensor> sums) {
   if (optimizer.shards().ranks() && optimizer.shards().ranks() != ranks_)
-    throw Error("[training] the optimizer divides its update among other ranks than those of the program");
+    throw Error("[training] the optimizer divides its update among ranks that are not those of the program");
   if (ranks_ && !optimizer.shards().ranks()) sums = all_reduce(sums, ranks_->size(), {.wide = true});
   loss_ = sums.back();
   sums.pop_back();
@@ -249,7 +251,7 @@ void TrainingProgram::compile_gather(const optim::Optimizer& optimizer, const Pr
   gather_.emplace(compiled(gather_graph_, {}, whole, o));
 }
 
-// Of weights of which the step has this rank's shards alone, what it does not have.
+// Bytes of the shards that the step does not store, for weights with only this rank's shards in the step.
 std::size_t TrainingProgram::bytes_beside_shards(const optim::Optimizer& optimizer) const {
   std::size_t bytes = 0;
   for (const optim::Shard& s : optimizer.shards().list()) {
@@ -291,7 +293,8 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
   for (const Parameter& p : optimizer.parameters())
     if (!read.contains(p.key())) parts_->state_bytes += aligned_bytes(p.bytes());
   update_by(optimizer, parts_->sums->sums(parts_->graph));
-  // The larger program first, so that the other finds its arena. With a budget it must know what that needs.
+  // The larger program is compiled first, so that the other one finds its arena. With a budget, it must know
+  // the needs of the other.
   const std::size_t budget = std::exchange(options.memory_budget, 0);
   ProgramOptions batch = options;
   if (budget > 0) {
@@ -299,7 +302,8 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
     planned.plan_only = true;
     const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
     ArenaUse(*options.arena).expect(update.arena, update.workspace);
-    const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();  // leaves are its parameters
+    // Leaves are its parameters.
+    const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();
     batch.memory_budget = budget, batch.memory_held += parts_->state_bytes + held + own_bytes(update);
   }
   program_.emplace(compiled(graph_, {}, parts_->sums->leaves(), batch));
@@ -307,8 +311,7 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
   parts_->program.emplace(compiled(parts_->graph, results_, update_.assign, options));
 }
 
-// Of a batch of a step, with its share in the step's targets: by it gradients and loss are the means over all
-// of them.
+// Returns the inputs for one batch of a step, including its fraction of the step's targets.
 std::vector<Feed> TrainingProgram::feeds_of(std::int64_t batch, const std::vector<std::int32_t>& tokens,
                                             const std::vector<std::int32_t>& targets) const {
   const std::size_t size = batch_size(tokens, targets), from = static_cast<std::size_t>(batch) * size;
@@ -333,19 +336,20 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     program_->run({{tokens_, tokens}, {targets_, targets}, rate});
     return program_->fetch_later(results_);
   }
-  batch_size(tokens, targets);  // a call that is refused is no step
+  batch_size(tokens, targets);  // a rejected call does not count as a step
   const std::int64_t step = step_++, own = own_batches();
   for (std::int64_t i = 0; i < own; ++i) {
     const std::int64_t batch = first_own() + i;
     std::vector<Feed> feeds = feeds_of(batch, tokens, targets);
     if (!parts_) feeds.push_back(rate);
-    // Ranks that divide tokens have numbers of their own for dropout.
+    // Ranks that divide tokens use different step numbers for dropout.
     program_->set_step((step * accumulate_ + batch) * own_->ranks() + own_->rank());
     program_->run(feeds);
     if (i + 1 < own) parts_->sums->add(i);
   }
   if (!parts_) return program_->fetch_later(results_);
-  const Pending batches = program_->fetch_later({});  // one may have failed, which the update does not know
+  // A batch may have failed, which the update does not notice.
+  const Pending batches = program_->fetch_later({});
   parts_->program->run({rate});
   Pending updated = parts_->program->fetch_later(results_);
   updated.depend_on(batches);
@@ -387,7 +391,8 @@ MemoryReport TrainingProgram::memory() const {
   MemoryReport both = program_->memory();
   both.recomputed.moved += variant_.moved, both.recomputed.price += variant_.moved;
   if (variant_.whole > both.arena) both.recomputed.saved = variant_.whole - both.arena;
-  const std::size_t copies = copies_ ? copies_->bytes() : 0;  // parameters, but the program's own
+  // They are parameters but belong to the program.
+  const std::size_t copies = copies_ ? copies_->bytes() : 0;
   both.constants += copies, both.parameters -= copies;
   if (!parts_) both.parameters += scattered_bytes_;
   if (gather_) {
@@ -396,12 +401,12 @@ MemoryReport TrainingProgram::memory() const {
     both.workspace = std::max(both.workspace, gather.workspace);
   }
   if (!parts_) return both;
-  const MemoryReport more = parts_->program->memory();  // on the same arena
+  const MemoryReport more = parts_->program->memory();  // uses the same arena
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
   both.workspace = std::max(both.workspace, more.workspace);
   both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
   both.constants += parts_->sums->bytes();
-  // The leaves are among the parameters of the first.
+  // The leaves are counted among the first program's parameters.
   both.parameters += parts_->state_bytes - parts_->sums->leaf_bytes();
   return both;
 }
@@ -489,7 +494,8 @@ std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
   const auto room = static_cast<double>(free);
   if (low > room) return 0;
   for (int i = 0; over - fits > 1; ++i) {
-    // Where the line through both ends meets `free`; now and then the middle, should it be no line.
+    // The intersection of `free` with the line through both ends; every third time the middle, in case memory
+    // is not linear.
     const double part = i % 3 == 2 ? 0.5 : (room - low) / std::max(high - low, 1.0);
     const double step = part * static_cast<double>(over - fits);
     const std::int64_t b = std::clamp(fits + static_cast<std::int64_t>(step), fits + 1, over - 1);

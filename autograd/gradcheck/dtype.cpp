@@ -1,4 +1,4 @@
-// The dtype ladder: f32, bf16 and f16 against f64 on the same numbers.
+// Checks low-precision dtypes: f32, bf16 and f16 compared with f64 on the same numbers.
 #include "autograd/gradcheck/rules.h"
 
 namespace tg::gradcheck {
@@ -11,8 +11,8 @@ Point rounded(Point x, const std::vector<DType>& dtypes) {
   return x;
 }
 
-// The error that a tensor of outputs or gradients may have. It begins with that of storing the result; what
-// else is measured adds to it.
+// The error that a tensor of outputs or gradients may have. It starts with the error of storing the result,
+// and further measurements add to it.
 class Bounds {
  public:
   Bounds(const Point& reference, DType dtype)
@@ -22,19 +22,20 @@ class Bounds {
         rounded_(moved_),
         terms_(moved_) {}
 
-  // With every input changed by a relative unit of roundoff of the compute type.
+  // Records results for inputs that are all changed by a relative unit roundoff of the compute type.
   void saw_moved(const Point& p) { widen(moved_, p, reference_); }
-  // The same program in f64 with every result rounded to the dtype, and without rounding.
+  // Records results of the same program in f64 with every result rounded to the dtype, and without rounding.
   void saw_rounded(const Point& p, const Point& exact) { widen(rounded_, p, exact); }
-  // The tensor's elements are sums of terms, each of them rounded, whose sizes add up to this.
+  // The tensor's elements are sums of rounded terms whose magnitudes add up to this.
   void saw_terms(std::size_t tensor, double size) { terms_[tensor] = std::max(terms_[tensor], size); }
 
-  // Terms that cancel inside of a kernel leave rounding errors of their size, which the result does not show.
+  // Terms that cancel inside a kernel leave rounding errors of their own size, which the result does not
+  // show.
   void by_largest() { by_largest_ = true; }
 
   double of(std::size_t tensor, const Harness::Roundings& n) const {
     const double stored = 2 * unit_roundoff(dtype_) * largest(reference_[tensor]);
-    // Kernels round to their compute type often inside of a step, to a narrower dtype once, at its end.
+    // Kernels round to their compute type often during a step, and to a narrower dtype once at its end.
     const double inside = 2 * (n.all + 1);
     const double at_end = compute_type(dtype_) == dtype_ ? 2 * (n.of_a_step + 1) : 4;
     double size = std::max(largest(reference_[tensor]), terms_[tensor]);
@@ -98,8 +99,8 @@ class DTypeCheck {
     return planted;
   }
 
-  // Four times the gradient, from two calls and two uses of each of their outputs: a gradient that
-  // overwrites another instead of adding to it is far off.
+  // Checks four times the gradient, from two calls and two uses of each output: a gradient that overwrites
+  // another one instead of adding to it has a large error.
   void read_twice() {
     if (view_ != View::contiguous) return;
     HarnessOptions how = planted_;
@@ -111,9 +112,9 @@ class DTypeCheck {
     twice_roundings_ = twice.backward_roundings();
   }
 
-  // Most results are within the error of storing them; noise is measured for those that are not. A rounding
-  // that crosses a kink at some points only, and kernels that round in the middle as their decompositions
-  // do, need a closer look.
+  // Most results are within the error of storing them. Noise is measured only for the others. A rounding that
+  // crosses a kink at some points, and kernels that round in the middle as their decompositions do, need a
+  // closer look.
   void compare_all(Result& result) {
     const Result before = result;
     compare_once(result);
@@ -141,7 +142,7 @@ class DTypeCheck {
     measure(4, 40, how);
   }
 
-  // Kernels round to their compute type all the time, to a narrower dtype when they store.
+  // Kernels round to their compute type after each operation, and to a narrower dtype when they store.
   HarnessOptions rounding_as_compiled() const {
     HarnessOptions how;
     if (dtype_ != f64) how.round_to = dtype_;
@@ -156,9 +157,9 @@ class DTypeCheck {
     return false;
   }
 
-  // The elements that the op sees. Under an expanded view they are more than there are numbers, and rounding
-  // inside the op affects each of them separately. So each element gets its own number, and their gradients
-  // are summed.
+  // The elements that the op sees. In an expanded view there are more of them than numbers, and rounding
+  // inside the op affects each of them separately. So each element gets its own number, and the gradients are
+  // summed.
   Point seen(const Point& x) const {
     if (!apart_) return x;
     Point all = x;
@@ -183,9 +184,9 @@ class DTypeCheck {
     return m;
   }
 
-  // Errors depend on the last bits, so they are measured at neighbouring points, at distances from a few
-  // units of roundoff up to 1/64: a number near a constant (a σ near 1) has other last bits only further
-  // away.
+  // Errors depend on the last bits, so they are measured at neighboring points, at distances from a few units
+  // of roundoff up to 1/64. A number near a constant (a σ near 1) only gets different last bits at a larger
+  // distance.
   double distance(std::uint64_t s) const {
     const double nearest = 8 * unit_roundoff(dtype_), ratio = std::max(1.0, 1.0 / 64 / nearest);
     return nearest * std::pow(ratio, static_cast<double>(s % 4) / 3);
@@ -230,7 +231,8 @@ class DTypeCheck {
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const double allowed = bounds.of(i, n), scale = largest(expected[i]);
       for (std::size_t k = 0; k < expected[i].size(); ++k) {
-        const bool same = got[i][k] == expected[i][k] && std::isinf(expected[i][k]);  // at no distance
+        // equal infinities have distance 0
+        const bool same = got[i][k] == expected[i][k] && std::isinf(expected[i][k]);
         tally.add({same ? 0 : got[i][k], same ? 0 : expected[i][k], allowed, scale, 0}, [&] {
           return std::string(what) + " " + std::to_string(i) + " " +
                  index_text(shapes[i], static_cast<std::int64_t>(k));
@@ -249,7 +251,7 @@ class DTypeCheck {
   std::optional<Harness> apart_;  // in f64, where each element that the op sees is a separate number
   const Point x_, r_;
   const Read got_, expected_;
-  Point quarter_;  // of the gradient of two calls
+  Point quarter_;  // a quarter of the gradient of two calls
   Harness::Roundings twice_roundings_;
   Bounds outputs_, gradients_;
   std::vector<DType> output_dtypes_;

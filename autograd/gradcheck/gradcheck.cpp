@@ -48,7 +48,7 @@ std::vector<Case> registered_cases() {
 
 namespace {
 
-// Shapes of a case's floating outputs, as their cotangents will have them.
+// Shapes of a case's floating outputs, which are also the shapes of their cotangents.
 std::vector<Shape> output_shapes(const Case& c) {
   return Harness(c, View::contiguous, f64, {.shapes_only = true}).output_shapes();
 }
@@ -60,7 +60,7 @@ Case derivative(const Case& c) {
   d.order = c.order + 1;
   const std::size_t inputs = c.inputs.size();
   for (const Shape& s : output_shapes(c)) d.inputs.push_back({s});
-  // Gradients that the op's builder records around its nodes are the op's own, and do not belong to its
+  // Custom gradients that the op's function records around its nodes belong to the op, not to its
   // decomposition.
   const bool by_decomposition = c.op && c.op->first_order_only && c.op->decompose && c.order == 1;
   const Case called = by_decomposition ? replayed(c, decomposed(*c.op), false) : c;
@@ -94,7 +94,7 @@ class Checker {
   Checker(const Case& c, const Options& options) : case_(c), options_(options) {}
 
   std::vector<Result> run() {
-    if (case_.expected && options_.order > 1)  // its values alone: quotients at random points do not apply
+    if (case_.expected && options_.order > 1)  // known values only: quotients at random points do not apply
       return {guarded(View::contiguous, f64, [&](Result& r) {
         r.order = options_.order;
         check_special(case_, options_, r);
@@ -114,7 +114,7 @@ class Checker {
         if (forward.status == Status::mismatch) f64_result = std::move(forward);
       }
       if (requested(f64) || !comparable) results_.push_back(std::move(f64_result));
-      if (!comparable) break;  // alike in every view
+      if (!comparable) break;  // the same in every view
       for (DType t : {f32, bf16, f16})
         if (requested(t)) results_.push_back(guarded(view, t, [&](Result& r) { narrow(view, t, *wide, r); }));
     }
@@ -126,7 +126,7 @@ class Checker {
     return std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) != options_.dtypes.end();
   }
 
-  // Where two inputs may be one tensor, that is checked too.
+  // If two inputs may be one tensor, that is checked too.
   void narrow(View view, DType dtype, Harness& wide, Result& r) const {
     check_dtype(case_, view, dtype, wide, options_, r);
     if (view != View::contiguous || r.status != Status::ok) return;
@@ -210,7 +210,7 @@ class Checker {
       check_special(case_, options_, r);
   }
 
-  // Reports a failed projection by the element that causes it.
+  // Reports a failed projection with the element that causes it.
   void by_elements(Harness& wide, Result& r) const {
     Result slow = empty_result(r.view, r.dtype);
     check_elements(wide, options_, slow);

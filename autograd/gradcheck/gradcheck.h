@@ -1,6 +1,6 @@
-// gradcheck: compares the gradients of ops, layers and user-defined ops with finite differences in f64, their
-// other dtypes with the f64 gradient, and checks the rules that every gradient must obey. docs/gradcheck.md
-// explains how and why. tools/gradcheck is this library on the command line.
+// gradcheck: compares the gradients of ops, layers and user-defined ops with finite differences in f64, and
+// gradients in other dtypes with the f64 gradient. It also checks rules that every gradient must obey.
+// docs/gradcheck.md explains the methods. tools/gradcheck is this library as a command.
 #pragma once
 
 #include <cstdint>
@@ -11,127 +11,147 @@
 
 namespace tg::gradcheck {
 
-// |got − expected| ≤ atol + rtol·|expected|. Named fields, so that two doubles cannot be swapped by accident.
+// A tolerance: |got − expected| ≤ atol + rtol·|expected|. The fields have names so that the two numbers
+// cannot be swapped by accident.
 struct Tol {
-  double rtol, atol;
+  double rtol, atol;  // relative and absolute part
+  // The allowed error for an expected value.
   double allowed(double expected) const { return atol + rtol * (expected < 0 ? -expected : expected); }
 };
 
-// How the floating and index inputs lie in memory when the op sees them.
+// How the floating and index inputs are stored in memory.
 enum class View {
-  contiguous,
-  transposed,    // axes in reverse order of memory
-  sliced,        // every second element of wider rows, gaps filled with NaN
-  offset,        // three elements into a longer buffer
-  expanded,      // stride 0 along the outermost axis: the base is perturbed, its gradient is the sum
+  contiguous,    // row-major
+  transposed,    // axes in reverse order in memory
+  sliced,        // every second element of wider rows, with NaN in the gaps
+  offset,        // starts three elements into a longer buffer
+  expanded,      // stride 0 along the outermost axis: the base is perturbed, and its gradient is the sum
   expanded_last  // stride 0 along the innermost axis
 };
+// All views.
 inline constexpr View all_views[] = {View::contiguous, View::transposed, View::sliced,
                                      View::offset,     View::expanded,   View::expanded_last};
+// The name of a view.
 std::string name_of(View view);
 
-// The function that is checked: of tensors and parameters. It is differentiated with respect to both.
+// The function that is checked. It is differentiated with respect to its tensors and its parameters.
 struct Callable {
-  std::vector<Parameter> parameters;
+  std::vector<Parameter> parameters;  // parameters that `call` reads
+  // records the function and returns its results
   std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
 };
+// One case of a check: a function and its inputs.
 struct Case {
-  std::string owner;  // the op or layer: "softmax"
-  std::string name;   // the sample: "rows"
-  std::vector<SampleInput> inputs;
-  std::function<Callable(DType, Device)> make;    // with parameters, if any, of this dtype
-  const Op* op = nullptr;                         // null for layers
-  int order = 1;                                  // 2: the function is the gradient of the one named
-  std::optional<Sample::Expected> expected = {};  // at a special point, instead of difference quotients
+  std::string owner;                // the op or layer: "softmax"
+  std::string name;                 // the sample: "rows"
+  std::vector<SampleInput> inputs;  // inputs of the function
+  // creates the function, with parameters of this dtype on this device
+  std::function<Callable(DType, Device)> make;
+  const Op* op = nullptr;  // null for layers
+  int order = 1;           // 2: the function is itself the gradient of the named one
+  // known results at a special point, instead of difference quotients
+  std::optional<Sample::Expected> expected = {};
 
+  // "owner/name".
   std::string text() const { return owner + "/" + name; }
 };
 
-// The samples of every op in all_ops().
+// Returns a case for each sample of every op in all_ops().
 std::vector<Case> op_cases();
-// Layers and functions added by users and plugins.
+// Adds a case for a layer or a function, from users and plugins.
 void register_case(Case c);
+// Returns all added cases.
 std::vector<Case> registered_cases();
-// The gradient of a case as a case: inputs (x…, r…) ↦ ∂⟨f(x), r⟩/∂x, so that checking it checks second
+// Returns the gradient of a case as a case: inputs (x…, r…) ↦ ∂⟨f(x), r⟩/∂x. Checking it checks second
 // derivatives.
 Case derivative(const Case& c);
 
+// Options of check() and mutate().
 struct Options {
-  std::vector<View> views{std::begin(all_views), std::end(all_views)};
-  std::vector<DType> dtypes{f64, f32, bf16, f16};
-  int order = 1;      // 2: second derivatives, by checking the gradient's gradient
-  bool fast = false;  // random projections instead of every element
-  std::uint64_t seed = 0;
-  Device device = Device::cpu();  // where the checked programs run; references run on the CPU
-  Tol tol{.rtol = 1e-7, .atol = 1e-9};
-  double h = 1e-3;  // the step is h·max(1, |x|)
+  std::vector<View> views{std::begin(all_views), std::end(all_views)};  // views to check
+  std::vector<DType> dtypes{f64, f32, bf16, f16};                       // dtypes to check
+  int order = 1;                        // 2: check second derivatives, as the gradient of the gradient
+  bool fast = false;                    // use random projections instead of every element
+  std::uint64_t seed = 0;               // seed of inputs and projections
+  Device device = Device::cpu();        // device of the checked programs; references run on the CPU
+  Tol tol{.rtol = 1e-7, .atol = 1e-9};  // tolerance in f64
+  double h = 1e-3;                      // step of difference quotients, relative to max(1, |x|)
 
-  void check_numbers() const;  // throws Error that names the one out of its range
+  void check_numbers() const;  // throws Error with the first option that is out of range
 };
 
+// Outcome of a check.
 enum class Status {
-  ok,
-  refused,      // it has no gradient (of this order) and reported that, as it must
+  ok,           // the gradient agrees
+  refused,      // there is no gradient (of this order), and this is reported as it must be
   unsupported,  // the device has no kernel, or the op does not support the dtype
-  mismatch,
-  non_finite
+  mismatch,     // the gradient differs by more than the bound
+  non_finite    // a result is NaN or infinite
 };
+// The name of a status.
 std::string name_of(Status status);
 
-// The element that came closest to its bound, or exceeded it most.
+// The element with the largest error relative to its bound.
 struct Worst {
-  std::string where;  // "input 1 [2, 0] for a random cotangent"
-  double analytic = 0, numeric = 0, h = 0;
-  double ulp = 0;  // their distance in units of the last place of the dtype under test
+  std::string where;                        // "input 1 [2, 0] for a random cotangent"
+  double analytic = 0, numeric = 0, h = 0;  // the two derivatives, and the step of the quotient
+  double ulp = 0;  // their distance in units in the last place of the dtype under test
 };
 
+// Result of the check of one case in one view and dtype.
 struct Result {
-  std::string owner, name;
-  View view = View::contiguous;
-  DType dtype = f64;
-  int order = 1;
-  Status status = Status::ok;
-  // Numbers that were compared, elements on a kink, and points drawn again. docs/gradcheck.md states how many
-  // of each kind of check a case has; skipped ones included, the counts do not depend on the seed.
+  std::string owner, name;       // of the case
+  View view = View::contiguous;  // the view that was checked
+  DType dtype = f64;             // the dtype that was checked
+  int order = 1;                 // order of the derivative
+  Status status = Status::ok;    // outcome
+  // Compared numbers, elements skipped at a kink, and points that were drawn again. docs/gradcheck.md gives
+  // the number of each kind of check per case. Including skipped ones, the numbers do not depend on the seed.
   std::int64_t checked = 0, skipped = 0, resampled = 0;
-  std::int64_t special = 0,
-               undecided = 0;  // derivatives at special points, and those that no quotient decides
-  std::int64_t rules = 0;      // rules that do not compare with a quotient or another dtype
-  double max_abs = 0, max_rel = 0;
-  double ratio = 0;  // worst error as a share of its bound; above 1 is a mismatch
-  Worst worst;
-  std::string note;  // what failed, or why nothing was checked
+  // Derivatives at special points, and derivatives that no quotient can decide.
+  std::int64_t special = 0, undecided = 0;
+  std::int64_t rules = 0;           // rules checked without a quotient or a different dtype
+  double max_abs = 0, max_rel = 0;  // largest absolute and relative error
+  double ratio = 0;                 // largest error divided by its bound; above 1 is a mismatch
+  Worst worst;                      // the element with that error
+  std::string note;                 // the failure, or the reason why nothing was checked
 
+  // "owner/name".
   std::string text() const { return owner + "/" + name; }
 };
 
-// One result per applicable view and dtype. Throws only errors that do not depend on the case (out of memory,
-// a missing device).
+// Checks a case and returns one result per applicable view and dtype. Throws only errors that do not depend
+// on the case (out of memory, a missing device).
 std::vector<Result> check(const Case& c, const Options& options);
 
-// A fault planted into a gradient, and whether it was found.
+// A mutant: a gradient with an injected fault, and whether the check found it.
 struct Mutant {
+  // Outcome for a mutant.
   enum Fate {
-    caught,
-    survived,
-    equivalent,   // it leaves the gradient the same on the case's numbers, up to roundoff: `why`
-    unplantable,  // recording it throws: `why`
-    refused       // the check fails without a fault, so that it cannot tell: nothing was planted
+    caught,       // killed: the check failed
+    survived,     // the check passed although the gradient is wrong
+    equivalent,   // the gradient on the case's numbers is the same up to roundoff; `why` explains
+    unplantable,  // recording the mutant throws; `why` explains
+    refused       // the check fails without a fault, so no fault was injected
   } fate;
-  std::string owner, name;
-  std::string fault;  // "sign of input 0"
-  Result result;      // of the check that had to find it, with its view and dtype
-  std::string why;
+  std::string owner, name;  // of the case
+  std::string fault;        // "sign of input 0"
+  Result result;            // of the check that had to find it, with its view and dtype
+  std::string why;          // explanation of the outcome
 };
-// In f64 and the contiguous view, all faults of one case: of the op's vjp, if it has one, and otherwise of
-// the whole gradient. In every other view, and in the contiguous view in every other dtype, the gradient of
-// each input is scaled, and there is one other fault of the gradient of one input, another for each seed.
+// Runs mutation testing on a case. In f64 and the contiguous view it injects all faults: into the op's vjp,
+// if it has one, otherwise into the whole gradient. In each other view, and in the contiguous view for each
+// other dtype, it scales the gradient of each input. It also injects one other fault into the gradient of one
+// input, chosen by the seed.
 std::vector<Mutant> mutate(const Case& c, const Options& options);
 
-// Error of numeric against analytic gradients over steps h, for one case in its contiguous view.
+// Errors of difference quotients compared with the analytic gradient over a range of steps h, for one case in
+// its contiguous view.
 struct VCurve {
-  std::vector<double> h, two_point, four_point, four_point_f32;  // max |error| / max |gradient|
+  // steps, and max |error| / max |gradient| for each step and quotient
+  std::vector<double> h, two_point, four_point, four_point_f32;
 };
+// Computes the errors for a case.
 VCurve v_curve(const Case& c, const Options& options);
 
 }  // namespace tg::gradcheck

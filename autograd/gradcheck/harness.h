@@ -1,4 +1,4 @@
-// Harness: one case in one view and dtype as two compiled programs, outputs and gradients, that run
+// Harness: one case in one view and dtype, as two compiled programs for outputs and gradients that run
 // repeatedly on different numbers. Internal to gradcheck.
 #pragma once
 
@@ -9,16 +9,16 @@
 namespace tg::gradcheck {
 
 using Values = std::vector<double>;
-using Point = std::vector<Values>;  // values of every leaf (or output), elements in row-major order
+using Point = std::vector<Values>;  // values of every leaf (or output), in row-major order
 
 struct HarnessOptions {
   Device device = Device::cpu();
   Replay::Substitute substitute = {};  // recorded instead of the call's own nodes
-  // Changes the gradients of the floating leaves after they were recorded, as nodes first … last-1.
+  // Changes the gradients of the floating leaves after they are recorded as nodes first … last − 1.
   std::function<std::vector<Tensor>(std::vector<Tensor> z, NodeId first, NodeId last)> tamper = {};
-  // Rounds results to this dtype: of every node, or, with `round_chains` off, those that are stored, which
-  // are all but the inner ones of chains of pointwise ops. On an f64 program: what the same program does in
-  // that dtype, without one kernel or gradient of that dtype.
+  // Rounds results to this dtype: of every node, or, if `round_chains` is off, only stored results, which are
+  // all except inner ones of fused elementwise steps. On an f64 program this simulates the program in that
+  // dtype without using its kernels or gradients.
   std::optional<DType> round_to = {};
   bool round_chains = true;
   bool fuse = true;
@@ -27,8 +27,8 @@ struct HarnessOptions {
   bool forward_only = false;  // do not differentiate
   int threads = 1;
   bool twice = false;                    // make the call twice and use each output twice: 4 × the gradient
-  std::vector<bool> use_output = {};     // which floating outputs the loss depends on; empty for all
-  std::vector<bool> differentiate = {};  // which floating leaves get gradients; empty for all
+  std::vector<bool> use_output = {};     // floating outputs that the loss depends on; empty: all
+  std::vector<bool> differentiate = {};  // floating leaves that get gradients; empty: all
 };
 
 // An input or parameter of the case. `wrt` is the tensor with respect to which it is differentiated: the base
@@ -39,8 +39,8 @@ struct Leaf {
   DType dtype;
   bool floating;  // has the dtype under test and gets a gradient
   Tensor fed, wrt;
-  std::vector<std::int64_t> place;  // the offsets of wrt's elements in the buffer that is fed
-  std::vector<std::int64_t> seen;   // the offsets in that buffer of the elements that the op sees
+  std::vector<std::int64_t> place;  // offsets of wrt's elements in the buffer that is fed
+  std::vector<std::int64_t> seen;   // offsets, in that buffer, of the elements that the op sees
   Array buffer;
   std::optional<Parameter> parameter;
   Values start;  // a parameter's initial values
@@ -48,7 +48,7 @@ struct Leaf {
 
 // Whether an input has the dtype under test and gets a gradient.
 bool differentiable(const SampleInput& input);
-// `floating` for an input that names no dtype and is not filled with indices or booleans.
+// `floating` for an input that has no dtype and is not filled with indices or booleans.
 DType input_dtype(const SampleInput& input, DType floating);
 
 class Harness {
@@ -57,13 +57,14 @@ class Harness {
   Harness(const Harness&) = delete;
 
   const std::vector<Leaf>& leaves() const { return leaves_; }
-  std::vector<bool> floating() const;  // by leaf
+  std::vector<bool> floating() const;  // per leaf
   std::vector<std::size_t> floating_leaves() const;
   // Shapes of the floating outputs, in order.
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;
   bool differentiable() const { return !z_.empty() && !r_.empty(); }
-  // Roundings in a row (Op::roundings) between inputs and results, and the most of them in one step.
+  // Number of consecutive roundings (Op::roundings) between inputs and results, and their maximum within one
+  // step.
   struct Roundings {
     double all = 0, of_a_step = 0;
   };
@@ -71,12 +72,12 @@ class Harness {
   Roundings backward_roundings() const { return roundings(backward_); }
   bool view_changes_something() const { return view_applies_; }
 
-  // Random values for every leaf, rounded to its dtype; the same for every dtype up to rounding.
+  // Random values for every leaf, rounded to its dtype; the same for every dtype except for rounding.
   Point draw(std::uint64_t seed) const;
   Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
   Point draw_direction(std::uint64_t seed) const;   // ±[0.5, 1.5) for every element of every leaf
   void set(const Point& x);
-  void set(const Point& x, const Point& r);  // both
+  void set(const Point& x, const Point& r);  // sets both
   void set(std::size_t leaf, std::size_t element, double value);
   void set_cotangents(const Point& r);
 
@@ -84,7 +85,7 @@ class Harness {
   Point gradients();  // of the floating leaves that get gradients, in order
 
  private:
-  // `count` values ±[0.5, 1.5) of a stream of their own.
+  // `count` values ±[0.5, 1.5) from a separate stream.
   Values draw_signed(std::uint64_t seed, std::size_t stream, std::int64_t count) const;
   void make_leaf(const SampleInput& spec, View view, DType dtype, std::size_t index);
   void add_parameters(const std::vector<Parameter>& parameters);

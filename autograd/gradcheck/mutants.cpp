@@ -1,6 +1,6 @@
-// Faults planted into gradients, to check the checker. The mutant of an op is a copy of it with a wrong vjp,
-// recorded instead of the op; that of anything else, such as a layer, has its gradient changed after it was
-// recorded. Everything else, kernels included, is unchanged.
+// Injects faults into gradients to test the checker (mutation testing). The mutant of an op is a copy with a
+// wrong vjp, which is recorded instead of the op. For anything else, such as a layer, the gradient is changed
+// after it is recorded. Everything else, including kernels, is unchanged.
 #include <limits>
 #include <memory>
 
@@ -15,7 +15,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Vjp = std::function<Tensors(const Op& op, const Backprop& g)>;
 
-// A change of the gradient of input k, given both.
+// Changes the gradient of input k, given both.
 template <class Change>
 Vjp after(std::size_t k, Change change) {
   return [k, change](const Op& op, const Backprop& g) {
@@ -29,7 +29,7 @@ Tensor transposed_gradient(const Tensor& z) {
   return z.rank() < 2 ? z : reshape(transpose(z, -1, -2), z.shape());
 }
 
-// As if the last element of output o had no children.
+// Behaves as if the last element of output o were unused.
 Vjp forgets_last_element(std::size_t o) {
   return [o](const Op& op, const Backprop& g) {
     Tensors z(g.z.begin(), g.z.end());
@@ -42,7 +42,7 @@ Vjp forgets_last_element(std::size_t o) {
   };
 }
 
-// As if inputs and outputs were others, made from what they are.
+// Behaves as if inputs and outputs had different values, which a function computes from the real ones.
 using Others = Tensors (*)(std::span<const Tensor>);
 Vjp with_operands(Others inputs, Others outputs) {
   return [inputs, outputs](const Op& op, const Backprop& g) {
@@ -61,24 +61,24 @@ Tensors moved(std::span<const Tensor> values) {
     if (is_float(v.dtype())) v = v * 1.01 + 0.01;
   return t;
 }
-// As if they were constants: the gradient is right, and the gradient's gradient misses them.
+// As if they were constants: the gradient is right, but its own gradient lacks them.
 Tensors held(std::span<const Tensor> values) {
   Tensors t = unchanged(values);
   for (Tensor& v : t) v = stop_gradient(v);
   return t;
 }
 
-// The gradient of an input is 0 where the input is.
+// Sets the gradient of an input to 0 wherever the input is 0.
 Tensor without_zeros(const Tensor& z, const Tensor& x) {
   return where(equal(x, 0), 0, z);
 }
-// It is NaN where the input is huge.
+// Sets it to NaN wherever the input is huge.
 Tensor overflowing(const Tensor& z, const Tensor& x) {
   constexpr double limit = 1e12;
   return where(greater(abs(x), limit), std::numeric_limits<double>::quiet_NaN(), z);
 }
 
-// A sum of two terms among recorded nodes, and the term that is not lost.
+// A sum of two terms among the recorded nodes, and the term that is kept.
 struct LostTerm {
   int sum;
   std::size_t kept;
@@ -86,7 +86,7 @@ struct LostTerm {
   std::string name() const {
     return "dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(sum);
   }
-  // The gradients z without the term, which the nodes first … last − 1 compute.
+  // The gradients z without the term; the nodes first … last − 1 compute them.
   Tensors drop(Tensors z, Graph& graph, NodeId first, NodeId last) const {
     int seen = 0;
     Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
@@ -100,7 +100,7 @@ struct LostTerm {
   }
 };
 
-// One of the sums that the vjp records loses a term.
+// Removes a term from one of the sums that the vjp records.
 Vjp drops_term(const LostTerm& lost) {
   return [lost](const Op& op, const Backprop& g) {
     Graph& graph = g.in[0].graph();
@@ -112,7 +112,7 @@ Vjp drops_term(const LostTerm& lost) {
 
 // Properties of a vjp, found by recording it once unchanged.
 struct Anatomy {
-  std::vector<bool> inputs;  // which get a gradient
+  std::vector<bool> inputs;  // inputs that get a gradient
   std::size_t outputs = 0;
   int sums = 0;
 };
@@ -137,7 +137,7 @@ Vjp looks(const std::shared_ptr<Anatomy>& anatomy) {
   };
 }
 
-// The op with another vjp, and the substitution that records it instead of the op.
+// The op with a wrong vjp, and the substitution that records it instead of the op.
 class Planted {
  public:
   Planted(const Op& op, Vjp vjp) : original_(op), mutant_(op) {
@@ -162,18 +162,18 @@ class Planted {
 
 struct Fault {
   std::string name;
-  HarnessOptions how = {};                // plants it
-  std::shared_ptr<Planted> planted = {};  // what `how` refers to
+  HarnessOptions how = {};                // injects the fault
+  std::shared_ptr<Planted> planted = {};  // keeps alive the object that `how` refers to
 };
 
 struct Change {
   const char* name;
   Tensor (*of)(const Tensor& z);
 };
-constexpr Change changes[] = {  // `scale` is the second
+constexpr Change changes[] = {  // `scale` must be the second
     {"sign", [](const Tensor& z) { return -z; }},
-    // By a thousandth in f64. In other dtypes by several of their rounding errors: second derivatives of
-    // attention in f32 have them in hundreds of steps.
+    // By a thousandth in f64. In other dtypes by several rounding errors, because second derivatives of
+    // attention in f32 accumulate them over hundreds of steps.
     {"scale",
      [](const Tensor& z) {
        return z * (1 + (z.dtype() == f64 ? 0.001 : std::max(0.1, 64 * unit_roundoff(z.dtype()))));
@@ -181,7 +181,7 @@ constexpr Change changes[] = {  // `scale` is the second
     {"transposed", transposed_gradient},
     {"zero", [](const Tensor& z) { return zeros_like(z); }}};
 
-// "transposed" makes sense of matrices only.
+// "transposed" applies to matrices only.
 bool applies(const Change& change, int rank) {
   return rank >= 2 || change.of != changes[2].of;
 }
@@ -214,7 +214,7 @@ class OpFaults {
   std::vector<Fault> faults_;
 };
 
-// The gradient by the n-th floating input, changed.
+// Changes the gradient of the n-th floating input.
 Fault changed(std::size_t n, const Change& change) {
   Fault fault{change.name + (" of floating input " + std::to_string(n))};
   fault.how.tamper = [n, of = change.of](Tensors z, NodeId, NodeId) {
@@ -224,7 +224,7 @@ Fault changed(std::size_t n, const Change& change) {
   return fault;
 }
 
-// One of the sums among the nodes of the gradient loses a term.
+// Removes a term from one of the sums among the nodes of the gradient.
 Fault without_term(const LostTerm& lost) {
   Fault fault{lost.name()};
   fault.how.tamper = [lost](Tensors z, NodeId first, NodeId last) {
@@ -238,7 +238,7 @@ Mutant mutant_of(const Case& c, Mutant::Fate fate, const std::string& fault, Vie
   return {fate, c.owner, c.name, fault, {.owner = c.owner, .name = c.name, .view = view, .dtype = dtype}, {}};
 }
 
-// A view and a dtype in which faults are planted, and what is right there.
+// A view and a dtype in which faults are injected, with the right results.
 class Setting {
  public:
   Setting(const Case& c, View view, DType dtype, const Options& options)
@@ -258,7 +258,7 @@ class Setting {
     return mutant_of(case_, fate, fault, view_, dtype_);
   }
 
-  // Whether the check passes, with a fault or without.
+  // Whether the check passes, with or without a fault.
   bool passes(const HarnessOptions& how, Result& result) {
     if (dtype_ != f64) {
       Harness wide(case_, view_, f64, {});
@@ -291,10 +291,10 @@ class Setting {
   }
 
  private:
-  // In f64 an op may vanish, such as a cast to f64.
+  // In f64 an op may be omitted, such as a cast to f64.
   DType wide_type() const { return dtype_ == f64 ? f64 : f32; }
 
-  // The numbers at which the check runs: rounded to the dtype.
+  // The numbers at which the check runs, rounded to the dtype.
   struct At {
     Point x, r;
   };
@@ -304,8 +304,8 @@ class Setting {
   }
   Point gradients(Harness& h) const { return gradients_at(h, point_.x, point_.r); }
 
-  // How far apart two right programs may be for their roundings alone: a change of the numbers in their last
-  // places, and in a dtype other than f64 the rounding of every result to it.
+  // The difference that rounding may cause between two right programs. It is measured by changing the numbers
+  // in their last places and, in a dtype other than f64, by rounding every result to it.
   Values measured_noise() {
     Values most(right_.size(), 0.0);
     const double u = unit_roundoff(wide_type());
@@ -327,7 +327,8 @@ class Setting {
     return most;
   }
 
-  // Equal up to roundoff: to transpose a gradient before it is summed over a broadcast axis is no fault.
+  // Whether gradients are equal up to roundoff: transposing a gradient before it is summed over a broadcast
+  // axis is not a fault.
   bool same(const Point& z) const {
     for (std::size_t i = 0; i < z.size(); ++i)
       if (!(farthest(z[i], right_[i]) <= noise_[i])) return false;
@@ -350,16 +351,16 @@ class Mutation {
 
   std::vector<Mutant> run() {
     if (!everything()) return std::move(mutants_);
-    std::size_t turn = options_.seed;
+    std::size_t first_fault = options_.seed;
     for (View view : options_.views)
-      if (view != View::contiguous && !another(view, f64, turn++)) return std::move(mutants_);
+      if (view != View::contiguous && !another(view, f64, first_fault++)) return std::move(mutants_);
     for (DType dtype : {f32, bf16, f16})
-      if (!another(View::contiguous, dtype, turn++)) return std::move(mutants_);
+      if (!another(View::contiguous, dtype, first_fault++)) return std::move(mutants_);
     return std::move(mutants_);
   }
 
  private:
-  // Faults that show at special points, or in second derivatives there.
+  // Injects faults that show at special points, or in second derivatives at such points.
   void at_special_points() {
     const Op& op = *case_.op;
     std::vector<std::pair<std::string, Vjp>> faults{{"operands held fixed", with_operands(held, held)}};
@@ -379,7 +380,7 @@ class Mutation {
           m.fate = Mutant::caught;
         } else if (same_derivatives(right, special_derivatives(wrong, options_))) {
           m.fate = Mutant::equivalent;
-          m.why = "where the function is smooth, the derivatives at special points stay the same";
+          m.why = "the derivatives at smooth special points do not change";
         }
       } catch (const Error& e) {
         m.fate = Mutant::unplantable;
@@ -389,8 +390,8 @@ class Mutation {
     }
   }
 
-  // Whether the derivatives are the same wherever quotients decide the right one, whatever they say of the
-  // other: one that jumps has no quotient.
+  // Whether the derivatives are equal at all points at which quotients decide the right one. They need not
+  // decide the other one: a derivative that jumps has no quotient.
   static bool same_derivatives(const std::vector<SpecialDerivative>& right,
                                const std::vector<SpecialDerivative>& other) {
     if (right.size() != other.size()) return false;
@@ -399,7 +400,7 @@ class Mutation {
     return true;
   }
 
-  // All faults, in f64 and the contiguous view. False if nothing can be told.
+  // Injects all faults, in f64 and the contiguous view. Returns false if the case cannot be tested.
   bool everything() {
     const auto anatomy = std::make_shared<Anatomy>();
     DType dtype = f64;
@@ -422,11 +423,11 @@ class Mutation {
     return look.planted() > 0;
   }
 
-  // Refuses a case whose check fails as it is: every fault would be "caught".
+  // Rejects a case whose check fails without a fault, because every fault would count as caught.
   bool is_right(Setting& setting) {
     Mutant m = setting.mutant(Mutant::refused, "none");
     if (setting.passes({}, m.result)) return true;
-    m.why = "its check fails without a fault, so nothing was planted";
+    m.why = "its check fails without a fault, so no fault was injected";
     mutants_.push_back(m);
     return false;
   }
@@ -451,15 +452,15 @@ class Mutation {
       return z;
     };
     const Harness looked(case_, View::contiguous, f64, look);
-    const int stride = std::max(1, sums / most_sums);  // of a model, some: others for each seed
+    const int stride = std::max(1, sums / most_sums);  // for a model, only some, which depend on the seed
     for (int i = static_cast<int>(options_.seed % static_cast<std::uint64_t>(stride)); i < sums; i += stride)
       for (const LostTerm lost : {LostTerm{i, 0}, LostTerm{i, 1}}) faults.push_back(without_term(lost));
     return faults;
   }
 
-  // In another view or dtype, the gradient of each input is scaled. Of the other faults there is one: the
-  // first that changes the gradient, from where the turn points.
-  bool another(View view, DType dtype, std::size_t turn) {
+  // In a different view or dtype, scales the gradient of each input. It also injects one of the other faults:
+  // the first one, starting at 5 × `first_fault`, that changes the gradient.
+  bool another(View view, DType dtype, std::size_t first_fault) {
     if (std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) == options_.dtypes.end())
       return true;
     Setting setting(case_, view, dtype, options_);
@@ -467,7 +468,7 @@ class Mutation {
     if (!is_right(setting)) return false;
     const std::vector<Fault> faults = by_input(setting);
     for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 4); ++i) {
-      const Mutant m = setting.judge(faults[(5 * turn + i) % faults.size()]);
+      const Mutant m = setting.judge(faults[(5 * first_fault + i) % faults.size()]);
       if (!m.fault.starts_with(changes[1].name)) mutants_.push_back(m);
       if (m.fate != Mutant::equivalent) break;
     }
@@ -486,7 +487,7 @@ class Mutation {
 
 std::vector<Mutant> mutate(const Case& c, const Options& options) {
   options.check_numbers();
-  if (c.expected) return {};  // at a special point there are no quotients to catch a fault
+  if (c.expected) return {};  // at a special point there are no quotients that could detect a fault
   if (c.op && !c.op->not_differentiable.empty()) return {};
   try {
     return Mutation(c, options).run();

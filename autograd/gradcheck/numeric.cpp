@@ -4,12 +4,12 @@ namespace tg::gradcheck {
 
 namespace {
 
-constexpr int rounds = 5;           // points drawn before elements on a kink are skipped
-constexpr double skippable = 0.05;  // of all elements
+constexpr int rounds = 5;           // number of points drawn before elements on a kink are skipped
+constexpr double skippable = 0.05;  // fraction of all elements
 constexpr std::size_t projections = 4;
-constexpr std::int64_t most_rows = 64;  // of the Jacobian, up to which rows are checked one by one
+constexpr std::int64_t most_rows = 64;  // maximum number of rows of the Jacobian that are checked one by one
 
-// −∞ − (−∞) at an output that is −∞ whatever the inputs (the log of an empty sum): its slope is 0.
+// An output that is −∞ for any input (the log of an empty sum) gives −∞ − (−∞); its slope is 0.
 double difference(double high, double low) {
   return high == low && std::isinf(high) && high < 0 ? 0 : high - low;
 }
@@ -34,8 +34,8 @@ double dot(const Point& a, const Point& r) {
   return sum;
 }
 
-// The error that rounding f's values alone causes in a quotient with step h: a few units of roundoff of
-// Σ|r·f| over h.
+// The error of a quotient with step h caused by rounding f's values only: a few units of roundoff of Σ|r·f|,
+// divided by h.
 double quotient_noise(const Point& f, const Point& r, double h) {
   double sum = 0;
   for (std::size_t o = 0; o < f.size(); ++o)
@@ -44,9 +44,9 @@ double quotient_noise(const Point& f, const Point& r, double h) {
   return 16 * unit_roundoff(f64) * sum / h;
 }
 
-// The same as measured: how far ⟨f, r⟩ moves when x moves by a few units of roundoff. It is more than the
-// above where f magnifies rounding errors, such as those of x − μ over a σ near 0. A quotient with step h
-// adds at most 1.5 values of f over h, each with an error of its own.
+// The same error measured: the change of ⟨f, r⟩ when x changes by a few units of roundoff. It is larger than
+// the estimate above if f magnifies rounding errors, for example of x − μ over a σ near 0. A quotient with
+// step h sums at most 1.5 values of f, divided by h, each with its own error.
 constexpr int jitter_points = 8;
 double jitter(Harness& harness, const Point& x, const Point& r) {
   const std::vector<bool> floating = harness.floating();
@@ -63,7 +63,7 @@ double jitter(Harness& harness, const Point& x, const Point& r) {
   harness.set(x);
   return most;
 }
-constexpr double jitters = 4;  // of them a quotient may be off by, over h
+constexpr double jitters = 4;  // allowed error of a quotient in units of this change, divided by h
 
 double step(double h, double x) {
   return h * std::max(1.0, std::abs(x));
@@ -73,7 +73,7 @@ double step(double h, double x) {
 struct Row {
   Point r, z;
   std::string text;
-  std::optional<double> jitter = {};  // measured where a quotient disagrees
+  std::optional<double> jitter = {};  // measured if a quotient disagrees
 };
 
 class Elements {
@@ -97,13 +97,13 @@ class Elements {
     }
     return result;
   }
-  // Enough elements are wrong where f is smooth: no other point will make the gradient right.
+  // Enough elements are wrong at points where f is smooth: no other point can make the gradient right.
   bool sure() const { return wrong_ >= enough; }
 
  private:
   static constexpr int enough = 3;
 
-  // Two random cotangents, and each output element by itself if they are few.
+  // Two random cotangents and, if there are few, each output element separately.
   void make_rows(std::uint64_t seed) {
     rows_.clear();
     for (std::uint64_t i = 0; i < 2; ++i)
@@ -131,7 +131,7 @@ class Elements {
   void element(std::size_t l, std::size_t number, std::size_t k, Tally& tally, Result& result) {
     const double x = x_[l][k], h = step(options_.h, x);
     const Point numeric = slopes(harness_, l, k, x, h).four_point;
-    std::vector<Point> closer;  // quotients of smaller steps
+    std::vector<Point> closer;  // quotients with smaller steps
     std::optional<bool> kink;
     bool wrong = false;
     for (Row& row : rows_) {
@@ -152,7 +152,7 @@ class Elements {
     wrong_ += wrong;
   }
 
-  // If f bends within h, a smaller step agrees; a wrong gradient is wrong for every step.
+  // If f bends within h, a smaller step agrees. A wrong gradient is wrong for every step.
   Comparison closer_look(const Row& row, std::size_t number, std::size_t l, std::size_t k,
                          const Comparison& first, std::vector<Point>& closer) {
     const Comparison again = compared(row, number, k, first.numeric, first.h);
@@ -177,9 +177,10 @@ class Elements {
   }
   static bool passes(const Comparison& c) { return std::abs(c.analytic - c.numeric) <= c.allowed; }
 
-  // Whether f is not smooth within 2h of x along this element, which makes the difference quotient n
-  // meaningless: the quotient at a 64th of the step says otherwise, or the one-sided slopes differ and do not
-  // come together as the step shrinks (they do in proportion where there is a second derivative).
+  // Whether f is not smooth within 2h of x along this element, so that the difference quotient n is
+  // meaningless. Then the quotient at a 64th of the step disagrees, or the one-sided slopes differ and do not
+  // converge as the step shrinks. If a second derivative exists, their difference is proportional to the
+  // step.
   bool at_kink(std::size_t l, std::size_t k, const Row& row, double a, double n, double h) {
     const double x = x_[l][k], small = h / 64;
     const auto f = [&](double at) {
@@ -198,7 +199,7 @@ class Elements {
     const double at_h = jump(h), at_small = jump(small);
     const double near = dot(slopes(harness_, l, k, x, small).four_point, row.r);
     const double apart = std::abs(a - n), noise = 1e-8 * std::max(1.0, std::abs(dot(mid, row.r)));
-    // Neither holds if `apart` is not finite.
+    // Both comparisons are false if `apart` is not finite.
     return (at_small > noise && at_small > 0.5 * at_h && at_small > 0.5 * apart) ||
            (std::abs(near - n) > noise && std::abs(near - n) > 0.1 * apart);
   }
@@ -208,7 +209,7 @@ class Elements {
   const Find find_;
   Point x_, at_x_;
   std::vector<Row> rows_;
-  int wrong_ = 0;  // elements of this round that differ where f is smooth
+  int wrong_ = 0;  // elements of this round that differ although f is smooth
 };
 
 }  // namespace
@@ -236,19 +237,20 @@ void check_elements(Harness& harness, const Options& options, Result& result, Fi
   for (const Leaf& leaf : harness.leaves()) elements += leaf.floating ? numel(leaf.shape) : 0;
   if (static_cast<double>(result.skipped) > skippable * static_cast<double>(elements))
     Tally(result).fail(std::to_string(result.skipped) + " of " + std::to_string(elements) +
-                       " elements lie on a kink at every point tried: more than 5 %");
+                       " elements were on a kink at every point tried: more than 5 %");
 }
 
 namespace {
 
-// One direction through all inputs at once or through one of them, one random cotangent: two numbers. No
-// weight of either is near 0, and no two are equal: else an element, or two that cancel, would not count.
+// One direction through all inputs at once or through one of them, and one random cotangent: two numbers to
+// compare. No weight of either is near 0, and no two are equal. Otherwise an element, or two that cancel,
+// would have no effect.
 class Projection {
  public:
   Projection(Harness& harness, const Options& options, std::uint64_t seed)
       : harness_(harness), options_(options), x_(harness.draw(seed)) {}
 
-  // False if the function is not smooth in between: then the quotients at h and h/2 differ.
+  // Returns false if the function is not smooth in between: then the quotients at h and h/2 differ.
   bool compare(std::uint64_t seed, std::optional<std::size_t> only, Tally& tally) {
     direction_ = harness_.draw_direction(seed);
     for (std::size_t l = 0; l < x_.size(); ++l)
@@ -257,7 +259,7 @@ class Projection {
     const Point r = harness_.draw_cotangents(seed);
     harness_.set(x_, r);
     const Along z = along(harness_.gradients());
-    // A smaller step if the function bends too much for this one; the noise depends on the step.
+    // Use a smaller step if the function bends too much for this one; the noise depends on the step.
     double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
     for (const double shrink : {1.0, 0.25, 0.0625}) {
       const double coarse = slope(options_.h * shrink, r), fine = slope(options_.h * shrink / 2, r);
@@ -270,7 +272,7 @@ class Projection {
     }
     if (noise > 1e-6 * std::max({1.0, std::abs(best), z.size})) return false;
     double allowed = options_.tol.allowed(best) + noise;
-    // Two quotients can agree by chance: where they do not confirm the gradient, the noise is measured.
+    // Two quotients can agree by chance. If they do not confirm the gradient, the noise is measured.
     if (std::abs(z.slope - best) > allowed) allowed += jitters * jitter(harness_, x_, r) / h;
     tally.add({z.slope, best, allowed, options_.tol.atol / options_.tol.rtol, h},
               [&] { return "a random projection" + (only ? " on input " + std::to_string(*only) : ""); });
@@ -278,7 +280,7 @@ class Projection {
   }
 
  private:
-  // The gradient's slope in the direction, and the size of the terms that add up to it.
+  // The gradient's slope in the direction, and the magnitude of its terms.
   struct Along {
     double slope = 0, size = 0;
   };
@@ -317,7 +319,7 @@ class Projection {
 
 void check_projections(Harness& harness, const Options& options, Result& result) {
   Tally tally(result);
-  // Along one input too: the gradient of one may be small beside the others'.
+  // Also along single inputs, because the gradient of one may be small compared with the others.
   std::vector<std::optional<std::size_t>> along(projections);
   for (const std::size_t l : harness.floating_leaves()) along.push_back(l);
   if (along.size() == projections + 1) along.pop_back();

@@ -1,5 +1,5 @@
 // The f64 checks of gradcheck: analytic derivatives compared with difference quotients, at random points
-// (gradcheck_numeric.cpp) and at special points (gradcheck_special.cpp). Internal to gradcheck.
+// (numeric.cpp) and at special points (special.cpp). Internal to gradcheck.
 #pragma once
 
 #include "autograd/gradcheck/tally.h"
@@ -9,27 +9,27 @@ namespace tg::gradcheck {
 // Random points: four-point central differences, element by element or along random directions.
 
 enum class Find {
-  worst,  // the element that is furthest off
-  any     // stop at the first that is wrong
+  worst,  // find the element with the largest error
+  any     // stop at the first wrong element
 };
 // Compares at a random point and fills the result's counts, errors and worst element. Points on a kink are
 // drawn again. Elements that stay on a kink are skipped; more than 5 % of them is a mismatch. Once a few
-// elements are wrong where the function is smooth, the others are compared without a look for kinks, which
-// takes most of the time. The harness keeps the last point.
+// elements are wrong at points where the function is smooth, the others are compared without a search for
+// kinks, which is the most expensive part. The harness keeps the last point.
 void check_elements(Harness& harness, const Options& options, Result& result, Find find = Find::worst);
 void check_projections(Harness& harness, const Options& options, Result& result);
 
 // Slope of f at 0 by (f(-2h) − 8f(-h) + 8f(h) − f(2h)) / 12h, and the plain (f(h) − f(-h)) / 2h.
 struct Slopes {
-  Point two_point, four_point;  // of every output element
+  Point two_point, four_point;  // per output element
 };
 Slopes slopes(Harness& harness, std::size_t leaf, std::size_t element, double x, double h);
 
 // Special points: zeros, ties, kinks, infinities and huge numbers, which random points miss. The gradient is
-// checked there, and the gradient's gradient, of every op that promises one.
+// checked there, and also its own gradient for every op that promises one.
 
-// Whether the case is checked at special points: those of ops are. With --quick, of an op with many samples
-// every fourth is: others for each seed.
+// Whether the case is checked at special points: cases of ops are. With --quick, only every fourth sample of
+// an op with many samples is checked; the choice depends on the seed.
 bool has_special_points(const Case& c, const Options& options);
 
 // Compares analytic derivatives with one-sided and central quotients of several steps, element by element, in
@@ -40,15 +40,15 @@ bool has_special_points(const Case& c, const Options& options);
 // at these, and only its second derivative, because check_expected checks the first.
 void check_special(const Case& c, const Options& options, Result& result);
 
-// The analytic derivatives of the same elements, in the same order, those that check_special skips included.
+// The analytic derivatives of the same elements, in the same order, including those that check_special skips.
 struct SpecialDerivative {
   double value;
   bool is_smooth;  // quotients agree with it, and the function is smooth there
 };
 std::vector<SpecialDerivative> special_derivatives(const Case& c, const Options& options);
 
-// The case with its nodes recorded once more, others in the place of some. Gradients that a builder
-// records around its nodes are kept, or dropped if they belong to the replaced op.
+// The case with its nodes recorded again and some of them replaced. Custom gradients that a function records
+// around its nodes are kept, or removed if they belong to the replaced op.
 Case replayed(const Case& c, const Replay::Substitute& substitute, bool keeps_custom_gradients = true);
 
 }  // namespace tg::gradcheck

@@ -16,10 +16,10 @@ namespace tg::gradcheck {
 
 namespace {
 
-// The same numbers on all ranks have this one's.
+// Stands for all ranks, for numbers that are equal on all of them.
 constexpr int all_ranks = -1;
 
-// ±[0.5, 1.5): element i of a tensor of one rank.
+// Element i of a tensor of one rank: ±[0.5, 1.5).
 double drawn(std::uint64_t seed, int rank, std::size_t tensor, std::int64_t i) {
   const std::uint64_t key =
       node_key(seed, static_cast<std::uint64_t>(rank + 1), static_cast<std::uint32_t>(tensor));
@@ -27,7 +27,7 @@ double drawn(std::uint64_t seed, int rank, std::size_t tensor, std::int64_t i) {
   return (b[2] & 1 ? -1 : 1) * (0.5 + uniform(b[0], b[1]));
 }
 
-// A case as one program of results and gradients, in one dtype, on this rank.
+// A case as one program for results and gradients, in one dtype, on this rank.
 class OnRank {
  public:
   OnRank(const RankCase& c, DType dtype, const std::shared_ptr<Communicator>& ranks, const Options& options)
@@ -72,7 +72,7 @@ class OnRank {
     for (std::size_t i = 1; i < results_.size(); ++i) all.push_back(program_->fetch(results_[i]));
     return all;
   }
-  // The loss when element i of input k, or of none, has another value.
+  // The loss after element i of input k, or no element, is changed.
   double loss_at(bool moves, std::size_t k, std::int64_t i, double value) {
     const double before = input(k).at(i);
     if (moves) input(k).set(i, value);
@@ -91,7 +91,7 @@ class OnRank {
   const int rank_;
   Graph graph_;
   std::vector<std::pair<Tensor, Array>> feeds_;
-  std::vector<Tensor> results_;  // the loss, results, gradients
+  std::vector<Tensor> results_;  // loss, results, gradients
   std::size_t first_gradient_ = 0;
   std::optional<Program> program_;
 };
@@ -105,7 +105,7 @@ void check_replicated(Communicator& ranks, const Array& a, const std::string& wh
   const std::vector<std::byte> all = gather(ranks, std::span<const std::byte>(a.raw(), bytes));
   for (int r = 1; r < ranks.size(); ++r)
     if (std::memcmp(all.data(), all.data() + static_cast<std::size_t>(r) * bytes, bytes) != 0)
-      tally.fail(what + " is replicated, but rank " + std::to_string(r) + " has other bits than rank 0");
+      tally.fail(what + " is replicated, but rank " + std::to_string(r) + " differs bitwise from rank 0");
 }
 
 void check_all_replicated(const RankCase& c, OnRank& p, const std::vector<Array>& tensors,
@@ -137,7 +137,7 @@ void check_differences(const RankCase& c, const std::shared_ptr<Communicator>& r
           own[s] = p.loss_at(moves, k, i, x + at[s] * h);
         }
         const auto all = gather_one(*ranks, own);
-        if (!moves) continue;  // h is the mover's
+        if (!moves) continue;  // only the rank that moves knows h
         std::array<double, 4> loss{};
         for (const auto& l : c.is_output_replicated ? std::vector(1, own) : all)
           for (std::size_t s = 0; s < 4; ++s) loss[s] += l[s];
@@ -178,7 +178,7 @@ void check_dtype(const RankCase& c, DType dtype, const std::shared_ptr<Communica
   }
 }
 
-// A rank's result as all others see it.
+// A rank's result in the form in which it is sent to all others.
 struct Shown {
   Status status;
   std::int64_t checked;
@@ -191,7 +191,7 @@ void copy_text(char (&to)[n], const std::string& text) {
   text.copy(to, n - 1);
 }
 
-// The worst of all ranks: the same on each.
+// Combines the results of all ranks: the worst, which is the same on each.
 void join_results(Communicator& ranks, Result& r) {
   Shown own{r.status,        r.checked, r.max_abs,   r.max_rel, r.ratio, r.worst.analytic,
             r.worst.numeric, r.worst.h, r.worst.ulp, {},        {}};

@@ -57,7 +57,7 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
   }
   tally.rule(same(with({.threads = 2}, r).gradients, expected.gradients),
              "two threads give different bits than one");
-  // Exact for one use of each input; where a call uses an input more than once, the order of sums differs.
+  // Exact if each input is used once. If a call uses an input more than once, the order of sums differs.
   Point four = expected.gradients;
   for (Values& v : four)
     for (double& z : v) z *= 4;
@@ -117,7 +117,7 @@ void check_expected(const Case& c, Harness& harness, const Options& options, Res
                           std::to_string(i));
       for (std::size_t k = 0; k < numbers[i].size(); ++k) {
         const double e = expected[i][k];
-        const bool same = numbers[i][k] == e && std::isinf(e);  // infinities have no distance
+        const bool same = numbers[i][k] == e && std::isinf(e);  // equal infinities have distance 0
         tally.add({same ? 0 : numbers[i][k], same ? 0 : e, 1e-13 * std::max(1.0, std::abs(e))}, [&] {
           return std::string(what) + " " + std::to_string(i) + ", element " + std::to_string(k) +
                  " at a special point";
@@ -144,8 +144,8 @@ std::optional<UsedTwice> used_twice(const Case& c) {
     for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
       if (!drawn_alike(c.inputs[i], c.inputs[j])) continue;
       UsedTwice twice{c, i, j};
-      // The second input stays, unread, so that the graph up to the call is the same: random streams are
-      // numbered by it.
+      // The second input stays but is not read, so that the graph up to the call is the same: random streams
+      // are numbered by node.
       twice.c.make = [make = c.make, i, j](DType dtype, Device device) {
         const Callable f = make(dtype, device);
         return Callable{f.parameters, [f, i, j](std::span<const Tensor> x) {
@@ -172,7 +172,7 @@ void check_used_twice(const Case& c, Harness& harness, const Options& options, R
   Point apart = read(harness, x, r).gradients;
   double size = 1;
   for (const Values& v : apart) size = std::max(size, largest(v));
-  // Numbers of the two among the floating inputs.
+  // Indices of the two among the floating inputs.
   std::size_t first = 0, second = 0;
   for (std::size_t l = 0; l < twice->second; ++l) {
     second += harness.leaves()[l].floating;

@@ -7,36 +7,37 @@ namespace tg::gradcheck {
 
 namespace {
 
-constexpr double huge = 2e13;       // cubed and squared, it overflows in f32
-constexpr double far_out = 1e6;     // where functions that have a limit at ∞ have reached it
-constexpr double agreement = 1e-5;  // of the larger derivative, or of 1
-constexpr std::size_t most_fast = 4, most_slow = 32;  // elements of an input
+constexpr double huge = 2e13;                         // its cube overflows in f32
+constexpr double far_out = 1e6;                       // functions with a limit at ∞ have reached it here
+constexpr double agreement = 1e-5;                    // relative to the larger derivative, or to 1
+constexpr std::size_t most_fast = 4, most_slow = 32;  // number of elements of an input
 
 struct SpecialPoint {
   std::string name;
   Point x;
-  std::optional<std::size_t> only;  // the input that is special; none: all are
-  bool is_huge = false;             // has huge numbers
+  std::optional<std::size_t> only;  // the only special input; empty: all are special
+  bool is_huge = false;             // whether it has huge numbers
 };
 
 bool is_positive(const Leaf& leaf) {
   return leaf.spec.fill.kind == Fill::uniform && leaf.spec.fill.low >= 0;
 }
 
-// Values in turn, for every element.
+// Repeats the values over all elements.
 Values in_turn(const Values& like, std::initializer_list<double> values) {
   Values v(like.size());
   for (std::size_t k = 0; k < v.size(); ++k) v[k] = values.begin()[k % values.size()];
   return v;
 }
 
-// v with x as every third element, or everywhere.
+// v with x as every third element, or as every element.
 Values replaced(Values v, double x, bool everywhere) {
   for (std::size_t k = 0; k < v.size(); k += everywhere ? 1 : 3) v[k] = x;
   return v;
 }
 
-// `inputs` of the harness's leaves are the op's own; cotangents, in second derivatives, stay as drawn.
+// `inputs` of the harness's leaves are the op's own. The other leaves are cotangents of second derivatives,
+// which stay as drawn.
 std::vector<SpecialPoint> points_of(const Case& c, const Harness& harness, std::size_t inputs,
                                     std::uint64_t seed) {
   const Point drawn = harness.draw(seed);
@@ -55,7 +56,7 @@ std::vector<SpecialPoint> points_of(const Case& c, const Harness& harness, std::
     points[0].x[l] = is_positive(leaf) ? in_turn(v, {0, 1, 0, 0.5, 1}) : in_turn(v, {0, 1, 0, -1, 1});
     points[1].x[l] =
         in_turn(v, {leaf.spec.fill.kind == Fill::uniform || leaf.spec.fill.kind == Fill::off_zero ? 1. : 0.});
-    Values zeros = v;  // one: a product of more has a gradient of 0
+    Values zeros = v;  // only one zero, because a product with more has a gradient of 0
     zeros.front() = 0;
     add("zeros", std::move(zeros));
     // All have one sign: in a sum, huge numbers that cancel would leave their rounding errors.
@@ -79,7 +80,7 @@ bool is_finite(const Point& p) {
 struct Sides {
   bool finite = false;
   double central = 0, left = 0, right = 0, noise = 0;
-  double bend = 0;  // Σ |r·(right − left)| of all outputs: their kinks do not cancel in it
+  double bend = 0;  // Σ |r·(right − left)| over all outputs, so that their kinks do not cancel
 };
 
 enum class Verdict { agrees, wrong, at_kink, undecided };
@@ -88,9 +89,9 @@ struct Decision {
   double analytic;
   Verdict verdict = Verdict::undecided;
   bool is_smooth =
-      false;  // by the quotient that agrees: a convention at a kink may be the mean of both slopes
+      false;  // of the quotient that agrees: a convention at a kink may be the mean of both slopes
   Comparison comparison{};
-  bool repeated = false;  // a first derivative, once more where the second does not exist
+  bool repeated = false;  // a first derivative, repeated because the second does not exist
 };
 
 class SpecialElements {
@@ -98,7 +99,7 @@ class SpecialElements {
   // Called with each element's derivative, its verdict and its description.
   using Visit = std::function<void(const Decision&, const std::string& where)>;
 
-  // `first` has the first derivatives if this has the second.
+  // `first` has the first derivatives if this object has the second.
   SpecialElements(const Case& c, std::size_t inputs, const char* order, const Options& options,
                   SpecialElements* first = nullptr)
       : case_(c),
@@ -119,7 +120,7 @@ class SpecialElements {
   void at(const SpecialPoint& p, const Visit& visit) {
     harness_.set(p.x);
     const bool finite = is_finite(harness_.outputs());
-    // A gradient that is not finite has no derivatives, and must belong to a function without a slope.
+    // A gradient that is not finite has no derivatives and must belong to a function without a slope.
     if (!finite && first_)
       first_->at(
           {p.name, {p.x.begin(), p.x.begin() + static_cast<std::ptrdiff_t>(inputs_)}, p.only, p.is_huge},
@@ -138,7 +139,7 @@ class SpecialElements {
     }
   }
 
-  // The first and the last of n elements, and some between them.
+  // The first and the last of n elements, and some in between.
   std::vector<std::size_t> chosen(std::size_t n) const {
     const std::size_t most = std::min(n, options_.fast ? most_fast : most_slow);
     std::vector<std::size_t> k;
@@ -150,8 +151,8 @@ class SpecialElements {
     const double at = std::isfinite(x) ? x : std::copysign(far_out, x);
     std::vector<Sides> seen;
     Decision d{a};
-    // A function may bend within 1 of a huge number, or rounding errors may hide its slope in all but large
-    // steps.
+    // A function may bend within a distance of 1 from a huge number, or rounding errors may hide its slope
+    // except in large steps.
     std::vector<double> steps{1e-3, 1e-4, 1e-5};
     for (double& step : steps) step *= std::max(1.0, std::abs(at));
     if (std::abs(at) >= huge / 2) steps.insert(steps.begin(), {0x1p-4, 0x1p-5});
@@ -175,13 +176,14 @@ class SpecialElements {
 
   bool is_pointwise() const { return case_.op && case_.op->pointwise; }
 
-  // No quotient agrees: several steps together may decide. One is enough for a derivative that is not finite.
+  // If no quotient agrees, several steps together may decide. One step is enough for a derivative that is not
+  // finite.
   void judge(double a, bool is_huge, const std::vector<Sides>& seen, Decision& d) const {
     if (!std::isfinite(a)) {
       d.verdict = Verdict::wrong;
       return;
     }
-    // Two huge numbers that are equal decide within a distance of 1, which their rounding errors hide.
+    // Two equal huge numbers differ only within a distance of 1, which their rounding errors hide.
     if (is_huge && !is_pointwise()) return;
     for (std::size_t i = 0; i + 1 < seen.size(); ++i) {
       const Sides &s = seen[i], &t = seen[i + 1];
@@ -230,7 +232,8 @@ class SpecialElements {
   Point r_;
 };
 
-// With `repeats`, first derivatives also at those points of the second where these do not exist.
+// With `repeats`, also visits first derivatives at points of the second derivatives at which the second ones
+// do not exist.
 void each_element(const Case& c, const Options& options, bool repeats, const SpecialElements::Visit& visit) {
   SpecialElements first(c, c.inputs.size(), "first derivative", options);
   if (!c.expected) first.each(visit);
@@ -241,7 +244,7 @@ void each_element(const Case& c, const Options& options, bool repeats, const Spe
     SpecialElements(*second, c.inputs.size(), "second derivative", options,
                     repeats && !c.expected ? &first : nullptr)
         .each(visit);
-  } catch (const GradientError&) {  // that is for --order 2 to judge
+  } catch (const GradientError&) {  // `--order 2` reports it
   }
 }
 

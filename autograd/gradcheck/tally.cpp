@@ -62,13 +62,13 @@ std::string index_text(const Shape& shape, std::int64_t i) {
 }
 
 void Tally::non_finite(const std::string& where, const Comparison& c) {
-  if (result_.status == Status::non_finite) return;  // the first one found
+  if (result_.status == Status::non_finite) return;  // keep the first one found
   result_.status = Status::non_finite;
   result_.worst = {where, c.analytic, c.numeric, c.h, 0};
   result_.ratio = std::numeric_limits<double>::infinity();
 }
 
-// |analytic − numeric| over the distance of neighbouring numbers at the numeric value.
+// |analytic − numeric| in units of the distance between neighboring numbers at the numeric value.
 double Tally::ulps(const Comparison& c) const {
   const double size = std::max(std::abs(c.numeric), c.scale);
   if (size == 0) return 0;

@@ -1,5 +1,5 @@
-// Tally collects comparisons into a Result: counts, largest errors, and the element that came closest to its
-// bound. Internal to gradcheck.
+// Tally collects comparisons into a Result: counts, largest errors, and the element with the largest error
+// relative to its bound. Internal to gradcheck.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@ namespace tg::gradcheck {
 
 struct Comparison {
   double analytic, numeric, allowed;
-  double scale = 0;  // relative errors are relative to at least this
+  double scale = 0;  // minimum scale of relative errors
   double h = 0;      // 0 without a difference quotient
 };
 
@@ -19,34 +19,35 @@ double unit_roundoff(DType dtype);
 double smallest_positive(DType dtype);
 double largest_finite(DType dtype);
 
-// The largest finite magnitude; and the distance of two lists of numbers (0 for equal infinities).
+// largest(): the largest finite magnitude. distance(): the distance of two lists of numbers, 0 for equal
+// infinities.
 double largest(const Values& v);
 double farthest(const Values& a, const Values& b);
 
-// x·(1 ± u), each element of the chosen tensors with a random sign.
+// x·(1 ± u), with a random sign for each element of the chosen tensors.
 Point nudged(const Point& x, double u, const std::vector<bool>& which, std::uint64_t seed);
 
-// Puts numbers into a harness and runs both programs.
+// Sets numbers in a harness and runs both programs.
 struct Read {
   Point outputs, gradients;
 };
 Read read(Harness& h, const Point& x, const Point& r);
 Point gradients_at(Harness& h, const Point& x, const Point& r);
 
-// "[2, 0]": element i, in row-major order, of a tensor of this shape.
+// The indices of element i, in row-major order, of a tensor of this shape: "[2, 0]".
 std::string index_text(const Shape& shape, std::int64_t i);
 
 class Tally {
  public:
   explicit Tally(Result& result) : result_(result) {}
 
-  // `where` is called only for the worst.
+  // `where` is called only for a new worst element.
   template <class Where>
   void add(const Comparison& c, Where&& where) {
     ++result_.checked;
     judge(c, where);
   }
-  // The same without counting it.
+  // Same without counting it.
   template <class Where>
   void judge(const Comparison& c, Where&& where) {
     const double error = std::abs(c.analytic - c.numeric);
@@ -61,7 +62,7 @@ class Tally {
     if (ratio > 1 && result_.status != Status::non_finite) result_.status = Status::mismatch;
   }
 
-  // A rule: whether it holds.
+  // Records whether a rule holds.
   void rule(bool holds, const std::string& otherwise) {
     ++result_.rules;
     if (!holds) fail(otherwise);

@@ -1,5 +1,5 @@
-// The V-curve: error of difference quotients over the step. A bug is a flat line, truncation falls with the
-// step, rounding rises again.
+// The V-curve: the error of difference quotients as a function of the step. A bug gives a flat line.
+// Otherwise the truncation error falls with the step and the rounding error rises again.
 #include "autograd/gradcheck/quotients.h"
 
 namespace tg::gradcheck {
@@ -12,7 +12,7 @@ double projected(const Values& slope, const Values& r) {
   return sum;
 }
 
-// Analytic gradients in f64 at a point that every dtype holds exactly.
+// Analytic gradients in f64 at a point that every dtype represents exactly.
 struct Reference {
   Point x, r, z;
   double largest = 0;

@@ -1,6 +1,6 @@
-// The CPU backend: aligned memory, kernels chosen by op name, and an executor that runs a whole program as
+// The CPU backend: aligned memory, kernels selected by op name, and an executor that runs a whole program as
 // one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Steps
-// in between run on the thread that ended the stage before, without a barrier.
+// in between run on the thread that ended the previous stage, without a barrier.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -29,21 +29,21 @@ std::string mebibytes(std::size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
-// A shorter step is not shared between threads: this is about what two barriers cost.
+// A shorter step is not shared between threads. This is about the cost of two barriers.
 constexpr double worth_sharing_seconds = 3e-6;
 
-// Large blocks use pages of this size where the system has them. A transposed operand touches a page per row,
-// and looking up small pages takes longer than reading from them.
+// Large blocks use pages of this size if the system supports them. A transposed operand accesses one page per
+// row, and looking up small pages takes longer than reading from them.
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
   Cost c = cost_of(s);
-  double elements = 0;  // of a chain
+  double elements = 0;  // of an elementwise step
   for (const Arg& a : s.in)
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
   for (const Arg& a : s.out) {
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
-    elements = static_cast<double>(a.layout.numel());  // all of a chain's outputs have one shape
+    elements = static_cast<double>(a.layout.numel());  // all outputs have the same shape
   }
   if (s.op == &reduced_chain_op) elements = static_cast<double>(s.attrs.as<ReducedChain>().made.numel());
   if (const FusedAttrs* chain = chain_of(*s.op, s.attrs))
@@ -56,7 +56,7 @@ struct HostPlan {
   HostStep step;
   const HostKernel* function;
   std::exception_ptr* thrown;
-  mutable std::vector<HostView> in, out;  // one run at a time; held here so that runs allocate nothing
+  mutable std::vector<HostView> in, out;  // one run at a time; stored here so that runs allocate nothing
 };
 
 void run_host(Worker& w, const Call& c) {
@@ -68,13 +68,13 @@ void run_host(Worker& w, const Call& c) {
     (*plan.function)(plan.in, plan.out, *c.attrs);
   } catch (...) {
     *plan.thrown = exception_of(plan.step);
-    w.fault->report(w.step, {});  // later steps do not run: what they would read was not written
+    w.fault->report(w.step, {});  // later steps do not run, because their operands were not written
   }
 }
 
 constexpr Kernel host_kernel{.run = &run_host, .on_caller = true};
 
-// When a transfer starts, the run is over, so the transfer copies at once.
+// A transfer starts after the run has finished, so it copies immediately.
 struct Copies final : Transfer {
   std::vector<std::byte> memory;
   bool done() override { return true; }
@@ -164,7 +164,8 @@ class CpuExecutable final : public Executable, private Job {
   };
 
   void add(const Step& s) {
-    // A chain that ends in a reduction is run by the reduction's kernel, with the chain's plan.
+    // A reduction with fused elementwise ops uses the reduction's kernel, with the plan of the elementwise
+    // ops.
     const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
     Task t{find_kernel(op.name), {s.in, s.out, &s.attrs, nullptr, batch_invariant_}, nullptr, false};
     std::string why = "no CPU kernel for op '" + s.op->name + "'";
@@ -218,9 +219,9 @@ class CpuExecutable final : public Executable, private Job {
     w.step = static_cast<int>(i);
     try {
       t.kernel->run(w, t.call);
-    } catch (const RankLost&) {  // as it is: it is no fault of the step
+    } catch (const RankLost&) {  // rethrown unchanged: the step has no fault
       keep_exception(static_cast<int>(i), std::current_exception());
-    } catch (...) {  // attributes of another op
+    } catch (...) {  // attributes of a different op
       keep_exception(static_cast<int>(i), exception_of(HostStep(steps_[i])));
     }
   }
@@ -238,7 +239,7 @@ class CpuExecutable final : public Executable, private Job {
     Worker alone;
     for (;; ++next_) {
       if (!ends_.empty()) ends_[next_] = std::chrono::steady_clock::now();
-      // Nothing runs after a fault.
+      // No step runs after a fault.
       if (next_ == tasks_.size() || fault_.step() != IndexFault::none) return end;
       const Task& t = tasks_[next_];
       if (t.parallel) return static_cast<int>(next_++);
@@ -255,7 +256,7 @@ class CpuExecutable final : public Executable, private Job {
   std::byte* workspace_ = nullptr;
   std::size_t next_ = 0;  // the first step that has not begun
   std::vector<std::chrono::steady_clock::time_point>
-      ends_;  // of the steps of a timed run; the first is its start. Empty in other runs
+      ends_;  // start of a timed run and the end of each step; empty in other runs
   std::span<const Step> steps_;
   IndexFault fault_;
   std::vector<std::shared_ptr<Copies>> transfers_;
@@ -267,12 +268,13 @@ class CpuBackend final : public Backend {
  public:
   std::string name() const override { return os::processor_name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
-    // The system would promise more memory than it has, and kill the process later.
+    // The system would otherwise promise more memory than it has, and kill the process later.
     const std::size_t available = bytes > worth_asking ? available_bytes() : bytes;
     const auto align = std::align_val_t(bytes >= huge_page ? huge_page : 64);
     std::byte* p = nullptr;
     if (bytes <= available) p = static_cast<std::byte*>(::operator new(bytes, align, std::nothrow));
-    if (!p)  // not asked again: there may be no memory left to read a file with
+    // `available` is not queried again, because reading a file may need memory that is not available.
+    if (!p)
       throw OutOfMemory("[cpu] no memory for " + what + ": " + mebibytes(bytes) + " needed" +
                         (bytes > worth_asking ? ", " + mebibytes(available) + " free" : ""));
     if (bytes >= huge_page) os::prefer_huge_pages(p, bytes);
@@ -297,7 +299,7 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 Backend& backend() {
-  static auto& cpu = *new CpuBackend;  // never destroyed: programs may run when static objects are gone
+  static auto& cpu = *new CpuBackend;  // never destroyed: programs may run after static objects are destroyed
   return cpu;
 }
 

@@ -1,4 +1,4 @@
-// Which kernel sets were built, which of them this machine can run, and the unit that multiplies bf16 on it.
+// The kernel sets in this build, the sets that this machine can run, and the unit that multiplies bf16 on it.
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -68,14 +68,13 @@ const KernelSet& kernel_set() {
   return chosen;
 }
 
-// The bf16 unit is chosen by the kind of processor and not by a measurement, so that a machine always gives
-// the same bits.
+// The bf16 unit is selected by processor model and not by a measurement, so that results on a machine are
+// always bitwise identical.
 namespace {
 
 #if defined(__x86_64__)
-// True if the processor has the instructions (and those of avx512_bf16, for rounding), the system saves the
-// tile registers, and the system permits this process to use them. Permission holds for all threads of the
-// process.
+// Returns true if the processor has these instructions and avx512_bf16 (for rounding), the system saves the
+// tile registers, and it permits this process to use them. Permission applies to all threads of the process.
 bool request_tiles() {
   if (!__builtin_cpu_supports("avx512bf16")) return false;
   unsigned eax, ebx, ecx, edx;

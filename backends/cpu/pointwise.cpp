@@ -23,8 +23,8 @@ const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
   throw DeviceError("no CPU kernel for pointwise op '" + op + "'");
 }
 
-// A cast rounds to its target inside a chain (one from i64 when it is stored); every other instruction is
-// found by its op's name.
+// A cast inside of a fused step rounds to its target dtype (a cast from i64 when it is stored). Every other
+// instruction is found by its op's name.
 BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, DType compute) {
   const bool rounds = i.op->converts && i.dtype != compute &&
                       (is_float(i.dtype) ? compute != i64 : i.dtype == i64 || i.dtype == boolean);
@@ -34,12 +34,12 @@ BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, D
   return f;
 }
 
-// The iteration space: the first output's axes from outermost to innermost in memory. Neighbouring axes are
-// merged where, in every operand, the outer stride is the inner stride times the inner size.
+// Computes the iteration space: the first output's axes from outermost to innermost in memory. Two adjacent
+// axes are merged if, in every operand, the outer stride equals the inner stride times the inner size.
 void iteration_space(const Step& step, PointwisePlan& p) {
   const Layout& out = step.out[0].layout;
   int order[max_rank];
-  for (int axis = 0; axis < out.rank(); ++axis) {  // insertion sort: equal strides stay in order
+  for (int axis = 0; axis < out.rank(); ++axis) {  // insertion sort: equal strides keep their order
     int at = axis;
     for (; at > 0 && out.strides[order[at - 1]] < out.strides[axis]; --at) order[at] = order[at - 1];
     order[at] = axis;
@@ -76,14 +76,14 @@ bool is_linear(const PointwisePlan& p, const PointwisePlan::Access& o) {
   return true;
 }
 
-// Results of at least this many bytes are written past the caches. They are far larger than the second-level
-// cache, so the next reader reads from memory anyway, and half the traffic of writing is saved. Tiles gain
-// more: their cache lines are far apart, and an ordinary store would wait for each.
+// Results of at least this many bytes bypass the caches. They are far larger than the L2 cache, so the next
+// reader reads memory anyway, and half of the write traffic is saved. Tiles gain more, because their cache
+// lines are far apart and an ordinary store would wait for each.
 constexpr std::int64_t stream_from = piece_size(16 << 20, 1 << 12),
                        stream_tiles_from = piece_size(4 << 20, 1 << 12);
 
-// The axis along which the first transposed input is contiguous; -1 if all are contiguous along the last
-// axis.
+// Returns the axis along which the first transposed input is contiguous, or -1 if all inputs are contiguous
+// along the last axis.
 int transposed_axis(const PointwisePlan& p) {
   const int last = p.rank - 1;
   for (int i = 0; i < p.inputs; ++i) {
@@ -104,7 +104,7 @@ ConstantBlock filled(double x) {
   return block;
 }
 
-// A block of one number. Programs have few distinct ones, so plans share them.
+// Returns a block filled with one value. Programs have few distinct ones, so plans share them.
 ConstantBlock constant_block(DType compute, double x) {
   using Blocks = std::map<std::pair<DType, std::uint64_t>, std::weak_ptr<const std::vector<std::byte>>>;
   static std::mutex mutex;
@@ -119,8 +119,8 @@ ConstantBlock constant_block(DType compute, double x) {
   return block;
 }
 
-// The instructions, and where each result goes. A block is free again after its last reader; one that is an
-// output is stored when all instructions are done.
+// Assigns a block or output to each instruction's result. A block is free again after its last reader. If it
+// is an output, it is stored after all instructions are done.
 void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan& p) {
   int last_use[PointwisePlan::max_code], slot_of[PointwisePlan::max_code], free[PointwisePlan::max_code],
       frees = 0, last_input = -1;  // the last instruction that reads an input in place
@@ -135,7 +135,7 @@ void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan&
   for (int o = 0; o < p.outputs; ++o) {
     const int c = fused.result(static_cast<std::size_t>(o));
     output_of[c] = o;
-    // An output may lie in an input's place, so it is written only when all inputs are read.
+    // An output may share an input's memory, so it is written only after all inputs have been read.
     p.output[o].direct = p.output[o].direct && last_use[c] < 0 && c >= last_input;
     if (!p.output[o].direct) last_use[c] = p.code_size;
   }
@@ -167,7 +167,7 @@ struct PlanWithConstants : PointwisePlan {
   std::vector<ConstantBlock> blocks;
 };
 
-// `reduced`: the output that a reduction reads, -1 for none.
+// `reduced`: the output that a reduction reads, or -1 if there is none.
 std::shared_ptr<const PointwisePlan> plan_of(const FusedAttrs& fused, const Step& step, int reduced,
                                              int stored, const KernelSet& set) {
   const auto plan = std::make_shared<PlanWithConstants>();
@@ -177,7 +177,7 @@ std::shared_ptr<const PointwisePlan> plan_of(const FusedAttrs& fused, const Step
   p.code_size = static_cast<int>(fused.code.size());
   if (p.inputs > p.max_inputs || p.outputs > p.max_outputs || p.code_size > p.max_code ||
       fused.constants.size() > static_cast<std::size_t>(p.max_constants))
-    throw DeviceError("a fused chain is too long: " + std::to_string(p.inputs) + " inputs, " +
+    throw DeviceError("a fused step is too long: " + std::to_string(p.inputs) + " inputs, " +
                       std::to_string(p.outputs) + " outputs, " + std::to_string(p.code_size) +
                       " instructions");
   p.compute_size = static_cast<int>(size_of(fused.compute));

@@ -1,6 +1,6 @@
-// The plan of a fused pointwise step: its iteration space with merged axes, and its code with block functions
-// instead of op names. It is made once, at compile time; kernels/fused.cpp runs it. It is plain data, because
-// the kernels of every instruction set read it.
+// The plan of a fused elementwise step: its iteration space with merged axes, and its code with block
+// functions instead of op names. It is made once, at compile time, and kernels/fused.cpp runs it. It is plain
+// data, because the kernels of every instruction set read it.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,18 @@
 namespace tg::cpu {
 
 struct PointwisePlan {
-  static constexpr int block = 1024;  // elements: a few blocks stay in the first-level cache
+  static constexpr int block = 1024;  // elements; a few blocks stay in the L1 cache
   static constexpr int max_inputs = 12, max_outputs = 4, max_code = 28;
   static constexpr int tile = 32;  // tile·tile elements are a block
   static_assert(tile * tile == block);
 
-  struct Access {                    // how the chain reads an input or writes an output
+  struct Access {                    // how the step reads an input or writes an output
     std::int64_t strides[max_rank];  // in elements, per axis of the iteration space
-    bool direct;    // element i of the iteration lies at i, in the compute type: needs no block
+    bool direct;    // element i of the iteration is at i, in the compute type: no block is needed
     bool converts;  // its type is not the compute type
     bool across;    // contiguous along tile_axis, not along the last axis
     int size;       // bytes of an element in memory
-    bool streams;   // an output so large that it is written past the caches
+    bool streams;   // an output so large that it bypasses the caches
     LoadFn load;
     StoreFn store;
   };
@@ -32,34 +32,34 @@ struct PointwisePlan {
   struct Instruction {
     BlockFn run;
     Source source[3];
-    int slot;  // where the result goes; -1 - i: straight to output i
+    int slot;  // the block of the result; -1 - i: directly to output i
   };
 
   int rank = 0;
   std::int64_t shape[max_rank];  // outermost first
   std::int64_t numel = 0;
   // If an input is transposed relative to the output, blocks are square tiles over this axis and the last
-  // one, so that both tensors are accessed by whole cache lines. Otherwise -1: blocks are stretches of the
+  // one, so that both tensors are accessed by whole cache lines. Otherwise -1: blocks are ranges of the
   // iteration.
   int tile_axis = -1;
   int inputs = 0, outputs = 0;
-  int stored = 0;    // outputs that are written: all but the last, where only a reduction reads it
+  int stored = 0;    // outputs that are written: all, or all except the last if only a reduction reads it
   int reduced = -1;  // the output whose block a reduction reads; it is not direct
   Access input[max_inputs], output[max_outputs];
-  int input_slot[max_inputs];    // the block an input that is not direct is loaded to
-  int output_slot[max_outputs];  // the block an output that is not direct is stored from
+  int input_slot[max_inputs];    // the block into which an input that is not direct is loaded
+  int output_slot[max_outputs];  // the block from which an output that is not direct is stored
   int code_size = 0;
   Instruction code[max_code];
   int compute_size = 4;
   int tile_slot = 0;  // the block in which a transposed input is converted
   int slots = 0;
   static constexpr int max_constants = 3 * max_code;
-  const std::byte* constant[max_constants];  // [block] of one number each, in the compute type
+  const std::byte* constant[max_constants];  // [block] filled with one value each, in the compute type
 };
 
-// Throws DeviceError if the kernel set lacks a block function or a conversion the step needs.
+// Throws DeviceError if the kernel set lacks a block function or conversion that the step needs.
 std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set);
-// The plan of the chain in a step that ends in a reduction (core/compile/reduced_chains.h).
+// Returns the plan of the elementwise ops that are fused into a reduction (core/compile/reduced_chains.h).
 std::shared_ptr<const PointwisePlan> plan_reduced_chain(const Step& step, const KernelSet& set);
 
 }  // namespace tg::cpu

@@ -23,7 +23,7 @@ Pool::Pool(int threads) : team_(threads) {
     end();
     throw DeviceError("[cpu] cannot start thread " + std::to_string(failed) + " of " +
                       std::to_string(threads) + ": " + e.what() +
-                      "; ask for fewer threads, or set TG_THREADS");
+                      "; request fewer threads, or set TG_THREADS");
   }
 }
 
@@ -44,14 +44,14 @@ struct SharedPool {
   bool is_busy = true, in_user_function = false;
 };
 
-// The pools of the process, by their size.
+// The pools of the process, by size.
 class Pools {
  public:
   SharedPool& take(int threads) {
     std::unique_lock lock(mutex_);
     std::vector<std::unique_ptr<SharedPool>>& all = pools_[threads];
     for (;;) {
-      // One in a user's function may be waiting for this very run.
+      // A pool that runs a user's function is not awaited, because that function may be waiting for this run.
       bool worth_waiting = false;
       for (const std::unique_ptr<SharedPool>& p : all) {
         if (!p->is_busy) {
@@ -81,8 +81,8 @@ thread_local SharedPool* running = nullptr;  // the pool of the innermost run th
 // Never destroyed; see run_on_pool.
 Pools*& all_pools() {
   static Pools* pools = [] {
-    // Of the parent's threads only the one that called fork() lives on in the child. Its locks may be held
-    // for ever, so that nothing of the old pools may be touched.
+    // In the child process, only the parent's thread that called fork() still exists. The old pools' locks
+    // may be held forever, so the old pools must not be accessed.
     os::call_after_fork([] { all_pools() = new Pools; });
     return new Pools;
   }();
@@ -97,7 +97,7 @@ void run_on_pool(int threads, Job& job) {
     ~Outer() { running = pool; }
   } outer;
   running = nullptr;
-  if (threads == 1) {  // without a pool: such runs need not take turns
+  if (threads == 1) {  // no pool: such runs need not wait for each other
     Worker w;
     for (int stage; (stage = job.next(0)) != Job::end;) job.share(w, stage);
     return;

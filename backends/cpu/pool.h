@@ -10,7 +10,7 @@ namespace tg::cpu {
 
 class Pool {
  public:
-  // `threads` includes the caller of run(). Throws DeviceError if the system does not give that many.
+  // `threads` includes the caller of run(). Throws DeviceError if the system cannot start that many.
   explicit Pool(int threads);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -25,18 +25,18 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-// The most threads that TG_THREADS and the tools take.
+// The largest number of threads that TG_THREADS and the tools accept.
 inline constexpr int max_threads = 4096;
 
-// Pool::run on a pool of the process that has that size; it is created at first use and never ends, since a
-// thread may still run when static objects are destroyed. Runs that need the same pool take turns. Any thread
-// may call it. A process made by fork() makes pools of its own.
+// Pool::run on the process's pool of this size. The pool is created at first use and never destroyed, because
+// a thread may still run when static objects are destroyed. Runs that need the same pool wait for each other.
+// Any thread may call it. A process created by fork() makes its own pools.
 void run_on_pool(int threads, Job& job);
-// Calls f(data, part) for each part 0 … threads-1 on such a pool; f must not throw.
+// Calls f(data, part) for each part 0 … threads-1 on such a pool. f must not throw.
 void run_on_pool(int threads, void (*f)(void* data, int part), void* data);
 
-// While alive, this thread is in a user's function, called from a run, that may itself wait for a run. Such
-// runs do not wait for the pool: they get another.
+// While one exists, this thread is in a user's function that is called from a run. This function may itself
+// wait for a run. Such a run does not wait for the pool but uses a different one.
 class InUserFunction {
  public:
   InUserFunction();

@@ -14,11 +14,11 @@ namespace tg::cpu {
 namespace {
 
 using Bytes = std::span<const std::byte>;
-using Shown = std::span<const std::byte* const>;  // the same of each rank
+using Shown = std::span<const std::byte* const>;  // the data of each rank
 
 Communicator& ranks_of(const Call& c) {
   static auto& alone = *new OneRank;
-  // The plan is the communicator of CompileOptions, which programs hold and use one at a time.
+  // The plan is the communicator in CompileOptions, which programs hold and use one at a time.
   return c.plan ? *static_cast<Communicator*>(const_cast<void*>(c.plan)) : alone;
 }
 
@@ -26,7 +26,7 @@ std::size_t bytes_in(const Arg& a) {
   return static_cast<std::size_t>(a.layout.numel()) * size_of(a.dtype);
 }
 
-// The bytes of an operand in row-major order: where they lie, or in `copy`.
+// Returns the bytes of an operand in row-major order, in place or in `copy`.
 const std::byte* row_major_bytes(const Arg& a, std::vector<std::byte>& copy) {
   if (a.layout.is_contiguous()) return a.data;
   const std::size_t size = size_of(a.dtype);
@@ -44,7 +44,7 @@ const std::byte* row_major_bytes(const Arg& a, std::vector<std::byte>& copy) {
   return copy.data();
 }
 
-// For each tensor of the list: f(operand, bytes of the input in row-major order, result).
+// Calls f(operand, bytes of the input in row-major order, result) for each tensor of the list.
 template <class F>
 void each_tensor(const Call& c, F f) {
   std::vector<std::byte> copy;
@@ -52,8 +52,8 @@ void each_tensor(const Call& c, F f) {
     f(c.in[i], Bytes(row_major_bytes(c.in[i], copy), bytes_in(c.in[i])), c.out[i]);
 }
 
-// Shows `own` part by part: read(shown, offset, bytes). Parts are whole elements, for most_shared is a
-// multiple of all sizes.
+// Shares `own` in parts and calls read(shown, offset, bytes) for each. Parts are whole elements, because
+// most_shared is a multiple of all element sizes.
 template <class F>
 void share_all(Communicator& ranks, Bytes own, F read) {
   for (std::size_t at = 0; at < own.size(); at += Communicator::most_shared) {
@@ -62,8 +62,8 @@ void share_all(Communicator& ranks, Bytes own, F read) {
   }
 }
 
-// out[i] = Σ of element i of what all show, in C: the left half of the tree is the largest power of two below
-// the number of ranks.
+// out[i] = Σ of element i over all ranks, in C, as a binary tree. Its left half has the largest power of two
+// below the number of ranks.
 constexpr std::size_t block = piece_size(256, 16);
 template <class T, class C>
 void add_tree(Shown shown, std::size_t first, std::size_t count, C* out) {
@@ -90,7 +90,7 @@ void add_as(Shown shown, std::size_t count, std::byte* to) {
   }
 }
 
-// `bytes` bytes of what all show, elements of type `in`, added to `to`, whose elements are of type `out`.
+// Sums `bytes` bytes of all ranks, with elements of type `in`, into `to`, with elements of type `out`.
 void add(DType in, DType out, Shown shown, std::size_t bytes, std::byte* to) {
   const std::size_t count = bytes / size_of(in);
   if (in == f64) return add_as<double, double>(shown, count, to);
@@ -101,8 +101,8 @@ void add(DType in, DType out, Shown shown, std::size_t bytes, std::byte* to) {
   return out == f16 ? add_as<float16, float16>(shown, count, to) : add_as<float16, float>(shown, count, to);
 }
 
-// Sums of the bytes of `own` on all ranks, as `out` has them from its first element on; on ranks that are not
-// to have them nothing is written.
+// Sums the bytes of `own` over all ranks into `out`, starting at its first element. Nothing is written on
+// ranks that do not receive this part.
 void add_shown(Communicator& ranks, const Arg& x, Bytes own, const Arg& out, bool is_own) {
   share_all(ranks, own, [&](Shown shown, std::size_t at, std::size_t bytes) {
     if (is_own) add(x.dtype, out.dtype, shown, bytes, out.data + at / size_of(x.dtype) * size_of(out.dtype));

@@ -43,8 +43,8 @@ Team::Team(int threads)
       state_(ended),
       thread_states_(std::make_unique<ThreadState[]>(static_cast<std::size_t>(threads))) {}
 
-// What `ready` reads is written before the writer's wake(), all in one total order (seq_cst): either the
-// writer sees that a thread is about to sleep, or that thread sees what was written.
+// The state that `ready` reads is written before the writer calls wake(). All accesses are seq_cst: either
+// the writer sees that a thread is about to sleep, or that thread sees the new state.
 template <class Ready>
 void Team::wait_until(const Worker& w, Ready&& ready) {
   std::chrono::microseconds& limit = own_state(w).spin;
@@ -63,7 +63,7 @@ void Team::wait_until(const Worker& w, Ready&& ready) {
   }
 }
 
-// A thread's processor time stands still while another process uses its processor. This thread is about to
+// A thread's CPU time does not advance while another process uses its processor. This thread is about to
 // sleep, so its own processor is free.
 template <class Ready>
 bool Team::help_preempted(const Worker& w, Ready&& ready) {
@@ -108,24 +108,24 @@ void Team::await(const Worker& w, const std::atomic<std::uint32_t>& counter, std
   wait_until(w, [&] { return counter.load() == value; });
 }
 
-Turn Team::join(Worker& w) {
-  Turn turn = Turn::ended;
+Action Team::join(Worker& w) {
+  Action action = Action::ended;
   wait_until(w, [&] {
     std::uint64_t state = state_.load();
     while (is_open(state))
       if (state_.compare_exchange_weak(state, state + one_joined)) {
         own_state(w).working.store(w.id_, std::memory_order_relaxed);
         w.joined_ = phase(state);
-        turn = Turn::stage;
+        action = Action::stage;
         return true;
       }
     if (w.thread_ == 0 && is_marked(state, for_caller)) {
-      turn = Turn::baton;
+      action = Action::baton;
       return true;
     }
     return is_marked(state, stopped) || (w.thread_ == 0 && is_marked(state, ended));
   });
-  return turn;
+  return action;
 }
 
 bool Team::arrive(const Worker& w) {
@@ -139,7 +139,7 @@ void Team::reset_counters() {
     for (std::atomic<std::int64_t>& taken : stretch_[s].taken) taken.store(0, std::memory_order_relaxed);
 }
 
-// Gives the baton away: opens the next phase, or marks why there is none. Returns the phase's number.
+// Passes the baton on: opens the next phase, or stores why there is none. Returns the phase's number.
 std::uint32_t Team::publish(std::uint64_t low) {
   const std::uint32_t next = phase(state_.load(std::memory_order_relaxed)) + 1;
   state_.store(std::uint64_t{next} << 32 | low);
@@ -154,41 +154,41 @@ std::uint32_t Team::open_phase(const Worker& w) {
   return opened;
 }
 
-Turn Team::advance(Worker& w) {
+Action Team::advance(Worker& w) {
   const int next = job_->next(w.thread_);
   if (next >= 0) {
     stage_ = next;
     first_ = phase(state_.load(std::memory_order_relaxed)) + 1;
     w.joined_ = open_phase(w);
-    return Turn::stage;
+    return Action::stage;
   }
   publish(next == Job::end ? ended : for_caller);
-  if (w.thread_ == 0) return Turn::ended;
+  if (w.thread_ == 0) return Action::ended;
   wake();
   return join(w);
 }
 
-void Team::take_turns(Worker& w, Turn turn) {
-  while (turn != Turn::ended) {
-    if (turn == Turn::baton) {
-      turn = advance(w);
+void Team::run_actions(Worker& w, Action action) {
+  while (action != Action::ended) {
+    if (action == Action::baton) {
+      action = advance(w);
       continue;
     }
     w.begin(first_);
     job_->share(w, stage_);
-    turn = w.has_left_ ? w.turn_ : arrive(w) ? Turn::baton : join(w);
+    action = w.has_left_ ? w.action_ : arrive(w) ? Action::baton : join(w);
   }
 }
 
 void Team::run(Job& job) {
   job_ = &job;
   Worker w(this, 0);
-  take_turns(w, Turn::baton);
+  run_actions(w, Action::baton);
 }
 
 void Team::work(int thread) {
   Worker w(this, thread);
-  take_turns(w, join(w));
+  run_actions(w, join(w));
 }
 
 void Team::stop() {

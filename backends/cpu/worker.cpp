@@ -35,9 +35,9 @@ int Worker::next_queue() {
   return calls_++;
 }
 
-// Takes the next part of the current stretch. When it is used up, goes on to the next stretch with parts
-// left: first the thread's own, then round the others, each once. The load in the loop only saves an addition
-// to a counter of a stretch that is used up; whether a part is left is decided by fetch_add.
+// Returns the next part of the current range. If the range is exhausted, continues with the next range that
+// has parts left: first the thread's own, then all others in cyclic order, once each. The load in the loop
+// only avoids an addition to an exhausted range's counter. Whether a part is left is determined by fetch_add.
 std::int64_t Worker::next_shared_part(Share& share) {
   if (has_left_ || phase_ != joined_) return no_part;
   if (!share.taken) share.queue = next_queue();
@@ -68,8 +68,8 @@ bool Worker::barrier() {
   if (team_->arrive(*this)) {
     joined_ = team_->open_phase(*this);
   } else {
-    turn_ = team_->join(*this);
-    has_left_ = turn_ != Turn::stage || team_->first_ != first_;
+    action_ = team_->join(*this);
+    has_left_ = action_ != Action::stage || team_->first_ != first_;
   }
   ++phase_;
   return !has_left_;

@@ -1,4 +1,5 @@
-// The alignment of buffers in a program's memory, sums of their bytes, and these as text.
+// Alignment of buffers in a program's memory, overflow-checked sums of byte counts, and byte counts as
+// strings.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +11,22 @@ namespace tg {
 
 inline constexpr std::size_t buffer_alignment = 64;  // bytes: a cache line, and a vector of AVX-512
 
-// Bytes that a buffer takes up: `bytes` rounded up to a multiple of the alignment.
+// Size of a buffer in memory: `bytes` rounded up to a multiple of the alignment.
 constexpr std::size_t aligned_bytes(std::size_t bytes) {
   return (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
 }
 
-// a + b; throws OutOfMemory, with `what` the bytes are for, above 2^60. A single buffer has at
-// most 2^56 (max_elements in layout.h), so that no sum of a few such sums wraps either.
+// Returns a + b. Throws OutOfMemory above 2^60; `what` is the purpose of the bytes. A single buffer has at
+// most 2^56 bytes (max_elements in layout.h), so adding a few such sums cannot overflow either.
 inline std::size_t add_bytes(std::size_t a, std::size_t b, const char* what) {
   constexpr std::size_t most = std::size_t{1} << 60;
   if (a > most || b > most - a)
-    throw OutOfMemory("[compile] " + std::string(what) + " would take " + std::to_string(a >> 30) + " + " +
+    throw OutOfMemory("[compile] " + std::string(what) + " would need " + std::to_string(a >> 30) + " + " +
                       std::to_string(b >> 30) + " GiB, more than any memory");
   return a + b;
 }
 
-// For messages, "12 MiB": rounded up; in KiB below 10 MiB.
+// The size for a message, "12 MiB": rounded up; in KiB below 10 MiB.
 inline std::string bytes_text(std::size_t bytes) {
   const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
   return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");

@@ -13,7 +13,8 @@ namespace tg {
 
 namespace {
 
-// Whether the system can give so many bytes, rather than promise them and end the process when they are used.
+// Whether the system has this much free memory. It may otherwise overcommit and kill the process on first
+// use.
 bool has_memory(std::size_t bytes) {
   return bytes <= (64 << 20) || bytes <= backend(Device::cpu()).available_bytes();
 }

@@ -1,5 +1,5 @@
-// Array: a tensor's values on the host, row-major. Programs are fed with Arrays and return them. Copies of an
-// Array share the same memory; copy() makes one with memory of its own.
+// Array: a tensor's values on the host, row-major. Programs accept and return Arrays. Copies of an Array
+// share the same memory; copy() returns an Array with separate memory.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,22 @@
 
 namespace tg {
 
+// A row-major tensor in host memory.
 class Array {
  public:
+  // An Array without elements: shape [0], f32.
   Array() = default;
-  // Zeros. Throws OutOfMemory with the bytes needed.
+  // Creates zeros. Throws OutOfMemory with the number of bytes.
   Array(const Shape& shape, DType dtype);
+  // Shares the memory of the other Array.
   Array(const Array&) = default;
+  // Shares the memory of the other Array.
   Array& operator=(const Array&) = default;
-  Array(Array&& other) noexcept { *this = std::move(other); }  // leaves an empty Array behind: shape [0]
+  // Moves the memory; `other` becomes empty, with shape [0].
+  Array(Array&& other) noexcept { *this = std::move(other); }
+  // Moves the memory; `other` becomes empty, with shape [0].
   Array& operator=(Array&& other) noexcept;
-  // Copies values in row-major order; throws ShapeError if their number is not the shape's.
+  // Copies values in row-major order. Throws ShapeError if their number is not that of the shape.
   template <class T>
   static Array of(const Shape& shape, const std::vector<T>& values) {
     check_count(shape, values.size());
@@ -30,44 +36,57 @@ class Array {
     for (std::size_t i = 0; i < values.size(); ++i) a.data<T>()[i] = values[i];
     return a;
   }
+  // Copies values as an Array of rank 1.
   template <class T>
   static Array of(const std::vector<T>& values) {
     return of<T>(Shape{static_cast<std::int64_t>(values.size())}, values);
   }
 
+  // The shape.
   const Shape& shape() const { return shape_; }
+  // The element type.
   DType dtype() const { return dtype_; }
+  // Number of elements.
   std::int64_t numel() const { return numel_; }
+  // Size of the values in bytes.
   std::size_t bytes() const { return static_cast<std::size_t>(numel_) * size_of(dtype_); }
+  // The memory of the elements; null for a default Array.
   std::byte* raw() { return data_.get(); }
+  // The memory of the elements; null for a default Array.
   const std::byte* raw() const { return data_.get(); }
 
-  // The elements; throws DTypeError if T is not the array's type.
+  // The elements. Throws DTypeError if T is not the array's type.
   template <class T>
   T* data() {
     check_type(dtype_of<T>);
     return reinterpret_cast<T*>(data_.get());
   }
+  // The elements. Throws DTypeError if T is not the array's type.
   template <class T>
   const T* data() const {
     return const_cast<Array*>(this)->data<T>();
   }
+  // Returns a copy of the elements. Throws DTypeError if T is not the array's type.
   template <class T>
   std::vector<T> values() const {
     return std::vector<T>(data<T>(), data<T>() + numel());
   }
+  // Returns the only element. Throws ShapeError unless there is exactly one, and DTypeError if T is not the
+  // array's type.
   template <class T>
-  T item() const {  // the only element; throws ShapeError if there is not exactly one
+  T item() const {
     check_count(shape_, 1);
     return *data<T>();
   }
-  // Element i in row-major order, as a double or converted to the dtype as cast() does. Throws ShapeError if
-  // there is no such element, DTypeError for a number out of an integer type's range.
+  // Returns element i, in row-major order, as a double. Throws ShapeError if there is no such element.
   double at(std::int64_t i) const;
+  // Sets element i, in row-major order, converted to the dtype as by cast(). Throws ShapeError if there is no
+  // such element, and DTypeError for a number out of an integer type's range.
   void set(std::int64_t i, double value);
+  // Returns a copy with separate memory.
   Array copy() const;
-  Array to(DType dtype) const;                                 // every element converted
-  bool same_bits(const Array& other) const;                    // equal in shape, dtype and bytes
+  Array to(DType dtype) const;                                 // every element converted, as by cast()
+  bool same_bits(const Array& other) const;                    // whether shape, dtype and bytes are equal
   std::shared_ptr<const void> share() const { return data_; }  // keeps the values alive
   std::string text() const;  // "f32 [2] {1, 2}"; without values if there are more than 16
 

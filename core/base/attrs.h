@@ -1,13 +1,14 @@
-// An op's attributes: a plain struct of the op's own, held by value. The struct names its fields once,
+// An op's attributes: a plain struct, held by value. The struct lists its fields once, for printing (error
+// messages, inspection) and hashing:
 //
-//   struct ReduceAttrs {
-//     Axes axes;
-//     bool keepdim;
-//     void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim, false); }
-//   };
+//     struct ReduceAttrs {
+//       Axes axes;
+//       bool keepdim;
+//       void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim, false); }
+//     };
 //
-// for printing (error messages, inspection) and hashing. The third argument, where there is one, is the
-// field's default, which error messages leave out; a field given as its own default never appears in them.
+// The optional third argument is the field's default. Error messages omit a field that has its default, so a
+// field whose own value is given as default never appears in them.
 #pragma once
 
 #include <charconv>
@@ -23,6 +24,7 @@
 namespace tg {
 
 namespace detail {
+// The value of a field for messages.
 inline std::string attr_text(const Dims& v) {
   return v.text();
 }
@@ -35,7 +37,8 @@ inline std::string attr_text(bool v) {
 inline std::string attr_text(const std::string& v) {
   return '"' + v + '"';
 }
-inline std::string attr_text(double v) {  // the fewest digits that give v back
+// The fewest digits from which v can be read back.
+inline std::string attr_text(double v) {
   char s[32];
   return {s, std::to_chars(s, s + sizeof s, v).ptr};
 }
@@ -48,8 +51,9 @@ inline std::string attr_text(const std::vector<double>& v) {
   return "[" + s + "]";
 }
 
-// The name of a type, as typeid gives it where RTTI is not disabled. Two shared objects have different copies
-// of it, so names are compared; types of unnamed namespaces are equal only if the copies are the same.
+// The name of a type, a replacement for typeid when RTTI is disabled. Two shared objects have different
+// copies of it, so names are compared. Types of unnamed namespaces are equal only if the copies are the same
+// object.
 template <class T>
 struct TypeName {
   static constexpr const char* get() { return __PRETTY_FUNCTION__; }
@@ -60,29 +64,35 @@ inline bool is_same_type(const char* a, const char* b) {
 }
 }  // namespace detail
 
+// The attributes of an op that has none.
 struct NoAttrs {
+  // Lists no fields.
   void fields(auto&&) const {}
 };
 
+// A value of any attribute struct. Copies share it.
 class Attrs {
  public:
+  // No attributes.
   Attrs() = default;
+  // Holds a struct of attributes.
   template <class T>
   requires(!std::is_same_v<T, Attrs> && !std::is_same_v<T, NoAttrs>) Attrs(T value)
       : held_(std::make_shared<const Held<T>>(std::move(value))) {}
+  // No attributes.
   Attrs(NoAttrs) {}
 
-  // The struct; throws Error if these are attributes of another type. Always inlined: kernels of several
-  // instruction sets would otherwise share one copy of the function.
+  // The struct. Throws Error if the attributes have a different type. Always inlined: otherwise kernels for
+  // several instruction sets would share one copy of the function.
   template <class T>
   [[gnu::always_inline]] const T& as() const {
     constexpr const char* type = detail::TypeName<T>::get();
     if (!held_ || (held_->type != type && !held_->is(type))) refuse();
     return static_cast<const Held<T>*>(held_.get())->value;
   }
-  // "axes=[1], keepdim=false"; empty when there are none. Equal texts mean equal attributes.
+  // All fields: "axes=[1], keepdim=false"; empty if there are none. Equal strings mean equal attributes.
   std::string text() const { return held_ ? held_->text(true) : std::string(); }
-  // The same without the fields that are at their defaults: "axes=[1]".
+  // The fields that differ from their defaults: "axes=[1]".
   std::string non_default_text() const { return held_ ? held_->text(false) : std::string(); }
 
  private:

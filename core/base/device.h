@@ -1,19 +1,23 @@
-// Device: where a program runs and parameters live.
+// Device: the processor on which a program runs or a parameter is stored.
 #pragma once
 
 #include <string>
 
 namespace tg {
 
+// A CPU or one GPU.
 struct Device {
-  enum Kind { cpu_kind, cuda_kind } kind = cpu_kind;
-  int ordinal = 0;
+  enum Kind { cpu_kind, cuda_kind } kind = cpu_kind;  // kind of backend
+  int ordinal = 0;                                    // index of the GPU; 0 for the CPU
+  // The CPU.
   static Device cpu() { return {}; }
+  // The GPU with this CUDA ordinal.
   static Device cuda(int ordinal = 0) { return {cuda_kind, ordinal}; }
-  // "cpu", "cuda", or "cuda:1" for an ordinal other than 0.
+  // The name: "cpu", "cuda", or "cuda:1" for an ordinal other than 0.
   std::string text() const;
-  // The device of such a text; throws DeviceError for any other text.
+  // Parses such a name. Throws DeviceError for any other string.
   static Device parse(const std::string& text);
+  // Whether both are the same device.
   friend bool operator==(const Device&, const Device&) = default;
 };
 

@@ -1,4 +1,4 @@
-// Element types: the eight dtypes a tensor can have, their names, sizes and C++ storage types.
+// Element types: the eight dtypes of tensors, with their names, sizes and C++ storage types.
 #pragma once
 
 #include <bit>
@@ -11,40 +11,48 @@
 
 namespace tg {
 
+// Element type of a tensor: IEEE binary64 and binary32, bfloat16, IEEE binary16, 64- and 32-bit signed
+// integers, 8-bit unsigned integers, and booleans of one byte.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, u8, boolean };
 
+// Short names of the floating dtypes.
 inline constexpr DType f64 = DType::f64, f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
+// Short names of the integer dtypes and of bool.
 inline constexpr DType i64 = DType::i64, i32 = DType::i32, u8 = DType::u8, boolean = DType::boolean;
 
+// All dtypes.
 inline constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
 
-// Bytes of one element.
+// Size of one element in bytes.
 constexpr std::size_t size_of(DType t) {
   constexpr std::size_t bytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
   return bytes[static_cast<int>(t)];
 }
 
+// The name, such as "bf16" or "bool".
 constexpr std::string_view name_of(DType t) {
   constexpr std::string_view names[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool"};
   return names[static_cast<int>(t)];
 }
 
+// Whether the dtype is floating.
 constexpr bool is_float(DType t) {
   return t <= DType::f16;
 }
+// Whether the dtype is an integer type; false for booleans.
 constexpr bool is_int(DType t) {
   return t == DType::i64 || t == DType::i32 || t == DType::u8;
 }
 
-// The type a kernel computes in: half types accumulate in f32, integers and booleans in i64.
+// The dtype in which kernels compute: f32 for bf16 and f16, i64 for integers and booleans.
 constexpr DType compute_type(DType t) {
   return t == f64 ? f64 : is_float(t) ? f32 : i64;
 }
 
-// x as f32, rounded to odd: if f32 does not have the number, the neighbour whose last bit is 1. Rounding this
-// to nearest in a 16-bit type gives the same number as rounding x itself, because f32 has more than two
-// further bits at every exponent of both types. The nearest f32 could be halfway between two of their
-// numbers.
+// Rounds x to f32 with round-to-odd: if f32 cannot represent x, the result is the neighbor whose last bit is
+// 1. Rounding the result to nearest in a 16-bit type is then the same as rounding x directly, because f32 has
+// more than two extra bits at every exponent of both types. The nearest f32 could be halfway between two
+// 16-bit numbers.
 [[gnu::always_inline]] constexpr float odd_float(double x) {
   const auto nearest = static_cast<float>(x);
   const double back = nearest, magnitude = x < 0 ? -x : x, reached = back < 0 ? -back : back;
@@ -53,11 +61,12 @@ constexpr DType compute_type(DType t) {
   u |= (reached > magnitude) | (back < x) | (back > x);  // inexact, and not NaN
   return std::bit_cast<float>(u);
 }
+// Returns x.
 [[gnu::always_inline]] constexpr float odd_float(float x) {
   return x;
 }
-// Integers of 64 bits have up to 11 bits more than f64: the last of the others keeps whether one of them is
-// set.
+// Same for integers. A 64-bit integer has up to 11 bits more than f64, so the last bit that f64 keeps records
+// whether any of the others is set.
 template <std::integral T>
 [[gnu::always_inline]] constexpr float odd_float(T x) {
   if constexpr (sizeof(T) == 8) {
@@ -68,19 +77,23 @@ template <std::integral T>
   return odd_float(static_cast<double>(x));
 }
 
-// bfloat16: the upper half of an f32. Conversion from any number rounds once, to nearest even, and keeps NaN
-// a NaN.
+// bfloat16: the upper half of an f32. Conversion from any number rounds once, to nearest even, and NaN stays
+// NaN.
 struct bfloat16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  // the encoding
+  // Zero.
   bfloat16() = default;
+  // Converts any number, rounding once.
   template <class T>
   [[gnu::always_inline]] constexpr explicit bfloat16(T x) : bfloat16(odd_float(x)) {}
+  // Converts an f32, rounding to nearest even.
   constexpr explicit bfloat16(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
     bits = (u & 0x7fffffffu) > 0x7f800000u
                ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
                : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
+  // The exact value.
   constexpr explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
@@ -89,10 +102,13 @@ struct bfloat16 {
 // IEEE binary16, with subnormals, infinities and NaN. Conversion from any number rounds once, to nearest
 // even.
 struct float16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  // the encoding
+  // Zero.
   float16() = default;
+  // Converts any number, rounding once.
   template <class T>
   [[gnu::always_inline]] constexpr explicit float16(T x) : float16(odd_float(x)) {}
+  // Converts an f32, rounding to nearest even.
   constexpr explicit float16(float x) {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;
     const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
@@ -108,6 +124,7 @@ struct float16 {
       bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
     }
   }
+  // The exact value.
   constexpr explicit operator float() const {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
     const std::uint32_t exponent = (bits >> 10) & 31u, mantissa = bits & 0x3ffu;
@@ -118,9 +135,10 @@ struct float16 {
   }
 };
 
-// storage_t<DType::bf16> is bfloat16, and dtype_of<float> is f32.
+// The C++ types of elements, in the order of DType.
 using StorageTypes =
     std::tuple<double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t, bool>;  // by DType
+// The C++ type of a dtype: storage_t<DType::bf16> is bfloat16.
 template <DType T>
 using storage_t = std::tuple_element_t<static_cast<std::size_t>(T), StorageTypes>;
 
@@ -133,11 +151,12 @@ consteval DType find_dtype(std::type_identity<std::tuple<Types...>>) {
   return static_cast<DType>(before);
 }
 }  // namespace detail
+// The dtype of a C++ type: dtype_of<float> is f32.
 template <class T>
 inline constexpr DType dtype_of = detail::find_dtype<T>(std::type_identity<StorageTypes>());
 
-// Calls f with a value of the dtype's storage type: dispatch(t, [](auto zero) { using T = decltype(zero); …
-// }).
+// Calls f with a value-initialized object of the dtype's C++ type and returns its result: dispatch(t, [](auto
+// zero) { using T = decltype(zero); … }).
 template <class F>
 decltype(auto) dispatch(DType t, F&& f) {
   switch (t) {

@@ -1,6 +1,6 @@
-// The library's exceptions. Every message names the op or function, with its layer if it has one, what it got
-// and what it needed, and the user's source line where it is known:
-//   "[h.3.attn/matmul] inner sizes differ: a [4, 8] · b [9, 3] (train.cpp:41)"
+// The library's exceptions. A message names the op or function, with its layer if it has one, the values it
+// got and the values it expected. The user's source line follows if it is known: `[h.3.attn/matmul] inner
+// sizes differ: a [4, 8] · b [9, 3] (train.cpp:41)`.
 #pragma once
 
 #include <stdexcept>
@@ -8,13 +8,15 @@
 
 namespace tg {
 
-// The message is one line of at most about 4 KiB: control characters become escapes, and the middle of a
-// longer text is left out.
+// Base class of all exceptions of the library. The message is one line of at most about 4 KiB: control
+// characters are escaped, and the middle of a longer message is omitted.
 struct Error : std::runtime_error {
+  // Creates an error with this message.
   explicit Error(const std::string& message);
+  // Creates an error with this message.
   explicit Error(const char* message);
 };
-// Shapes, axes or strides that do not fit.
+// Shapes, axes or strides that do not match.
 struct ShapeError : Error {
   using Error::Error;
 };
@@ -22,19 +24,19 @@ struct ShapeError : Error {
 struct DTypeError : Error {
   using Error::Error;
 };
-// A backend that is missing, or an op that it cannot run.
+// A backend or device that is missing, or an op that it cannot run.
 struct DeviceError : Error {
   using Error::Error;
 };
-// Names the bytes needed and, if known, the bytes available.
+// Memory is exhausted. The message has the bytes needed and, if known, the bytes available.
 struct OutOfMemory : Error {
   using Error::Error;
 };
-// A file that does not have the format it should have.
+// A file that does not have the expected format.
 struct FormatError : Error {
   using Error::Error;
 };
-// A gradient that does not exist or would be cut.
+// A gradient that does not exist or would be cut silently.
 struct GradientError : Error {
   using Error::Error;
 };

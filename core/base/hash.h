@@ -1,4 +1,4 @@
-// XXH3-128 of a sequence of values: the key of everything that is cached by structure.
+// XXH3-128 of a sequence of values: the key of every cache that is indexed by structure.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class Hasher {
   std::vector<std::uint8_t> bytes_;
 };
 
-// XXH3-128 of the bytes of all pieces in a row, as the 32 digits that the command xxh128sum prints.
+// XXH3-128 of the concatenated pieces, as the 32 hex digits that the command xxh128sum prints.
 std::string xxh3_128(std::span<const std::string_view> pieces);
 
 }  // namespace tg

@@ -1,4 +1,5 @@
-// HostView: a tensor's values in host memory, row-major without gaps. The operands of user-defined ops.
+// HostView: a tensor's values in host memory, row-major and without gaps. User-defined ops have operands of
+// this type.
 #pragma once
 
 #include <functional>
@@ -10,38 +11,44 @@
 
 namespace tg {
 
-// Whether the dtype has this number: an integer type has whole numbers in its range, bool 0 and 1, a floating
-// type all but finite numbers that it would round to infinity.
+// Whether the dtype can represent the number. Integer types represent whole numbers in their range, bool
+// represents 0 and 1. A floating type represents every number except finite ones that it would round to
+// infinity.
 bool holds(DType dtype, double number);
 
-// Reads element i of a gap-free buffer as a double; writes it, converted to the dtype: fractions are cut for
-// integers, and DTypeError is thrown for what is then out of their range.
+// Reads element i of a gap-free buffer as a double.
 double load_element(DType dtype, const std::byte* data, std::int64_t i);
+// Writes element i of a gap-free buffer, converted to the dtype. Fractions are truncated for integers. Throws
+// DTypeError if the result is out of an integer type's range.
 void store_element(DType dtype, std::byte* data, std::int64_t i, double value);
-// The nearest number of a floating dtype, which it stores for this one.
+// The number that a floating dtype stores for this one: the nearest that it can represent.
 double stored_number(DType dtype, double number);
 namespace detail {
-// Converts n elements as store_element() does, each rounded once: integers that no double has, too.
+// Converts n elements as store_element() does, each rounded once, including integers that double cannot
+// represent.
 void convert_elements(DType from, const std::byte* source, DType to, std::byte* target, std::int64_t n);
 }  // namespace detail
 
+// A view of a tensor in host memory, which it does not own.
 struct HostView {
-  DType dtype;
-  Shape shape;
-  std::byte* data = nullptr;
+  DType dtype;                // element type
+  Shape shape;                // shape
+  std::byte* data = nullptr;  // the elements in row-major order
 
+  // Number of elements.
   std::int64_t numel() const { return tg::numel(shape); }
-  // The elements in row-major order; throws DTypeError if T is not their type.
+  // The elements in row-major order. Throws DTypeError if T is not their type.
   template <class T>
   std::span<T> values() const {
     check_type(dtype_of<std::remove_const_t<T>>);
     return {reinterpret_cast<T*>(data), static_cast<std::size_t>(numel())};
   }
-  // The same for any dtype, one element at a time; throws ShapeError if there is no such element.
+  // Reads element i of any dtype as a double. Throws ShapeError if there is no such element.
   double at(std::int64_t i) const {
     check_index(i);
     return load_element(dtype, data, i);
   }
+  // Writes element i, converted as by store_element(). Throws ShapeError if there is no such element.
   void set(std::int64_t i, double value) const {
     check_index(i);
     store_element(dtype, data, i, value);

@@ -98,11 +98,11 @@ std::int64_t Layout::extent() const {
 
 namespace {
 
-// The functions below multiply strides and sizes: none of the products of a layout that passes overflows.
+// Checks a layout so that no product of strides and sizes overflows in the functions below.
 void check(const Layout& l) {
   const auto refuse = [&] {
-    return ShapeError("[tensor] shape " + l.shape.text() + " with strides " + l.strides.text() + " from " +
-                      std::to_string(l.offset) + " is no layout of a buffer");
+    return ShapeError("[tensor] shape " + l.shape.text() + ", strides " + l.strides.text() + " and offset " +
+                      std::to_string(l.offset) + " do not form a valid layout");
   };
   numel(l.shape);
   if (l.strides.size() != l.rank() || l.offset < 0 || l.offset > max_elements) throw refuse();
@@ -209,8 +209,9 @@ Shape infer_shape(const Shape& shape, std::int64_t n, const char* what) {
 
 namespace {
 
-// Strides under which the layout's elements appear in order with the new shape; false if there are none. Axes
-// are first merged into the longest runs that one stride walks; the new sizes must then split these runs.
+// Finds strides with which the layout's elements have the new shape in the same order. Returns false if there
+// are none. First merges axes into the longest runs that one stride covers; the new sizes must then divide
+// these runs.
 bool view_strides(const Layout& l, const Shape& shape, Strides& out) {
   out = row_major_strides(shape);
   if (l.numel() == 0) return true;
@@ -227,10 +228,10 @@ bool view_strides(const Layout& l, const Shape& shape, Strides& out) {
     }
   }
   int r = run_size.size() - 1;
-  std::int64_t inside = 1;  // how much of run r the axes so far cover
+  std::int64_t inside = 1;  // number of elements of run r that the axes cover so far
   for (int i = shape.size() - 1; i >= 0; --i) {
     if (shape[i] == 1) {
-      continue;  // any stride will do; the row-major one is kept
+      continue;  // any stride works; the row-major one is kept
     }
     if (r < 0 || run_size[r] % (inside * shape[i]) != 0) return false;
     out[i] = run_stride[r] * inside;
@@ -292,7 +293,7 @@ Layout slice(const Layout& l, std::int64_t axis, std::int64_t start, std::int64_
   const std::int64_t first = clip(start), last = std::max(clip(stop), first);
   out.shape[a] = last == first ? 0 : (last - first - 1) / step + 1;
   out.offset += first * l.strides[a];
-  // A stride is not used where there are less than two elements; there, the step may be any number.
+  // With fewer than two elements the stride is never used, so any step is valid.
   if (__builtin_mul_overflow(l.strides[a], step, &out.strides[a]) || out.strides[a] > max_elements)
     out.strides[a] = l.strides[a];
   return out;

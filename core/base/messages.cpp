@@ -53,7 +53,7 @@ void check_name(std::string_view who, std::string_view name) {
                 "' has control characters: expected a name of one line");
 }
 
-// Whatever a message repeats of a file or of a name: it is one line of limited length.
+// Makes a message one line of limited length, whatever it quotes from a file or a name.
 Error::Error(const std::string& message)
     : std::runtime_error(printable(middle_left_out(message, most_message_bytes))) {}
 Error::Error(const char* message) : Error(std::string(message)) {}

@@ -1,5 +1,5 @@
-// Messages to the user: text for one line of a message or a terminal, names that fit in one, and exceptions
-// with more in their message.
+// Messages to the user: strings that fit on one line of a message or a terminal, names that fit into a
+// message, and exceptions with a longer message.
 #pragma once
 
 #include <cstdio>
@@ -13,11 +13,11 @@
 
 namespace tg {
 
-// The text with control characters as escapes, "\n" or "\x1b": a message stays one line and cannot command
-// the terminal.
+// Escapes control characters, as "\n" or "\x1b", so a message stays on one line and cannot control the
+// terminal.
 std::string printable(std::string_view text);
 
-// The text that std::snprintf makes, of at most 199 bytes.
+// Formats as std::snprintf, to at most 199 bytes.
 std::string formatted(const char* format, auto... values) {
   char text[200];
   std::snprintf(text, sizeof text, format, values...);
@@ -27,14 +27,15 @@ std::string formatted(const char* format, auto... values) {
 // Whether a string has control characters, such as NUL or a line break.
 bool has_control_characters(std::string_view text);
 
-// Throws Error, "[who] …", for a name with control characters. Names are parts of messages, reports and
+// Throws Error, "[who] …", for a name with control characters. Names become parts of messages, reports and
 // files.
 void check_name(std::string_view who, std::string_view name);
 
-// The text, or if it is longer than `most` bytes, its first and last characters with "…" between them.
+// Returns the string or, if it is longer than `most` bytes, its first and last characters with "…" in
+// between.
 std::string middle_left_out(std::string_view text, std::size_t most);
 
-// The texts of the items with `between` between them: "a, b".
+// Joins the items as strings, with `between` as separator: "a, b".
 template <class Items, class Text = std::identity>
 std::string list_text(const Items& items, std::string_view between, Text text_of = {}) {
   std::string all;
@@ -45,8 +46,8 @@ std::string list_text(const Items& items, std::string_view between, Text text_of
   return all;
 }
 
-// The result of f. An Error of it that is no FormatError, such as one of sizes whose product overflows,
-// becomes a FormatError that begins with `where`.
+// Returns the result of f. An Error from f that is not a FormatError, for example about sizes whose product
+// overflows, becomes a FormatError that begins with `where`.
 template <class F>
 auto with_format_errors(const std::string& where, F f) {
   try {
@@ -58,8 +59,8 @@ auto with_format_errors(const std::string& where, F f) {
   }
 }
 
-// For a catch block: throws an exception of the same type with the text message(what). One that is not the
-// library's becomes an Error, in which it is nested (std::rethrow_if_nested).
+// For a catch block: throws an exception of the same type with the message message(what). An exception that
+// is not from the library becomes an Error with the original nested (std::rethrow_if_nested).
 template <class F>
 [[noreturn]] void rethrow_with(F message) {
   try {
@@ -81,7 +82,7 @@ template <class F>
   } catch (const std::exception& e) {
     std::throw_with_nested(Error(message(e.what())));
   } catch (...) {
-    std::throw_with_nested(Error(message("an exception that is no std::exception")));
+    std::throw_with_nested(Error(message("an exception that is not a std::exception")));
   }
 }
 

@@ -1,4 +1,4 @@
-// Detects misuse of an object that one thread may use at a time, and calls that nest without end.
+// Detects misuse of an object that only one thread may use at a time, and unbounded recursion of calls.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace tg {
 
-// A call of `who` in progress on an object that serves one call at a time: `busy` belongs to the object.
-// Throws Error with `what` if another call is in progress.
+// Marks a call of `who` on an object that supports one call at a time; `busy` belongs to the object. Throws
+// Error with `what` if another call is in progress.
 class OneUser {
  public:
   OneUser(std::atomic<bool>& busy, const char* who, const char* what) : busy_(busy) {
@@ -23,7 +23,7 @@ class OneUser {
   std::atomic<bool>& busy_;
 };
 
-// The same for an object whose functions may call one another in a thread: `user` belongs to the object.
+// Same for an object whose functions may call each other within one thread; `user` belongs to the object.
 class OneThread {
  public:
   OneThread(std::atomic<std::thread::id>& user, const char* who, const char* what) : user_(user) {
@@ -43,8 +43,8 @@ class OneThread {
   bool is_outermost_;
 };
 
-// One level of calls of `who` that contain one another in a thread, whose counter `depth` is. Throws Error
-// with `what` beyond `most` levels, long before the stack overflows.
+// Marks one level of nested calls of `who` in a thread, counted by `depth`. Throws Error with `what` beyond
+// `most` levels, long before the stack overflows.
 class Nested {
  public:
   static constexpr int most = 32;

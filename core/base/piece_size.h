@@ -1,9 +1,9 @@
-// Sizes at which code divides its work.
+// Sizes of the chunks into which code divides its work.
 #pragma once
 
 namespace tg {
 
-// Whether this is a build with TILEGRAD_SMALL_PIECES, in which tests with small tensors have many pieces and
+// Whether this is a build with TILEGRAD_SMALL_PIECES, in which tests with small tensors have many chunks and
 // a ragged last one.
 #ifdef TILEGRAD_SMALL_PIECES
 inline constexpr bool has_small_pieces = true;
@@ -11,8 +11,8 @@ inline constexpr bool has_small_pieces = true;
 inline constexpr bool has_small_pieces = false;
 #endif
 
-// The size of a piece: `fast`, which is chosen for speed, or `small` in a build with small pieces. Results do
-// not depend on it, up to the order of additions.
+// The chunk size: `fast`, which is chosen for speed, or `small` in a build with small chunks. Results do not
+// depend on it, except for the order of additions.
 template <class T>
 consteval T piece_size(T fast, T small) {
   return has_small_pieces ? small : fast;

@@ -1,6 +1,6 @@
-// The distributions of random numbers, as functions of Philox words (core/base/rng.h), and arrays of them on
-// the host. Normal numbers are made with additions, multiplications, divisions and square roots in f64 only,
-// none of them contracted: every compiler, instruction set and device gives the same bits.
+// The distributions of random numbers, as functions of Philox words (core/base/rng.h), and arrays of random
+// numbers on the host. Normal numbers use only additions, multiplications, divisions and square roots in f64,
+// without contraction. They are bitwise identical for every compiler, instruction set and device.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 namespace tg {
 
 namespace detail {
-// The polynomial of x with these coefficients, that of the highest power first, by Horner's rule.
+// Evaluates a polynomial of x by Horner's rule. The coefficient of the highest power is first.
 template <std::same_as<double>... Real>
 [[gnu::always_inline]] constexpr double polynomial(double x, double sum, Real... coefficients) {
   ((sum = sum * x + coefficients), ...);
@@ -20,8 +20,8 @@ template <std::same_as<double>... Real>
 }
 }  // namespace detail
 
-// log x for x in (0, 1], to within 3 units in the last place of f64. x = 2^e·m with m in [√½, √2), and
-// log m = 2·artanh s with s = (m - 1)/(m + 1).
+// log x for x in (0, 1], to within 3 units in the last place of f64. With x = 2^e·m and m in [√½, √2), log m
+// = 2·artanh s, where s = (m - 1)/(m + 1).
 [[gnu::always_inline]] constexpr double log_of_unit(double x) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   const std::uint64_t shifted = bits - 0x3fe6a09e667f3bcdu;  // the bits of √½
@@ -33,9 +33,10 @@ template <std::same_as<double>... Real>
   return e * 0.69314718055994530942 + (2 * s + 2 * s * t * p);
 }
 
-// Box-Muller: from two words, two independent standard normal numbers √(-2 log u)·cos 2πv and …·sin 2πv with
-// u = (first + ½)/2^32 and v = second/2^32. A template, because Clang refuses a plain constexpr function that
-// calls a square root, and constexpr is what lets device code call it.
+// Box-Muller transform: from two words, returns two independent standard normal numbers √(-2 log u)·cos 2πv
+// and √(-2 log u)·sin 2πv, with u = (first + ½)/2^32 and v = second/2^32. It is a template because Clang
+// rejects a plain constexpr function that calls a square root, and device code can only call a constexpr
+// function.
 template <std::same_as<double> Real>
 [[gnu::always_inline]] constexpr void normal_pair(std::uint32_t first, std::uint32_t second, Real& by_cos,
                                                   Real& by_sin) {
@@ -55,24 +56,29 @@ template <std::same_as<double> Real>
   by_sin = radius * (q & 2 ? -other : other);
 }
 
-// Numbers of a dtype in [low, high), from u in [0, 1): low + (high − low)·u in f64. If rounding to the dtype
-// would leave the interval, the number is the dtype's first or last one in it.
+// Uniform numbers of a dtype in [low, high): low + (high − low)·u in f64, for u in [0, 1). If rounding to the
+// dtype would leave the interval, the result is the smallest or largest number of the dtype in it.
 struct UniformRange {
-  double low, width, unit;  // x = unit·(low + width·u); unit is 2 if f64 has no high − low
-  double first, last;       // the dtype's least and greatest number in [low, high)
+  // x = unit·(low + width·u). unit is 2 if high − low overflows f64, otherwise 1.
+  double low, width, unit;
+  double first, last;  // smallest and largest number of the dtype in [low, high)
 
+  // The number for u in [0, 1).
   [[gnu::always_inline]] constexpr double at(double u) const {
     const double x = unit * (low + width * u);
     return x < first ? first : x > last ? last : x;
   }
 };
-// Throws Error if the ends are not finite, high is below low, or the dtype has no number in between. If high
-// is low, all numbers are the nearest to low that the dtype has.
+// Prepares uniform numbers in [low, high). If the ends are equal, all numbers are the one nearest to `low` in
+// the dtype. Throws Error if an end is not finite, `high` is below `low`, or the dtype has no number in the
+// interval, and DTypeError unless the dtype is floating.
 UniformRange uniform_range(DType dtype, double low, double high);
 
-// Element i as the ops `normal` and `uniform` make it with this key: mean + std·n and
-// uniform_range(dtype, low, high).at(u), in f64 and then rounded once to the dtype. |n| is below 6.77.
+// Returns the numbers that the op `normal` draws with this key: mean + std·n, with |n| below 6.77, in f64 and
+// rounded once to the dtype. Throws Error unless `mean` is finite and `std` is finite and not negative.
 Array normal_array(const Shape& shape, DType dtype, double mean, double std, std::uint64_t key);
+// Returns the numbers that the op `uniform` draws with this key: uniform_range(dtype, low, high).at(u), in
+// f64 and rounded once to the dtype. Throws as uniform_range().
 Array uniform_array(const Shape& shape, DType dtype, double low, double high, std::uint64_t key);
 
 }  // namespace tg

@@ -1,11 +1,11 @@
-// Waiting without the system's help, for a limited time.
+// Spinning for a limited time.
 #pragma once
 
 #include <chrono>
 
 namespace tg {
 
-// A hint to the processor: this thread only waits.
+// Hints to the processor that this thread is spinning.
 inline void pause_processor() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -14,8 +14,8 @@ inline void pause_processor() {
 #endif
 }
 
-// Calls ready() until it returns true or `limit` has passed; returns whether it was true. The time does not
-// depend on how long the processor pauses. Short waits read no clock.
+// Calls ready() until it returns true or `limit` has passed, and returns whether it was true. The duration
+// does not depend on how long the processor pauses. Short waits do not read the clock.
 template <class Ready>
 bool spin_until(Ready&& ready, std::chrono::nanoseconds limit) {
   const auto spin = [&](int rounds) {

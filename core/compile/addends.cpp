@@ -25,8 +25,8 @@ class Adding {
   const Value& value(ValueId v) const { return graph_.values()[v]; }
   ValueId root_of(ValueId v) const { return value(v).root; }
 
-  // Whether the step adds all of its inputs, each once, and does nothing else. In a longer chain the sum
-  // costs no pass of its own: whether the chain or a product reads the first term, the bytes are the same.
+  // Whether the step only adds its inputs, each once. In a larger fused step the sum needs no separate pass:
+  // whether that step or a GEMM reads the first term, the number of bytes is the same.
   static bool is_sum(const LoweredStep& s) {
     if (s.op != &fused_op || s.out.size() != 1) return false;
     const auto& chain = s.attrs.as<FusedAttrs>();
@@ -52,7 +52,7 @@ class Adding {
     const Layout& of_product = value(terms.back()).layout;
     const bool is_alike = of_product == value(result).layout;
     const auto is_assigned = std::ranges::find(outputs_.assigned, result) != outputs_.assigned.end();
-    if (!is_alike && is_assigned) return false;  // a chain writes it straight into the parameter
+    if (!is_alike && is_assigned) return false;  // a fused step writes it directly into the parameter
     for (std::size_t i = 0; i < terms.size(); ++i)
       if (!(value(terms[i]).layout == of_product) || (i > 0 && !can_add(terms[i]))) return false;
 
@@ -65,7 +65,7 @@ class Adding {
     return true;
   }
 
-  // Whether v is all of its root's elements, in the order in which they lie in the result.
+  // Whether v contains all elements of its root, stored in the same order as in the result.
   bool lies_as(ValueId v, ValueId result) const {
     const Value &term = value(v), &root = value(term.root), &sum = value(result);
     return term.layout == sum.layout && sum.layout.is_dense() && root.layout.is_dense() &&
@@ -73,7 +73,7 @@ class Adding {
            !joined_.contains(term.root);
   }
 
-  // Whether a step makes v that can add an operand to it, and only the sum reads it.
+  // Whether the step that computes v can add an operand to it, and only the sum reads v.
   bool can_add(ValueId v) const {
     if (uses_.maker[v] < 0 || uses_.readers[v] != 1) return false;
     const LoweredStep& s = steps_[static_cast<std::size_t>(uses_.maker[v])];

@@ -26,7 +26,7 @@ std::uint64_t hash_of(const Step& s) {
   return h.digest()[0];
 }
 
-// The number of the first step in which a rank's program differs from rank 0's, and that rank.
+// The first step in which a rank's program differs from the program of rank 0, and that rank.
 struct Difference {
   std::size_t step = SIZE_MAX;
   int rank = 0;
@@ -52,7 +52,7 @@ Difference first_difference(std::span<const std::uint64_t> hashes, Communicator&
 void compare(std::span<const Step> steps, Communicator& ranks) {
   std::vector<std::uint64_t> hashes;
   for (const Step& s : steps) hashes.push_back(hash_of(s));
-  // Lists of one length can be shown in pieces: up to the shortest program, then its end.
+  // Lists of equal length can be compared in chunks: up to the end of the shortest program, then the lengths.
   const std::vector<std::uint64_t> counts = gather_one(ranks, std::uint64_t{hashes.size()});
   const auto [least, most] = std::ranges::minmax(counts);
   const Difference d = first_difference(std::span(hashes).first(least), ranks);
@@ -72,7 +72,7 @@ void check_ranks(std::span<const Step> steps, Communicator* ranks, bool plan_onl
   const int size = ranks ? ranks->size() : 1;
   for (const Step& s : steps)
     if (const RankAttrs* a = rank_attrs_of(*s.op, s.attrs); a && a->ranks != size && !(plan_only && !ranks))
-      throw Error("[" + s.name + "] is of " + std::to_string(a->ranks) + " ranks, but compile got " +
+      throw Error("[" + s.name + "] is for " + std::to_string(a->ranks) + " ranks, but compile got " +
                   (ranks ? "a communicator of " + std::to_string(size)
                          : std::string("no communicator (CompileOptions::ranks)")) +
                   " " + at_line(s.where));

@@ -10,7 +10,7 @@ namespace tg {
 
 namespace {
 
-// The parameter that a value is, or is a view of; null if it is something else.
+// The parameter that the value is or is a view of; null if there is none.
 const Parameter* parameter_of(const Graph& graph, ValueId v) {
   const Node& maker = graph.node_of(graph.values()[v].root);
   return maker.op == &parameter_op ? &maker.attrs.as<ParameterAttrs>().parameter : nullptr;
@@ -33,7 +33,7 @@ std::string described(const Graph& graph, const Tensor& t) {
   return graph.label_of(node) + " " + at_line(node.where);
 }
 
-// The last step that reads a parameter, and as which of its inputs.
+// The last step that reads a parameter, and the index of that input.
 struct LastRead {
   int step = -1;
   std::vector<std::size_t> inputs;
@@ -59,7 +59,7 @@ Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::ve
   for (const Tensor& t : fetch) {
     if (!graph.has(t))
       throw Error("[compile] tensor " + std::to_string(outputs.fetched.size()) + " to be fetched is " +
-                  (t.defined() ? "of another graph" : "undefined"));
+                  (t.defined() ? "not of this graph" : "undefined"));
     outputs.fetched.push_back(before_assignment(t));
   }
   std::unordered_map<const void*, const Assign*> assigned;
@@ -94,7 +94,7 @@ void check_parts(std::span<const Parameter> used, const std::vector<Assign>& ass
   for (const Parameter& p : used)
     if (p.bytes() > 0) by_place.push_back(&p);
   std::ranges::sort(by_place, {}, [](const Parameter* p) { return p->memory(); });
-  const Parameter* before = nullptr;  // of those so far, the one that reaches furthest
+  const Parameter* before = nullptr;  // of the parameters so far, the one that ends last
   for (const Parameter* p : by_place) {
     if (before && p->memory() < before->memory() + before->bytes() &&
         (assigned.contains(before->key()) || assigned.contains(p->key())))
@@ -106,7 +106,7 @@ void check_parts(std::span<const Parameter> used, const std::vector<Assign>& ass
 std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredStep> steps,
                                    const Outputs& outputs, const std::vector<Assign>& assign) {
   std::unordered_map<ValueId, int> producer;
-  std::unordered_map<const void*, LastRead> last_read;  // by Parameter::key
+  std::unordered_map<const void*, LastRead> last_read;  // key: Parameter::key
   for (int s = 0; s < static_cast<int>(steps.size()) && !assign.empty(); ++s) {
     for (ValueId v : steps[s].out) producer[v] = s;
     for (std::size_t i = 0; i < steps[s].in.size(); ++i) {
@@ -117,7 +117,7 @@ std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredSt
       r.inputs.push_back(i);
     }
   }
-  std::unordered_map<ValueId, int> output_count;  // by root
+  std::unordered_map<ValueId, int> output_count;  // key: root
   for (ValueId v : outputs.all()) ++output_count[graph.values()[v].root];
 
   std::vector<bool> directly;

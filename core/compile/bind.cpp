@@ -12,7 +12,7 @@ Layout layout_within_buffer(const Graph& graph, const Joined& joined, ValueId v)
   return found == joined.end() ? graph.values()[v].layout : found->second.layout;
 }
 
-// A copy that the compiler added, in the form that pointwise kernels take.
+// Converts a copy that the compiler added into the form that elementwise kernels expect.
 void make_fused(Step& step) {
   const DType t = step.out[0].dtype;
   step.op = &fused_op;
@@ -68,9 +68,9 @@ void bind_steps(Program::State& state, const Bindings& passes) {
   }
 }
 
-// The steps with others between them that fill every buffer of the arena right after the last step that uses
-// it, and before all of them the whole arena and the results (behind `status_bytes`, which the executable
-// uses).
+// Adds steps that fill memory with NaN patterns for CompileOptions::verify. Before the first step they fill
+// the whole arena and the results, except for the `status_bytes` that the executable uses. After the last
+// step that uses a buffer, they fill the buffer.
 std::vector<Step> poisoned(std::vector<Step> steps, std::byte* arena, std::byte* results,
                            std::size_t status_bytes, const Buffers& buffers, const MemoryPlan& plan) {
   std::vector<Step> all;
@@ -80,7 +80,7 @@ std::vector<Step> poisoned(std::vector<Step> steps, std::byte* arena, std::byte*
   };
   fill(arena, plan.report.arena);
   fill(results + status_bytes, plan.report.results - status_bytes);
-  std::vector<std::vector<int>> dying(steps.size() + 1);  // buffers, by their last step
+  std::vector<std::vector<int>> dying(steps.size() + 1);  // key: last step; value: buffers
   for (int b : plan.arena_order) dying[buffers.list[b].last].push_back(b);
   for (std::size_t s = 0; s < steps.size(); ++s) {
     all.push_back(std::move(steps[s]));
@@ -93,7 +93,7 @@ std::vector<Step> poisoned(std::vector<Step> steps, std::byte* arena, std::byte*
 
 std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                            std::span<const ValueId> outputs) {
-  // Values that share memory are counted together.
+  // Values that share memory share one count.
   std::vector<int> reads(graph.values().size());
   const auto count = [&](ValueId v) -> int& {
     v = graph.values()[v].root;

@@ -1,5 +1,5 @@
-// What compile() does after its passes: makes the steps that kernels see, checks that all ranks have the same
-// ones, and binds them to kernels and memory.
+// The work of compile() after its passes: creates the steps for the kernels, checks that all ranks have the
+// same steps, and binds them to kernels and memory.
 #pragma once
 
 #include "core/compile/memory_plan.h"
@@ -7,17 +7,17 @@
 
 namespace tg {
 
-// The steps as kernels see them, without addresses (but for the targets of copies). `outputs` outlive a run.
+// The steps for the kernels, without addresses except for the targets of copies. `outputs` outlive a run.
 std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                            std::span<const ValueId> outputs);
 
-// Throws Error for a step that is of more or fewer ranks than there are: one without a communicator, which is
-// null. Unless the program is only planned, also compares the steps of all ranks, which then must all call
-// this, by op, attributes, dtypes and layouts: throws Error that names the first that differs and the ranks.
-// A step that exchanges data waits for the same step of all others. In agreement.cpp.
+// Throws Error for a collective step with a number of ranks different from the communicator's; null means one
+// rank. Unless the program is only planned, all ranks must call this, and it compares their steps by op,
+// attributes, dtypes and layouts. It throws Error with the first step that differs and the ranks. A
+// collective step waits for the same step on all other ranks. Defined in agreement.cpp.
 void check_ranks(std::span<const Step> steps, Communicator* ranks, bool plan_only);
 
-// What binding reads: the results of the passes before it.
+// The results of the earlier passes, which binding reads.
 struct Bindings {
   const Graph& graph;
   std::span<const LoweredStep> steps;
@@ -29,14 +29,14 @@ struct Bindings {
   Layout layout_of(ValueId v) const;
 };
 
-// Allocates the arena, the block of inputs, results and constants, and the kernels' workspace, writes the
-// constants, sets the addresses of state.steps and prepares them. Throws OutOfMemory with the sizes if they
-// do not fit, DeviceError for a step that has no kernel. `poison`, for CompileOptions::verify: memory that
-// holds no value is filled with bytes that are NaN in every floating type, so that a step that reads a dead
-// or unwritten buffer gives wrong bits instead of plausible ones.
+// Allocates the arena, the block of inputs, results and constants, and the kernels' workspace. Writes the
+// constants, sets the addresses of state.steps and prepares the steps. With `poison`
+// (CompileOptions::verify), memory without a value is filled with bytes that are NaN in every floating type.
+// A step that reads a dead or unwritten buffer then gives visibly wrong results. Throws OutOfMemory with the
+// sizes, and DeviceError for a step without a kernel.
 void bind(Program::State& state, const Bindings& passes, bool poison);
 
-// The memory of a value, after bind.
+// The memory of a value, after bind().
 Arg bound_arg(const Program::State& state, const Bindings& passes, ValueId v);
 
 }  // namespace tg

@@ -1,5 +1,5 @@
-// What keeps a program within CompileOptions::memory_budget: another order of its steps, values that are
-// computed again, and the error if both are not enough.
+// Keeps a program within CompileOptions::memory_budget: by a different order of its steps, by recomputing
+// values, and with an error if both are not enough.
 #pragma once
 
 #include <string>
@@ -10,42 +10,44 @@
 
 namespace tg {
 
-// Order: steps run earlier than they were recorded where large values are then free earlier, such as both
-// products of a chunk of logits before the next chunk's logits. It computes nothing twice and costs no time.
+// Order: a step may run earlier than recorded if large values then become free earlier. For example, both
+// GEMMs of a chunk of logits run before the next chunk's logits. Nothing is computed twice, so it costs no
+// time.
 //
-// Puts the steps in an order in which the arena needs less, if it finds one, and returns whether it did.
-// Results have the same bits: a step runs after those that compute what it reads, a parameter changes after
-// all have read it, and neighbours that a backend computes together stay neighbours. About linear in the
-// number of steps.
+// Reorders the steps so that the arena needs less, if such an order is found, and returns whether it was.
+// Results are bitwise identical: a step runs after the steps that compute its inputs, and a parameter changes
+// after all steps that read it. Neighbors that a backend computes together stay neighbors. The time is about
+// linear in the number of steps.
 //
-// Greedy: the steps run as they were recorded. But as soon as the last readers of a value, with what they
-// still need, would free more bytes than their results take, they are next. Such a group is small (32 steps
-// at most), and at no step of it more is alive than at the peak of the recorded order.
+// The method is greedy. Steps run in recording order, with one exception. As soon as the last readers of a
+// value, with the steps that they need, would free more bytes than their results occupy, they run next. Such
+// a group has at most 32 steps, and during it the live memory stays at or below the peak of the recorded
+// order.
 bool order_for_memory(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known);
 
 struct Recomputed {
-  std::size_t before = 0, arena = 0;    // bytes of the arena without and with it
-  MemoryReport::Recomputed again = {};  // all but `saved`
+  std::size_t before = 0, arena = 0;    // bytes of the arena without and with recomputation
+  MemoryReport::Recomputed again = {};  // without `saved`
 };
 
-// Recomputation, or rematerialisation: values are computed again right before their late uses instead of
-// being kept in between. First those that are cheap, such as outputs of norms, activations and half copies of
-// weights. Where these are not enough, products and attention as well. checkpoint(), in contrast, runs whole
-// parts of a model again.
+// Recomputation (rematerialization): values are recomputed directly before their late uses instead of being
+// kept. Cheap values are chosen first: outputs of norms, activations and low-precision weight copies. If
+// these do not suffice, GEMMs and attention follow. In contrast, checkpoint() recomputes whole parts of a
+// model.
 //
-// Adds steps that compute values again until the arena needs at most `arena` bytes, or until no more can be
-// saved; what is no longer used early moves to its first use. Results have the same bits as without it.
-// Greedy: in each round the choice that frees the most bytes at the step where most are alive, for its time
-// (price_of in core/run/cost.h). If that does not fit, it begins again with products and attention among the
-// choices. In the end what turned out not to be needed is undone, most expensive first.
-// Records copies of the nodes that are computed again.
+// Adds steps that recompute values until the arena needs at most `arena` bytes, or until nothing more can be
+// saved. A value without early uses moves to its first use instead. Results are bitwise identical. The method
+// is greedy. Each round applies the choice that frees the most bytes at the peak for its time (price_of in
+// core/run/cost.h). If the result is too large, it starts again and also considers GEMMs and attention. At
+// the end it undoes choices that turned out to be unnecessary, most expensive first. It records copies of the
+// recomputed nodes.
 Recomputed recompute_within(std::size_t arena, Graph& graph, std::vector<LoweredStep>& steps,
                             const Scheduled& known);
 
-// What is thrown where a program cannot keep its memory_budget.
+// Thrown if a program cannot meet its memory_budget.
 struct BudgetTooSmall : OutOfMemory {
   BudgetTooSmall(const std::string& text, std::size_t bytes) : OutOfMemory(text), least(bytes) {}
-  std::size_t least;  // budget that would do
+  std::size_t least;  // the smallest sufficient budget
 };
 
 }  // namespace tg

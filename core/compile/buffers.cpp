@@ -9,10 +9,11 @@ namespace tg {
 
 namespace {
 
-// Fetched results up to this many bytes lie side by side, so that one copy brings them to the host.
+// Fetched results up to this number of bytes are stored together, so that one copy transfers them to the
+// host.
 constexpr std::size_t small_result = 1024;
 
-// Makes buffers as values are met, step by step.
+// Creates buffers as values are encountered, step by step.
 class BufferList {
  public:
   BufferList(const Graph& graph, const Joined& joined) : graph_(graph), joined_(joined) {
@@ -63,8 +64,8 @@ class BufferList {
   Buffers made_;
 };
 
-// Whether `next` reads rows that an index_assign before it writes, as attention does those of a cache: then a
-// kernel may do both, and what is assigned stays until `next` has been computed.
+// Whether `next` reads rows that the preceding index_assign writes, as attention reads rows of a cache. A
+// kernel may then compute both steps, so the assigned values stay in memory until `next` has finished.
 bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
   if (!assign.op->assigns) return false;
   return std::any_of(next.in.begin(), next.in.end(), [&](ValueId v) {
@@ -72,9 +73,9 @@ bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const L
   });
 }
 
-// Whether `next` is an epilogue that a backend computes with the product before it, unless it would overwrite
-// what that reads. Then where buffers lie must not decide: the bits depend on it. A product that adds a whole
-// matrix is never computed so.
+// Whether `next` is an epilogue that a backend computes in the preceding GEMM unless it would overwrite
+// operands of the GEMM. The choice affects rounding, so it must not depend on buffer offsets. A GEMM that
+// adds a whole matrix never computes an epilogue.
 bool may_round_otherwise(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
   return is_rounding_epilogue(graph, product, next) && graph.values()[next.in[0]].root == product.out[0] &&
          (product.in.size() < 3 ||
@@ -89,7 +90,7 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
   BufferList buffers(graph, joined);
   for (std::size_t i = 0; i < assign.size(); ++i)
     if (directly[i]) buffers.in_parameter(outputs.assigned[i], assign[i].target);
-  // The last of the steps that may be computed together with a step: until then it may read its inputs.
+  // Per step: the last step that may be computed together with it. Until then its inputs may be read.
   std::vector<int> end(steps.size());
   for (int s = static_cast<int>(steps.size()); s-- > 0;) end[s] = steps[s].with_next ? end[s + 1] : s;
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
@@ -109,14 +110,14 @@ bool can_overwrite(const Graph& graph, const LoweredStep& step, ValueId v, std::
   const Value &in = graph.values()[step.in[input]], &out = graph.values()[v];
   if (in.dtype != out.dtype || !(in.layout == out.layout)) return false;
   if (step.op->pointwise || step.op == &reduced_chain_op) return true;
-  // A node's outputs are numbered in sequence.
+  // A node's outputs have consecutive numbers.
   return step.op->may_share(static_cast<int>(v - step.out[0]), static_cast<int>(input));
 }
 
 void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                     Buffers& buffers) {
   const auto root_of = [&](ValueId v) { return graph.values()[v].root; };
-  // Whether output v may be written over every input of the step that lies in this buffer.
+  // Whether output v may overwrite all inputs of the step that are stored in this buffer.
   const auto can_overwrite_all = [&](const LoweredStep& step, ValueId v, int buffer) {
     for (std::size_t i = 0; i < step.in.size(); ++i)
       if (buffers.of[root_of(step.in[i])] == buffer && !can_overwrite(graph, step, v, i)) return false;
@@ -124,7 +125,7 @@ void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, cons
   };
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
     const LoweredStep& step = steps[s];
-    std::vector<int> reused;  // by this step's outputs so far
+    std::vector<int> reused;  // by the outputs of this step so far
     for (ValueId v : step.out) {
       Buffer& own = buffers.list[buffers.of[v]];
       if (joined.contains(v) || own.kind != Buffer::arena) continue;

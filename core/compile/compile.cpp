@@ -1,5 +1,5 @@
-// compile(): the passes from a graph to steps (passes.cpp), what keeps a memory budget, and then kernels and
-// memory for the steps.
+// compile(): runs the passes from a graph to steps (passes.cpp), enforces a memory budget, then selects
+// kernels and allocates memory.
 #include <tilegrad/core/compile/compile.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
   return Device::cpu();
 }
 
-// What the state reports of a placement, except for the kernels' workspace.
+// Stores a placement in the state, without the kernels' workspace.
 void report(const Placed& p, std::span<const LoweredStep> steps, const std::vector<Assign>& assign,
             Program::State& state) {
   state.memory = p.plan.report;
@@ -35,8 +35,8 @@ void report(const Placed& p, std::span<const LoweredStep> steps, const std::vect
         add_bytes(state.memory.parameters, aligned_bytes(parameter.bytes()), "parameters");
 }
 
-// The steps in another order, and more of them, if the program, placed as they are, needs more than the
-// budget. Throws OutOfMemory if it does in any case.
+// Reorders the steps and adds recomputation if the program needs more than the budget. Throws OutOfMemory if
+// that does not suffice.
 Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vector<LoweredStep>& steps,
                          const Scheduled& known, const Program::State& state) {
   const std::size_t budget = options.memory_budget, held = options.memory_held;
@@ -56,14 +56,14 @@ Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vecto
   if (const std::size_t least = needed(r.arena); least > budget)
     throw BudgetTooSmall(
         "[compile] the program needs at least " + bytes_text(least) + ", " + bytes_text(least - others) +
-            " of them for intermediate results, with products and attention computed again as well, and " +
+            " of them for intermediate results, with GEMMs and attention recomputed too, and " +
             bytes_text(others) + " for parameters, inputs and the kernels' workspace" +
             (held > 0 ? ", and outside of the program" : "") + "; memory_budget is " + bytes_text(budget),
         least);
   return r;
 }
 
-// A program without its log. `log` may be null.
+// Compiles a program without its log; `log` may be null.
 std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>& fetch,
                                          const CompileOptions& options, bool reuse, bool poison,
                                          ProgramLog* log) {
@@ -71,7 +71,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   state->graph = graph.share();
   state->device = device_of(graph, options);
   state->backend = &backend(state->device);
-  if (reuse) state->arena = options.arena;  // a program to compare with has memory of its own
+  if (reuse) state->arena = options.arena;  // a program for comparison has separate memory
   state->prepared = {options.threads, options.tf32, options.verify, options.batch_invariant, options.ranks};
 
   const std::size_t status_bytes = state->backend->status_bytes();
@@ -93,7 +93,7 @@ std::shared_ptr<Program::State> compiled(Graph& graph, const std::vector<Tensor>
   const auto& [buffers, plan] = p;
   state->buffers = arena_buffers(buffers, plan);
 
-  // Kernels and memory.
+  // Select kernels and allocate memory.
   state->steps = steps_of(graph, steps, passed.joined, state->outputs);
   check_ranks(state->steps, options.ranks.get(), options.plan_only);
   if (options.plan_only) {
@@ -130,7 +130,7 @@ std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& 
   Program program = compile(graph, ts, options);
   for (const Feed& f : feeds) {
     const bool is_input = graph.has(f.input()) && graph.node_of(f.input().id()).op == &input_op;
-    if (!is_input || program.reads(f.input())) program.feed(f);  // what is no input is refused
+    if (!is_input || program.reads(f.input())) program.feed(f);  // a tensor that is not an input is rejected
   }
   program.run();
   std::vector<Array> out;

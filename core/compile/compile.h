@@ -1,4 +1,4 @@
-// compile: from a graph and the tensors to compute to a Program that runs many times.
+// compile: builds a Program, which can run many times, from a graph and the tensors to compute.
 #pragma once
 
 #include <optional>
@@ -8,58 +8,63 @@
 
 namespace tg {
 
-// `target` becomes `value` at the end of every run; both have the same shape and dtype.
+// An assignment at the end of every run. `target` and `value` have the same shape and dtype.
 struct Assign {
-  Parameter target;
-  Tensor value;
+  Parameter target;  // the parameter that is assigned
+  Tensor value;      // its new value
 };
 
+// Options of compile().
 struct CompileOptions {
-  std::vector<Assign> assign = {};
-  std::optional<Device> device = {};  // default: where the graph's parameters live, the CPU if it has none
-  int threads = 0;                    // CPU: 0 means TG_THREADS or, without it, all of the machine's
-  bool tf32 = false;  // CUDA: f32 products on tensor cores, operands rounded to 10 bits of fraction
-  // A row of a result has the same bits alone as next to any other rows, and however many there are: matrix
-  // products choose how to add up by the sizes of a row, the dtypes and how the right matrix lies, not by the
-  // number of rows. Norms, softmax, rope, embedding, pointwise ops and their chains, argmax, top_k and
-  // indexing work row by row in any case, and so does paged_attn. Not covered are flash_attn, sums over rows
-  // and other reductions. Rows are those of equal programs: the same ops on more or fewer rows. Products of
-  // many rows may take longer (docs/benchmarks.md).
+  std::vector<Assign> assign = {};  // assignments at the end of every run
+  // default: the device of the graph's parameters, or the CPU if there are none
+  std::optional<Device> device = {};
+  // CPU threads; 0: the environment variable TG_THREADS, or all of the machine's if it is not set
+  int threads = 0;
+  bool tf32 = false;  // CUDA: f32 GEMMs on tensor cores, with operands rounded to TF32 (10 mantissa bits)
+  // Makes a row of a result bitwise independent of the other rows and of their number. GEMMs then choose the
+  // order of their sums by row size, dtypes and the layout of the right matrix, not by the number of rows.
+  // Norms, softmax, RoPE, embedding, pointwise ops, argmax, top_k, indexing and paged_attn are always
+  // batch-invariant. flash_attn, sums over rows and other reductions are not covered. The guarantee holds
+  // between programs with the same ops and different numbers of rows. GEMMs of many rows may be slower
+  // (docs/benchmarks.md).
   bool batch_invariant = false;
-  bool fuse = true;   // chains of pointwise ops in one pass over memory
-  bool reuse = true;  // one arena; false gives every tensor memory of its own
-  // Bytes that memory().peak() may have; 0: no limit. Where the program would need more, its steps run in
-  // another order, if one that needs less is found. If that is not enough, values are computed again before
-  // their late uses instead of being kept, as few as it takes (MemoryReport::recomputed): cheap ones (outputs
-  // of norms, activations, casts), and where these are not enough products and attention. The bits stay the
-  // same. Throws OutOfMemory with the least that it can reach.
+  bool fuse = true;   // fuse pointwise ops into elementwise kernels
+  bool reuse = true;  // plan one arena; false: separate memory for every tensor
+  // Limit for memory().peak() in bytes; 0: no limit. If the program would exceed it, compile() first looks
+  // for an order of the steps that needs less. If that does not suffice, it recomputes as few values as
+  // possible before their late uses (MemoryReport::recomputed). Cheap values (outputs of norms, activations,
+  // casts) are chosen first, GEMMs and attention last. Results stay bitwise identical. Throws OutOfMemory
+  // with the smallest peak that is possible.
   std::size_t memory_budget = 0;
   std::size_t memory_held = 0;              // bytes of memory_budget that other objects already use
-  std::shared_ptr<SharedArena> arena = {};  // memory that is shared with other programs; default: its own
-  // What the ranks that run this program together have in common; null: there is one rank. compile() compares
-  // the programs of all ranks and throws Error that names the first step that differs.
+  std::shared_ptr<SharedArena> arena = {};  // memory shared with other programs; default: separate memory
+  // Connects the ranks that run this program together; null: one rank. compile() compares the programs of all
+  // ranks and throws Error with the first step that differs.
   std::shared_ptr<Communicator> ranks = {};
-  // Every run is done twice, once as planned and once with a buffer per tensor, with unused memory filled
-  // with NaN patterns, and must give the same bits; throws Error naming the first tensor that differs. Ops
-  // that may add in any order add in a fixed one. For finding planner and kernel bugs.
+  // For finding planner and kernel bugs: runs everything twice, as planned and with a buffer per tensor, with
+  // unused memory filled with NaN patterns. Throws Error with the first tensor that is not bitwise identical.
+  // Ops that may sum in any order use a fixed order.
   bool verify = false;
-  // Chooses kernels and plans memory without allocating any: memory(), steps() and text() describe the
-  // program; run, feed and fetch throw Error.
+  // Chooses kernels and plans memory without allocating any. memory(), steps() and text() describe the
+  // program; run(), feed() and fetch() throw Error.
   bool plan_only = false;
-  // Compiles even if an update that Graph::must_assign names is left out. For looking at values, not for use.
+  // Compiles even if an assignment that Graph::must_assign requires is missing. For inspecting values only.
   bool allow_unassigned = false;
 };
 
-// A program that computes `fetch` and the assignments and nothing else. Only fetched tensors can be read
-// after a run. Throws Error for tensors of another graph and for a parameter that is assigned twice,
-// ShapeError and DTypeError for an assignment that its parameter cannot hold, DeviceError with the step's
-// source line if the device has no kernel for it, OutOfMemory with the sizes. The graph may grow afterwards;
-// the program keeps it alive.
+// Compiles a program that computes `fetch` and the assignments, and nothing else. Only fetched tensors can be
+// read after a run. The graph may grow afterwards, and the program keeps it alive. Throws:
+// - Error for tensors of a different graph, and for a parameter that is assigned twice
+// - ShapeError and DTypeError for an assignment that does not match its parameter
+// - DeviceError with the source line if the device has no kernel for a step
+// - OutOfMemory with the sizes
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options = {});
 
-// Compiles, runs once and fetches: for tests, examples and debugging. Feeds of inputs that the tensors do not
-// depend on are ignored.
+// Compiles, runs once and fetches a tensor, for tests, examples and debugging. Feeds of inputs that the
+// tensor does not depend on are ignored.
 Array eval(const Tensor& t, const std::vector<Feed>& feeds = {}, const CompileOptions& options = {});
+// Same for several tensors, in one run.
 std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds = {},
                         const CompileOptions& options = {});
 

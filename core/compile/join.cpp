@@ -7,19 +7,19 @@ namespace tg {
 
 namespace {
 
-// The step's op; of a fused step its only instruction, if it has one.
+// The step's op, or for a fused step with one instruction, that instruction's op.
 const Op& only_op(const LoweredStep& s) {
   if (s.op != &fused_op) return *s.op;
   const auto& code = s.attrs.as<FusedAttrs>().code;
   return code.size() == 1 ? *code[0].op : *s.op;
 }
 
-// `seen` is a view of all elements of a value with layout `l`. Returns the layout of the value under which
-// that view has the layout `to`. Nothing if no strides express it, or if the value's contiguous axis would
-// not stay contiguous, which makes kernels slow.
+// `seen` is a view of all elements of a value with layout `l`. Returns the layout of the value with which the
+// view gets the layout `to`. Returns nothing if no strides can express it, or if the value's contiguous axis
+// would not stay contiguous, which makes kernels slow.
 std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
   for (int a = 0; a < l.rank(); ++a) {
-    // An axis of l is part of an axis of `seen`, or spans several of them.
+    // An axis of l is part of one axis in `seen`, or covers several of its axes.
     std::int64_t place = l.strides[a], left = l.shape[a], done = 1, stride = 1;
     while (left > 1) {
       int s = 0;
@@ -44,7 +44,7 @@ std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
 Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs) {
   const auto value = [&](ValueId v) -> const Value& { return graph.values()[v]; };
   const Uses uses(graph, steps, outputs);
-  std::vector<const Op*> ops;  // by step: erase_if moves the steps
+  std::vector<const Op*> ops;  // per step, because erase_if moves the steps
   for (const LoweredStep& s : steps) ops.push_back(s.op);
   Joined joined;
   std::erase_if(steps, [&](const LoweredStep& s) {
@@ -53,7 +53,7 @@ Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::s
     const Value& out = value(s.out[0]);
     const int axis = op.join_axis(s.attrs);
     std::vector<std::pair<ValueId, Inside>> parts;
-    Layout place = out.layout;  // of the next part
+    Layout place = out.layout;  // layout of the next part
     for (ValueId v : s.in) {
       const Value &part = value(v), &root = value(part.root);
       const std::int64_t maker = uses.maker[part.root];

@@ -75,7 +75,7 @@ class Lowering {
   }
 
  private:
-  // Which nodes the outputs depend on, and how often each buffer is read.
+  // Finds the nodes that the outputs depend on, and counts the reads of each buffer.
   void mark(std::span<const ValueId> outputs) {
     needed_ = needed_nodes(graph_, outputs);
     uses_.assign(graph_.values().size(), 0);
@@ -100,7 +100,7 @@ class Lowering {
       producer_[v] = static_cast<std::int64_t>(steps_.size());
     }
     if (node.op->pointwise) {
-      step.op = &fused_op;  // its inputs and attributes are those of its group, when that is done
+      step.op = &fused_op;  // gets its inputs and attributes when its group is complete
       groups_.push_back(group(node));
     } else {
       step.in = node.in;
@@ -110,8 +110,8 @@ class Lowering {
     steps_.push_back(std::move(step));
   }
 
-  // The widest compute type among the node's floating operands; i64 if it has none. A cast of integers to
-  // bf16 stays with i64, from which the result is rounded once: f32 does not have all integers.
+  // The widest compute type among the node's floating operands; i64 if it has none. A cast from integers to
+  // bf16 stays in i64 and is rounded once, because f32 cannot represent all integers.
   DType compute_of(const Node& node) const {
     DType widest = i64;
     if (graph_.values()[node.first_out].dtype == bf16 && node.op->converts &&
@@ -126,7 +126,8 @@ class Lowering {
     return widest;
   }
 
-  // A fused step that is being built: its code, its inputs and how often its nodes read each of them.
+  // A fused step under construction: its code, its inputs and the number of times that its nodes read each of
+  // them.
   struct Group {
     FusedAttrs fused;
     std::vector<ValueId> inputs;
@@ -144,7 +145,7 @@ class Lowering {
     }
   };
 
-  // A pointwise node as a group, which then absorbs the groups of those inputs that nothing else reads.
+  // Creates a group for a pointwise node and absorbs the groups of inputs that nothing else reads.
   std::unique_ptr<Group> group(const Node& node) {
     if (node.in.size() > 3)
       throw Error("[" + node.op->name + "] a pointwise op with more than three operands");
@@ -173,8 +174,8 @@ class Lowering {
     return {FusedAttrs::Source::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
   }
 
-  // The constant that replaces a tensor's number in a chain. In f64 it is the number that the tensor would
-  // store. For a 16-bit type it has the digits of f32, unless these would create a tie.
+  // The constant that replaces a tensor filled with a number in a fused step. In f64 it is the number that
+  // the tensor would store. For a 16-bit type it keeps the digits of f32, unless these would create a tie.
   static double folded(const FullAttrs& f, DType compute) {
     if (!is_float(f.dtype)) return f.value;
     if (compute == f64) return stored_number(f.dtype, f.value);
@@ -196,7 +197,7 @@ class Lowering {
            p.inputs.size() + g.inputs.size() <= FusedAttrs::max_inputs;
   }
 
-  // Puts the code that computes input i in front of the group's own.
+  // Inserts the code that computes input i before the group's own code.
   void absorb(std::size_t i, std::unique_ptr<Group>& g) {
     const std::int64_t maker = producer_[g->inputs[i]];
     std::unique_ptr<Group> p = std::move(groups_[maker]);
@@ -216,10 +217,9 @@ class Lowering {
   const bool fuse_;
   std::vector<bool> needed_, kept_;
   std::vector<int> uses_, folded_;
-  std::vector<std::int64_t> producer_;  // step of each value, -1 for none
+  std::vector<std::int64_t> producer_;  // step of each value; −1: none
   std::vector<LoweredStep> steps_;
-  std::vector<std::unique_ptr<Group>>
-      groups_;  // of each step; null for one that is not pointwise, or absorbed
+  std::vector<std::unique_ptr<Group>> groups_;  // per step; null if it is not pointwise or was absorbed
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Lowering: from nodes to the steps of a program, still on the graph's values: prunes, folds scalars, fuses
-// chains of pointwise ops. A fused step's attributes are a small straight-line program over its inputs.
+// Lowering: converts nodes to the steps of a program, still with the graph's values. It prunes, folds scalars
+// and fuses pointwise ops. The attributes of a fused step are a small straight-line program over its inputs.
 #pragma once
 
 #include <unordered_map>
@@ -8,38 +8,39 @@
 
 namespace tg {
 
-// The attributes of fused_op: instructions in order; the values of some are the step's results.
+// Attributes of fused_op: a list of instructions, some of whose values are the step's results.
 struct FusedAttrs {
-  // Limits of a step. Merging adds at most one instruction for each result (merge.cpp).
+  // Limits of a step. Merging adds at most one instruction per result (merge.cpp).
   static constexpr int max_inputs = 12, max_outputs = 4, max_chain = 24, max_code = max_chain + max_outputs;
-  struct Source {  // of an instruction's operand
+  struct Source {  // operand of an instruction
     enum Kind : std::uint8_t { input, constant, result } kind;
-    std::int32_t index;  // of the step's input, of `constants`, or of an earlier instruction
+    std::int32_t index;  // index of a step input, of `constants`, or of an earlier instruction
   };
   struct Instruction {
     const Op* op;
-    DType dtype;  // of its value; a cast rounds to it
+    DType dtype;  // dtype of its value; a cast rounds to it
     std::uint8_t count = 0;
     Source slots[3];  // a pointwise op has at most three operands
     std::span<const Source> operands() const { return {slots, count}; }
     std::span<Source> operands() { return {slots, count}; }
   };
-  DType compute;  // f64, f32 or i64: inputs are converted to it, results from it
+  DType compute;  // f64, f32 or i64: inputs are converted to it, results are converted from it
   std::vector<Instruction> code;
   std::vector<double> constants;
-  std::vector<std::int32_t> results = {};  // the instruction of each output; empty: one output, of the last
+  // instruction of each output; empty: one output, from the last instruction
+  std::vector<std::int32_t> results = {};
   std::int32_t result(std::size_t out) const {
     return results.empty() ? static_cast<std::int32_t>(code.size()) - 1 : results[out];
   }
-  // Appends the code of another, with `inputs` in the place of its inputs.
+  // Appends the code of a different step, with `inputs` in place of its inputs.
   void append(const FusedAttrs& other, std::span<const Source> inputs);
   void fields(auto&& field) const { field("code", text()); }
   std::string text() const;  // "mul(in0, 2) → add(%0, in1)", and "; results %0, %1" if there are several
 };
 extern const Op& fused_op;
 
-// The op of a step (LoweredStep or Step) that computes one pointwise op of its operands and has no constants;
-// null for others.
+// The op of a step (LoweredStep or Step) that computes a single pointwise op of its operands without
+// constants; null for other steps.
 template <class S>
 const Op* only_op_of(const S& step) {
   if (step.op != &fused_op || step.out.size() != 1) return nullptr;
@@ -51,37 +52,37 @@ struct LoweredStep {
   const Op* op;
   Attrs attrs;
   std::vector<ValueId> in, out;
-  NodeId node;  // the node it computes, the last one of a chain; gives the source line and the name
+  NodeId node;  // the last node that the step computes; gives the source line and the name
   std::optional<Parameter> target =
-      {};                  // of a copy at the end of a run: it writes this parameter, and `out` is empty
-  bool with_next = false;  // a backend may compute it together with the step after it, in any order
+      {};  // for a copy at the end of a run: the parameter that it writes; `out` is then empty
+  bool with_next = false;  // a backend may compute it together with the next step, in any order
 };
 
-// Whether a chain may use a value that it computed without storing it. Not if storing would change the value,
-// as it may for integers narrower than `compute` and for floats made from i64. Booleans do not change: every
-// op that makes one makes 0 or 1.
+// Whether a fused step may use a value that it computed without storing it. It may not if storing would
+// change the value, which is possible for integers narrower than `compute` and for floats computed in i64.
+// Booleans do not change, because every op that returns booleans returns 0 or 1.
 bool stays_in_chain(DType dtype, DType compute);
 
-// By node: whether an output depends on it.
+// Per node: whether an output depends on it.
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs);
 
-// By value that is its own root: the step that makes it, -1 for a leaf, and how often it or a view of it is
-// read, by steps and as an output.
+// Per root value: the step that computes it (−1 for a leaf), and how often it or a view of it is read by
+// steps and as an output.
 struct Uses {
   Uses(const Graph& graph, std::span<const LoweredStep> steps, std::span<const ValueId> outputs);
   std::vector<std::int64_t> maker;
   std::vector<int> readers;
 };
 
-// Steps in an order in which every value is computed before it is read. `outputs` are stored in memory,
-// each by a step that computes all of it.
+// The steps in an order in which every value is computed before it is read. `outputs` are stored in memory,
+// each by one step that computes all of it.
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse);
 
-// Concat without copies: if each input of a concat is a whole result that nothing else reads, its producer
-// writes it straight into the concat's output, and the concat needs no step. The input may be a permuted view
-// of the result. contiguous() is a concat of one.
-
-// Where a joined value lies: in the memory of another, with this layout.
+// Concat without copies: if every input of a concat is a complete result that nothing else reads, its
+// producer writes it directly into the concat's output. The concat then needs no step. An input may be a
+// permuted view of the result. contiguous() is a concat of one input.
+//
+// The location of a joined value: in the memory of a larger value, with this layout.
 struct Inside {
   ValueId whole;
   Layout layout;
@@ -89,8 +90,8 @@ struct Inside {
 
 using Joined = std::unordered_map<ValueId, Inside>;
 
-// Removes such concats from the steps and returns where their inputs go. Producers must be able to write
-// results of any strides (Op::strided_results); `outputs` keep memory of their own. In join.cpp.
+// Removes such concats from the steps and returns the locations of their inputs. Producers must support
+// results with any strides (Op::strided_results). `outputs` keep separate memory. Defined in join.cpp.
 Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
 }  // namespace tg

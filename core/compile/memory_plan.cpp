@@ -8,7 +8,7 @@ namespace tg {
 
 namespace {
 
-// A leaf's name or the op that makes it, dtype and shape.
+// The leaf's name or the op that computes it, with dtype and shape.
 std::string value_label(const Graph& graph, ValueId v) {
   const Node& maker = graph.node_of(v);
   std::string name = graph.label_of(maker);

@@ -8,11 +8,11 @@ namespace tg {
 
 namespace {
 
-// Inputs and outputs of a merged step: with more, a GPU has too few registers to keep enough loads in flight,
-// and a second pass costs less.
+// Limit for inputs plus outputs of a merged step. With more, a GPU has too few registers for enough loads in
+// flight, and a second pass is cheaper.
 constexpr std::size_t max_operands = 10;
 static_assert(max_operands <= FusedAttrs::max_inputs);
-// How many steps back a step looks for others, so that long programs take linear time.
+// Maximum distance of steps that are merged, so that long programs compile in linear time.
 constexpr std::size_t window = 32;
 
 class Merging {
@@ -33,8 +33,8 @@ class Merging {
   const Value& value(ValueId v) const { return graph_.values()[v]; }
   bool is_fused(std::size_t s) const { return steps_[s].op == &fused_op; }
 
-  // Merges an earlier step into step b, if one fits. Only pointwise steps may lie between the two, so that
-  // buffers live hardly longer than before, and none of them may read the earlier step's results.
+  // Merges an earlier step into step b, if one is suitable. Only pointwise steps may be between the two, so
+  // that buffers live little longer than before. None of them may read the earlier step's results.
   bool merge_one_into(std::size_t b) {
     for (std::size_t a = b; a-- > 0 && b - a <= window;) {
       if (!steps_[a].op) continue;
@@ -62,7 +62,7 @@ class Merging {
     return std::find(s.out.begin(), s.out.end(), root) != s.out.end();
   }
 
-  // The same elements in the same order: one value, or equal views of it.
+  // Whether two values have the same elements in the same order: they are one value, or equal views of it.
   bool same(ValueId v, ValueId w) const {
     return v == w || (value(v).root == value(w).root && value(v).dtype == value(w).dtype &&
                       value(v).layout == value(w).layout);
@@ -72,7 +72,7 @@ class Merging {
     return static_cast<std::size_t>(found - list.begin());
   }
 
-  // Not broadcast. (A broadcast row or number comes from the cache, so that sharing it saves nothing.)
+  // Not broadcast. A broadcast row or number is read from the cache, so sharing it saves nothing.
   bool is_whole(ValueId v) const {
     const Layout& l = value(v).layout;
     for (int axis = 0; axis < l.rank(); ++axis)
@@ -80,20 +80,20 @@ class Merging {
     return true;
   }
 
-  // How often b reads a's output.
+  // Number of times that b reads a's output.
   std::ptrdiff_t reads(const LoweredStep& b, ValueId output) const {
     return std::count_if(b.in.begin(), b.in.end(), [&](ValueId v) { return same(v, output); });
   }
 
   bool fits(const LoweredStep& a, const LoweredStep& b) const {
     const auto &first = a.attrs.as<FusedAttrs>(), &second = b.attrs.as<FusedAttrs>();
-    // All results have one layout, so that one order of iteration suits all of them.
+    // All results need one layout, so that one iteration order works for all of them.
     if (first.compute != second.compute || !(value(a.out[0]).layout == value(b.out[0]).layout)) return false;
     bool shares = false;
     std::size_t inputs = a.in.size();
     for (ValueId v : b.in) {
       if (is_output(a, value(v).root)) {
-        // Neither a view that moves elements, nor a value that storing would change.
+        // Exclude views that move elements, and values that storing would change.
         if (!same(v, value(v).root) || !stays_in_chain(value(v).dtype, first.compute)) return false;
         shares = true;
       } else if (index_in(a.in, v) < a.in.size()) {
@@ -109,9 +109,9 @@ class Merging {
            first.code.size() + second.code.size() <= FusedAttrs::max_chain;
   }
 
-  // Whether readers of one step's results would wait for operands of the other that they do not need. Of
-  // tensors that is worth a pass over memory. A number, such as the weight of a row in a mean, takes none,
-  // and what waits for it may hold on to much (core/compile/order.cpp).
+  // Whether readers of one step's results would wait for operands of the other step that they do not need.
+  // For tensors, a saved pass over memory is worth it. A number, such as the weight of a row in a mean, saves
+  // no pass, and the steps that wait for it may keep much memory alive (core/compile/order.cpp).
   bool makes_wait(const LoweredStep& a, const LoweredStep& b) const {
     const auto is_made = [&](ValueId v) { return is_output(a, value(v).root); };
     const auto is_of_b_alone = [&](ValueId v) { return !is_made(v) && index_in(a.in, v) == a.in.size(); };
@@ -121,14 +121,14 @@ class Merging {
            (std::ranges::none_of(b.in, is_made) && std::ranges::any_of(a.in, is_of_a_alone));
   }
 
-  // Puts a's code in front of b's.
+  // Inserts a's code before b's code.
   void merge(LoweredStep& a, LoweredStep& b) {
     using Source = FusedAttrs::Source;
     FusedAttrs code = a.attrs.as<FusedAttrs>();
     const auto& second = b.attrs.as<FusedAttrs>();
     const auto shift = static_cast<std::int32_t>(code.code.size());
     std::vector<ValueId> in = a.in;
-    std::vector<Source> sources;  // of b's inputs
+    std::vector<Source> sources;  // per input of b
     for (ValueId v : b.in) {
       const std::size_t made = index_in(a.out, v), read = index_in(in, v);
       if (made < a.out.size()) {
@@ -159,9 +159,9 @@ class Merging {
     a.op = nullptr;
   }
 
-  // A stored value of a half type is rounded for its readers inside the step too, so that all readers see the
-  // same number and results do not depend on which steps were merged. A value that is not stored is not
-  // rounded, as in any chain.
+  // Rounds stored 16-bit values for their readers inside the step too. All readers then see the same number,
+  // and results do not depend on which steps were merged. A value that is not stored is not rounded, as in
+  // any fused step.
   void round_stored(LoweredStep& s) const {
     using Source = FusedAttrs::Source;
     const auto& old = s.attrs.as<FusedAttrs>();
@@ -172,7 +172,7 @@ class Merging {
       rounds[r] = (t == bf16 || t == f16) && !old.code[r].op->converts && is_read(old, old.results[i]);
     }
     FusedAttrs code{old.compute, {}, old.constants};
-    std::vector<std::int32_t> moved;  // by old instruction: the new one that has its value
+    std::vector<std::int32_t> moved;  // per old instruction: the new one that has its value
     for (std::size_t c = 0; c < old.code.size(); ++c) {
       FusedAttrs::Instruction i = old.code[c];
       for (Source& o : i.operands())

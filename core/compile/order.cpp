@@ -16,7 +16,8 @@ namespace {
 
 using Unit = std::size_t;
 
-// Steps in units: a step, or neighbours that stay together. Units run in the order of their numbers at first.
+// The steps in units: one step, or neighbors that must stay together. Initially, units run in the order of
+// their numbers.
 class Ordering {
  public:
   Ordering(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known)
@@ -30,7 +31,7 @@ class Ordering {
     find_dependencies();
   }
 
-  // The numbers of the steps, in the new order.
+  // The step indices in the new order.
   std::vector<std::size_t> run() {
     const std::size_t limit = peak_as_recorded();
     for (Unit next = 0; next < first_.size() - 1; ++next) {
@@ -46,13 +47,13 @@ class Ordering {
   }
 
  private:
-  static constexpr std::size_t most_units = 32;  // of a group
+  static constexpr std::size_t most_units = 32;  // per group
 
-  // Who uses a buffer, each unit once, and in order.
+  // The units that use a buffer, each once and in order.
   struct Held {
-    std::size_t bytes = 0;  // in the arena, and free after its last use
+    std::size_t bytes = 0;  // in the arena; freed after the last use
     std::vector<Unit> writers, readers;
-    std::size_t left = 0;  // uses that were not executed yet
+    std::size_t left = 0;  // number of uses that have not run yet
     bool is_alive = false;
   };
 
@@ -87,15 +88,16 @@ class Ordering {
       for (const std::size_t b : list) ++held_[b].left;
     for (std::size_t b = 0; b < held_.size(); ++b)
       if (buffers_.list[b].kind == Buffer::arena) held_[b].bytes = aligned_bytes(buffers_.list[b].bytes);
-    for (ValueId v : known_.outputs.all()) held_[buffer_of(v)].bytes = 0;  // alive to the end in any order
+    for (ValueId v : known_.outputs.all()) held_[buffer_of(v)].bytes = 0;  // live until the end in any order
   }
 
-  // A value is read after it was written, and a parameter written after its old value was read.
+  // A value is read after it was written. A parameter is written after its old value was read.
   void find_dependencies() {
     const auto depends = [&](Unit later, Unit earlier) {
       if (later != earlier) before_[later].push_back(earlier);
     };
-    std::unordered_map<const void*, std::vector<Unit>> readers;  // of what the parameter held, by its key
+    // readers of a parameter's old value, by its key
+    std::unordered_map<const void*, std::vector<Unit>> readers;
     for (std::size_t b = 0; b < held_.size(); ++b) {
       for (const Unit r : held_[b].readers)
         for (const Unit w : held_[b].writers) depends(r, w);
@@ -113,11 +115,11 @@ class Ordering {
       if (const std::optional<Parameter>& target = steps_[s].target) changes(unit_of_[s], *target);
   }
 
-  // The most bytes alive at a unit, in the order that there is.
+  // The maximum of live bytes at a unit in the current order.
   std::size_t peak_as_recorded() const {
     std::vector<std::size_t> born(first_.size()), dead(first_.size());
     for (const Held& h : held_) {
-      if (h.bytes == 0) continue;  // others have a writer
+      if (h.bytes == 0) continue;  // other buffers have a writer
       born[h.writers.front()] += h.bytes;
       dead[std::max(h.writers.back(), h.readers.empty() ? 0 : h.readers.back())] += h.bytes;
     }
@@ -138,7 +140,8 @@ class Ordering {
       if (!h.is_alive) h.is_alive = true, alive_ += h.bytes;
       if (--h.left == 0) h.is_alive = false, alive_ -= h.bytes;
     }
-    // What this unit uses may be free soon, and what is read together with its results.
+    // Buffers that this unit uses may soon be free, and so may buffers that are read together with its
+    // results.
     for (const std::size_t b : uses_[u]) {
       if (held_[b].left > most_units) continue;
       for (const Unit r : held_[b].readers)
@@ -146,7 +149,7 @@ class Ordering {
     }
   }
 
-  // Units that free a candidate and together more than they leave behind; none if there are none now.
+  // Returns units that free a candidate and in total free more than they allocate; empty if there are none.
   std::vector<Unit> freeing_group(std::size_t limit) {
     while (!candidates_.empty()) {
       const std::size_t b = *candidates_.begin();
@@ -158,7 +161,7 @@ class Ordering {
     return {};
   }
 
-  // What has still to be executed for buffer b to be free, in order; none if that is much.
+  // Returns the units that must still run before buffer b is free, in order; empty if there are too many.
   std::vector<Unit> readers_of(std::size_t b) const {
     std::set<Unit> group;
     std::vector<Unit> next;
@@ -177,7 +180,7 @@ class Ordering {
     return {group.begin(), group.end()};
   }
 
-  // Whether less is alive after the group than before it, and at no step of it more than `limit`.
+  // Whether the live memory is smaller after the group than before it, and never above `limit` during it.
   bool is_worth(const std::vector<Unit>& group, std::size_t limit) const {
     std::unordered_map<std::size_t, std::size_t> used;  // uses of each buffer in the group so far
     std::size_t alive = alive_;
@@ -198,17 +201,17 @@ class Ordering {
   const std::span<const LoweredStep> steps_;
   const Scheduled& known_;
   const Buffers buffers_;
-  std::vector<Held> held_;                      // by buffer
-  std::vector<std::size_t> first_, unit_of_;    // the first step of each unit and their end; by step
-  std::vector<std::vector<std::size_t>> uses_;  // by unit: the buffers
-  std::vector<std::vector<Unit>> before_;       // by unit: those that it depends on
+  std::vector<Held> held_;                    // per buffer
+  std::vector<std::size_t> first_, unit_of_;  // the first step of each unit, with the end appended; per step
+  std::vector<std::vector<std::size_t>> uses_;  // per unit: its buffers
+  std::vector<std::vector<Unit>> before_;       // per unit: the units that it depends on
   std::vector<bool> done_;
   std::vector<Unit> executed_;
-  std::size_t alive_ = 0;  // bytes
+  std::size_t alive_ = 0;  // live bytes
   std::set<std::size_t> candidates_;
 };
 
-// Whether an epilogue would directly follow its product that does not now.
+// Whether an epilogue would directly follow its GEMM in the new order but does not in the current one.
 bool makes_an_epilogue(const Graph& graph, std::span<const LoweredStep> steps,
                        const std::vector<std::size_t>& order) {
   for (std::size_t i = 1; i < order.size(); ++i) {

@@ -1,4 +1,4 @@
-// The list of passes, in the order of the picture in docs/architecture.md, and the shortest ones.
+// The list of passes, in the order of the drawing in docs/architecture.md, and the shortest passes.
 #include "core/compile/passes.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace tg {
 
 namespace {
 
-// Chooses a different order of the steps if their arena is at most `more` bytes larger then.
+// Chooses a different order of the steps if the arena then needs at most `more` additional bytes.
 void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
                 std::size_t more, const Scheduled& known, std::size_t status_bytes, Placed& p) {
   Placed then = placed(graph, reordered, known, status_bytes, true);
@@ -23,7 +23,7 @@ void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector
 }  // namespace
 
 void hoist_collectives(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler) {
-  std::unordered_map<ValueId, std::size_t> maker;  // of each root, the step
+  std::unordered_map<ValueId, std::size_t> maker;  // key: root; value: step
   for (std::size_t s = 0; s < steps.size(); ++s) {
     for (ValueId v : steps[s].out) maker[v] = s;
     if (!steps[s].op->early) continue;
@@ -33,7 +33,7 @@ void hoist_collectives(const Graph& graph, std::vector<LoweredStep>& steps, cons
         to = std::max(to, made->second + 1);
     if (const auto overlapped = scheduler.overlapped_step(steps, to, s)) {
       to = *overlapped;
-      steps[s].with_next = true;  // so that nothing takes the place of what it reads
+      steps[s].with_next = true;  // so that nothing reuses the memory of its inputs
     }
     while (to > 0 && to < s && belong_together(graph, steps[to - 1], steps[to])) ++to;
     const auto begin = steps.begin();
@@ -77,7 +77,7 @@ Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileO
   p.directly = written_directly(graph, p.steps, p.outputs, options.assign);
   append_copies(graph, p.steps, p.outputs, options.assign, p.directly);
 
-  // Steps → buffers → places.
+  // Steps → buffers → offsets.
   const Scheduled known = p.known(options.assign);
   p.placed = placed(graph, p.steps, known, status_bytes, reuse);
   if (reuse && options.fuse) reorder(graph, p.steps, known, options, status_bytes, p.placed);

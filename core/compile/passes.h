@@ -1,6 +1,6 @@
 // The passes of compile() from a graph to steps and their memory, which need no backend. run_passes() calls
-// them in their order. Here are those that have no header of their own: each of the first two has a .cpp file
-// of its own, the others are in passes.cpp with the list.
+// them in order. This header declares the passes without a separate header. The first two have a separate
+// .cpp file each; the others are in passes.cpp with the list.
 #pragma once
 
 #include "core/compile/assignments.h"
@@ -9,31 +9,32 @@
 
 namespace tg {
 
-// A sum of products is made by the products themselves. Each product adds what was summed before it to its
-// own result, as linear() adds a residual, and the pass that read all terms is gone.
+// Gradient sums are accumulated by the GEMMs that compute the terms. Each GEMM adds the sum so far to its own
+// result, as linear() adds a residual, and the pass that read all terms is removed.
 //
-// Removes chains that are nothing but a sum of values of one layout, if each of these except for the one that
-// is made first is the result of a matmul without an addend that nothing else reads. With T terms of S bytes,
-// all of them products, that saves 2·S of (2·T + 1)·S bytes. The last product writes the sum: `joined` says
-// where, if the sum has another shape. In half types the sum so far is rounded, as it is stored, but the
-// product that it is added to is not.
+// Removes fused steps that only sum values of one layout. Each term, except the one computed first, must be
+// the result of a matmul without an addend, and nothing else may read it. For T terms of S bytes that are all
+// matmul results, this saves 2·S of (2·T + 1)·S bytes. The last GEMM writes the sum; `joined` contains its
+// location if the sum has a different shape. In 16-bit dtypes the sum so far is rounded because it is stored,
+// but the product to which it is added is not.
 //
-// Not for programs of batch_invariant: a term that is broadcast over texts lies as the sum does if there is
-// one text, and a row of a half type would have other bits alone.
+// Not used for batch_invariant programs: a term that is broadcast over sequences has the layout of the sum if
+// there is one sequence. A row in a 16-bit dtype would then be rounded differently in a batch of one.
 void add_in_products(const Graph& graph, std::vector<LoweredStep>& steps, Joined& joined,
                      const Outputs& outputs);
 
-// Neighbouring fused steps that read the same memory become one step with several results, which reads it
+// Merges neighboring fused steps that read the same memory into one step with several results, which reads it
 // once. Examples are the gradients of an op with several operands, and a value with the steps that use it.
 // Values that are then read only inside the step are not stored.
 void merge_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
-// Collective ops that a rank runs as soon as their operands exist (Op::early), which it then frees before the
-// end of the backward pass. With reductions of a few gradients each that is ZeRO stage 2 (Rajbhandari et al.,
-// 2020). A backend may run them a little later, at the same time as a step that leaves resources for it.
+// Moves collective ops with Op::early directly after the steps that compute their operands, so that a rank
+// frees the operands before the end of the backward pass. With reductions of a few gradients each, that is
+// ZeRO stage 2 (Rajbhandari et al., 2020). A backend may run them a little later, concurrently with a step
+// that leaves resources for them.
 void hoist_collectives(const Graph& graph, std::vector<LoweredStep>& steps, const StepScheduler& scheduler);
 
-// What the compiler knows of a program when its steps are final, but for their order and their memory.
+// The compiler's knowledge about a program whose steps are final, except for order and memory.
 struct Scheduled {
   const Joined& joined;
   const Outputs& outputs;
@@ -57,7 +58,7 @@ Placed placed(const Graph& graph, std::span<const LoweredStep> steps, const Sche
 void reorder(const Graph& graph, std::vector<LoweredStep>& steps, const Scheduled& known,
              const CompileOptions& options, std::size_t status_bytes, Placed& p);
 
-// What the passes make of a graph.
+// The results of the passes.
 struct Passes {
   Outputs outputs;
   std::vector<LoweredStep> steps;
@@ -71,9 +72,9 @@ struct Passes {
   }
 };
 
-// Runs them all. status_bytes: Backend::status_bytes. reuse: false gives every buffer separate memory. Throws
-// Error for tensors, assignments and updates as compile() does. Of a memory budget it only uses whether there
-// is one.
+// Runs all passes. status_bytes: Backend::status_bytes. reuse = false: every buffer gets separate memory. The
+// passes only use whether there is a memory budget, not its size. Throws Error for tensors, assignments and
+// updates, as compile().
 Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options, bool reuse,
                   const StepScheduler& scheduler, std::size_t status_bytes);
 

@@ -15,7 +15,8 @@ namespace {
 // The unused ranges of the arena below its end, indexed by offset and by size.
 class FreeList {
  public:
-  // The smallest range that fits; without one the arena grows, by less than `bytes` if its end is free.
+  // Returns the smallest range that is large enough. Without one the arena grows, by less than `bytes` if its
+  // end is free.
   std::size_t allocate(std::size_t bytes) {
     if (const auto fit = by_size_.lower_bound({bytes, 0}); fit != by_size_.end()) {
       const auto [size, offset] = *fit;

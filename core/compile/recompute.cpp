@@ -15,21 +15,21 @@ namespace tg {
 
 namespace {
 
-// What a step costs beside its work: the bytes that a GPU copies while a kernel begins.
+// Fixed cost of a step: the bytes that a GPU copies during one kernel launch.
 constexpr double bytes_of_a_launch = 4 << 20;
 
-// How far back an operand that is not there any more is computed again as well.
+// Maximum depth to which operands that are no longer in memory are recomputed as well.
 constexpr int most_depth = 4;
 
-// Copies of values that steps compute again.
+// Copies of values that steps recompute.
 class Copies {
  public:
   explicit Copies(Graph& graph) : graph_(graph) {}
 
-  // `copy` stands for v, whose buffer is its own, from the start.
+  // Starts with `copy` as the replacement for v, which is a root.
   void begin_with(ValueId v, ValueId copy) { copies_[v] = copy; }
 
-  // The step once more, with results of its own.
+  // Returns a copy of the step with new results.
   LoweredStep again(const LoweredStep& step) {
     LoweredStep copy = step;
     for (ValueId& v : copy.in) v = now(v);
@@ -42,7 +42,7 @@ class Copies {
     return copy;
   }
 
-  // What stands for v, which may be a view; v itself if nothing was computed again.
+  // The replacement for v, which may be a view; v itself if it was not recomputed.
   ValueId now(ValueId v) {
     const auto found = copies_.find(v);
     if (found != copies_.end()) return found->second;
@@ -54,9 +54,10 @@ class Copies {
   const std::unordered_map<ValueId, ValueId>& all() const { return copies_; }
 
  private:
-  // A view is one of the copy. Other nodes keep their operands: steps have others, which hold the same.
+  // Records a copy of a node. A view becomes a view of the copy. Other nodes keep their operands: the steps
+  // have different operands with the same values.
   void record(const Node& original, bool is_view) {
-    const Node node = original;  // a copy: recording moves the list
+    const Node node = original;  // a copy, because recording moves the list
     std::vector<Tensor> in;
     for (ValueId v : node.in) in.push_back(graph_.tensor(is_view ? now(v) : v));
     const Scope scope("again." + graph_.name_of(node), node.where);
@@ -83,7 +84,7 @@ class Recomputing {
     const State as_it_was = state();
     result.arena = reduced(limit);
     if (result.arena >
-        limit) {  // from the start, for some cheap steps save less for their time than products
+        limit) {  // start again, because some cheap steps save less for their time than GEMMs do
       restore(as_it_was);
       with_products_ = true;
       result.arena = reduced(limit);
@@ -95,21 +96,21 @@ class Recomputing {
   }
 
  private:
-  // One or more steps that are done again, in their order, before step `at`; or one that moves there.
+  // One or more steps that are recomputed, in this order, before step `at`, or one step that moves there.
   struct Choice {
     std::vector<std::size_t> makers;
     std::size_t at = 0;
     bool moves = false;
-    // Operands that another choice computes again: each with its copy. Steps that do so later than `at`, and
-    // move there before the makers.
+    // `there`: operands that a different choice recomputes, with their copies. `earlier`: steps that
+    // recompute them after `at` and therefore move before the makers.
     std::vector<std::pair<ValueId, ValueId>> there;
     std::set<std::size_t> earlier;
-    std::size_t frees = 0, holds = 0;  // bytes at the peak: of results, and of operands that live longer
-    double price = 0;                  // of the makers, in bytes (price_of in cost.h), and launches
+    std::size_t frees = 0, holds = 0;  // bytes at the peak: freed results, and operands that live longer
+    double price = 0;                  // cost of the makers in bytes (price_of in cost.h), with launches
   };
-  // A choice that was applied: the steps that have its number in added_by_, and what they stand for.
+  // A choice that was applied: the steps with its number in added_by_, and the values that they replace.
   struct Applied {
-    std::unordered_map<ValueId, ValueId> originals;  // of each copy
+    std::unordered_map<ValueId, ValueId> originals;  // key: copy
     double price;
   };
 
@@ -126,13 +127,13 @@ class Recomputing {
 
   const Value& value(ValueId v) const { return graph_.values()[v]; }
 
-  // The most bytes alive at one step, and at how many steps.
+  // The maximum of live bytes at one step, and the number of steps with that maximum.
   std::pair<std::size_t, std::ptrdiff_t> pressure() const {
     const std::size_t most = now_.alive[static_cast<std::size_t>(now_.peak)];
     return {most, std::ranges::count(now_.alive, most)};
   }
 
-  // Adds choices until the arena fits or none is left, and returns its bytes.
+  // Applies choices until the arena fits or no choice is left, and returns its size in bytes.
   std::size_t reduced(std::size_t limit) {
     refused_.clear();
     std::size_t arena = planned();
@@ -144,7 +145,7 @@ class Recomputing {
       apply(*choice);
       if (pressure() < pressure_before && epilogues() == epilogues_) {
         refused_.clear();
-      } else {  // it only shifts the peak: without an end to that there would be none to this loop
+      } else {  // it only moves the peak; without this rule the loop might not end
         refused_.insert(before.steps[choice->makers.back()].out[0]);
         restore(before);
       }
@@ -199,20 +200,20 @@ class Recomputing {
     again.moved += c.bytes, again.price += price(s);
   }
 
-  // Whether the backend may compute step s, a product, with the epilogue behind it: apart they would have
-  // other bits.
+  // Whether the backend may compute step s, a GEMM, together with the epilogue after it. Separate steps would
+  // give different roundings.
   bool has_epilogue(std::size_t s) const {
     return known_.scheduler.has_epilogues() && s + 1 < steps_.size() &&
            is_rounding_epilogue(graph_, steps_[s], steps_[s + 1]) && stay_together(s, s + 1);
   }
 
-  // The first and the last of the steps that are done again with step s.
+  // The first and the last of the steps that must be recomputed together with step s.
   std::pair<std::size_t, std::size_t> unit_of(std::size_t s) const {
     if (s > 0 && has_epilogue(s - 1)) return {s - 1, s};
     return {s, s + has_epilogue(s)};
   }
 
-  // Each step that may be an epilogue, by the first value that it stands for, and whether it is one.
+  // The steps that may be epilogues, each by the first value that it replaces, and whether it is one now.
   std::set<std::pair<ValueId, bool>> epilogues() const {
     std::set<std::pair<ValueId, bool>> all;
     if (!known_.scheduler.has_epilogues()) return all;
@@ -243,7 +244,7 @@ class Recomputing {
     return tg::stay_together(graph_, steps_[first], steps_[second]);
   }
 
-  // The choice that frees the most of the missing bytes for what it costs.
+  // The choice with the best ratio of freed to spent, counting at most the missing bytes.
   std::optional<Choice> best(std::size_t missing) const {
     const auto worth = [&](const Choice& c) {
       return static_cast<double>(std::min(c.frees - c.holds, missing));
@@ -260,7 +261,8 @@ class Recomputing {
     return best;
   }
 
-  // Step s again after the peak, for what it computes before it and is used after it.
+  // The choice that recomputes step s after the peak, for results that are computed before it and used after
+  // it.
   std::optional<Choice> choice_for(std::size_t s) const {
     Choice c;
     const auto [from, to] = unit_of(s);
@@ -280,15 +282,15 @@ class Recomputing {
     if (c.frees == 0 || !is_repeatable(from) || refused_.contains(steps_[to].out[0])) return std::nullopt;
     c.at = static_cast<std::size_t>(first);
     while (c.at > static_cast<std::size_t>(now_.peak) + 1 && stay_together(c.at - 1, c.at)) --c.at;
-    // What is not used before the peak at all is not computed twice: it moves, and alone.
+    // A value without uses before the peak is not computed twice: its step moves, without other steps.
     c.moves = !is_used_early;
     if (stay_together(c.at - 1, c.at) || !gather(s, c, c.moves ? most_depth : 0)) return std::nullopt;
     if (c.moves) c.price = 0;
     return c;
   }
 
-  // Adds step s, and what is done with it, to the choice, after those that compute operands that are not
-  // there any more. Returns false if an operand is overwritten before.
+  // Adds step s, with the steps that must be recomputed with it, to the choice. Steps that recompute its
+  // missing operands precede it. Returns false if an operand is overwritten before.
   bool gather(std::size_t s, Choice& c, int depth) const {
     const auto [from, to] = unit_of(s);
     if (to > from && !(is_repeatable(from) && is_repeatable(to))) return false;
@@ -333,8 +335,8 @@ class Recomputing {
     return true;
   }
 
-  // Whether step s, after the peak, runs before step `at`, or can move there with the steps of `earlier`, to
-  // which it is added then.
+  // Whether step s, which is after the peak, runs before step `at` or can move there together with the steps
+  // in `earlier`. If it can move, it is added to `earlier`.
   bool is_there(std::size_t s, std::size_t at, std::set<std::size_t>& earlier) const {
     if (static_cast<int>(s) <= now_.peak) return false;
     if (s < at || earlier.contains(s)) return true;
@@ -373,7 +375,7 @@ class Recomputing {
       for (ValueId& v : steps_[s].in) v = copies.now(v);
     Applied applied{{}, c.price};
     for (const auto& [original, copy] : copies.all()) {
-      // A view of what another choice computes goes with that.
+      // A view of a value that a different choice recomputes belongs to that choice.
       const auto owner = choice_of_.find(value(copy).root);
       (owner == choice_of_.end() ? applied : applied_[owner->second]).originals[copy] = original;
     }
@@ -385,7 +387,7 @@ class Recomputing {
     analyse();
   }
 
-  // Undoes the choices, most expensive first, without which the arena still fits. Returns its bytes.
+  // Undoes choices, most expensive first, as long as the arena still fits. Returns its size in bytes.
   std::size_t undo_needless(std::size_t limit, std::size_t arena) {
     std::vector<int> order(applied_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
@@ -428,16 +430,16 @@ class Recomputing {
   Graph& graph_;
   std::vector<LoweredStep>& steps_;
   const Scheduled& known_;
-  std::vector<int> added_by_;  // by step: the choice that added it, -1 for none
+  std::vector<int> added_by_;  // per step: the choice that added it; −1: none
   std::vector<Applied> applied_;
-  std::set<ValueId> refused_;  // first results of steps, whose choices did not help as things are
+  std::set<ValueId> refused_;  // first results of steps whose choices did not help in the current state
   bool with_products_ = false;
-  std::set<std::pair<ValueId, bool>> epilogues_;  // as they were
+  std::set<std::pair<ValueId, bool>> epilogues_;  // at the start
   Liveness now_;
-  std::unordered_map<ValueId, ValueId> originals_;      // of all copies, and of their views
-  std::unordered_map<ValueId, ValueId> copies_;         // the first, of a value that is computed again
-  std::unordered_map<ValueId, std::size_t> choice_of_;  // that computes a copy
-  std::unordered_map<const void*, int> written_;        // by Parameter::key: the step that changes it
+  std::unordered_map<ValueId, ValueId> originals_;      // for all copies and their views
+  std::unordered_map<ValueId, ValueId> copies_;         // the first copy of a recomputed value
+  std::unordered_map<ValueId, std::size_t> choice_of_;  // per copy: the choice that computes it
+  std::unordered_map<const void*, int> written_;  // key: Parameter::key; value: the step that changes it
 };
 
 }  // namespace

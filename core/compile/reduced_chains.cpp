@@ -53,7 +53,7 @@ class Reducing {
            const StepScheduler& scheduler)
       : graph_(graph), steps_(steps), scheduler_(scheduler), uses_(graph, steps, outputs) {}
 
-  // A reduction reads nothing but the chain's result, so it can always move to where the chain is.
+  // A reduction reads only the result of the fused step, so it can always move there.
   void run() {
     for (LoweredStep& s : steps_) {
       if (!s.op || !s.op->reduces_chains) continue;
@@ -93,8 +93,8 @@ class Reducing {
     });
   }
 
-  // Whether neighbours in an input lie along another axis than neighbours in the result: chains read such an
-  // input by square tiles, which are no rows.
+  // Whether an input and the result are contiguous along different axes. Elementwise kernels read such an
+  // input in square tiles, which do not contain complete rows.
   static bool lies_across(const Layout& in, const Layout& made) {
     bool along = true, across = false;
     for (int axis = 0; axis < made.rank(); ++axis) {

@@ -1,7 +1,7 @@
-// Chains that end in a reduction: where a sum, a mean, an extreme, … over the innermost axes reads the result
-// of a chain of pointwise ops, one step computes both. It makes the chain's numbers row by row and reduces
-// them where they are, in registers or in the first-level cache. The numbers before the reduction are stored
-// only if another step reads them.
+// Fused elementwise steps that end in a reduction. If a sum, a mean, a maximum, … over the innermost axes
+// reads the result of a fused elementwise step, one step computes both. It computes the elements row by row
+// and reduces them in registers or in the first-level cache. The elements are stored only if a different step
+// also reads them.
 #pragma once
 
 #include "core/compile/lower.h"
@@ -9,30 +9,32 @@
 
 namespace tg {
 
-// The attributes of reduced_chain_op. Its inputs are the chain's; its results are those of the chain that are
-// stored, and then that of the reduction. A value of a half type that is stored is reduced as it is stored:
-// all its readers find the same number. One that is not is not rounded, as in any chain.
+// Attributes of reduced_chain_op. Its inputs are the inputs of the elementwise part. Its results are the
+// stored results of that part, followed by the result of the reduction. A 16-bit value that is stored is also
+// rounded before the reduction, so that all readers see the same number. A value that is not stored is not
+// rounded, as in any fused step.
 struct ReducedChain {
-  FusedAttrs chain;   // the last of its results is the one that is reduced; it is among the others if stored
-  DType dtype;        // of the numbers that are reduced
-  Layout made, read;  // their layout as the chain's result and, in that memory, as the reduction's input
-  const Op* op;       // the reduction
+  FusedAttrs chain;  // its last result is reduced; it is among the others if it is stored
+  DType dtype;       // dtype of the reduced elements
+  // layout as the result of the elementwise part, and, in that memory, as the input of the reduction
+  Layout made, read;
+  const Op* op;  // the reduction
   ReduceAttrs reduce;
-  // Whether the chain's last result is stored, which is then its result of this number; -1 if it is not.
+  // Index of the elementwise part's last result among the stored results; −1 if it is not stored.
   int stored() const;
   std::string text() const;  // "mul(in0, in1) → sum(%0) over axes [1]", and "; stores %0"
   void fields(auto&& field) const { field("code", text()); }
 };
 extern const Op& reduced_chain_op;
 
-// The chain that a step computes, with the reduction at its end; null for other steps.
+// The elementwise part of a step, without its reduction; null for other steps.
 const FusedAttrs* chain_of(const Op& op, const Attrs& attrs);
-// What it computes, as text; empty for other steps.
+// The elementwise part and the reduction as a string; empty for other steps.
 std::string chain_text(const Op& op, const Attrs& attrs);
 
 class StepScheduler;
 
-// Joins them, unless the scheduler refuses.
+// Joins such pairs of steps, unless the scheduler rejects one.
 void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
                    const StepScheduler& scheduler);
 

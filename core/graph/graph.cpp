@@ -12,8 +12,9 @@ namespace tg {
 
 namespace {
 
-// What this thread adds to the nodes it records. It has no destructor: static objects may record graphs as
-// they are destroyed, when the thread_local objects of the main thread are gone.
+// The scopes that this thread applies to the nodes that it records. It has no destructor, because static
+// objects may record graphs during their destruction, after the main thread's thread_local objects are
+// destroyed.
 struct Recording {
   const std::string* scope = nullptr;  // the path of the innermost Scope
   std::optional<Where> origin;
@@ -27,7 +28,7 @@ const std::string& path() {
   return recording.scope ? *recording.scope : outside;
 }
 
-// A leaf, whose attributes determine its value's dtype and shape.
+// Defines a leaf op, whose attributes determine its value's dtype and shape.
 const Op* define_leaf(const char* name, OutSpec (*spec)(const Attrs&)) {
   return define_op(
       {.name = name,
@@ -134,17 +135,17 @@ DerivativeScope::~DerivativeScope() {
 
 namespace {
 
-// The error of a shape rule, with op, inputs, attributes and context.
+// Rethrows an error of a shape rule, with op, inputs, attributes and context.
 [[noreturn]] void rethrow_with_op(const Op& op, std::span<const Operand> in, const Attrs& attrs,
                                   const Where& where) {
   rethrow_with([&](std::string s) {
     if (s.starts_with("[tensor] ")) s = s.substr(9);
-    if (!s.starts_with("[")) s = "[" + op.name + "] " + s;  // layout functions name themselves: "[view] …"
+    if (!s.starts_with("[")) s = "[" + op.name + "] " + s;  // layout functions add their own name: "[view] …"
     return in_context(s + detail::got_text(in, attrs), where);
   });
 }
 
-// Whether every element lies at or after 0 and before `extent` in the buffer.
+// Whether every element is within 0 … extent − 1 of the buffer.
 bool lies_within(const Layout& l, std::int64_t extent) {
   if (l.numel() == 0) return true;
   std::int64_t last = l.offset;
@@ -157,7 +158,7 @@ bool lies_within(const Layout& l, std::int64_t extent) {
   return l.offset >= 0 && last < extent;
 }
 
-// Checks what a shape rule returned, which may be a user's, so that nothing after it needs to.
+// Checks the outputs of a shape rule, which may be a user's, so later code need not.
 void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in,
                    std::span<const OutSpec> outs) {
   if (outs.empty() && !op.view) throw Error("its shape rule returned no outputs");
@@ -168,12 +169,12 @@ void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in
                        " strides for shape " + o.layout.shape.text());
     if (op.view != (o.view_of >= 0) || o.view_of >= static_cast<int>(in.size()))
       throw Error("its shape rule returned a view of input " + std::to_string(o.view_of) +
-                  (op.view ? ", which it does not have" : ", but it is no view op"));
+                  (op.view ? ", which it does not have" : ", but it is not a view op"));
     std::int64_t extent = max_elements;
     if (op.view) {
       const Value& viewed = graph.value(in[static_cast<std::size_t>(o.view_of)]);
       extent = graph.value(viewed.root).layout.extent();
-      if (viewed.dtype != o.dtype) throw DTypeError("its shape rule returned a view of another dtype");
+      if (viewed.dtype != o.dtype) throw DTypeError("its shape rule returned a view with a different dtype");
     }
     if (!lies_within(o.layout, extent))
       throw ShapeError("its shape rule returned strides " + o.layout.strides.text() + " for shape " +
@@ -286,7 +287,7 @@ void Graph::replace(const Tensor& old, const Tensor& replacement) {
                 " for " + old.text());
   std::unordered_map<ValueId, ValueId> now{{from, to}};
   for (NodeId n = g.values[from].node + 1; n < last; ++n) {
-    const Node node = g.nodes[n];  // a copy: recording moves the list
+    const Node node = g.nodes[n];  // a copy, because recording moves the list
     if (std::ranges::none_of(node.in, [&](ValueId v) { return now.contains(v); })) continue;
     std::vector<Tensor> in;
     for (const ValueId v : node.in) {
@@ -307,7 +308,7 @@ void Graph::replace(const Tensor& old, const Tensor& replacement) {
 Tensor Graph::common_condition(const Tensor& loss, const Tensor& own,
                                const std::function<Tensor(const Tensor&, const Tensor&)>& both) {
   if (!has(loss) || !has(own) || !both) throw Error("[common_condition] a tensor is not of this graph");
-  const ValueId root = value(loss.id()).root;  // a view of a number is the same loss
+  const ValueId root = value(loss.id()).root;  // a view of a scalar is the same loss
   const ValueId key = value(root).layout.numel() == 1 ? root : loss.id();
   const auto [known, fresh] = state_->conditions.try_emplace(key, own.id());
   if (fresh) return own;
@@ -329,7 +330,7 @@ void Graph::before_runs(const void* owner, std::function<void()> f) {
 
 void Graph::call_before_run() const {
   for (std::size_t i = 0; i < state_->before_runs.size(); ++i)
-    state_->before_runs[i].second();  // which may add others
+    state_->before_runs[i].second();  // may add further functions
 }
 
 int Graph::new_segment() {

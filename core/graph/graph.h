@@ -1,5 +1,5 @@
-// The graph: an append-only list of nodes. A node's inputs are older than the node itself, so index order is
-// a topological order, and differentiating appends to the same list.
+// Graph: an append-only list of nodes. The inputs of a node are older than the node, so the index order is a
+// topological order. Differentiation appends to the same list.
 #pragma once
 
 #include <array>
@@ -17,145 +17,171 @@
 
 namespace tg {
 
+// Index of a node in its graph.
 using NodeId = std::uint32_t;
 
+// One recorded call of an op.
 struct Node {
-  const Op* op;
-  Attrs attrs;
-  std::vector<ValueId> in;
-  ValueId first_out;  // outputs are the values first_out … first_out + outs - 1
-  std::uint32_t outs;
-  std::uint32_t name;    // index into the graph's names
-  std::int32_t segment;  // recompute segment, -1 for none
-  bool is_derivative;    // recorded by gradients()
-  Where where;           // the user's line
+  const Op* op;             // the op
+  Attrs attrs;              // its attributes
+  std::vector<ValueId> in;  // its inputs
+  ValueId first_out;        // its outputs are the values first_out … first_out + outs − 1
+  std::uint32_t outs;       // number of outputs
+  std::uint32_t name;       // index into the graph's names
+  std::int32_t segment;     // recompute segment; −1: none
+  bool is_derivative;       // whether gradients() recorded it
+  Where where;              // the user's source line
 };
 
+// One value of a graph: an output of a node.
 struct Value {
-  DType dtype;
-  Layout layout;  // within the buffer of `root`
-  NodeId node;
-  ValueId root;  // the value whose memory this one is a view of; itself when it is not a view
+  DType dtype;    // element type
+  Layout layout;  // relative to the memory of `root`
+  NodeId node;    // the node that computes it
+  ValueId root;   // the value whose memory it is a view of, or itself
 };
 
-// A range of nodes with a gradient of its own (user-defined ops given as graph code).
+// A range of nodes with a custom gradient, for user-defined ops in graph code and for ops that record several
+// nodes.
 struct CustomGradient {
-  NodeId first, last;
-  std::vector<ValueId> in, out;
+  NodeId first, last;            // the range, both included
+  std::vector<ValueId> in, out;  // its inputs and outputs
+  // Records the gradient: from the inputs, the outputs and z of each output, returns z_in of each input.
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
 };
 
-// What is recorded is shared by the Graph and by every Program compiled from it. Tensors do not keep it
-// alive: they may be used as long as the Graph or one of its Programs exists.
+// The Graph and all Programs compiled from it share the recorded nodes. Tensors do not keep them alive: a
+// Tensor is valid as long as the Graph or one of its Programs exists.
 //
-// Threads: one thread at a time may record into a graph, and no other thread may use the graph or its tensors
-// meanwhile, compile() and gradients() included. record() throws Error if it finds another thread recording.
-// Several threads may record into different graphs, and may run the programs of a graph that nobody records
-// into.
+// Threads: one thread at a time may record into a graph. Meanwhile no other thread may use the graph or its
+// tensors, and compile() and gradients() count as such use. record() throws Error if it detects that another
+// thread is recording. Several threads may record into different graphs. They may run programs of a graph
+// into which no thread records.
 class Graph {
  public:
+  // An empty graph.
   Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Leaves. Inputs are fed before the first run and keep their value until fed again.
+  // Records an input. Inputs are fed before the first run and keep their value until they are fed again.
+  // Throws Error for a name with control characters.
   Tensor input(std::string name, const Shape& shape, DType dtype = f32, Where where = Where::current());
-  // The parameter's value at the start of the run. The same parameter gives the same tensor.
+  // Returns the parameter's value at the start of the run. The same parameter gives the same tensor. Throws
+  // Error for an empty Parameter.
   Tensor param(const Parameter& parameter, Where where = Where::current());
+  // Records a constant with this value.
   Tensor constant(Array value, Where where = Where::current());
-  // i64 [2] = {seed, step}: the input that random ops read. Set by Program::seed and Program::set_step; the
-  // step advances once per run.
+  // Returns {seed, step} as i64 [2], the input of random ops. Program::seed and Program::set_step set it. The
+  // step increases by one per run.
   Tensor rng(Where where = Where::current());
 
-  // Program::feed throws Error for numbers of this input that are out of the range.
+  // Limits an input to a range: Program::feed throws Error for other numbers. Throws Error if the tensor is
+  // not an input.
   void limit(const Tensor& input, const Range& range);
-  const Range* limit_of(ValueId input) const;  // null: none
+  const Range* limit_of(ValueId input) const;  // null: no limit
 
-  // Appends a node and returns its outputs. Throws ShapeError or DTypeError as the op's shape rule does, with
-  // the layer and op, the inputs, the attributes that are not at their defaults, and the user's line:
+  // Appends a node and returns its outputs. Throws ShapeError or DTypeError if the op's shape rule rejects
+  // the inputs. The message has the layer and op, the inputs, the attributes that differ from their defaults,
+  // and the user's source line:
   //   [h.3.attn/matmul] inner sizes differ: …; got f32 [4, 8], f32 [9, 3] (train.cpp:41)
   std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs, Where where);
 
-  // References to nodes and values, and so to a tensor's shape() and layout(), stay valid while the graph
-  // grows.
+  // All nodes, in recording order. References to nodes and values, including a tensor's shape() and layout(),
+  // stay valid while the graph grows.
   const std::deque<Node>& nodes() const;
+  // All values, in recording order.
   const std::deque<Value>& values() const;
-  const Value& value(ValueId v) const {  // throws Error if the graph has no such value
+  // A value by index. Throws Error if the graph has no such value.
+  const Value& value(ValueId v) const {
     if (v >= values().size()) refuse_value(v);
     return values()[v];
   }
+  // The node that computes a value.
   const Node& node_of(ValueId v) const { return nodes()[value(v).node]; }
-  // The path of the Scopes in which a node was recorded: "h.3.attn"; empty outside any.
+  // The path of the Scopes in which the node was recorded, for example "h.3.attn"; empty outside any Scope.
   const std::string& name_of(const Node& n) const;
   // The path and the op: "h.3.attn/matmul".
   std::string label_of(const Node& n) const;
+  // A handle on a value.
   Tensor tensor(ValueId v) const;
+  // Whether the tensor belongs to this graph.
   bool has(const Tensor& t) const { return t.defined() && t.graph() == *this && t.id() < values().size(); }
 
-  // From now on `replacement` stands for `old`, an earlier tensor of the same dtype and layout, which the
-  // replacement itself may read. Everything recorded between the two that depends on `old` is recorded again.
-  // record(), compile() and must_assign() read the new tensors when they are given the old ones. Programs
-  // already compiled do not change.
+  // Substitutes `replacement` for `old` in later calls. Both have the same dtype and layout, and
+  // `replacement` is recorded later and may read `old`. Nodes recorded between the two that depend on `old`
+  // are recorded again. record(), compile() and must_assign() use the new tensors if they get the old ones.
+  // Programs that are already compiled do not change. Throws Error for tensors that do not meet these
+  // conditions.
   void replace(const Tensor& old, const Tensor& replacement);
-  ValueId current(ValueId v) const;  // the value that stands for v, v itself if it was not replaced
-  // Joins `own` with the conditions that were given for the same loss before, by `both`, and returns the
-  // joint condition. Tensors that were recorded with an earlier one now depend on the joint one (replace()).
-  // So all optimizers of a loss change their parameters in the same steps.
+  ValueId current(ValueId v) const;  // the value that replaces v, or v itself
+  // Combines `own` with earlier conditions of the same loss, by `both`, and returns the combined condition.
+  // Tensors that depend on an earlier condition then depend on the combined one (replace()). As a result, all
+  // optimizers of a loss skip the same steps.
   Tensor common_condition(const Tensor& loss, const Tensor& own,
                           const std::function<Tensor(const Tensor&, const Tensor&)>& both);
 
-  // For layers that keep a state, such as a cache: compile() throws Error for a program that computes `value`
-  // and does not assign it to the parameter.
+  // Requires an assignment, for layers that keep a state, such as a cache: compile() throws Error for a
+  // program that computes `value` and does not assign it to `target`.
   void must_assign(const Parameter& target, const Tensor& value);
-  // f is called before each run of a program of this graph, to bring parameters up to date that it reads. Of
-  // one owner the first f counts. f may call before_runs() too: what it adds is called before the same run.
+  // Registers a function that is called before each run of a program of this graph, to update parameters that
+  // the program reads. Only the first function of an owner is registered. `f` may call before_runs();
+  // functions that it adds are called before the same run. Throws Error if `f` is empty.
   void before_runs(const void* owner, std::function<void()> f);
+  // Calls the functions registered by before_runs(). Program::run() does this.
   void call_before_run() const;
+  // A required assignment; see must_assign().
   struct Update {
-    Parameter target;
-    ValueId value;
+    Parameter target;  // the parameter to assign
+    ValueId value;     // its new value
   };
+  // All required assignments.
   std::span<const Update> updates() const;
 
-  // Marks: recompute segments and custom gradients; used by autograd/.
+  // Returns the number of a new recompute segment, for autograd/.
   int new_segment();
+  // Registers the gradient of a range of nodes, for autograd/.
   void add_custom_gradient(CustomGradient g);
+  // The custom gradient whose last node is n; null if there is none.
   const CustomGradient* custom_gradient_ending_at(NodeId n) const;
 
-  // XXH3-128 of the structure: ops, attributes, dtypes, layouts and edges; not names, values or source lines.
+  // XXH3-128 hash of the structure: ops, attributes, dtypes, layouts and edges, without names, values and
+  // source lines.
   std::array<std::uint64_t, 2> hash() const;
 
-  // Keeps what is recorded, as a Program does.
+  // Returns a pointer that keeps the recorded nodes alive, as a Program does.
   std::shared_ptr<const Graph> share() const;
-  // Whether both are the same graph; a Tensor's graph() is not the Graph object that the user made.
+  // Whether both are the same graph. A Tensor's graph() is a different object from the Graph that the user
+  // created.
   friend bool operator==(const Graph& a, const Graph& b) { return a.state_ == b.state_; }
 
  private:
   struct State;
   explicit Graph(State* state) : state_(state) {}
   [[noreturn]] void refuse_value(ValueId v) const;
-  std::shared_ptr<State> owner_;  // null in the Graph that lies in the state itself
+  std::shared_ptr<State> owner_;  // null in the Graph that is part of the state itself
   State* state_;
 };
 
+// The recorded nodes and values.
 struct Graph::State : std::enable_shared_from_this<State> {
-  Graph graph{this};  // what tensors point to: it lives as long as the state
-  std::deque<Node> nodes;
-  std::deque<Value> values;
-  std::vector<std::string> names;
-  std::unordered_map<std::string, std::uint32_t> name_index;
-  std::unordered_map<const void*, ValueId> params;
-  std::unordered_map<NodeId, CustomGradient> custom;
-  std::vector<Update> updates;
+  Graph graph{this};               // tensors point to it; it lives as long as the state
+  std::deque<Node> nodes;          // in recording order
+  std::deque<Value> values;        // in recording order
+  std::vector<std::string> names;  // paths of Scopes
+  std::unordered_map<std::string, std::uint32_t> name_index;              // index in `names`
+  std::unordered_map<const void*, ValueId> params;                        // key: Parameter::key()
+  std::unordered_map<NodeId, CustomGradient> custom;                      // key: last node of the region
+  std::vector<Update> updates;                                            // required assignments
   std::deque<std::pair<const void*, std::function<void()>>> before_runs;  // with the owner of each
   std::atomic<bool> recording = false;                                    // whether a thread is in record()
-  std::unordered_map<ValueId, ValueId> replaced;    // by the value that another stands for
-  std::unordered_map<ValueId, ValueId> conditions;  // by loss
-  std::vector<std::pair<ValueId, Range>> limits;    // of inputs
-  std::optional<ValueId> rng;
-  int segments = 0;
+  std::unordered_map<ValueId, ValueId> replaced;                          // key: the replaced value
+  std::unordered_map<ValueId, ValueId> conditions;                        // by loss
+  std::vector<std::pair<ValueId, Range>> limits;                          // of inputs
+  std::optional<ValueId> rng;                                             // see Graph::rng()
+  int segments = 0;                                                       // number of recompute segments
 };
 
 inline const std::deque<Node>& Graph::nodes() const {
@@ -171,11 +197,14 @@ inline Tensor Graph::tensor(ValueId v) const {
   return {&state_->graph, v};
 }
 
-// While alive, nodes this thread records get `name` appended to their path ("h.3.attn"), and the source line
-// of the outermost scope: an error inside a layer names the layer and points at the user's call.
+// While alive, appends `name` to the path of nodes that this thread records ("h.3.attn"). The nodes also get
+// the source line of the outermost Scope. So an error inside a layer names the layer and the line of the
+// user's call.
 class Scope {
  public:
+  // Enters the scope. Throws Error for a name with control characters.
   explicit Scope(const std::string& name, Where where = Where::current());
+  // A scope without a name, with the source line of an op call.
   explicit Scope(const TensorArg& call) : Scope("", call.where()) {}
   ~Scope();
   Scope(const Scope&) = delete;
@@ -186,9 +215,10 @@ class Scope {
   bool outermost_;
 };
 
-// While alive, nodes this thread records belong to a recompute segment.
+// While alive, assigns nodes that this thread records to a recompute segment.
 class SegmentScope {
  public:
+  // Enters a segment, a number from Graph::new_segment(); −1: no segment.
   explicit SegmentScope(int segment);
   ~SegmentScope();
   SegmentScope(const SegmentScope&) = delete;
@@ -197,18 +227,21 @@ class SegmentScope {
   int before_;
 };
 
-// A number that an op takes beside tensors of this dtype, as a scalar. Throws DTypeError with the op and the
-// line for a number that is none of an integer type's, or too large for what a kernel computes a floating
-// type in.
+// Returns the scalar tensor for a number operand next to tensors of this dtype. Throws DTypeError, with the
+// op and the source line, if an integer dtype cannot represent the number, or if it overflows the compute
+// type of a floating dtype.
 Tensor scalar_operand(const Op& op, Graph& graph, const TensorArg& number, DType dtype);
 
-// Appends a node whose arguments are tensors or numbers; numbers become scalars of the first tensor's dtype.
+// Appends a node whose arguments are tensors or numbers and returns all outputs. Numbers get the dtype of the
+// first tensor.
 std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
+// Same for an op with one output, or if only the first one is needed.
 Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 
-// While alive, nodes this thread records belong to a derivative.
+// While alive, marks nodes that this thread records as part of a derivative.
 class DerivativeScope {
  public:
+  // Enters the scope; false marks nodes as ordinary.
   explicit DerivativeScope(bool is_derivative = true);
   ~DerivativeScope();
   DerivativeScope(const DerivativeScope&) = delete;
@@ -217,40 +250,51 @@ class DerivativeScope {
   bool before_;
 };
 
-// "(train.cpp:41)"
+// The file name and line of a call: "(train.cpp:41)".
 std::string at_line(const Where& where);
-// An error's message with its layer and line. In Scope("h.3.attn"), "[matmul] inner sizes differ" becomes
-// "[h.3.attn/matmul] inner sizes differ (train.cpp:41)", with the line of the outermost scope; outside any
-// Scope the line is `where`.
+// Adds layer and source line to an error message. In Scope("h.3.attn"), "[matmul] inner sizes differ" becomes
+// "[h.3.attn/matmul] inner sizes differ (train.cpp:41)", with the line of the outermost Scope. Outside any
+// Scope, the line is `where`.
 std::string in_context(const std::string& message, const Where& where);
 
-// The leaf ops: the value of such a node is given from outside the run.
+// Attributes of a graph input, a leaf whose value is fed.
 struct InputAttrs {
-  std::string name;
-  Shape shape;
-  DType dtype;
+  std::string name;  // the input's name
+  Shape shape;       // the input's shape
+  DType dtype;       // the input's dtype
+  // Lists the fields for printing and hashing (core/base/attrs.h).
   void fields(auto&& field) const { field("name", name), field("shape", shape), field("dtype", dtype); }
 };
+// Attributes of a parameter leaf.
 struct ParameterAttrs {
-  Parameter parameter;
+  Parameter parameter;  // the parameter that is read
+  // Lists the fields for printing and hashing.
   void fields(auto&& field) const { field("name", parameter.name()); }
 };
+// Attributes of a constant leaf.
 struct ConstantAttrs {
-  Array value;
+  Array value;  // the constant's value
+  // Lists the fields for printing and hashing.
   void fields(auto&& field) const { field("value", value.text()); }
 };
+// Attributes of the op `full`.
 struct FullAttrs {
-  Shape shape;
-  double value;
-  DType dtype;
+  Shape shape;   // shape of the result
+  double value;  // the value of every element
+  DType dtype;   // dtype of the result
+  // Lists the fields for printing and hashing.
   void fields(auto&& field) const { field("shape", shape), field("value", value), field("dtype", dtype); }
 };
+// The leaf ops: their values are set outside the run.
 extern const Op &input_op, &parameter_op, &constant_op, &rng_op;
-// Not a leaf: a kernel fills it, or its number is folded into the kernels that read it.
+// The op `full`. It is not a leaf: a kernel fills it, or kernels that read it use its number directly.
 extern const Op& full_op;
-extern const Op& copy_op;  // pointwise: its input, in memory of its own
-extern const Op& cast_op;  // pointwise: its input in another dtype
-// Throws DTypeError for a value that the dtype does not have (holds(), core/base/host_view.h).
+// The pointwise op that copies its input to separate memory.
+extern const Op& copy_op;
+// The pointwise op that converts its input to a different dtype.
+extern const Op& cast_op;
+// Returns a tensor filled with `value`. Throws DTypeError if the dtype cannot represent it (holds(),
+// core/base/host_view.h).
 Tensor full(Graph& graph, const Shape& shape, double value, DType dtype = f32,
             Where where = Where::current());
 

@@ -1,4 +1,4 @@
-// The ops of the library, in memory that is never freed, and the error for attributes of another op.
+// The ops of the library, in memory that is never freed, and the error for attributes of a different op.
 #include <tilegrad/core/graph/op.h>
 
 #include <deque>
@@ -14,7 +14,7 @@ void Attrs::refuse() {
 
 const Op* define_op(Op op) {
   static auto& mutex = *new std::mutex;
-  static auto& ops = *new std::deque<Op>;  // which keeps the addresses of its elements
+  static auto& ops = *new std::deque<Op>;  // a deque never moves its elements
   const std::lock_guard lock(mutex);
   for (const Op& other : ops) {
     if (other.name != op.name) continue;

@@ -1,5 +1,5 @@
-// Op: an operation as one constant object, defined in one file of ops/, with its shape rule, its gradient,
-// its decomposition and its sample inputs. Kernels belong to the backends, which find them by the op's name.
+// Op: one constant object per operation, defined in one file of ops/, with its shape rule, gradient,
+// decomposition and sample inputs. Backends contain the kernels and find them by the op's name.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +18,17 @@
 
 namespace tg {
 
-// An input or output of an op, as its shape rule and its cost see it.
+// An input or output of an op, as passed to its shape rule and its cost function.
 struct Operand {
-  DType dtype;
-  Layout layout;
+  DType dtype;    // element type
+  Layout layout;  // shape, strides and offset
+  // The shape.
   const Shape& shape() const { return layout.shape; }
 };
 
 namespace detail {
-// What an op got, for its errors: "; got f32 [4, 8], f32 [9, 3] with causal=true", for operands with a dtype
-// and a layout.
+// The operands and attributes of a call, for error messages: "; got f32 [4, 8], f32 [9, 3] with causal=true".
+// An operand has a dtype and a layout.
 template <class Operands>
 std::string got_text(const Operands& in, const Attrs& attrs) {
   std::string got;
@@ -41,69 +42,77 @@ std::string got_text(const Operands& in, const Attrs& attrs) {
 
 // One output of an op, as its shape rule returns it.
 struct OutSpec {
-  DType dtype;
-  Layout layout;     // within memory of its own, or within that of the input it is a view of
-  int view_of = -1;  // index of that input; -1 for an output that is not a view
+  DType dtype;       // element type
+  Layout layout;     // relative to the output's own memory, or to the memory of the input that it views
+  int view_of = -1;  // index of the input that the output is a view of; −1: not a view
 };
 
-// The arguments of a vector-Jacobian product: the node's inputs and outputs, and z = ∂L/∂out of each output,
-// with the output's shape and dtype, undefined where no gradient arrives.
+// The arguments of a vector-Jacobian product.
 struct Backprop {
+  // The node's inputs, its outputs, and z = ∂L/∂out of each output. z has the output's shape and dtype, and
+  // is undefined if no gradient arrives at the output.
   std::span<const Tensor> in, out, z;
-  const Attrs& attrs;
-  const std::vector<bool>& needed;  // by input: whether its gradient is needed; otherwise it may be undefined
+  const Attrs& attrs;  // the node's attributes
+  // per input: whether its gradient is needed; other gradients may be undefined
+  const std::vector<bool>& needed;
 };
 
+// The cost of one evaluation of an op.
 struct Cost {
-  double flops = 0, bytes = 0;
+  double flops = 0, bytes = 0;  // floating-point operations, and bytes read and written
 };
 
-// Whether a program may compute an op's results again instead of keeping them
-// (CompileOptions::memory_budget). An op that it may depends on its operands and attributes only.
+// Whether a program may recompute an op's results instead of keeping them (CompileOptions::memory_budget).
+// The results of a recomputable op depend only on its operands and attributes.
 enum class Recompute {
-  never,
-  cheap,  // it takes about as long as a copy of its operands
-  costly  // its time is that of its FLOPs
+  never,  // results are always kept
+  cheap,  // takes about as long as a copy of its operands
+  costly  // compute-bound: its time is that of its FLOPs
 };
 
-// A pointwise function of one operand that the kernel of a matrix product can also compute.
+// A pointwise function of one operand that a GEMM kernel can also compute in its epilogue.
 enum class Epilogue : unsigned char { none, gelu, gelu_tanh };
 
-// In which way ranks exchange data.
+// Kind of collective that an op performs.
 enum class Collective : unsigned char {
-  none,
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  ppermute,
-  local_shard  // each rank keeps its piece, without an exchange
+  none,            // the op needs no other rank
+  all_reduce,      // sum over ranks; ops/ranks.h describes all collectives
+  all_gather,      // concatenation of the ranks' shards
+  reduce_scatter,  // shard of the sum over ranks
+  all_to_all,      // exchange of shards between all ranks
+  ppermute,        // exchange between ranks at a fixed distance
+  local_shard      // each rank keeps its shard, without communication
 };
 
 // How gradcheck and the tests fill an input of a sample.
 struct Fill {
+  // The distribution of the values.
   enum Kind {
     normal,    // standard normal
     uniform,   // [low, high)
     distinct,  // evenly spaced in [low, high], shuffled: no two elements are close (for max, sort, top_k)
-    index,     // integers in [low, high); not all of them low, where there are others
-    bits,      // booleans
+    index,     // random integers in [low, high); at least one is above `low` if possible
+    bits,      // random booleans
     off_zero   // ±[low, high): away from a kink at 0
   } kind = normal;
-  double low = -1, high = 1;
+  double low = -1, high = 1;  // limits; their meaning depends on the kind
 };
 
+// One input of a sample.
 struct SampleInput {
-  Shape shape;
-  Fill fill = {};
-  std::optional<DType> dtype = {};  // of an index, mask or key; none: the floating dtype under test
-  std::vector<double> values = {};  // these numbers in row-major order, not drawn ones: a special point
+  Shape shape;                      // shape of the input
+  Fill fill = {};                   // distribution of its values
+  std::optional<DType> dtype = {};  // of an index, mask or key; default: the floating dtype under test
+  // Fixed values in row-major order, instead of random ones, for a special point.
+  std::vector<double> values = {};
 };
 
-// How a sample calls its op, whose results the function returns: a list, or a tensor if there is one.
+// The function of a sample: calls the op and returns its results, as a list or as one tensor.
 class SampleCall : public std::function<std::vector<Tensor>(std::span<const Tensor>)> {
  public:
+  // An empty call.
   SampleCall() = default;
+  // Wraps a function of the inputs that returns a Tensor or a list.
   template <class F>
   requires(!std::is_same_v<F, SampleCall> && std::is_invocable_v<F, std::span<const Tensor>>) SampleCall(F f)
       : function([f = std::move(f)](std::span<const Tensor> x) {
@@ -114,109 +123,117 @@ class SampleCall : public std::function<std::vector<Tensor>(std::span<const Tens
         }) {}
 };
 
-// One way to call the op: its gradient is checked, its results are compared across dtypes, views and
-// backends, and it is benchmarked.
+// One way to call an op. gradcheck checks its gradient, tests compare its results across dtypes, views and
+// backends, and a benchmark measures it.
 struct Sample {
-  std::string name;
-  std::vector<SampleInput> inputs;
-  SampleCall call = {};
-  // At a special point, where a difference quotient cannot decide (a tie, a kink, −∞): the floating outputs,
-  // and the gradient of the sum of their elements by each floating input.
+  std::string name;                 // name of the sample, for example "rows"
+  std::vector<SampleInput> inputs;  // arguments of `call`, in order
+  SampleCall call = {};             // the function that is checked
+  // Known results at a special point (a tie, a kink, −∞), for which a difference quotient gives no answer.
   struct Expected {
+    // The floating outputs, and the gradient of the sum of their elements for each floating input.
     std::vector<std::vector<double>> outputs, gradients;
   };
-  std::optional<Expected> expected = {};
+  std::optional<Expected> expected = {};  // default: difference quotients
 };
 
+// The definition of an operation.
 struct Op {
+  // Unique name, by which backends find the kernels.
   std::string name;
 
-  // What it computes, in one line: "inputs → outputs: formula", with the operands' names and a ? after each
-  // optional one. The text of docs/ops.md (gradcheck --reference).
+  // One line of documentation, "inputs → outputs: formula", with the operands' names and a ? after each
+  // optional one. `gradcheck --reference` copies it to docs/ops.md.
   std::string doc = {};
 
-  // Shape rule: dtype and layout of each output. Throws ShapeError or DTypeError with the reason only: the
-  // graph adds the layer, the op, the inputs and the line.
+  // Shape rule: returns the dtype and layout of each output. Throws ShapeError or DTypeError with only the
+  // reason. The graph adds the layer, the op, the inputs and the source line.
   std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer = {};
 
-  // Vector-Jacobian product: z_in of each input as graph nodes, undefined where there is none. Without a vjp
-  // the decomposition is differentiated, unless `not_differentiable` says why the op has no gradient: then
-  // gradients() throws GradientError with that reason if a gradient would have to pass.
+  // Vector-Jacobian product: returns z_in of each input as graph nodes, undefined if the input has no
+  // gradient. If it is empty, the decomposition is differentiated, unless `not_differentiable` is set.
   std::function<std::vector<Tensor>(const Backprop&)> vjp = {};
+  // Why the op has no gradient. gradients() throws GradientError with this reason if a gradient would pass
+  // through the op.
   std::string not_differentiable = {};
 
-  // The same outputs from simpler ops. Fused ops must have one: it is their reference in tests, their second
-  // derivative and their fallback.
+  // Computes the same outputs from simpler ops. Required for ops that fuse several others: tests compare with
+  // it, and it serves as second derivative and as fallback.
   std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose = {};
 
+  // The samples for gradcheck, tests and benchmarks.
   std::function<std::vector<Sample>()> samples = {};
 
-  // A kernel in the op itself, as a function on host memory, for backends that have no kernel for the op.
-  // Operands must be row-major. User-defined ops have one (autograd/custom_op.h).
+  // A kernel as a function on host memory, for backends that have no kernel for the op. Operands must be
+  // row-major. User-defined ops have one (autograd/custom_op.h).
   HostKernel host = {};
 
-  // FLOPs of one evaluation, and bytes that it moves beyond reading each input and writing each output once.
-  // Without it both are 0.
+  // FLOPs of one evaluation, and the bytes that it moves in addition to one read per input and one write per
+  // output. If it is empty, both are 0.
   std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost = {};
 
-  // The most roundings in a row between an input and a result of one evaluation. A sum of n terms has n in
-  // any order of addition: that of the first product, and those of n - 1 partial sums. Without it 1.
-  // gradcheck derives its bounds of rounding errors from it.
+  // Maximum number of consecutive roundings between an input and a result of one evaluation. A sum of n
+  // products has n in any order of addition: one product and n − 1 partial sums. If it is empty, the number
+  // is 1. gradcheck derives its bounds on rounding errors from it.
   std::function<double(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> roundings =
       {};
 
-  // Element i of the output depends only on element i of the inputs, all of one shape. Such ops are fused
-  // into chains.
+  // Element i of the output depends only on element i of each input; all inputs have one shape. Such ops are
+  // fused into one elementwise kernel.
   bool pointwise = false;
-  // A pointwise op whose output is the input in another dtype.
+  // A pointwise op whose output is its input in a different dtype.
   bool converts = false;
-  // A pointwise op of two operands: 1 if y = a + b, −1 if y = a − b, 0 for other ops.
+  // For a pointwise op of two operands: 1 if y = a + b, −1 if y = a − b. 0 for other ops.
   int adds = 0;
-  // A reduction of one tensor over axes whose kernels also compute the chain that makes the tensor.
+  // A reduction of one tensor over axes, whose kernels can also compute the elementwise ops before it.
   bool reduces_chains = false;
   // A reduction whose result is the sum of the elements.
   bool sums = false;
-  // Its output is operand 0 times operand 1, matrices or batches of them.
+  // A GEMM: its output is operand 0 times operand 1, which are matrices or batches of matrices.
   bool product = false;
-  // A pointwise op that the kernel of the product before it may also compute.
+  // A pointwise op that the kernel of the preceding GEMM can also compute.
   Epilogue epilogue = Epilogue::none;
-  // That kernel may compute it from results that are not rounded yet. Passes do not merge it with other ops
-  // there.
+  // That GEMM kernel may apply the op before it rounds the product. Passes then do not fuse the op with
+  // others.
   bool unrounded_epilogue = false;
-  // A kernel may also add a tensor to output 0 before it stores it.
+  // A kernel can also add a tensor to output 0 before it stores it.
   bool accepts_sum = false;
-  // Output i is operand 2i with rows of operand 2i + 1 in the place of some rows.
+  // Output i is operand 2i with some rows replaced by rows of operand 2i + 1.
   bool assigns = false;
-  // Whether the op needs the Communicator of a group of ranks, and for what. Its attributes are RankAttrs.
+  // The collective that the op performs, which needs the Communicator of the ranks. Its attributes are
+  // RankAttrs.
   Collective collective = Collective::none;
-  // A collective op that runs as soon as its operands exist: a rank then needs less memory.
+  // A collective op that runs as soon as its operands exist, so that a rank needs less memory.
   bool early = false;
-  // The number of an optional operand that kernels add to the result; −1: there is none. The compiler passes
-  // a tensor that is added to the result as this operand.
+  // Index of an optional operand that kernels add to the result; −1: none. The compiler passes a tensor that
+  // is added to the result as this operand.
   int addend = -1;
+  // Whether a program may recompute the results.
   Recompute recompute = Recompute::never;
-  // Its operand is meant to get no gradient.
+  // The op exists to cut the gradient of its operand.
   bool stops_gradient = false;
-  // Kernels can write results of any strides, so that the compiler may place a result inside another's
-  // memory.
+  // Kernels can write results with any strides, so the compiler may store a result inside the memory of a
+  // larger value.
   bool strided_results = false;
-  // For an op that only concatenates its inputs: the axis.
+  // For an op that only concatenates its inputs: returns the axis. Null for other ops.
   int (*join_axis)(const Attrs&) = nullptr;
-  // A view: no kernel and no memory; outputs are views of input 0.
+  // A view: it has no kernel and no memory, and its outputs are views of input 0.
   bool view = false;
-  // A leaf: an input, a parameter or a constant, whose value is given from outside the run.
+  // A leaf: an input, a parameter or a constant, whose value is set outside the run.
   bool leaf = false;
-  // gradcheck does not check its second derivative: it has none, or checking it takes too long.
+  // gradcheck does not check the second derivative, because there is none or the check takes too long.
   bool first_order_only = false;
-  // {output, input} pairs that may share memory when the input is not read afterwards. For list ops (`outs`
-  // outputs and `ins` inputs per tensor) they are the first tensor's pairs, which repeat for the others.
+  // {output, input} pairs that may share memory if the input is not read afterwards. For ops on lists, they
+  // are the pairs of the first tensor and repeat for the others.
   std::vector<std::pair<int, int>> inplace = {};
+  // For ops on lists: the number of outputs and inputs per tensor.
   struct {
-    int outs = 0, ins = 0;
+    int outs = 0, ins = 0;  // 0 for other ops
   } each = {};
-  // Where the op is defined; the file names the op's family.
+  // The source line of the definition; the file determines the op's section in docs/ops.md.
   Where where = Where::current();
 
+  // Whether this output may share memory with this input, according to `inplace`.
   bool may_share(int out, int in) const {
     const int item = each.outs > 0 ? out / each.outs : 0;
     const std::pair pair{out - item * each.outs, in - item * each.ins};
@@ -226,8 +243,8 @@ struct Op {
 
 // Creates an op of the library: `const Op& add_op = *define_op({.name = "add", …});`. The op is never
 // destroyed. If several shared objects of a process contain the library, the dynamic linker gives them one
-// add_op, and each of them runs this initialiser: calls after the first return the op that the first one
-// made. Throws Error if another line defined an op of that name.
-const Op* define_op(Op op);  // a pointer: for a reference, compilers warn of one to a temporary
+// add_op, and each of them runs this initializer. Calls after the first one return its op. Throws Error if an
+// op of that name was defined at a different line.
+const Op* define_op(Op op);  // a pointer, because compilers warn about a reference to a temporary
 
 }  // namespace tg

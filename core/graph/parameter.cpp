@@ -34,7 +34,7 @@ void Parameter::refuse() {
 }
 
 Array Parameter::read() const {
-  if (last_change() == 0 && bytes() > 0)  // not even by a constructor
+  if (last_change() == 0 && bytes() > 0)  // a constructor does not count as a write
     throw Error("[parameter] " + name() + " " + shape().text() +
                 " has no value yet: expected write(), or a run that assigns it, before read()");
   Array a(shape(), dtype());

@@ -1,9 +1,9 @@
-// Parameter: a named tensor that lives outside graphs and programs: weights, optimizer state, caches.
-// Row-major. Copies of a Parameter are handles on the same memory.
+// Parameter: a named, row-major tensor that exists outside graphs and programs, for weights, optimizer state
+// and caches. Copies of a Parameter refer to the same memory.
 //
 // Threads: several threads may read() a parameter and run programs that do not assign it. While one thread
 // writes to it or runs a program that assigns it, no other thread may use it. write() and Program::run()
-// throw Error if they find that one does.
+// throw Error if they detect such use.
 #pragma once
 
 #include <atomic>
@@ -20,50 +20,65 @@ namespace tg {
 
 class Backend;
 
+// A named tensor in device memory whose value outlives programs.
 class Parameter {
  public:
-  Parameter() = default;  // empty: what follows throws Error, but for key(), which is null
-  // Copies the value to the device; throws OutOfMemory, or DeviceError if there is no such device, or Error
-  // for a name with control characters.
+  // An empty parameter: all functions except key() throw Error.
+  Parameter() = default;
+  // Copies `value` to the device. Throws OutOfMemory, DeviceError if the device does not exist, or Error for
+  // a name with control characters.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
-  // Its memory alone, whose content is undefined until write() or write_bytes() has set all of it.
+  // Allocates memory without setting it: the value is undefined until write() or write_bytes() has set all of
+  // it.
   Parameter(std::string name, const Shape& shape, DType dtype, Device device);
-  // Elements first … first + count − 1 in row-major order as a parameter [count] of its own, in the same
-  // memory: what changes one of them changes the other. Throws ShapeError unless they lie within. A program
-  // that assigns a part must not use the whole, nor the other way round: compile() throws Error.
+  // Returns elements first … first + count − 1, in row-major order, as a parameter [count] that shares their
+  // memory. A change of one is visible in the other. Throws ShapeError unless the range is within the
+  // parameter. A program that assigns a part must not use the whole, and vice versa: compile() throws Error.
   Parameter part(std::int64_t first, std::int64_t count) const;
 
+  // The name.
   const std::string& name() const { return state().name; }
+  // The shape.
   const Shape& shape() const { return state().shape; }
+  // The element type.
   DType dtype() const { return state().dtype; }
+  // The device whose memory stores the value.
   Device device() const { return state().device; }
+  // Size of the value in bytes.
   std::size_t bytes() const { return static_cast<std::size_t>(numel(shape())) * size_of(dtype()); }
 
-  // A copy on the host; Error if never written. On a GPU it waits for earlier runs and throws their errors.
+  // Returns a copy on the host. Throws Error if the value was never written. On a GPU it waits for earlier
+  // runs and throws their errors.
   Array read() const;
-  // Copies a value of the same shape and dtype; throws ShapeError or DTypeError for another.
+  // Copies a value. Throws ShapeError or DTypeError unless it has the same shape and dtype.
   void write(const Array& value);
-  // Copies bytes to those that begin at `offset`; throws ShapeError for more than there are.
+  // Copies bytes to the given byte offset. Throws ShapeError if they exceed the parameter.
   void write_bytes(std::size_t offset, std::span<const std::byte> bytes);
-  // What results depend on and values do not show, such as "h.0.attn.heads": "6". Files of parameters hold
-  // it, and loading compares it (io/checkpoints/checkpoint.h).
+  // Settings that results depend on and that values do not show, such as "h.0.attn.heads": "6". Files of
+  // parameters store them, and loading compares them (io/checkpoints/checkpoint.h).
   using Settings = std::map<std::string, std::string>;
+  // The settings, by name.
   const Settings& settings() const { return state().settings; }
   void add_setting(const std::string& name, std::string value);  // throws Error for control characters
 
-  // A frozen parameter is used, and not trained: an optimizer that is made afterwards leaves it out, so that
-  // it gets no gradient, no moments and no update. Its dtype may then be a half type without a loss.
+  // Whether the parameter is frozen: used, but not trained. An optimizer that is created afterwards skips it,
+  // so it gets no gradient, no moments and no update. A frozen parameter may have a 16-bit dtype without
+  // loss.
   bool is_frozen() const { return state().is_frozen; }
+  // Freezes the parameter.
   void freeze() { set_frozen(true); }
+  // Makes the parameter trainable again.
   void unfreeze() { set_frozen(false); }
 
-  // The number of the write or run that changed it last; what one run changes has one number.
+  // The number of the write or run that changed the value last. All changes by one run have the same number.
   std::uint64_t last_change() const { return *state().last_change; }
-  static std::uint64_t new_change();       // a number for a change that begins
-  void note_change(std::uint64_t number);  // for who writes to memory() without a program
+  static std::uint64_t new_change();       // returns a number for a new change
+  void note_change(std::uint64_t number);  // for code that writes to memory() without a program
 
+  // The device memory of the value.
   std::byte* memory() const { return state().memory.get(); }
-  const void* key() const { return state_.get(); }  // equal for handles on the same memory, but not of a part
+  // Identifies the parameter: equal for copies. A part has a different key from the whole. Null if empty.
+  const void* key() const { return state_.get(); }
 
  private:
   struct State {

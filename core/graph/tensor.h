@@ -1,5 +1,5 @@
-// Tensor: a small handle on a value of a graph. Copies are handles on the same value. Valid while the graph,
-// or a program compiled from it, exists.
+// Tensor: a small handle on a value of a graph. Copies refer to the same value. A handle is valid while the
+// graph, or a program compiled from it, exists.
 #pragma once
 
 #include <concepts>
@@ -12,49 +12,75 @@
 
 namespace tg {
 
-// The line of a call, for its errors: of the caller if it is a default argument, Where::current().
+// The source line of a call, for error messages. As the default argument Where::current() it is the caller's
+// line.
 using Where = std::source_location;
 
+// The graph that records nodes; see core/graph/graph.h.
 class Graph;
+// Index of a value in its graph.
 using ValueId = std::uint32_t;
 
+// A handle on one value of a graph: an input, a parameter, a constant or a result of an op.
 class Tensor {
  public:
-  Tensor() = default;  // undefined: a handle on no value
+  Tensor() = default;  // undefined: refers to no value
+  // A handle on value `id` of `graph`.
   Tensor(Graph* graph, ValueId id) : graph_(graph), id_(id) {}
 
+  // Whether the handle refers to a value.
   bool defined() const { return graph_ != nullptr; }
-  Graph& graph() const;  // this and what follows throw Error if undefined
+  // The graph of the value. This function and all functions below throw Error if the tensor is undefined.
+  Graph& graph() const;
+  // The index of the value in its graph.
   ValueId id() const { return id_; }
+  // The shape, outermost axis first.
   const Shape& shape() const { return layout().shape; }
-  std::int64_t size(std::int64_t axis) const;  // negative axes count from the end
+  std::int64_t size(std::int64_t axis) const;  // size of an axis; negative axes count from the end
+  // Number of axes.
   int rank() const { return shape().size(); }
+  // Number of elements.
   std::int64_t numel() const { return layout().numel(); }
+  // The layout: shape, strides and offset in elements.
   const Layout& layout() const;
+  // The element type.
   DType dtype() const;
-  std::string text() const;  // "f32 [2, 3]"
+  std::string text() const;  // dtype and shape: "f32 [2, 3]"
+  // Whether both are handles on the same value.
   friend bool operator==(const Tensor&, const Tensor&) = default;
 
-  // Views: nothing is copied [Stratos, FlashAttention §B.3]. Negative axes count from the end. Throw
-  // ShapeError as in core/base/layout.h.
+  // Same as tg::transpose(), tg::permute(), tg::view(), tg::expand(), tg::slice(), tg::squeeze() and
+  // tg::unsqueeze() of ops/ops.h: views of the same memory [Stratos, FlashAttention §B.3]. Negative axes
+  // count from the end. ShapeError is thrown as in core/base/layout.h.
   Tensor transpose(std::int64_t a, std::int64_t b, Where = Where::current()) const;
+  // Same as tg::permute().
   Tensor permute(const Axes& order, Where = Where::current()) const;
+  // Same as tg::view().
   Tensor view(const Shape& shape, Where = Where::current()) const;
+  // Same as tg::expand().
   Tensor expand(const Shape& shape, Where = Where::current()) const;
+  // Same as tg::slice().
   Tensor slice(std::int64_t axis, std::int64_t start, std::int64_t stop, std::int64_t step = 1,
                Where = Where::current()) const;
+  // Same as tg::squeeze().
   Tensor squeeze(std::int64_t axis, Where = Where::current()) const;
+  // Same as tg::unsqueeze().
   Tensor unsqueeze(std::int64_t axis, Where = Where::current()) const;
-  // A view if strides can express it, otherwise a view of a contiguous copy.
+  // Same as tg::reshape(): a view if the strides allow it, otherwise a view of a contiguous copy.
   Tensor reshape(const Shape& shape, Where = Where::current()) const;
+  // Same as tg::contiguous().
   Tensor contiguous(Where = Where::current()) const;
+  // Converts to a dtype, as tg::cast().
   Tensor to(DType, Where = Where::current()) const;
 
-  // Reductions over the given axes, over all of them if none is given. keepdim: reduced axes stay, with
-  // size 1.
+  // Reduces over the given axes, or over all if none are given; `keepdim` keeps reduced axes with size 1.
+  // Same as tg::sum().
   Tensor sum(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
+  // Same as tg::mean().
   Tensor mean(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
+  // Same as tg::max().
   Tensor max(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
+  // Same as tg::min().
   Tensor min(const Axes& axes = {}, bool keepdim = false, Where = Where::current()) const;
 
  private:
@@ -62,13 +88,15 @@ class Tensor {
   ValueId id_ = 0;
 };
 
-// An argument of an op: a tensor or a number, and the line of the call it was written in. Taking arguments as
-// TensorArg is how every op knows the user's source line, operators included, without a parameter for it.
-// An operand that may be left out is absent as `{}`, which an undefined Tensor is too.
+// An argument of an op: a tensor or a number, with the source line of the call. Because every op has
+// arguments of this type, operators included, errors can name the user's line without an extra parameter. An
+// optional operand is absent if it is `{}` or an undefined Tensor.
 class TensorArg {
  public:
   TensorArg() = default;  // absent
+  // A tensor operand.
   TensorArg(Tensor t, Where where = Where::current()) : tensor_(t), where_(where) {}
+  // A number, converted to double; is_exact() reports whether it was rounded.
   template <class N>
   requires std::is_arithmetic_v<N> TensorArg(N number, Where where = Where::current())
       : number_(static_cast<double>(number)),
@@ -76,19 +104,24 @@ class TensorArg {
         is_exact_(static_cast<long double>(number) == static_cast<long double>(number_) || number != number),
         where_(where) {}
 
+  // Whether it is neither a number nor a defined tensor.
   bool is_absent() const { return !is_number_ && !tensor_.defined(); }
+  // Whether it is a number.
   bool is_number() const { return is_number_; }
+  // The number; 0 if it is a tensor.
   double number() const { return number_; }
-  bool is_exact() const { return is_exact_; }  // false for an integer that a double has to round
-  const Tensor& tensor() const {               // throws Error for a number or when absent
+  bool is_exact() const { return is_exact_; }  // false for an integer that double cannot represent
+  // The tensor. Throws Error if the argument is a number or absent.
+  const Tensor& tensor() const {
     if (is_number_ || !tensor_.defined()) refuse();
     return tensor_;
   }
-  // Of an operand that may be left out: undefined when absent; throws Error for a number.
+  // The tensor of an optional operand, undefined if absent. Throws Error if the argument is a number.
   const Tensor& optional() const {
     if (is_number_) refuse();
     return tensor_;
   }
+  // The source line of the call.
   const Where& where() const { return where_; }
 
  private:

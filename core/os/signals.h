@@ -1,4 +1,4 @@
-// Which signals this process catches, ignores and blocks, and its timer.
+// Signals that this process catches, ignores and blocks, and its timer.
 #pragma once
 
 #include <array>
@@ -17,31 +17,32 @@ extern const int hangup, interrupt, terminate, kill, resume, closed_pipe, file_t
 }  // namespace signals
 
 std::string signal_text(int signal);  // "Killed"
-bool is_crash(int signal);            // whether the system ends a faulty program by it
+bool is_crash(int signal);            // whether the system sends it for a program fault
 
-// Calls `handler` for each such signal. It may call only async-signal-safe functions. errno is restored after
-// it, and interrupted system calls continue. blocks_all: no other signal interrupts it.
+// Calls `handler` for each such signal. It may call only async-signal-safe functions. errno is restored
+// afterwards, and interrupted system calls continue. blocks_all: no other signal interrupts the handler.
 using SignalHandler = void (*)(int signal, ProcessId sender);
 void catch_signal(int signal, SignalHandler handler, bool blocks_all = false);
 void ignore_signal(int signal);
 bool is_ignored(int signal);
 
-// Ends this process by the signal, as if nothing caught it. Async-signal-safe.
+// Ends this process by the signal, as if it were not caught. Async-signal-safe.
 [[noreturn]] void end_by_signal(int signal);
 
-// Sends this process signals::timer once, after this time. Cancels an earlier call. Async-signal-safe.
+// Sends signals::timer to this process once, after this time. Cancels an earlier call. Async-signal-safe.
 void set_timer(std::int64_t milliseconds);
 
-// While it exists, the calling thread receives no signals. Threads that it starts meanwhile never do.
+// While it exists, the calling thread receives no signals. Threads that it starts meanwhile never receive
+// any.
 class BlockedSignals {
  public:
   BlockedSignals();
   ~BlockedSignals() { unblock(); }
   BlockedSignals(const BlockedSignals&) = delete;
-  void unblock();  // earlier
+  void unblock();  // before destruction
 
  private:
-  std::array<std::uint64_t, 16> before_;  // has room for a system's set of signals
+  std::array<std::uint64_t, 16> before_;  // large enough for a system's signal set
 };
 
 }  // namespace tg::os

@@ -1,6 +1,6 @@
-// Sockets between processes of one host or of several, and waiting for them. Sockets are descriptors, which
-// the caller closes. They do not block, and programs that this process starts do not inherit them. An error
-// is a number of <cerrno>, or 0 without an error; std::strerror() has its text.
+// Sockets between processes of one or several hosts, and waiting for them. Sockets are descriptors, which the
+// caller closes. They do not block, and programs that this process starts do not inherit them. Errors are
+// numbers of <cerrno>, or 0; std::strerror() describes them.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 namespace tg::os {
 
-// Fills `bytes` with random numbers that nobody can guess.
+// Fills `bytes` with unpredictable random numbers.
 int fill_with_random(std::span<std::byte> bytes);
 
-// The number of the user whose rights this process has.
+// The id of the user whose rights this process has.
 std::uint64_t effective_user();
 
 // ---- Addresses
@@ -26,18 +26,19 @@ std::uint64_t effective_user();
 struct Address {
   alignas(8) std::array<std::byte, 128> bytes{};  // in the system's form
   std::uint32_t size = 0;
-  std::string text{};   // "10.0.0.1:29501", "[::1]:29501"; "" for a local one
+  std::string text{};   // "10.0.0.1:29501", "[::1]:29501"; empty for a local one
   bool is_any = false;  // all addresses of this host
 };
 
-// A host's addresses for TCP, by its name or in numbers. If there are none, `error` is the reason.
+// A host's TCP addresses, by its name or in numbers. If there are none, `error` is the reason.
 struct Addresses {
   std::vector<Address> list;
   std::string error;
 };
 Addresses find_addresses(const std::string& host, int port);
 
-// An address for processes of this host, by a name that belongs to no file: it begins with a zero byte.
+// An address for processes of this host, in the abstract namespace: it begins with a zero byte and is not a
+// file.
 Address local_address(const std::string& name);
 
 // ---- Connections
@@ -47,22 +48,24 @@ struct Socket {
   int error = 0;
 };
 
-// A socket for such an address: a stream for TCP. Between processes of one host each message is a packet.
+// Opens a socket for such an address: a stream for TCP. Between processes of one host, each message is a
+// packet.
 Socket open_socket(const Address& address);
 int bind(int socket, const Address& address);
 int listen(int socket, int most_waiting);
-// The next one that has connected to a socket which listens.
+// Accepts the next connection of a listening socket.
 Socket accept(int listener);
-// EINPROGRESS: the socket has room when the connection exists or has failed.
+// Returns EINPROGRESS if the connection is pending. The socket becomes writable when the connection exists or
+// has failed.
 int connect(int socket, const Address& address);
-int connect_error(int socket);  // why it failed then
+int connect_error(int socket);  // the reason if it failed
 
 // A socket that connects to a port of its own host may get that port itself, and so be its own peer.
 bool is_its_own_peer(int socket);
-// Whether the process at the other end, on this host, has the rights of the same user.
+// Whether the peer process, on this host, has the rights of the same user.
 bool is_of_this_user(int socket);
 
-// Another socket may listen on the same port soon after this one has been closed.
+// Lets another socket listen on the same port soon after this one is closed.
 int allow_reuse(int socket);
 
 // Small messages are sent without a delay. A connection ends if the other host does not answer `probes`
@@ -76,16 +79,16 @@ int set_options(int socket, const TcpOptions& options);
 // ---- Messages
 
 struct Transfer {
-  std::size_t bytes = 0;  // received: 0 without an error is the end of the connection
+  std::size_t bytes = 0;  // when receiving: 0 without an error means the end of the connection
   int error = 0;
 };
 
-// Sends as many bytes as there is room for. `more` will follow immediately, so that small pieces leave
-// together.
+// Sends as many bytes as there is room for. `more`: further bytes follow immediately, so that small messages
+// are sent together.
 Transfer send(int socket, std::span<const std::byte> bytes, bool more = false);
 Transfer receive(int socket, std::span<std::byte> bytes);
 
-// The same between processes of one host, with a descriptor of the sender next to the bytes; −1: none.
+// Same between processes of one host, with a descriptor next to the bytes; −1: none.
 Transfer send_with(int socket, std::span<const std::byte> bytes, int descriptor);
 Transfer receive_with(int socket, std::span<std::byte> bytes, int& descriptor);
 
@@ -94,7 +97,7 @@ constexpr bool is_temporary(int error) {
   return error == EAGAIN || error == EINTR;
 }
 
-void shut_down_sending(int socket);  // the other end receives all sent bytes, then the end
+void shut_down_sending(int socket);  // the peer receives all sent bytes, then the end
 void shut_down(int socket);          // in both directions
 
 // Wakes a thread that waits in poll() for its descriptor.
@@ -104,7 +107,7 @@ class Waker {
   ~Waker();
   Waker(const Waker&) = delete;
 
-  int error() const { return error_; }  // why there is none
+  int error() const { return error_; }  // the reason if it has no descriptor
   int descriptor() const { return pipe_.reader; }
   void wake();
 

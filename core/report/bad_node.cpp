@@ -22,7 +22,7 @@ std::string bad_element(const Array& value) {
 
 std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::uint64_t seed,
                            std::int64_t step, int threads) {
-  // Views show what others made. Constants may be infinite: masks are.
+  // Views show the values of other nodes. Constants may be infinite, as in masks.
   std::vector<Tensor> made;
   for (const Node& node : graph.nodes())
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
@@ -44,7 +44,7 @@ std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::ui
     if (program.reads(f.input())) program.feed(f);
   program.run();
 
-  // The first in the order of the nodes: what it reads was made before, and is finite.
+  // The first bad value in node order: its inputs were computed earlier and are finite.
   for (const Tensor& t : made) {
     const Node& node = graph.node_of(t.id());
     const std::string what = bad_element(program.fetch(t));

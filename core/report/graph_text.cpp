@@ -15,13 +15,13 @@ std::string value_text(const Graph& graph, ValueId v) {
   return std::string(name_of(value.dtype)) + " " + value.layout.shape.text();
 }
 
-// The path up to its last name: what "weight" belongs to.
+// The path without its last name: the layer that owns "weight".
 std::string_view owner_of(std::string_view path) {
   const std::size_t dot = path.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
 }
 
-// Inside Graphviz's quotes.
+// Escapes a string for Graphviz quotes.
 std::string in_quotes(std::string_view text) {
   std::string s = "\"";
   for (const char c : text) {
@@ -35,7 +35,7 @@ std::string in_quotes(std::string_view text) {
   return s + "\"";
 }
 
-// A node of the picture: the frame it stands in, and its line of Graphviz's language.
+// A node of the drawing: its frame and its line in the DOT language.
 struct Drawn {
   std::string layer, line;
 };
@@ -99,7 +99,7 @@ std::string graph_text(const Graph& graph, std::span<const ValueId> outputs) {
 
 std::string graphviz(const Graph& graph, std::span<const ValueId> outputs, std::string_view title) {
   const std::vector<bool> needed = needed_nodes(graph, outputs);
-  std::map<std::string, std::string> frames;  // by layer: its nodes
+  std::map<std::string, std::string> frames;  // key: layer; value: its nodes
   std::string arrows;
   for (NodeId n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];

@@ -1,4 +1,5 @@
-// A graph as text, and as a picture that Graphviz draws. For a program: graph_text(p.graph(), p.outputs()).
+// Prints a graph as a list of nodes or as a Graphviz drawing. For a program: graph_text(p.graph(),
+// p.outputs()).
 #pragma once
 
 #include <span>
@@ -9,17 +10,17 @@
 
 namespace tg {
 
-// The nodes that the outputs depend on, one per line: values with dtype and shape, op, inputs, path,
-// attributes, source line.
-//   %7 f32 [12, 64, 512] = gelu(%6)  transformer.h.0.mlp  (train.cpp:41)
+// Lists the nodes that the outputs depend on, one per line: values with dtype and shape, op, inputs, path,
+// attributes and source line, for example `%7 f32 [12, 64, 512] = gelu(%6)  transformer.h.0.mlp
+// (train.cpp:41)`.
 std::string graph_text(const Graph& graph, std::span<const ValueId> outputs);
 
-// The same nodes in Graphviz's language (`dot -Tsvg`), each layer in a frame of its own. Views, which compute
-// nothing, are left out: an arrow leads from the value whose memory is read to the node that reads it.
+// Prints the same nodes in the DOT language (`dot -Tsvg`), with a frame around each layer. Views are omitted
+// because they compute nothing: an arrow leads from the value whose memory is read to the node that reads it.
 std::string graphviz(const Graph& graph, std::span<const ValueId> outputs, std::string_view title);
 
-// The layer of a path ("transformer.h.0.attn.c_attn"): the path up to its first number ("transformer.h.0"),
-// or all of it if it has none.
+// The layer of a path such as "transformer.h.0.attn.c_attn": the path up to its first number
+// ("transformer.h.0"), or the whole path if it has no number.
 std::string layer_of(std::string_view path);
 
 }  // namespace tg

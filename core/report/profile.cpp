@@ -32,7 +32,7 @@ StepTime at_ceilings(const Step& s, const Ceilings& c) {
   return t;
 }
 
-// "4.20 T"
+// A number with a unit prefix: "4.20 T".
 std::string with_unit(double x) {
   const char* unit = "";
   for (const char* next : {"k", "M", "G", "T", "P"}) {
@@ -52,13 +52,13 @@ std::string row(const StepTime& t, double all) {
          t.name + "\n";
 }
 
-// What ran the step; a chain's code would be as long as the table is wide.
+// The kernel that ran the step. For a fused step it would be too long for the table.
 std::string kernel_of(const Program& program, std::size_t step) {
   return chain_of(*program.steps()[step].op, program.steps()[step].attrs) ? "" : ": " + program.choice(step);
 }
 
-// What ranks exchange, and how much of that a run waits for: what it takes beyond all other steps. "" for
-// none.
+// Describes the ranks' communication and the part of it that a run waits for: the run time minus the time of
+// all other steps. Empty without communication.
 std::string exchanges_text(const Program& program, const Profile& profile) {
   double exchanges = 0, others = 0;
   for (std::size_t i = 0; i < profile.steps.size(); ++i) {
@@ -66,14 +66,15 @@ std::string exchanges_text(const Program& program, const Profile& profile) {
     (rank_attrs_of(*s.op, s.attrs) ? exchanges : others) += profile.steps[i].seconds;
   }
   if (exchanges == 0) return "";
-  return "exchanges between ranks " + short_time(exchanges) + " one by one, of which " +
-         short_time(std::clamp(profile.run - others, 0.0, exchanges)) + " are exposed\n";
+  return "communication between ranks: " + short_time(exchanges) + " if run one by one, " +
+         short_time(std::clamp(profile.run - others, 0.0, exchanges)) + " exposed\n";
 }
 
 void check_is_of(const Program& program, const Profile& profile) {
   if (profile.steps.size() != program.steps().size())
-    throw Error("[profile] the profile is of another program: got " + std::to_string(profile.steps.size()) +
-                " steps, expected " + std::to_string(program.steps().size()));
+    throw Error("[profile] the profile belongs to a different program: got " +
+                std::to_string(profile.steps.size()) + " steps, expected " +
+                std::to_string(program.steps().size()));
 }
 
 }  // namespace
@@ -128,9 +129,10 @@ std::string profile_text(const Program& program, const Profile& profile, std::si
   check_is_of(program, profile);
   double all = 0;
   for (const StepTime& t : profile.steps) all += t.seconds;
-  std::string s = "a run takes " + short_time(profile.run) + ", the call that starts it " +
-                  short_time(profile.host) + "; its " + std::to_string(profile.steps.size()) +
-                  " steps one by one " + short_time(all) + "\n" + exchanges_text(program, profile);
+  std::string s = "one run: " + short_time(profile.run) +
+                  ", the call that starts it: " + short_time(profile.host) + "; its " +
+                  std::to_string(profile.steps.size()) + " steps, run one by one: " + short_time(all) + "\n" +
+                  exchanges_text(program, profile);
   s += "ceilings: copy " + with_unit(profile.ceilings.copy) + "B/s";
   for (const auto& [dtype, rate] : profile.ceilings.product)
     s += ", matmul " + std::string(name_of(dtype)) + " " + with_unit(rate) + "FLOP/s";
@@ -143,7 +145,7 @@ std::string profile_text(const Program& program, const Profile& profile, std::si
     is_above = is_above || t.least > 1.2 * t.seconds;
   }
   if (is_above)
-    s += "A share above 1.2: the data lay in caches, or the machine was busy while its ceilings were "
+    s += "A share above 1.2: the data was read from caches, or the machine was busy while its ceilings were "
          "measured.\n";
   std::vector<StepTime> steps = profile.steps;
   for (std::size_t i = 0; i < steps.size(); ++i) steps[i].name += kernel_of(program, i);

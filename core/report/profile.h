@@ -1,4 +1,5 @@
-// Where a program's time goes, compared with the rates that its device can reach (ops/ceilings.h).
+// Profiles a program: measures its steps and compares them with the rates that its device can reach
+// (ops/ceilings.h).
 #pragma once
 
 #include <functional>
@@ -10,38 +11,40 @@
 
 namespace tg {
 
-// The rates that a device reaches on a large copy and a large matmul: measure_ceilings() of ops/ceilings.h.
+// The rates that a device reaches in a large copy and a large matmul; measure_ceilings() of ops/ceilings.h
+// measures them.
 struct Ceilings {
-  double copy = 0;                                // bytes a second, read plus written
-  std::vector<std::pair<DType, double>> product;  // FLOP/s of a large matmul, by the operands' dtype
+  double copy = 0;                                // bytes per second, read plus written
+  std::vector<std::pair<DType, double>> product;  // FLOP/s of a large matmul, by operand dtype
 };
 
-// One step, or several counted together.
+// The time of one step, or of several steps counted together.
 struct StepTime {
-  std::string name;
-  int count = 1;
-  double seconds = 0;
-  double flops = 0, bytes = 0;  // as work_of (core/run/cost.h)
-  double least = 0;  // seconds that bytes or FLOPs, whichever take longer, would need at the ceilings
+  std::string name;             // name of the step, or of the op if steps are summed
+  int count = 1;                // number of steps
+  double seconds = 0;           // measured time
+  double flops = 0, bytes = 0;  // work according to work_of (core/run/cost.h)
+  double least = 0;             // lower bound in seconds: the longer of bytes and FLOPs at the ceiling rates
 };
 
+// The result of profile().
 struct Profile {
-  double run = 0;   // seconds from the start of a run to its end
-  double host = 0;  // of these, until the call that starts it returns
-  Ceilings ceilings;
+  double run = 0;               // seconds from the start of a run to its end
+  double host = 0;              // seconds until the call that starts the run returns
+  Ceilings ceilings;            // the rates to compare with
   std::vector<StepTime> steps;  // in the program's order
 };
 
-// Runs the program a few times to warm up, then `runs` times as a whole and `runs` times step by step; times
-// are medians. `start` starts one run; by default with the inputs as they are, fetching nothing.
+// Runs the program a few times to warm up, then `runs` times as a whole and `runs` times step by step. Times
+// are medians. `start` starts one run; the default runs with the current inputs and fetches nothing.
 Profile profile(Program& program, const Ceilings& ceilings, int runs,
                 const std::function<Pending()>& start = {});
 
-// Steps summed by kind, longest first.
+// Sums the steps by kind (kind_of in core/run/cost.h), longest time first.
 std::vector<StepTime> by_op(const Program& program, const Profile& profile);
 
-// Two tables, by op and of the `longest` steps: time, share of the time of all steps, rates, and the share of
-// the ceiling that they reach. A share above 1 means that data came from a cache. Steps are named with the
+// Returns two tables, by op and for the `longest` steps: time, share of the total step time, rates, and the
+// share of the ceiling rate. A share above 1 means that data was read from a cache. Steps are listed with the
 // kernels that run them.
 std::string profile_text(const Program& program, const Profile& profile, std::size_t longest = 10);
 

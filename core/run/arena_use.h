@@ -1,4 +1,4 @@
-// What compile() and Program do with a SharedArena.
+// The functions of a SharedArena that compile() and Program use.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,16 @@ class ArenaUse {
     return take(arena_.scratch_, backend, device, bytes, what);
   }
 
-  // What results() has to allocate for a program that needs so much.
+  // The bytes that results() must allocate for a program of this size.
   std::size_t missing(std::size_t bytes) const {
     return bytes > arena_.results_.bytes ? std::max(bytes, arena_.results_.least) : 0;
   }
-  // A program that is compiled later needs these bytes.
+  // Announces a program that is compiled later and needs these bytes.
   void expect(std::size_t results, std::size_t scratch) {
     arena_.results_.least = std::max(arena_.results_.least, results);
     arena_.scratch_.least = std::max(arena_.scratch_.least, scratch);
   }
-  // What programs compiled before and expected ones use in any case: of results, and of the kernels' scratch.
+  // Bytes that earlier and announced programs use in any case, for results and for kernel scratch.
   std::size_t least_results() const { return std::max(arena_.results_.bytes, arena_.results_.least); }
   std::size_t least_scratch() const { return std::max(arena_.scratch_.bytes, arena_.scratch_.least); }
 

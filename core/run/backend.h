@@ -1,5 +1,5 @@
-// Backend: the interface between the compiler and a device: memory, copies, and running a planned list of
-// steps. Nothing above it depends on which backend runs.
+// Backend: the interface between the compiler and a device: memory, copies, and execution of a planned list
+// of steps. Code above it does not depend on the backend that is used.
 #pragma once
 
 #include <memory>
@@ -13,27 +13,28 @@
 
 namespace tg {
 
-class StepScheduler;  // core/compile/scheduler.h
+// How a backend orders and merges steps; see core/compile/scheduler.h.
+class StepScheduler;
 
 // A range of device memory.
 struct Piece {
-  const std::byte* from;
-  std::size_t bytes;
+  const std::byte* from;  // device address
+  std::size_t bytes;      // size in bytes
 };
 
-// A copy of device memory to the host, perhaps still under way.
+// A copy of device memory to the host, which may still be running.
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  virtual bool done() = 0;  // without waiting
-  // Waits for the copy; throws the error of a run before it, if there was one (see Executable::run).
+  virtual bool done() = 0;  // whether the copy is complete; does not wait
+  // Waits for the copy. Throws the error of an earlier run if one failed (see Executable::run).
   virtual void wait() = 0;
 
-  std::vector<Piece> pieces;           // what is copied
-  std::vector<const std::byte*> data;  // where each piece lies on the host, after wait()
+  std::vector<Piece> pieces;           // the copied ranges
+  std::vector<const std::byte*> data;  // host address of each range, valid after wait()
 };
 
-// An element of the pool that nothing else holds, or a new one.
+// Returns an element of the pool that is not in use, or adds a new one.
 template <class T>
 std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool) {
   for (const std::shared_ptr<T>& t : pool)
@@ -41,12 +42,12 @@ std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool) {
   return pool.emplace_back(std::make_shared<T>());
 }
 
-// The memory that a program gives its executable, apart from the steps' operands.
+// The memory that a program provides to its executable, in addition to the operands of the steps.
 struct ProgramMemory {
-  std::byte* workspace;  // Executable::workspace_bytes()
-  // Backend::status_bytes() for the executable's own use, then small results: read together in one copy.
+  std::byte* workspace;  // scratch memory of Executable::workspace_bytes()
+  // Starts with Backend::status_bytes() for the executable; small results follow. One copy reads all of it.
   std::byte* results;
-  std::size_t results_bytes;
+  std::size_t results_bytes;  // size of `results`
 };
 
 // A prepared list of steps.
@@ -54,61 +55,66 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual std::size_t workspace_bytes() const = 0;  // scratch memory for all steps, 64-byte aligned
-  // Sets the addresses. `steps` are those given to prepare, now with `data`; steps and memory outlive the
-  // executable.
+  // Sets the addresses. `steps` are the steps given to prepare(), now with `data`. Steps and memory outlive
+  // the executable.
   virtual void bind(std::span<const Step> steps, const ProgramMemory& memory) = 0;
-  // Writes an input of the program, as Backend::write. Inputs that are adjacent in memory and written one
-  // after another may be copied in one piece, with the padding (at most 63 bytes) between them.
+  // Writes an input of the program, as Backend::write(). Inputs that are adjacent in memory and written in
+  // that order may be copied together, including the padding between them (at most 63 bytes).
   virtual void feed(std::byte* input, const std::byte* host, std::size_t bytes) = 0;
-  // Runs every step, or starts to. The error of a run (an index out of range as an Error with step, index and
-  // source line; the exception of a user's function) is thrown here or, at the latest, by the first Transfer
-  // or Backend::read after it. Steps after the one that failed do not change parameters.
+  // Starts to run all steps; may return before they have finished. The error of a run is thrown here or, at
+  // the latest, by the first Transfer or Backend::read after it. It is an Error with step, index and source
+  // line for an index out of range, or the exception of a user's function. Steps after the failed step do not
+  // change parameters.
   virtual void run() = 0;
-  // Starts to copy memory, as the last run leaves it, to the host. Later runs do not affect it. Allocates
-  // nothing once there are as many transfers as are held at the same time.
+  // Starts to copy memory, as the last run leaves it, to the host. Later runs do not affect the copy.
+  // Allocates memory only if more transfers are held at the same time than before.
   virtual std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) = 0;
-  // Runs once and returns the seconds each step took, in the order of the steps.
+  // Runs once and returns the time of each step in seconds, in the order of the steps.
   virtual std::vector<double> profile() = 0;
-  // How a step is run, as a short text: kernel, algorithm, tiles.
+  // How a step is run, as a short string: kernel, algorithm, tiles.
   virtual std::string choice(std::size_t step) const = 0;
 };
 
-// How to run a program's steps. Backends ignore options they do not support.
+// How to run a program's steps. Backends ignore options that they do not support.
 struct PrepareOptions {
-  int threads = 0;    // 0: all of the machine's
-  bool tf32 = false;  // f32 products may round their operands to TF32 (10 bits of fraction)
-  bool in_order =
-      false;  // ops that may add in any order add in a fixed one, so that runs can be compared bit by bit
-  bool batch_invariant = false;  // a row of a product has the same bits however many rows there are
+  int threads = 0;    // number of threads; 0: all of the machine's
+  bool tf32 = false;  // whether f32 GEMMs may round their operands to TF32 (10 mantissa bits)
+  // Ops that may sum in any order use a fixed order, so that runs can be compared bitwise.
+  bool in_order = false;
+  bool batch_invariant = false;  // a row of a GEMM result is bitwise independent of the number of rows
   std::shared_ptr<Communicator> ranks = {};  // null: one rank
 };
 
+// A device type: memory, copies and kernels.
 class Backend {
  public:
   virtual ~Backend() = default;
   // The product name of the processor or GPU.
   virtual std::string name() const = 0;
-  // 64-byte aligned memory; throws OutOfMemory with `what`, the size needed and, if known, the size
+  // Allocates 64-byte aligned memory. Throws OutOfMemory with `what`, the size needed and, if known, the size
   // available.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) = 0;
-  // Bytes that could be allocated now; SIZE_MAX if unknown. The CPU's reads several files, which takes longer
-  // than to compile a small program, so nobody asks for less than worth_asking.
+  // Number of bytes that can be allocated now; SIZE_MAX if unknown. On the CPU this reads several files,
+  // which takes longer than compiling a small program. Callers therefore skip it for sizes below
+  // worth_asking.
   virtual std::size_t available_bytes() = 0;
+  // Minimum size in bytes for which available_bytes() is worth a call.
   static constexpr std::size_t worth_asking = 64 << 20;
-  // Copies to the device, after the runs started before and before those started later. The host's bytes may
-  // change once it returns.
+  // Copies to the device, ordered after runs that were started before and before later runs. The host memory
+  // may be changed after the return.
   virtual void write(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
-  // Copies to the host after waiting for the runs started before; throws their error, if there was one.
+  // Copies to the host after all earlier runs have finished. Throws the error of such a run if there was one.
   virtual void read(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
-  // How the compiler orders and joins steps; by default for a device that computes one after the other.
+  // How the compiler orders and merges steps. The default is for a device that runs one step at a time.
   virtual const StepScheduler& scheduler() const;
-  // See ProgramMemory; a multiple of 64.
+  // Size of the status in ProgramMemory::results in bytes; a multiple of 64.
   virtual std::size_t status_bytes() const { return 0; }
-  // Chooses the kernels; throws DeviceError with op, dtypes and source line for a step that has none.
+  // Chooses the kernels. Throws DeviceError with op, dtypes and source line for a step without a kernel.
   virtual std::unique_ptr<Executable> prepare(std::span<const Step> steps, const PrepareOptions& options) = 0;
 };
 
-// The backend of a device; throws DeviceError if it is not built in or there is no such device.
+// Returns the backend of a device. Throws DeviceError if the backend is not built in or the device does not
+// exist.
 Backend& backend(Device device);
 
 }  // namespace tg

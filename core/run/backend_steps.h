@@ -1,5 +1,5 @@
-// What backends share that prepare and run steps: the operands of a step as arguments of a host function
-// (Op::host), the exceptions of such a function, and the error for a step that a backend cannot run.
+// Functions for all backends. They give the operands of a step as arguments of a host function (Op::host),
+// exceptions of such a function, and the error for a step that a backend cannot run.
 #pragma once
 
 #include <exception>
@@ -13,10 +13,10 @@
 
 namespace tg {
 
-// Views without data, which the backend sets; throws DeviceError for an operand that is not row-major.
+// Views without data, which the backend sets. Throws DeviceError for an operand that is not row-major.
 std::vector<HostView> host_views(std::span<const Arg> args);
 
-// Where a host function is called, for its exceptions.
+// The step that calls a host function, for error messages.
 struct HostStep {
   explicit HostStep(const Step& step) : name(step.name), where(step.where) {}
   std::string name;

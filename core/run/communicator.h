@@ -1,5 +1,5 @@
-// Communicator: what the processes that run the same programs together, called ranks, have in common. Each
-// rank has the same graph, programs and parameters, and data of its own.
+// Communicator: the connection among ranks, which are the processes that run the same programs together. Each
+// rank has the same graph, programs and parameters, and its own data.
 #pragma once
 
 #include <cstddef>
@@ -11,39 +11,44 @@
 
 namespace tg {
 
-// A rank that others wait for is gone, has failed or does not go on. The run's results are void; the process
-// should end (exit code 75) and be started again from its last checkpoint.
+// A rank that others wait for has exited, has failed or makes no progress. The results of the run are
+// invalid. The process should exit with code 75 and be restarted from its last checkpoint.
 struct RankLost : Error {
   using Error::Error;
 };
 
+// The interface through which the ranks of a run exchange small amounts of data.
 class Communicator {
  public:
+  // For rank `rank` of `size` ranks.
   Communicator(int rank, int size);
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
 
-  int rank() const { return rank_; }  // of this process, 0 to size() − 1
-  int size() const { return size_; }
+  int rank() const { return rank_; }  // rank of this process, 0 to size() − 1
+  int size() const { return size_; }  // number of ranks
 
-  // Shows `own` to all ranks, and calls `read` with what each of them shows, by rank, the own one included.
-  // All ranks call it the same number of times with the same number of bytes, at most most_shared; it waits
-  // until all have. The memory is valid during `read`, which must not throw. Throws RankLost; Error if
-  // another rank shows another number of bytes, or if `read` is empty.
+  // Maximum number of bytes that a rank can show in share().
   static constexpr std::size_t most_shared = std::size_t{1} << 20;
+  // Reads the bytes shown by all ranks, in rank order.
   using Reader = std::function<void(std::span<const std::byte* const> shown)>;
+  // Shows `own` to all ranks and calls `read` with the bytes of every rank, in rank order, including this
+  // rank. All ranks must call it equally often, with the same size of at most most_shared bytes. Blocks until
+  // all ranks have called. The memory is valid during `read`, which must not throw. Throws RankLost, or Error
+  // if a rank shows a different size or `read` is empty.
   virtual void share(std::span<const std::byte> own, const Reader& read) = 0;
 
-  // Throws the RankLost if a rank is lost: for what waits for other ranks somewhere else than in share(),
-  // such as on a GPU.
+  // Throws RankLost if a rank is lost. For code that waits for ranks outside of share(), for example on a
+  // GPU.
   virtual void check_lost() const {}
-  // Such a wait begins, or ends: meanwhile a rank that does nothing is one that this rank waits for.
+  // Marks the beginning or end of such a wait. In between, this rank counts as waiting for any rank that
+  // makes no progress.
   virtual void note_wait(bool /* begins */) {}
-  // `f` ends such a wait. As long as the result exists it is called, once, by another thread, when a rank is
-  // lost, or here if one is. It must not wait itself. To let the result go waits for a call that is under
-  // way.
+  // Registers `f`, which must end such a wait and must not block. It is called once when a rank is lost, from
+  // another thread, or here if one is lost already. Destroying the result unregisters `f` and blocks until a
+  // running call returns.
   [[nodiscard]] std::shared_ptr<void> on_lost(std::function<void()> f);
-  void report_lost();  // that a rank is lost: calls those functions. For who watches over the ranks
+  void report_lost();  // for the watchdog: a rank is lost; calls the registered functions
 
  private:
   struct Listeners;

@@ -1,4 +1,4 @@
-// What kind of work a step is, and what it costs according to its op.
+// The kind of a step and its cost, according to its op.
 #pragma once
 
 #include <algorithm>
@@ -7,22 +7,24 @@
 
 namespace tg {
 
-// The name under which steps are summed up: the op's, or "chain to gelu" for a fused chain that ends in gelu.
+// The name under which steps are summed: the op's name, or `chain to gelu` for a fused elementwise step that
+// ends in gelu.
 inline std::string kind_of(const Step& s) {
   const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
   return s.op->name == last ? last : "chain to " + last;
 }
 
-// A step's inputs and outputs as its op sees them.
+// A step's inputs and outputs, in the form that its op's functions expect.
 struct StepOperands {
-  std::vector<Operand> in, out;
+  std::vector<Operand> in, out;  // the inputs and outputs
+  // Copies dtypes and layouts of a step.
   explicit StepOperands(const Step& s) {
     for (const Arg& a : s.in) in.push_back({a.dtype, a.layout});
     for (const Arg& a : s.out) out.push_back({a.dtype, a.layout});
   }
 };
 
-// Op::cost of the step; zeros for an op without it. Bytes of the operands are not included.
+// Op::cost of the step, or zeros for an op without it. The bytes of the operands are not included.
 inline Cost cost_of(const Step& s) {
   if (!s.op->cost) return {};
   const StepOperands operands{s};
@@ -36,17 +38,18 @@ inline double roundings_of(const Step& s) {
   return s.op->roundings(operands.in, operands.out, s.attrs);
 }
 
-// Bytes of memory that an operand occupies: an expanded one has more elements than memory, a strided one
-// spans more memory than its elements need.
+// Bytes of memory that an operand occupies. An expanded operand has more elements than memory; a strided
+// operand spans more memory than its elements need.
 inline double bytes_of(DType dtype, Layout l) {
   l.offset = 0;
   return static_cast<double>(std::min(l.numel(), l.extent())) * static_cast<double>(size_of(dtype));
 }
+// Same for an operand of a step.
 inline double bytes_of(const Arg& a) {
   return bytes_of(a.dtype, a.layout);
 }
 
-// FLOPs, and bytes moved including each operand once.
+// FLOPs, and bytes moved, counting each operand once.
 inline Cost work_of(const Step& s) {
   Cost c = cost_of(s);
   for (const Arg& a : s.in) c.bytes += bytes_of(a);
@@ -54,14 +57,14 @@ inline Cost work_of(const Step& s) {
   return c;
 }
 
-// FLOPs that products do in the time in which a device copies a byte: about 700 TFLOP/s of a half type and
-// 4.2 TB/s on an H200. Of other types a GPU does a tenth, and so does a CPU.
+// GEMM FLOPs in the time in which a device copies one byte. An H200 does about 700 TFLOP/s in a 16-bit dtype
+// and copies 4.2 TB/s. In other dtypes, a GPU reaches a tenth of this ratio, and so does a CPU.
 inline double flops_of_a_byte(DType dtype) {
   return dtype == bf16 || dtype == f16 ? 160 : 16;
 }
 
-// The bytes that are copied in the time of a step on numbers of `dtype`, which does its work at whichever of
-// these rates takes longer.
+// The time of a step on operands of `dtype`, in bytes that could be copied meanwhile. The slower of copy and
+// arithmetic determines the time.
 inline double price_of(Cost work, DType dtype) {
   return std::max(work.bytes, work.flops / flops_of_a_byte(dtype));
 }

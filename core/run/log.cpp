@@ -21,7 +21,7 @@ std::string milliseconds(double seconds) {
   return formatted("%.3f ms", seconds * 1e3);
 }
 
-// "f32[2, 3] f32[2]"
+// The dtypes and shapes of operands: "f32[2, 3] f32[2]".
 std::string operands_text(std::span<const Arg> args) {
   std::string s;
   for (const Arg& a : args)
@@ -29,7 +29,7 @@ std::string operands_text(std::span<const Arg> args) {
   return s;
 }
 
-// "matmul 48, rope 16": how many steps there are of each kind, most first.
+// The number of steps of each kind, largest first: "matmul 48, rope 16".
 std::string kinds_of(std::span<const Step> steps) {
   std::vector<std::pair<std::string, int>> kinds;
   for (const Step& s : steps) {
@@ -94,7 +94,7 @@ void ProgramLog::ran(const Program::State& p, double seconds, std::span<const do
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& step = p.steps[i];
     const Cost work = work_of(step);
-    const double least = std::max(steps[i], 1e-9);  // a clock's tick may be longer than a step
+    const double least = std::max(steps[i], 1e-9);  // the clock's resolution may be longer than a step
     s += formatted("[program %d] step %zu: %9.1f µs %8.1f GB/s %8.1f GFLOP/s  ", number_, i, steps[i] * 1e6,
                    work.bytes / least * 1e-9, work.flops / least * 1e-9);
     s += step.name + ": " + operands_text(step.in) + " → " + operands_text(step.out) + " " +

@@ -17,7 +17,7 @@ namespace tg {
 
 namespace {
 
-// Writes the number as an element of the dtype; false if the dtype has no such number.
+// Writes the number as an element of the dtype. Returns false if the dtype cannot represent it.
 bool write_number(DType dtype, std::byte* to, long double number, bool may_round) {
   return dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -64,8 +64,8 @@ void Program::State::check_results() const {
     throw Error("[fetch] the last run of this program failed: it has no results until it runs again");
 }
 
-// A GPU reports a failed run with the first transfer that waits for it, and once more with each that was
-// started before. The first report makes all runs void that were started until then.
+// A GPU reports a failed run with the first transfer that waits for it, and again with each transfer that was
+// started earlier. The first report invalidates all runs started until then.
 void Program::State::wait_for(Transfer& t) const {
   try {
     t.wait();
@@ -137,9 +137,9 @@ constexpr const char* in_use =
     "this program is already running, in another thread or in the run that called one of its host functions: "
     "compile "
     "another program for that";
-thread_local int runs_of_thread = 0;  // that contain one another, by host functions
+thread_local int runs_of_thread = 0;  // nesting depth of runs, by host functions
 
-// A run under way. A program has one set of buffers, so it can run only once at a time.
+// A run in progress. A program has one set of buffers, so it can run only once at a time.
 class Run {
  public:
   Run(Program::State& program, const char* who)
@@ -154,7 +154,7 @@ class Run {
     ++program.runs;
   }
   ~Run() {
-    // Of a run that failed nobody knows which parameters it changed: each has a number of its own.
+    // It is unknown which parameters a failed run changed, so each gets a new number.
     const std::uint64_t number = Parameter::new_change();
     for (Parameter& p : program_.assigned) p.note_change(is_over_ ? number : Parameter::new_change());
     if (!is_over_) program_.void_runs = program_.runs.load();
@@ -162,7 +162,7 @@ class Run {
   }
   Run(const Run&) = delete;
 
-  // The next run draws other random numbers.
+  // The next run draws different random numbers.
   void advance() {
     is_over_ = true;
     std::int64_t& step = program_.rng_state[1];
@@ -210,7 +210,7 @@ void Program::run(std::span<const Feed> feeds) {
 
 namespace {
 
-// Why the program does not take a value.
+// The error for a value that the program does not accept.
 [[noreturn]] void refuse_feed(const Graph& graph, const Feed& f) {
   const Tensor& x = f.input();
   if (!graph.has(x))
@@ -282,7 +282,7 @@ std::size_t reach(const Arg& a) {
 // The elements of `a` in row-major order, from a copy of the memory that its layout covers.
 Array in_row_major_order(const Arg& a, const std::byte* raw) {
   Array out(a.layout.shape, a.dtype);
-  const Layout& from = a.layout;  // its offset is in raw already
+  const Layout& from = a.layout;  // its offset is already added to raw
   if (from.is_contiguous()) {
     if (reach(a) > 0) std::memcpy(out.raw(), raw, reach(a));
     return out;
@@ -337,8 +337,8 @@ Array Program::fetch(const Tensor& t) const {
   State& s = state();
   s.fetched_arg(t);
   s.check_results();
-  // On a GPU the last run may have failed without anybody knowing. Reading reports failures of other programs
-  // too, which leave these results as they are.
+  // On a GPU the last run may have failed without a report so far. Reading also reports failures of other
+  // programs, which do not affect these results.
   if (!(s.device == Device::cpu())) s.wait_for(*s.executable->transfer({}));
   return s.value_of(t);
 }
@@ -413,7 +413,7 @@ const std::byte* Pending::element(const Tensor& t) const {
 const std::byte* Pending::in_order(const Tensor& t) const {
   const std::byte* raw = bytes(t);
   if (!program_->fetched_arg(t).layout.is_contiguous())
-    throw ShapeError("[pending] " + t.text() + " does not lie in row-major order: fetch() copies it");
+    throw ShapeError("[pending] " + t.text() + " is not stored in row-major order: fetch() copies it");
   return raw;
 }
 

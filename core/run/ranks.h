@@ -1,5 +1,5 @@
-// What code of several ranks needs beside Communicator: what all of them have of a list of numbers or plain
-// structs, and the communicator of a rank that is alone.
+// Collectives for small data on top of Communicator: gathering numbers or plain structs of all ranks, and the
+// communicator of a single rank.
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,8 @@
 
 namespace tg {
 
-// The elements of all ranks, one rank's behind the other's. All call it with as many, which take at most
-// Communicator::most_shared bytes. Throws as Communicator::share.
+// Gathers the elements of all ranks, in rank order. All ranks call it with the same number of elements, at
+// most Communicator::most_shared bytes. Throws as Communicator::share.
 template <class T>
 std::vector<T> gather(Communicator& ranks, std::span<const T> own) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -24,13 +24,13 @@ std::vector<T> gather(Communicator& ranks, std::span<const T> own) {
   return all;
 }
 
-// One element of each rank, by rank.
+// Gathers one element of each rank, in rank order.
 template <class T>
 std::vector<T> gather_one(Communicator& ranks, const T& own) {
   return gather(ranks, std::span(&own, 1));
 }
 
-// The communicator of one rank, which shows itself what it has.
+// The communicator of a single rank.
 class OneRank final : public Communicator {
  public:
   OneRank() : Communicator(0, 1) {}

@@ -1,4 +1,4 @@
-// SharedArena: memory for the intermediate results and the kernels' scratch of several programs.
+// SharedArena: memory for the intermediate results and the kernel scratch of several programs.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,23 @@ namespace tg {
 
 class Backend;
 
-// Programs that are compiled with the same arena (CompileOptions::arena) have their memory there: what the
-// largest needs, not the sum. Only one of them can run at a time, and what it computed is there until another
-// of them runs: fetch() throws Error after that (values taken by fetch_later() before are not affected).
+// Memory shared by programs that are compiled with the same arena (CompileOptions::arena). Its size is the
+// maximum of the programs' needs, not the sum. Only one of them can run at a time, and its results are valid
+// until another one runs. After that fetch() throws Error; values requested earlier by fetch_later() are not
+// affected.
 class SharedArena {
  public:
+  // An arena that grows as programs are compiled.
   SharedArena() = default;
-  // With room from the start for a program, compiled later, that needs these bytes for results and for
-  // scratch.
+  // An arena that is large enough for a later program with this many bytes of results and of scratch.
   SharedArena(std::size_t results, std::size_t scratch) {
     results_.least = results, scratch_.least = scratch;
   }
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  // What the next program shares. One that needs more gets more, and those compiled before keep what they
-  // have: compile the largest first.
+  // Bytes that the next program shares. If it needs more, the arena is replaced, and earlier programs keep
+  // their memory: compile the largest program first.
   std::size_t bytes() const { return results_.bytes + scratch_.bytes; }
 
  private:

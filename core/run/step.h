@@ -1,4 +1,5 @@
-// Step: a program as kernels see it. Apart from backend.h, so that kernels do not depend on how programs run.
+// Step: a program in the form that kernels receive. Separate from backend.h, so kernels do not depend on how
+// programs run.
 #pragma once
 
 #include <source_location>
@@ -9,23 +10,23 @@
 
 namespace tg {
 
-// An operand of a step. `data` points at the element whose indices are all zero: layout.offset is already
-// added.
+// An operand of a step.
 struct Arg {
-  DType dtype;
-  Layout layout;
+  DType dtype;    // element type
+  Layout layout;  // shape, strides and offset
+  // Address of the element whose indices are all zero: layout.offset is already added.
   std::byte* data = nullptr;
 };
 
-// One kernel call of a program: a node, or a chain of pointwise nodes.
+// One kernel call of a program: a node, or several fused pointwise nodes.
 struct Step {
-  const Op* op;
-  Attrs attrs;
-  std::vector<Arg> in, out;
-  std::string name;  // the last node's path and op: "h0.mlp/gelu"
-  Where where;       // of the last node
-  // By output: how many operands of the program's steps read it, or a part of it; one more if it outlives the
-  // run. A kernel that also computes the only step that reads it need not write it.
+  const Op* op;              // the op whose kernel runs
+  Attrs attrs;               // the op's attributes
+  std::vector<Arg> in, out;  // the operands
+  std::string name;          // path and op of the last node: "h0.mlp/gelu"
+  Where where;               // source line of the last node
+  // Per output: the number of operands of the program's steps that read it or a part of it, plus one if it
+  // outlives the run. A kernel need not write an output if it also computes the only step that reads it.
   std::vector<int> reads = {};
 };
 

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
   throw FormatError("[checkpoint] " + path + ": " + what);
 }
 
-// Values on the host, and the file's view of them. Whatever saves parameters passes through here.
+// Host copies of parameters, and the file's view of them. Every function that saves parameters uses it.
 struct HostCopy {
   std::vector<Array> values;
   TensorMap tensors;
@@ -38,7 +38,7 @@ struct HostCopy {
   }
 };
 
-// Whether the tensor's values go into the parameter by conversion.
+// Whether the tensor's values must be converted to the parameter's dtype.
 bool is_converted(const TensorView& tensor, const Parameter& p, Dtypes dtypes) {
   return dtypes == Dtypes::convert && tensor.dtype != p.dtype() && is_float(tensor.dtype) &&
          is_float(p.dtype());
@@ -75,13 +75,13 @@ void assign_all(const std::vector<Parameter>& parameters, const std::vector<Arra
   for (std::size_t i = 0; i < parameters.size(); ++i) Parameter(parameters[i]).write(values[i]);
 }
 
-// Whether the path leads to another directory by now than the one that is open.
+// Whether the path now leads to a different directory from the open one.
 bool leads_elsewhere(const std::string& path, int directory) {
   const os::FileStatus open = os::status(directory);
   return open.error != 0 || os::status(path).id != open.id;
 }
 
-// Throws the Error of what a manifest cannot say.
+// Throws Error for values that a manifest cannot represent.
 void check_contents(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files,
                     const std::string& where) {
   if (step < 0 || best_step < 0)
@@ -94,7 +94,7 @@ void check_contents(std::int64_t step, std::int64_t best_step, std::span<const C
                   ", expected a name without a folder that does not begin with a dot");
 }
 
-// Where a link leads to; "" for what is no link.
+// Returns the target of a symbolic link; "" if the path is not a link.
 std::string linked(const std::string& path) {
   std::error_code error;
   return fs::read_symlink(path, error).string();
@@ -133,15 +133,15 @@ void write_checkpoint(const std::string& directory, std::int64_t step, std::int6
 }
 
 struct Checkpoint::Files {
-  std::map<std::string, InputFile> open;  // those of the manifest that are there
+  std::map<std::string, InputFile> open;  // the files of the manifest that exist
 };
 
 Checkpoint::Checkpoint(const std::string& path) {
   if (!open(path) && !open(path + "/last")) throw Error("[checkpoint] there is no checkpoint in " + path);
 }
 
-// False if the directory has no manifest. A run that saves moves its links to the new checkpoint before it
-// removes the old one: where something is missing, the link may already lead elsewhere.
+// Returns false if the directory has no manifest. A run that saves moves its links to the new checkpoint
+// before it removes the old one. If a file is missing, the link may therefore already lead to the new one.
 bool Checkpoint::open(const std::string& directory) {
   for (;;) {
     const std::string target = linked(directory);

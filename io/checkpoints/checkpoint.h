@@ -1,5 +1,5 @@
-// A checkpoint: a directory of safetensors files with a manifest of their sizes and XXH3-128 checksums.
-// Nothing in it depends on the device.
+// A checkpoint: a directory of safetensors files, with a manifest that lists their sizes and XXH3-128
+// checksums. Its content does not depend on the device.
 #pragma once
 
 #include <memory>
@@ -15,46 +15,54 @@ namespace tg::io {
 
 // One file of a checkpoint.
 struct CheckpointFile {
-  std::string name;                   // "model.safetensors"
-  std::vector<Parameter> parameters;  // tensors of the file, by their names
-  Metadata metadata = {};
+  std::string name;                   // such as "model.safetensors"
+  std::vector<Parameter> parameters;  // tensors of the file; each is stored under its name
+  Metadata metadata = {};             // of the safetensors file
 };
 
-// Which dtypes a file's tensors may have when parameters are restored.
+// Dtypes that a file's tensors may have when parameters are restored.
 enum class Dtypes {
-  same,    // the parameters' own; what training continues from
-  convert  // any floating one for floating parameters: f32 weights into bf16 parameters, or the other way
-           // round
+  same,    // only the parameter's dtype; for resuming training
+  convert  // any floating dtype for a floating parameter, such as f32 values for a bf16 parameter
 };
 
-// Creates the directory, which must not exist, and writes every file and the manifest. All of it is on the
-// disk when this returns. Throws Error, also for two parameters of one name in a file, for a parameter that
-// is not finite, for a negative step, and for no files or a file whose name is not plain; then the caller
-// removes what was written. A manifest without files marks the directory until it is complete.
+// Creates the directory, which must not exist, and writes every file and the manifest. All of it is on disk
+// when the function returns. Until the checkpoint is complete, a manifest without files marks the directory
+// as ours. Throws Error, after which the caller removes the directory, for:
+// - two parameters of one name in a file, or a parameter with a NaN or an infinity;
+// - a negative step;
+// - no files, or a file name that contains a folder or begins with a dot;
+// - a failed write.
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
                       std::span<const CheckpointFile> files);
 
+// A checkpoint opened for reading. Copies share the open files.
 class Checkpoint {
  public:
-  // A directory with a manifest, or a run's directory (io/checkpoints/checkpoint_store.h), whose last
-  // checkpoint it opens. Throws Error if there is none, FormatError for an invalid manifest. Its files stay
-  // open as long as it exists: what it reads is one checkpoint, even if the run replaces it meanwhile.
+  // `path` is a directory with a manifest, or a run's directory (io/checkpoints/checkpoint_store.h), whose
+  // last checkpoint is opened. Files stay open as long as the object exists. All reads therefore see the same
+  // checkpoint, even if the run replaces it in the meantime. Throws Error if there is no checkpoint,
+  // FormatError for an invalid manifest.
   explicit Checkpoint(const std::string& path);
 
+  // The directory with the manifest.
   const std::string& directory() const { return directory_; }
+  // The number of training steps before the checkpoint was saved.
   std::int64_t step() const { return manifest_.step; }
+  // The step of the run's best checkpoint so far; 0 before the first validation.
   std::int64_t best_step() const { return manifest_.best_step; }
 
-  // Throws FormatError with the name of the file if it is missing from the manifest or the directory, differs
-  // in size or checksum from the manifest, or breaks a rule of the format.
+  // Reads one file. Throws FormatError that names it if the manifest does not list it, it is missing, its
+  // size or checksum differs from the manifest, or it violates the format.
   SafeTensors load(const std::string& name) const;
 
-  // Writes the files' values into the parameters. Every name, shape and dtype must be the same on both sides,
-  // and every setting of the parameters that a file has (Parameter::settings), else FormatError, and no
-  // parameter of any file has changed. With Dtypes::convert, other floating values are rounded to the nearest
-  // of the parameter's dtype, of two the even one; FormatError for a number that is too large for it.
+  // Writes the files' values into the parameters. Names, shapes and dtypes must match. If a file has settings
+  // (Parameter::settings), they must match too. Otherwise throws FormatError, and no parameter has changed.
+  // With Dtypes::convert, values are rounded to the parameter's dtype (nearest, ties to even). A value that
+  // is too large for that dtype throws FormatError.
   void restore(std::span<const CheckpointFile> files, Dtypes dtypes = Dtypes::same) const;
-  // What restore() would write: for each file the values of its parameters, in their order.
+  // Returns the values that restore() would write: for each file, one Array per parameter, in order. Throws
+  // as restore() does.
   std::vector<std::vector<Array>> values(std::span<const CheckpointFile> files,
                                          Dtypes dtypes = Dtypes::same) const;
 
@@ -67,21 +75,21 @@ class Checkpoint {
   std::shared_ptr<const Files> files_;
 };
 
-// Throws FormatError, beginning with `where`, with the name of the first parameter that has a NaN or an
-// infinity; the same for `values` of parameters.
+// Throws FormatError, beginning with `where`, that names the first parameter with a NaN or an infinity.
 void check_finite(const std::vector<Parameter>& parameters, const std::string& where);
+// As above, for `values` of the parameters, one Array per parameter.
 void check_finite(const std::vector<Parameter>& parameters, std::span<const Array> values,
                   const std::string& where);
 
-// Parameters as one safetensors file by itself. Replaces the file as a whole or leaves it untouched. Throws
-// Error for two parameters of one name, and for one that is not finite. The metadata gets the parameters'
-// settings, as "setting.<name>".
+// Saves parameters as one safetensors file, which replaces an existing file or leaves it unchanged. The
+// parameters' settings are added to the metadata as "setting.<name>". Throws Error for two parameters of one
+// name, and for one with a NaN or an infinity.
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                      const Metadata& metadata = {});
 
-// Writes the file's values into the parameters and returns its metadata. Names, shapes, dtypes (unless they
-// are converted, as by Checkpoint::restore) and settings must be the same on both sides, else FormatError,
-// and no parameter has changed. A file without settings has none to compare.
+// Writes a file's values into the parameters and returns the file's metadata. Names, shapes, dtypes and
+// settings must match as for Checkpoint::restore(). Otherwise throws FormatError, and no parameter has
+// changed. Settings are not compared if the file has none.
 Metadata load_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                          Dtypes dtypes = Dtypes::same);
 

@@ -39,7 +39,7 @@ bool is_step(std::string_view name) {
          name.find_first_not_of("0123456789", digits) == name.npos;
 }
 
-// All names in the directory that a checkpoint can have.
+// Returns all names in the directory that a checkpoint can have.
 std::vector<std::string> step_names_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -49,7 +49,7 @@ std::vector<std::string> step_names_in(const std::string& directory) {
   return names;
 }
 
-// The checkpoints in the directory: those of its step-… that a manifest marks.
+// Returns the checkpoints in the directory: its step-… directories that have a manifest.
 std::vector<std::string> steps_in(const std::string& directory) {
   std::vector<std::string> names = step_names_in(directory);
   std::erase_if(names, [&](const std::string& name) { return !is_checkpoint(directory + "/" + name); });
@@ -99,7 +99,7 @@ bool CheckpointStore::has_checkpoint() const {
   return !linked(last_link).empty();
 }
 
-// A link to a checkpoint that a run made, or a copy of a checkpoint that has the link's name.
+// The name must be a link to a checkpoint that a run made, or a copy of a checkpoint.
 void CheckpointStore::require_own_link(const std::string& link) const {
   if (!is_taken(path(link)) || (is_checkpoint(path(link)) && holds_only_own_files(path(link)))) return;
   std::error_code error;
@@ -156,7 +156,7 @@ void CheckpointStore::link(const std::string& link, const std::string& to) {
   sync_directory(directory_, "checkpoint");
 }
 
-// Tools that copy a run to another machine often replace a link by a copy of its target.
+// Tools that copy a run to another machine often replace a link with a copy of its target.
 void CheckpointStore::adopt_copy(const std::string& link) {
   if (!is_directory_itself(path(link))) return;
   const std::string name = step_name(Checkpoint(path(link)).step());
@@ -168,8 +168,8 @@ void CheckpointStore::adopt_copy(const std::string& link) {
   this->link(link, name);
 }
 
-// Repairs what a killed process or a copy may have left: missing or outdated links, and directories without a
-// link.
+// Repairs missing or outdated links, and removes directories without a link. A killed process or a copy may
+// have left them.
 void CheckpointStore::repair() {
   for (const char* name : {temporary, removed}) remove_checkpoint(path(name));
   for (const char* name : {last_link, best_link}) remove_link(path(temporary + std::string("-") + name));
@@ -181,8 +181,9 @@ void CheckpointStore::repair() {
     if (newest.empty()) return;
     link(last_link, newest);
   }
+  // `last` is linked before `best` and contains the step of the best checkpoint.
   try {
-    const Checkpoint now(path(last_link));  // `last` is linked before `best`, and knows which one that is
+    const Checkpoint now(path(last_link));
     const std::string best = step_name(now.best_step());
     if (now.best_step() > 0 && linked(best_link) != best && is_directory(path(best))) link(best_link, best);
   } catch (const FormatError&) {
@@ -191,15 +192,15 @@ void CheckpointStore::repair() {
   remove_old_steps();
 }
 
-// Removes checkpoints without a link. If one cannot be removed now, it does no harm.
+// Removes checkpoints without a link. A failed removal does no harm.
 void CheckpointStore::remove_old_steps() const {
   const std::string keep[] = {linked(last_link), linked(best_link)};
   for (const std::string& name : steps_in(directory_))
     if (name != keep[0] && name != keep[1]) remove_step(name);
 }
 
-// Under a name that the next run clears, so that a kill leaves nothing that looks like a checkpoint. A
-// checkpoint to which someone added files stays.
+// Renames the checkpoint to a name that the next run clears, so that a kill leaves nothing that looks like a
+// checkpoint. Keeps a checkpoint to which someone has added files.
 void CheckpointStore::remove_step(const std::string& name) const {
   if (!holds_only_own_files(path(name))) return;
   std::error_code error;

@@ -1,12 +1,12 @@
 // The checkpoints of one training run:
 //
-//   RUN/step-00000500/      the last one, and the best one if that is another
-//   RUN/last, RUN/best      symbolic links to them
-//   RUN/run.json            the names of the files in RUN, besides checkpoints, that runs have written
+//    RUN/step-00000500/      the last checkpoint, and the best one if it is a different one
+//    RUN/last, RUN/best      symbolic links to them
+//    RUN/run.json            names of the other files that runs have written to RUN
 //
-// A checkpoint is written under a temporary name, synced, renamed, and only then linked, by another rename.
-// If the process is killed at any moment, or the disk is full, `last` is still intact: the new checkpoint or
-// the previous one.
+// A checkpoint is written under a temporary name, synced, renamed, and only then linked, by a second rename.
+// If the process is killed at any moment or the disk is full, `last` still leads to an intact checkpoint: the
+// new one or the previous one.
 #pragma once
 
 #include <memory>
@@ -18,33 +18,38 @@ namespace tg::io {
 
 class RunMarker;
 
+// Saves the checkpoints of a run in its directory, and locks the directory against other processes.
 class CheckpointStore {
  public:
-  // Creates the directory if needed, and removes the unfinished files of a killed run. Throws Error if it
-  // cannot be created or another process is training in it. Throws Error and changes nothing if something in
-  // it has a name that a run writes, and neither run.json nor the manifest of a checkpoint marks it, or if it
-  // is a link to elsewhere.
+  // Creates the directory if needed, and removes unfinished files of a killed run. Throws Error if the
+  // directory cannot be created or another process is training in it. Also throws Error, without changing
+  // anything, in two cases. Something in the directory has a name that a run writes, but neither run.json nor
+  // a checkpoint manifest marks it. Or such a name is a symbolic link to a file elsewhere.
   explicit CheckpointStore(const std::string& directory);
+  // Unlocks the directory.
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
+  // The run's directory.
   const std::string& directory() const { return directory_; }
+  // Whether `last` leads to a checkpoint.
   bool has_checkpoint() const;
-  void clear();  // removes all checkpoints, except damaged ones and those with files that no run wrote
+  // Removes all checkpoints, except damaged ones and those that contain files that no run wrote.
+  void clear();
 
-  // Throws Error if a checkpoint of one of the steps first … last could not be saved, because something that
-  // no run wrote has its name or is in it.
+  // Throws Error if a checkpoint of any of the steps first … last could not be saved, because its name is
+  // used by something that no run wrote.
   void require_free_steps(std::int64_t first, std::int64_t last) const;
 
-  // For a file that the run writes next to its checkpoints. Throws Error if something in the directory has
-  // this name and run.json does not mark it, or if it is not a regular file.
+  // For a file that the run writes next to its checkpoints. Throws Error if `name` exists in the directory
+  // and run.json does not list it, or if it is not a regular file.
   void require_own(const std::string& name) const;
-  // The same, and marks the name in run.json. Call it before the file is created or replaced.
+  // As require_own(), and adds the name to run.json. Call it before the file is created or replaced.
   void claim(const std::string& name);
 
-  // Links `last` to this checkpoint, and `best` too if best_step is step; removes earlier ones without a
-  // link. Throws Error (full disk …); then both links are unchanged.
+  // Saves a checkpoint and links `last` to it, and `best` too if best_step equals step. Then removes earlier
+  // checkpoints without a link. Throws Error if writing fails (full disk …); both links are then unchanged.
   void save(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files);
 
  private:

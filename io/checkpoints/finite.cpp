@@ -9,8 +9,9 @@
 namespace tg::io {
 namespace {
 
-// All bits of the exponent are set: adding its lowest bit then carries into the sign, and never beyond it, so
-// that one addition of 64 bits looks at several elements. Blocks are looked through without a branch.
+// An element is not finite if all bits of its exponent are set. Adding the exponent's lowest bit then carries
+// into the sign, but never beyond it. One 64-bit addition thus tests several elements. Blocks are tested
+// without branches.
 template <class Word>
 std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte> values) {
   constexpr Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));

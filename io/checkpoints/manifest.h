@@ -9,30 +9,37 @@
 
 namespace tg::io {
 
+// A parsed manifest.
 struct Manifest {
+  // One file of the checkpoint.
   struct File {
-    std::uint64_t bytes = 0;
-    std::string xxh3_128;  // 32 hexadecimal digits
+    std::uint64_t bytes = 0;  // size of the file
+    std::string xxh3_128;     // 32 hexadecimal digits
   };
-  std::int64_t step = 0;
-  std::int64_t best_step = 0;  // of the best checkpoint so far; 0 before the first validation
-  std::map<std::string, File> files = {};
-  std::set<std::string> unfinished = {};  // names of the files of a checkpoint that is being written
+  std::int64_t step = 0;       // number of training steps before the checkpoint
+  std::int64_t best_step = 0;  // step of the best checkpoint so far; 0 before the first validation
+  std::map<std::string, File> files = {};  // by name
+  std::set<std::string> unfinished = {};   // names of the files of a checkpoint that is being written
 };
 
+// The manifest's file name.
 inline constexpr const char* manifest_name = "manifest.json";
-inline constexpr std::uint64_t max_manifest_bytes = 1 << 20;  // a longer file is none, and is not read
+// The largest manifest in bytes. A longer file is not read as a manifest.
+inline constexpr std::uint64_t max_manifest_bytes = 1 << 20;
 
+// Returns the content of manifest.json.
 std::string to_json(const Manifest& manifest);
 
-// Whether a text names our format: a manifest of whatever version, complete, damaged or not.
+// Whether `text` identifies our format, whichever version it has and even if it is incomplete or damaged.
 bool is_manifest(std::string_view text);
 
-// The names of the files that a manifest lists, finished or not; of an invalid one, those before the mistake.
+// Returns the names of all files that a manifest lists, finished or not. For an invalid manifest, those
+// before the first mistake.
 std::set<std::string> names_in_manifest(std::string_view text);
 
-// Throws FormatError, beginning with `where`, for an invalid manifest: missing keys, another version, file
-// names that lead out of the directory, checksums that are not 32 digits.
+// Parses a manifest. Throws FormatError, beginning with `where`, if it is invalid. Examples are a missing
+// key, an unknown version, a file name that leads out of the directory, and a checksum that does not have 32
+// digits.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tg::io

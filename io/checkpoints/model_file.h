@@ -1,4 +1,4 @@
-// The metadata of a file of weights that describes the model they belong to.
+// Metadata of a weights file that describes its model.
 #pragma once
 
 #include <tilegrad/io/files/safetensors.h>
@@ -7,16 +7,18 @@
 
 namespace tg::io {
 
-// "model", the architecture's name, and every setting that the model's parameters and results depend on.
+// Returns the metadata of a model: "model", the architecture's name, and every setting on which its
+// parameters and results depend.
 Metadata to_metadata(nn::ModelConfig config);
 
-// The configuration that such metadata describes, of one of the `known` architectures; other keys are
-// ignored. Throws FormatError, beginning with `where`, when a key is missing or malformed, or the sizes do
-// not fit together.
+// Returns the configuration that such metadata describes, with one of the `known` architectures. Other keys
+// are ignored. Throws FormatError, beginning with `where`, if a key is missing or malformed, or if sizes are
+// inconsistent.
 nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
-// The same for the metadata of a file, whose tensors must be those of the model: every name, every shape, one
-// floating type; else FormatError. Nothing is created, so that a file that lies about a size costs no memory.
+// As above, from a file's metadata. The file's tensors must be the model's: each name, each shape, one
+// floating dtype. Otherwise throws FormatError. Allocates no parameters, so a false size in a file costs no
+// memory.
 nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view setting_prefix = "setting.";
 
-// "h.0.attn." of "h.0.attn.heads".
+// Returns "h.0.attn." for "h.0.attn.heads".
 std::string layer_of(const std::string& setting) {
   return setting.substr(0, setting.rfind('.') + 1);
 }
@@ -38,7 +38,7 @@ void check_names(const std::vector<Parameter>& parameters, const std::string& wh
   for (const Parameter& p : parameters)
     if (!seen.insert(p.name()).second)
       throw Error(where + ": two parameters are named " + p.name() +
-                  ": a file holds one of that name, so give them other names or files of their own");
+                  ": a file holds one of that name, so give them different names or separate files");
 }
 
 void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata) {
@@ -69,7 +69,7 @@ void check_settings(const std::vector<Parameter>& parameters, const Metadata& me
 }
 
 void check_settings(const nn::ModelConfig& config, const Metadata& metadata, const std::string& where) {
-  nn::Params params = nn::Params::unset(bf16);  // memory that nothing is written to costs none
+  nn::Params params = nn::Params::unset(bf16);  // memory that is never written costs nothing
   config.architecture.make(params, config);
   check_settings(params.all(), metadata, where, OtherSettings::refuse);
 }

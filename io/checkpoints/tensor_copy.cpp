@@ -11,7 +11,7 @@ namespace tg::io {
 
 namespace {
 
-// Pieces that fit in a cache: what is checked or converted is then still there.
+// Pieces that fit into a cache, so that checked or converted values are still there when they are written.
 constexpr std::int64_t piece_bytes = piece_size(1 << 18, 1 << 8);
 
 struct Copy {
@@ -25,7 +25,7 @@ struct Copy {
     return static_cast<std::size_t>(reinterpret_cast<const char*>(at) - file.bytes().data());
   }
 
-  // Elements that lie one after another in the parameter, from the one numbered `first`.
+  // Checks consecutive elements of the parameter, starting at element `first`.
   void check(std::span<const std::byte> bytes, std::int64_t first) const {
     require_finite(bytes, from.dtype, what, first);
   }
@@ -42,7 +42,7 @@ struct Copy {
     }
   }
 
-  // Read to where the values belong, if that is memory of the host and they are of the parameter's dtype.
+  // Reads directly into the parameter if it is in host memory and has the file's dtype.
   void in_order(std::int64_t start) {
     const auto piece = static_cast<std::size_t>(piece_bytes);
     const std::size_t begin = offset_in_file(from.bytes.data()), all = from.bytes.size();
@@ -59,7 +59,7 @@ struct Copy {
     if (in_place) to.note_change(Parameter::new_change());
   }
 
-  // Some rows of the parameter at a time, which are columns of the tensor.
+  // Transposes some rows of the parameter at a time, which are columns of the tensor.
   void transposed() {
     const std::int64_t rows = to.shape()[0], columns = to.shape()[1];
     const auto size = static_cast<std::int64_t>(size_of(from.dtype));
@@ -103,7 +103,7 @@ std::vector<std::byte> transposed(const TensorView& from) {
              columns = static_cast<std::size_t>(from.shape[1]);
   const std::size_t size = size_of(from.dtype);
   std::vector<std::byte> to(from.bytes.size());
-  constexpr std::size_t block = 32;  // of rows and columns, whose lines fit in the cache
+  constexpr std::size_t block = 32;  // rows and columns per block, whose lines fit into the cache
   for (std::size_t r0 = 0; r0 < rows; r0 += block)
     for (std::size_t c0 = 0; c0 < columns; c0 += block)
       for (std::size_t r = r0; r < std::min(r0 + block, rows); ++r)

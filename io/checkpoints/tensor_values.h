@@ -1,5 +1,5 @@
-// Values of the tensors of a file: rounded to another floating dtype, checked to be finite, and copied into a
-// parameter.
+// Converts values of a file's tensors to a different floating dtype, checks that they are finite, and copies
+// them to a parameter.
 #pragma once
 
 #include <optional>
@@ -13,40 +13,40 @@
 
 namespace tg::io {
 
-// The tensor's values, of this shape, rounded once to the nearest number of the dtype, of two the even one.
-// Both dtypes are floating. Throws FormatError, beginning with `where` and `name`, for a number that is too
-// large for the dtype; infinities and NaN are kept. Elements are numbered from `first`.
+// Returns the tensor's values with this shape, rounded once to the dtype (nearest, ties to even). Both dtypes
+// are floating. Throws FormatError, beginning with `where` and `name`, for a number that is too large for the
+// dtype. Keeps infinities and NaN. Messages number elements starting at `first`.
 Array converted(const TensorView& from, const Shape& shape, DType dtype, const std::string& where,
                 const std::string& name, std::int64_t first = 0);
 
-// ---- Where values are not finite
+// ---- Values that are not finite
 
-// The first element that is a NaN or an infinity; none among integers. Looks at exponents only, so that it
-// costs no more than reading the values.
+// Returns the index of the first NaN or infinity, or nothing. Integers are always finite. Tests only
+// exponents, so it costs no more than reading the values.
 std::optional<std::int64_t> first_not_finite(const Array& values);
-// The same for elements of a dtype at any address.
+// As above, for unaligned elements of a dtype.
 std::optional<std::int64_t> first_not_finite(std::span<const std::byte> values, DType dtype);
-// Throws FormatError, "<what> has a number that is not finite at element …", if there is one; the elements
-// are numbered from `first`.
+// Throws FormatError, "<what> has a number that is not finite at element …", if there is one. The message
+// numbers elements starting at `first`.
 void require_finite(std::span<const std::byte> values, DType dtype, const std::string& what,
                     std::int64_t first = 0);
 
-// ---- Values of a tensor into a parameter, piece by piece
+// ---- Copying a tensor to a parameter, piece by piece
 
-// The tensor lies in the file and has the elements of the parameter from `first` on, its shape is not looked
-// at, both are floating; with is_transposed it is [n, m] for a parameter [m, n], whole. Values are rounded as
-// by converted(), and must be finite. Needs memory for a few pieces of 256 KiB. Throws FormatError, beginning
+// Copies a floating tensor of the file to the elements of a floating parameter, starting at element `first`;
+// shapes may differ. With is_transposed, the tensor is [n, m] and the parameter [m, n]. Values are rounded as
+// by converted() and must be finite. Needs memory for a few pieces of 256 KiB. Throws FormatError, beginning
 // with `where` and the parameter's name; Error if the file cannot be read.
 void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
                  const std::string& where, std::int64_t first = 0);
 
-// The array as a tensor of a file.
+// Returns a view of the array as a tensor of a file.
 TensorView view_of(const Array& array);
 
-// "[2, 3]", as Shape::text() has it, for a file's tensor of any rank.
+// Returns "[2, 3]", like Shape::text(), for a file's tensor of any rank.
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
-// The bytes of a tensor [n, m] as one of [m, n].
+// Returns the bytes of a tensor [n, m] transposed to [m, n].
 std::vector<std::byte> transposed(const TensorView& from);
 
 }  // namespace tg::io

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t max_key = 65535;
 
-// In order of their names; throws for two of the same.
+// Sorts the offsets by name; throws for two equal names.
 void sort_names(std::string_view file, std::vector<std::uint64_t>& places, const char* kind,
                 const std::string& where) {
   std::ranges::sort(places, [&](std::uint64_t a, std::uint64_t b) {
@@ -23,7 +23,7 @@ void sort_names(std::string_view file, std::vector<std::uint64_t>& places, const
       throw FormatError(where + ": has two of " + gguf_named(kind, gguf_string_at(file, places[i])));
 }
 
-// The index among the places of the one with that name.
+// Returns the index of the offset with that name.
 std::optional<std::size_t> index_of_name(std::string_view file, const std::vector<std::uint64_t>& places,
                                          std::string_view name) {
   const auto at =
@@ -64,7 +64,7 @@ Gguf::Gguf(std::string_view file, std::string where) : file_(file), where_(std::
       refuse(gguf_alignment_key, "a u32 that is a power of two up to 65536");
     alignment = static_cast<std::uint64_t>(n);
   }
-  std::uint64_t used = 0, end = 0;  // bytes of data so far, and with the zeros behind them
+  std::uint64_t used = 0, end = 0;  // bytes of data so far, without and with padding
   std::string_view last;
   for (std::uint64_t i = 0; i < tensors; ++i) {
     tensors_.push_back(reader.at());

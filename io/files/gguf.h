@@ -1,4 +1,4 @@
-// Gguf: a GGUF file (gguf_format.h) that was checked.
+// Gguf: a checked GGUF file (gguf_format.h).
 #pragma once
 
 #include <cstddef>
@@ -17,58 +17,57 @@ namespace tg::io {
 struct GgufTensor {
   std::string_view name;
   GgufType type = GgufType::f32;
-  std::vector<std::int64_t> shape;  // row-major, as everywhere here: the slowest first
+  std::vector<std::int64_t> shape;  // row-major: the slowest axis first
   std::string_view bytes;
 };
 
-// A file that was checked. It keeps 8 bytes for each key and tensor, and a bit for each key. It refers to the
-// bytes, which must outlive it. Reading values of keys is for one thread at a time, since it marks them. No
-// call asks for a piece of memory that is larger than the file and 64 KiB; so items of arrays, which may be
-// much smaller in the file than in a vector, are given one by one.
+// A checked file. It stores 8 bytes per key and tensor, and a bit per key. It refers to the file's bytes,
+// which must outlive it. Values may be read by only one thread at a time, because reading marks their keys.
+// No call allocates a block larger than the file plus 64 KiB. Array items may be much smaller in the file
+// than in a vector, so they are passed one by one.
 class Gguf {
  public:
-  // Versions 2 and 3. Throws FormatError, beginning with `where`, naming key or tensor and the broken rule,
-  // for a file that is not consistent, and for tensors of other types than GgufType's. Values of tensors are
-  // not looked at.
+  // Accepts versions 2 and 3. Throws FormatError, beginning with `where` and naming key or tensor and the
+  // broken rule, for an inconsistent file and for tensor types that GgufType lacks. Values of tensors are not
+  // checked.
   Gguf(std::string_view file, std::string where);
 
   const std::string& where() const { return where_; }
-  std::vector<std::string_view> keys() const;  // in order of their names
+  std::vector<std::string_view> keys() const;  // sorted by name
   std::size_t tensor_count() const { return tensors_.size(); }
-  GgufTensor tensor(std::size_t i) const;  // in order of their names
+  GgufTensor tensor(std::size_t i) const;  // sorted by name
   std::optional<GgufTensor> tensor(std::string_view name) const;
 
   bool has(std::string_view key) const { return find(key).has_value(); }
-  // The first key, in order of their names, whose value was not asked for and that `is_known` does not know;
-  // "" if there is none.
+  // Returns the first key, by name, that was not read and that `is_known` does not know; "" if there is none.
   std::string_view unread_key(const std::function<bool(std::string_view)>& is_known) const;
-  // Throws FormatError for a key that is not there, or of another kind. Whole numbers are of any width.
+  // These throw FormatError for a missing key or one of a different kind. Integers may have any width.
   std::int64_t integer(std::string_view key) const;
-  double number(std::string_view key) const;  // f32, f64 or a whole one
+  double number(std::string_view key) const;  // f32, f64 or integer
   bool boolean(std::string_view key) const;
   std::string string(std::string_view key) const;
-  // Of an array: how many items it has; calls f with each of them. Strings need not be UTF-8.
+  // For an array: the number of items; the next functions call f with each item. Strings need not be UTF-8.
   std::uint64_t count(std::string_view key) const;
   void each_string(std::string_view key, const std::function<void(std::string_view)>& f) const;
-  // Booleans count as 0 and 1.
+  // Booleans are passed as 0 and 1.
   void each_integer(std::string_view key, const std::function<void(std::int64_t)>& f) const;
   void each_number(std::string_view key, const std::function<void(double)>& f) const;
   bool is_array(std::string_view key) const;
-  // The same, but `otherwise` where the key is not there.
+  // As above, but return `otherwise` if the key is missing.
   std::int64_t integer(std::string_view key, std::int64_t otherwise) const;
   double number(std::string_view key, double otherwise) const;
   bool boolean(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key, const std::string& otherwise) const;
 
-  // The value of a key for messages; shortened.
+  // Returns the value of a key for messages, shortened.
   std::string text(std::string_view key) const;
   // Throws FormatError: "<where>: key is <value>, expected …".
   [[noreturn]] void refuse(std::string_view key, const std::string& expected) const;
 
  private:
   struct Value {
-    GgufKind kind, item;  // item: of an array
-    std::uint64_t count;  // 1 if it is none
+    GgufKind kind, item;  // item: kind of an array's items
+    std::uint64_t count;  // 1 unless it is an array
     std::string_view bytes;
     std::size_t index;  // among keys_
   };
@@ -78,9 +77,9 @@ class Gguf {
 
   std::string_view file_;
   std::string where_;
-  std::uint64_t data_ = 0;                     // where the tensors' data begin
-  std::vector<std::uint64_t> keys_, tensors_;  // where they begin, in order of their names
-  mutable std::vector<bool> is_read_;          // of each key, whether its value was asked for
+  std::uint64_t data_ = 0;                     // offset of the tensors' data
+  std::vector<std::uint64_t> keys_, tensors_;  // their offsets, sorted by name
+  mutable std::vector<bool> is_read_;          // for each key, whether its value was read
 };
 
 struct MappedGguf {
@@ -89,7 +88,7 @@ struct MappedGguf {
   MappedGguf(const std::string& path, std::string_view who);
 };
 
-// Whether the path is that of a file, which as a model can only be GGUF, and not of a folder.
+// Whether the path is a file, not a folder. As a model, a file can only be GGUF.
 bool is_gguf_file(const std::string& path);
 
 }  // namespace tg::io

@@ -1,11 +1,14 @@
-// GGUF, llama.cpp's files: keys with typed values, and named tensors; and GgufStart, which writes what a new
-// file has before its data. gguf_metadata.h says what the keys mean, tensor_names.h what the tensors are.
+// GGUF, llama.cpp's file format: keys with typed values, and named tensors. GgufStart writes the part of a
+// new file before its data. For the meaning of keys see gguf_metadata.h, for tensors tensor_names.h.
 //
-//   "GGUF" · u32 version · i64 tensors · i64 keys · keys · tensors · zeros up to the alignment · data
+//    "GGUF" · u32 version · i64 tensors · i64 keys · keys · tensors · zeros up to the alignment · data
 //
-// Little-endian. A string is a u64 length and its bytes; a key is a string, an i32 type, a value; an array an
-// i32 type, a u64 count, values; a tensor a string, u32 dimensions, i64 sizes (the fastest first), an i32
-// type and a u64 offset from the start of the data.
+// All numbers are little-endian.
+// - A string is a u64 length and its bytes.
+// - A key is a string, an i32 type and a value.
+// - An array is an i32 type, a u64 count and values.
+// - A tensor is a string, a u32 number of dimensions, i64 sizes (fastest first), an i32 type and a u64 offset
+//   from the start of the data.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +21,8 @@
 namespace tg::io {
 
 inline constexpr std::string_view gguf_magic = "GGUF";
-// Of the data and of each tensor in it; a file may have another one in this key.
+// Default alignment of the data and of each tensor. The key general.alignment of a file can specify a
+// different one.
 inline constexpr std::uint64_t gguf_alignment = 32;
 inline constexpr std::uint64_t max_gguf_alignment = 1 << 16;
 inline constexpr const char* gguf_alignment_key = "general.alignment";
@@ -39,39 +43,40 @@ enum class GgufKind : std::uint32_t {
   f64
 };
 
-// Bytes of a number of this kind; 0 for strings and arrays.
+// Returns the bytes of a number of this kind; 0 for strings and arrays.
 std::uint64_t size_of(GgufKind kind);
 
-// Of tensors; others are refused.
+// The supported tensor types; others are rejected.
 enum class GgufType : std::uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
 std::string_view name_of(GgufType type);  // "Q8_0"
-// Of all types that ggml has, for messages; "" for numbers that are none.
+// Returns the name of any ggml type, for messages; "" for an unknown number.
 std::string_view ggml_type_name(std::uint32_t type);
-// Numbers that are stored together, and their bytes.
+// The number of elements that are stored together, and their bytes.
 std::size_t gguf_block(GgufType type);
 std::size_t gguf_block_bytes(GgufType type);
 std::uint64_t gguf_bytes(GgufType type, const std::vector<std::int64_t>& shape);
 
-// So many bytes with the zeros after them.
+// Returns a number of bytes plus padding.
 std::uint64_t gguf_padded(std::uint64_t bytes, std::uint64_t alignment = gguf_alignment);
-std::string gguf_padding(std::uint64_t bytes);  // these zeros
+std::string gguf_padding(std::uint64_t bytes);  // only the padding
 
-// The string that begins there in a file that was checked.
+// Returns the string at this offset of a checked file.
 std::string_view gguf_string_at(std::string_view file, std::uint64_t at);
 
-// ---- Q8_0, ggml's format of 8 bits: blocks of 32 numbers of a row, each with a scale d in f16 and 32 whole
-// numbers q from −127 to 127; a number is d·q.
+// ---- Q8_0, ggml's 8-bit format: blocks of 32 elements of a row, each with a scale d in f16 and 32 integers
+// q from −127 to 127. An element is d·q.
 
-inline constexpr std::size_t q8_0_numbers = 32, q8_0_bytes = 34;  // of a block
+inline constexpr std::size_t q8_0_numbers = 32, q8_0_bytes = 34;  // elements and bytes of a block
 
-// d = max|x| / 127 and q = x·(1/d), rounded half away from zero, with the d in f32; then d is rounded to f16.
-// The bits are those of ggml. Numbers are finite, as many as whole blocks; `to` has the bytes of these.
-// False, and then `to` is undefined, if a d is too large for f16.
+// Computes d = max|x| / 127 and q = x·(1/d) with d in f32, rounds q to the nearest integer, half away from
+// zero, then rounds d to f16. The result is bitwise identical to ggml's. Elements must be finite and fill
+// whole blocks; `to` has the size of these blocks. Returns false if a d is too large for f16; `to` is then
+// undefined.
 bool to_q8_0(std::span<const float> from, std::span<std::byte> to);
-// The inverse, in f32, which it needs.
+// The inverse. The result needs f32.
 void from_q8_0(std::span<const std::byte> from, std::span<float> to);
 
-// ---- Writing: what a new file has before its data
+// ---- Writing: the part of a new file before its data
 
 class GgufStart {
  public:
@@ -84,10 +89,10 @@ class GgufStart {
   void add(const std::string& key, const std::vector<float>& items);
   void add_booleans(const std::string& key, const std::vector<bool>& items);
   void add(const std::string& key, const char* value) { add(key, std::string(value)); }
-  // In the order of their data. The last size is a multiple of gguf_block().
+  // Adds a tensor, in the order of the data. The last size must be a multiple of gguf_block().
   void add_tensor(const std::string& name, GgufType type, const std::vector<std::int64_t>& shape);
 
-  std::string bytes() const;  // with the zeros after it; gguf_padding() follows each tensor's bytes
+  std::string bytes() const;  // including padding; gguf_padding() follows each tensor's bytes
 
  private:
   void begin(const std::string& key, GgufKind kind);

@@ -1,5 +1,5 @@
-// The pieces of a GGUF file, each checked by itself: BoundedReader reads numbers, strings and counts, none of
-// which reaches beyond the end of the file. Functions read the value of a key and the record of a tensor.
+// Reads and checks the parts of a GGUF file. BoundedReader reads numbers, strings and counts and never reads
+// beyond the end of the file. Functions read the value of a key and the record of a tensor.
 #pragma once
 
 #include <bit>
@@ -12,8 +12,8 @@ namespace tg::io {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Reads from the front, and knows what is left. Throws FormatError, beginning with `where`, for a file that
-// ends before what is asked for.
+// Reads from the front and tracks the remaining bytes. Throws FormatError, beginning with `where`, if the
+// file ends too early.
 class BoundedReader {
  public:
   BoundedReader(std::string_view file, std::uint64_t at, const std::string& where)
@@ -21,7 +21,7 @@ class BoundedReader {
 
   std::uint64_t at() const { return at_; }
   std::uint64_t left() const { return file_.size() - at_; }
-  // "the number of keys", for messages.
+  // `what` is for messages: "the number of keys".
   template <class T>
   T number(const std::string& what) {
     T x;
@@ -46,7 +46,7 @@ class BoundedReader {
       fail(what + " has type " + std::to_string(kind) + ", expected 0 to 12");
     return static_cast<GgufKind>(kind);
   }
-  // A count of records, of which the smallest has so many bytes.
+  // Reads the number of records of at least `smallest` bytes each.
   std::uint64_t count(const std::string& what, std::uint64_t smallest) {
     const auto n = number<std::int64_t>("the number of " + what);
     if (n < 0 || static_cast<std::uint64_t>(n) > left() / smallest)
@@ -64,18 +64,18 @@ class BoundedReader {
 
 // ---- Keys and tensors
 
-// The name of a key or a tensor for messages, which may be any bytes: key "general.name".
+// Returns the name of a key or a tensor for messages: key "general.name". The name may contain any bytes.
 std::string gguf_named(const char* kind, std::string_view name);
 std::string gguf_shown(std::string_view text);  // quoted and shortened
 
-// Throws FormatError for a text that is not UTF-8.
+// Throws FormatError for a string that is not UTF-8 or has control characters.
 void check_gguf_text(const BoundedReader& reader, std::string_view text, const std::string& what);
 
-// Goes past a value, which is checked. What a string holds is checked where it is read as one: bytes of
-// tokens need not be UTF-8.
+// Skips a value and checks it. The content of a string is checked when it is read, because bytes of tokens
+// need not be UTF-8.
 void skip_gguf_value(BoundedReader& reader, GgufKind kind, const std::string& what);
 
-// What a tensor's record says, as far as it makes sense by itself.
+// A tensor's record, checked as far as possible without the rest of the file.
 struct GgufRecord {
   std::string_view name;
   std::vector<std::int64_t> shape = {};

@@ -1,4 +1,4 @@
-// Values of keys.
+// Values of keys in a GGUF file.
 #include <cmath>
 #include <cstring>
 
@@ -27,7 +27,7 @@ T loaded(const char* from) {
   return x;
 }
 
-// A u64 above 2^63 becomes negative, which no key means.
+// A u64 above 2^63 becomes negative, which is not valid for any key.
 std::int64_t whole_at(const char* from, GgufKind kind) {
   const bool is_signed = kind == GgufKind::i8 || kind == GgufKind::i16 || kind == GgufKind::i32;
   std::uint64_t bits = 0;
@@ -112,8 +112,8 @@ std::uint64_t Gguf::count(std::string_view key) const {
 }
 
 void Gguf::each_string(std::string_view key, const std::function<void(std::string_view)>& f) const {
-  const Value v = value(key, "an array of texts");
-  if (v.kind != GgufKind::array || v.item != GgufKind::string) refuse(key, "an array of texts");
+  const Value v = value(key, "an array of strings");
+  if (v.kind != GgufKind::array || v.item != GgufKind::string) refuse(key, "an array of strings");
   std::string_view rest = v.bytes;
   for (std::uint64_t i = 0; i < v.count; ++i) {
     const std::string_view text = gguf_string_at(rest, 0);

@@ -44,11 +44,12 @@ std::string InputFile::read() const {
   std::string content;
   try {
     std::size_t used = 0;
-    content.resize(static_cast<std::size_t>(size_) + 1);  // one more, so that the first read finds the end
+    // One more byte, so that the first read finds the end.
+    content.resize(static_cast<std::size_t>(size_) + 1);
     for (;;) {
       used += read_at(used, std::as_writable_bytes(std::span(content).subspan(used)));
       if (used < content.size()) break;
-      content.resize(2 * used + (1 << 16));  // a file that grows
+      content.resize(2 * used + (1 << 16));  // the file is growing
     }
     content.resize(used);
   } catch (const std::bad_alloc&) {

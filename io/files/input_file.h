@@ -1,4 +1,4 @@
-// A regular file that is open for reading. Whatever reads a file opens it here.
+// A regular file that is open for reading. All readers of files use it.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@ namespace tg::io {
 class InputFile {
  public:
   // Throws Error, "[who] cannot read path: reason", if the file is missing or unreadable, or is a directory,
-  // a device or a pipe: those may have no end, or never begin.
+  // a device or a pipe. Devices and pipes may have no end, or block.
   InputFile(const std::string& path, std::string_view who);
-  // The file of that name in an open directory, or nothing if there is none. `path` is for messages.
+  // Opens a file in an open directory, or returns nothing if it does not exist. `path` is for messages.
   static std::optional<InputFile> in(int directory, const std::string& name, const std::string& path,
                                      std::string_view who);
   int descriptor() const { return file_.fd; }
-  std::uint64_t size() const { return size_; }  // when it was opened
+  std::uint64_t size() const { return size_; }  // at the time of opening
   os::FileStatus status() const;                // now; throws Error
-  // Reads until `to` is full or the file ends, and returns the number of bytes. Throws Error.
+  // Reads until `to` is full or the file ends, and returns the number of bytes. Throws Error if reading
+  // fails.
   std::size_t read_at(std::uint64_t offset, std::span<std::byte> to) const;
-  // Throws Error, or OutOfMemory if the content does not fit in memory.
+  // Reads the whole file. Throws Error if that fails, OutOfMemory if it does not fit into memory.
   std::string read() const;
   [[noreturn]] void fail(const std::string& why) const { fail_file(who_, "read", path_, why); }
 

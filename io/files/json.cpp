@@ -1,4 +1,4 @@
-// The strict JSON reader, and strings and numbers for writers.
+// The strict JSON reader, and functions that write strings and numbers.
 #include <tilegrad/io/files/json.h>
 
 #include <algorithm>
@@ -137,7 +137,7 @@ std::string JsonReader::string() {
     if (escape != 'u') fail("unknown escape in a string");
     ++at_;
     char32_t c = hex4();
-    if (c >= 0xd800 && c <= 0xdfff) {  // a code point beyond U+FFFF comes as a high and a low surrogate
+    if (c >= 0xd800 && c <= 0xdfff) {  // a code point beyond U+FFFF is a high and a low surrogate
       if (c >= 0xdc00 || text_.substr(at_, 2) != "\\u") fail("lone surrogate in a string");
       at_ += 2;
       const unsigned low = hex4();

@@ -1,5 +1,5 @@
-// Strict JSON (RFC 8259): a pull reader without a tree, so that a hostile file needs no more memory than its
-// size, and the two functions that a writer needs.
+// Strict JSON (RFC 8259): a pull reader, and functions that write strings and numbers. The reader builds no
+// tree, so a hostile file never needs more memory than its size.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace tg::io {
 
-// Reads one JSON text. Every call reads the next value. It throws FormatError, "<where>: … at byte N", if the
-// value is not of the requested kind, or if the text is not JSON: no comments, no trailing commas, no
-// duplicate keys, no lone surrogates, no control characters in strings, well-formed UTF-8, at most 64 levels
-// deep.
+// Reads one JSON document. Every call reads the next value. It throws FormatError, "<where>: … at byte N", if
+// the value is not of the requested kind or the document is not valid JSON. Comments, trailing commas,
+// duplicate keys, lone surrogates, control characters in strings, ill-formed UTF-8 and more than 64 nesting
+// levels are invalid.
 //
 //   JsonReader json(text, "[load] config.json");
 //   json.begin_object();
@@ -25,29 +25,49 @@ namespace tg::io {
 //   json.end();
 class JsonReader {
  public:
+  // The kind of a value; `logical` is true or false.
   enum class Kind { object, array, string, number, logical, null };
+  // The largest nesting depth of objects and arrays.
   static constexpr std::size_t max_depth = 64;
 
-  JsonReader(std::string_view text, std::string where);  // text must outlive the reader
+  // `text` must outlive the reader. `where` begins error messages. Throws FormatError if the text is not
+  // UTF-8.
+  JsonReader(std::string_view text, std::string where);
 
-  Kind peek();                            // kind of the next value, without reading it
-  void begin_object();                    //
-  std::optional<std::string> next_key();  // nothing if the object ends; otherwise its value must be read next
-  // Reads an object: calls the function of each member, which reads its value. Other members are skipped, or
-  // read by `other`.
+  // Returns the kind of the next value without reading it.
+  Kind peek();
+  // Reads the start of an object. Then call next_key() until it returns nothing.
+  void begin_object();
+  // Returns the next key of the open object, whose value must be read next, or nothing at the end of the
+  // object.
+  std::optional<std::string> next_key();
+  // Reads a whole object. For each member, calls its function, which must read the value. Calls `other` for
+  // keys that are not listed; without `other`, their values are skipped.
   void object(std::initializer_list<std::pair<std::string_view, std::function<void()>>> members,
               const std::function<void(const std::string& key)>& other = {});
-  void begin_array();      //
-  bool next_item();        // false if the array ends; otherwise the item must be read next
-  std::string string();    //
-  double number();         // finite; what f64 cannot hold is an error
-  std::int64_t integer();  // written without fraction or exponent, within 64 bits
-  bool boolean();          //
-  void null();             //
-  void skip();             // any one value, checked as strictly as the rest
-  std::string_view raw();  // the same: its text
-  void end();              // nothing is open, and only white space may follow
+  // Reads the start of an array. Then call next_item() until it returns false.
+  void begin_array();
+  // Returns true if the open array has another item, which must be read next, or false at the end of the
+  // array.
+  bool next_item();
+  // Reads a string and returns it decoded, as UTF-8.
+  std::string string();
+  // Reads a number, which must be finite in f64.
+  double number();
+  // Reads a number without fraction or exponent that fits into 64 bits.
+  std::int64_t integer();
+  // Reads true or false.
+  bool boolean();
+  // Reads null.
+  void null();
+  // Reads any one value, which must be valid JSON too, and discards it.
+  void skip();
+  // Reads any one value and returns its text. The view points into the constructor's `text`.
+  std::string_view raw();
+  // Checks that no object or array is open and that only white space follows.
+  void end();
 
+  // Throws FormatError with `what` and the current byte offset.
   [[noreturn]] void fail(const std::string& what) const;
 
  private:
@@ -71,15 +91,17 @@ class JsonReader {
   std::vector<Level> levels_;
 };
 
-// s as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD: the result is always valid
-// JSON.
+// Returns s as a JSON string with quotes. Bytes that are not UTF-8 become U+FFFD, so the result is always
+// valid JSON.
 std::string json_string(std::string_view s);
 
-// The same for a message: at most the first 80 bytes of s, then "…".
+// Returns s as a JSON string for a message: at most the first 80 bytes, then "…".
 std::string json_excerpt(std::string_view s);
 
-// The shortest digits that read back as the same value; NaN and infinities, which JSON lacks, become null.
+// Returns the shortest digits that read back as the same value. NaN and infinities, which JSON lacks, become
+// null.
 std::string json_number(double x);
+// As above, for the shortest digits that read back as the same f32 value.
 std::string json_number(float x);
 
 }  // namespace tg::io

@@ -1,4 +1,4 @@
-// JsonObject: the members of a JSON object, read by name when they are needed. For small files of settings.
+// JsonObject: the members of a JSON object, read by name. For small files of settings.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@ namespace tg::io {
 
 class JsonObject {
  public:
-  static constexpr std::int64_t most_items = 1000;  // of an array: no setting has more
+  static constexpr std::int64_t most_items = 1000;  // items of an array: no setting has more
 
-  // Throws FormatError, beginning with `where`, for what is not one JSON object.
+  // Throws FormatError, beginning with `where`, if the text is not a JSON object.
   JsonObject(std::string_view text, std::string where);
 
   bool has(const std::string& key) const { return members_.contains(key); }
-  bool is_set(const std::string& key) const;  // it is there, and not null
+  bool is_set(const std::string& key) const;  // whether it exists and is not null
   std::vector<std::string> keys() const;      // sorted
-  const std::string& json(const std::string& key) const { return members_.at(key); }  // its text
-  // Throws FormatError for a member that is not set or of another kind.
+  const std::string& json(const std::string& key) const { return members_.at(key); }  // its JSON text
+  // Throws FormatError if the member is not set or has a different kind.
   std::int64_t integer(const std::string& key) const;
   std::string string(const std::string& key) const;
   JsonObject object(const std::string& key) const;
   std::vector<std::string> strings(const std::string& key) const;    // an array
   std::vector<std::int64_t> integers(const std::string& key) const;  // an array, or one number
   std::vector<double> numbers(const std::string& key) const;         // an array
-  // The same, but `otherwise` for a member that is not set.
+  // As above, but returns `otherwise` if the member is not set.
   std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
   double number(const std::string& key, double otherwise) const;
   bool boolean(const std::string& key, bool otherwise) const;
   std::string string(const std::string& key, const std::string& otherwise) const;
 
-  // Sets a member to a JSON text, and the object as text: its members in the order of their names.
+  // set() replaces a member by a JSON value; text() returns the object, with members sorted by name.
   void set(const std::string& key, std::string json) { members_[key] = std::move(json); }
   std::string text() const;
 
@@ -48,13 +48,13 @@ class JsonObject {
   Member member(const std::string& key, const char* expected) const;
 
   std::string where_;
-  std::map<std::string, std::string> members_;  // their texts
+  std::map<std::string, std::string> members_;  // JSON values by name
 };
 
-// A number that Python reads as a float: "1.0", "1e-05".
+// Returns a number that Python parses as a float: "1.0", "1e-05".
 std::string json_real(double x);
 
-// ---- Values as JSON texts; an empty optional is null
+// ---- Values as JSON; an empty optional is null
 
 std::string json_of(std::int64_t x);
 std::string json_of(double x);  // json_real()
@@ -71,12 +71,12 @@ std::string json_of(const std::vector<T>& list) {
 
 // ---- Writing
 
-// An object of members whose values are JSON texts, a line each, in the order of their names.
+// Returns an object with one member per line, sorted by name. Values are JSON.
 std::string json_object_text(const std::map<std::string, std::string>& members);
 
-// The members of such an object, one by one.
+// Collects the members of such an object one by one.
 struct JsonMembers {
-  std::map<std::string, std::string> members = {};  // their texts
+  std::map<std::string, std::string> members = {};  // JSON values by name
 
   void set_json(const std::string& key, std::string json) { members[key] = std::move(json); }
   template <class T>

@@ -1,4 +1,4 @@
-// A JSON value as a whole, for small parts of a file whose members come in any order.
+// A whole JSON value in memory, for small parts of a file whose members may have any order.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@ namespace tg::io {
 struct JsonTree {
   JsonReader::Kind kind = JsonReader::Kind::null;
   bool logical = false;
-  std::string scalar = {};  // a string's text, a number's digits
+  std::string scalar = {};  // the content of a string, the digits of a number
   std::vector<std::pair<std::string, JsonTree>> members = {};
   std::vector<JsonTree> items = {};
 
   bool is_null() const { return kind == JsonReader::Kind::null; }
-  const JsonTree* find(std::string_view key) const;  // null if it is no object or has no such member
-  std::string text() const;                          // as JSON, at most about 100 bytes of it
+  const JsonTree* find(std::string_view key) const;  // null if it is not an object or lacks the member
+  std::string text() const;                          // as JSON, truncated after about 100 bytes
 };
 
-// The next value of the reader.
+// Reads the next value.
 JsonTree read_json_tree(JsonReader& json);
 
 }  // namespace tg::io

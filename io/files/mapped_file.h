@@ -1,4 +1,4 @@
-// A file mapped into memory: only the pages that are accessed are read, and many processes share them.
+// A file mapped into memory: only accessed pages are read, and processes share them.
 #pragma once
 
 #include <cstddef>
@@ -9,35 +9,42 @@
 
 namespace tg::io {
 
-// A file may be truncated while it is mapped, or its disk may fail. Reading a lost page then gives zeros, and
-// check() throws. The first mapping of a process installs a handler of SIGBUS for this. It passes a fault at
-// any other address to the handler that was there before. A handler that is installed later replaces it and
-// should call it for faults that it does not expect.
+// A read-only mapping of a whole file. A file may be truncated while it is mapped, or its disk may fail.
+// Reading a lost page then gives zeros, and check() throws. For this, the first mapping of a process installs
+// a SIGBUS handler. It passes a fault at any other address to the previously installed handler. A handler
+// that is installed later replaces it and should call it for faults that it does not expect.
 class MappedFile {
  public:
-  // Throws Error, "[who] …: path …", if the file is missing, empty, not a regular file or cannot be mapped.
+  // Maps the file. Throws Error, "[who] …: path …", if it is missing, empty, not a regular file or cannot be
+  // mapped.
   MappedFile(const std::string& path, std::string_view who);
+  // Leaves `other` without a mapping.
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
 
-  std::string_view bytes() const { return bytes_; }  // at an address that is a multiple of the page size
-  // Throws Error if the file has become shorter, or if a page could not be read since it was mapped. Call it
-  // before a result of bytes() is used or reported. From any thread.
+  // The file's content, at a page-aligned address; empty after a move.
+  std::string_view bytes() const { return bytes_; }
+  // Throws Error if the file has become shorter since it was mapped, or if a page could not be read. Call it
+  // before a result that depends on bytes() is used or reported. Thread-safe.
   void check() const {
     if (pages_) pages_->check();
   }
-  // Bytes that are not needed any more: their pages leave this process's memory. Later reads find them again.
+  // Drops the pages of a byte range, which is no longer needed, from this process's memory. Later accesses
+  // read them again. Does nothing if the range is outside the file.
   void release(std::size_t offset, std::size_t bytes) const;
-  // Copies bytes of the file, which then need no pages of this process: cheaper than to read them in bytes()
-  // once. Throws Error if the file does not have them or cannot be read. From any thread.
+  // Copies bytes of the file without mapping pages: cheaper than reading each byte of bytes() once. Throws
+  // Error if the range is outside the file, or the file cannot be read or was moved from. Thread-safe.
   void read(std::size_t offset, std::span<std::byte> to) const;
 
-  // check() for a view that may exist when this object has been moved.
+  // The mapping's state, for a view that may outlive a move of this object.
   class Pages {
    public:
+    // Unmaps the file when the last owner is destroyed.
     virtual ~Pages() = default;
+    // As MappedFile::check().
     virtual void check() const = 0;
   };
+  // The shared state of the mapping; null after a move.
   std::shared_ptr<const Pages> pages() const { return pages_; }
 
  private:

@@ -1,4 +1,4 @@
-// The file is: u64 N (little-endian) · N bytes of JSON header · data. Rules:
+// File layout: u64 N (little-endian) · N bytes of JSON header · data. For the rules see
 // https://huggingface.co/docs/safetensors, "Format".
 #include <tilegrad/io/files/safetensors.h>
 
@@ -34,8 +34,8 @@ std::optional<DType> dtype_from(std::string_view name) {
   return std::nullopt;
 }
 
-// Product of the dimensions × bytes per element; nothing when a dimension is negative or the product
-// overflows.
+// Returns the product of the dimensions × bytes per element, or nothing if a dimension is negative or the
+// product overflows.
 std::optional<std::uint64_t> byte_size(const std::vector<std::int64_t>& shape, DType dtype) {
   std::uint64_t n = 1;
   for (const std::int64_t d : shape) {
@@ -153,7 +153,7 @@ std::string header_text(const std::vector<std::pair<std::string, TensorKind>>& o
   return header;
 }
 
-// Checks every rule of the format on the file's bytes.
+// Checks every rule of the format.
 TensorMap views_of(std::string_view file, const std::string& where, Metadata& metadata) {
   const auto refuse = [&](const std::string& what) { throw FormatError(where + ": " + what); };
   const std::uint64_t size = file.size();
@@ -161,7 +161,7 @@ TensorMap views_of(std::string_view file, const std::string& where, Metadata& me
   if (size < 8) refuse("file of " + std::to_string(size) + " bytes, expected at least 8");
   std::memcpy(&n, file.data(), 8);
   if (n > max_header && file.front() == '{')
-    refuse("begins with '{', as JSON does, and is no safetensors file");
+    refuse("begins with '{', as JSON does, and is not a safetensors file");
   if (n > max_header) refuse("header of " + std::to_string(n) + " bytes, expected at most 100000000");
   if (n > size - 8) {
     refuse("header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size) +
@@ -172,7 +172,7 @@ TensorMap views_of(std::string_view file, const std::string& where, Metadata& me
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
 
-  // Each tensor begins where the one before it ends: no holes and no overlaps.
+  // Each tensor begins at the end of the previous one, without gaps or overlaps.
   const std::uint64_t data = 8 + n, available = size - data;
   std::uint64_t previous = 0;
   for (const Entry& e : entries) {

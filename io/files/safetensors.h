@@ -1,5 +1,5 @@
-// safetensors files: named tensors and no executable content. The loader enforces every rule of the reference
-// implementation, so that an inconsistent file is rejected before any of its bytes is used.
+// Reads and writes safetensors files: named tensors without executable content. The loader enforces every
+// rule of the reference implementation and rejects an inconsistent file before it uses any of its bytes.
 #pragma once
 
 #include <cstddef>
@@ -15,61 +15,64 @@
 
 namespace tg::io {
 
-// A tensor as it is stored in a file: row-major, little-endian, shape {} for a scalar. A view that owns
-// nothing.
+// A tensor as stored in a file: row-major and little-endian. It owns nothing.
 struct TensorView {
-  DType dtype = f32;
-  std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;  // product of shape × size_of(dtype)
+  DType dtype = f32;                 // element type
+  std::vector<std::int64_t> shape;   // dimensions; {} for a scalar
+  std::span<const std::byte> bytes;  // product of shape × size_of(dtype) bytes; not necessarily aligned
 };
 
+// Tensors by name.
 using TensorMap = std::map<std::string, TensorView>;
+// The string metadata of a file, by key.
 using Metadata = std::map<std::string, std::string>;
 
-// A loaded file. The views look into `storage`, so it can be moved but not copied; files of our writer (and
-// of the reference one) give views aligned to their element size, other files need not.
+// A loaded file. The views point into `storage`, so it can be moved but not copied. Files of our writer and
+// of the reference writer give views aligned to their element size; other files may not.
 struct SafeTensors {
-  TensorMap tensors;
-  Metadata metadata;
+  TensorMap tensors;    // views into `storage`, by name
+  Metadata metadata;    // the header's "__metadata__"
   std::string storage;  // the file's bytes
 
+  // An empty file; it can be moved.
   SafeTensors() = default;
   SafeTensors(SafeTensors&&) noexcept = default;
   SafeTensors& operator=(SafeTensors&&) noexcept = default;
 };
 
-// Throws Error if the file cannot be read, FormatError with the file, the tensor and the broken rule. Values
-// are not inspected (NaN is data), but any nonzero byte of a bool tensor becomes 1, so that it can be read as
-// bool.
+// Loads a file. Throws Error if it cannot be read, FormatError that names the file, the tensor and the
+// violated rule. Values are not checked (NaN is allowed), but nonzero bytes of bool tensors become 1.
 SafeTensors load_safetensors(const std::string& path);
 
-// The same for a file's bytes already in memory; `where` begins the messages.
+// As load_safetensors(), for a file's bytes that are already in memory. `where` begins error messages.
 SafeTensors parse_safetensors(std::string file, std::string_view where);
 
-// A file of which only the pages that are read are in memory. Its views are those of load_safetensors(),
-// except that bytes of bool tensors are as they lie in the file.
+// A mapped file: only accessed pages are read.
 struct MappedSafeTensors {
-  MappedFile file;
-  TensorMap tensors = {};
-  Metadata metadata = {};
+  MappedFile file;         // the mapping
+  TensorMap tensors = {};  // views into the mapping; bytes of bool tensors are unchanged
+  Metadata metadata = {};  // the header's "__metadata__"
 };
-// Throws as load_safetensors(). Call file.check() after the bytes of tensors are read: they are zero if the
-// file was truncated meanwhile.
+// Maps a file. Throws as load_safetensors() does. Call file.check() after reading tensor bytes, because they
+// are zero if the file was truncated in the meantime.
 MappedSafeTensors map_safetensors(const std::string& path, std::string_view who);
 
-// The content of a file: the length of its header, the header, then the bytes of the tensors, which are not
-// copied and must outlive it. Tensors come widest dtype first, then by name, from an offset that is a
-// multiple of 8: each is aligned to its elements. ShapeError when bytes and shape disagree; FormatError for a
-// name or metadata text that is not UTF-8, or a header over 100 MB; messages begin with `where`.
+// The content of a file: the length of its header, the header, then the bytes of the tensors.
 struct SafeTensorsContent {
-  std::string header;
-  std::vector<std::string_view> tensors;
+  std::string header;                     // length and JSON header
+  std::vector<std::string_view> tensors;  // the tensors' bytes, not copied
+  // Header and tensors, in file order.
   std::vector<std::string_view> pieces() const;  // header and tensors
 };
+// Makes the content of a file from tensors, whose bytes must outlive it. Tensors are ordered by element size,
+// widest first, then by name. The first one begins at a multiple of 8, so that each is aligned to its
+// elements. Throws ShapeError if bytes and shape disagree, FormatError for a name or metadata string that is
+// not UTF-8 and for a header above 100 MB. `where` begins error messages.
 SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
                                        const std::string& where);
 
-// Replaces the file by such a content, or leaves it unchanged (io/files/file.h).
+// Replaces a file with such content, or leaves it unchanged. Throws as replace_file() (io/files/file.h) and
+// safetensors_content() do.
 void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata = {});
 
 }  // namespace tg::io

@@ -1,4 +1,4 @@
-// The beginning of a safetensors file whose tensors are written one after another.
+// The beginning of a safetensors file, for writing its tensors one after another.
 #pragma once
 
 #include <map>
@@ -15,12 +15,12 @@ struct TensorKind {
 };
 
 struct SafeTensorsStart {
-  std::string bytes;               // the header and its length; the tensors' bytes follow
-  std::vector<std::string> order;  // of the tensors: by name, those of wide elements first
+  std::string bytes;               // header and its length; the tensors' bytes follow
+  std::vector<std::string> order;  // of the tensors: widest dtype first, then by name
 };
 
-// Throws FormatError for a name or metadata text that is not UTF-8, or a header over 100 MB, ShapeError for a
-// size beyond 64 bits; messages begin with `where`.
+// Throws FormatError for a name or metadata string that is not UTF-8 and for a header above 100 MB,
+// ShapeError for a size beyond 64 bits. Messages begin with `where`.
 SafeTensorsStart safetensors_start(const std::map<std::string, TensorKind>& tensors, const Metadata& metadata,
                                    const std::string& where);
 

@@ -52,7 +52,7 @@ StagedFolder::StagedFolder(const std::string& folder, std::string who)
   if (!is_taken(path(mark_name)))
     throw Error("[" + who_ + "] " + staged_ + " is in the way: no file " + mark_name +
                 " marks it as unfinished; move it away");
-  std::vector<fs::path> left;  // by a process that was killed
+  std::vector<fs::path> left;  // left by a killed process
   for (fs::directory_iterator it(staged_, error), end; !error && it != end; it.increment(error))
     if (it->path().filename() != mark_name) left.push_back(it->path());
   for (const fs::path& path : left) fs::remove_all(path, error);

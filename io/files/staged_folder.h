@@ -1,4 +1,4 @@
-// StagedFolder: a folder that appears whole or not at all.
+// StagedFolder: a folder that appears completely or not at all.
 #pragma once
 
 #include <string>
@@ -7,27 +7,27 @@
 
 namespace tg::io {
 
-// Throws Error, "[who] …", if something has that name, or none can be made of it.
+// Throws Error, "[who] …", if the name exists or the folder cannot be created.
 void require_new_folder(const std::string& folder, const std::string& who);
 
-// Files are written into a hidden folder beside the one that is made, ".NAME.unfinished", which publish()
-// renames. Its file ".unfinished" marks it, until then: a folder of that name without the mark is an Error.
-// What a killed process left there is removed by the next one that makes the same folder; a process that
-// still writes there is not disturbed.
+// Files are written to a hidden folder next to the new one, ".NAME.unfinished", which publish() renames.
+// Until then, its file ".unfinished" marks it. A folder of that name without the mark is an Error. If a
+// process is killed, the next one that creates the same folder removes the remains. It does not disturb a
+// process that is still writing.
 class StagedFolder {
  public:
-  // Throws Error, "[who] …", if something has the name already, if the folder around it is missing or cannot
-  // be written, or if another process is making the same folder.
+  // Throws Error, "[who] …", if the name exists, the parent folder is missing or not writable, or another
+  // process is creating the same folder.
   StagedFolder(const std::string& folder, std::string who);
-  ~StagedFolder();  // removes what was not published
+  ~StagedFolder();  // removes unpublished files
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
 
-  // Where to write the file of that plain name. It must be on the disk before publish().
+  // Returns the path for a file with this plain name. Sync the file to disk before publish().
   std::string path(const std::string& name) const { return staged_ + "/" + name; }
-  // Makes the folder appear, durably. Throws Error; then nothing has appeared.
+  // Makes the folder appear, durably. Throws Error if that fails; then nothing has appeared.
   void publish();
-  // The same of the one file of that plain name, which takes the folder's place and name.
+  // As above, for the single file with this plain name, which appears under the folder's name.
   void publish_file(const std::string& name);
 
  private:

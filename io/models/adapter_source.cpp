@@ -26,7 +26,7 @@ void check_base(const SavedAdapter& adapter, const nn::ModelConfig& base, const 
                         folder + " has " + (found == got.end() ? "none" : found->second));
 }
 
-// The modules of the adapter. Its tensors are theirs, and no others.
+// Returns the adapter's modules. Its tensors must be exactly theirs.
 std::vector<nn::LoraModule> modules_of(const SavedAdapter& adapter, const std::string& family) {
   nn::Params counted = nn::Params::counting();
   adapter.model.architecture.make(counted, adapter.model);
@@ -75,7 +75,7 @@ class MergedReader final : public WeightReader {
   };
   std::unique_ptr<WeightReader> base_;
   SavedAdapter adapter_;
-  std::map<std::string, Adapted> adapted_;  // by parameter
+  std::map<std::string, Adapted> adapted_;  // by parameter name
   mutable Array merged_;
 };
 

@@ -1,5 +1,6 @@
-// AdapterSource: an adapter on its way into a model, of a PEFT folder (load_adapter() in io/models/peft.h)
-// or of a run of train --lora; a model with the latter added to its weights; and what is in a PEFT folder.
+// AdapterSource: the source of an adapter to be loaded into a model. It is a PEFT folder (load_adapter() in
+// io/models/peft.h) or a run of train --lora. This file also merges the adapter of such a run into its
+// model's weights, and reads and writes PEFT folders.
 #pragma once
 
 #include <string>
@@ -17,59 +18,62 @@ namespace tg::io {
 struct PeftConfig {
   nn::LoraOptions options;
   std::string base;             // base_model_name_or_path: the folder of the model, or its name
-  bool fan_in_fan_out = false;  // the model's weights lie transposed (GPT-2)
+  bool fan_in_fan_out = false;  // the model's weights are stored transposed (GPT-2)
+  // Whether options.targets are exactly the modules with an adapter.
   bool targets_complete =
       true;  // options.targets are the modules with an adapter: all of them, and no others
 };
 
-// Keys that change results are understood or refused, whether they are known or not; those that are null,
-// false or empty change none. Throws FormatError, beginning with `where`, naming key and value.
+// Understands or rejects keys that change results, even unknown ones. Keys that are null, false or empty
+// change nothing. Throws FormatError, beginning with `where`, naming key and value.
 PeftConfig parse_peft_config(std::string_view text, const std::string& where);
-// The inverse, in PEFT's order. Options without targets are given those of the modules.
+// The inverse, with keys in PEFT's order. If the options have no targets, writes the modules as targets.
 std::string peft_config_json(const PeftConfig& config, const std::vector<nn::LoraModule>& modules);
 
 // ---- The folder
 
-// Which module of transformers a Linear layer of the model is, or is rows of.
+// Returns the function that maps a Linear layer of the model to its module in transformers, and to its rows
+// there.
 nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model);
 
-// Makes the folder of a config and tensors by our names ("<module>.lora_A.weight").
+// Creates the folder from a config and tensors with our names ("<module>.lora_A.weight").
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors);
 
-// ---- An adapter on its way into a model
+// ---- Loading an adapter into a model
 
 class AdapterSource {
  public:
   virtual ~AdapterSource() = default;
-  // The options by which add_lora() makes the adapter on the model. Throws FormatError for an adapter of
-  // another model.
+  // Returns the options with which add_lora() creates the adapter on the model. Throws FormatError for an
+  // adapter of a different model.
   virtual nn::LoraOptions options_for(const nn::Pretrained& model) const = 0;
-  // Writes the values into an adapter that was made so. Throws FormatError for a number that is not finite.
+  // Writes the values into an adapter created with these options. Throws FormatError for a number that is not
+  // finite.
   virtual void load(const nn::Lora& lora) const = 0;
 };
 
-// Gives the model the adapter, in f32. Throws as the source does; then the model is as it was.
+// Adds the adapter to the model, in f32. Throws as the source does; the model is then unchanged.
 void add_adapter(nn::Pretrained& model, const AdapterSource& adapter);
 
 // ---- The adapter of a run of train --lora
 //
-// Such a checkpoint holds the adapter and says where its base is, as PEFT's do: model.safetensors has the
-// adapters' tensors, and in its metadata beside the model's settings the adapter_config.json that PEFT would
-// write.
+// Such a checkpoint contains the adapter and the location of its base model, as in PEFT. model.safetensors
+// has the adapter's tensors. In addition to the model's settings, its metadata contains the
+// adapter_config.json that PEFT would write.
 
-inline constexpr const char* adapter_key = "adapter_config.json";  // of the metadata
+inline constexpr const char* adapter_key = "adapter_config.json";  // key in the metadata
 inline bool holds_adapter(const Metadata& metadata) {
   return metadata.contains(adapter_key);
 }
 
-// What such metadata says of the adapter. Throws FormatError, beginning with `where`.
+// Returns the adapter's config from such metadata. Throws FormatError, beginning with `where`.
 PeftConfig saved_adapter_config(const Metadata& metadata, const std::string& where);
 
 struct SavedAdapter final : AdapterSource {
   std::string where;  // the file, for messages
   PeftConfig config;
   std::string config_text;
-  nn::ModelConfig model;  // that it was trained for
+  nn::ModelConfig model;  // the model for which it was trained
   SafeTensors file;       // "<module>.lora_A.weight", …
 
   // Throws FormatError for a checkpoint without an adapter.
@@ -78,10 +82,11 @@ struct SavedAdapter final : AdapterSource {
   void load(const nn::Lora& lora) const override;
 };
 
-SavedAdapter saved_adapter(const std::string& checkpoint);  // throws as Checkpoint does, too
+SavedAdapter saved_adapter(const std::string& checkpoint);  // also throws as Checkpoint does
 
-// The model of a Hugging Face folder with W + s·B·A for each W that has an adapter: computed in f32 when it
-// is read, and rounded once when it is written. Throws the same.
+// Returns the model of a Hugging Face folder with W + s·B·A for each W that has an adapter. The sum is
+// computed in f32 when it is read, and rounded once when it is written. Throws FormatError if the adapter
+// does not fit the model.
 ModelSource with_adapter(ModelSource base, SavedAdapter adapter);
 
 }  // namespace tg::io

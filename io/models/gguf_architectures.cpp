@@ -12,7 +12,7 @@ namespace {
 
 using Head = GgufArchitecture::Head;
 
-// By the functions load_arch_tensors() and load_arch_hparams() of llama.cpp's src/models.
+// According to load_arch_tensors() and load_arch_hparams() in llama.cpp's src/models.
 constexpr GgufArchitecture architecture_table[] = {
     {.name = "gpt2", .output_bias = true, .mlp_bias = true, .any_head_width = false, .gelu = true},
     {.name = "llama", .output_bias = true, .mlp_bias = true, .divisors = true},

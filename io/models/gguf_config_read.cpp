@@ -1,4 +1,4 @@
-// A model from the keys of a file, as a config.json.
+// Reads a model's configuration from the keys of a GGUF file, as a config.json.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,21 +18,21 @@ namespace tg::io {
 
 namespace {
 
-// Heads of up to twice so many numbers. More would cost memory before it is known how wide heads are.
+// Head size up to twice this number. A larger list would cost memory before the head size is known.
 constexpr std::size_t max_factors = 512;
 
-// Members of a config.json from the keys of a file.
+// Converts the keys of a file to members of a config.json.
 struct ConfigReader : JsonMembers {
   explicit ConfigReader(const Gguf& from) : file(from) {}
 
   const Gguf& file;
   std::string architecture = file.string("general.architecture");
-  std::set<std::string> tensors = {};  // that were read, and are no parameters
+  std::set<std::string> tensors = {};  // tensors that were read and are not parameters
 
   std::string key(const char* name) const { return architecture + "." + name; }
   bool has(const char* name) const { return file.has(key(name)); }
   std::int64_t whole(const char* name) const {
-    // A number for each layer, which must be the same.
+    // A key with one number per layer, which must all be equal.
     if (!file.is_array(key(name))) return file.integer(key(name));
     std::optional<std::int64_t> first;
     bool is_same = true;
@@ -43,13 +43,13 @@ struct ConfigReader : JsonMembers {
   double real(const char* name) const { return file.number(key(name)); }
   bool has_tensor(const char* name) const { return file.tensor(name).has_value(); }
 
-  // f32 numbers that were made from decimal ones are these again: 1e-05, not 9.999999747378752e-06.
+  // Restores decimal numbers that were rounded to f32: 1e-05, not 9.999999747378752e-06.
   double shortest(const char* name) const {
     const double x = real(name);
     return std::stod(json_number(static_cast<float>(x)));
   }
 
-  // Checked before anything is made of so many.
+  // Checks the number of layers before anything is created for each of them.
   void check_layers() const {
     const auto most = std::min(static_cast<std::int64_t>(file.tensor_count()), JsonObject::most_items);
     if (const std::int64_t layers = whole("block_count"); layers < 1 || layers > most)
@@ -67,7 +67,7 @@ struct ConfigReader : JsonMembers {
     return embedding->shape[0];
   }
 
-  // Of a tensor, times the factor by which all frequencies are divided.
+  // Returns the values of a tensor, multiplied by the factor that divides all frequencies.
   std::string factors(const char* tensor, double factor) {
     tensors.insert(tensor);
     const auto t = file.tensor(tensor);
@@ -92,7 +92,7 @@ struct ConfigReader : JsonMembers {
     return file.integer(key("rope.scaling.original_context_length"), whole("context_length"));
   }
 
-  // All keys of scaled frequencies, as llama.cpp reads them.
+  // Reads all keys for scaled frequencies, like llama.cpp.
   GgufRope rope() const {
     GgufRope r{.type = file.string(key("rope.scaling.type"), "linear")};
     if (r.type != "none" && r.type != "linear" && r.type != "yarn" && r.type != "longrope")
@@ -108,12 +108,12 @@ struct ConfigReader : JsonMembers {
     if (!(r.attn_factor > 0)) file.refuse(key("rope.scaling.attn_factor"), "a positive number");
     if (architecture == "deepseek2")
       r.log_multiplier = file.number(key("rope.scaling.yarn_log_multiplier"), 0);
-    if (has("rope.scaling.finetuned")) file.boolean(key("rope.scaling.finetuned"));  // a remark
+    if (has("rope.scaling.finetuned")) file.boolean(key("rope.scaling.finetuned"));  // only informative
     return r;
   }
 
-  // beta_fast and beta_slow as members. llama.cpp does not read these keys in models of these architectures,
-  // so they must not change a frequency.
+  // Returns beta_fast and beta_slow as members. llama.cpp ignores these keys for models of these
+  // architectures, so they must not change a frequency.
   std::string betas(const GgufRope& r, std::int64_t d) const {
     nn::RopeScaling s{.type = "yarn", .factor = r.factor, .first_context = r.original};
     const std::vector<double> theirs = gguf_rotation(r, d, theta()).frequencies;
@@ -132,7 +132,7 @@ struct ConfigReader : JsonMembers {
     return text;
   }
 
-  // Members of rope_parameters, for d numbers of a head that are rotated.
+  // Returns members of rope_parameters for d rotated elements per head.
   std::string scaling(std::int64_t d) {
     const auto real_member = [](const char* name, double x) {
       return ", " + json_string(name) + ": " + json_real(x);
@@ -141,7 +141,7 @@ struct ConfigReader : JsonMembers {
     const std::string original = ", \"original_max_position_embeddings\": " + std::to_string(first_context());
     const bool has_two = has_tensor("rope_factors_long.weight");
     if (has_two || has_tensor("rope_freqs.weight")) {
-      if (r.type == "yarn") file.refuse(key("rope.scaling.type"), "none, linear or longrope beside divisors");
+      if (r.type == "yarn") file.refuse(key("rope.scaling.type"), "none, linear or longrope with divisors");
       const double factor = r.type == "none" ? 1 : r.factor;
       const std::string list = factors(has_two ? "rope_factors_long.weight" : "rope_freqs.weight", factor);
       const std::string first = has_two ? factors("rope_factors_short.weight", factor) : list;
@@ -199,7 +199,7 @@ struct ConfigReader : JsonMembers {
     return has("attention.sliding_window") && whole("attention.sliding_window") > 0;
   }
 
-  // Which layers have windows: what is behind the last layer says nothing.
+  // Returns which layers have windows. Entries after the last layer are ignored.
   std::vector<std::int64_t> window_pattern(std::int64_t layers) const {
     std::vector<std::int64_t> is_local;
     file.each_integer(key("attention.sliding_window_pattern"), [&](std::int64_t x) {
@@ -264,7 +264,7 @@ struct ConfigReader : JsonMembers {
     if (architecture == "phi3") set("original_max_position_embeddings", first_context());
     if (architecture == "smollm3") set("no_rope_layer_interval", std::int64_t{4});
     if (architecture == "gemma2" || architecture == "gemma3") read_gemma(d, width / heads);
-    // Which layers with a window have other frequencies; elsewhere they have the same.
+    // Only these architectures have separate frequencies in layers with a window.
     if (architecture != "gemma3" && has("rope.freq_base_swa") && real("rope.freq_base_swa") != theta())
       file.refuse(key("rope.freq_base_swa"), json_number(theta()) + ", that of all layers");
   }
@@ -291,7 +291,7 @@ struct ConfigReader : JsonMembers {
                                     json_real(local) + "}}");
   }
 
-  // A key that may be missing, and has that value.
+  // Checks that a key, if present, has this value.
   void check_whole(const char* name, std::int64_t expected) const {
     if (has(name) && whole(name) != expected) file.refuse(key(name), std::to_string(expected));
   }
@@ -317,7 +317,7 @@ struct ConfigReader : JsonMembers {
     check_whole("nextn_predict_layers", 0);
   }
 
-  // By architecture; models with windows are Mistral's.
+  // Maps the architecture to a family. Models with windows are Mistral's.
   std::string family() const {
     if (architecture == "gemma3") return "gemma3_text";
     if (architecture == "deepseek2") return "deepseek_v3";
@@ -351,8 +351,8 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
     if (reader.has(experts) && reader.whole(experts) > 0 && family != "deepseek_v3")
       file.refuse(reader.key(experts), "0: mixture-of-experts layers are not supported");
   reader.check_layers();
-  with_format_errors(file.where(),
-                     [&] {  // of settings that no model may have, such as the scaling of positions
+  with_format_errors(file.where(),  // of settings that no model may have, such as position scaling
+                     [&] {
                        if (family == "gpt2")
                          reader.read_gpt();
                        else if (family == "deepseek_v3")
@@ -371,10 +371,10 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
 
 void check_gguf_keys(const Gguf& file) {
   const std::string architecture = file.string("general.architecture");
-  // Remarks, and what concerns layers of experts, of which no model that is read has any.
+  // Keys without effect, and keys of expert layers, which no supported model has.
   const auto begins = {"general.", "quantize.", "mradermacher.", "tokenizer.chat_template",
                        "tokenizer.huggingface.json"};
-  // What a tokenizer of another kind would have, and ids of tokens that no text begins or ends with.
+  // Keys for other kinds of tokenizers, and ids of tokens that never begin or end a sequence.
   const std::string kind = file.string("tokenizer.ggml.model", "none");
   const auto is_of_tokenizer = [&](std::string_view name) {
     if (!name.starts_with("tokenizer.ggml.")) return false;

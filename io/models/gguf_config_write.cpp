@@ -1,4 +1,4 @@
-// Keys of a model, for llama.cpp.
+// Writes the keys of a model for llama.cpp.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -32,7 +32,7 @@ struct ConfigKeys {
   [[noreturn]] void refuse(const std::string& what) const {
     throw FormatError(where + ": llama.cpp cannot compute " + what + " of " + config.family);
   }
-  // What the architecture must be able to represent if the model has it.
+  // Throws unless the architecture can represent a property that the model has.
   void check(bool has, bool can, const std::string& what) const {
     if (has && !can) refuse(what);
   }
@@ -62,7 +62,8 @@ struct ConfigKeys {
     real("attention.layer_norm_epsilon", g.eps);
   }
 
-  // The keys of scaled frequencies, if llama.cpp computes from them what the model does.
+  // Writes the keys for scaled frequencies. Throws if llama.cpp would not compute the model's frequencies
+  // from them.
   void write_scaling(const nn::RopeScaling& s, std::int64_t d, double theta, double score_scale,
                      bool has_local_layers) {
     const bool is_deepseek = architecture == "deepseek2";
@@ -80,7 +81,7 @@ struct ConfigKeys {
       refuse(kind + " with attention_factor " + json_number(s.magnitude));
     if (has_local_layers && !is_same_in_gguf(theirs.window_magnitude, 1))
       refuse(kind + " with attention_factor " + json_number(s.magnitude) + " and factor " +
-             json_number(s.factor) + ", other than its usual one, beside layers with a window,");
+             json_number(s.factor) + ", different from its usual one, with windowed layers,");
     if (is_deepseek && !is_same_in_gguf(theirs.score_scale, score_scale))
       refuse(kind + " with scores times " + json_number(score_scale));
     if (keys.type != "none") to.add(key("rope.scaling.type"), keys.type);
@@ -90,7 +91,7 @@ struct ConfigKeys {
     if (keys.log_multiplier != 0) real("rope.scaling.yarn_log_multiplier", keys.log_multiplier);
   }
 
-  // Of the settings that change them, those that llama.cpp does not read.
+  // Returns the settings of the scaling that llama.cpp does not read.
   static std::string other_frequencies(const nn::RopeScaling& s) {
     std::string text;
     const auto add = [&](bool is_usual, const char* name, const std::string& value) {
@@ -117,18 +118,18 @@ struct ConfigKeys {
       is_everywhere &= w > 0;
     }
     if (architecture == "phi3") whole("attention.sliding_window", window);
-    // gemma2 always has windows there: those as long as the context change nothing.
+    // gemma2 always has windows in these layers. Windows of the context's length have no effect.
     if (window == 0 && architecture == "gemma2") window = config.model.context, is_usual = true;
     if (window == 0) return;
     if (architecture != "phi3") whole("attention.sliding_window", window);
     if (!(usual > 0 ? is_usual : is_everywhere))
       to.add_booleans(key("attention.sliding_window_pattern"), is_local);
     if (!known.windows && window < config.model.context)
-      notes.push_back("llama.cpp has no windows in models of this kind: it is right for texts up to " +
+      notes.push_back("llama.cpp has no windows in models of this kind: it is right for sequences of up to " +
                       std::to_string(window) + " tokens");
   }
 
-  // config.json's number for a scale of scores.
+  // Returns config.json's number for a scale of scores.
   static std::string scalar_of(double scale) {
     const double scalar = 1 / (scale * scale);
     return json_number(is_same_in_gguf(scalar, std::round(scalar)) ? std::round(scalar) : scalar);
@@ -159,7 +160,7 @@ struct ConfigKeys {
     for (std::int64_t i = 0; i < m.layers; ++i)
       check((of_gguf_layer(l.rotated, i, 1) != 0) !=
                 (known.unrotated_period == 0 || (i + 1) % known.unrotated_period != 0),
-            false, "no_rope_layers with rotary positions in other layers than usual");
+            false, "no_rope_layers with rotary positions in unusual layers");
     const bool is_by_width = known.layers_by_width == m.layers;
     const double scale = 1 / std::sqrt(static_cast<double>(is_by_width ? m.width / m.heads : d));
     if (l.attention_scale != 0 && !is_same_in_gguf(l.attention_scale, scale))
@@ -196,9 +197,9 @@ struct ConfigKeys {
     whole("attention.head_count_kv", 1);  // all heads share the latent
     real("attention.layer_norm_rms_epsilon", d.eps), real("rope.freq_base", d.theta);
     const bool is_lite = m.layers == 26 || m.layers == 27 || (m.layers == 48 && m.vocabulary == 128256);
-    if (is_lite && d.query_latent != 0)  // llama.cpp does not read it then
+    if (is_lite && d.query_latent != 0)  // llama.cpp does not read it in this case
       refuse("q_lora_rank " + std::to_string(d.query_latent) + " in " + std::to_string(m.layers) + " layers");
-    if (!is_lite) whole("attention.q_lora_rank", d.query_latent);  // else it must be there
+    if (!is_lite) whole("attention.q_lora_rank", d.query_latent);  // otherwise it is required
     whole("attention.kv_lora_rank", d.latent);
     whole("attention.key_length", d.latent + d.rope_width), whole("attention.value_length", d.latent);
     whole("attention.key_length_mla", keys + d.rope_width);
@@ -212,7 +213,7 @@ struct ConfigKeys {
   }
 };
 
-// As llama.cpp's converter computes them, in f32.
+// Computes the divisors in f32, like llama.cpp's converter.
 std::vector<float> llama3_divisors(const nn::RopeScaling& s, std::int64_t d, double theta) {
   const auto factor = static_cast<float>(s.factor), low = static_cast<float>(s.low_frequency),
              high = static_cast<float>(s.high_frequency), context = static_cast<float>(s.first_context);

@@ -30,7 +30,7 @@ constexpr Pair architectures[] = {
     {"deepseek_v3", "deepseek2"},
 };
 
-// Before ".weight" and ".bias"; names of layers after "model.layers.I." or "transformer.h.I.".
+// Names before ".weight" and ".bias". Layer names follow "model.layers.I." or "transformer.h.I.".
 constexpr Pair outer_names[] = {
     {"model.embed_tokens", "token_embd"},
     {"model.norm", "output_norm"},
@@ -95,7 +95,7 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> endin
   return std::ranges::any_of(endings, [&](const char* e) { return name.ends_with(e); });
 }
 
-// Calls move(row in the parameter, row in the place) for all rows.
+// Calls move(row in the parameter, row in the tensor) for all rows.
 void each_row(const GgufPlace& place, std::int64_t rows, auto&& move) {
   if (place.change != GgufPlace::Change::pairs) {
     for (std::int64_t r = 0; r < rows; ++r) move(r, r);
@@ -106,7 +106,7 @@ void each_row(const GgufPlace& place, std::int64_t rows, auto&& move) {
     for (std::int64_t r = 0; r < d; ++r) move(head * d + r, head * d + 2 * (r % (d / 2)) + r / (d / 2));
 }
 
-// Calls move(place of the number in kv_b_proj, in the tensor, how many lie together in both).
+// Calls move(index in kv_b_proj, index in the tensor, number of consecutive elements in both).
 void each_part(const GgufPlace& place, auto&& move) {
   const bool is_keys = place.change == GgufPlace::Change::keys;
   const std::int64_t both = place.keys + place.values, latent = place.shape[is_keys ? 1 : 2];
@@ -125,7 +125,7 @@ bool is_latent(const GgufPlace& place) {
   return place.change == GgufPlace::Change::keys || place.change == GgufPlace::Change::values;
 }
 
-// Moves between `parameter` and the rows of the place, whichever way copy(parameter, rows, bytes) does.
+// Copies between `parameter` and the tensor's rows, in the direction of copy(parameter, rows, bytes).
 void each_copy(const GgufPlace& place, std::int64_t rows, std::size_t bytes, std::size_t size, auto&& copy) {
   if (is_latent(place)) {
     each_part(place, [&](std::int64_t parameter, std::int64_t there, std::int64_t n) {

@@ -12,7 +12,7 @@ namespace {
 using text::SplitStep;
 using text::WordRule;
 
-// Letters of the alphabets with two cases, as DeepSeek's first models know them.
+// Letters with case, as in DeepSeek's first models.
 constexpr const char* cased_words =
     "\\s?["
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
@@ -38,7 +38,7 @@ SplitStep runs(const char* pattern) {
   return {SplitStep::Kind::runs, {}, text::CharRuns::parse(pattern).value()};
 }
 
-// Of several names of the same rules the first one is written.
+// If several names have the same rules, the first one is written.
 const std::vector<GgufPreTokenizer>& pre_tokenizers() {
   static const auto& all = *new std::vector<GgufPreTokenizer>{
       {"gpt-2", {words(WordRule::gpt2)}},
@@ -51,13 +51,13 @@ const std::vector<GgufPreTokenizer>& pre_tokenizers() {
       {"qwen2", {words(WordRule::qwen2)}, true},
       {"deepseek-r1-qwen", {words(WordRule::qwen2)}, true},
       {"qwen35", {words(WordRule::qwen35)}, true},
-      // Their expressions in llama.cpp know only the cases of ASCII, so these are read and not written.
+      // llama.cpp's expressions for these know only ASCII cases, so they are only read, not written.
       {"gpt-4o", {words(WordRule::gpt4o)}, false, false, false, true},
       {"llama4", {words(WordRule::gpt4o)}, false, false, false, true},
       {"tekken", {words(WordRule::tekken)}, false, true, false, true},
       {"smollm", {words(WordRule::each_digit), words(WordRule::gpt2)}},
       {"starcoder", {words(WordRule::each_digit), words(WordRule::gpt2)}},
-      {"deepseek-llm",  // DeepSeek-V2, too
+      {"deepseek-llm",  // also DeepSeek-V2
        {runs("[\r\n]"), runs(cased_words), runs(marks), runs("\\s+$"), runs(ideographs),
         words(WordRule::each_digit)},
        false,
@@ -102,13 +102,13 @@ const GgufPreTokenizer& gguf_pre_tokenizer_of(const text::HfTokenizer& tokenizer
   const bool is_other = std::ranges::any_of(stages.normalizer, [](const text::NormalizeStep& step) {
     return step.kind != text::NormalizeStep::Kind::nfc;
   });
-  // Without the normal form ids differ only for texts that are not in it.
+  // Without normalization, ids differ only for strings that are not in NFC.
   for (const GgufPreTokenizer& p : pre_tokenizers())
     if (!is_other && !p.is_only_read && std::ranges::equal(p.splits, stages.pre_tokenizer, is_same_split) &&
         p.ignores_merges == tokenizer.ignores_merges() && (p.nfc || !nfc) &&
         !(p.keeps_digits && joins_digits(tokenizer)))
       return p;
-  throw FormatError(where + ": llama.cpp has no name for the rules by which this tokenizer splits texts");
+  throw FormatError(where + ": llama.cpp has no name for the rules by which this tokenizer splits text");
 }
 
 }  // namespace tg::io

@@ -45,7 +45,8 @@ std::string replaced(std::string s, std::string_view from, std::string_view to) 
   throw FormatError(where + ": llama.cpp cannot encode as this tokenizer does: " + what);
 }
 
-// Whether ▁ is put before a text; llama.cpp puts it after special tokens too, whatever the text begins with.
+// Whether the tokenizer prepends ▁ to its input. llama.cpp also inserts it after special tokens, whatever
+// follows.
 bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
   const text::HfStages& stages = tokenizer.stages();
   bool before = false;
@@ -68,12 +69,12 @@ bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
   return before;
 }
 
-// A vocabulary on characters. llama.cpp joins two pieces if their joined string is a token, whatever merges
-// exist. It joins the token of the best score first, and the leftmost pair of equal scores.
+// A vocabulary on characters. llama.cpp joins two pieces if the joined string is a token, regardless of the
+// merges. It first joins the pair whose token has the best score; of equal scores, the leftmost pair.
 class Pieces {
  public:
   Pieces(const HfTokenizer& tokenizer, const std::string& where) : tokenizer_(tokenizer), where_(where) {
-    // Added tokens are cut out before, except those that check_space_marks() lets merges make.
+    // Added tokens are matched before, except those that check_space_marks() leaves to merges.
     for (std::int32_t id = 0; id < tokenizer.size(); ++id) {
       std::string text = tokenizer.token_text(id);
       const bool is_cut =
@@ -92,7 +93,7 @@ class Pieces {
     if (!splits) return;
     for (const std::string& text : texts_)
       if (text.find(space_mark, 1) != std::string::npos)
-        refuse_tokenizer(where_, "its pre_tokenizer splits texts before each ▁, and token " +
+        refuse_tokenizer(where_, "its pre_tokenizer splits text before each ▁, and token " +
                                      gguf_shown(text) + " has one inside");
   }
 
@@ -111,7 +112,7 @@ class Pieces {
   }
 
   void check_merges() const {
-    using Span = std::pair<std::size_t, std::size_t>;  // the ranks of a token's merges
+    using Span = std::pair<std::size_t, std::size_t>;  // ranks of the merges that make a token
     std::unordered_map<std::string, Span> spans;
     std::unordered_map<std::string, std::size_t> ranks;
     const auto& merges = tokenizer_.merges();
@@ -121,7 +122,8 @@ class Pieces {
     }
     for (std::size_t r = 0; r < merges.size(); ++r) {
       const auto& [left, right] = merges[r];
-      if (ranks.at(left + '\0' + right) != r) continue;  // the last of several counts
+      // If a merge is listed several times, the last one is used.
+      if (ranks.at(left + '\0' + right) != r) continue;
       const auto [at, is_new] = spans.try_emplace(left + right, r, r);
       if (!is_new) at->second.second = r;
     }
@@ -146,7 +148,7 @@ class Pieces {
     }
   }
 
-  // Whether it can be by itself before it is joined: a character or a token.
+  // Whether a string can occur before it is joined: it is a character or a token.
   bool is_piece(const std::string& text) const {
     std::size_t end = 0;
     utf8_next(text, end);
@@ -155,7 +157,7 @@ class Pieces {
 
   const HfTokenizer& tokenizer_;
   const std::string& where_;
-  std::unordered_set<std::string> texts_;  // of the model
+  std::unordered_set<std::string> texts_;  // of the model's tokens
 };
 
 // llama.cpp treats tokens with these strings as special tokens, even if their type is normal.
@@ -175,8 +177,8 @@ bool is_special_text(const std::string& text) {
   return all.contains(text);
 }
 
-// llama.cpp's rule for models with "phi3" in their name: white space after a special token belongs to it,
-// except after the three below. It needs these three and </s>.
+// llama.cpp's rule for models with "phi3" in their name: white space after a special token belongs to the
+// token, except after the three tokens below. The rule needs these three and </s>.
 constexpr const char* phi3_name = "phi3";
 constexpr const char* unstripped[] = {"<unk>", "<s>", "<|endoftext|>"};
 
@@ -194,10 +196,10 @@ bool strips_as_phi3(const HfTokenizer& tokenizer) {
   });
 }
 
-// If two tokens overlap in a string, the first one counts here, and the longer one in llama.cpp.
+// If two tokens overlap in a string, this tokenizer matches the first one, llama.cpp the longer one.
 void check_overlaps(const std::vector<text::AddedToken>& added, const std::string& where) {
   struct Longest {
-    std::size_t size = 0, index = 0, other = 0;  // the longest two tokens with that beginning
+    std::size_t size = 0, index = 0, other = 0;  // the two longest tokens with this prefix
   };
   std::unordered_map<std::string_view, Longest> beginnings;
   for (std::size_t i = 0; i < added.size(); ++i) {
@@ -222,8 +224,8 @@ void check_overlaps(const std::vector<text::AddedToken>& added, const std::strin
   }
 }
 
-// Added tokens in which ▁ stands for spaces are written as normal tokens. llama.cpp then makes them by
-// merges. Their own text with ▁ differs from spaces only here.
+// Added tokens in which ▁ stands for spaces are written as normal tokens, which llama.cpp makes by merges.
+// Strings that contain ▁ themselves differ from strings with spaces only here.
 void check_space_marks(const HfTokenizer& tokenizer, const std::string& where,
                        std::vector<std::string>& notes) {
   if (tokenizer.is_byte_level() || tokenizer.stages().normalizer.empty()) return;
@@ -235,13 +237,13 @@ void check_space_marks(const HfTokenizer& tokenizer, const std::string& where,
     if (!made.contains(t.content) && t.content != space_mark)
       refuse_tokenizer(where, "added token " + gguf_shown(t.content) +
                                   " has ▁ in it and normalized false, and no merge makes it");
-    if (!is_noted) notes.push_back("llama.cpp takes ▁ for a space: ids are the same for texts without it");
+    if (!is_noted) notes.push_back("llama.cpp treats ▁ as a space: ids are the same for text without it");
     is_noted = true;
   }
 }
 
-// Throws for added tokens that llama.cpp would find elsewhere. Returns the model's name, which decides how it
-// strips.
+// Throws for added tokens that llama.cpp would match elsewhere. Returns the model's name, which determines
+// how llama.cpp strips white space.
 std::string name_for_added_tokens(const HfTokenizer& tokenizer, const std::string& where,
                                   std::vector<std::string>& notes) {
   const auto& added = tokenizer.added_tokens();
@@ -267,7 +269,7 @@ std::string name_for_added_tokens(const HfTokenizer& tokenizer, const std::strin
 
 std::int32_t type_of_token(const HfTokenizer& tokenizer, std::int32_t id, const std::string& text,
                            const std::optional<std::string>& unknown_text) {
-  // One that is not added is no special token in a text.
+  // An unknown token that is not added is not treated as special in a string.
   if (unknown_text && text == *unknown_text && tokenizer.is_added(id)) return TokenType::unknown;
   if (tokenizer.is_special(id)) return TokenType::control;
   if (tokenizer.is_added(id)) return TokenType::user_defined;
@@ -279,21 +281,22 @@ std::uint32_t as_id(std::int64_t id) {
   return static_cast<std::uint32_t>(id);
 }
 
-// A file has keys for three tokens that end a text.
+// A file has keys for three end tokens.
 void add_ends(const std::vector<std::int64_t>& ends, GgufStart& to) {
   constexpr const char* names[] = {"eos", "eot", "eom"};
   for (std::size_t i = 0; i < std::min(ends.size(), std::size(names)); ++i)
     to.add(id_key(names[i]), as_id(ends[i]));
 }
 
-// bos, eos and the others, by the tokenizer's rule for whole texts, else by the model.
+// Writes bos, eos and other ids from the tokenizer's rule for whole documents, otherwise from the model.
 void add_ids(const HfTokenizer& tokenizer, const HfConfig& config, const std::string& where, GgufStart& to) {
   if (tokenizer.before().size() > 1 || tokenizer.after().size() > 1)
-    throw FormatError(where + ": llama.cpp begins and ends a text with one token, this tokenizer with more");
+    throw FormatError(where +
+                      ": llama.cpp begins and ends a sequence with one token, this tokenizer with more");
   std::optional<std::int64_t> bos = config.start_token;
   std::vector<std::int64_t> ends = config.end_tokens;
   if (!tokenizer.before().empty()) bos = tokenizer.before()[0];
-  if (!tokenizer.after().empty()) {  // it is the one that is appended
+  if (!tokenizer.after().empty()) {  // the token that is appended
     std::erase(ends, tokenizer.after()[0]);
     ends.insert(ends.begin(), tokenizer.after()[0]);
   }
@@ -304,7 +307,7 @@ void add_ids(const HfTokenizer& tokenizer, const HfConfig& config, const std::st
   to.add("tokenizer.ggml.add_eos_token", !tokenizer.after().empty());
 }
 
-// −r of the merge with rank r that makes the token; of tokens that none makes less than all others.
+// Returns −r for the token that the merge of rank r makes. Tokens that no merge makes have lower scores.
 std::vector<float> scores_of(const HfTokenizer& tokenizer, std::size_t tokens) {
   std::unordered_map<std::string, std::size_t> ranks;
   for (std::size_t r = 0; r < tokenizer.merges().size(); ++r)
@@ -322,7 +325,7 @@ std::vector<float> scores_of(const HfTokenizer& tokenizer, std::size_t tokens) {
 // ---- Reading
 
 struct Vocabulary {
-  std::vector<std::string_view> tokens;  // in the file
+  std::vector<std::string_view> tokens;  // as in the file
   std::vector<std::int64_t> types;
 };
 
@@ -345,7 +348,7 @@ std::string vocabulary_json(const Vocabulary& v) {
   return text;
 }
 
-// Whether llama.cpp's rule of phi3_name is meant.
+// Whether llama.cpp would apply the rule of phi3_name.
 bool is_phi3_name(std::string name) {
   std::ranges::transform(name, name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -377,13 +380,13 @@ std::string merges_json(const Gguf& file) {
     const std::size_t space = merge.find(' ', 1);
     if (space == std::string::npos || utf8_valid_bytes(merge) != merge.size())
       throw FormatError(file.where() + ": " + key + " has " + json_excerpt(merge) +
-                        ", expected two texts with a space between them");
+                        ", expected two strings with a space between them");
     text += (text.empty() ? "" : ", ") + merge_json(merge.substr(0, space), merge.substr(space + 1));
   });
   return text;
 }
 
-// A vocabulary with scores has no merges: two tokens are joined if that makes a token, best scores first.
+// A vocabulary with scores has no merges: two tokens are joined if the result is a token, best scores first.
 std::string merges_by_score(const Gguf& file, const Vocabulary& v) {
   const char* key = "tokenizer.ggml.scores";
   check_count(file, key, v.tokens.size());
@@ -439,7 +442,7 @@ std::string step_json(const SplitStep& step) {
          R"(}, "behavior": "Isolated", "invert": false})";
 }
 
-// GPT-2's rule is a part of ByteLevel.
+// ByteLevel contains GPT-2's rule.
 std::string split_json(std::span<const SplitStep> splits) {
   const bool by_gpt2 = splits.back().kind == SplitStep::Kind::words && splits.back().rule == WordRule::gpt2;
   const std::string bytes =
@@ -494,17 +497,17 @@ Vocabulary read_vocabulary(const Gguf& file) {
   return v;
 }
 
-// A token as llama.cpp finds it in a text.
+// Returns the string by which llama.cpp finds a token.
 std::string gguf_text(const HfTokenizer& tokenizer, std::int32_t id, std::int32_t& type, std::string text) {
   const bool replaces = !tokenizer.stages().normalizer.empty() && !tokenizer.is_byte_level();
   if (type == TokenType::user_defined && replaces && text.find(space_mark) != std::string::npos) {
     const auto& added = tokenizer.added_tokens();
     const auto found = std::ranges::find(added, id, &text::AddedToken::id);
-    // In a text ▁ is a space, unless the token is looked for before that: then merges make it.
+    // llama.cpp reads ▁ as a space. If the token is matched before that, merges make it instead.
     if (found->normalized) return replaced(text, space_mark, " ");
     type = TokenType::normal;
   }
-  // llama.cpp has no other texts of spaces in such vocabularies.
+  // In such vocabularies, llama.cpp writes all other spaces as ▁.
   if (!tokenizer.is_byte_level() && type == TokenType::normal) text = replaced(text, " ", space_mark);
   return text;
 }
@@ -514,7 +517,7 @@ std::string gguf_text(const HfTokenizer& tokenizer, std::int32_t id, std::int32_
 void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
                         const std::string& template_text, const std::string& where, GgufStart& to,
                         std::vector<std::string>& notes) {
-  // Not the folder's name: llama.cpp reads kinds of models out of it.
+  // Not the folder's name, because llama.cpp derives the kind of model from it.
   to.add("general.name", tokenizer == nullptr ? "model" : name_for_added_tokens(*tokenizer, where, notes));
   if (tokenizer == nullptr) {
     to.add("tokenizer.ggml.model", "none");
@@ -526,7 +529,7 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
   to.add("tokenizer.ggml.model", is_byte_level ? "gpt2" : "llama");
   to.add("tokenizer.ggml.pre", is_byte_level ? gguf_pre_tokenizer_of(*tokenizer, where).name : "default");
   if (is_byte_level && !tokenizer->stages().normalizer.empty())
-    notes.push_back("llama.cpp does not normalize texts: ids are the same for those in NFC");
+    notes.push_back("llama.cpp does not normalize text: ids are the same for text in NFC");
   const bool has_prefix = !is_byte_level && has_space_before(*tokenizer, where);
   if (!is_byte_level) Pieces(*tokenizer, where).check();
   std::vector<std::string> tokens;
@@ -540,7 +543,7 @@ void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
     } else {
       types.push_back(type_of_token(*tokenizer, id, text, unknown_text));
       if (!tokenizer->is_added(id) && is_special_text(text))
-        refuse_tokenizer(where, "token " + gguf_shown(text) + " is none of added_tokens");
+        refuse_tokenizer(where, "token " + gguf_shown(text) + " is not in added_tokens");
       tokens.push_back(gguf_text(*tokenizer, id, types.back(), std::move(text)));
     }
     if (!texts.insert(tokens.back()).second)

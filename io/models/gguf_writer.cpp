@@ -26,14 +26,15 @@ std::string gguf_saving(const std::string& what) {
 struct FileType {
   const char* dtype;
   GgufType type;
-  std::uint32_t number;  // general.file_type
+  std::uint32_t number;  // value of general.file_type
 };
 constexpr FileType file_types[] = {{"f32", GgufType::f32, 0},
                                    {"f16", GgufType::f16, 1},
                                    {"q8_0", GgufType::q8_0, 7},
                                    {"bf16", GgufType::bf16, 32}};
 
-// The dtype by that name; without one that of the weights, or of several f32.
+// Returns the type with this name. Without a name, returns the type of the weights, or f32 if they have
+// several.
 const FileType& file_type_of(std::string dtype, const std::vector<DType>& weights) {
   if (dtype.empty())
     dtype = weights.size() == 1 && weights[0] != f64 ? std::string(name_of(weights[0])) : "f32";
@@ -49,12 +50,12 @@ std::string chat_template_of(const nn::FolderFiles& files) {
   const JsonObject json(config->second, "tokenizer_config.json");
   try {
     return json.string("chat_template", "");
-  } catch (const FormatError&) {  // a list of several, of which none is the usual one
+  } catch (const FormatError&) {  // a list of templates without a default
     return "";
   }
 }
 
-// The bytes of numbers in f32, as the type has them.
+// Converts f32 values to the bytes of a type.
 std::string in_type(GgufType type, std::span<const float> values, const std::string& where) {
   std::string bytes(values.size() / gguf_block(type) * gguf_block_bytes(type), '\0');
   auto* to = reinterpret_cast<std::byte*>(bytes.data());
@@ -89,7 +90,7 @@ GgufWriter::GgufWriter(ModelSource& source, const nn::GgufOptions& options)
   plan_tensors(config);
 }
 
-// Vectors, norms and learned positions are in f32 always; rows that are no whole blocks in f16.
+// Vectors, norms and learned positions are always f32. If rows are not whole blocks, f16 is used.
 GgufType GgufWriter::type_of(const GgufPlace& place) {
   if (place.shape.size() == 1 || place.tensor.ends_with("_norm.weight") ||
       !place.tensor.ends_with(".weight") || place.tensor == "position_embd.weight")
@@ -114,7 +115,7 @@ void GgufWriter::plan_tensors(const HfConfig& config) {
     }
   });
   if (!others.empty())
-    notes_.push_back("rows that are no multiple of 32 numbers are in f16, as those of " + others);
+    notes_.push_back("rows that are not a multiple of 32 elements are in f16, as in " + others);
   for (const GgufFactors& f : gguf_factors(config)) {
     tensors_.push_back({f.tensor, GgufType::f32, {static_cast<std::int64_t>(f.values.size())}});
     tensors_.back().factors = f.values;
@@ -127,7 +128,7 @@ void GgufWriter::plan_tensors(const HfConfig& config) {
 
 void GgufWriter::write_part(const Tensor& tensor, const Part& part,
                             const std::function<void(std::string_view)>& write) {
-  // Numbers that are converted at a time, whole blocks.
+  // Elements per conversion: whole blocks.
   constexpr std::size_t piece = piece_size(1 << 20, 1 << 8);
   if (!part.is_there) {
     write(std::string(gguf_bytes(tensor.type, {part.shape.begin(), part.shape.end()}), '\0'));

@@ -1,4 +1,4 @@
-// GgufWriter: a model as a GGUF file.
+// GgufWriter: writes a model as a GGUF file.
 #pragma once
 
 #include <map>
@@ -14,29 +14,29 @@ namespace tg::io {
 
 class GgufWriter {
  public:
-  // Finds out what the file will be, without a look at the weights. The source must outlive the writer.
-  // Throws FormatError for a model or a tokenizer that llama.cpp has not, naming the setting, and Error for
-  // an unknown options.dtype.
+  // Determines the content of the file without reading the weights. The source must outlive the writer.
+  // Throws FormatError, naming the setting, for a model or a tokenizer that llama.cpp lacks, and Error for an
+  // unknown options.dtype.
   GgufWriter(ModelSource& source, const nn::GgufOptions& options);
 
   const std::string& architecture() const { return architecture_; }
   GgufType type() const { return type_; }         // of matrices
   std::uint64_t bytes() const { return bytes_; }  // of the tensors
   bool has_tokenizer() const { return has_tokenizer_; }
-  // What differs in llama.cpp, and which tensors have another type: a sentence each.
+  // Differences in llama.cpp, and tensors with a different type, as one sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Makes the file, which must not exist: it appears when everything is on the disk, or not at all. Needs
-  // memory for one tensor at a time. Throws Error (full disk …), and FormatError for a number that is not
-  // finite, or too large for the type.
+  // Creates the file, which must not exist. It appears when everything is on disk, or not at all. Needs
+  // memory for one tensor at a time. Throws Error if writing fails (full disk …), FormatError for a number
+  // that is not finite or too large for the type.
   void write(const std::string& path);
 
  private:
-  struct Part {  // rows of the tensor, after those of the part before it
+  struct Part {  // rows of the tensor, after those of the previous part
     std::string parameter;
     Shape shape;
     GgufPlace place;
-    bool is_there;  // else it is zeros
+    bool is_there;  // otherwise it is zeros
   };
   struct Tensor {
     std::string name;

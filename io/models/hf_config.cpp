@@ -13,7 +13,7 @@ namespace tg::io {
 
 namespace {
 
-// What keys that a file leaves out mean, which differs between the families.
+// Default values of keys, which differ between families.
 struct Usual {
   std::int64_t context = 2048;
   std::int64_t key_heads = 0;   // 0: as many as heads
@@ -33,7 +33,7 @@ void must_be(const JsonObject& json, const char* key, bool expected) {
   if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
 }
 
-// More would cost memory before it is known that their tensors are there: more than 64 KiB for a small file.
+// A larger number would cost memory before its tensors are known to exist: more than 64 KiB for a small file.
 std::int64_t layers_of(const JsonObject& json, const char* key) {
   constexpr std::int64_t most = JsonObject::most_items;
   const std::int64_t layers = json.integer(key);
@@ -41,7 +41,7 @@ std::int64_t layers_of(const JsonObject& json, const char* key) {
   return layers;
 }
 
-using Activations = std::vector<std::pair<std::string, std::string>>;  // theirs, ours
+using Activations = std::vector<std::pair<std::string, std::string>>;  // Hugging Face's name, our name
 const Activations& silus = *new Activations{{"silu", "silu"}, {"swish", "silu"}};
 
 std::string activation_of(const JsonObject& json, const char* key, const char* usual,
@@ -55,7 +55,7 @@ std::string activation_of(const JsonObject& json, const char* key, const char* u
 // ---- GPT-2
 
 void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
-  // Their class has these names too, and takes either.
+  // GPT-2's class also has these names and accepts either.
   for (const auto& [name, other] : {std::pair{"n_embd", "hidden_size"},
                                     {"n_positions", "max_position_embeddings"},
                                     {"n_head", "num_attention_heads"},
@@ -78,9 +78,9 @@ void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
               .eps = json.number("layer_norm_epsilon", 1e-5)};
 }
 
-// ---- Llama and its relatives
+// ---- Llama and related models
 
-// Sizes and head, of which the names are the same in all of them.
+// Sizes and head, whose keys are the same for all of them.
 void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::ModelConfig& m = to.model;
   m.vocabulary = json.integer("vocab_size");
@@ -90,8 +90,8 @@ void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
 }
 
-// Numbers of a head that are rotated, where only a share of them is. At least 1, as 0 would be all: whether
-// they are pairs is checked with the model.
+// Returns the number of rotated elements per head for a fraction `share`. It is at least 1, because 0 would
+// mean all. The check that they form pairs follows with the model.
 std::int64_t rotary_width_of(const nn::ModelConfig& model, const nn::Llama& l, double share) {
   const std::int64_t d =
       l.head_width != 0 ? l.head_width : model.width / std::max<std::int64_t>(1, model.heads);
@@ -103,7 +103,7 @@ nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& r
               .theta = rope.theta,
               .eps = json.number("rms_norm_eps", usual.eps),
               .scaling = rope.scaling};
-  // null: as many as heads.
+  // null: equal to the number of heads.
   l.key_heads = json.integer("num_key_value_heads", json.has("num_key_value_heads") ? 0 : usual.key_heads);
   l.head_width = json.integer("head_dim", usual.head_width);
   l.attention_bias = json.boolean("attention_bias", false);
@@ -124,8 +124,7 @@ nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
   return l;
 }
 
-// Windows of `window` keys (0: there are none) in layers of which layer_types says so; where it is left out,
-// where is_local does.
+// Windows of `window` keys (0: none) in the layers that layer_types specifies or, if it is missing, is_local.
 std::vector<std::int64_t> windows_of(const JsonObject& json, std::int64_t layers, std::int64_t window,
                                      const std::function<bool(std::int64_t)>& is_local) {
   std::vector<std::int64_t> windows;
@@ -165,7 +164,7 @@ void read_qwen(const JsonObject& json, const Usual& usual, HfConfig& to) {
   if (to.family == "qwen3")
     l.qk_norm = "head";
   else
-    l.qkv_bias = true, l.attention_bias = false;  // it has no such key
+    l.qkv_bias = true, l.attention_bias = false;  // the family has no such key
   const std::int64_t first = json.integer("max_window_layers", 28);
   const std::int64_t window = json.boolean("use_sliding_window", false) ? window_of(json, 4096) : 0;
   l.windows =
@@ -175,19 +174,19 @@ void read_qwen(const JsonObject& json, const Usual& usual, HfConfig& to) {
 
 void read_mistral(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::Llama l = llama_of(json, usual, to);
-  l.attention_bias = false;  // it has no such key
+  l.attention_bias = false;  // the family has no such key
   const std::int64_t window = window_of(json, 4096);
   l.windows = windows_of(json, to.model.layers, window, [](std::int64_t) { return true; });
   const bool has_window = !l.windows.empty();
   if (l.windows.size() > 1 || has_window != (window > 0))  // transformers does not read layer_types here
-    json.refuse("layer_types", window > 0 ? "sliding_attention in every layer, as sliding_window says"
-                                          : "full_attention in every layer, as sliding_window says");
+    json.refuse("layer_types", window > 0 ? "sliding_attention in every layer, as sliding_window specifies"
+                                          : "full_attention in every layer, as sliding_window specifies");
   to.model.architecture = l;
 }
 
 void read_phi3(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::Llama l = llama_of(json, usual, to);
-  l.attention_bias = false;  // it has no such key
+  l.attention_bias = false;  // the family has no such key
   if (json.is_set("sliding_window")) l.windows = {window_of(json, 0)};
   to.model.architecture = l;
 }
@@ -218,7 +217,7 @@ void read_olmo2(const JsonObject& json, const Usual& usual, HfConfig& to) {
   to.model.architecture = l;
 }
 
-// null: none.
+// null: no limit.
 double softcap_of(const JsonObject& json, const char* key, double usual) {
   if (!json.has(key)) return usual;
   const double softcap = json.number(key, 0);
@@ -226,8 +225,8 @@ double softcap_of(const JsonObject& json, const char* key, double usual) {
   return softcap;
 }
 
-// Layers of two kinds have rotary positions of their own: rope_parameters has an object for each, or the keys
-// of transformers 4 say so.
+// Layers with and without windows have different rotary positions. rope_parameters has an object for each
+// kind; transformers 4 uses separate keys.
 void read_gemma3_rope(const JsonObject& json, HfConfig& to, HfRope& whole, HfRope& local) {
   const auto context = static_cast<double>(to.model.context);
   whole.theta = json.number("rope_theta", 1e6), local.theta = json.number("rope_local_base_freq", 1e4);
@@ -258,7 +257,7 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
   const double scalar = json.number("query_pre_attn_scalar", 256);
   if (!(scalar > 0)) json.refuse("query_pre_attn_scalar", "a positive number");
   l.attention_scale = 1 / std::sqrt(scalar);
-  // Gemma 3's class reads this key and does not use it.
+  // Gemma 3's class reads this key but ignores it.
   if (is_third && json.is_set("attn_logit_softcapping")) json.refuse("attn_logit_softcapping", "null");
   l.attention_softcap = softcap_of(json, "attn_logit_softcapping", is_third ? 0 : 50);
   l.logit_softcap = softcap_of(json, "final_logit_softcapping", is_third ? 0 : 30);
@@ -329,7 +328,8 @@ const std::vector<Family>& families() {
   return all;
 }
 
-// An id outside the vocabulary is none: it never occurs. (Defaults of another model's size, and −1.)
+// An id outside the vocabulary means no id, because it never occurs. Examples are defaults of a model with a
+// different size, and −1.
 void read_id(const JsonObject& json, const char* key, std::int64_t vocabulary,
              std::optional<std::int64_t>& to) {
   if (!json.is_set(key)) return;
@@ -347,7 +347,7 @@ void read_ids(const JsonObject& json, HfConfig& to) {
   read_id(json, "pad_token_id", vocabulary, to.padding_token);
 }
 
-// Keys of other models, which change results where a family that is known has them.
+// Keys of other models that would change results in a supported family.
 void refuse_other_models(const JsonObject& json) {
   if (json.is_set("quantization_config"))
     json.refuse("quantization_config", "none: quantized weights cannot be read");

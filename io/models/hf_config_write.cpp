@@ -1,4 +1,4 @@
-// config.json of a model, for the families that hf_config.cpp reads.
+// Writes config.json of a model, for the families that hf_config.cpp reads.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -27,7 +27,8 @@ void write_sizes(const ModelConfig& m, JsonMembers& to) {
   to.set("num_attention_heads", m.heads);
 }
 
-// For transformers 5, and for 4, which would take another theta for what it does not find.
+// Writes the keys of transformers 5 and of transformers 4, which uses a different theta if its keys are
+// missing.
 void write_rope(const HfRope& rope, JsonMembers& to) {
   to.set_json("rope_parameters", hf_rope_json(rope));
   to.set("rope_theta", rope.theta);
@@ -35,7 +36,7 @@ void write_rope(const HfRope& rope, JsonMembers& to) {
   if (!rope.scaling.is_none()) to.set_json("rope_scaling", hf_rope_scaling_json(rope));
 }
 
-// What all relatives of Llama have.
+// Writes the keys that all models related to Llama have.
 void write_llama_of(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_sizes(m, to);
   to.set("intermediate_size", l.mlp_width), to.set("num_key_value_heads", l.key_heads);
@@ -45,12 +46,13 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   HfRope rope{.theta = l.theta,
               .scaling = l.scaling,
               .share = l.rotary_width == 0 ? 1 : hf_share(l.rotary_width, l.head_width)};
-  if (l.scaling.type == "longrope")  // it changes nothing, but their classes warn where it is missing
+  // It has no effect, but the classes warn if it is missing.
+  if (l.scaling.type == "longrope")
     rope.scaling.factor = static_cast<double>(m.context) / l.scaling.first_context;
   write_rope(rope, to);
 }
 
-// The one window that layers have; 0: none.
+// Returns the window that layers have; 0: none.
 std::int64_t any_window(const nn::Llama& l) {
   return l.windows.empty() ? 0 : *std::ranges::max_element(l.windows);
 }
@@ -111,7 +113,7 @@ void write_smollm3(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
 void write_gemma2(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   to.set("hidden_activation", their_activation(l.activation));
-  // Their classes have a whole number.
+  // The classes require an integer.
   to.set("query_pre_attn_scalar",
          static_cast<std::int64_t>(std::llround(1 / (l.attention_scale * l.attention_scale))));
   const auto cap = [](double x) { return x == 0 ? std::nullopt : std::optional(x); };
@@ -150,7 +152,7 @@ void write_deepseek(const ModelConfig& m, const nn::DeepSeek& d, JsonMembers& to
   const double usual = 1 / std::sqrt(static_cast<double>(d.head_width + d.rope_width));
   const double scale = d.attention_scale == 0 ? usual : d.attention_scale;
   write_rope({.theta = d.theta, .scaling = d.scaling, .score_scale = scale / usual}, to);
-  // No layer has experts; their classes want sizes of some.
+  // No layer has experts, but the classes require their sizes.
   to.set("first_k_dense_replace", m.layers);
   to.set("n_routed_experts", std::int64_t{4}), to.set("num_experts_per_tok", std::int64_t{2});
   to.set("n_group", std::int64_t{1}), to.set("topk_group", std::int64_t{1});
@@ -168,10 +170,10 @@ bool written(const ModelConfig& m, JsonMembers& to) {
   return kind != nullptr;
 }
 
-// In the order in which a family is looked for.
+// In order of preference.
 struct FamilyText {
   const char* name;
-  bool (*write)(const ModelConfig& model, JsonMembers& to);  // false for another architecture
+  bool (*write)(const ModelConfig& model, JsonMembers& to);  // false for a different architecture
 };
 const FamilyText family_texts[] = {
     {"gpt2", written<nn::Gpt, write_gpt2>},
@@ -194,7 +196,7 @@ const FamilyText* family_text(const std::string& name) {
   return found == std::end(family_texts) ? nullptr : found;
 }
 
-// The text without ids and dtype; nothing if the family is of another architecture.
+// Returns the text without ids and dtype; nothing if the family has a different architecture.
 std::optional<JsonMembers> model_text(const FamilyText& family, const ModelConfig& model) {
   JsonMembers to;
   if (!family.write(model, to)) return std::nullopt;
@@ -220,10 +222,10 @@ std::optional<std::string> hf_model_text(const std::string& family, const ModelC
 std::string hf_config_json(const HfConfig& config, DType dtype) {
   const FamilyText* family = family_text(config.family);
   auto text = family == nullptr ? std::nullopt : model_text(*family, hf_plain(config.model));
-  if (!text) throw Error("[hf_config] " + config.family + " is no family of this model");
+  if (!text) throw Error("[hf_config] " + config.family + " is not a family of this model");
   text->set("architectures", std::vector<std::string>{config.head});
   text->set("dtype", std::string(hf_dtype_name(dtype)));
-  // Said even if there are none: the classes have defaults, which are tokens of other vocabularies.
+  // Always written, because the classes have defaults, which are tokens of other vocabularies.
   text->set("bos_token_id", config.start_token);
   text->set("pad_token_id", config.padding_token);
   if (config.end_tokens.size() > 1)
@@ -237,7 +239,7 @@ std::string hf_config_with_dtype(std::string_view text, const std::string& where
   JsonObject json(text, where);
   const std::string name(hf_dtype_name(dtype));
   bool is_said = false, is_right = true;
-  for (const char* key : {"dtype", "torch_dtype"}) {  // the second one by transformers 4
+  for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 4 uses the second one
     if (!json.has(key)) continue;
     is_said = true, is_right &= json.string(key, "") == name;
     json.set(key, json_string(name));

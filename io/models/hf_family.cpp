@@ -28,7 +28,8 @@ nn::RopeScaling plain(const nn::RopeScaling& s) {
   return p;
 }
 
-// A number for each layer, or one for all; none where all have `usual`.
+// Expands a list to one number per layer, or a single number for all. Returns an empty list if all are
+// `usual`.
 std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::int64_t layers,
                                    std::int64_t usual) {
   if (list.empty()) return {};
@@ -41,7 +42,7 @@ std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::i
 
 nn::Gpt plain(nn::Gpt g, ModelConfig& m) {
   if (g.mlp_width == 0) g.mlp_width = 4 * m.width;
-  m.bias = true;  // those that it does not have are zeros
+  m.bias = true;  // biases that it lacks are zeros
   return g;
 }
 
@@ -66,7 +67,7 @@ nn::DeepSeek plain(nn::DeepSeek d, ModelConfig& m) {
   return d;
 }
 
-// Numbers that were computed from each other differ in their last bits.
+// Numbers that were computed from each other may differ by rounding errors.
 bool is_same(double a, double b) {
   return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
 }
@@ -74,7 +75,7 @@ bool is_same(const auto& a, const auto& b) {
   return a == b;
 }
 
-// Settings in which two models in that form differ, as " qk_norm whole" of the first.
+// Returns the settings in which two models in normal form differ, such as " qk_norm whole" for the first one.
 std::vector<std::string> differing(ModelConfig a, ModelConfig b) {
   std::vector<std::string> names;
   const Metadata values = to_metadata(a);
@@ -104,7 +105,7 @@ ModelConfig hf_plain(ModelConfig m) {
 HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const std::string& family) {
   model.check();
   const ModelConfig form = hf_plain(model);
-  // What the nearest family cannot say; or why the first one's reader refuses its text.
+  // The settings that the closest family cannot represent, or the reason why its reader rejects the text.
   std::vector<std::string> least;
   std::string nearest, refusal;
   for (const std::string& name : hf_written_families()) {

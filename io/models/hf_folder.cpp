@@ -1,4 +1,4 @@
-// A model from a Hugging Face folder.
+// Reads a model from a Hugging Face folder.
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -32,7 +32,7 @@ bool exists(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// Why a folder without safetensors has none that could be read.
+// Reports why the weights of a folder without safetensors files cannot be read.
 [[noreturn]] void refuse_without_weights(const std::string& folder) {
   std::vector<std::string> pickles;
   std::error_code error;
@@ -48,7 +48,7 @@ bool exists(const std::string& path) {
                     ", a pickle, which is a program and is not run: save the model as safetensors");
 }
 
-// tensor → file, of a model.safetensors.index.json.
+// Returns the map from tensor to file of a model.safetensors.index.json.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const std::string text = read_file(path, who);
   JsonReader json(text, at(path));
@@ -70,14 +70,14 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   return files;
 }
 
-// The first names of a list and how many more there are.
+// Returns the first names of a list and the number of the others.
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t most = 5;
   const std::string text = list_text(std::span(names).first(std::min(most, names.size())), ", ");
   return names.size() > most ? text + " and " + std::to_string(names.size() - most) + " more" : text;
 }
 
-// A folder's files, with the weights under the names of our parameters.
+// The files of a folder, with weights under the names of our parameters.
 class HfFolder final : public StoredWeights {
  public:
   explicit HfFolder(const std::string& path);
@@ -85,8 +85,8 @@ class HfFolder final : public StoredWeights {
   const HfConfig& config() const { return config_; }
   const nn::FolderFiles& small_files() const {
     return small_files_;
-  }  // those of folder_file_names that it has
-  const std::vector<std::string>& dropped() const { return dropped_; }  // tensors that are not used
+  }  // the files of folder_file_names that exist
+  const std::vector<std::string>& dropped() const { return dropped_; }  // unused tensors
   std::optional<StoredTensor> stored(const std::string& parameter) const override;
 
  private:
@@ -105,10 +105,10 @@ class HfFolder final : public StoredWeights {
   std::string path_;
   nn::FolderFiles small_files_;
   HfConfig config_;
-  std::vector<std::string> files_;  // of weights, plain names
+  std::vector<std::string> files_;  // weight files, without the folder's path
   std::vector<MappedSafeTensors> mapped_;
-  std::map<std::string, FoundTensor> found_;   // every tensor of the files, by its name
-  std::map<std::string, FoundTensor> places_;  // those that are used, by the parameter's name
+  std::map<std::string, FoundTensor> found_;   // every tensor of the files, by name
+  std::map<std::string, FoundTensor> places_;  // the tensors that are used, by parameter name
   std::vector<std::string> dropped_;
 };
 
@@ -167,7 +167,7 @@ void HfFolder::open_files() {
                         " lists");
 }
 
-// GPT-2's first files have names without "transformer.", which transformers adds.
+// GPT-2's first files omit "transformer." from names; transformers adds it.
 std::string HfFolder::tensor_name(const std::string& name) const {
   const std::string root = "transformer.";
   if (!found_.contains(name) && name.starts_with(root) && found_.contains(name.substr(root.size())))
@@ -185,7 +185,7 @@ void HfFolder::match() {
     const auto found = found_.find(theirs.name);
     if (found == found_.end()) {
       missing.push_back(theirs.name);
-      if (missing.size() > found_.size() + 1000)  // a config.json of another model
+      if (missing.size() > found_.size() + 1000)  // config.json belongs to a different model
         throw FormatError(file + ": has no tensor " + some_of(missing));
       return;
     }

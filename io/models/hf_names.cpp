@@ -14,7 +14,7 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
   return std::ranges::any_of(endings, [&](const char* e) { return name.ends_with(e); });
 }
 
-// The number of the layer that the tensor is of, −1 if of none.
+// Returns the layer number of a tensor, or −1.
 std::int64_t layer_of_tensor(const std::string& name) {
   const std::string before = "model.layers.";
   std::int64_t layer = -1;
@@ -28,14 +28,14 @@ struct Part {
   std::int64_t first, all;  // rows
 };
 
-// Rows of q_proj and of k_proj.
+// Returns the number of rows of q_proj and of k_proj.
 std::pair<std::int64_t, std::int64_t> projection_rows(const nn::ModelConfig& model) {
   const nn::Llama l = model.architecture.as<nn::Llama>() ? *model.architecture.as<nn::Llama>() : nn::Llama{};
   const std::int64_t d = l.head_width == 0 ? model.width / model.heads : l.head_width;
   return {d * model.heads, d * (l.key_heads == 0 ? model.heads : l.key_heads)};
 }
 
-// Phi 3 has queries, keys and values in one tensor, and gates and values of the MLP in another.
+// Phi 3 stores queries, keys and values in one tensor, and the MLP's gates and values in another.
 void join_rows(const nn::ModelConfig& model, HfTensor& t) {
   const std::int64_t rows = t.shape[0];
   const auto [q, k] = projection_rows(model);
@@ -59,7 +59,7 @@ HfTensor hf_tensor(const std::string& family, const nn::ModelConfig& model, cons
                    const Shape& shape) {
   HfTensor t{.name = parameter, .shape = shape};
   if (family == "phi3") join_rows(model, t);
-  // GPT-2's linear layers in blocks are its "Conv1D", whose weights are [inputs, outputs].
+  // GPT-2 uses "Conv1D" for the linear layers of blocks. Its weights are [inputs, outputs].
   if (family == "gpt2" && ends_with_any(parameter, {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})) {
     t.is_transposed = true;
     std::swap(t.shape[0], t.shape[1]);

@@ -20,7 +20,7 @@ double number_or(const JsonObject& rope, const char* key, double usual) {
   return x == 0 ? usual : x;
 }
 
-// LongRoPE's: √(1 + ln factor / ln C).
+// The magnitude of LongRoPE: √(1 + ln factor / ln C).
 double longrope_magnitude(const JsonObject& rope, double factor, double first_context) {
   const double usual = factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(first_context));
   return rope.number("attention_factor", usual);
@@ -34,7 +34,7 @@ double share_of(const JsonObject& json, const HfUsualRope& usual, double otherwi
   return share;
 }
 
-// The type as it is called now.
+// Returns the current name of the type.
 std::string type_of(const JsonObject& rope, const HfUsualRope& usual) {
   const char* key = rope.is_set("rope_type") ? "rope_type" : "type";
   const std::string type = rope.string(key, "default");
@@ -48,7 +48,7 @@ std::string type_of(const JsonObject& rope, const HfUsualRope& usual) {
   return type;
 }
 
-// How the frequencies are scaled, as members of an object.
+// Returns the scaling of frequencies as members of an object.
 std::string scaling_members(const HfRope& rope) {
   const nn::RopeScaling& s = rope.scaling;
   std::string text = "\"rope_type\": " + json_string(s.is_none() ? "default" : s.type);
@@ -84,7 +84,7 @@ double yarn_growth(double factor, double mscale) {
 }
 
 HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual) {
-  HfUsualRope outer = usual;  // what config.json says beside rope_parameters
+  HfUsualRope outer = usual;  // values of config.json outside rope_parameters
   outer.theta = config.number("rope_theta", usual.theta);
   const double share = share_of(config, usual, 1);
   const char* key = config.is_set("rope_scaling") ? "rope_scaling" : "rope_parameters";
@@ -98,7 +98,7 @@ HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsua
   HfRope r{.theta = rope.number("rope_theta", usual.theta),
            .share = share_of(rope, usual, share_of(config, usual, 1))};
   const std::string type = type_of(rope, usual);
-  // "dynamic" changes theta only for texts longer than max_position_embeddings, which is the model's context.
+  // "dynamic" changes theta only for sequences longer than max_position_embeddings, the model's context.
   if (type == "default" || type == "dynamic") return r;
   nn::RopeScaling& s = r.scaling;
   s.type = type;

@@ -116,7 +116,7 @@ std::string HfWriter::tokenizer_config_text() const {
       {"tokenizer_class", json_string("PreTrainedTokenizerFast")},
       {"model_max_length", std::to_string(config_.model.context)},
       {"clean_up_tokenization_spaces", "false"},
-      // Without token types, which transformers 4 would make and give to models that have none.
+      // Excludes token types. Otherwise transformers 4 creates them and passes them to models without any.
       {"model_input_names", "[\"input_ids\", \"attention_mask\"]"}};
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(source_.tokenizer.get())) {
     const auto name = [&](const char* key, const std::optional<std::int64_t>& id) {
@@ -130,7 +130,7 @@ std::string HfWriter::tokenizer_config_text() const {
 }
 
 void HfWriter::write_tensor(const Tensor& tensor, const std::function<void(std::string_view)>& write) {
-  constexpr std::size_t piece = piece_size(1 << 20, 1 << 6);  // numbers that are converted at a time
+  constexpr std::size_t piece = piece_size(1 << 20, 1 << 6);  // elements per conversion
   for (const Part& part : tensor.parts) {
     if (!part.is_there) {
       write(std::string(static_cast<std::size_t>(numel(part.shape)) * size_of(tensor.dtype), '\0'));
@@ -139,10 +139,10 @@ void HfWriter::write_tensor(const Tensor& tensor, const std::function<void(std::
     TensorView values = source_.weights->read(part.parameter);
     const std::string where = saving(source_.from);
     require_finite(values.bytes, values.dtype, where + ": " + part.parameter);
-    std::vector<std::byte> turned;
+    std::vector<std::byte> transposed_bytes;
     if (tensor.is_transposed) {
-      turned = transposed(values);
-      values.bytes = turned;
+      transposed_bytes = transposed(values);
+      values.bytes = transposed_bytes;
     }
     if (values.dtype == tensor.dtype) {
       write(text_of_bytes(values.bytes));

@@ -1,4 +1,4 @@
-// HfWriter: a model as a Hugging Face folder.
+// HfWriter: writes a model as a Hugging Face folder.
 #pragma once
 
 #include <functional>
@@ -11,20 +11,20 @@ namespace tg::io {
 
 class HfWriter {
  public:
-  // Finds out what every file will be, without a look at the weights. The source must outlive the writer.
-  // Throws FormatError for a model that no class of theirs can hold, naming the settings, and Error for a
-  // tokenizer that no tokenizer.json can say.
+  // Determines the content of every file without reading the weights. The source must outlive the writer.
+  // Throws FormatError, naming the settings, for a model that no class can represent, and Error for a
+  // tokenizer that tokenizer.json cannot represent.
   HfWriter(ModelSource& source, const nn::SaveOptions& options);
 
   const HfConfig& config() const { return config_; }
   std::uint64_t bytes() const { return bytes_; }  // of the weights
-  std::vector<std::string> files() const;         // their names
-  std::vector<DType> dtypes() const;              // of the weights, each once
+  std::vector<std::string> files() const;         // file names
+  std::vector<DType> dtypes() const;              // of the weights, without duplicates
   bool has_tokenizer() const { return !tokenizer_.empty(); }
 
-  // Makes the folder, which must not exist: it appears when everything is on the disk, or not at all. Needs
-  // memory for one tensor at a time. Throws Error (full disk …), and FormatError for a number that is not
-  // finite, or too large for the dtype.
+  // Creates the folder, which must not exist. It appears when everything is on disk, or not at all. Needs
+  // memory for one tensor at a time. Throws Error if writing fails (full disk …), FormatError for a number
+  // that is not finite or too large for the dtype.
   void write(const std::string& folder);
 
  private:
@@ -32,7 +32,7 @@ class HfWriter {
     std::string parameter;
     Shape shape;
     std::int64_t first_row;
-    bool is_there;  // else it is zeros
+    bool is_there;  // otherwise it is zeros
   };
   struct Tensor {
     DType dtype = f32;
@@ -53,9 +53,9 @@ class HfWriter {
   ModelSource& source_;
   nn::SaveOptions options_;
   HfConfig config_;
-  std::string tokenizer_;  // the text of tokenizer.json; empty: none
+  std::string tokenizer_;  // content of tokenizer.json; empty: none
   std::map<std::string, Tensor> tensors_;
-  std::vector<std::string> order_;                // of the tensors: as the model makes them
+  std::vector<std::string> order_;                // of the tensors, as the model creates them
   std::vector<std::vector<std::string>> shards_;  // tensors of each file
   std::uint64_t bytes_ = 0, written_ = 0;
 };

@@ -45,13 +45,13 @@ class CheckpointReader final : public WeightReader {
   SafeTensors file_;
 };
 
-// ---- Values of stored tensors into parameters, on several threads
+// ---- Loading values of stored tensors into parameters, on several threads
 
-// What a thread reads at a time. A large tensor is several of these, so that no thread is left alone with
-// one.
+// The amount that a thread reads at a time. A large tensor consists of several parts, so that threads share
+// its work.
 constexpr std::size_t part_bytes = piece_size(32 << 20, 1 << 12);
 
-// Threads that read files at a time: a core alone copies less than memory can take.
+// Number of threads that read files. A single core cannot saturate the memory bandwidth.
 unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
   constexpr unsigned most = 16;
   const bool on_host =
@@ -60,7 +60,7 @@ unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t byte
   return std::clamp(std::thread::hardware_concurrency(), 1u, most);
 }
 
-struct StoredPart {  // of a parameter's values, those from element `first` on
+struct StoredPart {  // a parameter's values, starting at element `first`
   Parameter to;
   StoredTensor from;
   std::int64_t first;
@@ -97,7 +97,7 @@ void load_parts(std::vector<StoredPart> parts, unsigned threads) {
     std::vector<std::jthread> others;
     try {
       for (unsigned n = threads; n > 1; --n) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads: those that there are do it
+    } catch (const std::system_error&) {  // no more threads: the existing ones do the work
     }
     work();
   }

@@ -1,4 +1,5 @@
-// ModelSource: a model on its way to the files of another program, with its values a parameter at a time.
+// ModelSource: a model to be written to another program's format, with values that are read one parameter at
+// a time.
 #pragma once
 
 #include <map>
@@ -17,7 +18,7 @@
 
 namespace tg::io {
 
-// The values of a parameter as a mapped file has them: rows of a tensor, or a whole one of [columns, rows].
+// A parameter's values in a mapped file: rows of a tensor, or a whole transposed tensor [columns, rows].
 struct StoredTensor {
   const MappedFile* file;
   TensorView tensor;
@@ -25,27 +26,27 @@ struct StoredTensor {
   std::string where;  // the file, for messages
 };
 
-// The values of a model's or an adapter's parameters, by their names.
+// Reads the values of a model's or an adapter's parameters by name.
 class WeightReader {
  public:
   virtual ~WeightReader() = default;
-  // Of a parameter that the model has; another is an Error.
+  // Returns the dtype of a parameter's stored values. Throws Error for an unknown parameter.
   virtual DType dtype(const std::string& parameter) const = 0;
-  // In the parameter's shape, row-major. Valid until the next call; for one thread at a time.
+  // Returns the values in the parameter's shape, row-major. Valid until the next call. Not thread-safe.
   virtual TensorView read(const std::string& parameter) const = 0;
-  // Where the values are, if a file has them as they are or transposed. They are then read from there, piece
-  // by piece and on several threads.
+  // Returns the location of the values in a file if it stores them unchanged or transposed. They are then
+  // read from there, piece by piece and on several threads.
   virtual std::optional<StoredTensor> stored(const std::string&) const { return std::nullopt; }
 };
 
-// A reader of parameters that all are stored.
+// A reader whose parameters are all stored in mapped files.
 class StoredWeights : public WeightReader {
  public:
   DType dtype(const std::string& parameter) const override { return stored(parameter)->tensor.dtype; }
   TensorView read(const std::string& parameter) const override;
 
  private:
-  mutable std::vector<std::byte> bytes_;  // of the tensor that was read last
+  mutable std::vector<std::byte> bytes_;  // of the latest tensor that was read
 };
 
 struct ModelSource {
@@ -53,60 +54,62 @@ struct ModelSource {
   nn::ModelConfig config;  // the parameters are those of config.each_parameter()
   std::unique_ptr<WeightReader> weights = {};
   std::shared_ptr<const text::Tokenizer> tokenizer = {};  // null: none
-  // The small files of the Hugging Face folder that the model came from, by name; none if it came from none.
+  // The small files of the model's Hugging Face folder, by name; empty if it was not loaded from one.
   nn::FolderFiles files = {};
   std::vector<std::string> dropped = {};  // tensors of the file that the model does not need
 
-  std::vector<DType> dtypes() const;  // of the weights, each once
+  std::vector<DType> dtypes() const;  // of the weights, without duplicates
 };
 
-// Throws FormatError, "<where> the tokenizer has …", for one with more tokens than the model.
+// Throws FormatError, "<where> the tokenizer has …", for a tokenizer with more tokens than the model.
 void require_tokenizer_fits(const text::Tokenizer& tokenizer, const nn::ModelConfig& config,
                             const std::string& where);
 
-// "f32 and bf16".
+// Returns "f32 and bf16".
 std::string names_of(const std::vector<DType>& dtypes);
 
-// A model in memory. Throws Error for parameters that are not those of the config, and FormatError for layers
-// that compute something else.
+// Returns a source for a model in memory. Throws Error if the parameters are not those of the config,
+// FormatError for layers that compute something else.
 ModelSource source_of(const std::vector<Parameter>& parameters, const nn::ModelConfig& config);
-// A checkpoint of train, or its run. Its file is read into memory. Throws as Checkpoint::load, and
-// FormatError for a tokenizer that is not the model's.
+// Returns a source for a checkpoint of train, or the last checkpoint of a run. Reads its file into memory.
+// Throws as Checkpoint::load, and FormatError for a tokenizer that does not fit the model.
 ModelSource source_of_checkpoint(const std::string& path);
-// Of the checkpoint in that directory whose model.safetensors is loaded.
+// As above, for the loaded model.safetensors of the checkpoint in this directory.
 ModelSource source_of_checkpoint(SafeTensors file, const std::string& directory);
-// A Hugging Face folder: config.json; model.safetensors, or model.safetensors.index.json and the shards that
-// it names; perhaps generation_config.json, and tokenizer.json, which is read if with_tokenizer. Weights are
-// mapped and not read until they are needed. Checks the config, the rules of the format, and that the tensors
-// are those of the model: each parameter's once, of its shape, of a floating type, and no others except those
-// that are dropped. Throws Error for a file that cannot be read, FormatError for what does not fit, in one
-// line with file, key and value.
+// Returns a source for a Hugging Face folder. Files: config.json, and model.safetensors or
+// model.safetensors.index.json with its shards. Optional files: generation_config.json, and tokenizer.json,
+// which is read if with_tokenizer. Weights are mapped and not read until they are needed. Checks the config
+// and the rules of the format. Also checks that the tensors are exactly the model's parameters, with their
+// shapes and a floating dtype, except tensors that are dropped. Throws Error for a file that cannot be read,
+// FormatError, in one line with file, key and value, for a model that does not fit.
 ModelSource source_of_folder(const std::string& path, bool with_tokenizer = true);
 
-// A GGUF file, which is mapped. Its files are a config.json that says the same as its keys, and perhaps a
-// chat template. Throws Error for a file that cannot be read, FormatError, naming file, key and value, for
-// what does not fit.
+// Returns a source for a GGUF file, which is mapped. Its `files` are a config.json equivalent to its keys,
+// and perhaps a chat template. Throws Error for a file that cannot be read, FormatError, naming file, key and
+// value, for a model that does not fit.
 ModelSource source_of_gguf(const std::string& path);
 
-// A Hugging Face folder or a GGUF file, whose tokenizer is always read. Throws the same.
+// Returns a source for a Hugging Face folder, or for a GGUF file, whose tokenizer is always read. Throws as
+// the two functions above do.
 ModelSource source_at(const std::string& path, bool with_tokenizer = true);
 
-// Writes values into parameters, which the reader has, in whatever floating dtype: rounded to the nearest of
-// it, of two the even one. Throws FormatError, beginning with the file or `where`, for a number that is not
-// finite, or too large for the dtype; then some are written already.
+// Writes values of any floating dtype into parameters, which the reader must have. Values are rounded to the
+// parameter's dtype (nearest, ties to even). Throws FormatError, beginning with the file or `where`, for a
+// number that is not finite or too large for the dtype. Some parameters are then already written.
 void load(const WeightReader& weights, const std::string& where, const std::vector<Parameter>& parameters);
 void load(const ModelSource& source, const std::vector<Parameter>& parameters);
 
-// nn::pretrained_info() and nn::from_pretrained() of a source that is open, whose files have a config.json.
+// nn::pretrained_info() and nn::from_pretrained() for an open source whose files include a config.json.
 nn::PretrainedInfo pretrained_info(const ModelSource& source);
 nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options);
 
-// What the small files of a folder say of its model: config.json, and the ids of generation_config.json if it
-// is there. Throws FormatError, beginning with `where`.
+// Returns the configuration in a folder's small files: config.json, and the ids of generation_config.json if
+// it exists. Throws FormatError, beginning with `where`.
 HfConfig config_in(const nn::FolderFiles& files, const std::string& where);
 
-// The config with which Hugging Face's classes open the model: that of its files, if it is still the model's,
-// or hf_config_for(). The ids of tokens that begin and end a text are those of the files, or the tokenizer's.
+// Returns the config with which Hugging Face's classes open the model: the config of its files if it still
+// describes the model, otherwise hf_config_for(). Start and end token ids are those of the files, or those of
+// the tokenizer.
 HfConfig hf_config_of(const ModelSource& source, const std::string& where);
 
 }  // namespace tg::io

@@ -13,7 +13,7 @@ namespace tg::io {
 
 namespace {
 
-// Keys that say nothing of what a trained adapter computes.
+// Keys without effect on the results of a trained adapter.
 constexpr const char* without_effect[] = {
     "auto_mapping",      "base_model_name_or_path",
     "corda_config",      "ensure_weight_tying",
@@ -23,7 +23,7 @@ constexpr const char* without_effect[] = {
     "qalora_group_size", "revision",
     "runtime_config",
 };
-// Those that are read below.
+// Keys that are read below.
 constexpr const char* understood[] = {
     "alpha_pattern",
     "bias",
@@ -57,7 +57,7 @@ void expect(const JsonObject& config, const std::string& key, const std::string&
   if (!is_among(value, allowed)) config.refuse(key, list_text(allowed, " or "));
 }
 
-// Initial values that leave the model's weights as they are; others (PiSSA, OLoRA, CorDA …) change them.
+// Accepts initial values that do not change the model's weights. Others (PiSSA, OLoRA, CorDA …) do.
 void check_init(const JsonObject& config) {
   const std::string key = "init_lora_weights";
   if (!config.is_set(key)) return;
@@ -67,8 +67,8 @@ void check_init(const JsonObject& config) {
   config.refuse(key, "true, false, gaussian, orthogonal or eva, which leave the model's weights as they are");
 }
 
-// A key of rank_pattern or alpha_pattern is a regular expression, of which names of modules, or their last
-// parts, are understood; ^ and $ mark a whole name.
+// A key of rank_pattern or alpha_pattern is a regular expression. Only module names and their last parts are
+// supported; ^ and $ mark a whole name.
 std::string name_of_pattern(const JsonObject& config, const std::string& key, std::string pattern) {
   if (pattern.starts_with('^')) pattern.erase(0, 1);
   if (pattern.ends_with('$')) pattern.pop_back();
@@ -98,7 +98,7 @@ std::string text_of_alpha(double alpha) {
              : json_real(alpha);
 }
 
-// Items or members in lines of their own.
+// Writes each item or member on its own line.
 std::string json_lines(char open, const auto& items, const auto& text_of, char close) {
   const std::string all = list_text(items, ",\n    ", text_of);
   return all.empty() ? std::string{open, close} : open + ("\n    " + all) + "\n  " + close;
@@ -143,7 +143,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
     std::ranges::sort(o.targets);
     for (const char* key : {"exclude_modules", "layers_to_transform", "layers_pattern"})
       result.targets_complete &= !config.is_set(key);
-  } else {  // a regular expression: the tensors say which modules it means
+  } else {  // a regular expression: the modules are those that have tensors
     result.targets_complete = config.string("target_modules") == "all-linear";
   }
   result.base = config.string("base_model_name_or_path", "");
@@ -154,7 +154,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
 std::string peft_config_json(const PeftConfig& config, const std::vector<nn::LoraModule>& modules) {
   const nn::LoraOptions& o = config.options;
   std::vector<std::string> targets = o.targets;
-  if (targets.empty())  // all but the head, which no other module is named like
+  if (targets.empty())  // all except the head, whose name no other module has
     for (const nn::LoraModule& m : modules) targets.push_back(m.name.substr(m.name.rfind('.') + 1));
   std::ranges::sort(targets);
   targets.erase(std::unique(targets.begin(), targets.end()), targets.end());

@@ -1,4 +1,4 @@
-// PEFT folders: read into a model, and written.
+// Reads PEFT folders into a model, and writes them.
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -20,8 +20,8 @@ constexpr const char* adapter_reader = "load_adapter";
 constexpr const char* adapter_writer = "save_adapter";
 constexpr const char* config_file = "adapter_config.json";
 constexpr const char* tensor_file = "adapter_model.safetensors";
-constexpr const char* root = "base_model.model.";  // of names in PEFT's files
-// The model's own weight, which PEFT saves with an adapter of its head.
+constexpr const char* root = "base_model.model.";  // prefix of names in PEFT's files
+// The model's own weight, which PEFT saves together with an adapter of its head.
 constexpr std::string_view base_end = ".base_layer.weight";
 
 std::string reading(const std::string& what) {
@@ -51,18 +51,18 @@ std::string with_adapter_files(const std::string& folder) {
   return folder;
 }
 
-// A PEFT folder, opened: its config is read and its tensors are mapped.
+// An open PEFT folder: its config has been read and its tensors are mapped.
 class PeftFolder final : public AdapterSource, StoredWeights {
  public:
-  // Throws Error for a file that cannot be read, FormatError for a setting that is not supported, and for a
-  // tensor that is no LoRA weight.
+  // Throws Error for a file that cannot be read, FormatError for an unsupported setting and for a tensor that
+  // is not a LoRA weight.
   explicit PeftFolder(const std::string& path);
 
   // Throws FormatError unless each target is a module, the modules with tensors are the targets, and the
-  // tensors have the shapes of both.
+  // tensors have the matching shapes.
   nn::LoraOptions options_for(const nn::Pretrained& model) const override;
-  // Throws FormatError, too, for a folder that has the head's own weight, as PEFT saves it with an adapter of
-  // the head, where the model has another one.
+  // If the folder contains the head's own weight, which PEFT saves with an adapter of the head, it must equal
+  // the model's. Otherwise also throws FormatError.
   void load(const nn::Lora& lora) const override;
 
  private:
@@ -73,8 +73,8 @@ class PeftFolder final : public AdapterSource, StoredWeights {
 
   std::string path_, config_text_;
   PeftConfig config_;
-  std::set<std::string> modules_;       // with an adapter
-  std::set<std::string> base_weights_;  // with the model's own weight
+  std::set<std::string> modules_;       // modules with an adapter
+  std::set<std::string> base_weights_;  // modules with the model's own weight
   MappedSafeTensors file_;
 };
 
@@ -115,7 +115,7 @@ const TensorView& PeftFolder::tensor(const std::string& parameter) const {
 nn::LoraOptions PeftFolder::options_for(const nn::Pretrained& model) const {
   nn::LoraOptions options = config_.options;
   if (!config_.targets_complete) options.targets.assign(modules_.begin(), modules_.end());
-  // peft ignores keys of patterns that name no module which has an adapter.
+  // peft ignores keys of patterns that match no module with an adapter.
   const auto names_none = [&](const auto& entry) {
     return std::ranges::none_of(modules_, [&](const std::string& module) {
       return module == entry.first || module.ends_with("." + entry.first);
@@ -179,8 +179,8 @@ void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& modu
   const Array theirs =
       fits ? converted(t, own.shape(), own.dtype(), where(tensor_file), root + name) : Array();
   if (!fits || !std::equal(own.raw(), own.raw() + own.bytes(), theirs.raw()))
-    throw FormatError(where(tensor_file) + ": " + root + name + " has other values than " + weight.name() +
-                      " of the model: expected the adapter's own base");
+    throw FormatError(where(tensor_file) + ": " + root + name + " has different values from " +
+                      weight.name() + " of the model: expected the adapter's own base");
 }
 
 }  // namespace

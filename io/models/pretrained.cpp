@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* folder_key = "folder/";
 
-// As a Hugging Face folder or a GGUF file.
+// Saves a Hugging Face folder or a GGUF file.
 template <class Writer>
 void save(const std::string& path, io::ModelSource source, const text::Tokenizer* tokenizer,
           const auto& options) {
@@ -21,8 +21,9 @@ void save(const std::string& path, io::ModelSource source, const text::Tokenizer
   Writer(source, options).write(path);
 }
 
-// `context`: 0: the whole. Parameters are those of the whole: where they do not depend on it (GPT's learned
-// positions do), the model is made for the shorter one, which its rotary positions may depend on.
+// Returns the configuration for a shorter context; 0: the full one. Parameters always have the shapes of the
+// full context. If these depend on it (GPT's learned positions), the configuration is unchanged. Otherwise it
+// gets the shorter context, because rotary positions may depend on it.
 ModelConfig made_for(const ModelConfig& config, std::int64_t context) {
   ModelConfig shorter = config;
   if (context > 0) shorter.context = context;
@@ -41,7 +42,7 @@ void check_context(const std::string& path, const ModelConfig& config, std::int6
                      std::to_string(config.context) + ", got " + std::to_string(context));
 }
 
-// A model in memory, as it was read, with its whole context.
+// Returns a source for a loaded model, with its full context.
 io::ModelSource source_of_pretrained(const Pretrained& model) {
   io::ModelSource source =
       io::source_of(model.model.parameters(), made_for(model.info.config, model.model.context()));
@@ -104,7 +105,7 @@ void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenize
                       std::to_string(info.config.vocabulary));
   const std::vector<std::int64_t>& ends = info.end_tokens;
   if (!ends.empty() && std::ranges::all_of(ends, [&](std::int64_t id) { return id >= tokens; }))
-    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's texts end with " +
+    throw FormatError(where + ": has " + std::to_string(tokens) + " tokens, the model's sequences end with " +
                       std::to_string(ends[0]) + ", its eos_token_id");
 }
 

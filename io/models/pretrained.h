@@ -1,9 +1,9 @@
-// Models from Hugging Face folders:
+// Loads and saves models in Hugging Face folders and GGUF files.
 //
 //   auto model = tg::nn::from_pretrained("SmolLM-135M");
 //   tg::nn::Generator generator(model);
-//   std::vector<std::int32_t> text = {1, 504, 282};
-//   generator.extend(text, 64, {.temperature = 0}, 1);
+//   std::vector<std::int32_t> tokens = {1, 504, 282};
+//   generator.extend(tokens, 64, {.temperature = 0}, 1);
 //   tg::nn::save_pretrained("SmolLM-mine", model);
 #pragma once
 
@@ -17,93 +17,109 @@
 
 namespace tg::nn {
 
+// Options of from_pretrained().
 struct PretrainedOptions {
-  DType dtype = f32;  // of the parameters, whatever the file's is
-  // The most tokens in a row; 0: as many as config.json says. With a cache LongRoPE's long factors are those
-  // of models for more than original_max_position_embeddings.
+  DType dtype = f32;  // of the parameters, whatever the dtype in the file
+  // Maximum sequence length in tokens; 0: the length in config.json. With a cache, LongRoPE uses its long
+  // factors if this is above original_max_position_embeddings.
   std::int64_t context = 0;
 };
 
-// The small files of a folder, by name: what it says of its model, and what other programs need to know of
-// its tokenizer. They travel with the model, so that it goes out as it came.
+// The small files of a folder, by name: they describe the model, and its tokenizer for other programs. They
+// are kept with the model, so that it can be saved with the same files.
 using FolderFiles = std::map<std::string, std::string>;
+// The names of these files.
 inline constexpr const char* folder_file_names[] = {"config.json", "generation_config.json",
                                                     "tokenizer_config.json", "special_tokens_map.json",
                                                     "chat_template.jinja"};
-// As metadata of a checkpoint, "folder/config.json" and so on, and the other way round; other keys are
-// ignored.
+// Returns the files as metadata of a checkpoint, under the keys "folder/config.json" and so on.
 io::Metadata folder_metadata(const FolderFiles& files);
+// Returns the files that such metadata contains. Ignores other keys.
 FolderFiles folder_files(const io::Metadata& metadata);
 
-// What a folder says of its model.
+// The description of a model in a folder.
 struct PretrainedInfo {
-  std::string folder, family;            // "llama": config.json's model_type
-  ModelConfig config;                    // with the whole context
-  std::vector<DType> dtypes;             // of the file's weights
-  std::uint64_t bytes = 0;               // of them
+  std::string folder, family;            // `family`: config.json's model_type, such as "llama"
+  ModelConfig config;                    // with the full context length
+  std::vector<DType> dtypes;             // of the weights in the file
+  std::uint64_t bytes = 0;               // total size of the weights
   std::vector<std::string> dropped;      // tensors of the file that the model does not need
-  std::vector<std::int64_t> end_tokens;  // any of them ends a text
-  std::optional<std::int64_t> start_token, padding_token;
-  FolderFiles files;  // those of folder_file_names that it has
+  std::vector<std::int64_t> end_tokens;  // each of them ends a sequence
+  std::optional<std::int64_t> start_token, padding_token;  // bos and padding tokens; none if not defined
+  FolderFiles files;                                       // the files of folder_file_names that exist
 
-  std::string text() const;  // "llama, 134515008 parameters in bf16, 256 MiB; not needed: lm_head.weight"
+  // A summary: "llama, 134515008 parameters in bf16, 256 MiB; not needed: lm_head.weight".
+  std::string text() const;
 };
 
+// A loaded model with its description.
 struct Pretrained {
-  PretrainedInfo info;
-  Model model;
+  PretrainedInfo info;  // what the folder contains
+  Model model;          // with the folder's weights
 
+  // The model, for training and generation. Shares the layers.
   operator LanguageModel() const { return model; }
 };
 
-// What from_pretrained() would read: everything is checked, no weights are read. Throws the same.
+// Returns the description of a folder or GGUF file. Checks everything that from_pretrained() checks, but
+// reads no weights. Throws as from_pretrained() does.
 PretrainedInfo pretrained_info(const std::string& folder);
 
-// Throws FormatError, beginning with `where`, for a tokenizer that cannot be the model's: it has more tokens,
-// or none of those that end the model's texts. It may have fewer, since vocabularies are rounded up.
+// Throws FormatError, beginning with `where`, for a tokenizer that cannot belong to the model: it has more
+// tokens than the model, or none of the model's end tokens. It may have fewer tokens, because vocabulary
+// sizes are often rounded up.
 void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where);
 
-// The model of a GGUF file (docs/interop.md), or of a folder with config.json and model.safetensors, or its
-// shards and their index: gpt2, llama, qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and
+// Loads a model from a GGUF file, or from a folder with config.json and model.safetensors (or its shards and
+// their index). Families: gpt2, llama, qwen2, qwen3, mistral, smollm3, olmo2, phi3, gemma2, gemma3_text, and
 // deepseek_v2 and deepseek_v3 with dense layers (docs/interop.md). Weights in f32, f16 or bf16 are read
-// tensor by tensor into parameters in options.dtype. Throws, before it makes any, Error for a file that
-// cannot be read, FormatError naming file, key and value for what it cannot represent exactly; OutOfMemory;
+// tensor by tensor into parameters of options.dtype. Throws Error for a file that cannot be read. Throws
+// FormatError that names file, key and value for a model that cannot be represented exactly. Both are thrown
+// before any parameter is created. Throws OutOfMemory if memory is short, FormatError for a weight that is
+// not finite.
 // FormatError for a number that is not finite.
 Pretrained from_pretrained(const std::string& folder, Device device = Device::cpu(),
                            const PretrainedOptions& options = {});
 
+// Options of save_pretrained().
 struct SaveOptions {
-  std::optional<DType> dtype = {};             // of the weights in the file; none: the parameters'
-  std::uint64_t shard_bytes = 50'000'000'000;  // more weights are written as several files with an index
-  // Called with the bytes of weights that are written so far, and all of them. An exception from it ends the
-  // writing.
+  std::optional<DType> dtype = {};  // of the weights in the file; none: that of the parameters
+  std::uint64_t shard_bytes =
+      50'000'000'000;  // maximum size of a file; larger models are split, with an index
+  // Progress: called with the bytes of weights written so far, and the total. An exception from it aborts the
+  // export.
   std::function<void(std::uint64_t written, std::uint64_t all)> written = {};
 };
 
-// Makes a Hugging Face folder, which must not exist, that AutoModelForCausalLM and AutoTokenizer of
-// transformers open: config.json, model.safetensors, generation_config.json, tokenizer.json and
-// tokenizer_config.json. A model that came from a folder goes out with that folder's settings; another one as
-// the first class of the families above that computes the same. The folder appears when all of it is on the
-// disk. Needs memory for one tensor at a time. Throws Error for a name that is taken, a tokenizer that no
-// tokenizer.json can say, a disk that is full; FormatError for a model that no class can hold, naming the
-// settings, and for a number that is not finite or too large for the dtype.
+// Creates a Hugging Face folder, which must not exist and which AutoModelForCausalLM and AutoTokenizer of
+// transformers open. Files: config.json, model.safetensors, generation_config.json, tokenizer.json and
+// tokenizer_config.json. A model that was loaded from a folder keeps that folder's settings. Any other model
+// is saved as the first class of the families above that computes the same. The folder appears only when all
+// of it is on disk. Needs memory for one tensor at a time. Throws Error for an existing name, a full disk,
+// and a tokenizer that tokenizer.json cannot represent. Throws FormatError that names the settings for a
+// model that no class can represent. Throws FormatError for a value that is not finite or too large for the
+// dtype.
 void save_pretrained(const std::string& folder, const Pretrained& model,
                      const text::Tokenizer* tokenizer = nullptr, const SaveOptions& options = {});
+// As above, for a model that was not loaded from a folder.
 void save_pretrained(const std::string& folder, const Model& model, const ModelConfig& config,
                      const text::Tokenizer* tokenizer = nullptr, const SaveOptions& options = {});
 
+// Options of save_gguf().
 struct GgufOptions {
-  // Of matrices: "f32", "f16", "bf16" or "q8_0"; "": as the parameters are. Vectors and norms are in f32.
+  // dtype of matrices: "f32", "f16", "bf16" or "q8_0"; "": that of the parameters. Vectors and norms are
+  // stored in f32.
   std::string dtype = {};
-  std::function<void(std::uint64_t written, std::uint64_t all)> written = {};  // as of SaveOptions
+  std::function<void(std::uint64_t written, std::uint64_t all)> written = {};  // as in SaveOptions
 };
 
-// Makes a GGUF file, which must not exist, that llama.cpp runs; from_pretrained() reads it too. It appears
-// when all of it is on the disk. Needs memory for one tensor at a time. Throws Error for a name that is
-// taken, a dtype of another name, a disk that is full; FormatError for a model or a tokenizer that llama.cpp
-// has not, naming the setting, and for a number that is not finite or too large for the dtype.
+// Creates a GGUF file, which must not exist, for llama.cpp and from_pretrained(). It appears only when all of
+// it is on disk. Needs memory for one tensor at a time. Throws Error for an existing name, an unknown dtype
+// or a full disk. Throws FormatError, naming the setting, for a model or a tokenizer that llama.cpp lacks,
+// and for a value that is not finite or too large for the dtype.
 void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer = nullptr,
                const GgufOptions& options = {});
+// As above, for a model that was not loaded from a folder.
 void save_gguf(const std::string& path, const Model& model, const ModelConfig& config,
                const text::Tokenizer* tokenizer = nullptr, const GgufOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Where the values of a model's parameters lie among the tensors of a Hugging Face file and of a GGUF file.
+// Maps a model's parameters to the tensors of Hugging Face and GGUF files.
 #pragma once
 
 #include <string>
@@ -9,55 +9,59 @@
 
 namespace tg::io {
 
-// ---- Hugging Face. Names are theirs (for GPT, nanoGPT's, which are the same), so only what lies otherwise
-// is listed.
+// ---- Hugging Face. Our names equal its names (for GPT, nanoGPT's), so only differences in layout are
+// listed.
 
 struct HfTensor {
-  std::string name;            // theirs
-  bool is_transposed = false;  // theirs is [columns, rows]
-  std::int64_t first_row = 0;  // ours is that row of theirs and those after it
-  Shape shape = {};            // theirs
+  std::string name;            // name in the file
+  bool is_transposed = false;  // the file's tensor is [columns, rows]
+  std::int64_t first_row = 0;  // the parameter's rows begin at this row of the tensor
+  Shape shape = {};            // of the file's tensor
 };
 
-// Of the parameter of that name and shape, of a model of a family (HfConfig::family, HfConfig::model).
+// Returns the tensor for the parameter with this name and shape, for a model of a family (HfConfig::family,
+// HfConfig::model).
 HfTensor hf_tensor(const std::string& family, const nn::ModelConfig& model, const std::string& parameter,
                    const Shape& shape);
 
-// Whether a tensor of theirs is not a weight that the model has: buffers that are computed, and layers that
-// predict further tokens, which follow the `layers` of the model.
+// Whether a tensor of a file is not a weight of the model. Such tensors are computed buffers, and layers
+// after the model's `layers` that predict further tokens.
 bool is_dropped_by_hf(const std::string& family, const std::string& name, std::int64_t layers);
 
-// ---- GGUF, by way of the names that Hugging Face's files have
+// ---- GGUF, whose names are derived from Hugging Face's
 
-// llama.cpp's name for models of a family (HfConfig::family); "" if it has none.
+// Returns llama.cpp's name for models of a family (HfConfig::family), or "".
 std::string gguf_architecture(const std::string& family);
 
-// A parameter's rows in a tensor.
+// The rows of a tensor that store a parameter.
 struct GgufPlace {
   std::string tensor;
-  Shape shape = {};            // the tensor's
-  std::int64_t first_row = 0;  // of it
+  Shape shape = {};            // of the tensor
+  std::int64_t first_row = 0;  // of the tensor
   enum class Change {
     none,
     plus_one,  // the tensor is 1 + the parameter
-    // Rows of a head: what turns together is i and i + d/2 here, 2i and 2i + 1 there.
+    // Rows of a head: rotary pairs are i and i + d/2 in the parameter, 2i and 2i + 1 in the tensor.
     pairs,
-    // Of kv_b_proj [heads·(keys + values), latent], the rows that make keys, each head's transposed, as
-    // [heads, latent, keys]; and those that make values, as [heads, values, latent].
+    // The rows of kv_b_proj [heads·(keys + values), latent] that compute keys, transposed per head: [heads,
+    // latent, keys].
     keys,
+    // The rows of kv_b_proj that compute values: [heads, values, latent].
     values,
   } change = Change::none;
   std::int64_t heads = 1, keys = 0, values = 0;
 };
 
-// Of the parameter of that name and shape, of a model of a family that gguf_architecture() knows: one place,
-// or for Change::keys and values two. A name that no parameter has is an Error.
+// Returns the tensors for the parameter with this name and shape, for a model of a family that
+// gguf_architecture() knows: one, or two for Change::keys and values. Throws Error for an unknown name.
 std::vector<GgufPlace> gguf_places(const std::string& family, const nn::ModelConfig& model,
                                    const std::string& parameter, const Shape& shape);
 
-// Moves numbers of any type between the parameter and the place; Change::plus_one is not done. `to` has the
-// bytes of the rows, or, from_place(), of the whole parameter, of which it writes what the place has.
+// Copies elements of any dtype from the parameter to the tensor's rows, whose bytes are returned.
+// Change::plus_one is not applied.
 std::vector<std::byte> to_place(const GgufPlace& place, const TensorView& parameter);
+// The reverse: writes the tensor's rows to the bytes of the whole parameter, where only the elements of the
+// tensor change.
 void from_place(const GgufPlace& place, const TensorView& rows, std::span<std::byte> parameter,
                 std::int64_t parameter_rows);
 

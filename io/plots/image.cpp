@@ -1,4 +1,4 @@
-// The canvas: the coverage of a stroke is computed from the distance to its centre line.
+// The canvas: the coverage of a stroke is computed from the distance to its center line.
 #include <tilegrad/io/plots/image.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // An RGB canvas with anti-aliased strokes and text, saved as PNG. Coordinates are pixels from the upper left
-// corner, y downwards; the centre of pixel (0, 0) is (0.5, 0.5).
+// corner, y downwards. The center of pixel (0, 0) is (0.5, 0.5).
 #pragma once
 
 #include <cstdint>
@@ -10,49 +10,66 @@
 
 namespace tg::plot {
 
+// An sRGB color.
 struct Color {
-  std::uint8_t r = 0, g = 0, b = 0;
+  std::uint8_t r = 0, g = 0, b = 0;  // red, green, blue
+  // Whether all three components are equal.
   bool operator==(const Color&) const = default;
 };
 
+// A point in pixel coordinates.
 struct Point {
-  float x = 0, y = 0;
+  float x = 0, y = 0;  // right and down from the upper left corner
 };
+// Points that are connected by straight lines.
 using Polyline = std::vector<Point>;
 
-// How draw_text places a text. Its anchor is a point on the baseline at the left, middle or right of the
-// text.
+// The style of a text. Its anchor is a point on the baseline, at the left, middle or right of the text.
 struct TextStyle {
+  // The position of the anchor along the baseline.
   enum class Align { left, center, right };
-  float size = 20;  // pixels of a line of text; capitals are 0.7 of it high
-  Color color{};
-  Align align = Align::left;
-  bool upwards = false;  // rotated by 90°, to be read from bottom to top
-  float weight = 1;      // of the strokes; 1.5 is bold
+  float size = 20;            // height of a line in pixels; capital letters have 0.7 of it
+  Color color{};              // black by default
+  Align align = Align::left;  // where the anchor is
+  bool upwards = false;       // rotated by 90°, to be read from bottom to top
+  float weight = 1;           // stroke width relative to regular text; 1.5 is bold
 };
 
+// The canvas.
 class Image {
  public:
-  static constexpr int most = 16384;               // pixels each way
-  Image(int width, int height, Color background);  // Error unless both are 1 to `most`
+  // Maximum width and height in pixels.
+  static constexpr int most = 16384;
+  // Creates a canvas filled with `background`. Throws Error unless both sizes are 1 to `most`, OutOfMemory if
+  // there is no memory for it.
+  Image(int width, int height, Color background);
 
+  // Width in pixels.
   int width() const { return width_; }
+  // Height in pixels.
   int height() const { return height_; }
-  Color at(int x, int y) const;         // inside the image only, or Error
-  void set(int x, int y, Color color);  // outside: nothing
+  // Returns the color of a pixel. Throws Error outside the image.
+  Color at(int x, int y) const;
+  // Sets a pixel. Does nothing outside the image.
+  void set(int x, int y, Color color);
 
-  // `alpha`, how much of the colour covers what is there: 0 to 1, else Error.
-  // The rectangle [x0, x1) × [y0, y1), in whole pixels, clipped to the image.
+  // Fills the rectangle [x0, x1) × [y0, y1), in whole pixels, clipped to the image. `alpha` is the opacity of
+  // the color, here and below; throws Error unless it is 0 to 1.
   void fill(int x0, int y0, int x1, int y1, Color color, float alpha = 1);
-  // The lines with round ends and joins, painted once: where they cross or overlap they are no darker.
+  // Draws lines with round ends and joins. They are blended once, so that crossings and overlaps are not
+  // darker.
   void stroke(std::span<const Polyline> lines, float width, Color color, float alpha = 1);
+  // Draws one straight line, as stroke() does.
   void line(Point a, Point b, float width, Color color, float alpha = 1);
+  // Draws a filled disc.
   void disc(Point center, float radius, Color color);
+  // Draws UTF-8 text.
   void text(Point anchor, std::string_view utf8, const TextStyle& style);
 
-  std::string png() const;  // a PNG file's bytes
-  void save_png(
-      const std::string& path) const;  // replaces the file atomically; Error if it cannot be written
+  // Returns the content of a PNG file.
+  std::string png() const;
+  // Writes a PNG file and replaces an existing one atomically. Throws Error if it cannot be written.
+  void save_png(const std::string& path) const;
 
  private:
   void blend(int x, int y, Color color, float alpha);

@@ -15,7 +15,7 @@ std::string superscript(int n) {
   return s;
 }
 
-std::string with_minus(std::string s) {  // the minus of mathematics, not the hyphen
+std::string with_minus(std::string s) {  // with the minus sign, not a hyphen
   return s.starts_with('-') ? "−" + s.substr(1) : s;
 }
 
@@ -25,9 +25,9 @@ std::string plain_number(double value, int decimals) {
   return with_minus(buffer);
 }
 
-constexpr double slack = 1e-9;  // of what rounding may have moved
+constexpr double slack = 1e-9;  // for rounding errors
 
-// The least of 1, 2, 5 · 10^k that is at least x.
+// Returns the smallest of 1, 2, 5 · 10^k that is at least x.
 double round_step(double x) {
   const double power = std::pow(10.0, std::floor(std::log10(x)));
   for (const double m : {1.0, 2.0, 5.0}) {
@@ -53,8 +53,8 @@ void linear_ticks(PlotAxis& axis, int count) {
   }
 }
 
-// 10^n at every k-th power; the powers between, or 2 … 9 times each power, are minor ticks. Where there is
-// room, 2 and 5 times each power are labelled too, and on less than a decade every multiple.
+// Labels 10^n at every k-th power. The powers in between, or 2 … 9 times each power, are minor ticks. If
+// there is space, 2 and 5 times each power are labeled too, and below one decade every multiple.
 void log_ticks(PlotAxis& axis, int count) {
   const double decades = axis.hi - axis.lo;
   const int every = std::max(1, static_cast<int>(std::ceil(decades / count)));
@@ -84,7 +84,7 @@ PlotAxis make_plot_axis(double lo, double hi, bool log, int count) {
   PlotAxis axis;
   axis.log = log;
   if (log) lo = std::log10(lo), hi = std::log10(hi);
-  // A flat series still needs an axis with a length: a decade, or a tenth of the value.
+  // A constant series needs an axis with a length too: a decade, or a tenth of the value.
   double margin = 0.04 * (hi - lo);
   const double scale = std::max(std::abs(lo), std::abs(hi));
   if (hi - lo <= std::max(1e-12 * scale, 1e-290)) margin = log ? 0.5 : scale < 1e-290 ? 1.0 : 0.1 * scale;

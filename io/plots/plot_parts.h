@@ -1,4 +1,4 @@
-// The parts from which plots are drawn: axes with ticks, and a typeface of strokes.
+// The building blocks of plots: axes with ticks, and a stroke typeface.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace tg::plot {
 
-// ---- Axes: their ends, and ticks at round numbers with labels
+// ---- Axes: limits, and labeled ticks at round numbers
 
 struct PlotTick {
   double value;
@@ -17,28 +17,29 @@ struct PlotTick {
 };
 
 struct PlotAxis {
-  double lo = 0, hi = 1;  // the ends; of log10 of the values on a log axis
+  double lo = 0, hi = 1;  // limits; on a log axis, of log10 of the values
   bool log = false;
-  std::vector<PlotTick> ticks;  // by value, all within the ends
+  std::vector<PlotTick> ticks;  // sorted by value, all within the limits
 
   double place(double value) const;  // 0 at lo, 1 at hi
 };
 
-// An axis a little longer than [lo, hi] (both positive when log), with about `count` labelled ticks at most.
+// Returns an axis slightly longer than [lo, hi] (both positive if `log`), with at most about `count` labeled
+// ticks.
 PlotAxis make_plot_axis(double lo, double hi, bool log, int count);
 
-// ---- A typeface of pen strokes, drawn for this project, so that plots carry text without any font file. It
-// has ASCII, · × ± − – — ° µ √ ∞ ≤ ≥ ≈ ξ and the superscripts ⁰ to ⁹ and ⁻; anything else shows as a box.
+// ---- A typeface of pen strokes, drawn for this project, so that plots need no font file. It contains ASCII,
+// · × ± − – — ° µ √ ∞ ≤ ≥ ≈ ξ and the superscripts ⁰ to ⁹ and ⁻. Any other character is drawn as a box.
 
 struct StrokedText {
-  std::vector<Polyline> lines;  // from the baseline's left end, y upwards
+  std::vector<Polyline> lines;  // relative to the left end of the baseline, y upwards
   float width = 0;
 };
 
-// Lays out one line of UTF-8 text. `size` is the height of a line; capitals are 0.7 · size high.
+// Lays out one line of UTF-8 text. `size` is the line height; capital letters have 0.7 of it.
 StrokedText stroke_text(std::string_view utf8, float size);
 
-// The width of the strokes at regular weight, as a part of the size.
+// Stroke width at regular weight, as a fraction of the size.
 inline constexpr float stroke_width = 0.078f;
 
 }  // namespace tg::plot

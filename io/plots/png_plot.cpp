@@ -1,4 +1,4 @@
-// Drawing a plot: frame, grid, series, labels, legend.
+// Draws a plot: frame, grid, series, labels, legend.
 #include <tilegrad/io/plots/png_plot.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 constexpr Color paper{255, 255, 255}, ink{34, 38, 46}, soft{92, 98, 110}, grid{226, 229, 234},
     fine_grid{241, 243, 246};
 constexpr float title_size = 32, label_size = 25, tick_size = 22;
-constexpr float beside_gap = 24;  // between the axes and a legend beside them
+constexpr float beside_gap = 24;  // between the axes and a legend next to them
 
 struct Frame {
-  float left, top, right, bottom;  // of the area of data, pixels
+  float left, top, right, bottom;  // of the data area, in pixels
   PlotAxis x, y;
 
   Point at(double px, double py) const {
@@ -26,12 +26,12 @@ struct Frame {
   }
 };
 
-// Beyond 1e300 the length of an axis would overflow.
+// Beyond 1e300, the length of an axis would overflow.
 bool drawable(double v, bool log) {
   return std::abs(v) < 1e300 && (!log || v > 0);
 }
 
-// The ends of what is drawable; 1 to 10 when nothing is, so that an empty plot still has axes.
+// The limits of the drawable values; 1 to 10 if there are none, so that an empty plot still has axes.
 std::pair<double, double> range(const Plot& plot, bool of_x) {
   double lo = std::numeric_limits<double>::infinity(), hi = -lo;
   const auto take = [&](double x, double y) {
@@ -44,7 +44,7 @@ std::pair<double, double> range(const Plot& plot, bool of_x) {
   return lo <= hi ? std::pair(lo, hi) : std::pair(1.0, 10.0);
 }
 
-// One line for each run of drawable points.
+// One line per run of consecutive drawable points.
 std::vector<Polyline> unbroken_lines(const Series& s, const Plot& plot, const Frame& frame) {
   std::vector<Polyline> lines;
   bool open = false;
@@ -61,7 +61,7 @@ std::vector<Polyline> unbroken_lines(const Series& s, const Plot& plot, const Fr
 }
 
 void draw_grid(Image& image, const Frame& f) {
-  for (const bool labelled : {false, true}) {  // labelled lines lie over fine ones
+  for (const bool labelled : {false, true}) {  // labeled lines over minor ones
     for (const PlotTick& t : f.x.ticks) {
       if (t.label.empty() == labelled) continue;
       const float x = f.left + float(f.x.place(t.value)) * (f.right - f.left);
@@ -75,7 +75,7 @@ void draw_grid(Image& image, const Frame& f) {
   }
 }
 
-// Neighbours are kept apart by a pale line, where they are large enough for one.
+// A pale line separates neighbors if they are large enough.
 void draw_boxes(Image& image, const Plot& plot, const Frame& f) {
   const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
   for (const Box& b : plot.boxes) {
@@ -119,7 +119,7 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
              {.size = label_size, .color = ink, .align = TextStyle::Align::center});
   image.text({20 + 0.7f * label_size, (f.top + f.bottom) / 2}, plot.y_label,
              {.size = label_size, .color = ink, .align = TextStyle::Align::center, .upwards = true});
-  // A title that is too long for the picture is set smaller rather than cut.
+  // A title that is too long for the picture is drawn smaller, not truncated.
   const float natural = stroke_text(plot.title, title_size).width;
   const float shrink = std::min(1.0f, (width - 40) / natural), half_title = natural * shrink / 2;
   const float centre = std::max(20 + half_title, std::min(middle, width - 20 - half_title));
@@ -132,7 +132,7 @@ Color color_of(const Plot& plot, std::size_t i) {
 }
 
 void draw_series(Image& image, const Plot& plot, const Frame& f) {
-  for (const bool faint : {true, false}) {  // faint ones lie under the others
+  for (const bool faint : {true, false}) {  // faint ones under the others
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
       const Series& s = plot.series[i];
       if (s.faint != faint) continue;
@@ -146,8 +146,8 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
   }
 }
 
-// The upper left corner for a legend of that size: of four places, the one where it hides the fewest pixels
-// that are darker than the grid.
+// Returns the upper left corner of a legend of this size: of the four corners, the one where it hides the
+// fewest pixels that are darker than the grid.
 Point legend_corner(const Image& image, const Frame& f, float width, float height) {
   constexpr float inset = 16, margin = 8;
   const auto pixel = [](float v, int most) { return std::clamp(static_cast<int>(v), 0, most); };
@@ -174,7 +174,7 @@ Point legend_corner(const Image& image, const Frame& f, float width, float heigh
 
 constexpr float legend_row = 1.5f * tick_size, legend_pad = 14, legend_sample = 40, legend_gap = 12;
 
-// Its width and height; 0 and 0 without a label.
+// The width and height of the legend; 0 and 0 without a label.
 std::pair<float, float> legend_size(const Plot& plot) {
   float text = 0, rows = 0;
   for (const Series& s : plot.series) {
@@ -242,7 +242,8 @@ Image draw_plot(const Plot& plot) {
     return width;
   };
   f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest(f.y) + 18;
-  f.right = float(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);  // a number may be at the end
+  // A number may extend beyond the end.
+  f.right = float(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);
   if (plot.legend_beside) f.right -= legend_size(plot).first + beside_gap;
   f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;
   f.bottom = float(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) - 1.2f * tick_size;

@@ -1,5 +1,5 @@
-// Plots as PNG files: lines of several series over filled boxes, linear or logarithmic axes, ticks at round
-// numbers, a legend.
+// Plots as PNG files: several series of lines over filled boxes, with linear or logarithmic axes, ticks at
+// round numbers and a legend.
 #pragma once
 
 #include <optional>
@@ -10,40 +10,45 @@
 
 namespace tg::plot {
 
+// One curve of a plot.
 struct Series {
-  std::string label;  // in the legend; "" leaves it out. A series without points labels the colour of boxes
-  // Equally long. A point that is not finite (or beyond 1e300), or not positive on a log axis, is a gap.
+  std::string label;  // in the legend; "" omits it. A series without points labels a color of boxes
+  // x and y must have the same length. A point is a gap if it is not finite, is beyond 1e300, or is not
+  // positive on a log axis.
   std::vector<double> x = {}, y = {};
-  bool markers = false;             // a disc on every point
-  bool faint = false;               // drawn thin and pale, for a noisy curve under its smoothed one
-  std::optional<Color> color = {};  // by default from the palette, by index
+  bool markers = false;             // draw a disc at every point
+  bool faint = false;               // thin and pale, for a noisy curve under its smoothed one
+  std::optional<Color> color = {};  // default: palette() at its index
 };
 
-// A filled rectangle between two corners, at least a pixel high and wide.
+// A filled rectangle, at least one pixel high and wide.
 struct Box {
-  double x0 = 0, y0 = 0, x1 = 0, y1 = 0;
-  Color color{};
+  double x0 = 0, y0 = 0, x1 = 0, y1 = 0;  // two opposite corners, in data coordinates
+  Color color{};                          // black by default
 };
 
+// A plot with its axes.
 struct Plot {
-  std::string title = {}, x_label = {}, y_label = {};  // UTF-8, characters of io/plots/plot_parts.h
-  bool log_x = false, log_y = false;
-  std::vector<Series> series = {};
-  std::vector<Box> boxes = {};     // under the series; one with a corner that cannot be drawn is left out
+  std::string title = {}, x_label = {}, y_label = {};  // UTF-8; for the characters see io/plots/plot_parts.h
+  bool log_x = false, log_y = false;                   // logarithmic axes
+  std::vector<Series> series = {};                     // in drawing order
+  std::vector<Box> boxes = {};     // under the series; a box with a corner that cannot be drawn is omitted
   int width = 1200, height = 800;  // pixels; at least 320 × 240
-  bool legend_beside = false;      // to the right of the axes, not inside them
+  bool legend_beside = false;      // legend to the right of the axes, not inside them
 };
 
-// Colours that colour-blind readers can distinguish; they repeat after eight.
+// Returns color i of a palette for color-blind readers. It repeats after eight colors.
 Color palette(std::size_t i);
 
-// ShapeError when x and y of a series differ in length; Error for a size that cannot hold a plot.
+// Draws a plot. Throws ShapeError if x and y of a series differ in length, Error for a size that cannot hold
+// a plot.
 Image draw_plot(const Plot& plot);
+// Draws a plot and saves it as PNG. Throws as draw_plot() and Image::save_png() do.
 void save_plot(const std::string& path, const Plot& plot);
 
-// The mean of each value of y with up to `half` values on either side; gaps (values that are not finite) stay
-// gaps. Near the start the window shrinks on both sides, so that the mean follows a steep curve; at the end
-// it shrinks on one side. Throws Error for a negative `half`.
+// Returns the mean of each value of y with up to `half` values on either side. Values that are not finite are
+// gaps and stay gaps. Near the start, the window shrinks on both sides, so that the mean follows a steep
+// curve. At the end, it shrinks on one side. Throws Error for a negative `half`.
 std::vector<double> smoothed(const std::vector<double>& y, std::int64_t half);
 
 }  // namespace tg::plot

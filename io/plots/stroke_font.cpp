@@ -1,9 +1,10 @@
-// The glyphs and their layout. A glyph is a path on a grid where the baseline is 0, small letters reach 14,
-// capitals 20 and descenders −6:
-//   L x y x y …            straight lines through the points
-//   A cx cy rx ry a b      the arc of an ellipse from angle a to angle b, in degrees, counter-clockwise when
-//   b > a ;                      lifts the pen
-// A path command after another joins on to it by a line.
+// The glyphs and their layout. A glyph is a path on a grid: the baseline is at 0, small letters reach 14,
+// capital letters 20 and descenders −6. Path commands:
+// - L x y x y …: straight lines through the points.
+// - A cx cy rx ry a b: the arc of an ellipse from angle a to angle b, in degrees, counter-clockwise if b > a.
+// - ; lifts the pen.
+//
+// A line connects consecutive commands.
 #include "io/plots/plot_parts.h"
 
 #include <algorithm>
@@ -22,13 +23,13 @@ struct Glyph {
   const char* path;
 };
 
-constexpr char32_t missing = U'\uffff';  // drawn as the box
-constexpr float unit = 0.7f / 20;        // of the size
-constexpr float bearing = 2.6f;          // free space on either side
-constexpr float space_width = 7.0f;      //
-constexpr float digit_width = 12.0f;     // all digits alike, so that numbers line up
-constexpr float raised = 0.62f;          // size of a superscript
-constexpr float raised_by = 9.5f;        // how far above the baseline
+constexpr char32_t missing = U'\uffff';  // drawn as a box
+constexpr float unit = 0.7f / 20;        // fraction of the size
+constexpr float bearing = 2.6f;          // space on either side
+constexpr float space_width = 7.0f;
+constexpr float digit_width = 12.0f;  // the same for all digits, so that numbers align
+constexpr float raised = 0.62f;       // size of a superscript
+constexpr float raised_by = 9.5f;     // height above the baseline
 
 constexpr Glyph glyphs[] = {
     {U'!', "L0 20 0 6;A0 .4 .4 .4 0 360"},
@@ -146,10 +147,10 @@ constexpr Glyph glyphs[] = {
     {U'≥', "L0 17 11 11.5 0 6;L0 1 11 1"},
 };
 
-// A glyph's lines on the grid, shifted so that they begin at x = bearing; returns the advance.
+// Appends a glyph's lines on the grid, shifted to begin at x = bearing. Returns the advance.
 float trace(char32_t character, std::vector<Polyline>& lines) {
   if (character == U' ' || character == U'\u00a0') return space_width;
-  const char* path = "L0 0 0 20 11 20 11 0 0 0";  // the box for what is missing
+  const char* path = "L0 0 0 20 11 20 11 0 0 0";  // the box for missing characters
   for (const Glyph& g : glyphs) {
     if (g.character == character) path = g.path;
   }
@@ -174,7 +175,7 @@ float trace(char32_t character, std::vector<Polyline>& lines) {
     } else if (command == 'A') {
       const float cx = number(), cy = number(), rx = number(), ry = number(), a = number(), b = number();
       const int pieces =
-          std::max(2, static_cast<int>(std::abs(b - a) / 9));  // 9° is under a tenth of a pixel
+          std::max(2, static_cast<int>(std::abs(b - a) / 9));  // 9° is less than a tenth of a pixel
       for (int i = 0; i <= pieces; ++i) {
         const float angle = (a + (b - a) * float(i) / float(pieces)) * std::numbers::pi_v<float> / 180;
         to(cx + rx * std::cos(angle), cy + ry * std::sin(angle));
@@ -200,7 +201,7 @@ float trace(char32_t character, std::vector<Polyline>& lines) {
   return advance;
 }
 
-// The digit or minus a superscript stands for, or 0.
+// Returns the digit or minus that a superscript stands for, or 0.
 char32_t base_of_superscript(char32_t c) {
   switch (c) {
     case U'¹':
@@ -221,7 +222,7 @@ char32_t base_of_superscript(char32_t c) {
 StrokedText stroke_text(std::string_view utf8, float size) {
   StrokedText text;
   for (std::size_t i = 0; i < utf8.size();) {
-    // A label may hold a file's name, which is any bytes: what is not UTF-8 shows as boxes.
+    // A label may contain a file name, which can be any bytes. Bytes that are not UTF-8 are drawn as boxes.
     const bool good = io::utf8_valid_bytes(utf8.substr(i, 4)) > 0;
     const char32_t character = good ? io::utf8_next(utf8, i) : (++i, missing),
                    base = base_of_superscript(character);

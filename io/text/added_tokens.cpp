@@ -7,7 +7,7 @@
 namespace tg::text {
 namespace {
 
-// The character that ends before i > 0.
+// Returns the character that ends before i > 0.
 Char char_before(std::string_view text, std::size_t i, const std::uint8_t* classes) {
   std::size_t begin = i - 1;
   while (begin > 0 && i - begin < 4 && (text[begin] & 0xc0) == 0x80) --begin;
@@ -48,7 +48,7 @@ AddedTokenFinder::Found AddedTokenFinder::match(std::string_view text, std::size
 std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view text, bool special) const {
   std::vector<Part> parts;
   const std::uint8_t* classes = char_classes();
-  std::size_t written = 0;  // where the text after the last part begins
+  std::size_t written = 0;  // start of the text after the last part
   for (std::size_t i = 0; i < text.size();) {
     if (!begins_[static_cast<unsigned char>(text[i])]) {
       ++i;
@@ -60,7 +60,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
       continue;
     }
     std::size_t begin = i, end = match_end;
-    i = match_end;  // a match that is not taken hides others within it
+    i = match_end;  // a match that is not used still hides others within it
     if (token->special && !special) continue;
     if (token->single_word) {
       const bool joins_left = begin > 0 && char_before(text, begin, classes).is(char_class::word);
@@ -73,7 +73,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
         if (!c.is(char_class::space)) break;
         begin -= c.length;
       }
-      begin = std::max(begin, written);  // white space that the token before has taken
+      begin = std::max(begin, written);  // white space that belongs to the previous token
     }
     if (token->rstrip)
       while (end < text.size()) {
@@ -81,7 +81,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
         if (!c.is(char_class::space)) break;
         end += c.length;
       }
-    if (begin >= end) continue;  // there is nothing left of it
+    if (begin >= end) continue;  // nothing is left of it
     if (written < begin) parts.push_back({written, begin});
     parts.push_back({begin, end, token->id});
     written = end;

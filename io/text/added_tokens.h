@@ -1,4 +1,5 @@
-// Tokens that are cut out of a text as a whole, before the model sees the rest: <|endoftext|> and the like.
+// Tokens that are matched as a whole before the model splits the rest of the text: <|endoftext|> and the
+// like.
 #pragma once
 
 #include <array>
@@ -15,27 +16,27 @@ namespace tg::text {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  // only where neither neighbour is of a word (\w)
-  bool lstrip = false;       // with the white space before it
-  bool rstrip = false;       // with the white space after it
-  bool normalized = false;   // looked for in the normalized text, not in the raw one
-  bool special = false;      // stands for something that is no text
+  bool single_word = false;  // only if neither neighbor belongs to a word (\w)
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
+  bool normalized = false;   // matched in the normalized text, not in the raw text
+  bool special = false;      // does not represent text
 };
 
-// The tokens of one kind, normalized or not, with the texts to look for. Where several match, the leftmost,
-// and of those the longest, counts.
+// The tokens of one kind, normalized or not, and the strings that match them. If several tokens match, the
+// leftmost one is used, and of those the longest.
 class AddedTokenFinder {
  public:
-  // `text` is not empty. False if there is a token with that text.
+  // Adds a token. `text` must not be empty. Returns false if a token with this string exists.
   bool add(const std::string& text, const AddedToken& token);
   bool empty() const { return tokens_.empty(); }
 
   struct Part {
     std::size_t begin, end;               // in the text
-    std::optional<std::int32_t> id = {};  // of a token, nothing for text between two
+    std::optional<std::int32_t> id = {};  // id of the token; none for text between tokens
   };
-  // Divides a text into tokens and what is between them; without `special` such tokens are text. Parts that
-  // strip white space of each other can overlap, as in the package `tokenizers`.
+  // Splits text into tokens and the text between them. Without `special`, special tokens count as text. Parts
+  // that strip each other's white space can overlap, as in the package `tokenizers`.
   std::vector<Part> split(std::string_view text, bool special) const;
 
  private:
@@ -43,15 +44,15 @@ class AddedTokenFinder {
     std::size_t end = 0;
     const AddedToken* token = nullptr;
   };
-  Found match(std::string_view text, std::size_t i) const;  // the longest that begins at i
+  Found match(std::string_view text, std::size_t i) const;  // the longest token that begins at i
 
-  // A tree of bytes: the child of a node by (node, byte), and the token that ends at a node.
+  // A trie of bytes: children by (node, byte), and the token that ends at each node.
   static std::uint64_t key(std::uint32_t node, char byte) {
     return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
   }
   std::array<bool, 256> begins_{};  // whether a token begins with this byte
   std::unordered_map<std::uint64_t, std::uint32_t> children_;
-  std::vector<std::int32_t> ends_{-1};  // by node, the index of a token
+  std::vector<std::int32_t> ends_{-1};  // index of a token, by node
   std::vector<AddedToken> tokens_;
 };
 

@@ -1,4 +1,4 @@
-// Byte-pair encoding: the table of merges, encoding and decoding. Training is in bpe_train.cpp.
+// Byte-pair encoding: the merge table, encoding and decoding. For training, see bpe_train.cpp.
 #include <tilegrad/io/text/bpe.h>
 
 #include <charconv>

@@ -1,6 +1,6 @@
 // Byte-level byte-pair encoding [Sennrich, BPE], on bytes as in [Radford, GPT-2]. Tokens 0 … 255 are the
-// bytes; token 256 + k is the pair of tokens that merge k joins, within the words of GPT-2. Any bytes can be
-// encoded, and are decoded unchanged.
+// bytes. Token 256 + k is the pair of tokens that merge k joins, within the words of GPT-2. Any byte string
+// can be encoded, and decodes unchanged.
 #pragma once
 
 #include <functional>
@@ -14,27 +14,34 @@ namespace tg::text {
 
 class MergeTable;
 
+// A byte-level BPE tokenizer. It is immutable; copies share the merge table.
 class Bpe final : public Tokenizer {
  public:
+  // The two tokens that a merge joins.
   using Merge = std::pair<std::int32_t, std::int32_t>;
 
-  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of an older checkpoint. Throws
-  // FormatError for a merge of tokens that do not exist before it, a duplicate merge, or one of more than
-  // max_word_bytes bytes, and Error for another rule.
+  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of an older checkpoint; throws Error for
+  // any other rule. Throws FormatError for a merge of tokens that do not exist before it, a duplicate merge,
+  // a token of more than max_word_bytes bytes, and more than max_vocabulary tokens.
   explicit Bpe(std::vector<Merge> merges, WordRule words = WordRule::gpt2);
 
-  // Repeatedly joins the most frequent pair of tokens within the words of the text (of equally frequent pairs
-  // the one with the smaller ids) that makes a token of at most max_word_bytes bytes, until there are
-  // `vocabulary` tokens or no pair occurs twice. The result depends on the text alone. Error for a vocabulary
-  // below 257 or above max_vocabulary. Calls `text_read` after the last use of the text, before the first
-  // merge, which takes the time; what it throws ends the training (MappedFile::check).
+  // Trains a tokenizer. Repeatedly joins the most frequent pair of tokens within words that makes a token of
+  // at most max_word_bytes bytes, until there are `vocabulary` tokens or no pair occurs twice. If pairs are
+  // equally frequent, it joins the one with the smaller ids. The result depends only on the text. Calls
+  // `text_read` after the last use of the text and before the merges, which need most of the time. An
+  // exception from it ends the training; use it for MappedFile::check. Throws Error for a vocabulary below
+  // 257 or above max_vocabulary.
   static Bpe train(std::string_view text, std::int64_t vocabulary,
                    const std::function<void()>& text_read = {});
+  // The largest number of tokens.
   static constexpr std::int64_t max_vocabulary = 1 << 20;
 
+  // The merges, by rank.
   const std::vector<Merge>& merges() const { return merges_; }
+  // The rule by which text is split into words.
   WordRule words() const { return words_; }
-  std::string_view bytes(std::int32_t id) const;  // of one token; Error for an id outside [0, size)
+  // Returns the bytes of one token. Throws Error for an id outside [0, size).
+  std::string_view bytes(std::int32_t id) const;
 
   std::string_view kind() const override { return "bpe"; }
   std::string_view unit() const override { return "token"; }
@@ -51,8 +58,8 @@ class Bpe final : public Tokenizer {
   std::vector<std::uint32_t> from_;  // where those of each begin; one more for the end
 };
 
-// "116 104\n32 256\n": a merge a line, by ids. Throws FormatError, beginning with `where` and naming the
-// line.
+// Parses merges, one per line as two token ids: "116 104\n32 256\n". Throws FormatError, beginning with
+// `where` and naming the line.
 std::vector<Bpe::Merge> parse_merges(std::string_view text, const std::string& where);
 
 }  // namespace tg::text

@@ -55,7 +55,7 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
     byte_ids_[static_cast<std::size_t>(byte)] = id_of(fallback_text(byte));
 
   std::string joined;
-  // From the last one: the first that is added of a pair counts.
+  // In reverse order, because the table keeps the first entry that is added for a pair.
   for (std::size_t rank = merges_.size(); rank-- > 0;) {
     const std::string &left = merges_[rank].first, &right = merges_[rank].second;
     joined = left;
@@ -76,11 +76,11 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
 
 void BpeModel::find_kept_before_spaces() {
   constexpr std::size_t most = 16;
-  if (id_of(meta_space) < 0) return;  // unknown characters could be joined across it
+  if (id_of(meta_space) < 0) return;  // merges could join an unknown character across it
   std::vector<std::string> kept;
   for (const auto& [left, right] : merges_) {
     if (!right.starts_with(meta_space) || left.ends_with(meta_space)) continue;
-    // What a token of a byte, or of what is unknown, stands for does not end as its text does.
+    // The bytes of a byte token or an unknown token do not end like its string.
     const bool is_byte =
         left.size() >= 6 && left.ends_with('>') && left.compare(left.size() - 6, 3, "<0x") == 0;
     if (is_byte || (options_.unknown && left.ends_with(*options_.unknown))) return;
@@ -119,8 +119,8 @@ void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& ids) con
       ids.push_back(id);
       return;
     }
-  // An unknown token is written when the next token of the vocabulary comes, or another unknown one that does
-  // not become part of it; those of bytes go before it. That is what the package `tokenizers` does.
+  // As in the package `tokenizers`, an unknown token is written only before the next known token, or before
+  // another unknown token that is not fused with it. Byte tokens are written before it.
   bool pending = false;
   const auto write_pending = [&] {
     if (pending) ids.push_back(unknown_);

@@ -1,4 +1,4 @@
-// Learning merges: counts of pairs over the distinct words of a text, kept up to date merge by merge.
+// Learns merges: counts pairs over the distinct words of a text, and updates the counts after each merge.
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
@@ -14,7 +14,7 @@ struct CountedWord {
   std::int64_t count = 0;
 };
 
-// Distinct words of the text in the order of their first occurrence, as bytes.
+// Returns the distinct words of the text in order of first occurrence, as bytes.
 std::vector<CountedWord> count_words(std::string_view text) {
   std::unordered_map<std::string_view, std::size_t> places;
   std::vector<CountedWord> words;
@@ -46,7 +46,8 @@ class PairCounts {
     for (const auto& [pair, info] : pairs_) queue_.push({info.count, pair});
   }
 
-  // The most frequent pair that occurs twice or more and is not too long; false if there is none.
+  // Finds the most frequent pair that occurs at least twice and is not too long. Returns false if there is
+  // none.
   bool take_best(Bpe::Merge& best) {
     while (!queue_.empty()) {
       const Candidate top = queue_.top();
@@ -57,7 +58,8 @@ class PairCounts {
         best = top.pair;
         return true;
       }
-      if (now < top.count && now >= 2) queue_.push({now, top.pair});  // else a later entry has it
+      // Otherwise a later entry has the pair.
+      if (now < top.count && now >= 2) queue_.push({now, top.pair});
     }
     return false;
   }
@@ -87,18 +89,18 @@ class PairCounts {
  private:
   struct Info {
     std::int64_t count = 0;
-    std::vector<std::size_t> words;  // that had the pair at some time
+    std::vector<std::size_t> words;  // words that have contained the pair
   };
   struct Candidate {
     std::int64_t count;
     Bpe::Merge pair;
-    bool operator<(const Candidate& o) const {  // the largest count, of equal ones the smallest ids
+    bool operator<(const Candidate& o) const {  // largest count first, then smallest ids
       return count != o.count ? count < o.count : pair > o.pair;
     }
   };
 
-  // Adds to the counts of the word's pairs. Only pairs with the token `made` can be new to a word that was
-  // there before; −1 means that all of them are.
+  // Adds the word's pairs to the counts. If `made` ≥ 0, only pairs with the token `made` can be new in the
+  // word; −1 means that all can be.
   void add(std::size_t w, std::int64_t count, std::int32_t made = -1) {
     const std::vector<std::int32_t>& tokens = words_[w].tokens;
     for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {

@@ -15,7 +15,7 @@ consteval bool is_its_own_letter(int byte) {
 
 struct ByteLetters {
   std::array<char32_t, 256> letters{};
-  std::array<int, first_other + 68> bytes{};  // by letter, −1 for a character that is none
+  std::array<int, first_other + 68> bytes{};  // by letter; −1 for a character outside the alphabet
 };
 
 consteval ByteLetters all_letters() {

@@ -15,7 +15,8 @@ bool take(std::string_view& rest, std::string_view text) {
   return true;
 }
 
-// A character between [ and ], perhaps behind a backslash; nothing for one with a meaning of its own there.
+// Reads a character between [ and ], possibly escaped by a backslash. Returns nothing for a special
+// character.
 std::optional<char32_t> take_character(std::string_view& rest) {
   const bool escaped = take(rest, "\\");
   char32_t c = 0;
@@ -78,7 +79,7 @@ std::optional<CharRuns> CharRuns::parse(const std::string& pattern) {
 }
 
 bool CharRuns::matches_as(const CharRuns& other) const {
-  const auto joined = [](auto ranges) {  // of ranges that overlap or touch, one
+  const auto joined = [](auto ranges) {  // merges overlapping or adjacent ranges
     std::sort(ranges.begin(), ranges.end());
     decltype(ranges) all;
     for (const auto& [first, last] : ranges) {
@@ -119,7 +120,7 @@ std::size_t CharRuns::match_end(std::string_view text, std::size_t i) const {
 
 std::size_t CharRuns::word_end(std::string_view text, std::size_t i) const {
   const std::uint8_t* classes = char_classes();
-  if (only_at_end_) {  // the white space that ends the text, or what is before it
+  if (only_at_end_) {  // white space at the end of the text, or the text before it
     std::size_t spaces = i;
     for (std::size_t at = i; at < text.size();) {
       const Char c = char_at(text, at, classes);

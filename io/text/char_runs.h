@@ -1,5 +1,5 @@
-// Regular expressions that match runs of characters of a set, as DeepSeek's first models split words:
-// \s?[A-Za-z…]+ and the like.
+// Regular expressions that match runs of characters of a set, such as \s?[A-Za-z…]+. DeepSeek's first models
+// use them to split words.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,17 @@ namespace tg::text {
 
 class CharRuns {
  public:
-  // Understands SET, SET+ and SET{1,3}, each also behind \s?, and \s+$. SET is \p{L}, \p{M}, \p{N}, \p{P} or
-  // \p{S}, or [ ] of these, of characters and of ranges of characters. Nothing for another pattern.
+  // Accepts SET, SET+ and SET{1,3}, each optionally after \s?, and \s+$. SET is \p{L}, \p{M}, \p{N}, \p{P} or
+  // \p{S}, or a [ ] of these, of characters and of character ranges. Returns nothing for any other pattern.
   static std::optional<CharRuns> parse(const std::string& pattern);
 
   const std::string& pattern() const { return pattern_; }
 
-  // Whether the other one, too, matches the same: sets may be written in any order.
+  // Whether both patterns match the same; sets may be written in any order.
   bool matches_as(const CharRuns& other) const;
 
-  // Where the match that begins at byte i < text.size() ends, or the text up to where the next one begins.
+  // Returns the end of the match that begins at byte i < text.size(). If none begins there, returns the start
+  // of the next match.
   std::size_t word_end(std::string_view text, std::size_t i) const;
 
  private:
@@ -31,10 +32,10 @@ class CharRuns {
   bool parse_category(std::string_view& rest);
 
   std::string pattern_;
-  bool only_at_end_ = false;  // \s+$, where the text has no line break
+  bool only_at_end_ = false;  // \s+$, for text without line breaks
   bool space_before_ = false;
   std::size_t most_ = 1;
-  int flags_ = 0;  // of io/text/unicode.h
+  int flags_ = 0;  // see io/text/unicode.h
   std::vector<std::pair<char32_t, char32_t>> ranges_;
 };
 

@@ -1,4 +1,4 @@
-// Reading a tokenizer.json.
+// Reads a tokenizer.json.
 #include "io/text/hf_parts.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::int32_t read_id(JsonReader& json) {
   return static_cast<std::int32_t>(id);
 }
 
-// null, or false for a setting that is off
+// null, or false for a setting that is off.
 void read_unset(JsonReader& json, const std::string& key) {
   const JsonTree value = read_json_tree(json);
   const bool is_off = value.is_null() || value.scalar == "0" ||
@@ -49,16 +49,16 @@ BpeModel::Merge read_merge(JsonReader& json) {
   if (json.peek() == JsonReader::Kind::array) {
     json.begin_array();
     for (std::string* half : {&merge.first, &merge.second}) {
-      if (!json.next_item()) json.fail("a merge of fewer than two texts");
+      if (!json.next_item()) json.fail("a merge of fewer than two strings");
       *half = json.string();
     }
-    if (json.next_item()) json.fail("a merge of more than two texts");
+    if (json.next_item()) json.fail("a merge of more than two strings");
     return merge;
   }
   const std::string text = json.string();
   const std::size_t space = text.find(' ');
   if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-    json.fail("merge " + io::json_excerpt(text) + ", expected two texts with a space between them");
+    json.fail("merge " + io::json_excerpt(text) + ", expected two strings with a space between them");
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
@@ -67,7 +67,7 @@ ModelJson read_model(JsonReader& json) {
   bool vocabulary = false, merges = false;
   json.begin_object();
   while (const auto key = json.next_key()) {
-    if (*key == "type") {  // files of 2020 have none
+    if (*key == "type") {  // files of 2020 have no type
       if (const std::string type = json.string(); type != "BPE")
         json.fail("model.type is " + io::json_excerpt(type) + ", expected \"BPE\"");
     } else if (*key == "vocab") {
@@ -134,8 +134,8 @@ AddedToken read_added_token(JsonReader& json) {
   return token;
 }
 
-// The ids of added tokens are those of the vocabulary, or those that follow it, in order: the package
-// `tokenizers` counts them so, whatever the file says.
+// Added tokens must have the ids of the vocabulary, or the following ids in order. The package `tokenizers`
+// assigns them in this way and ignores the ids in the file.
 void check_ids(const std::vector<AddedToken>& added, const BpeModel& model) {
   std::unordered_set<std::string_view> contents;
   auto next = static_cast<std::int64_t>(model.vocabulary().size());
@@ -153,7 +153,7 @@ void check_ids(const std::vector<AddedToken>& added, const BpeModel& model) {
   }
 }
 
-// "<0x41>" is byte 0x41.
+// Parses "<0x41>" as byte 0x41.
 std::optional<char> byte_of_token(const std::string& text) {
   const auto digit = [](char c) {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -175,7 +175,7 @@ std::string decoded(const HfToken& token, const HfStages& stages) {
   return normalize({{NormalizeStep::Kind::replace, "\xe2\x96\x81", " "}}, text);
 }
 
-// Of a token of the model that is also an added one, which comes after it, the latter stays.
+// If an added token has the id of a token of the model, the added token is kept.
 void sort_by_id(std::vector<HfToken>& tokens) {
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const HfToken& a, const HfToken& b) { return a.id < b.id; });
@@ -194,8 +194,8 @@ void sort_by_id(std::vector<HfToken>& tokens) {
   tokens.resize(kept);
 }
 
-// Words are those of a text from both sides of a cut if no step puts something in front, and no added token
-// lies across it.
+// Words on both sides of a cut are unchanged if no step prepends anything and no added token can span the
+// cut.
 bool can_be_cut_where_words_begin(const HfStages& stages, const std::vector<AddedToken>& added) {
   if (!stages.byte_level) return false;
   for (const NormalizeStep& step : stages.normalizer)
@@ -263,7 +263,7 @@ HfParts read_hf_parts(std::string text, const std::string& where) {
       if (const std::string version = json.string(); version != "1.0")
         json.fail("version is " + io::json_excerpt(version) + ", expected \"1.0\"");
     } else if (*key == "truncation" || *key == "padding") {
-      // Of the last use before the file was saved: each use chooses anew.
+      // These describe the latest use before the file was saved; each use sets them anew.
       if (const JsonTree value = read_json_tree(json);
           !value.is_null() && value.kind != JsonReader::Kind::object)
         json.fail(*key + " is " + value.text() + ", expected null or an object");

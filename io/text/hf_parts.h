@@ -1,4 +1,4 @@
-// What a tokenizer.json holds, read and checked.
+// The content of a tokenizer.json, read and checked.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace tg::text {
 
 struct HfToken {
   std::int32_t id = 0;
-  std::string text = {};   // as the file has it
-  std::string bytes = {};  // what it decodes to
+  std::string text = {};   // as in the file
+  std::string bytes = {};  // the decoded token
   bool special = false, added = false;
 };
 
@@ -23,19 +23,19 @@ struct HfParts {
   std::string json;
   HfStages stages;
   BpeModel model;
-  std::vector<HfToken> tokens;  // of the model and added ones, by id, one or more
+  std::vector<HfToken> tokens;  // of the model and added ones, sorted by id; at least one
   std::vector<AddedToken> added;
   AddedTokenFinder raw_tokens, normalized_tokens;
-  bool can_be_cut = false;  // a text, where io/text/words.h says
+  bool can_be_cut = false;  // text can be cut at positions defined in io/text/words.h
 
-  const HfToken& token(std::int32_t id) const;  // an empty one if the id has none
+  const HfToken& token(std::int32_t id) const;  // an empty token if the id has none
 };
 
 struct HfTokenizer::Parts : HfParts {
   explicit Parts(HfParts&& read) : HfParts(std::move(read)) {}
 };
 
-// Throws FormatError, beginning with `where`.
+// Throws FormatError, beginning with `where`, for invalid or unsupported content.
 HfParts read_hf_parts(std::string json, const std::string& where);
 
 }  // namespace tg::text

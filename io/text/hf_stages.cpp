@@ -20,7 +20,7 @@ constexpr std::string_view meta_mark = "\xe2\x96\x81";  // ▁
   throw FormatError(where + " is " + value.text() + ", expected " + expected);
 }
 
-// A stage: an object with a type and options, all of which must be known.
+// A stage: an object with a type and options, which must all be known.
 class Stage {
  public:
   Stage(const Tree& tree, std::string where) : tree_(tree), where_(std::move(where)) {
@@ -54,7 +54,7 @@ class Stage {
     if (found.kind != Kind::logical) refuse_stage(where_ + "." + std::string(key), found, "true or false");
     return found.logical;
   }
-  // The members of a Sequence.
+  // Returns the members of a Sequence.
   std::vector<Stage> stages(std::string_view key) const {
     has_only({key});
     const Tree& list = value(key);
@@ -65,7 +65,7 @@ class Stage {
       found.emplace_back(list.items[i], name + "[" + std::to_string(i) + "]");
     return found;
   }
-  // {"String": …} or, if `regex`, {"Regex": …}
+  // Reads {"String": …} or, if `regex`, {"Regex": …}.
   std::string pattern(bool regex) const {
     const Tree& found = value("pattern");
     const Tree* text = found.members.size() == 1 ? found.find(regex ? "Regex" : "String") : nullptr;
@@ -114,7 +114,7 @@ void read_split(const Stage& stage, HfStages& stages) {
   stage.has_only({"pattern", "behavior", "invert"});
   const std::string behavior = stage.string("behavior");
   const bool inverts = stage.boolean("invert");
-  // Gemma's: it splits at spaces, which its normalizer has replaced.
+  // Gemma's pre-tokenizer splits at spaces, which its normalizer has already replaced.
   const bool no_spaces = std::any_of(
       stages.normalizer.begin(), stages.normalizer.end(),
       [](const NormalizeStep& s) { return s.kind == NormalizeStep::Kind::replace && s.from == " "; });
@@ -122,8 +122,8 @@ void read_split(const Stage& stage, HfStages& stages) {
   if (const Tree* text = pattern.find("String");
       no_spaces && !inverts && text != nullptr && text->scalar == " ")
     return;
-  // Isolated matches and what is between them are the same pieces. What is between them is removed by
-  // "Removed" with invert, which of a pattern that matches all text is nothing.
+  // "Isolated" matches and the text between them are the same pieces as our words. "Removed" with invert
+  // removes the text between matches, which is empty if a pattern matches all text.
   const bool removes = behavior == "Removed" && inverts;
   if (behavior != "Isolated" && !removes)
     throw FormatError(stage.where() + ".behavior is " + io::json_excerpt(behavior) + " with invert " +
@@ -140,7 +140,7 @@ void read_split(const Stage& stage, HfStages& stages) {
     return;
   }
   auto runs = CharRuns::parse(text);
-  // "$" is the end of a line too: line breaks must have been isolated.
+  // "$" also matches the end of a line, so line breaks must have been isolated.
   const auto is_line_break = [](const SplitStep& s) { return s.runs && s.runs->pattern() == "[\r\n]"; };
   const bool has_lines =
       std::none_of(stages.pre_tokenizer.begin(), stages.pre_tokenizer.end(), is_line_break);
@@ -151,7 +151,7 @@ void read_split(const Stage& stage, HfStages& stages) {
 }
 
 void read_pre_tokenizer(const Stage& stage, HfStages& stages) {
-  if (stages.byte_level)  // what follows would see bytes as letters
+  if (stages.byte_level)  // later steps would see bytes as letters
     throw FormatError(stage.where() + " is " + stage.text() + ", expected nothing after ByteLevel");
   if (stage.type() == "Sequence") {
     for (const Stage& one : stage.stages("pretokenizers")) read_pre_tokenizer(one, stages);
@@ -189,7 +189,7 @@ std::int32_t template_id(const Tree& value, const std::string& where) {
   return id;
 }
 
-// Around those of post-processors before this one.
+// Adds tokens outside those of earlier post-processors.
 void put_around(HfStages& stages, const std::vector<std::int32_t>& before,
                 const std::vector<std::int32_t>& after) {
   stages.before.insert(stages.before.begin(), before.begin(), before.end());
@@ -222,7 +222,7 @@ void read_template(const Stage& stage, HfStages& stages) {
   put_around(stages, before, after);
 }
 
-// ["</s>", 2]: a token's text and its id.
+// ["</s>", 2]: a token's string and its id.
 std::int32_t pair_id(const Stage& stage, const char* key) {
   const Tree& pair = stage.value(key);
   if (pair.items.size() != 2) refuse_stage(stage.where() + "." + key, pair, "a token's text and its id");
@@ -234,10 +234,10 @@ void read_post_processor(const Stage& stage, HfStages& stages) {
     for (const Stage& one : stage.stages("processors")) read_post_processor(one, stages);
   } else if (stage.type() == "TemplateProcessing") {
     read_template(stage, stages);
-  } else if (stage.type() == "ByteLevel") {  // which is about offsets
+  } else if (stage.type() == "ByteLevel") {  // affects only offsets
     stage.has_only({"add_prefix_space", "trim_offsets", "use_regex"});
   } else if (stage.type() == "RobertaProcessing" || stage.type() == "BertProcessing") {
-    // Its other options are about offsets.
+    // Its other options affect only offsets.
     stage.has_only({"sep", "cls", "trim_offsets", "add_prefix_space"});
     put_around(stages, {pair_id(stage, "cls")}, {pair_id(stage, "sep")});
   } else {
@@ -245,7 +245,7 @@ void read_post_processor(const Stage& stage, HfStages& stages) {
   }
 }
 
-// Byte-level, or [Replace ▁, ByteFallback, Fuse, Strip], of which the last three may be absent.
+// Accepts ByteLevel, or [Replace ▁, ByteFallback, Fuse, Strip], whose last three stages are optional.
 void read_decoder(const Stage& stage, HfStages& stages) {
   const std::string expected =
       stages.byte_level ? "ByteLevel"

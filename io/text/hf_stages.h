@@ -1,5 +1,5 @@
-// The stages of a tokenizer.json around its model, as steps that are executed in order, and the regular
-// expressions that they know.
+// The stages of a tokenizer.json around its model, as steps that run in order, and the regular expressions
+// that they support.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,25 @@ namespace tg::text {
 
 struct NormalizeStep {
   enum class Kind { nfc, prepend, replace } kind;
-  std::string from = {}, to = {};  // replace: each `from` by `to`; prepend: `to`, unless the text is empty
+  // Replace: each `from` by `to`; prepend: `to`, unless the text is empty.
+  std::string from = {}, to = {};
 };
 
 struct SplitStep {
   enum class Kind {
-    words,         // divides by a rule
-    runs,          // divides by a set of characters
-    prefix_space,  // puts a space before what does not begin with one
-    meta_space,  // replaces spaces by ▁ and puts one before, as `prefix` says, what does not begin with one
+    words,         // splits by a rule
+    runs,          // splits by a set of characters
+    prefix_space,  // prepends a space to a piece that does not begin with one
+    // Replaces spaces by ▁, and prepends one, according to `prefix`, to a piece that does not begin with ▁.
+    meta_space,
   } kind;
   WordRule rule = WordRule::gpt2;
   std::optional<CharRuns> runs = {};
-  std::vector<std::string> kept = {};  // characters after which WordRule::spaces does not divide
-  enum class Prefix { always, first, never } prefix = Prefix::never;  // first: only where the text begins
+  std::vector<std::string> kept = {};  // characters after which WordRule::spaces does not split
+  // First: only at the start of the text.
+  enum class Prefix { always, first, never } prefix = Prefix::never;
 
-  // Of the steps that divide: where the piece of the text that begins at i ends.
+  // For the steps that split: returns the end of the piece that begins at i.
   std::size_t end(std::string_view text, std::size_t i) const;
 };
 
@@ -39,27 +42,28 @@ struct HfStages {
   std::vector<NormalizeStep> normalizer;
   std::vector<SplitStep> pre_tokenizer;
   bool byte_level = false;  // the model's tokens are bytes
-  // The tokens around a text, by what a TemplateProcessing says of them.
+  // Tokens before and after a document, as defined by a TemplateProcessing.
   std::vector<std::int32_t> before, after;
-  // The decoder is that of byte-level models, or replaces ▁ by a space and, if it has that step, <0xNN> by a
-  // byte. Then it may remove a space at the start of the text.
+  // The decoder is ByteLevel, or it replaces ▁ by a space and, if it has that step, <0xNN> by a byte. It may
+  // then remove a space at the start of the text.
   bool decodes_bytes = false, strips_first_space = false;
 };
 
-// From the values of a tokenizer.json, each perhaps null. Throws FormatError, naming stage and value, for a
-// type or an option that is not understood.
+// Reads the stages from the values of a tokenizer.json, each of which may be null. Throws FormatError, naming
+// stage and value, for an unsupported type or option.
 HfStages read_hf_stages(const io::JsonTree& normalizer, const io::JsonTree& pre_tokenizer,
                         const io::JsonTree& post_processor, const io::JsonTree& decoder);
 
 std::string normalize(const std::vector<NormalizeStep>& steps, std::string_view text);
 
-// ---- The regular expressions of tokenizer.json files that have a scanner: no other one is understood.
+// ---- The supported regular expressions of tokenizer.json files, which have a scanner
 
-// The rule whose words are the matches of the pattern, each isolated, and what is between them.
+// Returns the rule whose words are the isolated matches of the pattern and the text between them.
 std::optional<WordRule> rule_of_pattern(std::string_view pattern);
-// Whether every character of any text is in a match of the rule's pattern, so that nothing is between two.
+// Whether every character of any input is in a match of the rule's pattern, so that there is no text between
+// matches.
 bool matches_all_text(WordRule rule);
-// The pattern of a rule that has one; else "".
+// Returns the pattern of a rule, or "" if it has none.
 std::string_view pattern_of_rule(WordRule rule);
 
 }  // namespace tg::text

@@ -1,6 +1,6 @@
-// The tokenizer of a Hugging Face folder: tokenizer.json with byte-pair encoding, byte-level as of GPT-2,
-// Llama 3, Qwen 2 and 3 and DeepSeek-V3, or on characters as of Llama 2, Mistral and Gemma. Tokens have the
-// ids that the package `tokenizers` gives (docs/interop.md).
+// The tokenizer of a Hugging Face folder (tokenizer.json) with byte-pair encoding: byte-level as in GPT-2,
+// Llama 3, Qwen 2 and 3 and DeepSeek-V3, or on characters as in Llama 2, Mistral and Gemma. Token ids equal
+// those of the package `tokenizers` (docs/interop.md).
 #pragma once
 
 #include <memory>
@@ -15,56 +15,80 @@ namespace tg::text {
 struct HfStages;    // io/text/hf_stages.h
 struct AddedToken;  // io/text/added_tokens.h
 
+// A tokenizer read from tokenizer.json. It is immutable; copies share its tables.
 class HfTokenizer final : public Tokenizer {
  public:
-  // From the text of a tokenizer.json. Throws FormatError, beginning with `where` and naming key and value,
-  // for text that is not JSON, breaks a rule, or has a normalizer, pre-tokenizer, model, post-processor or
-  // decoder of a kind that is not understood.
+  // Parses the content of a tokenizer.json. Throws FormatError, beginning with `where` and naming key and
+  // value, for content that is not JSON or breaks a rule, and for an unsupported normalizer, pre-tokenizer,
+  // model, post-processor or decoder.
   HfTokenizer(std::string json, const std::string& where);
 
-  // From such a file, or the one in a folder. Error if it cannot be read.
+  // Reads a tokenizer.json, or the one in a folder. Throws Error if it cannot be read, FormatError as above.
   static HfTokenizer open(const std::string& path);
 
+  // How encode() treats special tokens.
   struct EncodeOptions {
-    bool special = true;  // texts of special tokens in the text become these tokens; false for text of users
-    bool whole = false;   // between before() and after()
+    bool special = true;  // strings of special tokens become these tokens; false for user input
+    bool whole = false;   // insert before() and after() around the tokens
   };
+  // Encodes text. Throws Error for a character that has no token if the vocabulary has no unknown token.
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options) const;
 
+  // The content of tokenizer.json.
   const std::string& json() const;
-  // A token as it is written in the vocabulary: "Ġhello" for " hello". Empty for an id without a token.
-  std::string token_text(std::int32_t id) const;  // Error for an id outside [0, size)
+  // Returns a token as written in the vocabulary: "Ġhello" for " hello". Empty for an id without a token.
+  // Throws Error for an id outside [0, size).
+  std::string token_text(std::int32_t id) const;
+  // Returns the id of the token with this spelling, or nothing.
   std::optional<std::int32_t> find(std::string_view token_text) const;
+  // Whether the token is marked as special, such as bos and eos.
   bool is_special(std::int32_t id) const;
-  bool is_added(std::int32_t id) const;  // cut out of a text before the model sees it
+  // Whether the token is matched in the text before the model splits it (added_tokens).
+  bool is_added(std::int32_t id) const;
+  // Whether the vocabulary's tokens are bytes.
   bool is_byte_level() const;
+  // Whether a word that is a token is not built by merges (ignore_merges).
   bool ignores_merges() const;
-  bool has_byte_fallback() const;  // a character without a token is those of its bytes
-  const std::vector<std::pair<std::string, std::string>>& merges() const;  // by rank
-  // The tokens that begin and end a text (bos, eos), as the file has them.
+  // Whether a character without a token is encoded as the tokens of its bytes (byte_fallback).
+  bool has_byte_fallback() const;
+  // The merges, by rank, as pairs of token strings.
+  const std::vector<std::pair<std::string, std::string>>& merges() const;
+  // The tokens that begin a sequence (bos), as defined by the file.
   const std::vector<std::int32_t>& before() const;
+  // The tokens that end a sequence (eos), as defined by the file.
   const std::vector<std::int32_t>& after() const;
-  std::optional<std::string> unknown_token() const;  // how characters without a token are written
-  const HfStages& stages() const;                    // around the merges
+  // Returns the string of the token for characters without a token, or nothing.
+  std::optional<std::string> unknown_token() const;
+  // The stages around the model: normalizer, pre-tokenizer, post-processor and decoder.
+  const HfStages& stages() const;
+  // The added tokens, such as special tokens.
   const std::vector<AddedToken>& added_tokens() const;
 
+  // Returns "hf".
   std::string_view kind() const override { return "hf"; }
+  // Returns "token".
   std::string_view unit() const override { return "token"; }
-  std::int64_t size() const override;  // the largest id + 1
-  // With special tokens, without those around a text. Error for a character that has no token where there is
-  // no unknown one, which in byte-level vocabularies can only be a byte that is not UTF-8.
+  // Returns the largest id + 1. Some ids may have no token.
+  std::int64_t size() const override;
+  // Recognizes special tokens, and adds no tokens around the text. Throws Error for a character without a
+  // token if there is no unknown token. In a byte-level vocabulary, only a byte that is not UTF-8 can be such
+  // a character.
   std::vector<std::int32_t> encode(std::string_view text) const override {
     return encode(text, EncodeOptions{});
   }
+  // As encode(), between before() and after().
   std::vector<std::int32_t> encode_whole(std::string_view text) const override {
     return encode(text, {.whole = true});
   }
-  // The bytes of the tokens: of byte-level ones those that were encoded, special tokens as their text,
-  // nothing for an id without a token. Such are also those from size() on, which models with more rows than
-  // tokens write. Error for an id below 0.
+  // Returns the bytes of the tokens: the encoded bytes of byte-level tokens, and the strings of special
+  // tokens. An id without a token gives nothing, even one of size() or above, which a model with more rows
+  // than tokens can generate. Throws Error for a negative id.
   std::string decode(std::span<const std::int32_t> ids) const override;
+  // As Tokenizer's. Throws Error for a negative id.
   std::string continuation(std::int32_t id) const override;
+  // As Tokenizer's. Returns 0 if this tokenizer's words do not allow cuts.
   std::size_t safe_cut(std::string_view text, std::size_t limit) const override;
+  // Contains the whole tokenizer.json.
   io::Metadata metadata() const override;
 
  private:
@@ -72,9 +96,9 @@ class HfTokenizer final : public Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// A tokenizer.json with the ids of the tokenizer: one of this kind, of bytes, of characters, or of pairs of
-// bytes. Error for what no tokenizer.json can say: words that are not GPT-2's, as of older checkpoints,
-// tokens that are numbers, and ▁ among characters.
+// Returns the content of a tokenizer.json that has the ids of `tokenizer`: an HfTokenizer, ByteTokenizer,
+// CharVocab or Bpe. Throws Error for a tokenizer that tokenizer.json cannot represent: a Bpe with
+// WordRule::bytes (older checkpoints), a NumberTokenizer, or a CharVocab that contains ▁.
 std::string tokenizer_json(const Tokenizer& tokenizer);
 
 }  // namespace tg::text

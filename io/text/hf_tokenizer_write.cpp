@@ -1,4 +1,4 @@
-// tokenizer.json of tokenizers that were made here.
+// Writes tokenizer.json for the library's own tokenizers.
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/json.h>
 #include <tilegrad/io/text/hf_tokenizer.h>
@@ -10,7 +10,7 @@ namespace tg::text {
 
 namespace {
 
-// A file with one pre-tokenizer, or null, and a BPE model of which `vocab` and `merges` are members and
+// Returns a file with one pre-tokenizer, or null, and a BPE model. `vocab` and `merges` are its members and
 // items.
 std::string bpe_file(const std::string& pre_tokenizer, const std::string& decoder, const std::string& vocab,
                      const std::string& merges) {
@@ -30,9 +30,8 @@ std::string bpe_file(const std::string& pre_tokenizer, const std::string& decode
 std::string bpe_json(const Bpe& bpe) {
   if (bpe.words() != WordRule::gpt2)
     throw Error(
-        "[tokenizer_json] this tokenizer cuts words by bytes, as older checkpoints do, which no "
-        "tokenizer.json "
-        "can say: train one with GPT-2's words");
+        "[tokenizer_json] this tokenizer cuts words by bytes, as older checkpoints do, which "
+        "tokenizer.json cannot represent: train one with GPT-2's words");
   const std::string byte_level =
       R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
   const auto text = [&](std::int32_t id) { return io::json_string(to_byte_letters(bpe.bytes(id))); };
@@ -44,7 +43,7 @@ std::string bpe_json(const Bpe& bpe) {
   return bpe_file(byte_level, byte_level, vocab, merges);
 }
 
-// Without merges a token of BPE is a character.
+// Without merges, every BPE token is a character.
 std::string characters_json(const CharVocab& characters) {
   std::string vocab;
   for (std::size_t id = 0; id < characters.characters().size(); ++id) {
@@ -70,7 +69,7 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
   if (const auto* characters = dynamic_cast<const CharVocab*>(&tokenizer))
     return characters_json(*characters);
   if (tokenizer.kind() == "bytes") return bpe_json(Bpe({}));
-  throw Error("[tokenizer_json] no tokenizer.json can say a tokenizer of kind '" +
+  throw Error("[tokenizer_json] tokenizer.json cannot represent a tokenizer of kind '" +
               std::string(tokenizer.kind()) + "'");
 }
 

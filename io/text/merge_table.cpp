@@ -9,7 +9,7 @@
 namespace tg::text {
 namespace {
 
-// Up to here looking at all pairs is faster than a heap.
+// Up to this length, a search over all pairs is faster than a heap.
 constexpr std::size_t short_word = 32;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -46,7 +46,7 @@ std::size_t MergeTable::apply(std::span<std::int32_t> tokens) const {
 std::size_t MergeTable::apply_to_short(std::span<std::int32_t> tokens) const {
   std::size_t n = tokens.size();
   if (n < 2) return n;
-  std::uint32_t rank[short_word];  // of the pair that begins at i; what it makes
+  std::uint32_t rank[short_word];  // rank of the pair that begins at i, and the token that it makes
   std::int32_t made[short_word];
   const auto look_at = [&](std::size_t i) {
     rank[i] = never, made[i] = -1;
@@ -68,15 +68,16 @@ std::size_t MergeTable::apply_to_short(std::span<std::int32_t> tokens) const {
   return n;
 }
 
-// A linked list of the tokens, and a heap of pairs by (rank, position). A pair whose tokens have changed
-// stays in the heap, and is not that of its position any more when it comes to the top.
+// Uses a linked list of the tokens and a heap of pairs, sorted by rank and position. A pair whose tokens have
+// changed stays in the heap. When it is popped, it differs from the current pair at its position and is
+// ignored.
 std::size_t MergeTable::apply_to_long(std::span<std::int32_t> tokens) const {
   if (tokens.size() >= never)
     throw Error("[bpe] a word of " + std::to_string(tokens.size()) + " tokens, expected below 4294967295");
   const auto n = static_cast<std::uint32_t>(tokens.size());
   struct Link {
-    std::uint32_t before, after;  // never at the ends
-    std::uint32_t rank;           // of the pair that begins here, never if there is none
+    std::uint32_t before, after;  // `never` at the ends
+    std::uint32_t rank;           // of the pair that begins here; `never` if there is none
     std::int32_t made;
   };
   std::vector<Link> links(n);

@@ -1,4 +1,4 @@
-// Byte-pair encoding of one word [Sennrich, BPE]: which pairs of tokens are joined, in which order.
+// Byte-pair encoding of one word [Sennrich, BPE]: the pairs of tokens that are joined, and their order.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,20 @@ namespace tg::text {
 
 class MergeTable {
  public:
-  // For up to that many merges.
+  // For up to `merges` merges.
   explicit MergeTable(std::size_t merges);
 
-  // Of the pairs in a word, the one with the lowest rank is joined first. False if the pair is there already;
+  // Adds a merge. The pair with the lowest rank in a word is joined first. Returns false if the pair exists;
   // it then keeps its rank.
   bool add(std::int32_t left, std::int32_t right, std::uint32_t rank, std::int32_t token);
 
-  // Joins pairs until none is left: each time that with the lowest rank, of equal ones the leftmost. The
-  // word's n tokens are replaced by the result, whose size is returned. Needs O(n log n) time and O(n)
-  // memory.
+  // Joins pairs until none is left: the one with the lowest rank first, and of equal ones the leftmost.
+  // Replaces the word's n tokens with the result and returns its size. Needs O(n log n) time and O(n) memory.
   std::size_t apply(std::span<std::int32_t> tokens) const;
 
  private:
   static constexpr std::uint32_t never = ~std::uint32_t{0};
-  struct Slot {  // of a hash table with open addressing, at most half full
+  struct Slot {  // hash table with open addressing, at most half full
     std::uint64_t pair = empty;
     std::uint32_t rank = never;
     std::int32_t token = -1;
@@ -35,7 +34,7 @@ class MergeTable {
   std::size_t apply_to_long(std::span<std::int32_t> tokens) const;
 
   std::vector<Slot> slots_;
-  int shift_;  // 64 − log₂ of the number of slots
+  int shift_;  // 64 − log₂(number of slots)
 };
 
 }  // namespace tg::text

@@ -1,4 +1,4 @@
-// Text, characters and crops.
+// Text, character vocabulary and crops.
 #include <tilegrad/io/text/text.h>
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 namespace tg::text {
 namespace {
 
-// The node number of the sampler's random stream: graph nodes count from 0 and never reach it.
+// The node number of the sampler's random stream. Graph nodes count from 0 and never reach it.
 constexpr std::uint32_t sampler_node = 0xffffffffu;
 
-// "'é' (U+00E9)": the code point helps if the character is invisible.
+// Returns "'é' (U+00E9)". The code point helps if the character is invisible.
 std::string name_of_character(char32_t c) {
   char code[16];
   std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(c));
@@ -59,7 +59,7 @@ CharVocab::CharVocab(std::vector<char32_t> characters) : characters_(std::move(c
   for (const char32_t c : characters_) {
     if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
       throw FormatError("[CharVocab] got " + std::to_string(static_cast<std::uint32_t>(c)) +
-                        ", which is no Unicode character");
+                        ", which is not a Unicode character");
   }
 }
 
@@ -95,7 +95,7 @@ io::Metadata CharVocab::metadata() const {
 }
 
 TextSplit split_text(const TokenView& tokens) {
-  const std::size_t train = tokens.size() - (tokens.size() + 9) / 10;  // ⌊9n/10⌋ without 9n
+  const std::size_t train = tokens.size() - (tokens.size() + 9) / 10;  // ⌊9n/10⌋ without overflow of 9n
   return {tokens.part(0, train), tokens.part(train, tokens.size() - train)};
 }
 

@@ -1,4 +1,4 @@
-// The text of tokens as they are generated: whole characters, up to a stop string.
+// Converts tokens to text as they are generated: complete characters only, up to a stop string.
 #pragma once
 
 #include <cstddef>
@@ -11,38 +11,42 @@
 
 namespace tg::text {
 
-// The pieces that add() and finish() return, one after another, are the text of all tokens, or if it contains
-// a stop string the text before it, byte for byte, however the text is divided into tokens.
+// The concatenated results of add() and finish() are the text of all tokens, byte for byte. If the text
+// contains a stop string, they are only the text before it. The result does not depend on how the text is
+// divided into tokens.
 //
-// Of several stop strings in a text, the one that ends first counts, and of those that end at the same byte
-// the longest. A stop string may begin and end within tokens and within characters.
+// If the text contains several stop strings, the one that ends first is used, and of those that end at the
+// same byte, the longest. A stop string may begin and end within tokens and within characters.
 //
-// A copy continues the text on its own.
+// A copy continues independently.
 class TextStream {
  public:
-  // `tokenizer` must outlive the stream. Error for an empty stop string.
+  // `tokenizer` must outlive the stream. Throws Error for an empty stop string.
   explicit TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops = {});
 
-  // What can be shown after this token, perhaps nothing. Held back are the longest tail that begins a stop
-  // string and, before it, a character of which bytes are missing (3 bytes at most). Bytes that are no UTF-8
-  // are passed on as they are. When a stop string has been met, all of the text before it is returned, and
-  // further tokens return nothing. Error for an id that the tokenizer does not have, and after finish().
+  // Adds a token and returns the part of the text to show now, perhaps nothing. Two parts are held back: the
+  // longest tail that begins a stop string, and before it an incomplete character (at most 3 bytes). Bytes
+  // that are not UTF-8 are passed on unchanged. When a stop string is complete, add() returns the rest of the
+  // text before it. Later calls return nothing. Throws Error for an id that the tokenizer lacks, and after
+  // finish().
   std::string add(std::int32_t token);
 
+  // Whether the text contained a stop string.
   bool stopped() const { return !stop_.empty(); }
-  const std::string& stop() const { return stop_; }  // the stop string that was met; empty: none
+  // The stop string that was found; empty if none was.
+  const std::string& stop() const { return stop_; }
 
-  // Ends the text and returns what was held back, an incomplete character as it is: a file then has every
-  // byte of the text, and a terminal shows a replacement sign in its place. Error if called twice.
+  // Ends the text and returns the bytes that were held back, including an incomplete character. A file thus
+  // contains every byte of the text; a terminal shows a replacement character. Throws Error if called twice.
   std::string finish();
 
  private:
-  // How much of a stop string the text ends with, found by [Knuth, Morris, Pratt, Pattern matching].
+  // Matches one stop string incrementally [Knuth, Morris, Pratt, Pattern matching].
   struct Match {
     std::string stop;
-    std::vector<std::size_t> shorter;  // [n − 1]: the longest m < n for which its first n bytes end with its
-                                       // first m
-    std::size_t matched = 0;  // the text ends with its first `matched` bytes, and no more
+    // [n − 1]: the longest m < n for which the last m of its first n bytes equal its first m bytes.
+    std::vector<std::size_t> shorter;
+    std::size_t matched = 0;  // length of its longest prefix with which the bytes so far end
 
     explicit Match(const std::string& text);
     void follow(char byte);
@@ -52,7 +56,7 @@ class TextStream {
 
   const Tokenizer* tokenizer_;
   std::vector<Match> matches_;  // longest stop string first
-  std::string held_;            // the end of the text, not returned yet
+  std::string held_;            // the end of the text, not yet returned
   std::string stop_;
   bool finished_ = false;
 };

@@ -37,8 +37,8 @@ void TokenView::refuse(std::size_t place, std::int64_t id) const {
 
 void TokenView::check_part(std::size_t first, std::size_t count) const {
   if (first > count_ || count > count_ - first)
-    throw ShapeError("[tokens] got " + std::to_string(count) + " tokens from " + std::to_string(first) +
-                     " on, expected them within " + std::to_string(count_));
+    throw ShapeError("[tokens] got " + std::to_string(count) + " tokens starting at " +
+                     std::to_string(first) + ", expected them within " + std::to_string(count_));
 }
 
 TokenView TokenView::part(std::size_t first, std::size_t count) const {

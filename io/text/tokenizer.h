@@ -1,4 +1,4 @@
-// Tokenizer: text to token ids and back. It is saved in the metadata of a checkpoint's model.safetensors.
+// Tokenizer: converts text to token ids and back. A checkpoint saves it in the metadata of model.safetensors.
 #pragma once
 
 #include <cstdint>
@@ -12,59 +12,77 @@
 
 namespace tg::text {
 
+// The interface of all tokenizers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view kind() const = 0;  // "chars", "bytes", "bpe", "numbers" or "hf"
-  virtual std::string_view unit()
-      const = 0;                          // the word for a token in messages: "character", "byte", "token"
-  virtual std::int64_t size() const = 0;  // ids are 0 … size − 1
+  // Returns the kind: "chars", "bytes", "bpe", "numbers" or "hf".
+  virtual std::string_view kind() const = 0;
+  // Returns the word for one token in messages: "character", "byte" or "token".
+  virtual std::string_view unit() const = 0;
+  // Returns the vocabulary size. Ids are 0 … size − 1.
+  virtual std::int64_t size() const = 0;
 
-  // Error for text that it has no tokens for.
+  // Returns the tokens of a text. Throws Error for text that the vocabulary cannot represent.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  // Error for an id outside [0, size); but see HfTokenizer.
+  // Returns the text of tokens. Throws Error for an id outside [0, size), except for HfTokenizer.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  // A text from its beginning to its end: encode(), between the tokens that the tokenizer has for these (bos,
-  // eos), if it has any.
+  // Encodes a complete document: as encode(), between the tokenizer's start and end tokens (bos, eos), if it
+  // has any.
   virtual std::vector<std::int32_t> encode_whole(std::string_view text) const { return encode(text); }
-  // The bytes with which the token continues a text. Those of a text's first token can be fewer in decode().
+  // Returns the bytes that the token appends to a text. For the first token of a text, decode() may return
+  // fewer.
   virtual std::string continuation(std::int32_t id) const { return decode({&id, 1}); }
-  // The last position up to `limit` at which a text can be cut in two that are encoded separately, to the
-  // same tokens; 0 if there is none.
+  // Returns the last position up to `limit` at which the text can be cut without changing its tokens: both
+  // parts, encoded separately, have the same tokens as the whole. Returns 0 if there is no such position.
   virtual std::size_t safe_cut(std::string_view text, std::size_t limit) const;
 
-  // The input of load_tokenizer(): "tokenizer", and further keys that the kind needs.
+  // Returns the metadata from which load_tokenizer() creates this tokenizer: "tokenizer", and keys that
+  // depend on the kind.
   virtual io::Metadata metadata() const = 0;
 };
 
-// The tokenizer that such metadata describes; other keys are ignored. Throws FormatError, beginning with
-// `where`, if there is none, its kind is unknown, or it breaks a rule of the kind.
+// Creates the tokenizer that the metadata describes. Ignores other keys. Throws FormatError, beginning with
+// `where`, if there is no tokenizer, its kind is unknown, or it breaks a rule of its kind.
 std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const std::string& where);
 
-// Every byte is a token; any text, UTF-8 or not.
+// A tokenizer whose 256 tokens are bytes. It encodes any bytes, UTF-8 or not.
 class ByteTokenizer final : public Tokenizer {
  public:
+  // Returns "bytes".
   std::string_view kind() const override { return "bytes"; }
+  // Returns "byte".
   std::string_view unit() const override { return "byte"; }
+  // Returns 256.
   std::int64_t size() const override { return 256; }
+  // Returns one id per byte.
   std::vector<std::int32_t> encode(std::string_view text) const override;
+  // Returns one byte per id. Throws Error for an id outside [0, 256).
   std::string decode(std::span<const std::int32_t> ids) const override;
+  // Contains only the kind.
   io::Metadata metadata() const override { return {{"tokenizer", "bytes"}}; }
 };
 
-// Tokens of which only the ids are known, written as numbers with a space after each: "17 4 256 ".
-// For files without a tokenizer.
+// A tokenizer for files without one: only ids are known. Their text is decimal numbers with a space after
+// each: "17 4 256 ".
 class NumberTokenizer final : public Tokenizer {
  public:
-  explicit NumberTokenizer(std::int64_t size);  // Error unless it is 1 to 2^31 − 1
+  // Ids are 0 … size − 1. Throws Error unless size is 1 to 2^31 − 1.
+  explicit NumberTokenizer(std::int64_t size);
 
+  // Returns "numbers".
   std::string_view kind() const override { return "numbers"; }
+  // Returns "token".
   std::string_view unit() const override { return "token"; }
+  // Returns the size given to the constructor.
   std::int64_t size() const override { return size_; }
+  // Parses numbers. Throws Error for other text and for a number outside [0, size).
   std::vector<std::int32_t> encode(std::string_view text) const override;
+  // Writes numbers. Throws Error for an id outside [0, size).
   std::string decode(std::span<const std::int32_t> ids) const override;
+  // Contains the size as "vocabulary".
   io::Metadata metadata() const override;
 
  private:

@@ -49,11 +49,11 @@ class Compositions {
     for (char32_t t = 1; t < hangul_ts; ++t) changes_[hangul_t + t] = true;
   }
 
-  // Whether a text with c may not be in its normal form; one without any such character is.
+  // Whether a string with c may not be in NFC. A string without any such character is.
   bool changes(char32_t c) const { return changes_[c]; }
   std::uint8_t combining_class(char32_t c) const { return combining_[c]; }
 
-  // All but Hangul syllables, whose parts would be composed to the same syllable again.
+  // All characters except Hangul syllables, whose parts would be composed to the same syllable again.
   void decompose(char32_t c, std::vector<char32_t>& out) const {
     const auto found = parts_.find(c);
     if (found == parts_.end()) {
@@ -64,7 +64,7 @@ class Compositions {
     if (found->second.second != 0) decompose(found->second.second, out);
   }
 
-  // The character that the two make, 0 if none.
+  // Returns the composition of two characters, or 0.
   char32_t compose(char32_t a, char32_t b) const {
     if (a >= hangul_l && a < hangul_l + hangul_ls && b >= hangul_v && b < hangul_v + hangul_vs)
       return hangul + ((a - hangul_l) * hangul_vs + (b - hangul_v)) * hangul_ts;
@@ -89,11 +89,11 @@ const Compositions& all_compositions() {
   return made;
 }
 
-// Composes characters that are decomposed and in canonical order, in place [UAX 15, section 1.3]: each with
-// the last starter before it, unless a character of its own class or a starter stands between.
+// Composes decomposed characters in canonical order, in place [UAX 15, section 1.3]. Each character is
+// composed with the last starter before it, unless a character of the same class or a starter is in between.
 void compose_all(std::vector<char32_t>& text, const Compositions& all) {
   std::size_t kept = 0, starter = text.size();
-  int last = 0;  // combining class of what stands before, if it was not composed
+  int last = 0;  // combining class of the previous character, if it was not composed
   for (const char32_t c : text) {
     const int own = all.combining_class(c);
     if (starter < text.size() && (starter + 1 == kept || (last != 0 && last < own))) {
@@ -122,7 +122,7 @@ const std::uint8_t* letter_cases() {
 }
 
 std::string nfc(std::string_view text) {
-  // No character below this one composes with what precedes it, so that a text may be cut before it.
+  // No character below this one composes with a preceding character, so a string may be cut before it.
   constexpr char32_t first_that_joins = 0x300;
   const Compositions& all = all_compositions();
   std::string out;

@@ -1,5 +1,5 @@
-// What Unicode says about characters, as far as tokenizers ask: their classes, of version 16.0, the
-// cases of letters, and the canonical composition (NFC). The tables are written by tools/unicode_tables.py.
+// The Unicode properties that tokenizers need: character classes of version 16.0, the case of letters, and
+// canonical composition (NFC). tools/unicode_tables.py writes the tables.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,27 @@
 
 namespace tg::text {
 
-// Flags of a character. The first five are the general categories L, M, N, P and S; a character has at most
-// one of them, control characters and what is not assigned have none.
+// Flags of a character. The first five are the general categories L, M, N, P and S. A character has at most
+// one of them; control characters and unassigned code points have none.
 namespace char_class {
 inline constexpr std::uint8_t letter = 1, mark = 2, number = 4, punctuation = 8, symbol = 16;
 inline constexpr std::uint8_t space = 32;  // White_Space: \s of regular expressions
-inline constexpr std::uint8_t word =
-    64;  // \w: letters, marks, digits, letter-like numbers, connectors, joiners
+// \w: letters, marks, digits, letter-like numbers, connectors, joiners.
+inline constexpr std::uint8_t word = 64;
 inline constexpr std::uint8_t numeric = 128;  // N of Unicode 17.0
 }  // namespace char_class
 
-// The flags of every code point, [0x110000]. Made by the first call.
+// Returns the flags of every code point, [0x110000]. The first call creates them.
 const std::uint8_t* char_classes();
 
-// Flags of letters that have a case: the categories Lu and Lt, and Ll. Other letters have none.
+// Flags of letters with case: categories Lu and Lt, and Ll. Other letters have none.
 namespace letter_case {
 inline constexpr std::uint8_t upper = 1, lower = 2;
 }
 const std::uint8_t* letter_cases();  // as char_classes()
 
-// A character of a text that may hold any bytes: each byte of an ill-formed sequence is one without flags.
+// A character of a string that may contain any bytes. Each byte of an ill-formed sequence is a character
+// without flags.
 struct Char {
   char32_t code;  // not_a_character for such a byte
   std::uint8_t flags;
@@ -49,8 +50,8 @@ inline Char char_at(std::string_view text, std::size_t i, const std::uint8_t* cl
   return {c, classes[c], static_cast<std::uint8_t>(length)};
 }
 
-// The text in Normalization Form C (UAX 15), with the characters of Unicode 9.0 as the package `tokenizers`
-// has it. Bytes that are not UTF-8 stay, and nothing is composed across them.
+// Returns the string in Normalization Form C (UAX 15), for the characters of Unicode 9.0, as in the package
+// `tokenizers`. Bytes that are not UTF-8 are kept, and nothing is composed across them.
 std::string nfc(std::string_view text);
 
 }  // namespace tg::text

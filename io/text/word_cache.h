@@ -1,4 +1,4 @@
-// The words that one call of encode() has met, with their tokens, so that each is merged once.
+// A cache of words and their tokens for one call of encode(), so that each word is merged once.
 #pragma once
 
 #include <algorithm>
@@ -17,20 +17,20 @@ namespace tg::text {
 
 class WordCache {
  public:
-  // Words that are kept: enough for one text. Further words are merged each time.
+  // Maximum number of cached words: enough for one document. Further words are merged each time.
   static constexpr std::size_t most = piece_size(1 << 18, 64);
 
   struct Entry {
-    // Where the word and its tokens are in the pools. A word that occurs has at least one byte.
+    // Position of the word and its tokens in the pools. An entry in use has a length of at least 1.
     std::uint32_t word = 0, length = 0, first = 0, count = 0;
   };
 
-  // For a text of that many bytes.
+  // For a text of this many bytes.
   explicit WordCache(std::size_t text_bytes)
       : entries_(std::bit_ceil(std::clamp<std::size_t>(text_bytes, 16, 1 << 12))) {}
 
-  // The word's place: its entry, or an empty one (of length 0) to be filled with fill(), before the next
-  // find().
+  // Returns the entry of the word, or an empty one (length 0) for fill(), which must be called before the
+  // next find().
   Entry& find(std::string_view word) {
     std::size_t i = std::hash<std::string_view>()(word) & (entries_.size() - 1);
     while (entries_[i].length != 0 && !same(entries_[i], word)) i = (i + 1) & (entries_.size() - 1);
@@ -49,7 +49,7 @@ class WordCache {
   }
 
  private:
-  static constexpr std::size_t longest = 1 << 8;  // words of that many bytes do not come back
+  static constexpr std::size_t longest = 1 << 8;  // longer words rarely occur again
 
   bool same(const Entry& entry, std::string_view word) const {
     return entry.length == word.size() &&

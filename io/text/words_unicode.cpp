@@ -1,4 +1,4 @@
-// Words by characters: a scanner for each rule, which reads as its pattern does.
+// Splits words by characters: one scanner per rule, which follows its pattern.
 #include <tilegrad/io/text/words.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class WordScanner {
     return white_space(i);
   }
 
-  // letters: the class of what words consist of, `letter` or with marks.
+  // letters: the class of a word's characters, `letter` with or without marks.
   std::size_t llama3(std::size_t i, std::size_t digits, int letters = letter) const {
     if (text_[i] == '\'')
       if (const std::size_t length = contraction(i, true); length > 0) return i + length;
@@ -59,7 +59,7 @@ class WordScanner {
     return end;
   }
 
-  // What no alternative matches is a word up to where one does.
+  // Text that no alternative matches is a word, up to the next match.
   std::size_t deepseek(std::size_t i) const {
     std::size_t end = deepseek_match(i);
     for (std::size_t begin = i; end == none;) {
@@ -69,7 +69,7 @@ class WordScanner {
     return end;
   }
 
-  // Up to `most` characters of a class, or what is between.
+  // Returns the end of up to `most` characters of a class, or of the text between them.
   std::size_t isolated(std::size_t i, int kind, std::size_t most) const {
     return at(i).is(kind) ? run(i, kind, most) : run_without(i, kind);
   }
@@ -80,7 +80,8 @@ class WordScanner {
     return i;
   }
 
-  // Up to the ▁ that begins the next word: the next one, or the next after another character.
+  // Returns the position of the ▁ that begins the next word: the next one or, unless `each`, the next one
+  // after another character.
   std::size_t meta_spaces(std::size_t i, bool each) const {
     const std::string_view mark = "\xe2\x96\x81";
     for (std::size_t from = i + 1;; ++from) {
@@ -107,7 +108,7 @@ class WordScanner {
   bool is_line_break(std::size_t i) const { return text_[i] == '\r' || text_[i] == '\n'; }
   static bool is_letter_of_ascii(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-  // Where a run of characters that have one of these flags ends, or that have none of them.
+  // Returns the end of the run at i: at most `most` characters that have one of these flags.
   std::size_t run(std::size_t i, int flags, std::size_t most = none) const {
     for (std::size_t n = 0; i < text_.size() && n < most; ++n) {
       const Char c = at(i);
@@ -116,6 +117,7 @@ class WordScanner {
     }
     return i;
   }
+  // Returns the end of the run at i of characters that have none of these flags.
   std::size_t run_without(std::size_t i, int flags) const {
     while (i < text_.size()) {
       const Char c = at(i);
@@ -125,7 +127,7 @@ class WordScanner {
     return i;
   }
 
-  // Of letters and marks: whether one can be among those of upper case, or of lower case.
+  // Whether a letter or mark can count as upper case or as lower case: it does not have the `other` case.
   bool has_case(const Char& c, int other) const {
     return c.is(letter | mark) && (letter_cases()[c.code] & other) == 0;
   }
@@ -139,8 +141,8 @@ class WordScanner {
     }
     return i;
   }
-  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ : of the first part's run, which takes all
-  // that it can, the last character that is of either case is left to the second part where no other follows.
+  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ : the first part is greedy. If no lower-case
+  // character follows, it leaves its last character that can be of either case to the second part.
   std::size_t capitalized(std::size_t i) const {
     std::size_t either_end = none, k = i;
     while (k < text_.size()) {
@@ -158,13 +160,13 @@ class WordScanner {
     return end == i ? none : run_of_case(end, &WordScanner::can_be_lower);
   }
 
-  // " ?" before something that is not white space.
+  // " ?" before a character that is not white space.
   std::size_t after_one_space(std::size_t i) const {
     return text_[i] == ' ' && i + 1 < text_.size() && !at(i + 1).is(space) ? i + 1 : i;
   }
 
-  // The length of 's|'t|'re|'ve|'m|'ll|'d at i, 0 if it is none. In either case 's is also 'ſ (U+017F), which
-  // is an s without case.
+  // Returns the length of 's|'t|'re|'ve|'m|'ll|'d at i, or 0. In either case, 's also matches 'ſ (U+017F), a
+  // lower-case form of s.
   std::size_t contraction(std::size_t i, bool either_case) const {
     const std::string_view rest = text_.substr(i + 1, 2);
     if (either_case && rest == "\xc5\xbf") return 3;

@@ -55,7 +55,7 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
           .host_pages = static_cast<std::int32_t>(host)};
 }
 
-// Few programs serve every number of sequences and of groups. On an H200 products of 65 to 128 rows take
+// A few program sizes serve all numbers of sequences and groups. On an H200, GEMMs of 65 to 128 rows use
 // tiles whose time grows with the number of sequences, hence 80.
 i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
   for (const i64 size : sizes)
@@ -65,7 +65,7 @@ i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
 i64 sequences_in_program(i64 sequences, i64 most) {
   return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96}, sequences, most);
 }
-// Of those that are read beside prompts, whose rows are many in any case.
+// For sequences in the same run as prompts, which have many rows in any case.
 i64 sequences_beside_groups(i64 sequences, i64 most) {
   return one_of({0, 16, 64, 80, 96}, sequences, most);
 }
@@ -77,13 +77,15 @@ i64 groups_in_program(i64 groups, i64 most) {
 
 struct Engine::Sequence {
   Request request;
-  i64 written = 0;  // and reported
+  i64 written = 0;  // number of generated and reported tokens
   std::shared_ptr<Beams> search = {};
-  std::int32_t place = 0;  // in last_, of the token that was drawn last
-  // Of the step that was started behind the one being reported: it reads a token that is not known yet.
+  std::int32_t place = 0;  // index in last_ of the latest token
+  // The part in the step that was started after the one being reported. It reads a token that is not known
+  // yet.
   std::optional<Scheduler::Part> part = {};
-  std::map<std::string, Array> rows = {};  // of the cache's tensors, while it waits, kept on the host
-  bool goes_on() const { return written + 1 < request.tokens; }  // after the next token
+  std::map<std::string, Array> rows = {};  // rows of the cache's tensors on the host, while it waits
+  // Whether it continues after the next token.
+  bool goes_on() const { return written + 1 < request.tokens; }
 };
 
 struct Engine::Beams {
@@ -101,7 +103,7 @@ Engine::Engine(LanguageModel model, const Options& options, const std::source_lo
       cache_(scheduler_.pool().pages(), options_.page_size, model_.device(), options_.cache_dtype) {
   if (options_.ahead.value_or(model_.device().kind == Device::cuda_kind))
     last_ = Parameter("engine.last", Array({options_.slots}, i32), model_.device());
-  vocabulary_ = run_of(1, 0).logits.size(-1);  // makes the cache's tensors
+  vocabulary_ = run_of(1, 0).logits.size(-1);  // creates the cache's tensors
 }
 Engine::~Engine() = default;
 
@@ -113,7 +115,7 @@ Engine::Run& Engine::run_of(i64 singles, i64 groups) {
   return *run;
 }
 
-// In a run.
+// The maximum number of groups in a run.
 i64 Engine::most_groups() const {
   constexpr i64 most_rows = 1024;
   return pages_for(std::min(options_.chunk, most_rows), group_size);
@@ -137,7 +139,8 @@ void Engine::prepare() {
   }
 }
 
-// How many tokens a sequence will get. Throws Error for a prompt or a number that does not fit.
+// Returns the number of tokens that a sequence will get. Throws Error for a prompt or a number that does not
+// fit.
 i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const {
   const auto refuse = [](const std::string& what) { throw Error("[engine] " + what); };
   if (prompt.empty()) refuse("the prompt is empty");
@@ -145,7 +148,7 @@ i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const 
     if (prompt[i] < 0 || prompt[i] >= vocabulary_)
       refuse("token " + std::to_string(prompt[i]) + " at position " + std::to_string(i) +
              " of the prompt; the model has " + std::to_string(vocabulary_));
-  // The last token is written but not read.
+  // The last token is generated but not read.
   const i64 size = std::ssize(prompt), context = model_.context;
   check_options("engine", {{"tokens", tokens, Range::whole_from(0)}});
   if (tokens == 0) tokens = std::max<i64>(1, context - size + 1);
@@ -168,7 +171,7 @@ Engine::Handle Engine::search(Search s) {
   const OneThread user(user_, "engine", used_by_two_threads);
   const i64 tokens = room_for(s.prompt, s.tokens), most = std::ssize(s.prompt) + tokens - 1,
             pages = pages_for(most, options_.page_size), room = scheduler_.pool().pages();
-  const i64 most_beams = std::min<i64>(options_.slots, room / pages);  // for which there are slots and pages
+  const i64 most_beams = std::min<i64>(options_.slots, room / pages);  // limited by slots and pages
   check_options("engine", {{"beams", s.beams, Range::between(1, static_cast<double>(most_beams))}});
   const Handle sequence = scheduler_.add(s.prompt, most);
   auto search = std::make_shared<Beams>(
@@ -184,8 +187,8 @@ Engine::Handle Engine::fork(Handle sequence, std::uint64_t seed, std::function<b
   if (!found || found->search)
     throw Error("[engine] there is no sequence " + std::to_string(sequence) + " to fork");
   auto copy = std::make_shared<Sequence>(Sequence{found->request, found->written});
-  // A run under way draws its next token, perhaps after one that its report has just got. The other draws its
-  // own, so it reads the last token again.
+  // A run in flight draws the sequence's next token. The copy draws its own, so it must read the last token
+  // again.
   const Request& r = copy->request;
   const auto draws = [&](std::span<const Drawn> drawn) {
     return std::ranges::find(drawn, sequence, &Drawn::sequence) != drawn.end();
@@ -202,7 +205,7 @@ Engine::Handle Engine::fork(Handle sequence, std::uint64_t seed, std::function<b
 
 void Engine::remove(Handle sequence) {
   if (sequences_.erase(sequence)) scheduler_.remove(sequence);
-  if (sequences_.empty()) next_.clear();  // nobody waits for what it draws
+  if (sequences_.empty()) next_.clear();  // nothing needs its tokens
 }
 
 void Engine::cancel(Handle handle) {
@@ -220,7 +223,7 @@ void Engine::move(const Scheduler::Plan& plan) {
   if ((plan.out.empty() && plan.in.empty() && plan.copies.empty()) || cache_.tensors().empty()) return;
   if (!move_) move_ = std::make_unique<Move>(cache_, arena_);
   const i64 size = options_.page_size;
-  // Rows of pages, a run's worth at a time, and the first of them.
+  // Calls run() for batches of cache rows, and passes the index of the first row.
   std::vector<std::int32_t> a(Move::rows_moved), b(Move::rows_moved);
   const auto in_runs = [&](const std::vector<std::int32_t>& pages, const std::vector<std::int32_t>* to,
                            const auto& run) {
@@ -276,9 +279,9 @@ void Engine::forget() {
   sequences_.each([](Sequence& sequence) { sequence.rows.clear(); });
 }
 
-// Starts to read what the scheduler plans. A later run, copy or transfer comes after this one on the device:
-// that is why the tokens count as cached from now on, and why pages that a sequence leaves while this runs
-// may be given to others at once.
+// Starts to read the scheduler's plan. Later runs, copies and transfers follow this run on the device. The
+// tokens therefore count as cached immediately, and pages that a sequence releases during the run can be
+// reused immediately.
 void Engine::start(Step& step) {
   const Scheduler::Plan& plan = scheduler_.plan();
   move(plan);
@@ -288,8 +291,8 @@ void Engine::start(Step& step) {
       groups.push_back({p.sequence, p.begin + done, std::min(group_size, p.count - done)});
   std::span<const Scheduler::Part> left = groups;
   std::span<const Scheduler::Part> singles = plan.single;
-  // One run reads both; what is too much for it is read in others. Prompts come last: their first tokens are
-  // put where the others still find those that they read.
+  // One run reads both; further runs read the rest. Prompts are last in a run. Their first tokens are then
+  // stored where the other sequences still find the tokens that they read.
   const i64 most = most_groups();
   while (!singles.empty() || !left.empty()) {
     const auto now = left.first(std::min(left.size(), static_cast<std::size_t>(most)));
@@ -355,14 +358,14 @@ void Engine::wait(Step& step) {
   run_seconds_ += seconds_since(start);
 }
 
-// After an error: what has not been reported is void, and some rows of the cache may have been written, and
-// others not. So every sequence is read again from its beginning.
+// After an error, results that have not been reported are lost, and only some rows of the cache may have been
+// written. Every sequence is therefore recomputed from its first token.
 void Engine::lose_steps() {
   for (Step* const step : {&now_, &next_}) {
     for (const Step::Started& s : step->runs) try {
         s.values.wait();
       } catch (const std::exception&) {
-        // Of several errors the first was thrown; the others must not come out of a later run.
+        // Only the first error is thrown; later runs must not throw the others.
       }
     for (const Drawn& d : step->drawn)
       if (Sequence* const sequence = sequences_.find(d.sequence)) {
@@ -379,12 +382,11 @@ void Engine::lose_steps() {
 bool Engine::step() {
   const OneThread user(user_, "engine", used_by_two_threads);
   if (stepping_) throw Error("[engine] step() called by a report of step()");
-  if (reported_ == now_.drawn.size()) try {  // otherwise an error ended the step before
+  if (reported_ == now_.drawn.size()) try {  // otherwise an error ended the previous call
       std::swap(now_, next_);
       next_.clear(), reported_ = 0;
       if (now_.runs.empty()) start(now_);
-      // A search chooses among the tokens of all its beams, on the host: while there is one, nothing is
-      // ahead.
+      // During a search no step starts ahead, because the host chooses among the tokens of all beams.
       if (last_ && searches_.empty() && !now_.runs.empty()) start(next_);
       wait(now_);
     } catch (...) {
@@ -407,7 +409,7 @@ void Engine::end_with(Handle handle, const std::string& why) {
 
 void Engine::report(const Drawn& drawn) {
   const Handle sequence = drawn.sequence;
-  if (!sequences_.find(sequence)) return;                             // cancelled by the report of another
+  if (!sequences_.find(sequence)) return;  // canceled by the report of another sequence
   const std::shared_ptr<Sequence> kept = sequences_.owner(sequence);  // its report may cancel it
   Sequence& t = *kept;
   const Step::Started& run = now_.runs[drawn.run];
@@ -445,8 +447,7 @@ void Engine::report(const Drawn& drawn) {
   if (!goes_on) remove(sequence);
 }
 
-// Each live beam goes on in the sequence of the beam that it continues, or in a fork of it if that has
-// several.
+// Each live beam continues in the sequence of its parent, or in a fork of it if the parent has several.
 void Engine::advance(Beams& beams) {
   const std::shared_ptr<Beams> keep = searches_.at(beams.handle);
   const std::vector<std::size_t> parents = beams.search.advance();
@@ -457,7 +458,7 @@ void Engine::advance(Beams& beams) {
   }
   std::vector<Handle> before = std::exchange(beams.sequences, {});
   for (std::size_t b = 0; b < before.size(); ++b)
-    if (std::ranges::find(parents, b) == parents.end()) remove(before[b]);  // first: it leaves its slot
+    if (std::ranges::find(parents, b) == parents.end()) remove(before[b]);  // first, to release its slot
   for (std::size_t i = 0; i < parents.size(); ++i) {
     const Handle parent = before[parents[i]];
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),

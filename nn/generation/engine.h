@@ -1,12 +1,12 @@
-// Engine: a model continues many sequences at once. They join and leave at any step, and keep their keys and
-// values in pages of one cache [Stratos, PagedAttention]: sequences that begin alike share pages, and where
-// pages run out, the sequence that came last waits until there are some again.
+// Engine: continuous batching of many sequences. Sequences join and leave at any step. Keys and values are
+// stored in the pages of one cache [Stratos, PagedAttention]. Sequences with a common prefix share pages. If
+// pages run out, the sequence that joined last waits until pages are free.
 //
-// What a sequence becomes depends on its request alone: not on the sequences beside it, on when it joined, on
-// the size of pages, nor on whether it had to wait.
+// A sequence's output depends only on its request. It is independent of the other sequences in the batch, the
+// time it joined, the page size, and preemption.
 //
-// Threads: one thread at a time may call functions of an Engine, which throw Error if they find another one
-// in a call. Several engines may share a model's parameters.
+// Threads: only one thread at a time may call functions of an Engine. They throw Error if another thread is
+// inside a call. Several engines may share a model's parameters.
 #pragma once
 
 #include <atomic>
@@ -25,118 +25,136 @@
 
 namespace tg::nn {
 
+// Generates tokens for many sequences at the same time.
 class Engine {
  public:
+  // Options of an engine.
   struct Options {
-    std::int64_t slots = 16;        // sequences in a step
-    std::int64_t cache_tokens = 0;  // room in the cache; 0: a whole context for each slot
-    std::int64_t page_size = 16;    // tokens in a page
-    std::int64_t chunk = 256;       // tokens of prompts in a step
-    std::int64_t host_tokens = 0;   // of sequences that wait: kept on the host, not computed again
-    int threads = 0;                // 0: all of the machine's
-    Precision precision = Precision::full;
-    std::optional<DType> cache_dtype = {};  // of keys and values in the cache; default: as they are computed
-    // A step is started before the tokens of the one before are known, unless there is a search, and its
-    // tokens stay on the device. So a device never waits for its host, and a sequence that ends has been read
-    // once more, for nothing. Sequences are the same. Default: on a GPU; a CPU has nothing to gain.
+    std::int64_t slots = 16;        // maximum number of sequences per step
+    std::int64_t cache_tokens = 0;  // capacity of the cache in tokens; 0: a full context for each slot
+    std::int64_t page_size = 16;    // tokens per page
+    std::int64_t chunk = 256;       // maximum number of prompt tokens per step
+    // Host memory, in tokens, for the cache of preempted sequences; without it, they are recomputed.
+    std::int64_t host_tokens = 0;
+    int threads = 0;                        // 0: all cores of the machine
+    Precision precision = Precision::full;  // of layers; see Autocast
+    std::optional<DType> cache_dtype = {};  // of cached keys and values; default: the computed dtype
+    // Start a step before the previous step's tokens are known, unless a beam search is running. The tokens
+    // stay on the device, so the device never waits for the host. A sequence that ends has then run one
+    // unused extra step. The output is the same. Default: true on a GPU. Default on a CPU: false, because it
+    // has no benefit there.
     std::optional<bool> ahead = {};
   };
+  // Identifies a sequence or a search; never reused.
   using Handle = std::uint64_t;
-  // Why a sequence ends: it has as many tokens as it was to have, or one of its end tokens came.
-  enum class End { no, count, token };
-  struct Token {
-    Handle sequence;
-    std::int32_t token;
-    End end;                        // the sequence's last token, if it is not `no`
-    std::span<const float> logits;  // [vocabulary] that it was chosen from, if the request asks for them;
-                                    // valid during the call
+  // Why a sequence ends.
+  enum class End {
+    no,     // it continues
+    count,  // it has the requested number of tokens
+    token   // an end token was generated
   };
+  // A generated token, as reported.
+  struct Token {
+    Handle sequence;     // the sequence
+    std::int32_t token;  // id of the token
+    End end;             // `no`, or the reason why this is the sequence's last token
+    // The logits [vocabulary] from which the token was chosen, if Request::logits; valid during the call.
+    std::span<const float> logits;
+  };
+  // A sequence to generate.
   struct Request {
-    std::vector<std::int32_t> prompt;
-    std::int64_t tokens = 0;  // at most so many more; 0: as many as the context has room for
-    Sampling sampling = {};
-    std::uint64_t seed = 1;               // of the draws, which depend on it and on the token's number
-    std::vector<std::int32_t> ends = {};  // any of these tokens ends the sequence
-    bool logits = false;                  // report() gets them: they are copied from the device
-    // Called for each token; false ends the sequence. It may add, fork and cancel sequences, but not call
-    // step(). What it throws comes out of step(), and the next step goes on behind it.
+    std::vector<std::int32_t> prompt;     // at least one token
+    std::int64_t tokens = 0;              // maximum number of new tokens; 0: up to the context length
+    Sampling sampling = {};               // how tokens are chosen
+    std::uint64_t seed = 1;               // of the random numbers; each depends on it and the token's index
+    std::vector<std::int32_t> ends = {};  // end tokens: any of them ends the sequence
+    bool logits = false;                  // report logits, which are copied from the device
+    // Called for each token; false ends the sequence. It may add, fork and cancel sequences, but must not
+    // call step(). step() rethrows its exceptions, and the next step continues after the reported token.
     std::function<bool(const Token&)> report = {};
   };
 
-  // Beam search: the likeliest continuations of a prompt, as far as keeping `beams` of them finds them. They
-  // share the pages of what they have in common, and each takes a slot.
+  // A beam search: the `beams` likeliest continuations of a prompt are kept after each token. They share the
+  // pages of common tokens. Each occupies a slot.
   struct Search {
-    std::vector<std::int32_t> prompt;
-    std::int64_t tokens = 0;  // as in Request
-    std::int64_t beams = 4;
-    std::vector<std::int32_t> ends = {};                       // any of these tokens ends a continuation
+    std::vector<std::int32_t> prompt;                          // at least one token
+    std::int64_t tokens = 0;                                   // as in Request
+    std::int64_t beams = 4;                                    // number of continuations
+    std::vector<std::int32_t> ends = {};                       // end tokens: any of them ends a continuation
     std::function<void(std::vector<Hypothesis>)> report = {};  // called once, likeliest first
   };
 
-  // Parameters are read at every run. A layer whose rows depend on earlier ones must read them from the
-  // call's cache; throws Error for a flash_attn that does not. Throws ShapeError for options that are not
-  // positive, OutOfMemory where the cache does not fit. Errors of the model's runs name the line of this
-  // call.
+  // Allocates the cache. Parameters are read at every run. Layers that combine tokens must read earlier ones
+  // from the call's cache; throws Error for a flash_attn that does not. Throws ShapeError for options that
+  // are not positive, OutOfMemory if the cache does not fit. Errors of the model's runs name the source line
+  // of this call.
   Engine(LanguageModel model, const Options& options,
          const std::source_location& where = std::source_location::current());
+  // Ends all sequences without a report.
   ~Engine();
 
-  // Compiles all programs that steps may need, and runs each of them once, on no sequence. Without it a
-  // program is compiled when a step first needs it.
+  // Compiles all programs that steps may need and runs each once on no sequence. Otherwise a step compiles a
+  // program when it first needs it.
   void prepare();
 
-  // Throws Error for an empty prompt, a token that the model does not have, more tokens than its context or
-  // the whole cache has room for, and a sampling with numbers out of range.
+  // Adds a sequence. Throws Error for an empty prompt, a token outside the vocabulary, more tokens than the
+  // context or the whole cache can hold, and sampling options out of range.
   Handle add(Request request);
-  // Throws Error as add() does, and for more beams than slots or than the whole cache has room for without
-  // sharing.
+  // Starts a beam search. Throws Error as add() does, and for more beams than slots or than the whole cache
+  // can hold without sharing.
   Handle search(Search request);
-  // The same sequence once more, as far as it is written, with draws of its own.
+  // Adds a copy of a sequence with its tokens so far, which draws its own random numbers.
   Handle fork(Handle sequence, std::uint64_t seed, std::function<bool(const Token&)> report = {});
-  // The sequence or search ends where it is. A handle of what is over is ignored.
+  // Ends a sequence or a search without further reports. Does nothing if it has already ended.
   void cancel(Handle sequence);
 
-  // One token more for each sequence that has a slot and whose prompt has been read. Returns whether there
-  // are sequences or searches left. An error of the run leaves all sequences as they were, to be read again.
-  // Throws Error for a sequence or a search that has no token to choose, as all logits are NaN: it ends, and
-  // the others go on.
+  // Generates one token for each sequence that occupies a slot and whose prompt has been read. Returns
+  // whether any sequence or search is left. If the run throws, all sequences keep their tokens and are
+  // recomputed. Throws Error for a sequence or a search whose logits are all NaN. It ends; the others
+  // continue.
   bool step();
+  // Calls step() until no sequence is left.
   void run() {
     while (step()) {
     }
   }
 
-  // After a change of the weights: nothing computed before is used for sequences that join from now on. With
-  // Options::ahead, the next step has been computed before.
+  // Call it after the weights have changed: sequences that join later use nothing that was computed before.
+  // With Options::ahead, the next step has already been computed with the old weights.
   void forget();
 
-  std::size_t sequences() const { return sequences_.size(); }  // a beam is one too
+  // The number of sequences, including each beam of a search.
+  std::size_t sequences() const { return sequences_.size(); }
+  // The scheduler, for statistics.
   const Scheduler& scheduler() const { return scheduler_; }
+  // The cache of keys and values.
   const KvCache& cache() const { return cache_; }
-  const SharedArena& arena() const { return *arena_; }  // of intermediate results, one for all programs
+  // The memory of intermediate results, shared by all programs.
+  const SharedArena& arena() const { return *arena_; }
+  // The number of logits per token.
   std::int64_t vocabulary() const { return vocabulary_; }
-  // Seconds that all steps so far have spent in the model's runs, and waiting for their results. The rest of
-  // a step is the host's own work.
+  // Seconds that all steps so far have spent in the model's runs, including the wait for their results. The
+  // rest of a step is work of the host.
   double run_seconds() const { return run_seconds_; }
 
  private:
   struct Sequence;
   struct Beams;  // a search
-  struct Run;    // a program for some number of single tokens, and of groups of a prompt's
+  struct Run;    // a program for a number of single tokens and of prompt groups
   struct Move;   // a program that moves rows of the cache
-  // Where a sequence's next token comes from: row `row` of the step's run `run`.
+  // The source of a sequence's next token: row `row` of the step's run `run`.
   struct Drawn {
     Handle sequence;
     std::size_t run;
     std::int64_t row;
   };
-  // The runs of a step that has been started.
+  // The runs of a started step.
   struct Step {
     struct Started {
       Run* run;
       Pending values;
-      bool has_logits;  // are among them
-      // Once they are there.
+      bool has_logits;  // `values` contains logits
+      // Set once the run has finished.
       std::span<const std::int32_t> tokens = {};  // [sequences of the run]
       std::span<const float> logits = {};         // [sequences of the run, vocabulary], or empty
     };
@@ -164,20 +182,20 @@ class Engine {
   std::source_location where_;
   Scheduler scheduler_;
   KvCache cache_;
-  std::shared_ptr<SharedArena> arena_ = std::make_shared<SharedArena>();  // of all its programs
+  std::shared_ptr<SharedArena> arena_ = std::make_shared<SharedArena>();  // shared by all programs
   std::int64_t vocabulary_ = 0;
   detail::Numbered<std::shared_ptr<Sequence>> sequences_;
   std::map<Handle, std::shared_ptr<Beams>> searches_;  // by their first beam
-  std::optional<Parameter> last_;  // with Options::ahead, i32 [slots]: the tokens of the step started last
+  std::optional<Parameter> last_;  // with Options::ahead, i32 [slots]: the tokens of the latest step
   std::map<std::pair<std::int64_t, std::int64_t>, std::unique_ptr<Run>> runs_;
   std::unique_ptr<Move> move_;
-  // What is under way: tokens of `now_` from number `reported_` on have not been reported, and `next_`, if it
-  // has runs, was started behind it. All programs and copies of an engine are on one stream.
+  // Runs in flight. Tokens of `now_` starting at index `reported_` have not been reported. `next_`, if it has
+  // runs, was started after `now_`. All programs and copies of an engine use one stream.
   Step now_, next_;
   std::size_t reported_ = 0;
   double run_seconds_ = 0;
   bool stepping_ = false;
-  std::atomic<std::thread::id> user_ = {};  // the thread that is in a call
+  std::atomic<std::thread::id> user_ = {};  // the thread that is inside a call
 };
 
 }  // namespace tg::nn

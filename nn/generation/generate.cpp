@@ -9,12 +9,12 @@
 
 namespace tg::nn {
 
-// Logits of the last of `length` tokens, which follow those in the cache; without one, of token `last` of a
-// window.
+// A run over `length` tokens that follow those in the cache; the logits are those of the last token. Without
+// a cache: a run over a window, with the logits of token `last`.
 struct Generator::Run {
   Graph graph;
   Tensor tokens, last, logits;       // i32 [1, length], i32 [1], f32 [1, 1, vocabulary]
-  std::unique_ptr<CacheCall> cache;  // null without one
+  std::unique_ptr<CacheCall> cache;  // null without a cache
   Program program;
 
   Run(const LanguageModel& model, std::int64_t length, KvCache* into, const Options& o,
@@ -49,12 +49,12 @@ Generator::Generator(LanguageModel model, const Options& options, const std::sou
       where_(where),
       cache_(1, model_.context, model_.device(), options.cache_dtype) {
   if (options.cache)
-    runs_[1] = std::make_shared<Run>(model_, 1, &cache_, options, where);  // makes the cache's tensors
+    runs_[1] = std::make_shared<Run>(model_, 1, &cache_, options, where);  // creates the cache's tensors
 }
 
 void Generator::read(std::span<const std::int32_t> tokens) {
   while (!tokens.empty()) {
-    // Pieces of 1, 2, 4, … tokens: few programs serve every length.
+    // Runs of 1, 2, 4, … tokens: a few programs serve every length.
     const std::size_t length = std::bit_floor(tokens.size());
     std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
     if (!run)
@@ -62,7 +62,7 @@ void Generator::read(std::span<const std::int32_t> tokens) {
     const auto piece = tokens.first(length);
     const Tensor& cached = run->cache->cached();
     if (run->program.reads(cached))
-      run->program.feed({cached, cached_.size()});  // not by a model without state
+      run->program.feed({cached, cached_.size()});  // not read by a model without state
     run->program.run({{run->tokens, piece}});
     cached_.insert(cached_.end(), piece.begin(), piece.end());
     tokens = tokens.subspan(length);
@@ -74,7 +74,7 @@ void Generator::read_window(std::span<const std::int32_t> sequence) {
   const std::int64_t context = model_.context;
   std::shared_ptr<Run>& run = runs_[0];
   if (!run) run = std::make_shared<Run>(model_, context, nullptr, options_, where_);
-  // Positions after the last token are padding: the mask keeps them from what comes before.
+  // Positions after the last token are padding. The causal mask hides them from earlier positions.
   std::vector<std::int32_t> window(static_cast<std::size_t>(context));
   const std::size_t used = std::min(window.size(), sequence.size());
   std::copy(sequence.end() - static_cast<std::ptrdiff_t>(used), sequence.end(), window.begin());
@@ -88,7 +88,7 @@ std::span<const float> Generator::next(std::span<const std::int32_t> sequence) {
     read_window(sequence);
   } else {
     const auto common = std::mismatch(cached_.begin(), cached_.end(), sequence.begin(), sequence.end()).first;
-    // The last token is read again if all are there: its logits are needed.
+    // If all tokens are cached, the last one is read again for its logits.
     const auto kept = std::min<std::ptrdiff_t>(common - cached_.begin(), std::ssize(sequence) - 1);
     cached_.resize(static_cast<std::size_t>(kept));
     read(sequence.subspan(static_cast<std::size_t>(kept)));

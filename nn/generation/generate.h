@@ -1,4 +1,4 @@
-// Sequence from a model, token by token.
+// Generator: generates a sequence from a model token by token.
 #pragma once
 
 #include <functional>
@@ -13,38 +13,43 @@
 
 namespace tg::nn {
 
-// While a sequence fits in the model's context, a KvCache keeps the keys and values of the tokens read so
-// far: the prompt is read in a few runs, and each further token is a run over one token. A longer sequence is
-// cut to its last `context` tokens. As that moves every token to another position, each further token is then
-// a run over all of them.
+// Generates one sequence at a time. While a sequence fits into the model's context, a KvCache stores the keys
+// and values of all tokens so far. The prompt is then read in a few runs, and each further token needs a run
+// over one token. A longer sequence is truncated to its last `context` tokens. Because that changes every
+// token's position, each further token then needs a run over all of them.
 class Generator {
  public:
+  // Options of a generator.
   struct Options {
-    int threads = 0;  // 0: all of the machine's; one for single tokens of a small model
-    Precision precision = Precision::full;
-    std::optional<DType> cache_dtype = {};  // of keys and values in the cache; default: as they are computed
-    bool cache = true;  // false: every token is a run over all tokens before it; the same sequence, slower
+    int threads = 0;  // 0: all cores of the machine; one for single tokens of a small model
+    Precision precision = Precision::full;  // of layers; see Autocast
+    std::optional<DType> cache_dtype = {};  // of cached keys and values; default: the computed dtype
+    // False: every token needs a run over all tokens before it; same output, but slower.
+    bool cache = true;
   };
-  // For a Model or any other LanguageModel. Its parameters are read at every run. With a cache, a layer whose
-  // rows depend on earlier ones must read them from the call's cache; throws Error for a flash_attn that does
-  // not. Errors of the model's runs name the line of this call.
+  // Accepts a Model or any other LanguageModel. Parameters are read at every run. With a cache, layers that
+  // combine tokens must read earlier ones from the call's cache; throws Error for a flash_attn that does not.
+  // Errors of the model's runs name the source line of this call.
   Generator(LanguageModel model, const Options& options,
             const std::source_location& where = std::source_location::current());
+  // As above, with default options.
   explicit Generator(LanguageModel model, const std::source_location& where = std::source_location::current())
       : Generator(std::move(model), Options{}, where) {}
 
-  // Logits [vocabulary] of the token after a sequence of at least one token; valid until the next call. The
-  // beginning that the sequence shares with the previous one is not read again; call forget() after the
-  // weights change.
+  // Returns the logits [vocabulary] of the token after a sequence of at least one token, valid until the next
+  // call. The prefix that the sequence shares with the previous one is not recomputed. Call forget() after
+  // the weights change.
   std::span<const float> next(std::span<const std::int32_t> sequence);
+  // Discards the cached keys and values.
   void forget() { cached_.clear(); }
 
-  // Forgets earlier sequences, appends up to `count` tokens and reports each as it is chosen; false from
-  // report() ends the sequence there. Equal seeds give equal sequences. Throws Error for a negative count and
-  // a sampling with numbers out of range, before it changes anything.
+  // Appends up to `count` tokens to a sequence and calls report() for each; false from report() ends the
+  // sequence. Calls forget() first. Equal seeds give equal sequences. Throws Error for a negative count and
+  // for sampling options out of range; the sequence is then unchanged.
   void extend(std::vector<std::int32_t>& sequence, std::int64_t count, const Sampling& sampling,
               std::uint64_t seed, const std::function<bool(std::int32_t)>& report = {});
 
+  // The cache of keys and values.
   const KvCache& cache() const { return cache_; }
 
  private:
@@ -57,9 +62,10 @@ class Generator {
   Options options_;
   std::source_location where_;
   KvCache cache_;
-  std::vector<std::int32_t> cached_;                   // the tokens it holds
-  std::map<std::int64_t, std::shared_ptr<Run>> runs_;  // by number of tokens; 0: a whole window, no cache
-  Array logits_;                                       // f32 [1, 1, vocabulary]
+  std::vector<std::int32_t> cached_;  // the tokens in the cache
+  // By number of tokens; 0: a full window, without a cache.
+  std::map<std::int64_t, std::shared_ptr<Run>> runs_;
+  Array logits_;  // f32 [1, 1, vocabulary]
 };
 
 }  // namespace tg::nn

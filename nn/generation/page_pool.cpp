@@ -19,7 +19,7 @@ namespace tg::nn {
 PagePool::PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits)
     : page_size_(page_size), hash_bits_(hash_bits) {
   if (pages <= 0 || page_size <= 0)
-    throw ShapeError("PagePool takes positive sizes, got " + std::to_string(pages) + " pages of " +
+    throw ShapeError("PagePool needs positive sizes, got " + std::to_string(pages) + " pages of " +
                      std::to_string(page_size) + " tokens");
   const auto count = static_cast<std::size_t>(pages) + 1, lists = std::bit_ceil(count),
              size = static_cast<std::size_t>(page_size);
@@ -30,7 +30,7 @@ PagePool::PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_
                       std::to_string(page_size) +
                       " tokens: " + std::to_string(std::llround(bytes / 1024 / 1024)) + " MiB needed");
   };
-  // The system would promise more memory than it has, and kill the process later.
+  // Otherwise the system would promise more memory than it has and kill the process later.
   if (bytes > static_cast<double>(Backend::worth_asking) &&
       bytes > static_cast<double>(backend(Device::cpu()).available_bytes()))
     refuse();
@@ -122,7 +122,8 @@ std::int32_t PagePool::find(std::size_t hash, Content before, std::span<const st
   return n;
 }
 
-// The number of what page n holds now. If another page holds the same, that one is found.
+// Returns the number that identifies the content of page n. If another page has the same content, returns
+// that page's number.
 PagePool::Content PagePool::keep(std::int32_t n, Content before, std::span<const std::int32_t> tokens) {
   const std::size_t hash = hash_of(before, tokens);
   if (const std::int32_t other = find(hash, before, tokens); other != 0) return pages_[other].found;
@@ -139,7 +140,7 @@ PageTable& PageTable::operator=(PageTable&& other) noexcept {
   return *std::construct_at(this, std::move(other));
 }
 
-// The last page first: a beginning is of use without what follows it, and not the other way round.
+// Releases the last page first, because a prefix is useful without the pages after it, but not vice versa.
 PageTable::~PageTable() {
   for (auto n = pages_.rbegin(); n != pages_.rend(); ++n) pool_->leave(*n);
 }

@@ -1,8 +1,8 @@
-// Which sequence has which pages of a paged cache [Stratos, PagedAttention]: bookkeeping on the host, no
-// tensors. A page has room for the keys and values of some tokens, one after the other. Sequences that begin
-// alike share pages, and copy one only when they are about to write into it. Pages that no sequence has any
-// more keep what they hold, and are found again by the tokens in and before them, until their memory is
-// needed: those left longest ago go first.
+// Page tables of a paged key-value cache [Stratos, PagedAttention]: host-side bookkeeping without tensors. A
+// page stores the keys and values of consecutive tokens of a sequence. Sequences with a common prefix share
+// pages and copy one only before they write to it (copy on write). Pages without a sequence keep their
+// content until their memory is needed, so a later sequence with the same prefix can use it. The page that
+// was released first is reused first.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tg::nn {
 
 namespace detail {
 
-// How many pages tokens take.
+// Returns the number of pages for `tokens` tokens.
 inline std::int64_t pages_for(std::int64_t tokens, std::int64_t page_size) {
   return tokens / page_size + (tokens % page_size != 0);
 }
@@ -22,46 +22,49 @@ inline std::int64_t pages_for(std::int64_t tokens, std::int64_t page_size) {
 
 class PageTable;
 
+// The pages of a cache, and which of them are free.
 class PagePool {
  public:
-  // Pages 1 … `pages` of `page_size` tokens each. Page 0 is no sequence's: for rows that are written nowhere.
-  // Throws ShapeError for sizes that are not positive, OutOfMemory for more pages than the host can keep
-  // books on. A test may leave fewer bits of hashes, so that they collide: that takes longer, and changes
-  // nothing else.
+  // Creates pages 1 … `pages` of `page_size` tokens each. No sequence uses page 0, which stands for rows that
+  // are not written. Throws ShapeError for sizes that are not positive, OutOfMemory for too many pages for
+  // the host. For tests, fewer hash_bits make hashes collide, which costs only time.
   PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits = ~std::size_t{0});
-  PagePool(const PagePool&) = delete;  // tables point to it, and must not outlive it
+  PagePool(const PagePool&) = delete;  // page tables point to it and must not outlive it
   PagePool& operator=(const PagePool&) = delete;
 
+  // The number of pages.
   std::int32_t pages() const { return static_cast<std::int32_t>(pages_.size()) - 1; }
+  // Tokens per page.
   std::int32_t page_size() const { return page_size_; }
-  // Pages that no sequence has, some of which may hold what another sequence will find.
+  // The number of pages that no sequence uses. Some may still contain tokens that a sequence will find.
   std::int32_t free() const { return free_; }
-  // How many sequences have page n. Throws Error unless 1 ≤ n ≤ pages().
+  // Returns the number of sequences that use page n. Throws Error unless 1 ≤ n ≤ pages().
   std::int32_t holders(std::int32_t n) const;
 
-  // The table of a sequence, with the longest beginning of it that the pool holds in full pages, at least one
-  // token shorter than the sequence: to continue it, its last token has to be read in any case.
+  // Returns a page table with the longest prefix of the sequence that full pages of the pool contain. The
+  // prefix is at least one token shorter than the sequence, because the last token must be read to continue
+  // it.
   PageTable open(std::span<const std::int32_t> sequence);
-  // After a change of the weights: from now on, nothing that was computed before is found.
+  // Call it after the weights have changed: later calls of open() find no content from before.
   void forget();
 
  private:
   friend class PageTable;
-  // What full pages hold, all tokens up to and with theirs, has a number; 0: no tokens.
+  // Identifies all tokens up to the end of a full page; 0: no tokens.
   using Content = std::uint64_t;
-  // Page 0 is the ring that holds the free pages: those to be taken first come first.
+  // Page 0 is the head of the circular list of free pages, in the order of reuse.
   struct Page {
-    std::int32_t holders = 0;
-    std::int32_t before = 0, after = 0;  // of a free one: the free ones next to it
-    Content found = 0;                   // what it holds; 0: it is not found
-    // Of a page that is found. Its tokens are compared, not only hashed.
+    std::int32_t holders = 0;            // number of sequences that use it
+    std::int32_t before = 0, after = 0;  // neighbors in the list of free pages
+    Content found = 0;                   // identifies its content; 0: it cannot be found
+    // For a page that can be found. Its tokens are compared, not only their hash.
     Content after_content = 0;
     std::size_t hash = 0;
-    std::int32_t next = 0;  // the next one whose hash has the same list; 0: none
+    std::int32_t next = 0;  // the next page of the same hash list; 0: none
   };
 
-  void insert(std::int32_t n, std::int32_t before);  // among the free ones
-  std::int32_t take();  // a free page, which then holds nothing; there must be one
+  void insert(std::int32_t n, std::int32_t before);  // puts page n into the free list
+  std::int32_t take();  // removes a free page, which must exist, and discards its content
   void hold(std::int32_t n);
   void leave(std::int32_t n);
   std::span<std::int32_t> tokens_of(std::int32_t n);
@@ -72,43 +75,47 @@ class PagePool {
 
   std::int32_t page_size_, free_ = 0;
   std::vector<Page> pages_;
-  std::vector<std::int32_t> tokens_;  // [pages + 1, page_size], of pages that are found
-  std::vector<std::int32_t> lists_;   // of those, by hash: the first one; 2^n of them
+  std::vector<std::int32_t> tokens_;  // [pages + 1, page_size], of pages that can be found
+  std::vector<std::int32_t> lists_;   // the first page of each hash list; their number is a power of two
   std::size_t hash_bits_;
   Content contents_ = 0;
-  std::uint64_t epoch_ = 0;  // forget() begins another
+  std::uint64_t epoch_ = 0;  // incremented by forget()
 };
 
-// Before a sequence's next tokens are written, all of page `from` has to be copied to page `to`.
+// Before a sequence's next tokens are written, the caller must copy page `from` to page `to`.
 struct PageCopy {
-  std::int32_t from, to;
+  std::int32_t from, to;  // page numbers
 };
 
-// The pages of one sequence, which it leaves when the table is destroyed. A run that still reads or writes
-// them must have ended by then.
+// The pages of one sequence. The destructor releases them; runs that read or write them must have finished by
+// then.
 class PageTable {
  public:
-  PageTable(PageTable&& other) noexcept = default;  // leaves it without pages
+  PageTable(PageTable&& other) noexcept = default;  // leaves `other` without pages
+  // Releases the current pages.
   PageTable& operator=(PageTable&& other) noexcept;
+  // Releases the pages.
   ~PageTable();
 
-  // The tokens that are in the cache, and the pages that have room for them and for those reserved.
+  // The number of tokens in the cache.
   std::int64_t length() const { return length_; }
+  // The page numbers, in order: pages for the tokens in the cache and for reserved tokens.
   const std::vector<std::int32_t>& pages() const { return pages_; }
-  std::int32_t page_size() const { return pool_->page_size(); }  // not of a table that was moved from
-  // The row of the token at a position, of rows [pages of the pool + 1, page_size()]. Throws Error if there
-  // is no page for it.
+  // Tokens per page. Must not be called after a move.
+  std::int32_t page_size() const { return pool_->page_size(); }
+  // Returns the cache row of the token at a position: page number · page_size() + offset, with pages counted
+  // from 0. Throws Error if the table has no page for it.
   std::int64_t row(std::int64_t position) const;
 
-  // Makes room for `count` more tokens. Where the first of them would be written into a page that another
-  // sequence has too, the table gets another page, and `copies` one more entry. Returns false, and changes
-  // nothing, if there are not enough free pages.
+  // Reserves pages for `count` more tokens. If the first of them would be written to a page that another
+  // sequence shares, the table gets a new page instead, and `copies` one more entry. Returns false, without
+  // changing anything, if there are too few free pages.
   bool reserve(std::int64_t count, std::vector<PageCopy>& copies);
-  // The next tokens, for which there is room, are now in the cache: their pages, once full, are found by
-  // other sequences. Throws Error if there is no room, or if another sequence has got the page of the first
-  // since reserve().
+  // Records that the given next tokens are in the cache. Once their page is full, other sequences can find
+  // it. Throws Error if there is no room, or if another sequence has started to share the page of the first
+  // token since reserve().
   void append(std::span<const std::int32_t> tokens);
-  // The same sequence once more, which may continue differently.
+  // Returns a second table for the same tokens, which shares the pages.
   PageTable fork() const;
 
  private:
@@ -119,8 +126,8 @@ class PageTable {
   std::uint64_t epoch_;
   std::int64_t length_ = 0;
   std::vector<std::int32_t> pages_;
-  PagePool::Content full_ = 0;      // what the full pages hold
-  std::vector<std::int32_t> rest_;  // the tokens after them
+  PagePool::Content full_ = 0;      // identifies the content of the full pages
+  std::vector<std::int32_t> rest_;  // the tokens after the full pages
 };
 
 }  // namespace tg::nn

@@ -1,5 +1,5 @@
-// What the programs of Generator and Engine have in common. The programs of an Engine: those that read tokens
-// of sequences, and those that move rows of its cache.
+// Code that the programs of Generator and Engine share. Also the programs of an Engine, which read tokens of
+// sequences or move rows of its cache.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace tg::nn {
 
 namespace detail {
 
-// Attention after a cache reads its rows, of which a length says how many there are.
+// Throws Error for an attention layer that does not use the cache. One that does has a length input.
 inline void check_cached_attention(const Graph& graph, const std::string& who) {
   for (const Node& n : graph.nodes())
     if (const AttentionAttrs* a = attention_of(*n.op, n.attrs); a && !a->has_lengths)
@@ -26,8 +26,8 @@ inline void check_cached_attention(const Graph& graph, const std::string& who) {
                   (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
 }
 
-// A run over few tokens is over soon. Below so many products of a weight and a number, one thread is done by
-// the time that several have agreed on who does what.
+// A run over few tokens is short. If it needs fewer than this number of multiplications by weights, one
+// thread finishes before several threads could be coordinated.
 inline int threads_for(const LanguageModel& model, std::int64_t tokens, int threads) {
   constexpr std::int64_t worth_threads = std::int64_t{1} << 22;
   return threads == 0 && model.count() < worth_threads / tokens ? 1 : threads;
@@ -40,26 +40,26 @@ inline CompileOptions options_for(const LanguageModel& model, std::int64_t token
 
 }  // namespace detail
 
-// Tokens of a prompt that follow one another and are read together: as many as GPUs have rows in the smaller
-// tiles of attention. With larger groups more rows are padding, at the end of each prompt.
+// Number of consecutive prompt tokens that are read together: the number of rows in the smaller GPU attention
+// tiles. Larger groups would add padding rows at the end of each prompt.
 constexpr std::int64_t group_size = 8;
 
-// Tokens of sequences → for each single token, and for the last of each group, the logits of what follows it
-// and a token drawn from them: first those of the singles, then those of the groups. With `last`, what is
-// drawn is put there for the next step, and single tokens may come from there.
+// A run: for each single token and for the last token of each group, computes the next token's logits and
+// draws a token from them. Results of single tokens precede those of groups. With `last`, drawn tokens are
+// also stored there for the next step, and single tokens may be read from there.
 struct Engine::Run {
   const std::int64_t singles, groups;
   Graph graph;
   Tensor tokens;                           // i32 [rows, 1]; −1: in `last`
   Tensor temperature, keys, top_k, top_p;  // [singles + groups], keys [singles + groups, 2]
-  Tensor from, to;                         // i32 [rows], [singles + groups]: places in `last`; −1: nowhere
+  Tensor from, to;                         // i32 [rows], [singles + groups]: indices into `last`; −1: none
   Tensor logits, next;                     // f32 [singles + groups, vocabulary], i32 [singles + groups]
   CacheCall cache;
   Program program;
-  std::vector<std::int32_t> token, row, position, length, table, place, new_place;  // what is fed
+  std::vector<std::int32_t> token, row, position, length, table, place, new_place;  // input values
   std::vector<double> temperatures, top_ps;
   std::vector<std::int64_t> key, top_ks;
-  bool is_sampling_fed = false;  // as it is now: programs keep what they were fed
+  bool is_sampling_fed = false;  // whether the current values have been fed: programs keep fed values
 
   Run(const LanguageModel& model, KvCache& into, std::int64_t singles, std::int64_t groups, std::int64_t room,
       const Options& o, const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
@@ -84,10 +84,10 @@ struct Engine::Run {
     Tensor read = tokens;
     if (last && singles > 0) {
       from = graph.input("from", {rows}, i32, where);
-      // In i64, of which a chain of ops is one step.
+      // In i64, whose elementwise ops are fused into one step.
       const Tensor drawn = cast(view(index_select(graph.param(*last), 0, from), {rows, 1}), i64),
                    known = cast(tokens, i64);
-      // −1, of logits that are all NaN, is no token: that sequence is about to end.
+      // −1, drawn from logits that are all NaN, is not a token: that sequence is about to end.
       read = cast(tg::where(less(known, 0), maximum(drawn, 0), known), i32);
     }
     if (last) to = graph.input("to", {entries}, i32, where);
@@ -108,7 +108,7 @@ struct Engine::Run {
     options.assign = assign, options.batch_invariant = true, options.arena = arena;
     return compile(graph, {next, logits}, options);
   }
-  // The rows that are drawn from, [singles + groups, 1, …] of x [rows, 1, …].
+  // Returns the rows from which tokens are drawn, [singles + groups, 1, …], of x [rows, 1, …].
   Tensor ends_of(const Tensor& x) const {
     std::vector<Tensor> parts;
     if (singles > 0) parts.push_back(slice(x, 0, 0, singles));
@@ -116,8 +116,8 @@ struct Engine::Run {
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
   }
 
-  // Entry b of the call, a single or a group: tokens [begin, end) of a sequence, at most as many as it has
-  // rows. All of them are known but perhaps the last.
+  // Sets entry b of the call, a single token or a group: tokens [begin, end) of a sequence, at most the
+  // entry's number of rows. Only the last token may be unknown.
   void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> sequence,
            const PageTable& pages) {
     const auto [at, n] = rows_of(b);
@@ -133,7 +133,7 @@ struct Engine::Run {
     const std::size_t room = table.size() / length.size(), held = std::min(room, pages.pages().size());
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
   }
-  // The first row of entry b, and how many it has.
+  // The first row of entry b, and its number of rows.
   std::pair<std::size_t, std::size_t> rows_of(std::size_t b) const {
     const auto s = static_cast<std::size_t>(singles), n = static_cast<std::size_t>(group_size);
     return b < s ? std::pair(b, std::size_t{1}) : std::pair(s + (b - s) * n, n);
@@ -157,12 +157,12 @@ struct Engine::Run {
     length[b] = 0;
     set_unread(b);
   }
-  // What follows entry b is not drawn.
+  // No token is drawn after entry b.
   void set_unread(std::size_t b) {
     set_sampling(b, {.temperature = 0}, 0, 0);
     set_places(b, 0, -1);
   }
-  // In the order in which the inputs were recorded: they are copied in one piece.
+  // In the order in which the inputs were recorded, so that they are copied in one piece.
   void feed() {
     const auto feed = [&](const Tensor& input, const auto& values) {
       if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
@@ -177,8 +177,8 @@ struct Engine::Run {
   }
 };
 
-// Rows of all tensors of the cache: copied to other rows, to the host, and back. −1 and what is after the
-// rows to be moved is moved nowhere.
+// Copies rows of all tensors of the cache to other rows, to the host, and back. Unused entries are −1 and
+// move nothing.
 struct Engine::Move {
   static constexpr std::int64_t rows_moved = piece_size(256, 3);  // in one run
   Graph copying, leaving, returning;

@@ -12,7 +12,7 @@ namespace tg::nn {
 
 namespace {
 
-// Sets the weights of all but the likeliest tokens to 0.
+// Sets the weights of tokens that top_k and top_p exclude to 0.
 void cut(std::span<const float> logits, std::vector<std::uint64_t>& weights, const Sampling& s) {
   std::vector<std::size_t> order(weights.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

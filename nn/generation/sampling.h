@@ -1,4 +1,4 @@
-// Choosing the next token from a model's logits: by sampling, or in beam search.
+// Chooses the next token from a model's logits, by sampling or beam search.
 #pragma once
 
 #include <cstdint>
@@ -7,48 +7,53 @@
 
 namespace tg::nn {
 
+// How a token is chosen.
 struct Sampling {
-  double temperature = 1;  // 0: the most likely token, the first of equals
-  std::int64_t top_k = 0;  // only the k likeliest; 0: all
-  double top_p = 1;        // of these, only the likeliest whose probabilities first add up to this
+  // Divides the logits; 0: choose the likeliest token, the first one in case of ties.
+  double temperature = 1;
+  std::int64_t top_k = 0;  // choose only among the k likeliest tokens; 0: all
+  // After top_k: choose only among the fewest likeliest tokens whose probabilities sum up to this; 1: all.
+  double top_p = 1;
 };
 
-// The op `sample` in plain C++. A token drawn from softmax(logits / temperature), restricted to top_k and
-// then to top_p, by the uniform number u in [0, 1). Ties go to the first. Logits that are NaN are never
-// drawn; throws Error if all are NaN, and for a u or a setting out of its range.
+// Draws a token from softmax(logits / temperature), restricted by top_k and then by top_p, with the uniform
+// random number u in [0, 1). The op `sample` computes the same. Ties are resolved in favor of the first
+// token. NaN logits are never drawn. Throws Error if all logits are NaN, and for u or options out of range.
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
-// The u of a sequence's k-th new token: sequences with the same seed draw the same numbers.
+// Returns the number u for a sequence's k-th new token. Sequences with the same seed have the same numbers.
 double sampling_draw(std::uint64_t seed, std::uint64_t k);
-// Throws Error that names the setting out of its range: a temperature that is negative or not finite in f32,
-// a negative top_k, a top_p outside [0, 1].
+// Throws Error that names an option out of range: a temperature that is negative or not finite in f32, a
+// negative top_k, a top_p outside [0, 1].
 void check_sampling(const Sampling& sampling);
 
-// A continuation of a prompt and the logarithm of its probability, Σ log softmax(logits)[token].
+// A continuation of a prompt.
 struct Hypothesis {
-  std::vector<std::int32_t> tokens;
-  double score = 0;
+  std::vector<std::int32_t> tokens;  // new tokens
+  double score = 0;                  // log probability, Σ log softmax(logits)[token]
 };
 
-// Beam search: of all continuations that have been looked at, the n likeliest go on. What is chosen; the runs
-// of the model are the caller's.
+// The state of a beam search, which keeps the n likeliest continuations. The caller runs the model.
 class BeamSearch {
  public:
-  // n = `beams` continuations of `tokens` tokens each, or less where one of `ends` comes. Both sizes
-  // positive.
+  // Searches for n = `beams` continuations of `tokens` tokens each; one of `ends` ends a continuation
+  // earlier. Throws Error unless both numbers are positive.
   BeamSearch(std::int64_t beams, std::int64_t tokens, std::vector<std::int32_t> ends);
 
-  // Those that go on, likeliest first; at the beginning one without tokens.
+  // The continuations that are being extended, likeliest first. At the beginning there is one, without
+  // tokens.
   const std::vector<Hypothesis>& live() const { return live_; }
-  // The logits after one of them. Throws Error for a number that is none of theirs, and if the
-  // largest logit is infinite or all are NaN; NaN otherwise counts as −∞.
+  // Provides the logits that follow live()[beam]. NaN counts as −∞. Throws Error for an index out of range,
+  // for logits whose maximum is infinite, and if all are NaN.
   void offer(std::size_t beam, std::span<const float> logits);
-  bool complete() const { return offered_ == live_.size(); }  // logits of all live ones were offered
-  // Once complete: the n likeliest among all continuations of the live ones by a token become the live ones.
-  // Ties go to the earlier beam and the lower token. Continuations that end do not count among the n: the n
-  // likeliest of them are kept apart. Returns the beam that each live one continues, by its former number;
-  // nothing when the search is over: then results() has the likeliest of all, at most n.
+  // Whether offer() has been called for all of live().
+  bool complete() const { return offered_ == live_.size(); }
+  // Extends the search by one token; call it when complete(). The n likeliest one-token extensions become
+  // live(). If scores are equal, the earlier beam and the lower token win. Extensions that end do not count
+  // among the n; the n likeliest ended ones are stored separately. Returns for each new live continuation the
+  // index of the one that it extends, in the order before the call. Returns nothing when the search is over.
   std::vector<std::size_t> advance();
+  // Returns the likeliest continuations, at most n, when the search is over.
   std::vector<Hypothesis> results() const;
 
  private:
@@ -62,7 +67,7 @@ class BeamSearch {
   std::int64_t tokens_;
   std::vector<std::int32_t> ends_;
   std::vector<Hypothesis> live_, ended_;
-  std::vector<std::vector<Candidate>> candidates_;  // of each live one, the likeliest
+  std::vector<std::vector<Candidate>> candidates_;  // the likeliest extensions of each live continuation
   std::size_t offered_ = 0;
 };
 

@@ -12,7 +12,7 @@ namespace tg::nn {
 
 namespace {
 
-// A sequence that has lost its pages so often keeps them, while there is another to take them from.
+// A sequence that has been preempted this often keeps its pages if another sequence can be preempted.
 constexpr int most_preemptions = 3;
 
 const Scheduler::Options& checked_limits(const Scheduler::Options& o) {
@@ -61,9 +61,9 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> sequence, std::int64_t mo
   return id;
 }
 
-Scheduler::Id Scheduler::fork(Id sequence, Turn turn) {
+Scheduler::Id Scheduler::fork(Id sequence, Turn order) {
   const Sequence& from = at(sequence);
-  const bool waits = turn == Turn::last && std::ranges::any_of(waiting_, [](const auto& other) {
+  const bool waits = order == Turn::last && std::ranges::any_of(waiting_, [](const auto& other) {
                        return !other.second->is_idle();
                      });
   const Id id = add(from.tokens, from.most);
@@ -87,7 +87,7 @@ void Scheduler::append(Id sequence, std::int32_t token) {
 
 void Scheduler::expect(Id sequence) {
   Sequence& t = at(sequence);
-  if (!t.is_idle() || t.size() >= t.most)  // it is not idle while a token is expected
+  if (!t.is_idle() || t.size() >= t.most)  // a sequence with an expected token is not idle
     throw Error("[scheduler] no token can be expected of sequence " + std::to_string(sequence) +
                 ", which has read " + std::to_string(t.read) + " of " + std::to_string(t.size()) +
                 " tokens and may have " + std::to_string(t.most));
@@ -133,7 +133,7 @@ void Scheduler::drop_from_host(Sequence& sequence) {
 void Scheduler::preempt(Sequence& sequence) {
   const std::int64_t held = sequence.table->length();
   const std::int32_t n = pages_for(held);
-  // Of what was read before forget(), nothing may come back: from then on others would find it.
+  // Content from before forget() must not be restored, because other sequences would then find it.
   if (n > 0 && !sequence.is_old && n <= options_.host_pages - host_used_) {
     const auto& pages = sequence.table->pages();
     plan_.out.push_back({sequence.id, 0, {pages.begin(), pages.begin() + n}});
@@ -146,8 +146,8 @@ void Scheduler::preempt(Sequence& sequence) {
   waiting_.insert(running_.extract(sequence.id));
 }
 
-// Takes pages from sequences that came after this one, and if there is none, from this one. Those have no
-// part in the plan yet.
+// Preempts later sequences until there are enough pages, or this sequence if there are no later ones. Later
+// sequences are not in the plan yet.
 bool Scheduler::make_room(Sequence& sequence, std::int64_t count) {
   while (!sequence.table->reserve(count, plan_.copies)) {
     Sequence* last = &sequence;
@@ -161,7 +161,7 @@ bool Scheduler::make_room(Sequence& sequence, std::int64_t count) {
   return true;
 }
 
-// Whether a sequence that is read in this step will have the next page of this one too.
+// Whether a sequence in this step will also compute this sequence's next page.
 bool Scheduler::will_be_found(const Sequence& sequence) const {
   const std::int64_t wanted = sequence.table->length() + options_.page_size;
   if (wanted >= std::ssize(sequence.tokens)) return false;
@@ -178,7 +178,7 @@ bool Scheduler::join(Sequence& sequence) {
                      kept =
                          std::clamp<std::int64_t>(sequence.on_host, found, std::ssize(sequence.tokens) - 1);
   const auto size = std::ssize(sequence.tokens);
-  // Those that run will soon want another page, so some stay free.
+  // Some pages stay free, because running sequences will soon need more.
   const std::int32_t free = pool_.free() - (running_.empty() ? 0 : pool_.pages() / 100);
   if (pages_for(size) - pages_for(found) > free || will_be_found(sequence)) {
     sequence.table.reset();
@@ -197,7 +197,7 @@ bool Scheduler::join(Sequence& sequence) {
   return true;
 }
 
-// Gives the sequence its part of the plan, if it has pages for it.
+// Adds the sequence's part to the plan if there are enough pages for it.
 void Scheduler::read_on(Sequence& sequence) {
   const std::int64_t held = sequence.table->length(), unread = sequence.size() - held,
                      count = unread == 1 ? 1 : std::min(unread, left_);
@@ -206,7 +206,7 @@ void Scheduler::read_on(Sequence& sequence) {
   if (unread > 1) left_ -= std::min(left_, detail::pages_for(count, options_.group) * options_.group);
 }
 
-// A sequence of which a token is expected has just left, and nobody overtakes it.
+// A sequence with an expected token was preempted just now, and no other sequence may join before it.
 Scheduler::Sequence* Scheduler::next_waiting() {
   for (const auto& [id, sequence] : waiting_)
     if (!sequence->is_idle()) return sequence->expected > 0 ? nullptr : sequence;
@@ -218,7 +218,7 @@ const Scheduler::Plan& Scheduler::plan() {
   plan_.single.clear(), plan_.several.clear();
   left_ = options_.chunk;
   const std::int64_t before = preemptions_;
-  // make_room() takes sequences out of the list, but none up to the current one except itself.
+  // make_room() removes only the current sequence and later ones from the list.
   for (auto it = running_.begin(); it != running_.end();) {
     Sequence& t = *it->second;
     read_on(t);
@@ -229,7 +229,7 @@ const Scheduler::Plan& Scheduler::plan() {
     if (std::ssize(running_) < options_.slots && join(*t)) {
       read_on(*t);
     } else if (plan_.is_empty() && !running_.empty()) {
-      preempt(*running_.rbegin()->second);  // all that run are idle
+      preempt(*running_.rbegin()->second);  // all running sequences are idle
     } else {
       break;
     }
@@ -242,8 +242,7 @@ void Scheduler::done(const Part& part) {
   if (!t.table || part.begin != t.table->length() || part.count < 0 ||
       part.count > std::ssize(t.tokens) - part.begin)
     throw Error("[scheduler] " + std::to_string(part.count) + " tokens from " + std::to_string(part.begin) +
-                " of sequence " + std::to_string(part.sequence) +
-                ", which does not follow what is in the cache");
+                " of sequence " + std::to_string(part.sequence) + ", which do not follow its cached tokens");
   const auto begin = static_cast<std::size_t>(part.begin), count = static_cast<std::size_t>(part.count);
   t.table->append(std::span(t.tokens).subspan(begin, count));
   t.read = std::max(t.read, part.begin + part.count);

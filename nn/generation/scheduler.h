@@ -1,7 +1,6 @@
-// Which tokens of which sequences a model reads in its next step, and in which pages of the cache: decided
-// anew before every step, on the host, without tensors [Stratos, PagedAttention §2]. Sequences join and leave
-// at any step. Where pages run out, the sequence that came last gives its own back, and is read again when
-// there is room.
+// Decides before each step which sequences a model reads next, which of their tokens, and in which cache
+// pages. Runs on the host without tensors [Stratos, PagedAttention §2]. Sequences join and leave at any step.
+// If pages run out, the sequence that joined last is preempted. It is recomputed when pages are free.
 #pragma once
 
 #include <deque>
@@ -16,26 +15,25 @@ namespace tg::nn {
 
 namespace detail {
 
-// Sequences by their numbers, which are given in ascending order and never again: found by place, without a
-// search, for an engine looks each of its sequences up several times in a step.
-// P: a pointer that owns its value; null for numbers without one. Each number after the last that was erased
-// before all others takes the memory of a pointer.
+// A map from numbers to values, with lookup by index, because an engine looks up each sequence several times
+// per step. Numbers are given in ascending order and never reused. P is a pointer that owns its value; null
+// means no value. Memory: one pointer per number since the oldest number that has a value.
 template <class P>
 class Numbered {
  public:
-  // `number` is larger than all before it.
+  // `number` must be larger than all earlier ones.
   void put(std::uint64_t number, P value) {
     values_.resize(static_cast<std::size_t>(number - first_));
     values_.push_back(std::move(value));
     ++size_;
   }
-  // Null if there is none.
+  // Null if there is no value.
   auto* find(std::uint64_t number) const {
     return number >= first_ && number - first_ < values_.size()
                ? values_[static_cast<std::size_t>(number - first_)].get()
                : nullptr;
   }
-  // The owner of a value that is there.
+  // The owning pointer of an existing value.
   const P& owner(std::uint64_t number) const { return values_[static_cast<std::size_t>(number - first_)]; }
   bool erase(std::uint64_t number) {
     if (!find(number)) return false;
@@ -53,97 +51,111 @@ class Numbered {
   }
 
  private:
-  std::deque<P> values_;  // from number first_ on
+  std::deque<P> values_;  // starting at number first_
   std::uint64_t first_ = 1;
   std::size_t size_ = 0;
 };
 
 }  // namespace detail
+// Schedules sequences of an engine.
 class Scheduler {
  public:
+  // Limits of a scheduler.
   struct Options {
     std::int32_t pages = 1, page_size = 16;  // of the PagePool
-    std::int64_t slots = 16;                 // sequences that are read in the same step, at most
-    std::int64_t chunk = 256;                // tokens of prompts that are read in a step, at most
-    std::int64_t group = 1;                  // they are read in groups of so many, which count as full ones
-    std::int32_t host_pages = 0;             // pages of sequences that had to leave, kept by the caller
+    std::int64_t slots = 16;                 // maximum number of sequences per step
+    std::int64_t chunk = 256;                // maximum number of prompt tokens per step
+    // Prompt tokens are read in groups of this size; a partial group counts as full.
+    std::int64_t group = 1;
+    std::int32_t host_pages = 0;  // maximum number of pages of preempted sequences that the caller stores
   };
+  // Identifies a sequence; ids ascend and are never reused.
   using Id = std::uint64_t;
 
   // Throws ShapeError for sizes that are not positive (host_pages: negative).
   explicit Scheduler(const Options& options);
 
-  // A sequence that will have at most `most` tokens. Sequences are served in the order of their numbers.
-  // Throws Error for an empty sequence, one of more than `most` tokens, and one that does not fit even if it
-  // has all pages.
+  // Adds a sequence that will have at most `most` tokens. Sequences are served in the order of their ids.
+  // Throws Error for an empty sequence, a sequence of more than `most` tokens, and one that does not fit into
+  // all pages.
   Id add(std::vector<std::int32_t> sequence, std::int64_t most);
-  // The same sequence once more, as far as its tokens are known, which may continue differently. It comes
-  // last. If its turn has come and there is a slot, it runs at once, and the two share their pages.
+  // The position of a forked sequence in the waiting order.
   enum class Turn {
-    last,       // it comes after the sequences that wait
-    of_parent,  // it is a part of what its parent is, and takes a free slot before them
+    last,       // after the sequences that wait
+    of_parent,  // may occupy a free slot before sequences that wait, as a part of its parent
   };
-  Id fork(Id sequence, Turn turn = Turn::last);
-  void append(Id sequence, std::int32_t token);  // throws Error if it has `most` tokens already
-  // A run that has been started says how the sequence goes on, but not yet: append() will have that token.
-  // Until then the sequence is planned as if it had the token, but does not join. Throws as append() does,
-  // and for a sequence with tokens that have not been read.
+  // Adds a copy of a sequence with its known tokens. If it need not wait and a slot is free, it runs
+  // immediately and shares its parent's pages. Otherwise it waits. Throws Error for an unknown id.
+  Id fork(Id sequence, Turn order = Turn::last);
+  // Adds a generated token. Throws Error if the sequence already has `most` tokens.
+  void append(Id sequence, std::int32_t token);
+  // Announces a token that a started run will generate and that append() will add later. Until then, the
+  // sequence is planned as if it had the token, but it cannot join. Throws Error as append() does, and for a
+  // sequence with unread tokens.
   void expect(Id sequence);
-  // It is over, or no longer wanted: its pages are free, though they may be found by sequences that begin
-  // alike.
+  // Removes a sequence that has ended or was canceled. Its pages become free, but sequences with the same
+  // prefix may still find them.
   void remove(Id sequence);
 
-  // Tokens [begin, begin + count) of a sequence, to be read in a step. The last one may be expected.
+  // Tokens [begin, begin + count) of a sequence that are read in one step. The last one may be only expected.
   struct Part {
-    Id sequence;
-    std::int64_t begin, count;
+    Id sequence;                // the sequence
+    std::int64_t begin, count;  // first token, and number of tokens
   };
-  // Pages of a sequence, from its page `first` on. What the caller has kept of a sequence is over when it
-  // comes back, if only in part, or in no page at all.
+  // Pages of a sequence, starting at its page index `first`. When a sequence rejoins, the caller's copy is
+  // obsolete, even if `in` lists only some of its pages or none.
   struct Moved {
-    Id sequence;
-    std::int64_t first;
-    std::vector<std::int32_t> pages;
+    Id sequence;                      // the sequence
+    std::int64_t first;               // index into the sequence's pages
+    std::vector<std::int32_t> pages;  // page numbers in the cache
   };
-  // To be done in this order, before the next plan: the pages of `out` are copied to the host, those of `in`
-  // back; then `copies`; then the parts are read, of which each sequence has at most one. Those of the first
-  // list have one token.
+  // The work of a step, in this order, to be done before the next plan. Copy the pages of `out` to the host
+  // and those of `in` back. Then do `copies`. Then read the parts. Each sequence has at most one part.
   struct Plan {
-    std::vector<Moved> out, in;
-    std::vector<PageCopy> copies;
-    std::vector<Part> single, several;
+    std::vector<Moved> out, in;         // pages to the host, and from the host
+    std::vector<PageCopy> copies;       // pages to copy within the cache
+    std::vector<Part> single, several;  // parts of one token, and of several tokens
+    // Whether no tokens are read.
     bool is_empty() const { return single.empty() && several.empty(); }
   };
-  // Each sequence whose last token has not been read reads on: the one token, or the next `chunk` of them, if
-  // that many may still be read in this step. Then sequences that wait join, as long as there are slots and
-  // pages for all they have, and nobody has just had to leave. A sequence without another token to read is
-  // idle: it keeps its pages until others need them, and joins again when it gets a token.
+  // Plans the next step. Each running sequence with unread tokens reads its one token, or as many as the
+  // step's remaining `chunk` allows. Then waiting sequences join while there are slots and enough pages for
+  // all their tokens, unless a sequence has just been preempted. A sequence without unread tokens is idle. It
+  // keeps its pages until others need them, and rejoins after it has got a token. Valid until the next call.
   const Plan& plan();
-  // The tokens of a part of this plan are in the cache, for all that is done after this. Throws Error for a
-  // part that does not follow what the sequence has there, and for one with a token that is only expected.
+  // Records that the tokens of a part are in the cache. Throws Error for a part that does not follow the
+  // sequence's cached tokens, and for a part with an expected token.
   void done(const Part& part);
-  // What followed the last token of the sequence, which has been read, got lost: it is to be read again. No
-  // token is expected any more.
+  // Marks the sequence's last token as unread, because its result was lost. The sequence expects no token any
+  // more.
   void read_again(Id sequence);
 
+  // The known tokens of a sequence. Throws Error for an unknown id.
   const std::vector<std::int32_t>& tokens(Id sequence) const { return at(sequence).tokens; }
+  // Whether a sequence has pages. Throws Error for an unknown id.
   bool is_running(Id sequence) const { return at(sequence).table.has_value(); }
-  const PageTable& table(Id sequence) const;  // throws Error for a sequence that waits
+  // The page table of a running sequence. Throws Error for a sequence that waits.
+  const PageTable& table(Id sequence) const;
+  // The pages of the cache.
   const PagePool& pool() const { return pool_; }
-  void forget();  // PagePool::forget(); sequences that are being read keep what they have
-  // What the cache and the caller hold is lost, as a plan could not be carried out: all sequences wait, to be
-  // read again from their beginnings.
+  // Calls PagePool::forget() and discards copies on the host. Running sequences keep their pages.
+  void forget();
+  // Restarts all sequences after a failed plan: the content of the cache and of the caller's copies is lost.
+  // All sequences wait and are recomputed from their first token.
   void start_again();
 
+  // The number of sequences that wait.
   std::size_t waiting() const { return waiting_.size(); }
+  // The number of sequences that have pages.
   std::size_t running() const { return running_.size(); }
-  std::int64_t cached()
-      const;  // tokens of all sequences in the cache, those of shared pages as often as shared
-  std::int64_t held() const {  // room in pages that a sequence has
-    return std::int64_t{pool_.pages() - pool_.free()} * pool_.page_size();
-  }
+  // The number of cached tokens of running sequences; tokens of shared pages count once per sequence.
+  std::int64_t cached() const;
+  // The capacity, in tokens, of all pages that sequences use.
+  std::int64_t held() const { return std::int64_t{pool_.pages() - pool_.free()} * pool_.page_size(); }
+  // The number of preemptions so far.
   std::int64_t preemptions() const { return preemptions_; }
-  std::int64_t found() const { return found_; }  // tokens that were in the cache when their sequence joined
+  // The number of tokens so far that were already in the cache when their sequence joined.
+  std::int64_t found() const { return found_; }
 
  private:
   struct Sequence {
@@ -152,10 +164,10 @@ class Scheduler {
     std::int64_t most;
     std::optional<PageTable> table = {};
     int preemptions = 0;
-    std::int64_t read = 0;     // so many of its tokens have been read, though they may have to be again
-    std::int64_t on_host = 0;  // its first tokens are in pages that the caller keeps
+    std::int64_t read = 0;     // number of tokens that have been read at least once
+    std::int64_t on_host = 0;  // number of its first tokens in pages that the caller stores
     int expected = 0;          // 1: one more token, which is not known yet
-    bool is_old = false;       // it was read, in part, before forget()
+    bool is_old = false;       // it was read, at least in part, before forget()
     std::int64_t size() const { return std::ssize(tokens) + expected; }
     bool is_idle() const { return read == size(); }
   };
@@ -177,7 +189,7 @@ class Scheduler {
   detail::Numbered<std::unique_ptr<Sequence>> sequences_;
   Sequences running_, waiting_;
   Plan plan_;
-  std::int64_t left_ = 0;  // of the plan's chunk
+  std::int64_t left_ = 0;  // rest of the plan's chunk
   Id next_ = 1;
   std::int32_t host_used_ = 0;
   std::int64_t preemptions_ = 0, found_ = 0;

@@ -12,7 +12,7 @@ namespace {
 
 using detail::product;
 
-// Throws ShapeError if it is not whole.
+// Returns width / heads. Throws ShapeError if it is not an integer.
 std::int64_t head_width(const Path& at, std::int64_t width, std::int64_t heads) {
   if (heads <= 0 || width % heads != 0)
     throw ShapeError(at.refusal("attention", "width " + std::to_string(width) + " is not divisible by " +
@@ -30,15 +30,15 @@ Tensor merged(const Tensor& o) {
   return transpose(o, 1, 2).view({o.size(0), o.size(2), o.size(1) * o.size(3)});
 }
 
-// For rope on [B, H, L, d] of a layer's input x [B, L, …]: those after the tokens in the call's cache, [B, 1,
-// L], or those of the rank's tokens, [L] (ContextParallel); undefined if they are 0, 1, ….
+// Positions for RoPE on [B, H, L, d] of a layer's input x [B, L, …]. With a cache, they follow its tokens:
+// [B, 1, L]. With ContextParallel, they are those of the rank's tokens: [L]. Undefined if they are 0, 1, ….
 Tensor positions_by_head(const CallArgs& call, TensorArg x) {
   if (call.cache) return unsqueeze(call.cache->positions(), 1);
   return ContextParallel::positions(x.tensor().graph(), x.tensor().size(1));
 }
 
-// Whether the call has no cache, and its sequences at most `length` tokens on all ranks; no call if that is
-// 0.
+// Whether the call has no cache, and its sequences have at most `length` tokens on all ranks together. Never
+// if `length` is 0.
 bool is_short_call(const CallArgs& call, TensorArg x, std::int64_t length) {
   return length > 0 && !call.cache &&
          product(x.tensor().size(1), ContextParallel::ranks(x.tensor().graph())) <= length;
@@ -55,11 +55,11 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const PagedAtte
 }
 
 std::int64_t dividing(const Path& at, std::int64_t width, std::int64_t heads) {
-  head_width(at, width, heads);  // throws
+  head_width(at, width, heads);  // throws ShapeError
   return heads;
 }
 
-// Of a head's d numbers, those that rope turns: the first ones.
+// The number of rotated elements of a head, which are the first ones.
 std::int64_t turning(const GroupedAttention::Options& o) {
   if (!o.rope.frequencies.empty()) return 2 * std::ssize(o.rope.frequencies);
   return o.rope.dims == 0 ? o.head_width : o.rope.dims;
@@ -85,7 +85,7 @@ GroupedAttention::Options checked(const Path& at, GroupedAttention::Options o, s
                                                  std::to_string(std::ssize(o.short_frequencies)) +
                                                  ", expected half of " + std::to_string(turning(o))));
   if (!o.rotate) o.magnitude = 1;
-  if (o.magnitude != 1 && turning(o) == o.head_width) {  // scores are a² times as large
+  if (o.magnitude != 1 && turning(o) == o.head_width) {  // scores are multiplied by a²
     const double usual = o.scale == 0 ? 1 / std::sqrt(static_cast<double>(o.head_width)) : o.scale;
     o.scale = usual * o.magnitude * o.magnitude, o.magnitude = 1;
   }
@@ -143,7 +143,7 @@ std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& 
   return {RmsNorm(at / "q_a_layernorm", o.query_latent, o.eps)};
 }
 
-// Made after the weights, whose file says first if a width is a lie.
+// Called after the weights are created, so that a file with a false width is rejected before.
 std::vector<double> pair_frequencies(const LatentAttention::Options& o, bool is_short = false) {
   if (is_short && o.short_length > 0) return o.short_frequencies;
   return o.frequencies.empty() ? rope_frequencies(o.rope_width, o.theta) : o.frequencies;
@@ -223,7 +223,7 @@ Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_
   return o_.rotate ? rope(y, positions, rotation) : y;
 }
 
-// a² in the scores of what turns, and 1 in the rest.
+// Scales the scores of the rotated elements by a², and of the others by 1.
 Tensor GroupedAttention::magnified(const Tensor& k) const {
   const auto parts = split(k, {turning(o_), o_.head_width - turning(o_)}, -1);
   return concat({parts[0] * (o_.magnitude * o_.magnitude), parts[1]}, -1);
@@ -293,7 +293,7 @@ Tensor LatentAttention::record(TensorArg x, const CallArgs& call) const {
   const auto a = split(kv_a_(x, {.mode = call.mode}), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
   Tensor k_rope = rope(unsqueeze(a[1], 1), positions, key_rope_[kind]);
-  if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // of both sides of the scores
+  if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // for queries and keys
   return o_proj_(
       call.cache ? absorbed(q, latent, k_rope, *call.cache) : expanded(q, latent, k_rope, call.mode),
       {.mode = call.mode, .residual = call.residual});
@@ -320,7 +320,7 @@ Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Te
                        1);  // [H, d, m] and [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
   Tensor queries = matmul(parts[0], u[0]);  // [B, H, L, m]
-  std::vector<Tensor> low;  // of an adapter: B's rows [H, d, r] and [H, dv, r], and s·A [r, m]
+  std::vector<Tensor> low;  // for an adapter: B's rows [H, d, r] and [H, dv, r], and s·A [r, m]
   if (const LowRank* adapter = kv_b_.adapter()) {
     const Tensor b = adapter->rows_of_b(q, heads_ * width);
     low = split(reshape(b, {heads_, width, b.size(1)}), keys_values, 1);

@@ -31,7 +31,7 @@ std::optional<DType> half_type(Precision p) {
 struct LowPrecisionCopies::State {
   struct Copy {
     Parameter of, copy;
-    std::uint64_t of_change = 0, copy_change = 0;  // of both, when the copy was last made
+    std::uint64_t of_change = 0, copy_change = 0;  // of both, when the copy was last written
 
     bool is_stale() const {
       const std::uint64_t now = of.last_change(), own = copy.last_change();
@@ -40,12 +40,12 @@ struct LowPrecisionCopies::State {
   };
   DType dtype;
   std::vector<Copy> all;
-  std::unordered_map<const void*, std::size_t> place;  // in `all`, by the parameter's key
-  std::optional<Program> casts;                        // of those at these places
+  std::unordered_map<const void*, std::size_t> place;  // index in `all`, by the parameter's key
+  std::optional<Program> casts;                        // writes the copies at indices in_casts
   std::vector<std::size_t> in_casts;
 
-  // Only what is stale: of another weight this rank may have new values of its own part alone, and all of it
-  // in the copy (optim::WeightReading).
+  // Refreshes only stale copies. For other weights, this rank may have new values only of its own shard,
+  // whereas the copy is complete (optim::WeightReading).
   void refresh() {
     std::vector<std::size_t> stale;
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -128,7 +128,8 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   if (!a) return w;
   Tensor& half = a->weights_[p.key()];
   if (!half.defined()) {
-    const SegmentScope outside(-1);  // like a parameter: not computed again with the segment that came first
+    // Like a parameter: not recomputed with the segment that used it first.
+    const SegmentScope outside(-1);
     const bool is_wider = p.dtype() == f32 || p.dtype() == f64;
     half = a->copies_ && is_wider ? a->copies_->tensor(p, graph, where) : cast({w, where}, *a->dtype_);
   }

@@ -1,4 +1,4 @@
-// Mixed precision: layers compute in a half type on weights that stay in f32 (docs/training.md).
+// Mixed precision: layers compute in bf16 or f16 with weights that are stored in f32 (docs/training.md).
 #pragma once
 
 #include <memory>
@@ -13,54 +13,59 @@ namespace tg::nn {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"  // GCC warns that the enumerators bf16 and f16 shadow the dtypes
+// The precision in which layers compute.
 enum class Precision {
-  full,  // everything in the weights' own dtype, which is f32 unless Params says otherwise
-  tf32,  // the same; on CUDA, f32 products round their operands to 10 bits of fraction
-  bf16,  // products and activations in bf16
-  f16,   // products and activations in f16; needs AdamW::Options::loss_scale
+  full,  // the weights' dtype, which is f32 unless Params specifies another
+  tf32,  // as full, but on CUDA, f32 matmuls round operands to TF32 (10 fraction bits)
+  bf16,  // matmuls and activations in bf16
+  f16,   // matmuls and activations in f16; needs AdamW::Options::loss_scale
 };
 #pragma GCC diagnostic pop
-// "f32" (full), "tf32", "bf16", "f16". Throws Error for other names.
+// Returns the precision with the name "f32" (full), "tf32", "bf16" or "f16". Throws Error for other names.
 Precision precision_named(std::string_view name);
-std::optional<DType> half_type(Precision precision);  // bf16 or f16; none for the others
+// Returns bf16 or f16 for the precision of this name, otherwise nothing.
+std::optional<DType> half_type(Precision precision);
 
-// Copies of weights in a half type that last from step to step. An optimizer writes them together with the
+// Low-precision copies of weights that persist between steps. An optimizer writes them together with the
 // weights (Optimizer::update), so that a step casts no weights (docs/training.md).
 class LowPrecisionCopies {
  public:
-  explicit LowPrecisionCopies(DType dtype);  // bf16 or f16; throws DTypeError for another
+  // Copies will have the given dtype. Throws DTypeError unless it is bf16 or f16.
+  explicit LowPrecisionCopies(DType dtype);
 
-  // cast(p, dtype), its gradient too, read from a copy that is allocated when p is first asked for. Before
-  // each run of the graph's programs, a copy is made again if its weight has been changed by anything but the
-  // run that wrote the copy too. Throws DTypeError unless p is f32 or f64.
+  // Returns cast(p, dtype), including its gradient, but reads it from a copy, which the first call for p
+  // allocates. Before each run of the graph's programs, a copy is refreshed if its weight was changed by
+  // anything except the run that also wrote the copy. Throws DTypeError unless p is f32 or f64.
   Tensor tensor(const Parameter& p, Graph& graph, std::source_location where);
 
-  // The copy of each of these, for Optimizer::update; an empty Parameter where there is none.
+  // Returns the copy of each parameter, for Optimizer::update, or an empty Parameter if there is none.
   std::vector<Parameter> of(const std::vector<Parameter>& parameters) const;
-  std::size_t bytes() const;  // of all copies
+  // The memory of all copies in bytes.
+  std::size_t bytes() const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
 };
 
-// While alive, layers called on this thread for this graph compute in the precision's half type, if it has
-// one: each weight is cast once, however often it is used, and inputs are cast where they are wider. Norms
-// keep their gains as they are, because their kernels accept gains of any dtype. Like torch.autocast.
+// While it exists, layers that this thread calls for this graph compute in bf16 or f16, if the precision is
+// one of these. Each weight is cast once, however often it is used. Inputs are cast if they are wider. Gains
+// of norms are not cast, because the kernels accept any dtype. Similar to torch.autocast.
 class Autocast {
  public:
-  // A head that is held in a half type gives f32 logits, and with half_logits in the precision's half type,
-  // as one in f32 does: in training, where logits and their gradients are the largest tensors.
-  // With copies, weights that are wider than the half type are read from these instead of cast.
+  // A head with a 16-bit weight gives f32 logits. With half_logits, it gives logits in the 16-bit type, like
+  // a head with an f32 weight; use it in training, where logits and their gradients are the largest tensors.
+  // With `copies`, wider weights are read from them instead of cast.
   Autocast(Graph& graph, Precision precision, bool half_logits = false, LowPrecisionCopies* copies = nullptr);
+  // Restores the previous Autocast of this thread.
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
-  // For layers: x, which is multiplied by a weight (Weight::tensor), in the dtype to compute in. Outside any
-  // Autocast it is x itself.
+  // For layers: returns x, which is about to be multiplied by a weight (Weight::tensor), in the dtype to
+  // compute in. Without an Autocast, returns x.
   static Tensor input(TensorArg x);
-  // For heads: whether the logits of x are in the half type in any case.
+  // For heads: whether logits are always in the 16-bit type (half_logits).
   static bool has_half_logits(TensorArg x);
 
  private:

@@ -1,4 +1,4 @@
-// A model over sequences whose tokens are divided among ranks (context parallel).
+// Context parallelism: a model over sequences whose tokens are divided among ranks.
 #pragma once
 
 #include <map>
@@ -7,26 +7,29 @@
 
 namespace tg::nn {
 
-// While alive, layers called on `graph` on this thread have the rank's own tokens, in the order of
-// ring_positions (ops/ring_attention.h): the rows of their input are those positions of sequences that are
-// `ranks` times as long. Attention is ring attention, and positions are those of the whole sequence. Layers
-// other than attention need no exchange.
+// While it exists, layers that this thread calls for `graph` process only the rank's tokens, in the order of
+// ring_positions (ops/ring_attention.h). The rows of their inputs are those positions of sequences that are
+// `ranks` times as long. Attention is ring attention, and positions are those of the full sequence. Only
+// attention needs communication.
 //
-// A loss of the rank's tokens is a part of the loss of all: with a mean over as many tokens on each rank,
-// the loss, and gradients of parameters, are the all_reduce of the ranks' ones divided by their number.
+// A loss over the rank's tokens is part of the total loss. Each rank must compute a mean over the same number
+// of tokens. The all_reduce of these means, divided by the number of ranks, is then the total loss; the same
+// holds for its gradients.
 //
 // Layers throw Error for a call with a cache, and for dropout of attention weights in training.
 class ContextParallel {
  public:
-  // One rank changes nothing. Throws ShapeError unless there are 1 to most_ring_ranks.
+  // With one rank, it has no effect. Throws ShapeError unless `ranks` is 1 to most_ring_ranks.
   ContextParallel(Graph& graph, int ranks);
+  // Restores the previous ContextParallel of this thread.
   ~ContextParallel();
   ContextParallel(const ContextParallel&) = delete;
   ContextParallel& operator=(const ContextParallel&) = delete;
 
-  // For layers: among how many ranks the sequences of a graph are divided.
+  // For layers: returns the number of ranks among which the sequences of a graph are divided.
   static int ranks(const Graph& graph);
-  // The positions of the rank's `length` tokens, i64 [length]; undefined if it has all, which are 0, 1, ….
+  // For layers: returns the positions of the rank's `length` tokens, i64 [length]. Undefined if the rank has
+  // all tokens, whose positions are 0, 1, ….
   static Tensor positions(Graph& graph, std::int64_t length);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
 
-// 0, step, 2·step, …, a constant.
+// Returns the constant 0, step, 2·step, ….
 Tensor multiples(Graph& graph, const Shape& shape, std::int64_t step) {
   Array a(shape, i32);
   for (std::int64_t i = 0; i < a.numel(); ++i)
@@ -48,7 +48,7 @@ CacheCall::CacheCall(Graph& graph, KvCache& cache, std::int64_t length)
   const Tensor first = view(cached_, {sequences, 1});
   positions_ = first + multiples(graph, {1, length}, 1);
   lengths_ = cached_ + length;
-  // Beyond its page a token has no row: index_assign refuses the number.
+  // A token beyond its page gets an invalid row, which index_assign rejects.
   const Tensor row = multiples(graph, {sequences, 1}, size) + positions_;
   rows_ = where(less(positions_, size), row, sequences * size);
 }
@@ -101,7 +101,7 @@ CacheCall::Rows CacheCall::rows_of(const std::string& name, const TensorArg& in)
   return {held, transpose(x, 1, 2)};
 }
 
-// The tensors with the new rows among their own: those of one dtype take one step.
+// Appends the new rows to the tensors. Tensors of the same dtype need one step.
 std::vector<Tensor> CacheCall::append(const std::vector<Rows>& tensors) {
   const Scope scope("cache");
   std::vector<Tensor> held, added;
@@ -117,7 +117,8 @@ std::vector<Tensor> CacheCall::append(const std::vector<Rows>& tensors) {
   return extended;
 }
 
-// Singles and groups, one after the other: q [rows, H, 1, d] of a group is that of one sequence.
+// Attention of single tokens, then of groups. The rows of q [rows, H, 1, d] in a group belong to one
+// sequence.
 Tensor CacheCall::attention_in_pages(const Tensor& q, const Tensor& k, const Tensor& v,
                                      const PagedAttentionOptions& o) const {
   const auto [singles, groups, length, room] = parts_;

@@ -1,6 +1,6 @@
 // KvCache: keys and values of the tokens that a model has read, so that each further token costs one row of
-// everything except attention's reads. Its tensors are parameters that programs extend at the end of a run.
-// CacheCall: what a model's layers see of it.
+// all computations, except that attention reads the whole cache. Its tensors are parameters that programs
+// extend at the end of a run. CacheCall: the interface of a cache for a model's layers.
 #pragma once
 
 #include <map>
@@ -11,22 +11,26 @@
 
 namespace tg::nn {
 
+// Storage for the keys and values of all layers.
 class KvCache {
  public:
-  // Pages with room for `page_size` tokens each. Either every sequence has one page, which is then as large
-  // as a sequence may become, or many small ones, wherever there are free ones (PagePool). A tensor is
-  // allocated, with zeros, when the first graph extends it. Rows are kept in `dtype`, in which attention is
-  // then computed, or else as they come. Throws ShapeError for sizes that are not positive, DTypeError for a
-  // dtype that is not floating.
+  // `pages` pages of `page_size` tokens each. Either every sequence has one page, which limits its length, or
+  // sequences have many small pages from a PagePool. Tensors are allocated, as zeros, when the first graph
+  // extends them. Keys and values are stored, and attention is computed, in `dtype`; default: the dtype of
+  // the first ones. Throws ShapeError for sizes that are not positive, DTypeError for a dtype that is not
+  // floating.
   KvCache(std::int64_t pages, std::int64_t page_size, Device device = Device::cpu(),
           std::optional<DType> dtype = {});
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
+  // The number of pages.
   std::int64_t pages() const { return pages_; }
+  // Tokens per page.
   std::int64_t page_size() const { return page_size_; }
+  // Memory of the allocated tensors in bytes.
   std::size_t bytes() const;
-  // By layer and kind: [pages·page_size, heads, n], a row for each token.
+  // The tensors by layer and kind: [pages·page_size, heads, n], one row per token.
   const std::map<std::string, Parameter>& tensors() const { return tensors_; }
 
  private:
@@ -37,60 +41,65 @@ class KvCache {
   std::map<std::string, Parameter> tensors_;
 };
 
-// One call of a model on tokens that follow those in a cache: attention layers append to the cache and read
-// all of it. How many tokens a sequence has is an input, so one program serves every position in every
-// sequence.
+// One call of a model on tokens that follow those in a cache. Attention layers append to the cache and read
+// all of it. The number of cached tokens is an input, so one program serves every position in every sequence.
 class CacheCall {
  public:
-  // For a cache with one page for each sequence: `length` new tokens in each of them. The graph gets the
-  // input "cached" (i32 [sequences]); a run in which a sequence outgrows its page fails with an Error. Throws
+  // For a cache with one page per sequence: each sequence has `length` new tokens. Adds the input "cached" to
+  // the graph (i32 [sequences]). A run in which a sequence exceeds its page fails with an Error. Throws
   // ShapeError for a length outside 1 … page_size.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
-  // For a cache in pages, rows of one token each, x [singles + groups · length, 1, …]: of `singles` sequences
-  // the last token; then groups of `length` tokens that follow one another in a sequence, the last ones up to
-  // some place. A sequence may have several groups: they see the tokens of those before them. Rows are left
-  // out of what is written where their tokens are in the cache already, or are none. The graph gets the
-  // inputs "rows" and "positions" (i32 [singles + groups · length, 1]), "lengths" (i32 [singles + groups])
-  // and "table" (i32 [singles + groups, `room` pages]). A token's results have the same bits in any company
-  // (paged_attn). Throws ShapeError for numbers that are negative, no row, a length or a room that is not
-  // positive.
+  // The size of a call on a cache in pages. Its rows x [singles + groups · length, 1, …] are one token each.
+  // First is the last token of each of `singles` sequences, then `groups` groups of `length` consecutive
+  // tokens. Several groups may belong to one sequence; they see the tokens of its earlier groups.
   struct InPages {
-    std::int64_t singles = 0, groups = 0, length = 1, room = 1;
+    std::int64_t singles = 0, groups = 0;  // number of single tokens and of groups
+    std::int64_t length = 1;               // tokens per group
+    std::int64_t room = 1;                 // maximum number of pages per sequence
   };
+  // For a cache in pages. Rows whose tokens are already in the cache, and padding rows, are not written. Adds
+  // inputs to the graph: "rows" and "positions" (i32 [singles + groups · length, 1]), "lengths" (i32 [singles
+  // + groups]) and "table" (i32 [singles + groups, `room` pages]). A token's results are bitwise independent
+  // of the rest of the batch (paged_attn). Throws ShapeError for a negative number, a call without rows, and
+  // a length or a room that is not positive.
   CacheCall(Graph& graph, KvCache& cache, const InPages& call);
 
-  // To be fed. Of a cache with one page for each sequence: tokens in the cache so far, i32 [sequences].
+  // The input of a cache with one page per sequence: the number of cached tokens, i32 [sequences].
   const Tensor& cached() const { return cached_; }
-  // Of a cache in pages: for each token the number of its row, page·page_size + place, or −1 to write none;
-  // its place in the sequence (0, where there is none); tokens up to the last of each single and of each
-  // group, that one included; the sequence's pages, as many as those take.
+  // An input of a cache in pages: for each token, its cache row, page·page_size + offset, or −1 to write
+  // none.
   const Tensor& rows() const { return rows_; }
+  // An input of a cache in pages: for each single token and each group, the sequence's number of tokens up to
+  // and including its last one.
   const Tensor& lengths() const { return lengths_; }
+  // An input of a cache in pages: for each single token and each group, the sequence's pages, as many as its
+  // length needs.
   const Tensor& table() const { return table_; }
 
-  const Tensor& positions() const {
-    return positions_;
-  }  // i32 [sequences, length]: of the new tokens; see above
+  // The positions of the new tokens in their sequences, i32 [sequences, length]. For a cache in pages, an
+  // input to be fed, with 0 for padding rows.
+  const Tensor& positions() const { return positions_; }
 
-  // Throws ShapeError for x [sequences, length, …] of other sizes than the call's.
+  // Throws ShapeError unless x is [sequences, length, …] with the sizes of the call, Error if ranks divide
+  // sequences.
   void check(TensorArg x) const;
   // Appends keys [sequences, Hk, length, d] and values [sequences, Hk, length, dv] to the cache's tensors
-  // name + ".k" and ".v". Each query [sequences, H, length, d] sees the keys of its sequence up to its own, →
-  // o [sequences, H, length, dv] in q's dtype. Throws ShapeError and DTypeError for rows that do not fit the
-  // call or what the cache holds.
+  // name + ".k" and ".v". Then computes attention: each query [sequences, H, length, d] sees its sequence's
+  // keys up to its own. Returns o [sequences, H, length, dv] in q's dtype. Throws ShapeError or DTypeError
+  // for tensors that do not fit the call or the cache.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
                 const PagedAttentionOptions& options = {});
-  // The same where the first `value_width` numbers of a key, 1 … d, are its value; they are kept once, under
-  // `name`.
+  // As above, if the first `value_width` elements (1 … d) of each key are its value. They are stored once,
+  // under `name`.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
                 const PagedAttentionOptions& options = {});
-  // For CompileOptions::assign: compile() throws Error for a program that computes attend() but does not
-  // assign what it appended.
+  // The assignments of the appended rows, for CompileOptions::assign. compile() throws Error for a program
+  // that computes attend() without them.
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:
-  // All rows of the cache's tensor of this name, and new ones [sequences, length, heads, n] to be put among
-  // them.
+  // All rows of the cache's tensor of this name, and new rows [sequences, length, heads, n] to be stored
+  // there.
   struct Rows {
     Parameter held;
     Tensor added;
@@ -102,7 +111,7 @@ class CacheCall {
                             const PagedAttentionOptions& o) const;
 
   KvCache& cache_;
-  InPages parts_ = {};  // of a cache in pages
+  InPages parts_ = {};  // for a cache in pages
   Tensor cached_, rows_, lengths_, table_, positions_;
   std::vector<Assign> assign_;
 };

@@ -1,5 +1,5 @@
-// Module, the base of every layer, and Layer, a value that holds any Module; blocks and models consist of
-// Layers. Both record graph nodes under the layer's name when called.
+// Module, the base class of layers, and Layer, a value that holds any Module. Blocks and models consist of
+// Layers. Calling either records graph nodes under the layer's name.
 #pragma once
 
 #include <concepts>
@@ -15,38 +15,45 @@ namespace tg::nn {
 
 class CacheCall;
 
-// Dropout, and anything else that differs between the two, is on only in training.
+// Whether a call is for training. Dropout and similar differences apply only in training.
 enum class Mode { evaluate, train };
 
-// The arguments of a layer's call, apart from x.
+// The arguments of a layer's call, in addition to x.
 struct CallArgs {
-  Mode mode = Mode::evaluate;
-  CacheCall* cache = nullptr;  // the tokens follow those in a cache, if any: attention appends and reads all
-  Tensor residual = {};        // added to the layer's result, whose shape it has, unless undefined
-  bool recompute = false;  // a model keeps only each block's input for the backward pass, which runs it again
+  Mode mode = Mode::evaluate;  // training or evaluation
+  CacheCall* cache = nullptr;  // if any, the tokens follow those in the cache, to which attention appends
+  Tensor residual = {};        // if defined, added to the layer's result, whose shape it must have
+  // A model stores only each block's input for the backward pass and recomputes the block.
+  bool recompute = false;
 };
 
-// The operands of a layer that is a product and nothing else, x·w: x [..., in] and w [in, out] in one dtype,
-// which the result has too.
+// The operands of a layer that computes only a matmul x·w: x [..., in] and w [in, out]. Both have the dtype
+// of the result.
 struct Product {
-  Tensor x, w;
+  Tensor x, w;  // the input and the transposed weight
 };
 
-// A layer is a Module with a record() of its own. Calling it opens the Scope with the layer's name, and adds
-// the residual unless record() does that.
+// The base class of layers: a derived class defines record(). A call opens a Scope with the layer's name. It
+// also adds the residual unless record() does so.
 class Module {
  public:
   virtual ~Module() = default;
 
+  // Appends the layer's nodes to the graph of x and returns the result.
   Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
-  // What it multiplies, if that is all it does: what comes after can be computed with the product.
+  // Returns the operands if the layer computes only a matmul, so that later computations can be fused with
+  // it, otherwise nothing.
   std::optional<Product> as_product(TensorArg x) const;
 
-  const std::string& name() const { return name_; }  // of its nodes: "attn", "h.0"
-  const std::string& path() const { return path_; }  // of its parameters: "transformer.h.0.attn"
+  // The name of the layer's nodes: "attn", "h.0".
+  const std::string& name() const { return name_; }
+  // The path of the layer's parameters: "transformer.h.0.attn".
+  const std::string& path() const { return path_; }
 
  protected:
+  // For a layer with parameters: uses the path's name.
   explicit Module(const Path& at) : name_(at.name()), path_(at.text()) {}
+  // For a layer without parameters: `name` is also its path.
   explicit Module(std::string name) : name_(name), path_(std::move(name)) {}
   Module(const Module&) = default;
   Module& operator=(const Module&) = default;
@@ -54,38 +61,42 @@ class Module {
  private:
   // Appends the layer's nodes and returns its result. `call.residual` is undefined unless adds_residual().
   virtual Tensor record(TensorArg x, const CallArgs& call) const = 0;
-  // Whether record() adds call.residual, which Linear does in its matmul's pass.
+  // Whether record() adds call.residual, which Linear does in its matmul's epilogue.
   virtual bool adds_residual() const { return false; }
   virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_product()
 
   std::string name_, path_;
 };
 
-// Any Module by value, or a function with a name. Copies share the layer. A default-constructed Layer is
-// empty: it stands for a part that is left out.
+// Holds any Module, or a function with a name, as a value. Copies share the layer. A default-constructed
+// Layer is empty; it represents an omitted part.
 class Layer {
  public:
+  // An empty layer.
   Layer() = default;
   template <std::derived_from<Module> M>
+  // Holds a copy of the module.
   Layer(M module) : module_(std::make_shared<const M>(std::move(module))) {}
-  // f: (TensorArg x) or (TensorArg x, const CallArgs&) → Tensor. Its nodes appear under the name. Throws
-  // Error for an empty std::function or a null pointer.
+  // Holds a function f: (TensorArg x) or (TensorArg x, const CallArgs&) → Tensor. Its nodes appear under
+  // `name`. Throws Error for an empty std::function or a null pointer.
   template <class F>
   requires std::invocable<const F&, TensorArg, const CallArgs&> || std::invocable<const F&, TensorArg> Layer(
       std::string name, F f)
       : Layer(of_function(std::move(name), two_arguments(std::move(f)))) {}
 
+  // Whether there is no layer.
   bool is_empty() const { return !module_; }
-  Tensor operator()(TensorArg x,
-                    const CallArgs& call = {}) const;    // this and the next throw Error when empty
-  std::optional<Product> as_product(TensorArg x) const;  // see Module
+  // Calls the layer. Throws Error if it is empty.
+  Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
+  // As Module::as_product(). Throws Error if the layer is empty.
+  std::optional<Product> as_product(TensorArg x) const;
 
  private:
   using Function = std::function<Tensor(TensorArg, const CallArgs&)>;
   static Layer of_function(std::string name, Function f);
   template <class F>
   static Function two_arguments(F f) {
-    if constexpr (std::is_pointer_v<F> || requires { f.operator bool(); })  // as std::function has it
+    if constexpr (std::is_pointer_v<F> || requires { f.operator bool(); })  // as for std::function
       if (!static_cast<bool>(f)) return {};
     if constexpr (std::invocable<const F&, TensorArg, const CallArgs&>)
       return f;

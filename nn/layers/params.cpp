@@ -94,7 +94,7 @@ std::string Path::refusal(const std::string& op, const std::string& what) const 
 
 void Path::setting(const Weight& weight, const std::string& name,
                    const std::variant<bool, std::int64_t, double, std::vector<double>>& value) const {
-  if (weight.is_absent() || !weight.parameter().key()) return;  // only counted
+  if (weight.is_absent() || !weight.parameter().key()) return;  // the parameter is only counted
   Parameter carrier = weight.parameter();
   carrier.add_setting((*this / name).text(),
                       std::visit([](const auto& v) { return setting_text(v); }, value));

@@ -1,7 +1,7 @@
-// Params: the parameters of a model, in order of creation, under paths like PyTorch's
-// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on (seed, path): they are the same on
-// every backend, and do not depend on the rest of the model. Weight and LowRank: what layers and their
-// adapters keep of them.
+// Params: a model's parameters in order of creation, with paths like PyTorch's
+// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on seed and path, so they are the same
+// on every backend and independent of the rest of the model. Weight and LowRank: handles to parameters for
+// layers and adapters.
 #pragma once
 
 #include <functional>
@@ -18,22 +18,26 @@
 
 namespace tg::nn {
 
-// A layer's parameter. Layers reach its tensor only through this class, so that none forgets Autocast.
+// A parameter of a layer. Layers access its tensor only through this class, so that Autocast always applies.
 class Weight {
  public:
-  Weight() = default;  // none, for layers without a bias: absent
+  Weight() = default;  // absent, as for a layer without a bias
+  // Refers to the parameter.
   explicit Weight(Parameter parameter) : parameter_(std::move(parameter)), is_absent_(false) {}
 
+  // Whether there is no parameter.
   bool is_absent() const { return is_absent_; }
-  // Its value in the graph of x, in the dtype to compute in: the half type of the graph's Autocast, else the
-  // parameter's own. When absent, an undefined tensor, which ops treat as an operand that is left out. Throws
-  // Error for a weight of Params::counting().
+  // Returns its value in the graph of x, in the 16-bit dtype of the graph's Autocast if there is one,
+  // otherwise in the parameter's dtype. If absent, returns an undefined tensor, which ops treat as an omitted
+  // operand. Throws Error for a weight of Params::counting().
   Tensor tensor(const TensorArg& x) const { return tensor(x.tensor().graph(), x.where()); }
+  // As above, for a given graph and source line.
   Tensor tensor(Graph& graph, std::source_location where = std::source_location::current()) const;
-  // The same in the parameter's own dtype: for gains of norms, whose kernels accept any dtype.
+  // As tensor(), but in the parameter's own dtype: for gains of norms, whose kernels accept any dtype.
   Tensor stored(const TensorArg& x) const;
 
-  const Parameter& parameter() const { return parameter_; }  // for reading, writing and optimizers
+  // The parameter, for reading, writing and optimizers.
+  const Parameter& parameter() const { return parameter_; }
 
  private:
   void check_value() const;
@@ -43,71 +47,92 @@ class Weight {
 
 enum class Mode;
 
-// A low-rank adapter of a Linear (Hu et al., "LoRA", 2021), which adds scale·B(A·dropout(x)) to its result.
-// The product B·A is not computed. Those of a model are made by add_lora() (nn/models/lora.h).
+// A low-rank adapter of a Linear (Hu et al., "LoRA", 2021). It adds scale·B(A·dropout(x)) to the result
+// without computing B·A. Use add_lora() (nn/models/lora.h) to create a model's adapters.
 struct LowRank {
-  Weight a, b;                 // [rank, in] and [n, rank]
-  std::int64_t first_row = 0;  // of B, whose rows from there on give the layer's outputs
-  double scale = 1;
-  double dropout = 0;  // of x, in training
+  Weight a, b;                 // A [rank, in] and B [n, rank]
+  std::int64_t first_row = 0;  // the row of B for the layer's first output
+  double scale = 1;            // factor of the product
+  double dropout = 0;          // probability for x, in training
 
-  Tensor rows_of_b(TensorArg x, std::int64_t out) const;  // [out, rank], the layer's, in the graph of x
-  // y [..., out] + what it adds for x [..., in]; in y's dtype.
+  // Returns the layer's rows of B, [out, rank], in the graph of x.
+  Tensor rows_of_b(TensorArg x, std::int64_t out) const;
+  // Returns y [..., out] plus the adapter's result for x [..., in], in y's dtype.
   Tensor added_to(const Tensor& y, TensorArg x, Mode mode) const;
 };
 
-// A Linear of a model, with its place for an adapter, which copies of the layer share.
+// A Linear of a model, with a slot for its adapter. Copies of the layer share the slot.
 struct LinearPlace {
-  std::string path = {};  // "model.layers.0.self_attn.q_proj"
-  Weight weight = {};     // [out, in]
-  std::int64_t in = 0, out = 0;
-  bool is_head = false;                                  // gives the logits
-  std::shared_ptr<std::optional<LowRank>> adapter = {};  // never null
+  std::string path = {};                                 // such as "model.layers.0.self_attn.q_proj"
+  Weight weight = {};                                    // [out, in]
+  std::int64_t in = 0, out = 0;                          // numbers of inputs and outputs
+  bool is_head = false;                                  // computes the logits
+  std::shared_ptr<std::optional<LowRank>> adapter = {};  // the slot; never null
 };
 
-// Initial values by core/base/random.h: mean + std·N(0, 1), or uniform in mean ± bound.
+// Distribution of initial values (core/base/random.h): mean + std·N(0, 1), or uniform in mean ± bound.
 struct Init {
-  double mean = 0, std = 0, bound = 0;
-  bool by_fan_in = false;  // the bound is 1/√n in a layer of n inputs, of its bias too
+  double mean = 0, std = 0, bound = 0;  // see above; bound 0: normal distribution
+  bool by_fan_in = false;               // the bound is 1/√n for weight and bias of a layer with n inputs
+  // All elements are 0.
   static Init zeros() { return {}; }
+  // All elements are 1.
   static Init ones() { return {.mean = 1}; }
+  // N(0, std²).
   static Init normal(double std) { return {.std = std}; }
+  // Uniform in ±bound.
   static Init uniform(double bound) { return {.bound = bound}; }
+  // GPT-2's weights, N(0, 0.02²).
   static Init gpt2() { return normal(0.02); }
-  static Init pytorch() { return {.by_fan_in = true}; }  // torch.nn.Linear's
+  // As torch.nn.Linear: uniform in ±1/√n for n inputs, including the bias.
+  static Init pytorch() { return {.by_fan_in = true}; }
 
+  // Returns the distribution for the weight of a layer with this number of inputs.
   Init of_weight(std::int64_t inputs) const;
-  Init of_bias(std::int64_t inputs) const;  // zeros, unless it is by_fan_in
+  // Returns the distribution for the bias of such a layer: zeros unless by_fan_in.
+  Init of_bias(std::int64_t inputs) const;
 };
 
+// The parameters of a model.
 class Params {
  public:
+  // New parameters have the given dtype and device. `seed` determines their initial values.
   explicit Params(std::uint64_t seed = 0, DType dtype = f32, Device device = Device::cpu())
       : seed_(seed), dtype_(dtype), device_(device) {}
-  Params(const Params&) = delete;  // Paths point to it
+  Params(const Params&) = delete;  // Paths refer to it
   Params& operator=(const Params&) = delete;
-  // Counts parameters without creating them or allocating memory: count() and bytes() are those of the layers
-  // made on it; all() stays empty. `each`, if given, is called for each of them first, and may throw.
+  // Called with a parameter's path and shape; may throw.
   using Each = std::function<void(const std::string& path, const Shape& shape)>;
+  // Creates an object that counts parameters without creating them or allocating memory: count() and bytes()
+  // are those of the layers created on it, all() stays empty. If `each` is given, it is called for each
+  // parameter before that is counted.
   static Params counting(DType dtype = f32, Each each = {}) {
     return {Kind::counting, dtype, Device::cpu(), std::move(each)};
   }
-  // Parameters without initial values, for weights that are read from a file: the content of their memory is
-  // undefined until the caller has written each of them.
+  // Creates an object whose parameters have no initial values, for weights that are read from a file. The
+  // caller must write each parameter; until then, its values are undefined.
   static Params unset(DType dtype = f32, Device device = Device::cpu()) {
     return {Kind::unset, dtype, device};
   }
 
-  // Throws Error if a parameter with that path exists, ShapeError for a size that is not positive.
+  // Adds a parameter. Throws Error if the path exists or `init` is out of range, ShapeError for a size that
+  // is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init,
                    const std::source_location& where = std::source_location::current());
 
+  // All parameters, in order of creation.
   const std::vector<Parameter>& all() const { return all_; }
-  const std::vector<LinearPlace>& linears() const { return linears_; }  // layers made on it
-  const Parameter* find(const std::string& path) const;                 // null if there is none
-  std::int64_t count() const { return count_; }                         // numbers in all parameters
+  // The Linear layers created on this object.
+  const std::vector<LinearPlace>& linears() const { return linears_; }
+  // Returns the parameter with this path, or null.
+  const Parameter* find(const std::string& path) const;
+  // The number of elements in all parameters.
+  std::int64_t count() const { return count_; }
+  // The memory of all parameters in bytes.
   std::size_t bytes() const { return static_cast<std::size_t>(count_) * size_of(dtype_); }
+  // The dtype of the parameters.
   DType dtype() const { return dtype_; }
+  // The device of the parameters.
   Device device() const { return device_; }
 
  private:
@@ -127,33 +152,42 @@ class Params {
   std::unordered_map<std::string, std::size_t> place_;
 };
 
-// A node of the tree of parameters, on which a layer is created: Linear(root / "h" / "0" / "c_fc", …).
+// A position in the tree of parameters, on which a layer is created: Linear(root / "h" / "0" / "c_fc", …).
 class Path {
  public:
-  // The root. Errors of the layers below name the line where it was made.
+  // The root of the tree. Errors of the layers below name the source line `where`.
   Path(Params& params, const std::source_location& where = std::source_location::current())
       : params_(&params), where_(where) {}
 
+  // Returns the child with this name.
   Path operator/(const std::string& name) const;
+  // Returns the child with this index, as an element of a list.
   Path operator/(int index) const { return *this / std::to_string(index); }
+  // Adds a parameter at child `name`. Throws as Params::create() does.
   Weight create(const std::string& name, const Shape& shape, Init init) const;
-  std::vector<Parameter> parameters() const;  // all below this path, in order of creation
-  std::vector<LinearPlace> linears() const;   // the same of Linear layers
-  // Adds a Linear at this path to linears(), and gives the place where its adapter will be.
+  // Returns the parameters below this path, in order of creation.
+  std::vector<Parameter> parameters() const;
+  // Returns the Linear layers at or below this path, in order of creation.
+  std::vector<LinearPlace> linears() const;
+  // Adds a Linear at this path to linears() and returns the slot for its adapter.
   std::shared_ptr<const std::optional<LowRank>> add_linear(const Weight& weight, std::int64_t in,
                                                            std::int64_t out, bool is_head) const;
-  // A setting of the layer at this path on which results depend, and which its weights do not show: it
-  // travels with `weight` (Parameter::settings), as "<path>.<name>".
+  // Stores a setting on which the layer's results depend and that its weights do not show. It is saved with
+  // `weight` (Parameter::settings) as "<path>.<name>".
   void setting(const Weight& weight, const std::string& name,
                const std::variant<bool, std::int64_t, double, std::vector<double>>& value) const;
 
+  // The parameters of the tree.
   Params& params() const { return *params_; }
-  const std::string& text() const { return text_; }  // "transformer.h.0"
-  // The last element, under which a layer's nodes appear; for an index, with the list's name: "h.0".
+  // The full path: "transformer.h.0".
+  const std::string& text() const { return text_; }
+  // The last element of the path, used as name of the layer's nodes. For an index, with the list's name:
+  // "h.0".
   const std::string& name() const { return name_; }
-  // An error's message about the layer at this path: "[transformer.h.0.attn/attention] what (model.cpp:7)".
+  // Returns an error message about the layer at this path: "[transformer.h.0.attn/attention] what
+  // (model.cpp:7)".
   std::string refusal(const std::string& op, const std::string& what) const;
-  // Throws so for an option of this layer that is out of its range.
+  // Throws E with such a message if an option of this layer is out of its range.
   template <class E = Error>
   void check(const std::string& op, std::initializer_list<OptionCheck> options) const {
     if (const std::string mistake = range_mistake(options); !mistake.empty()) throw E(refusal(op, mistake));

@@ -1,4 +1,5 @@
-// DeepSeek, dense, under Hugging Face's names: Llama with multi-head latent attention.
+// The dense DeepSeek architecture with Hugging Face's parameter names: Llama with multi-head latent
+// attention.
 #pragma once
 
 #include <tilegrad/nn/layers/attention.h>
@@ -6,18 +7,21 @@
 
 namespace tg::nn {
 
+// The settings of DeepSeek models.
 struct DeepSeek {
+  // See Architecture.
   static constexpr const char *name = "deepseek", *title = "DeepSeek";
   std::int64_t latent = 32, query_latent = 0, rope_width = 8;  // as LatentAttention's
-  std::int64_t mlp_width = 0;                                  // inside the MLP; 0: swiglu_width
-  double theta = 10000;                                        // of rotary positions
+  std::int64_t mlp_width = 0;                                  // hidden size of the MLPs; 0: swiglu_width
+  double theta = 10000;                                        // base of the rotary frequencies
   std::int64_t head_width = 0, value_width = 0;                // as LatentAttention's
-  double eps = 1e-6;            // of the blocks' norms; those of the latents have 1e-6
-  bool attention_bias = false;  // as LatentAttention's, without ModelConfig::bias
+  double eps = 1e-6;            // of the blocks' norms; the latents' norms use 1e-6
+  bool attention_bias = false;  // as LatentAttention's bias, if ModelConfig::bias is false
   bool interleaved = true;      // as LatentAttention's
-  double attention_scale = 0;   // of scores; 0: 1/√(head_width + rope_width)
-  RopeScaling scaling = {};     // of the frequencies
+  double attention_scale = 0;   // factor of scores; 0: 1/√(head_width + rope_width)
+  RopeScaling scaling = {};     // of the rotary frequencies
 
+  // Calls field(name, member, setting) for each setting; see settings_of.
   void fields(auto&& field) {
     field("latent", latent,
           Setting{.help = "size of the latent from which all heads' keys and values are computed",
@@ -44,9 +48,11 @@ struct DeepSeek {
     field("attention_scale", attention_scale, Setting{.absent = "0"});
     scaling.fields(field);
   }
+  // Sets mlp_width to swiglu_width if it is 0.
   void complete(const ModelConfig& c) {
     if (mlp_width == 0) mlp_width = swiglu_width(c.width);
   }
+  // Throws ShapeError for invalid sizes and Error for other invalid settings.
   void check(const ModelConfig& c) const {
     stack().check(c);
     if (head_width == 0) check_divisible(c);
@@ -61,10 +67,12 @@ struct DeepSeek {
                        std::to_string(rope_width));
     scaling.check(rope_width);
   }
+  // Returns the sizes of the latents.
   std::string text(const ModelConfig&) const {
     return ", latent " + std::to_string(latent) + " + " + std::to_string(rope_width) +
            (query_latent > 0 ? " and " + std::to_string(query_latent) : "");
   }
+  // Creates the layers of a model on `at`.
   ModelParts make(const Path& at, const ModelConfig& c) const {
     const std::int64_t short_length = scaling.short_length(c.context);
     const LatentAttention::Options options{

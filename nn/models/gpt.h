@@ -1,4 +1,5 @@
-// GPT-2 under nanoGPT's names: learned positions, LayerNorm, multi-head attention, GELU MLP.
+// The GPT-2 architecture with nanoGPT's parameter names: learned positions, LayerNorm, multi-head attention,
+// GELU MLP.
 #pragma once
 
 #include <tilegrad/nn/layers/attention.h>
@@ -8,23 +9,28 @@
 
 namespace tg::nn {
 
+// The settings of GPT models.
 struct Gpt {
+  // See Architecture.
   static constexpr const char *name = "gpt", *title = "GPT";
-  std::string activation = "gelu";  // of the MLP: activation_named; "gelu_tanh" in GPT-2's weights
-  std::int64_t mlp_width = 0;       // inside the MLP; 0: four times the width
+  std::string activation = "gelu";  // of the MLPs (activation_named); "gelu_tanh" in GPT-2's weights
+  std::int64_t mlp_width = 0;       // hidden size of the MLPs; 0: 4·width
   double eps = 1e-5;                // of the norms
 
+  // Calls field(name, member, setting) for each setting; see settings_of.
   void fields(auto&& field) {
     field("activation", activation, Setting{.absent = "gelu"});
     field("mlp_width", mlp_width, Setting{.absent = "0"});
     field("eps", eps, Setting{.absent = "1e-05"});
   }
+  // Throws ShapeError for invalid sizes and Error for other invalid settings.
   void check(const ModelConfig& c) const {
     check_divisible(c);
     activation_named(activation);
     if (mlp_width != 0) check_size(mlp_width, "width of the MLP");
     check_options("model", {{"eps", eps, Range::at_least(0)}});
   }
+  // Creates the layers of a model on `at`.
   ModelParts make(const Path& at, const ModelConfig& c) const {
     const Path root = at / "transformer";
     const Embedding tokens(root / "wte", c.vocabulary, c.width, c.embedding_init());

@@ -1,38 +1,45 @@
-// Llama and its relatives under Hugging Face's names: rotary positions, RMSNorm, grouped-query attention,
-// gated MLPs. The relatives (Qwen, Mistral, OLMo, Gemma, …) are settings of it.
+// The Llama architecture with Hugging Face's parameter names: rotary positions, RMSNorm, grouped-query
+// attention, gated MLPs. Related models (Qwen, Mistral, OLMo, Gemma, …) are settings of it.
 #pragma once
 
 #include <tilegrad/nn/models/rotary_stack.h>
 
 namespace tg::nn {
 
+// The settings of Llama and related models.
 struct Llama {
+  // See Architecture.
   static constexpr const char *name = "llama", *title = "Llama";
-  std::int64_t key_heads = 0;  // 0: heads
-  std::int64_t mlp_width = 0;  // inside the MLP; 0: swiglu_width
-  double theta = 10000;        // of rotary positions
+  std::int64_t key_heads = 0;  // number of key and value heads; 0: heads
+  std::int64_t mlp_width = 0;  // hidden size of the MLPs; 0: swiglu_width
+  double theta = 10000;        // base of the rotary frequencies
 
-  // Where models of other families differ from Llama.
-  std::int64_t head_width = 0;             // of queries, keys and values; 0: width / heads
-  double eps = 1e-6;                       // of the norms
-  bool attention_bias = false;             // without ModelConfig::bias: in q_proj, k_proj, v_proj and o_proj
-  bool qkv_bias = false;                   // in the first three of them (Qwen 2)
-  bool mlp_bias = false;                   // in the MLP
-  std::string activation = "silu";         // of the MLP: activation_named
-  std::string qk_norm = "none";            // of queries and keys: "head" (Qwen 3) or "whole" (OLMo 2)
-  std::string norms = "before";            // of the branches: "after" (OLMo 2) or "both" (Gemma)
-  bool plus_one = false;                   // gains are 1 + weight (Gemma)
-  double embedding_scale = 1;              // of embedded tokens (Gemma: √width)
-  double attention_scale = 0;              // of scores; 0: 1/√head_width
-  double attention_softcap = 0;            // of scores; 0: none
-  double logit_softcap = 0;                // of logits; 0: none
-  std::vector<std::int64_t> windows = {};  // keys that a query sees in layer i: number i, and from the first
-                                           // again after the last; 0: all. Empty: all in every layer
-  std::int64_t rotary_width = 0;  // of a head's numbers, the first ones that turn; 0: all (Phi 4: 96)
-  std::vector<std::int64_t> rotated = {};  // likewise, whether layer i has rotary positions: 1 or 0
-  double window_theta = 0;                 // theta of layers with a window, unscaled; 0: as the others
-  RopeScaling scaling = {};                // of the frequencies
+  std::int64_t head_width = 0;      // head size of queries, keys and values; 0: width / heads
+  double eps = 1e-6;                // of the norms
+  bool attention_bias = false;      // if ModelConfig::bias is false: in q_proj, k_proj, v_proj and o_proj
+  bool qkv_bias = false;            // in q_proj, k_proj and v_proj (Qwen 2)
+  bool mlp_bias = false;            // in the MLPs
+  std::string activation = "silu";  // of the MLPs: activation_named
+  // Normalization of queries and keys: "none", "head" (Qwen 3) or "whole" (OLMo 2).
+  std::string qk_norm = "none";
+  // Position of the branches' norms: "before", "after" (OLMo 2) or "both" (Gemma).
+  std::string norms = "before";
+  bool plus_one = false;         // gains are 1 + weight (Gemma)
+  double embedding_scale = 1;    // factor of embedded tokens (Gemma: √width)
+  double attention_scale = 0;    // factor of scores; 0: 1/√head_width
+  double attention_softcap = 0;  // limit of scores; 0: none
+  double logit_softcap = 0;      // limit of logits; 0: none
+  // Number of keys that a query sees in layer i: element i modulo the size; 0: all. Empty: all in every
+  // layer.
+  std::vector<std::int64_t> windows = {};
+  // Number of leading elements of each head that are rotated; 0: all (Phi 4: 96).
+  std::int64_t rotary_width = 0;
+  // 1 if layer i has rotary positions, otherwise 0: element i modulo the size. Empty: all layers.
+  std::vector<std::int64_t> rotated = {};
+  double window_theta = 0;   // theta of layers with a window, without scaling; 0: as in other layers
+  RopeScaling scaling = {};  // of the rotary frequencies
 
+  // Calls field(name, member, setting) for each setting; see settings_of.
   void fields(auto&& field) {
     field("key_heads", key_heads,
           Setting{.help = "heads of keys and values, each shared by a group of heads",
@@ -61,9 +68,13 @@ struct Llama {
     field("window_theta", window_theta, Setting{.absent = "0"});
     scaling.fields(field);
   }
+  // Sets key_heads to heads and mlp_width to swiglu_width if they are 0.
   void complete(const ModelConfig& c);
+  // Throws ShapeError for invalid sizes and Error for other invalid settings.
   void check(const ModelConfig& c) const;
+  // Returns the number of key heads if it differs from the number of heads.
   std::string text(const ModelConfig& c) const;
+  // Creates the layers of a model on `at`.
   ModelParts make(const Path& at, const ModelConfig& c) const;
 
  private:

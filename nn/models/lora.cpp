@@ -13,7 +13,7 @@ namespace tg::nn {
 
 namespace {
 
-// PEFT's rule: the whole name, or what follows one of its dots.
+// PEFT's rule: the full name, or the part after one of its dots.
 bool is_named(const std::string& module, const std::string& name) {
   return module == name || module.ends_with("." + name);
 }
@@ -28,7 +28,7 @@ std::string last_part(const std::string& name) {
   for (const LoraModule& m : all) known.insert(last_part(m.name));
   std::string list;
   for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
-  throw Error("[lora] " + what + " \"" + name + "\" is no Linear layer of the model, which has " +
+  throw Error("[lora] " + what + " \"" + name + "\" is not a Linear layer of the model, which has " +
               (list.empty() ? "none" : list));
 }
 
@@ -44,7 +44,7 @@ void check(const LoraOptions& o) {
                      ", expected a floating type");
 }
 
-// The value of the one key that names the module, or the usual one.
+// Returns the value of the only key that names the module, or `usual`.
 template <class T>
 T of_module(const std::map<std::string, T>& values, const std::string& module, T usual, const char* option) {
   const std::string* found = nullptr;
@@ -59,7 +59,7 @@ T of_module(const std::map<std::string, T>& values, const std::string& module, T
   return usual;
 }
 
-// All modules, whether they are chosen or not. Linear layers of one module follow each other.
+// Returns all modules, selected or not. The Linear layers of a module are adjacent.
 std::vector<LoraModule> all_modules(const std::vector<LinearPlace>& linears, const ModuleOf& module_of) {
   std::vector<LoraModule> all;
   for (const LinearPlace& linear : linears) {
@@ -135,7 +135,7 @@ void add_lora(Model& model, const LoraOptions& options, const ModuleOf& module_o
   }
   for (const Parameter& p : model.parameters())
     if (!p.is_frozen()) lora->frozen.push_back(p);
-  // Nothing throws from here on but for want of memory.
+  // Only OutOfMemory can be thrown from here on.
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     for (const LoraModule::Part& part : lora->modules[i].parts) {
       adapters[i].first_row = part.first_row;

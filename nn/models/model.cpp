@@ -33,7 +33,7 @@ Tensor Block::record(TensorArg input, const CallArgs& call) const {
 
 namespace {
 
-// Whether there are rows for two chunks of the loss.
+// Whether there are enough rows for two chunks of the loss.
 bool has_units(const Product& p, const LossOptions& options) {
   const std::int64_t unit =
       options.unit_rows > 0 ? options.unit_rows : linear_cross_entropy_unit(p.w.size(-1));
@@ -111,7 +111,7 @@ std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::
   const Tensor x = graph.input("tokens", {1, std::ssize(tokens)}, i32);
   model.features(x, {});
   std::vector<AttentionMap> maps;
-  std::vector<Tensor> attention, weights;  // recording moves the nodes
+  std::vector<Tensor> attention, weights;  // recording reallocates the nodes
   for (const Node& node : graph.nodes()) {
     if (!attention_of(*node.op, node.attrs)) continue;
     maps.push_back({graph.name_of(node), Array(Shape{}, f32)});

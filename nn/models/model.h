@@ -1,5 +1,5 @@
 // Model: a language model that consists of parts, which can be any layers. nn::Model(params, ModelConfig)
-// makes GPT-2's, Llama's or DeepSeek's (nn/models/architecture.h).
+// creates GPT-2, Llama or DeepSeek models (nn/models/architecture.h).
 #pragma once
 
 #include <tilegrad/nn/models/language_model.h>
@@ -9,37 +9,45 @@
 
 namespace tg::nn {
 
+// A language model. Copies share the layers, the parameters and the adapter.
 class Model {
  public:
-  // The parts must have been made on `at` or below, where parameters() finds them. Throws Error for an empty
-  // part that must not be.
+  // Makes a model from parts that were created on `at` or below, because parameters() returns only these.
+  // Throws Error for a required part that is empty.
   Model(const Path& at, ModelParts parts);
-  // Throws ShapeError or Error, before it makes anything, for sizes that do not fit. `at` is the root for the
-  // names of nanoGPT ("transformer.h.0.attn.c_attn.weight") and Hugging Face
-  // ("model.layers.0.self_attn.q_proj.weight"), whose weights therefore fit by name.
+  // Creates a model. If `at` is the root, paths are those of nanoGPT ("transformer.h.0.attn.c_attn.weight")
+  // and Hugging Face ("model.layers.0.self_attn.q_proj.weight"), so their weights match by name. Throws
+  // ShapeError or Error for invalid sizes before it creates anything.
   Model(const Path& at, const ModelConfig& config);
-  Model(const Model&) = default;  // shares the layers, the parameters and the adapter
+  // Shares the layers, the parameters and the adapter.
+  Model(const Model&) = default;
   Model& operator=(const Model&) = default;
 
-  // tokens i32 or i64 [B, L] → logits [B, L, vocabulary]. Throws ShapeError for more tokens than the context.
-  // A call's cache has at most the context as its capacity.
+  // Maps tokens i32 or i64 [B, L] to logits [B, L, vocabulary]. A cache in the call must not have a larger
+  // capacity than the context. Throws ShapeError for more tokens than the context.
   Tensor operator()(TensorArg tokens, const CallArgs& call = {}) const {
     return head({features(tokens, call), tokens.where()});
   }
-  // Its two parts: [B, L, width] after the last norm, and logits of any rows [..., width].
+  // First part of a call: returns the features [B, L, width] after the last norm.
   Tensor features(TensorArg tokens, const CallArgs& call = {}) const;
+  // Second part of a call: maps any rows [..., width] to logits [..., vocabulary].
   Tensor head(TensorArg x) const;
-  // cross_entropy of the logits of any rows [..., width] with targets [...], the mean. If the head is a
-  // product and nothing else it is linear_cross_entropy in bf16 and f16, and in any precision where rows are
-  // enough for chunks (two of its units), so that a training step has the same bits with any memory budget.
+  // Returns the mean cross_entropy of the logits of any rows [..., width] with targets [...]. If the head
+  // computes only a matmul, it uses linear_cross_entropy in bf16 and f16, and in any precision if there are
+  // enough rows for chunks (two of its units). Training steps are therefore bitwise identical for any memory
+  // budget.
   Tensor loss(TensorArg x, TensorArg targets, const LossOptions& options = {}) const;
 
-  // In order of creation; those of an adapter come last.
+  // The parameters in order of creation, followed by those of an adapter.
   const std::vector<Parameter>& parameters() const { return state_->parameters; }
-  const std::vector<LinearPlace>& linears() const { return linears_; }  // its Linear layers
-  const Lora* lora() const { return state_->lora.get(); }               // its adapter; null: none
+  // Its Linear layers.
+  const std::vector<LinearPlace>& linears() const { return linears_; }
+  // Its adapter; null if there is none.
+  const Lora* lora() const { return state_->lora.get(); }
+  // The maximum sequence length in tokens.
   std::int64_t context() const { return parts_.context; }
-  // Shares the layers: remains valid without this object, as long as the parameters exist.
+  // Shares the layers: the result remains valid after this object is destroyed, as long as the parameters
+  // exist.
   operator LanguageModel() const;
 
  private:

@@ -80,8 +80,8 @@ Init ModelConfig::linear_init() const {
   return initializer == Initializer::pytorch ? Init::pytorch() : Init::normal(std);
 }
 
-// Layers add into the residual stream, 2 each block; its variance stays that of one when each adds
-// 1/(2·layers).
+// Each block adds two layers' results to the residual stream. If each has variance 1/(2·layers), all together
+// have the variance of one.
 Init ModelConfig::residual_init() const {
   if (initializer == Initializer::pytorch) return Init::pytorch();
   return Init::normal(std / std::sqrt(2.0 * static_cast<double>(layers)));

@@ -1,4 +1,5 @@
-// ModelConfig: which model to make. Settings of every architecture are here, the others in the architecture.
+// ModelConfig: the description of a model. It contains the settings of every architecture; an Architecture
+// contains the others.
 #pragma once
 
 #include <tilegrad/nn/layers/layers.h>
@@ -6,36 +7,47 @@
 
 namespace tg::nn {
 
+// How weights are initialized.
 enum class Initializer {
   gpt2,     // N(0, std); layers that add to the residual stream N(0, std/√(2·layers))
-  pytorch,  // torch.nn's: Linear uniform in ±1/√inputs, Embedding N(0, 1)
+  pytorch,  // as in torch.nn: Linear uniform in ±1/√inputs, Embedding N(0, 1)
 };
 
+// The configuration of a language model.
 struct ModelConfig {
-  Architecture architecture = {};  // Gpt; or Llama{.key_heads = 2}, DeepSeek{…}, or one of your own
-  std::int64_t vocabulary = 0, context = 64;
-  std::int64_t layers = 4, heads = 4, width = 128;
-  double dropout = 0;
+  // Gpt by default; or Llama{.key_heads = 2}, DeepSeek{…}, or a custom one.
+  Architecture architecture = {};
+  std::int64_t vocabulary = 0, context = 64;        // number of tokens; maximum sequence length
+  std::int64_t layers = 4, heads = 4, width = 128;  // blocks; attention heads; channels
+  double dropout = 0;     // of embeddings, attention weights and branch results, in training
   bool bias = false;      // in Linear and LayerNorm
-  bool tied_head = true;  // the head's weight is the token embedding's
-  double std = 0.02;      // of initial weights; GPT-2's, at width 768
-  Initializer initializer = Initializer::gpt2;
+  bool tied_head = true;  // the head uses the token embedding's weight
+  double std = 0.02;      // of initial weights; GPT-2's, for width 768
+  Initializer initializer = Initializer::gpt2;  // distribution of initial weights
 
-  void check() const;               // throws ShapeError or Error naming what does not fit
-  std::string text() const;         // "GPT: 4 layers, 4 heads, width 128, context 64"
-  std::int64_t parameters() const;  // numbers in all parameters, counted without creating any
+  // Throws ShapeError or Error that names an invalid setting.
+  void check() const;
+  // Returns a summary: "GPT: 4 layers, 4 heads, width 128, context 64".
+  std::string text() const;
+  // Returns the number of elements in all parameters, without creating any.
+  std::int64_t parameters() const;
   // Calls `each` for every parameter that the model would have, in order of creation, without creating any.
   void each_parameter(const Params::Each& each) const;
-  // Settings on which parameters and results depend: those here, then the architecture's.
+  // Returns the settings on which parameters and results depend: those here, followed by the architecture's.
+  // They point into this object.
   std::vector<Setting> settings();
 
-  // For architectures. Initial values of linear layers, of those whose result is added to the residual
-  // stream, and of embeddings; and the head, which shares the embedding table if tied_head.
+  // For architectures: returns the initial values of linear layers.
   Init linear_init() const;
+  // For architectures: returns the initial values of linear layers whose result is added to the residual
+  // stream.
   Init residual_init() const;
+  // For architectures: returns the initial values of embeddings.
   Init embedding_init() const;
+  // For architectures: returns the head, which shares the embedding table if tied_head.
   Layer head(const Path& at, const Embedding& tokens) const;
 
+  // Calls field(name, member, setting) for each setting here; see settings_of.
   void fields(auto&& field) {
     field("vocabulary", vocabulary);
     field("layers", layers, Setting{.help = "blocks", .min = 1, .max = 256});
@@ -50,9 +62,10 @@ struct ModelConfig {
   }
 };
 
-// Throws ShapeError that names `what` unless 0 < n < 2^31, so that numbers of parameters do not overflow.
+// Throws ShapeError that names `what` unless 0 < n < 2^31, so that parameter counts do not overflow.
 void check_size(std::int64_t n, const char* what);
-// Throws ShapeError unless the heads divide the width, for architectures whose heads share it.
+// For architectures that divide the width among heads: throws ShapeError unless the number of heads divides
+// it.
 void check_divisible(const ModelConfig& c);
 
 }  // namespace tg::nn

@@ -1,4 +1,4 @@
-// ModelParts: the layers that make up a language model. Block: layers around a residual stream.
+// ModelParts: the layers of a language model. Block: layers with residual connections.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace tg::nn {
 
-// x + after(layer(norm(x))), where both norms can be empty. Without `after` and dropout the layer itself adds
-// x if it can (Module::adds_residual).
+// A residual branch: x + after(layer(norm(x))). Both norms can be empty. Without `after` and dropout, the
+// layer itself adds x if it can (Module::adds_residual).
 struct Branch {
-  Layer norm, layer;
-  Layer after = {};
+  Layer norm, layer;  // norm of the input; the layer
+  Layer after = {};   // norm of the result
 };
 
-// x [B, L, width] → [B, L, width]: one branch after the other, such as attention and then an MLP, with
-// dropout on what each adds. Blocks of another form are Modules of their own.
+// Branches in sequence, such as attention and an MLP, each with dropout on its result: x [B, L, width] → [B,
+// L, width]. Write a Module for a block of a different structure.
 class Block : public Module {
  public:
+  // `dropout` is the probability in training.
   Block(const Path& at, std::vector<Branch> branches, double dropout = 0);
 
  private:
@@ -27,14 +28,15 @@ class Block : public Module {
   double dropout_;
 };
 
+// The layers of a language model.
 struct ModelParts {
-  std::string name = {};           // of all nodes: "transformer"
-  std::int64_t context = 0;        // the most tokens in a row
-  Layer tokens = {};               // ids i32 or i64 [B, L] → [B, L, width]
-  Layer positions = {};            // ids → [L, width] or [B, L, width], added to these; or empty
-  double dropout = 0;              // of the sum
+  std::string name = {};     // name of all nodes: "transformer"
+  std::int64_t context = 0;  // maximum sequence length in tokens
+  Layer tokens = {};         // ids i32 or i64 [B, L] → [B, L, width]
+  Layer positions = {};      // ids → [L, width] or [B, L, width], added to the embedded tokens; or empty
+  double dropout = 0;        // probability for that sum, in training
   std::vector<Layer> blocks = {};  // each [B, L, width] → [B, L, width]
-  Layer norm = {};                 // of the last block's result; or empty
+  Layer norm = {};                 // after the last block; or empty
   Layer head = {};                 // [..., width] → logits [..., vocabulary]
 };
 

@@ -1,5 +1,5 @@
-// What Llama and its descendants have in common: rotary positions, RMSNorm and gated MLPs under Hugging
-// Face's names, around an attention of their own.
+// The common structure of Llama and its descendants: rotary positions, RMSNorm and gated MLPs with Hugging
+// Face's parameter names. The attention layer is a parameter.
 #pragma once
 
 #include <tilegrad/nn/layers/layers.h>
@@ -7,37 +7,41 @@
 
 namespace tg::nn {
 
-// How a model's rotary frequencies ω_i = theta^(−2i/d) were changed for longer texts than those it was first
-// trained on. Formulas and names of types as in Hugging Face's config.json.
+// How a model's rotary frequencies ω_i = theta^(−2i/d) were changed for longer sequences than in its first
+// training. Formulas and type names are those of Hugging Face's config.json.
 struct RopeScaling {
-  // "none";
-  // "linear": ω / factor;
-  // "llama3" (Llama 3.1): with λ = 2π/ω and the first context C, ω if λ < C/high_frequency, ω / factor if
-  //   λ > C/low_frequency, and in between a mixture of the two;
-  // "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
+  // One of:
+  // - "none";
+  // - "linear": ω / factor;
+  // - "llama3" (Llama 3.1): with λ = 2π/ω and the first context C, ω if λ < C/high_frequency, ω / factor if λ
+  //   > C/low_frequency, and a mixture of the two in between;
+  // - "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
   //   beta_fast and beta_slow times in C;
-  // "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] for sequences of more than C tokens, ω_i /
-  //   short_factors[i] for others. A cache keeps rotated keys, so with one the model's context counts as the
-  //   length.
+  // - "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] for sequences of more than C tokens,
+  //   otherwise ω_i / short_factors[i]. A cache stores rotated keys, so with a cache, the model's context
+  //   length decides.
   std::string type = "none";
-  double factor = 1;                             // not of longrope, where only `magnitude` depends on it
-  double first_context = 0;                      // C, in tokens: of llama3, yarn and longrope
-  double low_frequency = 1, high_frequency = 4;  // of llama3, in rotations per C
-  double beta_fast = 32, beta_slow = 1;          // of yarn, in rotations per C
-  bool whole_pairs = true;                       // of yarn: the mixture begins and ends at whole numbers i
-  std::vector<double> short_factors = {}, long_factors = {};  // of longrope, one per pair
-  double magnitude = 1;  // of yarn and longrope: sine and cosine are multiplied by it
+  double factor = 1;                             // for longrope, only `magnitude` depends on it
+  double first_context = 0;                      // C, in tokens: for llama3, yarn and longrope
+  double low_frequency = 1, high_frequency = 4;  // for llama3, in rotations per C
+  double beta_fast = 32, beta_slow = 1;          // for yarn, in rotations per C
+  bool whole_pairs = true;                       // for yarn: the mixture begins and ends at whole numbers i
+  std::vector<double> short_factors = {}, long_factors = {};  // for longrope, one per rotary pair
+  double magnitude = 1;  // for yarn and longrope: factor of sine and cosine
 
+  // Whether the frequencies are unchanged.
   bool is_none() const { return type == "none"; }
-  void check() const;  // throws Error for an unknown type, and for numbers that the formulas cannot use
-  // The same, and ShapeError for factors that are not those of d/2 pairs.
+  // Throws Error for an unknown type, and for values that the formulas cannot use.
+  void check() const;
+  // As above, and throws ShapeError unless the number of factors is d/2.
   void check(std::int64_t d) const;
-  // Of a model whose texts have up to `context` tokens: d/2 of them.
+  // Returns the d/2 frequencies of a model for sequences of up to `context` tokens.
   std::vector<double> frequencies(std::int64_t d, double theta, std::int64_t context) const;
-  // The most tokens in a call without a cache that has other frequencies than the model's context: C of
-  // longrope in a model for longer texts; else 0.
+  // Returns the largest length in tokens of a call without a cache for which frequencies differ from those
+  // for `context` tokens: C for longrope if the context is longer, otherwise 0.
   std::int64_t short_length(std::int64_t context) const;
 
+  // Calls field(name, member, setting) for each setting; see settings_of.
   void fields(auto&& field) {
     field("rope_type", type, Setting{.absent = "none"});
     field("rope_factor", factor, Setting{.absent = "1"});
@@ -53,38 +57,43 @@ struct RopeScaling {
   }
 };
 
-// 8/3 of the width, rounded up to a multiple of 8: about as many parameters as GPT's MLP.
+// Returns 8/3 of the width, rounded up to a multiple of 8. A gated MLP then has about as many parameters as
+// GPT's MLP.
 std::int64_t swiglu_width(std::int64_t width);
 
-// The norms of a block's branches x + f(x).
+// The position of the norms in a block's branches x + f(x), with their parameter names.
 enum class NormPlace {
   before,  // x + f(norm(x)): "input_layernorm", "post_attention_layernorm" (Llama)
   after,   // x + norm(f(x)): "post_attention_layernorm", "post_feedforward_layernorm" (OLMo 2)
   both     // x + norm(f(norm(x))): the three, and "pre_feedforward_layernorm" (Gemma 2)
 };
 
+// The common settings of such models.
 struct RotaryStack {
-  std::int64_t mlp_width = 0;  // inside the MLP; 0: swiglu_width
-  bool mlp_bias = false;       // without ModelConfig::bias: in the MLP
-  Activation activation = Activation::silu;
-  double eps = 1e-6;  // of the norms
-  NormPlace norms = NormPlace::before;
-  bool plus_one = false;       // gains of the norms, as RmsNorm has it
-  double embedding_scale = 1;  // of the embedded tokens, before the first block
-  double softcap = 0;          // c·tanh(logit / c); 0: none
+  std::int64_t mlp_width = 0;                // hidden size of the MLPs; 0: swiglu_width
+  bool mlp_bias = false;                     // in the MLPs, if ModelConfig::bias is false
+  Activation activation = Activation::silu;  // of the MLPs
+  double eps = 1e-6;                         // of the norms
+  NormPlace norms = NormPlace::before;       // position of the norms
+  bool plus_one = false;                     // gains of the norms are 1 + weight, as in RmsNorm
+  double embedding_scale = 1;                // factor of the embedded tokens
+  double softcap = 0;                        // limits logits to c·tanh(logit / c); 0: no limit
 
-  // model.embed_tokens; model.layers.0 with its norms, self_attn and mlp; …; model.norm; lm_head unless it is
-  // tied. `attention` makes the one of block `layer`.
+  // Creates the layers: model.embed_tokens, model.layers.0 with its norms, self_attn and mlp, …, model.norm,
+  // and lm_head unless it is tied. `attention` creates the attention layer of block `layer`.
   ModelParts make(const Path& at, const ModelConfig& c,
                   const std::function<Layer(const Path& at, std::int64_t layer)>& attention) const;
-  // Throws ShapeError for a width that is not positive, Error for numbers that are not.
+  // Throws ShapeError for a width that is not positive, Error for other invalid values.
   void check(const ModelConfig& c) const;
 };
 
-// Throws ShapeError for heads of a width without rotary pairs, Error for a theta that is not positive.
+// Throws ShapeError unless head_width allows rotary pairs (even and positive), Error for a theta that is not
+// positive.
 void check_rotary(std::int64_t head_width, double theta);
 
+// Returns the setting "mlp_width" for gated MLPs.
 Setting mlp_width_setting();
+// Returns the setting "theta".
 Setting theta_setting();
 
 }  // namespace tg::nn

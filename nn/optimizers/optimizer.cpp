@@ -13,12 +13,12 @@ namespace tg::optim {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double largest_scale = 0x1p60;  // where gradients are zero, it would grow for ever
-constexpr double largest_count = 0x1p24;  // an f32 cannot count beyond
+constexpr double largest_scale = 0x1p60;  // with zero gradients it would grow without limit
+constexpr double largest_count = 0x1p24;  // f32 cannot count further
 
-// The gradient of an f32 weight that was used in a half type ends in a cast of it to f32. That is exact, and
-// both global_norm and adamw compute in f32 whatever they read: they take what was cast, and the cast with
-// its pass over memory falls away.
+// The gradient of an f32 weight that was used in a 16-bit type ends with a cast to f32, which is exact. The
+// ops global_norm and adamw compute in f32 for any input dtype. They therefore read the input of the cast,
+// which saves its pass over memory.
 Tensor before_cast(const Tensor& z) {
   const Node& maker = z.graph().node_of(z.id());
   if (!maker.op->converts || z.dtype() != f32) return z;
@@ -116,7 +116,7 @@ std::vector<Tensor> Optimizer::differentiate(const Tensor& loss) const {
   Graph& graph = loss.graph();
   std::vector<Tensor> weights;
   for (const Parameter& p : parameters()) weights.push_back(graph.param(p));
-  // With loss scaling, the scale is what the walk backwards starts from.
+  // With loss scaling, the backward pass starts with the scale.
   Tensor start;
   if (loss_scale_) start = reshape(cast(graph.param(scale_), loss.dtype()), loss.shape());
   std::vector<Tensor> z = gradients(loss, weights, start);
@@ -156,7 +156,7 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : global_norm(sums);
   if (loss_scale.defined()) norm = norm / loss_scale;
   const Tensor finite = graph.common_condition(
-      loss, less(norm, infinity),  // NaN is not
+      loss, less(norm, infinity),  // false for NaN
       [](const Tensor& others, const Tensor& own) { return logical_and(others, own); });
   Tensor factor = clip_ > 0 ? clip_ / maximum(norm, clip_) : ones_like(norm);
   if (loss_scale.defined()) factor = factor / loss_scale;
@@ -216,7 +216,7 @@ std::vector<Parameter> Optimizer::counters() const {
   return all;
 }
 
-// f(first shard of a parameter, moment) for each that it has, in the order of the state.
+// Calls f(first shard of a parameter, moment) for each moment of each parameter, in the order of the state.
 template <class F>
 void Optimizer::each_moment(F f) const {
   const std::vector<Shard>& list = shards_.list();
@@ -260,7 +260,7 @@ void Optimizer::set_state(std::span<const Array> values) const {
   for (Parameter p : counters()) p.write(values[next++]);
 }
 
-// Before anything is written.
+// Checks all values before anything is written.
 void Optimizer::check_state(std::span<const Array> values) const {
   std::size_t next = 0;
   each_moment([&](std::size_t shard, const Moment& m) { shards_.check(shard, m, values[next++]); });

@@ -1,4 +1,4 @@
-// The optimizers and the learning-rate schedules.
+// The optimizers SGD, AdamW and Muon, and the learning-rate schedules.
 #pragma once
 
 #include <string_view>
@@ -8,74 +8,83 @@
 
 namespace tg::optim {
 
-// Learning-rate schedules: the rate of step t = 0, 1, …, computed on the host and fed to the program.
+// A learning-rate schedule: the rate of step t = 0, 1, …, computed on the host and fed to the program.
 struct Schedule {
+  // The shape of the schedule after the warmup.
   enum class Kind {
     cosine,               // half a cosine from peak to floor
     linear,               // a straight line from peak to floor
     constant,             // peak
-    warmup_stable_decay,  // peak, and at the end a straight line to floor
+    warmup_stable_decay,  // peak, then a straight line to floor
   };
-  // "cosine", "linear", "constant", "wsd". Throws Error for other names.
+  // Returns the kind with the name "cosine", "linear", "constant" or "wsd". Throws Error for other names.
   static Kind named(std::string_view name);
 
-  double peak = 1e-3, floor = 1e-4;
-  std::int64_t warmup = 100, steps = 2000;  // a falling rate reaches floor at step `steps`
-  Kind kind = Kind::cosine;
-  double decay = 0.2;  // the share of all steps in which warmup_stable_decay falls
+  double peak = 1e-3, floor = 1e-4;  // highest rate; last rate
+  // Warmup steps; total steps, after which a falling rate has reached floor.
+  std::int64_t warmup = 100, steps = 2000;
+  Kind kind = Kind::cosine;  // shape after the warmup
+  double decay = 0.2;        // fraction of the steps in which warmup_stable_decay falls
 
-  // Throws Error that names the option out of its range. Rates are at least 0 and finite in f32, numbers of
-  // steps at least 0, and decay is from 0 to 1.
+  // Throws Error that names an option out of range. Rates must be at least 0 and finite in f32, numbers of
+  // steps at least 0, and decay 0 to 1.
   void check() const;
-  // Before step `warmup`, a straight line up to peak. Throws as check() does, and for a negative step.
+  // Returns the rate of step t. Before step `warmup`, it rises linearly to peak. Throws as check() does, and
+  // for a negative step.
   double operator()(std::int64_t t) const;
 };
 
-// Stochastic gradient descent with momentum, as PyTorch's SGD does it: with gradient g and decay λ
-//   g' = g + λ·p,  b' = μ·b + g',  p' = p − η·b', or with Nesterov's momentum p − η·(g' + μ·b').
+// Stochastic gradient descent with momentum, as torch.optim.SGD. With gradient g and weight decay λ:
+//  g' = g + λ·p,  b' = μ·b + g',  p' = p − η·b', or with Nesterov momentum p − η·(g' + μ·b').
 class Sgd final : public Optimizer {
  public:
+  // Options of the optimizer.
   struct Options {
-    double momentum = 0.9;
-    bool nesterov = false;
-    double weight_decay = 0;  // of parameters with two dimensions or more
-    double clip = 1.0;        // largest norm of all gradients together; 0 for none
-    std::optional<LossScale> loss_scale = {};
-    Decay decay = {};                          // of each parameter, instead of weight_decay
-    std::shared_ptr<Communicator> ranks = {};  // which divide the update among them
+    double momentum = 0.9;                     // μ
+    bool nesterov = false;                     // use Nesterov momentum
+    double weight_decay = 0;                   // λ, for parameters with two or more dimensions
+    double clip = 1.0;                         // maximum norm of all gradients together; 0: no clipping
+    std::optional<LossScale> loss_scale = {};  // dynamic loss scaling; none: no scaling
+    Decay decay = {};                          // weight decay by parameter, instead of weight_decay
+    std::shared_ptr<Communicator> ranks = {};  // these divide the update
   };
-  // With momentum, allocates a buffer for each parameter, initially zero, on its device. Throws Error for
-  // nesterov without momentum.
+  // With momentum, allocates a zero buffer for each parameter on its device. Throws Error for options out of
+  // range, and for nesterov without momentum.
   Sgd(const std::vector<Parameter>& params, Options options);
 
  private:
   std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const override;
 
-  Moment momenta_;              // "optimizer.momentum.<path>" of each; none without momentum
+  Moment momenta_;              // "optimizer.momentum.<path>" of each; empty without momentum
   std::vector<double> decays_;  // by shard
   double momentum_;
   bool nesterov_;
 };
 
-// AdamW's moments of a shard.
+// Moments of a shard, as AdamW uses them.
 struct AdamWState {
-  std::size_t shard;
-  Parameter m, v;
-  double decay;
+  std::size_t shard;  // index of the shard
+  Parameter m, v;     // first and second moment
+  double decay;       // weight decay
 };
-// AdamW (Loshchilov and Hutter, 2019); with a weight decay of 0 it is Adam.
+// AdamW (Loshchilov and Hutter, 2019), as torch.optim.AdamW. With a weight decay of 0, it is Adam.
 class AdamW final : public Optimizer {
  public:
+  // Options of the optimizer.
   struct Options {
-    double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
-    double weight_decay = 0.1;  // of parameters with two dimensions or more; gains and biases never decay
-    double clip = 1.0;          // largest norm of all gradients together; 0 for none
-    std::optional<LossScale> loss_scale = {};  // for Precision::f16
-    Decay decay = {};                          // of each parameter, instead of weight_decay
-    std::shared_ptr<Communicator> ranks = {};  // which divide the update among them
+    double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // decay rates of the moments; added to √v
+    // For parameters with two or more dimensions; gains and biases never decay.
+    double weight_decay = 0.1;
+    double clip = 1.0;  // maximum norm of all gradients together; 0: no clipping
+    // Dynamic loss scaling, for Precision::f16; none: no scaling.
+    std::optional<LossScale> loss_scale = {};
+    Decay decay = {};                          // weight decay by parameter, instead of weight_decay
+    std::shared_ptr<Communicator> ranks = {};  // these divide the update
   };
-  // Allocates the moments of the shards of each parameter that is not frozen, initially zero, on its device.
+  // Allocates zero moments for each parameter that is not frozen, on its device. Throws Error for options out
+  // of range.
   AdamW(const std::vector<Parameter>& params, Options options);
+  // As above, with default options.
   explicit AdamW(const std::vector<Parameter>& params) : AdamW(params, Options{}) {}
 
  private:
@@ -85,34 +94,40 @@ class AdamW final : public Optimizer {
   AdamWOptions options_;
 };
 
-// Muon (Jordan et al., 2024): matrices are updated by their orthogonalised momentum. With gradient g of a
-// matrix p [r, c],
-//   b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o,
-// where the last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate
-// serves both. Matrices of one shape, transposed ones too, are a batch of products. Everything else
-// (embeddings, head, gains, biases) is AdamW's.
+// Muon (Jordan et al., 2024): updates matrices by their orthogonalized momentum. With gradient g of a matrix
+// p [r, c]:
+//  b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o
+// The last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate serves
+// both. Matrices of equal shape, up to transposition, are orthogonalized in one batch. AdamW updates all
+// other parameters (embeddings, head, gains, biases).
 class Muon final : public Optimizer {
  public:
+  // Options of the optimizer.
   struct Options {
-    double momentum = 0.95;
-    double weight_decay = 0.1;                     // of parameters with two dimensions or more
-    double clip = 1.0;                             // largest norm of all gradients together; 0 for none
+    double momentum = 0.95;                        // μ
+    double weight_decay = 0.1;                     // λ, for parameters with two or more dimensions
+    double clip = 1.0;                             // maximum norm of all gradients together; 0: no clipping
     double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // of AdamW
-    int iterations = 5;
-    // dtype of the products of orthogonalized(): f64, f32, bf16 or f16. The weights' own, at least f32,
-    // unless given; in Jordan's code it is bf16.
+    int iterations = 5;                            // of orthogonalized()
+    // dtype of the matmuls in orthogonalized(): f64, f32, bf16 or f16. Default: that of the weights, but at
+    // least f32. Jordan's code uses bf16.
     std::optional<DType> products = {};
-    std::optional<LossScale> loss_scale = {};
-    std::function<bool(const Parameter&)> takes = {};  // Muon's parameters, instead of hidden_matrix
-    Decay decay = {};                                  // of each parameter, instead of weight_decay
-    // Which divide the update among them, but for Muon's matrices, whose products need all of a matrix.
+    std::optional<LossScale> loss_scale = {};  // dynamic loss scaling; none: no scaling
+    // Selects Muon's parameters; default: hidden_matrix.
+    std::function<bool(const Parameter&)> takes = {};
+    Decay decay = {};  // weight decay by parameter, instead of weight_decay
+    // These divide the update, except that of Muon's matrices, whose orthogonalization needs the whole
+    // matrix.
     std::shared_ptr<Communicator> ranks = {};
   };
+  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range,
+  // ShapeError if `takes` selects a parameter that does not have two dimensions.
   Muon(const std::vector<Parameter>& params, Options options);
+  // As above, with default options.
   explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
 
-  // Has two dimensions and is, by its name ("wte", "wpe", "embed_tokens", "lm_head"), neither embedding nor
-  // head.
+  // Whether a parameter has two dimensions and is neither embedding nor head by its name ("wte", "wpe",
+  // "embed_tokens", "lm_head").
   static bool hidden_matrix(const Parameter& p);
 
  private:
@@ -122,7 +137,8 @@ class Muon final : public Optimizer {
     Parameter momentum;
     double decay;
   };
-  // "optimizer.momentum.<path>" of each matrix, "optimizer.m.<path>" and "optimizer.v.<path>" of the rest.
+  // "optimizer.momentum.<path>" of each matrix; "optimizer.m.<path>" and "optimizer.v.<path>" of the other
+  // parameters.
   std::vector<Matrix> matrices_;
   std::vector<AdamWState> rest_;
   AdamWOptions adamw_;
@@ -131,8 +147,8 @@ class Muon final : public Optimizer {
   std::optional<DType> products_;
 };
 
-// Matrices x [..., r, c] with their singular values moved near 1 (0.7 to 1.2): x/‖x‖ through iterations of
-// a·x + (b·A + c·A²)·x, A = x·xᵀ, with Jordan's coefficients. Zeros stay zeros.
+// Returns matrices x [..., r, c] with their singular values moved near 1 (0.7 to 1.2). Starts with x/‖x‖ and
+// repeats x ← a·x + (b·A + c·A²)·x with A = x·xᵀ and Jordan's coefficients. Zeros stay zeros.
 Tensor orthogonalized(const Tensor& x, int iterations = 5);
 
 }  // namespace tg::optim

@@ -9,7 +9,7 @@ namespace tg::optim::detail {
 
 namespace {
 
-// How many elements, from the first one on, are divided: a multiple of blocks for each rank.
+// Returns the number of leading elements that are divided: a multiple of whole blocks per rank.
 std::int64_t divided(std::int64_t elements, int ranks) {
   constexpr int most = 16;
   const std::int64_t granule = norm_block * (most % ranks == 0 ? most : ranks);
@@ -24,8 +24,9 @@ std::size_t bytes_of(const Tensor& x) {
   return static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
 }
 
-// The sums of gradients, in f32 for half types. Early ones are of neighbouring parameters with a quarter of
-// all bytes, or 16 MiB: so many take longer than what a step of its own costs.
+// Reduces gradients, in f32 for 16-bit types. Early reductions combine adjacent parameters with at least a
+// quarter of all bytes, or 16 MiB. The transfer of that amount takes longer than the fixed cost of a separate
+// step.
 TensorList scattered(const TensorList& gradients, int ranks, bool early) {
   std::size_t enough = SIZE_MAX, bytes = 0;
   if (early) {
@@ -106,8 +107,8 @@ Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradien
   return sums;
 }
 
-// The blocks of what is divided and of the rest are two tensors for one rank, too: global_norm's order of
-// additions depends on the tensors of its list.
+// Even with one rank, the divided elements and the remaining ones form two tensors of blocks, because
+// global_norm's order of additions depends on its tensor list.
 Tensor Shards::norm(const std::vector<Tensor>& gradients) const {
   TensorList parts, pieces;
   std::vector<bool> is_piece;
@@ -145,7 +146,7 @@ std::vector<Tensor> Shards::joined(const std::vector<Tensor>& by_shard) const {
   TensorList pieces;
   for (std::size_t i = 0; i < list_.size(); ++i) {
     if (!by_shard[i].defined() || list_[i].kind != Shard::Kind::piece) continue;
-    // Pieces of whole rows, so that the parameter itself is what the gather writes.
+    // The pieces are whole rows, so that the gather writes directly to the parameter.
     Shape rows = parameter_of(i).shape();
     const bool is_all = !has_rest(i) && rows[0] % ranks_count() == 0;
     rows[0] /= ranks_count();

@@ -1,8 +1,8 @@
-// How ranks divide the update of parameters (ZeRO stage 1, Rajbhandari et al., 2020). Of a parameter the
-// first elements, as many for 1, 2, 4, 8 and 16 ranks, are divided into a piece for each rank, which alone
-// keeps the optimizer's state of them. The rest, shorter than 16·norm_block elements, is updated by all ranks
-// alike. What of a parameter a rank updates is a shard: all of it, a piece, or a rest. With one rank all
-// shards are whole.
+// Divides the update of parameters among ranks (ZeRO stage 1, Rajbhandari et al., 2020). The first elements
+// of a parameter are divided into one piece per rank; only that rank stores the optimizer's state of the
+// piece. Their number is the same for 1, 2, 4, 8 and 16 ranks. All ranks update the remaining elements, fewer
+// than 16·norm_block. A shard is the part of a parameter that a rank updates: all of it, a piece, or the
+// remaining elements. With one rank, all shards are whole parameters.
 #pragma once
 
 #include <functional>
@@ -15,89 +15,102 @@
 
 namespace tg::optim {
 
+// A part of a parameter that a rank updates.
 struct Shard {
-  enum class Kind { whole, piece, rest };
-  std::size_t place;  // of the parameter in the list
-  Kind kind;
+  // Which part of the parameter it is.
+  enum class Kind {
+    whole,  // all elements
+    piece,  // this rank's part of the divided elements
+    rest    // the elements that all ranks update
+  };
+  std::size_t place;          // index of the parameter
+  Kind kind;                  // see Kind
   std::int64_t first, count;  // elements of the parameter, in row-major order
 };
 
+// The new value of a shard.
 struct NewWeight {
-  Tensor weight;
-  Tensor copy = {};  // in another dtype; undefined: it is cast behind the weight
+  Tensor weight;     // in the parameter's dtype
+  Tensor copy = {};  // in the copy's dtype; undefined: it is cast from the weight afterwards
 };
 
-// What is read of weights between two updates. With ranks, a weight of which only a copy in another dtype is
-// read becomes new on each rank in its own shards alone, and the copy whole.
+// How weights are read between two updates. With ranks, if only the low-precision copy of a weight is read,
+// each rank updates only its own shards of the weight, but the whole copy.
 struct WeightReading {
-  std::vector<Parameter> copies = {};  // by parameter; empty where there is none
-  std::vector<bool> only_copies = {};  // by parameter
+  std::vector<Parameter> copies = {};  // by parameter; empty for one without a copy
+  std::vector<bool> only_copies = {};  // by parameter: whether only its copy is read
 };
 
 namespace detail {
 
-// Whether nothing but a parameter's copy is read.
+// Whether only the parameter's copy is read.
 bool is_by_copy(const WeightReading& reading, std::size_t place);
-// The dtype of a parameter's copy.
+// Returns the dtype of a parameter's copy, or nothing.
 std::optional<DType> copy_type(const WeightReading& reading, std::size_t place);
 
+// The shards of all parameters of an optimizer.
 class Shards {
  public:
-  // Without `ranks`, one. `is_divisible`: whether the elements of a parameter are updated apart from each
-  // other; default: those of all are.
+  // Null `ranks` mean one rank. `is_divisible` returns whether the elements of a parameter are updated
+  // independently of each other; default: true for all.
   Shards(std::vector<Parameter> parameters, std::shared_ptr<Communicator> ranks,
          const std::function<bool(const Parameter&)>& is_divisible);
 
+  // All parameters.
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  const std::shared_ptr<Communicator>& ranks() const { return ranks_; }  // null: one
-  const std::vector<Shard>& list() const { return list_; }               // those of a parameter in a row
+  const std::shared_ptr<Communicator>& ranks() const { return ranks_; }  // null: one rank
+  const std::vector<Shard>& list() const { return list_; }               // shards of a parameter are adjacent
+  // The parameter that a shard belongs to.
   const Parameter& parameter_of(std::size_t shard) const { return parameters_[list_[shard].place]; }
-  bool has_rest(std::size_t shard) const;  // the next shard is the rest behind this piece
-  // That of the parameter if the shard is all of it, else [count].
+  bool has_rest(std::size_t shard) const;  // whether the next shard is the rest of this piece's parameter
+  // Returns the parameter's shape if the shard is all of it, otherwise [count].
   Shape shape_of(std::size_t shard) const;
 
-  // Sums over the ranks of what each has, in f32 for half types: the loss, and of gradients, by parameter,
-  // those of this rank's shards. Of one rank they are what they were.
+  // Sums over the ranks, in f32 for 16-bit types; with one rank, the inputs.
   struct Sums {
-    Tensor loss;
-    std::vector<Tensor> gradients;
+    Tensor loss;                    // sum of the losses
+    std::vector<Tensor> gradients;  // by parameter: sums for this rank's shards
   };
-  // `early`: in a step for every few gradients, which runs as soon as they are there.
+  // Appends the sums. `early`: reduce a few gradients at a time, as soon as they are ready.
   Sums sums(const Tensor& loss, const std::vector<Tensor>& gradients, bool early) const;
-  // The norm of all of them, by shard, from the norms of blocks: [], with the same bits for any number of
-  // ranks that divides 16.
+  // Returns the norm of all gradients (by shard) from norms of blocks: [], bitwise identical for any number
+  // of ranks that divides 16.
   Tensor norm(const std::vector<Tensor>& gradients) const;
 
   std::vector<Tensor> weights(Graph& graph, const WeightReading& reading) const;  // by shard
+  // Adds the assignments of new weights and copies to `assign`.
   void assign(const std::vector<NewWeight>& news, const WeightReading& reading,
               std::vector<Assign>& assign) const;
-  // Makes the weights whole on all ranks that are read by copy alone.
+  // Returns assignments that complete, on all ranks, the weights that are read only by copy.
   std::vector<Assign> whole_weights(Graph& graph, const WeightReading& reading) const;
 
-  // What is kept of shards (by shard) of a parameter whose first one is `shard`, as one Parameter: if that is
-  // whole what is kept, else a new one on the CPU. Its values are undefined until gather(), which all ranks
-  // must call, has filled it; `to` is empty on ranks that do not need them.
+  // Returns the values stored for the shards of a parameter (`kept`, by shard) as one Parameter; `shard` is
+  // the parameter's first one. If that is whole, returns the stored Parameter, otherwise a new one on the
+  // CPU, whose values are undefined until gather().
   Parameter whole(std::size_t shard, const std::vector<Parameter>& kept) const;
+  // Fills `to`, a result of whole(). All ranks must call it; `to` is empty on ranks that do not need the
+  // values.
   void gather(std::size_t shard, const std::vector<Parameter>& kept, Parameter to) const;
-  // The other way round: sets what is kept from the value of one like whole(). Throws ShapeError or
-  // DTypeError for another.
+  // The reverse of gather(): sets `kept` from a value with the shape and dtype of whole(). Throws ShapeError
+  // or DTypeError for any other value.
   void scatter(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;
-  void check(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;  // throws so
+  // Throws as scatter() does.
+  void check(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;
 
  private:
   int ranks_count() const { return ranks_ ? ranks_->size() : 1; }
   Tensor slice_of(const Tensor& x, std::size_t shard) const;
-  // By divided parameter one tensor of its shape, from its shards' tensors on all ranks; undefined where they
-  // are.
+  // By divided parameter: one tensor of its shape, joined from the shards' tensors on all ranks; undefined if
+  // they are undefined.
   std::vector<Tensor> joined(const std::vector<Tensor>& by_shard) const;
 
   std::vector<Parameter> parameters_;
   std::shared_ptr<Communicator> ranks_;
   std::vector<Shard> list_;
-  std::vector<Parameter> parts_;  // by shard, of the parameter; empty for a whole one
+  std::vector<Parameter> parts_;  // by shard: part of the parameter; empty for a whole one
 };
 
-// Throws ShapeError or DTypeError for a value that is not of the shape or of the parameter's dtype.
+// Throws ShapeError or DTypeError unless the value has this shape and the parameter's dtype.
 void check_value(const Parameter& to, const Shape& shape, const Array& value);
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// Gradients of small graphs against closed forms.
+// Compares gradients of small graphs with closed forms.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-TEST(Gradients, OfAPolynomialAreItsDerivative) {
+TEST(Gradients, PolynomialMatchesItsDerivative) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64);
   const Tensor loss = sum(x * x * x + 2 * x);
@@ -33,7 +33,7 @@ TEST(Gradients, FlowThroughViewsAndBroadcasts) {
   EXPECT_EQ(values[2].values<double>(), (std::vector<double>{1 * 1 + 5 * 4, 4 * 2 + 3 * 5, 2 * 3 + 6 * 6}));
 }
 
-TEST(Gradients, OfGradientsAreSecondDerivatives) {
+TEST(Gradients, GradientOfGradientIsSecondDerivative) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
   const Tensor first = gradients(sum(exp(x) * x), {x})[0];
@@ -56,7 +56,7 @@ TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three child
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(z[i], expected[i], 1e-14);
 }
 
-// A recurrence over the columns of x, taken by slices or by unbind.
+// A recurrence over the columns of x, which are read by slice() or by unbind().
 Tensor last_state(const Tensor& x, bool slices) {
   const std::int64_t length = x.size(1);
   const auto columns = unbind(x, 1);
@@ -66,7 +66,7 @@ Tensor last_state(const Tensor& x, bool slices) {
   return sum(h) + (slices ? sum(slice(x, 1, 1, length, 3) * 2) : 0.0 * sum(h));
 }
 
-TEST(Gradients, OfSlicesAddUpInPlace) {
+TEST(Gradients, SlicesAccumulateInPlace) {
   Graph g;
   constexpr std::int64_t length = 50;
   const Tensor x = g.input("x", {4, length}, f64);
@@ -94,8 +94,8 @@ TEST(Gradients, OfSlicesAddUpInPlace) {
   EXPECT_EQ(parts, length + 1);
 }
 
-// Looks like a slice's gradient, but for the ones around the part.
-TEST(Gradients, ThatAssignAPartOfOnesAreAddedWhole) {
+// This gradient resembles the gradient of a slice, but it is 1 around the part.
+TEST(Gradients, PartAssignedIntoOnesIsAddedWhole) {
   const CustomOp op = custom_op(
       "part_of_ones",
       {.forward = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{in[0] * 2}; },
@@ -109,14 +109,14 @@ TEST(Gradients, ThatAssignAPartOfOnesAreAddedWhole) {
   EXPECT_EQ(eval(z, {{x, std::vector<double>{5, 6, 7}}}).values<double>(), (std::vector<double>{11, 17, 15}));
 }
 
-TEST(Gradients, OfATensorTheLossDoesNotUseAreZero) {
+TEST(Gradients, UnusedTensorHasZeroGradient) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), y = g.input("y", {3}, f32);
   const auto z = gradients(sum(x), {y, x});
   EXPECT_EQ(eval(z[0]).values<float>(), (std::vector<float>{0, 0, 0}));
 }
 
-TEST(Gradients, WithACotangentAreVectorJacobianProducts) {
+TEST(Gradients, CotangentGivesVectorJacobianProduct) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64), y = x * x;
   const Tensor z = gradients(y, {x}, g.constant(Array::of<double>({3}, {1, -1, 10})))[0];
@@ -124,7 +124,7 @@ TEST(Gradients, WithACotangentAreVectorJacobianProducts) {
   EXPECT_THROW(gradients(y, {x}), GradientError);  // more than one element
 }
 
-TEST(Gradients, ByAnIntermediateValueStopThere) {
+TEST(Gradients, WrtIntermediateHoldInputsFixed) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), y = exp(x), loss = sum(y * y * x);
   const Tensor z = gradients(loss, {y})[0];  // 2·y·x, x held fixed
@@ -140,7 +140,7 @@ TEST(Gradients, DoNotFlowThroughStopGradient) {
   EXPECT_EQ(eval(z, {{x, std::vector<double>{3, 5}}}).values<double>(), (std::vector<double>{3, 5}));
 }
 
-TEST(Gradients, KeepHalfPrecisionWhereTheValueHasIt) {
+TEST(Gradients, Keep16BitPrecisionOfTheirValues) {
   Graph g;
   const Tensor x = g.input("x", {2}, bf16), w = g.input("w", {2}, f32);
   const auto z = gradients(sum(cast(x, f32) * w), {x, w});
@@ -148,7 +148,7 @@ TEST(Gradients, KeepHalfPrecisionWhereTheValueHasIt) {
   EXPECT_EQ(z[1].dtype(), f32);
 }
 
-// A deep stack of layers that each keep something for their gradient.
+// A deep stack of layers. Each layer keeps a value for its gradient.
 Tensor stack(const Tensor& x, int depth, bool recompute) {
   Tensor y = x;
   for (int i = 0; i < depth; ++i) {
@@ -189,7 +189,7 @@ const Op square_times_op{.name = "square_times",
                            return {in[0] * in[0] * in[1]};
                          }};
 
-TEST(Gradients, OfAnOpWithoutOneComeFromItsDecomposition) {
+TEST(Gradients, OpWithoutGradientUsesItsDecomposition) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
   const auto z = gradients(sum(record(square_times_op, {x * 2, y})), {x, y});  // 4x²y
@@ -200,14 +200,14 @@ TEST(Gradients, OfAnOpWithoutOneComeFromItsDecomposition) {
   EXPECT_EQ(v[2].values<double>(), (std::vector<double>{24, 40}));
 }
 
-TEST(Gradients, OfADecompositionKeepTwoOperandsThatAreOneTensorApart) {
+TEST(Gradients, DecompositionDistinguishesOperandsThatAreOneTensor) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
   const Tensor z = gradients(sum(record(square_times_op, {x, x})), {x})[0];
   EXPECT_EQ(eval(z, {{x, std::vector<double>{1, 2}}}).values<double>(), (std::vector<double>{3, 12}));
 }
 
-TEST(Gradients, ThroughAnOpWithoutOneAreRefusedWithItsReason) {
+TEST(Gradients, OpWithoutGradientIsRefusedWithItsReason) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
   const Op opaque{.name = "opaque",
@@ -226,7 +226,7 @@ TEST(Gradients, ThroughAnOpWithoutOneAreRefusedWithItsReason) {
     EXPECT_NE(m.find("nobody wrote its gradient"), std::string::npos) << m;
     EXPECT_NE(m.find("autograd_test.cpp"), std::string::npos) << m;
   }
-  EXPECT_NO_THROW(gradients(sum(stop_gradient(y)), {x}));  // nothing flows to it
+  EXPECT_NO_THROW(gradients(sum(stop_gradient(y)), {x}));  // no gradient reaches y
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// User-defined ops, as graph code and as C++ functions, against the plain form of [Stratos, Efficient
+// Compares user-defined ops, as graph code and as C++ functions, with the plain form of [Stratos, Efficient
 // Attention §C].
 #include <gtest/gtest.h>
 
@@ -27,10 +27,10 @@ void matches_the_seed(Builder f) {
   EXPECT_TRUE(close(values[1].values<double>(), reference::shared_operand_gradient(u)));
 }
 
-TEST(CustomOp, AsCppFunctionsMatchesTheSeed) {
+TEST(CustomOp, CppFunctionsMatchTheSeed) {
   matches_the_seed(example::relu_product);
 }
-TEST(CustomOp, AsGraphCodeMatchesTheSeed) {
+TEST(CustomOp, GraphCodeMatchesTheSeed) {
   matches_the_seed(example::relu_product_graph);
 }
 
@@ -48,7 +48,7 @@ TEST(CustomOp, LayerWithASharedWeightMatchesTheSeed) {
   EXPECT_TRUE(close(values[2].values<double>(), expected.z_u));
 }
 
-TEST(CustomOp, AsCppFunctionsTakesStridedAndHalfOperands) {
+TEST(CustomOp, CppFunctionsAcceptStridedAnd16BitOperands) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}, bf16), y = g.input("y", {3, 2}, bf16);
   const Tensor t = example::relu_product(transpose(x, 0, 1), y);
@@ -60,7 +60,7 @@ TEST(CustomOp, AsCppFunctionsTakesStridedAndHalfOperands) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(out.at(i), expected[i]);
 }
 
-TEST(CustomOp, GraphCodeUsesItsOwnGradientNotThatOfItsNodes) {
+TEST(CustomOp, GraphCodeUsesItsOwnGradientInsteadOfItsNodesGradients) {
   const CustomOp op =
       custom_op("straight_through", {[](const auto& in) { return std::vector<Tensor>{sign(in[0])}; },
                                      [](const auto&, const auto&, const auto& z) { return z; }});
@@ -102,7 +102,7 @@ TEST(CustomOp, GraphCodeThatReturnsItsInputHasItsOwnGradient) {
   EXPECT_EQ(eval(z, {{x, std::vector<double>{1}}}).item<double>(), 2);
 }
 
-TEST(CustomOp, GraphCodeThatReadsWhatItWasNotGivenIsRefused) {
+TEST(CustomOp, GraphCodeThatReadsUngivenTensorsIsRefused) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), y = g.input("y", {2}, f64);
   const Parameter w("w", Array({2}, f64));
@@ -115,7 +115,7 @@ TEST(CustomOp, GraphCodeThatReadsWhatItWasNotGivenIsRefused) {
                Error);
 }
 
-TEST(CustomOp, WithoutABackwardRefusesTheGradientWithItsReason) {
+TEST(CustomOp, MissingBackwardRefusesTheGradientWithItsReason) {
   const CustomOp op = register_host_op({.name = "forward_only", .forward = [](auto in, auto out) {
                                           for (int i = 0; i < 2; ++i) out[0].set(i, in[0].at(i));
                                         }});
@@ -129,7 +129,7 @@ TEST(CustomOp, WithoutABackwardRefusesTheGradientWithItsReason) {
   }
 }
 
-// By each way to call it, that of its op included.
+// Covers every way to call the op, including a call through its Op.
 TEST(CustomOp, ACallWithoutATensorIsRefused) {
   const CustomOp op =
       register_host_op({.name = "of_nothing", .forward = [](auto, auto out) { out[0].set(0, 1); }});
@@ -142,7 +142,7 @@ TEST(CustomOp, ACallWithoutATensorIsRefused) {
     tg::testing::expect_error<Error>(call, {"[of_nothing]", "needs at least one tensor"});
 }
 
-TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {
+TEST(CustomOp, ExceptionOfAUserFunctionLeavesRun) {
   const CustomOp op = register_host_op(
       {.name = "throws", .forward = [](auto, auto) { throw std::runtime_error("the user's own message"); }});
   Graph g;
@@ -151,7 +151,7 @@ TEST(CustomOp, AnExceptionOfAUsersFunctionComesOutOfRun) {
     try {
       eval(op(x) + 1, {{x, std::vector<double>{1, 2}}}, {.threads = threads});
       FAIL() << "nothing was thrown";
-    } catch (const Error& e) {  // with the step and its line; the exception itself is nested
+    } catch (const Error& e) {  // names the step and its line; the exception itself is nested
       EXPECT_NE(
           std::string(e.what()).find("throws] its C++ function threw: the user's own message (custom_op"),
           std::string::npos)
@@ -184,7 +184,8 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
   }
 }
 
-// Whatever layout `infer` returns: that of a slice has an offset, which the op's own result has not.
+// The layout that `infer` returns does not matter. The layout of a slice has an offset, but the op's own
+// result has none.
 TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
   const auto add_one = [](std::span<const HostView> in, std::span<const HostView> out) {
     for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i) + 1);

@@ -1,6 +1,6 @@
-// gradcheck's judgement of difference quotients, compared with plain code for the same function: steps,
-// bounds, kinks and points drawn again. The plain code finds the parameters at which a verdict changes. Both
-// are compared on either side of each change.
+// Compares gradcheck's judgement of difference quotients with plain code for the same function: steps,
+// bounds, kinks and redrawn points. The plain code finds the parameters at which a verdict changes. Both
+// verdicts are compared on either side of each change.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -26,8 +26,8 @@ Values joined(const Point& p) {
   return all;
 }
 
-// y_k = f(x_k) + f(w_k) for each k, with this slope, in one tensor or two. One input, or two; an input of
-// indices is not read.
+// y_k = f(x_k) + f(w_k) for each k, with this slope. x and w are one tensor or two. There are one or two
+// inputs; an input of indices is not read.
 struct Problem {
   std::size_t n, inputs;
   mutable std::int64_t evaluations = 0;  // of all y
@@ -94,7 +94,7 @@ double quotient(const std::function<Values(double)>& at, const Values& r, double
   return dot(s, r);
 }
 
-// How far ⟨f, r⟩ moves at eight points a few units of roundoff around x.
+// The change of ⟨f, r⟩ at eight points a few units of roundoff around x.
 double jitter(const Problem& p, const Point& x, const Values& r) {
   std::vector<bool> floating(x.size(), false);
   for (std::size_t l : p.leaves()) floating[l] = true;
@@ -110,7 +110,7 @@ double jitter(const Problem& p, const Point& x, const Values& r) {
 struct PlainElements {
   const Problem& p;
   const Options& o;
-  bool stops = false;  // at the first that is wrong
+  bool stops = false;  // at the first wrong element
   int wrong = 0;
 
   Result round(std::uint64_t seed) {
@@ -132,7 +132,7 @@ struct PlainElements {
           return p.outputs(moved);
         };
         bool is_kink = false, is_known = false, is_wrong = false;
-        double smallest = h;  // of the steps whose quotient is known
+        double smallest = h;  // smallest step whose quotient is known
         p.evaluations += 4;
         for (std::size_t i = 0; i < rows.size(); ++i) {
           const Values& r = rows[i];
@@ -176,7 +176,7 @@ struct PlainElements {
   }
 
   static bool kink(const std::function<Values(double)>& at, const Values& r, const Comparison& c, double h) {
-    const auto jump = [&](double s) {  // of the one-sided slopes
+    const auto jump = [&](double s) {  // between the one-sided slopes
       const Values up = minus(at(s), at(0)), down = minus(at(0), at(-s));
       Values d = minus(up, down);
       for (double& e : d) e /= s;
@@ -278,7 +278,7 @@ Result product(Problem& p, const Options& o, Kind kind) {
   return r;
 }
 
-// The verdict, without numbers that change a little with any parameter.
+// The verdict, without the numbers that change slightly with any parameter.
 std::string verdict(const Result& r) {
   return name_of(r.status) + ": " + std::to_string(r.checked) + " checked, " + std::to_string(r.skipped) +
          " skipped, " + std::to_string(r.resampled) + " resampled, step " + std::to_string(r.worst.h);
@@ -300,7 +300,7 @@ void expect_same(const Result& got, const Result& expected, const std::string& w
   expect_near(got.worst.h, expected.worst.h, what + " step");
 }
 
-// Both, with as many evaluations. Returns the plain result.
+// Checks that both give the same result with the same number of evaluations. Returns the plain result.
 Result expect_plain(Problem& p, const Options& o, Kind kind, const std::string& what) {
   p.evaluations = 0;
   const Result expected = plain(p, o, kind);
@@ -310,14 +310,14 @@ Result expect_plain(Problem& p, const Options& o, Kind kind, const std::string& 
   return expected;
 }
 
-// A family of functions: sets those of the problem for a parameter, and options.
+// A family of functions. It sets the functions of the problem and the options for a parameter.
 struct Family {
   const char* name;
   std::function<void(Problem&, Options&, double t)> set;
 };
 
-// Looks on a grid for changes of the plain code's verdict, and compares both next to each of them, within
-// 1/300, and at some points between. Returns the number of changes.
+// Searches a grid for changes of the plain code's verdict. Compares both verdicts within 1/300 of each
+// change, and at some points between. Returns the number of changes.
 int compare_near_changes(Problem& p, const Family& family, Kind kind, double low, double high) {
   const auto verdict_at = [&](double t) {
     Options o;
@@ -347,8 +347,8 @@ int compare_near_changes(Problem& p, const Family& family, Kind kind, double low
   return changes;
 }
 
-// A function that is 0 except at the points that the check at x = 0 reads: one-sided slopes that differ by
-// `jump` and quotients n, at the step h and at a 64th of it. The gradient is a.
+// A function that is 0 except at the points that the check at x = 0 reads. At the step h and at h/64, its
+// one-sided slopes differ by `jump` and its quotients are n. The gradient is a.
 struct Crafted {
   double a = 1, n_h = 0, jump_h = 0, n_small = 0, jump_small = 0, at_0 = 0, step = 1e-3;
   void set(Problem& p) const {
@@ -372,7 +372,7 @@ Family crafted(const char* name, std::function<Crafted(double t, double r)> of) 
           }};
 }
 
-// Each condition of a kink decides at its bound.
+// Each condition of a kink changes the verdict at its bound.
 TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
   Problem p(1, 1, false, {Fill::uniform, 0, 0});
   const Family families[] = {
@@ -401,8 +401,8 @@ TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
       EXPECT_GE(compare_near_changes(p, f, kind, 0.3, 0.8), 1) << f.name;
 }
 
-// x⁵, whose quotients are off by 4·h⁴; kinks; a gradient that is off; a large constant, whose rounding
-// counts.
+// The families are x⁵ (its quotients are off by 4·h⁴), kinks, a wrong gradient, and a large constant (its
+// rounding matters).
 const Family families[] = {
     {"fifth power",
      [](Problem& p, Options& o, double t) {
@@ -446,7 +446,7 @@ const Family families[] = {
        p.slope = [](double) { return 1; };
        o.tol = {.rtol = 1e-12, .atol = 1e-12};
      }},
-    {"magnified rounding",  // of x: what x·(1 + ε) − x adds to f
+    {"magnified rounding",  // of x: the change of f by x·(1 + ε) − x
      [](Problem& p, Options& o, double t) {
        p.f = [t](double x) { return x + 1e-10 * t * std::sin(1e15 * x); };
        p.slope = [](double) { return 1; };
@@ -502,7 +502,7 @@ TEST(Projections, AreJudgedAsByPlainCode) {
   EXPECT_GE(changes, 20);
 }
 
-// A step that is a power of two makes the quotients exact.
+// If a step is a power of two, the quotients are exact.
 TEST(Kinks, ConditionsAtTheirBoundsDoNotHold) {
   Problem p(1, 1, false, {Fill::uniform, 0, 0});
   Options o;
@@ -560,12 +560,12 @@ TEST(Kinks, AboveFivePercentAreRefused) {
       EXPECT_EQ(r.skipped, static_cast<std::int64_t>(kinks));
       EXPECT_EQ(r.resampled, 4);
       EXPECT_EQ(r.note, is_refused ? std::to_string(kinks) + " of " + std::to_string(n) +
-                                         " elements lie on a kink at every point tried: more than 5 %"
+                                         " elements were on a kink at every point tried: more than 5 %"
                                    : "");
     }
 }
 
-// A kink leads to another point as long as fewer than three elements are wrong, unless one is enough.
+// A kink leads to another point if fewer than three elements are wrong, unless one wrong element is enough.
 TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{std::max(0.0, x[0][0]) + x[1][0] * x[1][0]}}; };
@@ -585,7 +585,7 @@ TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
   }
 }
 
-// The log of an empty sum is −∞ whatever the inputs: its slope is 0. A NaN or +∞ has none.
+// The log of an empty sum is −∞ for any inputs: its slope is 0. A NaN or +∞ has no slope.
 TEST(Elements, AnOutputThatStaysAtMinusInfinityHasSlopeZero) {
   for (const double value :
        {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -624,7 +624,7 @@ TEST(Slopes, AreTwoAndFourPointQuotientsAtTheirSteps) {
     // (f(h) − f(−h)) / 2h is off by 10·x²·h² + h⁴, the four-point one by −4·h⁴.
     EXPECT_NEAR(s.two_point[0][1], 5 + 10 * h * h + h * h * h * h, 1e-12);
     EXPECT_NEAR(s.four_point[0][1], 5 - 4 * h * h * h * h, 1e-12);
-    EXPECT_EQ(p.harness->outputs()[0], p.outputs(x));  // x is as it was
+    EXPECT_EQ(p.harness->outputs()[0], p.outputs(x));  // x is restored
   }
 }
 

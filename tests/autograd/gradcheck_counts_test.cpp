@@ -1,5 +1,5 @@
-// gradcheck makes every check that it states. The number of checks follows from a case's shapes, and every
-// projection and cotangent counts. Every op that adds up terms states how many.
+// Checks that gradcheck makes every check that it reports. The number of checks follows from a case's shapes,
+// and every projection and cotangent counts. Every op that adds terms states their number.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,10 +18,10 @@ bool is_checked(const SampleInput& in) {
   return !in.dtype && in.fill.kind != Fill::index && in.fill.kind != Fill::bits;
 }
 
-// The shapes of a case, read without the checker.
+// The shapes of a case, computed without the checker.
 struct Shapes {
-  std::vector<SampleInput> inputs;  // those that get a gradient
-  std::vector<Shape> outputs;       // the floating ones
+  std::vector<SampleInput> inputs;  // inputs that get a gradient
+  std::vector<Shape> outputs;       // floating-point outputs
 };
 
 Shapes shapes_of(const Case& c) {
@@ -90,8 +90,8 @@ std::ostream& operator<<(std::ostream& out, const Counts& c) {
   return out << c.checked << " numbers, " << c.rules << " rules, " << c.special << " special ones";
 }
 
-// Elements with a derivative at special points: up to 4 (32) of each input of each point. An input is special
-// in five points, or in three if it is positive; in two more points all of them are.
+// The number of elements with a derivative at special points: up to 4 (32) of each input of each point. One
+// input is special in five points, or in three if it is positive. In two more points, all inputs are special.
 std::int64_t special_elements(const Case& c, const Shapes& s, bool fast) {
   std::int64_t sum = 0;
   for (const SampleInput& in : s.inputs) {
@@ -109,7 +109,7 @@ bool visits_special_points(const Case& c, const Options& o) {
   return false;
 }
 
-// docs/gradcheck.md, "How many checks".
+// Follows docs/gradcheck-method.md, "Number of checks".
 Counts expected_counts(const Case& c, const Options& o, View view, DType dtype) {
   Shapes s = shapes_of(c);
   const Shapes own = s;
@@ -147,14 +147,15 @@ Counts expected_counts(const Case& c, const Options& o, View view, DType dtype) 
   return n;
 }
 
-// A case in a view and dtype: as many checks as it must make. `refused` counts those without a gradient.
+// Checks a case in a view and dtype: it must make the expected number of checks. `refused` counts the cases
+// without a gradient.
 void expect_counts(const Case& c, const Options& o, int& refused) {
   const Shapes s = shapes_of(c);
   const std::vector<Result> results = check(c, o);
   if (results.size() == 1 && results[0].status == Status::refused) {
     ++refused;
     const bool nothing = s.inputs.empty() || s.outputs.empty();
-    // Second derivatives of some ops that have only the first are those of their decompositions.
+    // If an op has only a first derivative, its second derivative is computed from its decomposition.
     EXPECT_TRUE(nothing || !c.op->not_differentiable.empty() ||
                 (o.order == 2 && c.op->first_order_only && !c.op->decompose))
         << c.text() << ": " << results[0].note;
@@ -172,10 +173,10 @@ void expect_counts(const Case& c, const Options& o, int& refused) {
       EXPECT_EQ(r.dtype, dtype) << where;
       EXPECT_EQ(r.status, Status::ok) << where << ": " << r.note;
       if (r.note.starts_with("not compared")) {
-        EXPECT_EQ(dtype, f16) << where;  // the others have the range of f32
+        EXPECT_EQ(dtype, f16) << where;  // the other dtypes have the range of f32
         continue;
       }
-      std::int64_t rows = 1;  // numbers that a skipped element stands for
+      std::int64_t rows = 1;  // numbers that one skipped element represents
       if (!o.fast) {
         std::int64_t out = 0;
         for (const Shape& y : s.outputs) out += numel(y);
@@ -205,7 +206,7 @@ TEST(GradcheckCounts, FollowFromTheShapesForSecondDerivatives) {
   EXPECT_LT(refused, 120);
 }
 
-// Element by element, which takes longer: the first sample of each op.
+// The check element by element is slower, so only the first sample of each op is checked.
 TEST(GradcheckCounts, FollowFromTheShapesElementByElement) {
   Options o;
   o.dtypes = {f64}, o.views = {View::contiguous, View::expanded};
@@ -215,9 +216,9 @@ TEST(GradcheckCounts, FollowFromTheShapesElementByElement) {
     if (std::exchange(last, c.owner) != c.owner) expect_counts(c, o, refused);
 }
 
-// ---- A fault that all projections but one miss is caught by that one.
+// ---- A fault that only one projection detects is caught by it.
 
-// The part of v at right angles to all of `others`.
+// The component of v orthogonal to all of `others`.
 Values orthogonal(Values v, std::vector<Values> others) {
   const auto remove = [](Values& from, const Values& along) {
     double product = 0, square = 0;
@@ -239,8 +240,8 @@ Tensor constant(Graph& g, const Values& v, const Shape& shape) {
   return g.constant(a);
 }
 
-// y = x₀³ + x₁³. The gradient of x_input is off by ⟨of_cotangent, z⟩·of_element: a fault that shows only for
-// cotangents, and directions, that are not at right angles to these.
+// y = x₀³ + x₁³. The gradient of x_input is off by ⟨of_cotangent, z⟩·of_element. This fault shows only for
+// cotangents and directions that are not orthogonal to these two vectors.
 struct RankOneFault {
   std::size_t input = 0;
   Values of_cotangent, of_element;
@@ -297,7 +298,7 @@ TEST(Projections, EachCatchesAFaultThatTheOthersMiss) {
   };
   for (std::size_t i = 0; i < all; ++i) {
     for (std::size_t input = 0; input < 2; ++input) {
-      if (i >= 4 && i - 4 != input) continue;  // the other input does not move
+      if (i >= 4 && i - 4 != input) continue;  // the other input is constant
       std::vector<Values> own;
       for (const Point& d : directions) own.push_back(d[input]);
       const RankOneFault by_cotangent{input, orthogonal(cotangents[i], without(cotangents, i)), ones(n)},
@@ -308,7 +309,7 @@ TEST(Projections, EachCatchesAFaultThatTheOthersMiss) {
   }
 }
 
-// With more than 64 outputs, only two random cotangents are left.
+// With more than 64 outputs, only two random cotangents remain.
 TEST(Projections, EachOfTwoCotangentsCatchesAFaultThatTheOtherMisses) {
   constexpr std::int64_t n = 65;
   const Case right = faulty_cubes(n, {});
@@ -349,9 +350,9 @@ TEST(ScaledGradients, AreCaughtForEveryInputOfEveryOp) {
   EXPECT_EQ(planted, 5);
 }
 
-// ---- Sums: their lengths are stated, and bound the errors of every instruction set.
+// ---- Sums: their lengths are stated, and they bound the errors of every instruction set.
 
-// An element that depends on several elements of an input is made of several terms.
+// An element that depends on several elements of an input is a sum of several terms.
 TEST(Roundings, AreStatedByEveryOpThatAddsUpTerms) {
   int sums = 0;
   for (const Case& c : op_cases()) {
@@ -376,7 +377,7 @@ TEST(Roundings, AreStatedByEveryOpThatAddsUpTerms) {
             if (moved[o][i] != y[o][i]) most = std::max(most, ++depends[o][i]);
       }
     }
-    // Sums of sums have fewer roundings in a row than terms.
+    // A sum of sums has fewer consecutive roundings than terms.
     const double stated = h.forward_roundings().all;
     EXPECT_LE(static_cast<double>(most), std::max(1.0, stated * stated))
         << c.text() << " states " << stated << " roundings";
@@ -405,7 +406,7 @@ TEST(Roundings, AreTheLengthsOfSums) {
   EXPECT_EQ(seen, 7u);
 }
 
-// Repeated inputs make equal terms: the errors of their partial sums have one sign, and grow fastest. CTest
+// Repeated inputs make equal terms. The errors of their partial sums have one sign and grow fastest. CTest
 // runs this with each instruction set.
 TEST(LongSums, EqualTermsStayWithinTheBound) {
   constexpr std::int64_t n = 531;  // more than a few vectors of any set, and a ragged end

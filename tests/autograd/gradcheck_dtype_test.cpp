@@ -1,5 +1,5 @@
-// f32, bf16 and f16 against f64: the bound of each result as plain code computes it, for an op that is off by
-// a little in one dtype.
+// Compares f32, bf16 and f16 with f64. Plain code computes the bound of each result for an op that is
+// slightly wrong in one dtype.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ using namespace tg::gradcheck;
 using namespace tg::testing;
 using View = gradcheck::View;
 
-constexpr double w = 0x1p-24;  // of the type in which all of them compute
+constexpr double w = 0x1p-24;  // of the type in which all three compute
 
 double unit(DType t) {
   return t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
@@ -36,7 +36,7 @@ Point rounded(Point all, DType dtype) {
   return all;
 }
 
-// y₀ = factor·x and y₁ = 8·x, off by `fault` in one element of y₀, and of the gradient, in one dtype.
+// y₀ = factor·x and y₁ = 8·x. In one dtype, one element of y₀ and of the gradient is off by `fault`.
 struct Problem {
   DType dtype;
   double factor, fault = 0, fault_of_gradient = 0;
@@ -108,7 +108,8 @@ struct Expected {
   int stage = 0;
 };
 
-// The largest share of a bound that an error is, in the first of three stages in which all are within theirs.
+// The largest ratio of an error to its bound, in the first of three stages in which all errors are within
+// their bounds.
 Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   const Harness narrow(p.c, View::contiguous, p.dtype, {}),
       twice(p.c, View::contiguous, p.dtype, {.twice = true});
@@ -117,7 +118,7 @@ Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   Point got_y = y, got_z = z, quarter = z;
   got_y[0][0] += p.fault;
   got_z[0][0] += p.fault_of_gradient;
-  for (double& e : quarter[0]) e *= 2;  // of each of two calls, whose outputs are used twice
+  for (double& e : quarter[0]) e *= 2;  // both calls' outputs are used twice
   quarter[0][0] += p.fault_of_gradient;
   got_y = rounded(got_y, p.dtype), got_z = rounded(got_z, p.dtype), quarter = rounded(quarter, p.dtype);
   for (double& e : quarter[0]) e /= 2;
@@ -153,7 +154,7 @@ Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   return e;
 }
 
-TEST(DTypes, BoundsAreThoseOfPlainCode) {
+TEST(DTypes, BoundsMatchPlainCode) {
   for (const DType dtype : {f32, bf16, f16})
     for (const double factor : {1. / 3, 3.7}) {
       Problem p(dtype, {1.5, -0.25, 0.75, 1}, factor);
@@ -170,7 +171,7 @@ TEST(DTypes, BoundsAreThoseOfPlainCode) {
             EXPECT_NEAR(r.ratio, e.ratio, 1e-9 * e.ratio)
                 << name_of(dtype) << ", factor " << factor << ", " << units;
             EXPECT_EQ(r.status, e.ratio <= 1 ? Status::ok : Status::mismatch);
-            EXPECT_EQ(r.checked, 4 * 4);  // outputs, gradients, and quarters of them
+            EXPECT_EQ(r.checked, 4 * 4);  // outputs, gradients and quarters of gradients
             EXPECT_EQ(r.rules, 2);
             EXPECT_EQ(r.worst.h, 0);
             ++stages[static_cast<std::size_t>(e.stage)];
@@ -180,7 +181,7 @@ TEST(DTypes, BoundsAreThoseOfPlainCode) {
     }
 }
 
-// What moves at one of the points 0 to 39 widens the bound.
+// An element that changes at one of the points 0 to 39 widens the bound.
 TEST(DTypes, FortyNeighbouringPointsAreMeasured) {
   const Values x{1.5, -0.25, 0.75, 1, 0.5, -1, 1.25, 0.625, -0.5, 1.75, -1.5, 0.25};
   for (const std::uint64_t point : {0, 1, 3, 4, 38, 39, 40, 41}) {
@@ -243,7 +244,7 @@ TEST(DTypes, ResultsAreNamed) {
   p.fault_of_gradient = 0;
   p.host->gradients = [&](const Point& x, const Point& cotangents, DType t) {
     Point z = p.gradients(x, cotangents);
-    if (t == f32 && std::abs(cotangents[0][1]) > 1.5) z[0][1] *= 1.01;  // those of two uses
+    if (t == f32 && std::abs(cotangents[0][1]) > 1.5) z[0][1] *= 1.01;  // the cotangents of two uses
     return z;
   };
   std::uint64_t seed = 0;
@@ -281,7 +282,8 @@ TEST(DTypes, EqualInfinitiesAreAtNoDistance) {
   }
 }
 
-// An input that the op sees expanded: each element is rounded by itself, and their gradients are summed.
+// The op reads an expanded input: each element is rounded separately, and the gradients of equal elements are
+// summed.
 TEST(DTypes, AnExpandedInputMayBeOffByTheSumOfItsTerms) {
   const auto host = std::make_shared<HostFunction>();
   double fault = 0;

@@ -1,5 +1,5 @@
-// The parts of gradcheck: numbers that it draws, their positions in each view, the programs of a case, and
-// the tally of comparisons.
+// Tests the parts of gradcheck: the numbers that it draws, their positions in each view, the programs of a
+// case, and the tally of comparisons.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN(),
 
 // ---- Numbers
 
-// The stream of a leaf, as plain code.
+// The random stream of a leaf, as plain code.
 struct PlainStream {
   std::uint64_t key;
   std::uint32_t count = 0;
@@ -78,9 +78,9 @@ void expect_values(const Values& got, const Values& expected, const std::string&
     EXPECT_DOUBLE_EQ(got[i], expected[i]) << what << " element " << i;
 }
 
-TEST(Draws, AreThoseOfTheStreamOfTheirLeaf) {
+TEST(Draws, MatchTheStreamOfTheirLeaf) {
   const Fill fills[] = {{},
-                        {Fill::normal, 3, 4},  // which ignores its bounds
+                        {Fill::normal, 3, 4},  // ignores its bounds
                         {Fill::uniform, 2, 5},
                         {Fill::off_zero, 0.5, 2},
                         {Fill::index, 0, 4},
@@ -156,7 +156,7 @@ TEST(Draws, AreRoundedToTheirDtype) {
     };
     expect(h.draw(5)[0], wide.draw(5)[0]);
     expect(h.draw_cotangents(5)[0], wide.draw_cotangents(5)[0]);
-    EXPECT_EQ(h.draw_direction(5)[0], wide.draw_direction(5)[0]);  // only added in f64
+    EXPECT_EQ(h.draw_direction(5)[0], wide.draw_direction(5)[0]);  // the offset is added only in f64
   }
 }
 
@@ -164,7 +164,7 @@ TEST(Draws, AreRoundedToTheirDtype) {
 
 using Places = std::vector<std::int64_t>;
 
-TEST(Views, KeepEachElementAtItsPlace) {
+TEST(Views, KeepEachElementAtItsPosition) {
   struct Row {
     View view;
     Shape shape, of_wrt;
@@ -199,7 +199,7 @@ TEST(Views, KeepEachElementAtItsPlace) {
       Harness h(c, row.view, f64, {});
       ASSERT_EQ(h.leaves().size(), 1u);
       const Leaf& leaf = h.leaves()[0];
-      // Given numbers differ from each other, so that nothing repeats them, and are in the op's order.
+      // The given numbers are distinct, so no view repeats them, and they are in the op's order.
       const bool is_plain = has_values && is_expanded;
       EXPECT_EQ(h.view_changes_something(), row.applies && !is_plain) << what;
       EXPECT_EQ(leaf.shape, has_values ? row.shape : row.of_wrt) << what;
@@ -209,7 +209,7 @@ TEST(Views, KeepEachElementAtItsPlace) {
       EXPECT_EQ(leaf.place, is_plain ? all : has_values ? row.seen : row.place) << what;
       EXPECT_EQ(leaf.buffer.numel(), is_plain ? static_cast<std::int64_t>(n) : row.buffer) << what;
 
-      // Each number is where the op reads it, and around them is NaN.
+      // Each number is where the op reads it. All memory around them is NaN.
       Point x(1);
       for (std::size_t i = 0; i < leaf.place.size(); ++i) x[0].push_back(1 + double(i));
       h.set(x);
@@ -267,7 +267,7 @@ TEST(Views, BuffersOfIntegersAreNeverExpanded) {
   }
 }
 
-TEST(Views, ChangeSomethingIfTheyChangeOneInput) {
+TEST(Views, ChangeTheCaseIfTheyChangeOneInput) {
   const SampleInput matrix{{2, 3}}, scalar{{}};
   const auto changes = [](std::vector<SampleInput> inputs) {
     const Case c{"views", "of inputs", std::move(inputs), [](DType, Device) {
@@ -280,7 +280,7 @@ TEST(Views, ChangeSomethingIfTheyChangeOneInput) {
   EXPECT_FALSE(changes({scalar, scalar}));
 }
 
-TEST(Views, AreSurroundedByNumbersThatAreNoticed) {
+TEST(Views, AreSurroundedByDetectableNumbers) {
   const std::pair<SampleInput, double> inputs[] = {{{{3}}, nan},
                                                    {{{3}, {Fill::index, 0, 3}}, -1048576},
                                                    {{{3}, {Fill::index, 0, 3}, i32}, -1048576},
@@ -310,7 +310,7 @@ double bf(double x) {
   return rounded_to(bf16, x);
 }
 
-TEST(Programs, RoundEveryResultOrThoseThatAreStored) {
+TEST(Programs, RoundEveryResultOrOnlyStoredResults) {
   const Case chain{"rounds", "chain", {{{6}}}, [](DType, Device) {
                      return Callable{{}, [](std::span<const Tensor> x) { return Tensors{x[0] / 3 * 7}; }};
                    }};
@@ -343,7 +343,7 @@ TEST(Programs, RoundEveryResultOrThoseThatAreStored) {
     }
 }
 
-// Inputs, constant arrays and views are not rounded. A number is a result of full().
+// Inputs, constant arrays and views are not rounded. A number becomes a result of full().
 TEST(Programs, RoundResultsOfOpsOnly) {
   const double third = 1. / 3;
   const Case c{
@@ -366,7 +366,7 @@ TEST(Programs, RoundResultsOfOpsOnly) {
   }
 }
 
-// y₀ = x·w and y₁ = w², by C++ functions that count.
+// y₀ = x·w and y₁ = w², by C++ functions that count their calls.
 struct Pair {
   std::shared_ptr<HostFunction> f = std::make_shared<HostFunction>();
   int backward_runs = 0;
@@ -385,7 +385,7 @@ struct Pair {
 
 TEST(Programs, DifferentiateByTheirOptions) {
   Pair p;
-  const Point x{{3}, {5}}, r{{2}, {7}};  // x·w by x: 10, by w: 6; w² by w: 70
+  const Point x{{3}, {5}}, r{{2}, {7}};  // x·w: 10 with respect to x, 6 with respect to w; w²: 70
   const auto gradients = [&](const HarnessOptions& how) {
     Harness h(p.c, View::contiguous, f64, how);
     EXPECT_TRUE(h.differentiable());
@@ -394,7 +394,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   };
   EXPECT_EQ(gradients({}), (Point{{10}, {76}}));
   EXPECT_EQ(gradients({.twice = true}), (Point{{40}, {304}}));
-  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // of each call, whose outputs are used twice
+  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // of both calls, whose outputs are used twice
   EXPECT_EQ(gradients({.use_output = {true, false}}), (Point{{10}, {6}}));
   EXPECT_EQ(gradients({.use_output = {false, true}}), (Point{{0}, {70}}));
   EXPECT_EQ(gradients({.twice = true, .use_output = {false, true}}), (Point{{0}, {280}}));
@@ -416,7 +416,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   EXPECT_EQ(shapes.output_dtypes(), (std::vector<DType>{f64, f64}));
   EXPECT_EQ(shapes.draw(3), none.draw(3));
   EXPECT_EQ(shapes.forward_roundings().all, 0);
-  // Once per run, and twice where memory planning is checked.
+  // Once per run, or twice if memory planning is checked.
   for (const bool verify : {false, true}) {
     Harness h(p.c, View::contiguous, f64, {.verify = verify});
     p.backward_runs = 0;
@@ -479,7 +479,7 @@ TEST(Programs, CountTheRoundingsOfTheirSteps) {
   EXPECT_GT(product, total);
   EXPECT_EQ(h.forward_roundings().all, product + total);
   EXPECT_EQ(h.forward_roundings().of_a_step, product);
-  Pair p;  // an op that states none has one
+  Pair p;  // an op that does not state its roundings has one
   EXPECT_EQ(Harness(p.c, View::contiguous, f64, {}).forward_roundings().all, 1);
   EXPECT_EQ(Harness(p.c, View::contiguous, f64, {}).forward_roundings().of_a_step, 1);
 }
@@ -511,7 +511,7 @@ TEST(Numbers, LargestAndFarthestSkipNonFiniteNumbers) {
   EXPECT_EQ(farthest({1}, {1}), 0);
 }
 
-TEST(Numbers, NudgedByBitsOfTheirSeed) {
+TEST(Numbers, NudgesFollowTheBitsOfTheirSeed) {
   const Point x{{1, 2, 3, 4}, {5, 6, 7}, {8, -9, 10, 11, 12}};
   for (std::uint64_t seed : {0, 1, 2, 7, 104}) {
     const Point y = nudged(x, 0.25, {true, false, true}, seed);
@@ -531,7 +531,7 @@ TEST(Numbers, NudgedByBitsOfTheirSeed) {
   }
 }
 
-TEST(Numbers, IndexTextCountsInRowMajorOrder) {
+TEST(Numbers, IndicesArePrintedInRowMajorOrder) {
   EXPECT_EQ(index_text({}, 0), "[]");
   EXPECT_EQ(index_text({7}, 6), "[6]");
   EXPECT_EQ(index_text({2, 3, 4}, 0), "[0, 0, 0]");
@@ -553,7 +553,7 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(none.ratio, 0);
   EXPECT_EQ(none.status, Status::ok);
 
-  const Result exact = tallied({{2, 2, 1}, {3, 3, 1}});  // the first is the worst until another is worse
+  const Result exact = tallied({{2, 2, 1}, {3, 3, 1}});  // the first stays until a worse one follows
   EXPECT_EQ(exact.checked, 2);
   EXPECT_EQ(exact.worst.where, "0");
   EXPECT_EQ(exact.max_abs, 0);
@@ -564,8 +564,8 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(r.checked, 5);
   EXPECT_EQ(r.status, Status::ok);
   EXPECT_EQ(r.max_abs, 3);
-  EXPECT_EQ(r.max_rel, 0.75);  // 3 of 4; that of a zero without a scale does not count
-  EXPECT_EQ(r.ratio, 0.5);     // three have it: the first stays
+  EXPECT_EQ(r.max_rel, 0.75);  // 3 of 4; a zero without a scale does not count
+  EXPECT_EQ(r.ratio, 0.5);     // three elements have it: the first stays
   EXPECT_EQ(r.worst.where, "0");
   EXPECT_EQ(r.worst.analytic, 10);
   EXPECT_EQ(r.worst.numeric, 8);
@@ -576,7 +576,7 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(tallied({{3, 2, 1}}).status, Status::ok);  // at the bound
   EXPECT_EQ(tallied({{3, 2, 1}}).ratio, 1);
   EXPECT_EQ(tallied({{3, 2, std::nextafter(1, 0)}}).status, Status::mismatch);
-  EXPECT_EQ(tallied({{3, 2, 0}}).ratio, 1e300);  // nothing is allowed
+  EXPECT_EQ(tallied({{3, 2, 0}}).ratio, 1e300);  // no error is allowed
   EXPECT_EQ(tallied({{3, 2, -1}}).ratio, 1e300);
   EXPECT_EQ(tallied({{2, 2, 0}}).ratio, 0);
 }
@@ -588,12 +588,12 @@ TEST(Tally, CountsUnitsInTheLastPlace) {
     EXPECT_EQ(tallied({{1.5 - 3 * ulp, 1.5, 1}}, dtype).worst.ulp, 3);
     EXPECT_EQ(tallied({{4 + 8 * ulp, 4, 1}}, dtype).worst.ulp, 2);
     EXPECT_EQ(tallied({{0.5, 0.5 + 2 * ulp, 1}}, dtype).worst.ulp, 4);
-    EXPECT_EQ(tallied({{1, 1 - 2 * ulp, 1, 8}}, dtype).worst.ulp, 0.25);  // of the scale
-    EXPECT_EQ(tallied({{1, 0, 1}}, dtype).worst.ulp, 0);                  // of nothing
+    EXPECT_EQ(tallied({{1, 1 - 2 * ulp, 1, 8}}, dtype).worst.ulp, 0.25);  // relative to the scale
+    EXPECT_EQ(tallied({{1, 0, 1}}, dtype).worst.ulp, 0);                  // relative to nothing
   }
 }
 
-TEST(Tally, TheFirstNumberThatIsNotFiniteStays) {
+TEST(Tally, TheFirstNonFiniteNumberIsKept) {
   for (const double bad : {nan, inf, -inf}) {
     const Result r = tallied({{9, 1, 1}, {bad, 7, 1, 0, 0.5}, {nan, 2, 1}, {100, 1, 1}});
     EXPECT_EQ(r.status, Status::non_finite);

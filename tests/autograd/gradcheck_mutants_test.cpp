@@ -1,4 +1,5 @@
-// gradcheck's own mutants: every kind of fault is planted and caught; and its errors over steps h.
+// Tests gradcheck's own mutants: it injects every kind of fault and catches it. Also tests gradcheck's errors
+// as a function of the step h.
 #include "tests/support/gradcheck_cases.h"
 
 #include <cmath>
@@ -14,8 +15,8 @@ namespace {
 using namespace tg;
 using namespace tg::gradcheck;
 
-// Every kind of fault is planted, caught where it changes the gradient, and otherwise counted apart.
-TEST(Mutants, OfAProductAreAllCaught) {
+// Every kind of fault is injected. It is caught if it changes the gradient, and counted separately otherwise.
+TEST(Mutants, AllFaultsOfAProductAreCaught) {
   for (const Case& c : op_cases()) {
     if (c.text() != "mul/same") continue;
     int caught = 0;
@@ -28,11 +29,11 @@ TEST(Mutants, OfAProductAreAllCaught) {
     EXPECT_GE(caught, 10);
     for (const char* kind : {"sign", "scale", "dropped term", "transposed", "stale inputs", "zero"})
       EXPECT_NE(kinds.find(kind), std::string::npos) << kind;
-    EXPECT_EQ(kinds.find("stale outputs"), std::string::npos);  // not read by its gradient
+    EXPECT_EQ(kinds.find("stale outputs"), std::string::npos);  // its gradient does not read outputs
   }
 }
 
-TEST(Mutants, OfASumKnowWhatDoesNotApply) {
+TEST(Mutants, InapplicableFaultsOfASumAreEquivalent) {
   for (const Case& c : op_cases()) {
     if (c.text() != "sum/all") continue;
     for (const Mutant& m : mutate(c, f64_contiguous(true))) {
@@ -43,7 +44,8 @@ TEST(Mutants, OfASumKnowWhatDoesNotApply) {
   }
 }
 
-// Four random directions must not miss one element, nor call a sum in another order a fault.
+// Four random directions must detect a wrong single element, but a different summation order must not count
+// as a fault.
 TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   for (const char* text : {"sub/same", "add/broadcast", "scatter_add/last", "where/broadcast"}) {
     Options o = f64_contiguous(true);
@@ -54,8 +56,8 @@ TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   }
 }
 
-// A gradient of 1, 10 and 100 times z, from two sums: each fault leaves out the term that it names, and no
-// other. The op has a vjp; without one, the gradient is changed as a whole.
+// A gradient of 1, 10 and 100 times z, from two sums: each fault omits exactly the term that it names. The op
+// has a vjp. If an op has none, the gradient is changed as a whole.
 TEST(Mutants, DropTheTermThatTheyName) {
   const auto terms = [](const Tensor& z) { return Tensors{(z * 1 + z * 10) + z * 100}; };
   static const Op op{.name = "terms",
@@ -97,7 +99,8 @@ std::string fate_of(const Mutant& m) {
   return names[static_cast<int>(m.fate)];
 }
 
-// Every fault and its fate, in order: a line for each view and dtype. Those that are caught are named alone.
+// Every fault and its fate, in order: one line for each view and dtype. Caught faults are listed by name
+// only.
 std::string fates(const Case& c, const Options& o) {
   std::string text, setting;
   for (const Mutant& m : mutate(c, o)) {
@@ -118,7 +121,7 @@ std::string fates(const Case& c, const Options& o) {
   return text;
 }
 
-TEST(Mutants, AreThoseOfTheListInTheirOrder) {
+TEST(Mutants, MatchTheListInItsOrder) {
   const std::pair<const char*, const char*> cases[] = {
       {"mul/same",
        "contiguous f64: sign of input 0; scale of input 0; transposed of input 0; "
@@ -160,7 +163,7 @@ TEST(Mutants, AreThoseOfTheListInTheirOrder) {
     EXPECT_EQ(fates(named(name), f64_contiguous(true)), expected) << name;
   Options narrow = f64_contiguous(true);
   narrow.dtypes = {f64, bf16};
-  EXPECT_EQ(fates(named("cast/to f64"), narrow),  // which records nothing in f64
+  EXPECT_EQ(fates(named("cast/to f64"), narrow),  // records nothing in f64
             "contiguous f32: sign of input 0; scale of input 0; transposed of input 0; zero of input 0; "
             "dropped term: last element of output 0; stale inputs (equivalent); stale outputs (equivalent);\n"
             "contiguous bf16: scale of floating input 0;");
@@ -168,8 +171,9 @@ TEST(Mutants, AreThoseOfTheListInTheirOrder) {
   EXPECT_EQ(fates(named("adamw/2d"), f64_contiguous(true)), "");    // no gradient
 }
 
-// In other views and dtypes a scaled gradient for each input, and one other fault, another for each seed.
-TEST(Mutants, OfOtherSettingsTakeTurns) {
+// Other views and dtypes test a scaled gradient for each input and one other fault, which changes with the
+// seed.
+TEST(Mutants, OtherSettingsRotateThroughTheFaults) {
   const Case c{
       "residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
         return Callable{{}, [](std::span<const Tensor> x) { return Tensors{tanh(x[0] * x[1]) + x[0]}; }};
@@ -244,7 +248,7 @@ TEST(Mutants, OfOtherSettingsTakeTurns) {
   EXPECT_EQ(settings.find("sliced"), std::string::npos);  // its dtype is f64
 }
 
-// If all faults are equivalent, four are tried in each setting: the next ones in turn.
+// If all faults are equivalent, each setting tries the next four.
 TEST(Mutants, ZeroGradientsMakeAllEquivalent) {
   const std::pair<std::vector<SampleInput>, std::vector<std::string>> rows[] = {
       {{{{2, 3}}, {{2, 3}}},
@@ -268,11 +272,11 @@ TEST(Mutants, ZeroGradientsMakeAllEquivalent) {
         return text;
       };
       std::string expected = line("contiguous f64:", faults);
-      std::size_t turn = seed;
+      std::size_t order = seed;
       for (const char* setting :
            {"transposed f64:", "sliced f64:", "offset f64:", "expanded f64:", "expanded_last f64:",
             "contiguous f32:", "contiguous bf16:", "contiguous f16:"}) {
-        const std::size_t first = 5 * turn++;
+        const std::size_t first = 5 * order++;
         if (!is_matrix && setting == std::string("transposed f64:")) continue;
         std::vector<std::string> names;
         for (std::size_t i = 0; i < std::min<std::size_t>(4, faults.size()); ++i) {
@@ -304,7 +308,7 @@ Op host_op(std::string name, std::size_t outputs, std::function<Tensors(const Ba
               }};
 }
 
-// Calls of one op may differ in their operands and in the outputs that are used.
+// Calls of one op may differ in their operands and in the outputs used.
 TEST(Mutants, CallsOfOneOpMayDiffer) {
   const Op sums = host_op(
       "sum_of_all", 1,
@@ -372,8 +376,8 @@ TEST(Mutants, ChangesWithinTheToleranceSurvive) {
             "zero where input 0 is (survived); NaN where input 0 is huge;");
 }
 
-// A gradient that is wrong in one view or dtype: no mutants are made there, nor in the settings that follow.
-TEST(Mutants, EndAtTheFirstSettingInWhichTheCheckFails) {
+// If a gradient is wrong in one view or dtype, no mutants are made there or in the settings that follow.
+TEST(Mutants, EndAtTheFirstSettingWithAFailedCheck) {
   const std::tuple<View, DType, const char*> rows[] = {
       {View::contiguous, f64, "contiguous f64 "},
       {View::offset, f64, "contiguous f64 transposed f64 sliced f64 offset f64 "},
@@ -398,7 +402,7 @@ TEST(Mutants, EndAtTheFirstSettingInWhichTheCheckFails) {
       EXPECT_EQ(m.fate == Mutant::refused, &m == &mutants.back()) << m.fault << " " << now;
     }
     EXPECT_EQ(seen, settings);
-    EXPECT_EQ(mutants.back().why, "its check fails without a fault, so nothing was planted");
+    EXPECT_EQ(mutants.back().why, "its check fails without a fault, so no fault was injected");
     EXPECT_EQ(mutants.back().fault, "none");
     EXPECT_EQ(mutants.back().owner + "/" + mutants.back().name, c.text());
     EXPECT_EQ(mutants.back().result.text(), c.text());
@@ -411,11 +415,11 @@ TEST(Mutants, CasesWithoutAGradientHaveNone) {
   }
 }
 
-// The gradient of Σx, or of x, off by a share where all numbers, or cotangents, are nudged by the signs of
-// one number.
+// The gradient of Σx, or of x. It is off by a share if all numbers, or all cotangents, are nudged by the
+// signs of one number.
 struct Nudged {
   std::shared_ptr<tg::testing::HostFunction> host = std::make_shared<tg::testing::HostFunction>();
-  DType dtype = f64;  // in which it is off
+  DType dtype = f64;  // the dtype in which it is off
   double step = 0;    // of the nudge
   std::uint64_t sign = 0;
   double share = 0;
@@ -450,8 +454,8 @@ struct Nudged {
   }
 };
 
-// A fault within the measured noise is equivalent: 100 times what four nudges by 4 units of roundoff change,
-// and in other dtypes 20 times what rounding to them changes at four points.
+// A fault within the measured noise is equivalent. The noise is 100 times the change by four nudges of 4
+// units of roundoff. In other dtypes, it is 20 times the change by rounding at four points.
 TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
   struct Row {
     DType checked, off;
@@ -474,7 +478,7 @@ TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
     }
 }
 
-// Each fault changes the gradient of x²/2 at a constant x as its name says.
+// Each fault changes the gradient of x²/2 at a constant x as its name states.
 TEST(Mutants, ChangeTheGradientByTheirFactors) {
   static Op op{.name = "half_square",
                .infer =
@@ -524,7 +528,7 @@ TEST(Mutants, ChangeTheGradientByTheirFactors) {
   }
 }
 
-// Eight units of roundoff of the largest number are noise in any case.
+// Eight units of roundoff of the largest number always count as noise.
 TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
   for (const auto& [size, units, fate] : {std::tuple(1.0, 8, "equivalent"),
                                           {1.0, 10, "survived"},
@@ -548,8 +552,8 @@ TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
   }
 }
 
-// For some x, the quotients of x^y at y = −2·10¹³ are finite for one step only.
-TEST(Mutants, WhereFewQuotientsAreFiniteAreCaught) {
+// For some x, the quotients of x^y at y = −2·10¹³ are finite for only one step.
+TEST(Mutants, FaultWithFewFiniteQuotientsIsCaught) {
   Options o = f64_contiguous(true);
   o.seed = 3;
   int seen = 0;
@@ -561,7 +565,7 @@ TEST(Mutants, WhereFewQuotientsAreFiniteAreCaught) {
   EXPECT_EQ(seen, 1);
 }
 
-TEST(Mutants, AreNotPlantedIntoAGradientThatIsWrong) {
+TEST(Mutants, WrongGradientGetsNoMutants) {
   const Case wrong = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; });
   for (bool fast : {false, true}) {
     const std::vector<Mutant> mutants = mutate(wrong, f64_contiguous(fast));
@@ -571,7 +575,7 @@ TEST(Mutants, AreNotPlantedIntoAGradientThatIsWrong) {
   }
 }
 
-TEST(Mutants, ThatCannotBeRecordedSaySo) {
+TEST(Mutants, UnrecordableFaultsReportTheReason) {
   Op op = *find_op("exp");
   op.vjp = [](const Backprop& g) -> Tensors {
     if (g.out[0].graph().node_of(g.out[0].id()).op->name != "exp")
@@ -592,9 +596,9 @@ TEST(Mutants, ThatCannotBeRecordedSaySo) {
   EXPECT_EQ(unplantable, 2);
 }
 
-// Layers and ops by decomposition have no vjp of their own: the gradient is changed as a whole, in every view
-// and dtype.
-TEST(Mutants, OfEveryViewAndDTypeAreCaught) {
+// Layers and ops with a decomposition have no vjp: the gradient is changed as a whole, in every view and
+// dtype.
+TEST(Mutants, FaultsOfEveryViewAndDTypeAreCaught) {
   const Case c{"residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor> x) {
                                    return Tensors{rms_norm(x[0], x[1]) + tanh(x[0])};
@@ -629,7 +633,7 @@ TEST(VCurve, FallsWithTheStepAndRisesWithRounding) {
   EXPECT_LT(*least, *std::min_element(v.two_point.begin(), v.two_point.end()));
 }
 
-TEST(VCurve, OfAWrongGradientIsFlat) {
+TEST(VCurve, WrongGradientIsFlat) {
   const VCurve v = v_curve(cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z) * 1.01}; }), {});
   EXPECT_GT(*std::min_element(v.four_point.begin(), v.four_point.end()), 1e-3);
 }

@@ -1,5 +1,5 @@
-// gradcheck over ranks: the numbers it draws, its steps and its bounds, compared with plain code; and that
-// the result of one rank is that of all.
+// Tests gradcheck over ranks. Plain code checks the numbers that it draws, its steps and its bounds. The
+// result of one rank must be the result of all.
 #include "autograd/gradcheck/ranks.h"
 
 #include <cmath>
@@ -26,20 +26,19 @@ Options in(DType dtype) {
   return o;
 }
 
-// Element i of a tensor of a rank; of all ranks: −1.
+// Element i of a rank's tensor. Rank −1 means all ranks.
 double drawn(std::uint64_t seed, int rank, std::uint32_t tensor, std::uint32_t i) {
   const PhiloxBlock b = philox({i, 0, 0, 0}, node_key(seed, static_cast<std::uint64_t>(rank + 1), tensor));
   const double size = 0.5 + uniform(b[0], b[1]);
   return b[2] % 2 == 1 ? -size : size;
 }
 
-// y = factor·x⁵ on each rank for itself, for one x or two, with a gradient that is off by a share on one
-// rank.
+// Each rank computes y = factor·x⁵ locally, for one x or two. On one rank, the gradient is off by a share.
 struct Fifth {
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   Point first_x, first_r;
   double factor = 1, share = 0;
-  // An error in dtypes other than f64: of element `element` of the gradient, or of y, with this number.
+  // An error in dtypes other than f64, in element `element` of the gradient or of y.
   double error = 0;
   bool is_of_gradient = false;
   std::size_t number = 0, element = 0;
@@ -80,13 +79,13 @@ TEST(RankChecks, DrawNumbersForEachRankOrTheSameForAll) {
           EXPECT_EQ(f.first_x.at(0)[i], drawn(7, of_input ? -1 : ranks.rank(), 0, i));
           EXPECT_EQ(f.first_r.at(0)[i], drawn(7, of_output ? -1 : ranks.rank(), 1, i));
         }
-        // Once at this point, and at four points for each element that moves.
+        // Once at this point, and at four points for each element that changes.
         EXPECT_EQ(f.host->seen.size(), 1u + 3 * 4 * (of_input ? 1 : 2));
       }
   });
 }
 
-// A quotient of x⁵ is off by 4·h⁴, for h = 0.1·max(1, |x|). All ranks report the worst of any.
+// A quotient of x⁵ is off by 4·h⁴, for h = 0.1·max(1, |x|). All ranks report the worst error of any rank.
 TEST(RankChecks, CompareWithFourPointQuotientsWithinTheTolerance) {
   run_ranks(2, [](Communicator& ranks) {
     for (const double share : {0., 1e-3, -0.02}) {
@@ -125,12 +124,12 @@ TEST(RankChecks, CompareWithFourPointQuotientsWithinTheTolerance) {
   });
 }
 
-// A replicated input moves on all ranks at once, and a replicated output counts once.
+// A replicated input changes on all ranks at the same time. A replicated output counts once.
 TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
   run_ranks(3, [](Communicator& ranks) {
     for (const bool of_input : {false, true})
       for (const bool of_output : {false, true}) {
-        // The loss of each rank's own input: a gradient of its own cotangents.
+        // The loss of each rank's own input: its gradient depends only on its own cotangents.
         const RankCase c{{"ranks",
                           "case",
                           {{{2}}},
@@ -149,9 +148,9 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
         ASSERT_EQ(results.size(), 4u);
         for (const Result& r : results) {
           EXPECT_EQ(r.status, Status::ok) << r.note << " " << r.worst.where << " " << r.ratio;
-          // A gradient; or a result, too.
+          // A gradient, and a result in dtypes other than f64.
           EXPECT_EQ(r.checked, 3 * (r.dtype == f64 ? 2 : 4)) << name_of(r.dtype);
-          if (of_input && of_output) {  // all ranks are equally far off
+          if (of_input && of_output) {  // all ranks have equal errors
             EXPECT_TRUE(r.worst.where.starts_with("rank 0, ")) << r.worst.where;
           }
         }
@@ -159,13 +158,13 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
   });
 }
 
-TEST(RankChecks, BoundsOfOtherDtypesAreThoseOfTheDocumentation) {
+TEST(RankChecks, BoundsOfOtherDtypesMatchTheDocumentation) {
   run_ranks(2, [](Communicator& ranks) {
     for (const DType dtype : {f32, bf16, f16})
       for (const double factor : {1.0, 0.02}) {  // with values above and below 1
         Fifth f(false, false, true);
         f.factor = factor;
-        // The program that is checked: the loss, results and gradients.
+        // The checked program: the loss, results and gradients.
         Graph g;
         const Tensors x{g.input("x", {3}, dtype), g.input("x", {2}, dtype)},
             w{g.input("w", {3}, dtype), g.input("w", {2}, dtype)},
@@ -235,7 +234,7 @@ TEST(RankChecks, TheFirstOfEqualRanksIsReported) {
   });
 }
 
-TEST(RankChecks, RefuseParametersAndLeaveOutHalfTypesOnRequest) {
+TEST(RankChecks, RefuseParametersAndOmit16BitTypesOnRequest) {
   run_ranks(2, [](Communicator& ranks) {
     Fifth f;
     f.c.in_half_types = false;
@@ -256,7 +255,7 @@ TEST(RankChecks, RefuseParametersAndLeaveOutHalfTypesOnRequest) {
   });
 }
 
-// Each element's slope depends on all others, which are at their places when it moves.
+// The slope of each element depends on all others, which have their original values while it changes.
 TEST(RankChecks, ElementsMoveOneByOne) {
   run_ranks(2, [](Communicator& ranks) {
     const RankCase c{{"ranks", "products", {{{3}}, {{2}}}, [](DType, Device) {
@@ -296,19 +295,19 @@ TEST(RankChecks, ReplicatedTensorsAreComparedBitwise) {
       EXPECT_EQ(notes_in(f32, rank, element, of_gradient), all);
       return all;
     };
-    const std::string of_rank_0 = " is replicated, but rank 1 has other bits than rank 0; ";
+    const std::string of_rank_0 = " is replicated, but rank 1 differs bitwise from rank 0; ";
     EXPECT_EQ(notes(-1, 0, false), "");
-    EXPECT_EQ(notes(1, 3, false), "output 0 is replicated, but rank 1 has other bits than rank 0");
-    EXPECT_EQ(notes(2, 0, false), "output 0 is replicated, but rank 2 has other bits than rank 0");
+    EXPECT_EQ(notes(1, 3, false), "output 0 is replicated, but rank 1 differs bitwise from rank 0");
+    EXPECT_EQ(notes(2, 0, false), "output 0 is replicated, but rank 2 differs bitwise from rank 0");
     EXPECT_EQ(notes(0, 2, false),
-              "output 0" + of_rank_0 + "output 0 is replicated, but rank 2 has other bits than rank 0");
+              "output 0" + of_rank_0 + "output 0 is replicated, but rank 2 differs bitwise from rank 0");
     EXPECT_EQ(notes(2, 1, true),
-              "the gradient of input 0 is replicated, but rank 2 has other bits than rank 0");
+              "the gradient of input 0 is replicated, but rank 2 differs bitwise from rank 0");
   });
 }
 
-// Notes are exchanged in 160 bytes, and names of elements in 96.
-TEST(RankChecks, LongNotesAreCut) {
+// Notes are exchanged in 160 bytes, element names in 96.
+TEST(RankChecks, LongNotesAreTruncated) {
   run_ranks(4, [](Communicator& ranks) {
     const auto host = std::make_shared<HostFunction>();
     const double factor = ranks.rank() == 0 ? 1 + 0x1p-52 : 1;
@@ -319,7 +318,7 @@ TEST(RankChecks, LongNotesAreCut) {
     std::string all;
     for (const int rank : {1, 2, 3})
       all += (all.empty() ? "" : "; ") + ("output 0 is replicated, but rank " + std::to_string(rank)) +
-             " has other bits than rank 0";
+             " differs bitwise from rank 0";
     ASSERT_GT(all.size(), 160u);
     EXPECT_EQ(r.note, all.substr(0, 159));
   });
@@ -347,7 +346,7 @@ TEST(RankChecks, CoverEveryOpOnRowsColumnsAndLists) {
                 "ranks/several ops: [6, 3] replicated in replicated out wide\n");
 }
 
-// Each case records the call that it names.
+// Each case records the call in its name.
 TEST(RankChecks, CasesCallTheirOps) {
   const ReduceOptions wide{.wide = true};
   const std::pair<const char*, std::function<Tensors(const Tensors&)>> calls[] = {

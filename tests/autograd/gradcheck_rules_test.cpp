@@ -1,5 +1,5 @@
-// gradcheck's rules for every gradient. A fault in one run of the gradient breaks the rule that uses this
-// run. Errors just inside and just outside of each tolerance decide.
+// Tests gradcheck's rules for every gradient. A fault in one run of the gradient breaks the rule that uses
+// this run. Errors just inside and just outside each tolerance change the verdict.
 #include "autograd/gradcheck/rules.h"
 
 #include <cmath>
@@ -19,8 +19,7 @@ using View = gradcheck::View;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// y₀ = x ⊛ w and y₁ = w ⊛ w, where all numbers of x and w are c. In one run of its gradient it is off by a
-// share.
+// y₀ = x ⊛ w and y₁ = w ⊛ w, where all numbers of x and w are c. In one run, its gradient is off by a share.
 struct Pair {
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   int run = 0, faulty = 0;
@@ -62,7 +61,7 @@ Outcome outcome(Pair& p, int faulty, double share, Check&& check) {
   return {r.note, r.rules, p.run};
 }
 
-TEST(Rules, ARunThatDiffersBreaksTheRuleThatItServes) {
+TEST(Rules, ARunThatDiffersBreaksTheRuleThatUsesIt) {
   Pair p(2);
   const auto structure = [&](Harness& h, Result& r) { check_structure(p.c, h, {}, r); };
   const Outcome right = outcome(p, 0, 0, structure);
@@ -103,13 +102,13 @@ TEST(Rules, ARunThatDiffersBreaksTheRuleThatItServes) {
         << "run " << run;
     EXPECT_EQ(o.note.find("; "), run == 1 ? o.note.find("; ") : std::string::npos) << o.note;
     EXPECT_EQ(o.rules, 8);
-    // Rules of equal bits notice the last one.
+    // Rules that require bitwise equality detect the smallest error.
     const bool is_exact = run == 2 || run == 3 || run == 4 || run == 7 || run == 8;
     EXPECT_EQ(outcome(p, run, 0x1p-50, structure).note != "", is_exact || run == 1) << "run " << run;
   }
 }
 
-// x, and its gradient, off by a little if two threads run.
+// x and its gradient, slightly wrong if two threads run.
 TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
   static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
     const double factor = w.threads == 2 ? 1 + 0x1p-50 : 1;
@@ -124,15 +123,15 @@ TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
                  return std::vector<OutSpec>{{in[0].dtype, row_major(in[0].shape())}};
                }};
   op.vjp = [](const Backprop& g) { return Tensors{record(op, {contiguous(g.z[0])})}; };
-  op.cost = [](auto, auto, const Attrs&) { return Cost{.flops = 1e9}; };  // which is worth two threads
+  op.cost = [](auto, auto, const Attrs&) { return Cost{.flops = 1e9}; };  // enough work for two threads
   const Case c{"counts_threads", "vector", {{{4}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
                }};
   EXPECT_EQ(one(c).note, "two threads give different bits than one");
 }
 
-// Tolerances are relative to the largest number of a gradient, or to 1 if all are smaller.
-TEST(Rules, TolerancesAreThoseOfTheDocumentation) {
+// Tolerances are relative to the largest number of a gradient, or to 1 if all numbers are smaller.
+TEST(Rules, TolerancesMatchTheDocumentation) {
   for (const double value : {0.125, 4.0}) {
     Pair p(value);
     Harness h(p.c, View::contiguous, f64, {});
@@ -152,12 +151,13 @@ TEST(Rules, TolerancesAreThoseOfTheDocumentation) {
       EXPECT_NE(outcome(p, run, 1.0055 * share, structure).note, "") << "run " << run << " of " << value;
     };
     const auto relative = [](double largest) { return std::max(1.0, largest) / largest; };
-    // Half of four times the gradient is off, by a share of each gradient's largest number.
+    // Half of four times the gradient is off by a share of each gradient's largest number.
     expect_limit(5, 2 * 1e-13 * std::min(relative(4 * largest_x), relative(4 * largest_w)));
-    // The sum of both is off. Its tolerance is relative to the larger one, and again to the sum.
+    // The sum of both is off. Its tolerance is relative to the larger of the two gradients, and again to the
+    // sum.
     const double size = std::max({1.0, largest_x, largest_w});
     expect_limit(13, 1e-12 * size * relative(largest_sum));
-    // Without a cotangent for y₁: r₀·w and r₀·x; without one for y₀: 0 and 2·r₁·w.
+    // Without a cotangent for y₁, the gradients are r₀·w and r₀·x. Without one for y₀, they are 0 and 2·r₁·w.
     double largest_0 = 0, largest_1 = 0;
     for (std::size_t k = 0; k < 3; ++k) {
       largest_0 = std::max(largest_0, std::abs(r[0][k] * value));
@@ -179,7 +179,7 @@ TEST(Rules, ASecondRunIsTheSameAndAZeroCotangentGivesZero) {
   EXPECT_EQ(outcome(p, 0, 0, check).rules, 2);
   for (const int run : {1, 2})
     EXPECT_EQ(outcome(p, run, 0x1p-52, check).note, "a second run gives a different gradient");
-  // What is zero in one input does not hide the other. NaN is the same as NaN.
+  // A zero gradient of one input does not hide the other. NaN equals NaN.
   for (const std::size_t input : {0u, 1u})
     for (const double bad : {1e-300, std::nan("")}) {
       Pair q(2);
@@ -194,7 +194,7 @@ TEST(Rules, ASecondRunIsTheSameAndAZeroCotangentGivesZero) {
     }
 }
 
-// y = 4·x, whose decomposition's output and gradient are off by these shares.
+// y = 4·x. The output and gradient of its decomposition are off by these shares.
 struct Decomposed {
   double output = 0, gradient = 0;
   Op op;
@@ -251,8 +251,8 @@ TEST(Rules, ADecompositionGivesTheSameOutputsAndGradients) {
   }
 }
 
-// The numbers of a special point, up to 1e-13 of them, or of 1 if they are smaller.
-TEST(Rules, SpecialPointsHaveTheirSamplesNumbers) {
+// Numbers of a special point are compared within 1e-13 of their size, or of 1 if they are smaller.
+TEST(Rules, SpecialPointsMatchTheirSamples) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{x[0][0] * 4, x[0][1]}, {x[0][1]}}; };
   host->gradients = [](const Point&, const Point& r, DType) {
@@ -297,7 +297,7 @@ TEST(Rules, SpecialPointsHaveTheirSamplesNumbers) {
   EXPECT_EQ(other.status, Status::non_finite);
 }
 
-// Two inputs may be one tensor if they are drawn alike: the first such two.
+// If two inputs are drawn alike, they may be one tensor. The first such pair is used.
 TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
   const SampleInput a{{3}}, other_shape{{2}}, other_rank{{3, 1}}, low{{3}, {Fill::normal, -2, 1}},
       high{{3}, {Fill::normal, -1, 2}}, kind{{3}, {Fill::uniform, -1, 1}}, index{{3}, {Fill::index, -1, 1}},
@@ -309,7 +309,7 @@ TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
     c.order = order;
     const auto twice = used_twice(c);
     if (!twice) return "none";
-    // The call gets the first tensor as both inputs.
+    // The call gets the first tensor for both inputs.
     Graph g;
     Tensors x;
     for (const SampleInput& in : c.inputs) x.push_back(g.input("x", in.shape, input_dtype(in, f64)));
@@ -332,7 +332,7 @@ TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
   for (const SampleInput& same : {other_shape, low, high, kind}) EXPECT_EQ(pair({same, same}), "0 and 1");
 }
 
-// Numbers of inputs count those that get no gradient, numbers of gradients do not.
+// Input numbers include inputs without a gradient; gradient numbers do not.
 TEST(Rules, InputsThatAreOneTensorMayFollowOthers) {
   for (const bool is_right : {true, false}) {
     const Case c{
@@ -354,7 +354,7 @@ TEST(Rules, InputsThatAreOneTensorMayFollowOthers) {
   }
 }
 
-// A case whose nodes are recorded again keeps the gradients of its regions, unless it is told not to.
+// A case whose nodes are recorded again keeps the gradients of its regions, unless its options exclude them.
 TEST(Replayed, CasesKeepTheirCustomGradients) {
   const Case c = cube([](auto&, auto&, auto& z) { return Tensors{z[0] * 7}; });
   const auto slope = [](const Case& of) {
@@ -371,9 +371,9 @@ TEST(Replayed, CasesKeepTheirCustomGradients) {
   EXPECT_EQ(slope(replayed(c, nothing, false)), 12);
 }
 
-// ---- What a check makes of its parts
+// ---- How a check uses its parts
 
-// Only along one of the random directions: no cotangent of the elements is the same.
+// Wrong only along one of the random directions: no cotangent of the element-by-element check is the same.
 TEST(Checks, AFaultThatElementsDoNotShowIsReportedAsOneOfDirections) {
   const auto host = HostFunction::of_elements([](double x) { return x * x; }, [](double x) { return 2 * x; });
   const Case c = case_of(host, {{{4}}}, {{4}});
@@ -427,7 +427,7 @@ TEST(Checks, AnErrorOfTheCaseIsItsResult) {
   const auto expect = [&](const std::function<void()>& fail, const Op* op, Status status,
                           const std::string& note) {
     const auto results = check_with(fail, op);
-    ASSERT_EQ(results.size(), 1u) << note;  // alike in every view
+    ASSERT_EQ(results.size(), 1u) << note;  // the same in every view
     EXPECT_EQ(results[0].status, status) << note;
     EXPECT_EQ(results[0].note, note);
     EXPECT_EQ(results[0].text(), "errors/case");
@@ -445,12 +445,12 @@ TEST(Checks, AnErrorOfTheCaseIsItsResult) {
   expect([] { throw GradientError("cut"); }, &first, Status::mismatch, "cut");  // not in the first derivative
   EXPECT_THROW(check_with([] { throw OutOfMemory("none left"); }, nullptr), OutOfMemory);
   EXPECT_THROW(check_with([] { throw std::runtime_error("another"); }, nullptr), std::runtime_error);
-  // In one dtype: the others are checked.
+  // The error occurs in one dtype: the others are checked.
   for (const Result& r : check_with([] { throw DTypeError("no bf16"); }, nullptr, bf16))
     EXPECT_EQ(r.status, r.dtype == bf16 ? Status::unsupported : Status::ok) << name_of(r.dtype);
 }
 
-// References run on the CPU, and what is checked on a device that does not exist.
+// References run on the CPU. The checked program runs on a device that does not exist.
 TEST(Checks, RunOnTheDeviceOfTheOptions) {
   const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
   Options o;
@@ -460,7 +460,7 @@ TEST(Checks, RunOnTheDeviceOfTheOptions) {
   for (const Result& r : results) EXPECT_EQ(r.status, Status::unsupported) << tg::name_of(r.dtype) << r.note;
 }
 
-// So is that of its second derivative.
+// An error of the second derivative is the only result, too.
 TEST(Checks, AnErrorOfTheDerivativeIsTheOnlyResult) {
   const Case c{"errors", "case", {{{2}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor>) -> Tensors { throw ShapeError("none"); }};
@@ -489,7 +489,7 @@ TEST(Checks, OneRefusalStandsForAllDtypes) {
   }
 }
 
-TEST(Checks, ResultsAreThoseOfTheOptionsInTheirOrder) {
+TEST(Checks, ResultsFollowTheOptionsInTheirOrder) {
   const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
   Options o;
   o.views = {View::sliced, View::contiguous};
@@ -509,7 +509,7 @@ TEST(Checks, ResultsAreThoseOfTheOptionsInTheirOrder) {
   }
 }
 
-// If a dtype is wrong for two tensors, the check of one tensor as both is left out.
+// If a dtype is wrong with two tensors, one tensor as both inputs is not checked.
 TEST(Checks, OneTensorAsTwoInputsIsCheckedIfTwoAreRight) {
   const Case c = custom_case(
       {{{2, 3}}, {{2, 3}}}, [](const Tensors& in) { return Tensors{in[0] * in[1]}; },
@@ -558,7 +558,7 @@ TEST(Checks, SecondDerivativesOfNothingAreRefused) {
   }
 }
 
-// The gradient as a function of inputs, parameters and cotangents.
+// The derivative is the gradient as a function of inputs, parameters and cotangents.
 TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
   const Case c{"two outputs", "case", {{{2}}, {{3}, {Fill::index, 0, 3}}, {{2}}}, [](DType dtype, Device) {
                  const Parameter w("w", Array::of<double>({2}, {2, 3}).to(dtype));
@@ -570,7 +570,7 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
   const Case d = derivative(c);
   EXPECT_EQ(d.order, 2);
   EXPECT_EQ(derivative(d).order, 3);
-  EXPECT_EQ(derivative(named("adamw/2d")).order, 2);  // which needs shapes only
+  EXPECT_EQ(derivative(named("adamw/2d")).order, 2);  // needs shapes only
   ASSERT_EQ(d.inputs.size(), 5u);
   EXPECT_EQ(d.inputs[3].shape, (Shape{2}));
   EXPECT_EQ(d.inputs[4].shape, (Shape{2}));
@@ -588,8 +588,8 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
             (Values{2 * 17 * 1 + 11 * 2 * 3 + 11 * 5 * 7, 2 * 19 * 2 + 13 * 3 * 5 + 13 * 7 * 11}));
 }
 
-// If an op promises only first derivatives, its second ones are those of its decomposition. Gradients that
-// are recorded around the op do not belong to that.
+// If an op has only a first derivative, its second derivative comes from its decomposition. Gradients
+// recorded around the op are not replaced.
 TEST(Derivative, OpsOfFirstOrderAreReplacedByTheirDecompositions) {
   const Op op{
       .name = "first_order_cube",
@@ -620,7 +620,7 @@ TEST(Derivative, OpsOfFirstOrderAreReplacedByTheirDecompositions) {
   }
 }
 
-TEST(Cases, AreTheSamplesOfOpsThatHaveSome) {
+TEST(Cases, UseTheSamplesOfOps) {
   register_op({.name = "without_samples", .infer = [](std::span<const Operand> in, const Attrs&) {
                  return std::vector<OutSpec>{{in[0].dtype, in[0].layout}};
                }});

@@ -1,5 +1,5 @@
-// Derivatives at special points: which points and steps are tried, and what is decided there, compared with
-// plain code on functions that are made for each decision.
+// Tests derivatives at special points: the points and steps that are tried, and each decision. Plain code
+// gives the expected results for functions made for each decision.
 #include "autograd/gradcheck/quotients.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ const Op pointwise{.name = "pointwise", .pointwise = true}, other{.name = "other
 
 struct PlainPoint {
   Point x;
-  std::size_t only = 99;  // the input that is special; 99: all
+  std::size_t only = 99;  // the special input; 99: all inputs
 };
 
 Values in_turn(std::size_t n, Values values) {
@@ -70,7 +70,7 @@ Values plain_steps(double at) {
   return steps;
 }
 
-// f = 0 everywhere. A gradient of 0 agrees with the first quotient, one of 1 with none.
+// f = 0 everywhere. A gradient of 0 agrees with the first quotient, and a gradient of 1 with no quotient.
 TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
   struct Row {
     std::vector<SampleInput> inputs;
@@ -103,8 +103,8 @@ TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
         std::vector<Point> expected;
         std::int64_t elements = 0;
         for (const PlainPoint& p : plain_points(c, drawn)) {
-          expected.push_back(p.x);  // by the outputs
-          expected.push_back(p.x);  // by the gradients
+          expected.push_back(p.x);  // from the outputs
+          expected.push_back(p.x);  // from the gradients
           for (std::size_t l = 0; l < p.x.size(); ++l) {
             const std::size_t n = p.x[l].size(), most = std::min<std::size_t>(n, row.fast ? 4 : 32);
             if (c.inputs[l].fill.kind == Fill::index || (p.only != 99 && p.only != l)) continue;
@@ -135,7 +135,7 @@ TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
       }
 }
 
-// If the function is not finite, nothing is compared. If a neighbour is not finite, its step is skipped.
+// If the function is not finite, nothing is compared. If a neighbor is not finite, its step is skipped.
 TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
   for (const double bad : {inf, -inf, std::nan("")}) {
     Case c = case_of(
@@ -145,10 +145,10 @@ TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
     Result r;
     check_special(c, f64_contiguous(false), r);
     EXPECT_EQ(r.status, Status::ok);
-    EXPECT_EQ(r.special, 3 + 2);  // 0 three times, and what is huge or infinite and negative
+    EXPECT_EQ(r.special, 3 + 2);  // 0 three times; the huge and the infinite negative point
     EXPECT_EQ(r.undecided, 2);
   }
-  // Their derivatives are listed all the same, as the gradient gives them.
+  // Derivatives of these points are still listed, with the gradient's values.
   Case two = case_of(HostFunction::of_elements([](double x) { return x > 5e5 ? inf : 0; },
                                                [](double x) { return x > 5e5 ? (x > huge / 2 ? 3 : 5) : 0; }),
                      {{{2}}}, {{2}});
@@ -182,7 +182,7 @@ struct Sides {
   double central = 0, left = 0, right = 0;
 };
 
-// A function of one number whose slopes at 0 are these for each step, and a gradient a there.
+// A function of one number. It has these slopes at 0 for each step, and the gradient a there.
 struct Crafted {
   Sides steps[3];
   double a = 0, at_0 = 0;
@@ -216,10 +216,10 @@ struct Decision {
   double ratio = 0, numeric = 0, h = 0;
 };
 
-// The function is made of three outputs, whose shares of it add up to 1, and their sizes to 2.
+// The function consists of three outputs. Their shares of it add up to 1, their sizes to 2.
 constexpr double shares[] = {0.75, -0.5, 0.75}, sizes = 2;
 
-// docs/gradcheck.md, "Special points", as plain code.
+// docs/gradcheck-method.md, "Special points", as plain code.
 Decision decide(const Crafted& c, bool is_pointwise) {
   Decision d;
   const double hs[] = {1e-3, 1e-4, 1e-5}, a = c.a;
@@ -250,10 +250,10 @@ struct Family {
   const char* name;
   std::function<Crafted(double t)> of;
   double low, high;
-  int changes;  // of the verdict of a pointwise op in this range
+  int changes;  // number of changes in the verdict of a pointwise op in this range
 };
 
-TEST(SpecialPoints, AreDecidedAsByPlainCode) {
+TEST(SpecialPoints, AreJudgedAsByPlainCode) {
   const auto same = [](Sides s, double a, double at_0 = 0) { return Crafted{{s, s, s}, a, at_0}; };
   const Family families[] = {{"distance from the slope",
                               [&](double t) {
@@ -326,7 +326,7 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
                                 return same({0.5, 1, 0}, 1 + 0.05 * t);
                               },
                               0.5, 2, 1},
-                             {"noise of a wrong slope",  // at the third step, after that at the second
+                             {"noise of a wrong slope",  // first at the third step, then at the second
                               [&](double t) {
                                 Crafted c = same({}, 1, 2.8e8 * t);
                                 c.steps[0].central = 9;
@@ -376,7 +376,7 @@ TEST(SpecialPoints, AreDecidedAsByPlainCode) {
           Result result;
           check_special(c, o, result);
           const bool is_decided = d.verdict != Verdict::undecided;
-          EXPECT_EQ(result.special, 4 + (is_decided ? 3 : 0)) << what;  // the point 0 is met three times
+          EXPECT_EQ(result.special, 4 + (is_decided ? 3 : 0)) << what;  // the point 0 occurs three times
           EXPECT_EQ(result.undecided, is_decided ? 0 : 3) << what;
           EXPECT_EQ(result.status, d.verdict == Verdict::wrong ? Status::mismatch : Status::ok) << what;
           if (d.verdict == Verdict::wrong) {
@@ -432,8 +432,8 @@ TEST(SpecialPoints, AFunctionThatIsZeroAddsNoNoise) {
   EXPECT_DOUBLE_EQ(r.ratio, largest / 1e-5);
 }
 
-// A gradient that is not finite is wrong where any quotient is finite.
-TEST(SpecialPoints, AGradientThatIsNotFiniteIsWrongWhereTheFunctionIs) {
+// A non-finite gradient is wrong if any quotient is finite.
+TEST(SpecialPoints, NonFiniteGradientOfAFiniteFunctionIsWrong) {
   for (const double bad : {inf, std::nan("")}) {
     Case c = case_of(
         HostFunction::of_elements([](double) { return 0; }, [=](double x) { return x == 0 ? bad : 0; }),
@@ -446,7 +446,7 @@ TEST(SpecialPoints, AGradientThatIsNotFiniteIsWrongWhereTheFunctionIs) {
     const auto all = special_derivatives(c, f64_contiguous(false));
     ASSERT_EQ(all.size(), 7u);
     for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(all[i].is_smooth, i >= 3) << i;
-    // No quotient decides if the function is finite at 0 only.
+    // No quotient is usable if the function is finite only at 0.
     Case alone = case_of(
         HostFunction::of_elements([](double x) { return x == 0 ? 0 : inf; }, [=](double) { return bad; }),
         {{{1}}}, {{1}});
@@ -458,7 +458,7 @@ TEST(SpecialPoints, AGradientThatIsNotFiniteIsWrongWhereTheFunctionIs) {
   }
 }
 
-// Equal huge numbers decide within a distance that their rounding hides, unless the op is pointwise.
+// Equal huge numbers decide only within a distance that their rounding hides, unless the op is pointwise.
 TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   for (const Op* op : {&pointwise, &other}) {
     Case c = case_of(HostFunction::of_elements([](double) { return 0; },
@@ -475,7 +475,7 @@ TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   }
 }
 
-// A function that is linear up to 0.07 from a huge number: only the step 1/32 shows its slope there.
+// A function that is linear within 0.07 of a huge number: only the step 1/32 shows its slope there.
 TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
   Case c = case_of(HostFunction::of_elements([](double x) { return std::clamp(x - huge, -0.07, 0.07); },
                                              [](double x) { return x == huge ? 1 : 0; }),
@@ -487,8 +487,9 @@ TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
   EXPECT_EQ(r.special, 7);
 }
 
-// With --quick, of an op with more than eight samples every fourth is checked there, others for each seed.
-TEST(SpecialPoints, AreThoseOfEveryFourthSampleOfManyWithQuick) {
+// With --quick, if an op has more than eight samples, every fourth sample is checked. The seed selects which
+// ones.
+TEST(SpecialPoints, QuickChecksEveryFourthSampleOfMany) {
   for (const int count : {8, 9}) {
     Op op{.name = "many"};
     op.samples = [count] {
@@ -516,7 +517,8 @@ double derivative_of_cube(int order, double x) {
   return order == 0 ? x * x * x : order == 1 ? 3 * x * x : order == 2 ? 6 * x : order == 3 ? 6 : 0;
 }
 
-// An op whose derivative by its first input is itself with the next order. Another input may change it.
+// An op whose derivative with respect to its first input is the same op with the next order. Another input
+// may change it.
 struct OrderAttrs {
   int order;
   void fields(auto&& field) const { field("order", order); }
@@ -558,7 +560,7 @@ struct OrderOp {
 
 // The second derivative is compared at the same points as the first.
 TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
-  bool is_off = false;  // at 0
+  bool is_off = false;  // off at 0
   OrderOp cube({{{1}}}, [&](int order, double x, double) {
     return derivative_of_cube(order, x) + (is_off && order == 2 && x == 0);
   });
@@ -583,8 +585,8 @@ TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
   EXPECT_EQ(special_derivatives(cube.c, o).size(), 7u);
 }
 
-// Cotangents, which are inputs of the second derivative, stay as they are drawn.
-TEST(SpecialPoints, DerivativesAreThoseOfPlainCode) {
+// Cotangents are inputs of the second derivative. They keep their drawn values.
+TEST(SpecialPoints, DerivativesMatchPlainCode) {
   const std::pair<Fill, Values> rows[] = {{{}, {0, 0, 0, huge, -huge, inf, -inf}},
                                           {{Fill::uniform, 0.25, 2}, {0, 1, 0, huge, inf}}};
   for (const auto& [fill, xs] : rows) {
@@ -604,9 +606,9 @@ TEST(SpecialPoints, DerivativesAreThoseOfPlainCode) {
   }
 }
 
-// If the gradient is not finite at a point of the second derivative, the first is compared there. It is not
-// counted again.
-TEST(SpecialPoints, AGradientThatIsNotFiniteIsComparedWithTheFunction) {
+// If the gradient is not finite at a point of the second derivative, the first derivative is compared there.
+// It is not counted again.
+TEST(SpecialPoints, NonFiniteGradientIsComparedWithTheFunction) {
   double special = 99;  // with this w, the gradient is infinite at 0
   OrderOp cube({{{1}}, {{1}}}, [&](int order, double x, double w) {
     return order == 1 && x == 0 && w == special ? inf : derivative_of_cube(order, x);

@@ -1,4 +1,4 @@
-// The checker itself: right gradients pass, and each kind of fault is caught where it is.
+// Tests the checker itself: correct gradients pass, and each kind of fault is caught at its position.
 #include "tests/support/gradcheck_cases.h"
 
 #include <cmath>
@@ -67,7 +67,7 @@ TEST(Gradcheck, CatchesABackwardThatIgnoresTheCotangent) {
   EXPECT_NE(r.note.find("zero cotangent"), std::string::npos) << r.note;
 }
 
-// With loss = sum(out) the gradient of softmax is zero, and a multiple of it too.
+// If loss = sum(out), the gradient of softmax is zero, and so is any multiple of it.
 TEST(Gradcheck, CatchesAScaledSoftmaxGradientThatTheSumOfOutputsHides) {
   const auto forward = [](const Tensors& in) {
     const Tensor e = exp(in[0]);
@@ -89,7 +89,7 @@ TEST(Gradcheck, NamesTheWorstElement) {
     for (int i = 0; i < 6; ++i) fault.set(i, i == 5 ? 1.5 : i == 1 ? 1.01 : 1);
     return Tensors{right(in, z) * in[0].graph().constant(fault)};
   });
-  for (bool fast : {false, true}) {  // a failed projection is reported by element
+  for (bool fast : {false, true}) {  // a failed projection is reported for its element
     const Result r = one(c, fast);
     EXPECT_EQ(r.status, Status::mismatch);
     EXPECT_NE(r.worst.where.find("input 0 [1, 2]"), std::string::npos) << r.worst.where;
@@ -116,7 +116,7 @@ TEST(Gradcheck, OneNaNAmongManyIsNotOverlooked) {
 }
 
 TEST(Gradcheck, SkipsAKinkAndRefusesMoreThanAFewOfThem) {
-  // All elements at 0, where ReLU has no derivative: a central difference says 1/2.
+  // All elements are 0. ReLU has no derivative there: a central difference gives 1/2.
   const Case at_zero{"relu", "zero", {{{6}, {Fill::uniform, 0, 0}}}, [](DType, Device) {
                        return Callable{{}, [](std::span<const Tensor> x) { return Tensors{relu(x[0])}; }};
                      }};
@@ -126,7 +126,7 @@ TEST(Gradcheck, SkipsAKinkAndRefusesMoreThanAFewOfThem) {
   EXPECT_NE(all.note.find("kink"), std::string::npos) << all.note;
   EXPECT_GT(all.resampled, 0);
   EXPECT_EQ(one(at_zero, true).status, Status::mismatch);
-  // One of sixty: 1.7 %.
+  // One element in sixty: 1.7 %.
   const Case rarely{
       "abs", "one", {{{59}, {Fill::off_zero, 0.5, 2}}, {{1}, {Fill::uniform, 0, 0}}}, [](DType, Device) {
         return Callable{{}, [](std::span<const Tensor> x) { return Tensors{relu(x[0]), relu(x[1])}; }};
@@ -136,7 +136,7 @@ TEST(Gradcheck, SkipsAKinkAndRefusesMoreThanAFewOfThem) {
   EXPECT_EQ(few.skipped, 1);
 }
 
-TEST(Gradcheck, AKinkIsNoExcuseForAWrongGradient) {
+TEST(Gradcheck, AKinkDoesNotHideAWrongGradient) {
   const Case c = custom_case(
       {{{40}}}, [](const Tensors& in) { return Tensors{relu(in[0])}; },
       [](auto& in, auto&, auto& z) { return Tensors{where(greater(in[0], 0), z[0] * 1.01, 0)}; });
@@ -164,7 +164,7 @@ TEST(Gradcheck, CatchesAGradientThatDiffersFromRunToRun) {
   EXPECT_NE(r.note.find("second run"), std::string::npos) << r.note;
 }
 
-// A kernel that takes every operand for row-major.
+// A kernel that treats every operand as row-major.
 TEST(Gradcheck, CatchesAKernelThatIgnoresStrides) {
   static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
     w.each(1, [&](std::int64_t) {
@@ -202,7 +202,7 @@ TEST(Gradcheck, CatchesAGradientThatIsWrongInOneDTypeOnly) {
 }
 
 TEST(Gradcheck, CatchesALossOfPrecisionInsideTheBackward) {
-  for (DType low : {f64, f32, bf16}) {  // where the backward rounds to bf16 on its way
+  for (DType low : {f64, f32, bf16}) {  // the backward rounds an intermediate to bf16
     const Case c = cube([low](auto& in, auto&, auto& z) {
       const Tensor exact = right(in, z);
       return Tensors{in[0].dtype() == low ? cast(cast(exact, bf16), low) : exact};
@@ -226,7 +226,7 @@ TEST(Gradcheck, CatchesASecondDerivativeThatIsCut) {
   EXPECT_EQ(check(good, o).at(0).status, Status::ok) << check(good, o).at(0).note;
 }
 
-TEST(Gradcheck, AnOpOfFirstOrderSaysSo) {
+TEST(Gradcheck, FirstOrderOnlyOpReportsIt) {
   register_host_op({.name = "first_order",
                     .forward =
                         [](auto in, auto out) {
@@ -277,7 +277,7 @@ TEST(Gradcheck, ParametersAreDifferentiatedToo) {
   EXPECT_NE(one(layer(1.001)).worst.where.find("input 1 "), std::string::npos);  // after the case's own input
 }
 
-// Two outputs; the second's cotangent is forgotten unless both are there.
+// Two outputs. The cotangent of the second is lost unless both cotangents exist.
 TEST(Gradcheck, CatchesAnOutputWhoseCotangentIsLost) {
   static const Op op{.name = "relu_pair",
                      .infer =
@@ -302,7 +302,7 @@ TEST(Gradcheck, CatchesAnOutputWhoseCotangentIsLost) {
   EXPECT_NE(r.note.find("without a cotangent"), std::string::npos) << r.note;
 }
 
-TEST(Gradcheck, CatchesADecompositionOfAnotherFunction) {
+TEST(Gradcheck, CatchesADecompositionOfADifferentFunction) {
   Op op = *find_op("exp");
   op.decompose = [](std::span<const Tensor> in, const Attrs&) { return Tensors{1 + in[0]}; };
   Case c{"exp", "matrix", matrix, [&op](DType, Device) {
@@ -325,8 +325,8 @@ TEST(Gradcheck, TheSameSeedGivesTheSameNumbers) {
   EXPECT_NE(a.worst.analytic, other.worst.analytic);
 }
 
-// Rounding errors are magnified: by 1/σ ≈ 316 where all elements of a row are equal, and by x·w′² in 1 − σ.
-TEST(Gradcheck, RaisesNoFalseAlarmWhereRoundingIsMagnified) {
+// Rounding errors are magnified by 1/σ ≈ 316 if all elements of a row are equal, and by x·w′² in 1 − σ.
+TEST(Gradcheck, AcceptsMagnifiedRounding) {
   Options o;
   o.fast = true;
   for (o.seed = 0; o.seed < 100; ++o.seed) {
@@ -341,9 +341,9 @@ TEST(Gradcheck, RaisesNoFalseAlarmWhereRoundingIsMagnified) {
   }
 }
 
-// y = layer_norm(x) + x whose gradient in bf16 forgets one of the two, as an overwritten sum does. A bound
-// that runs the decomposition in bf16 would contain the same fault.
-TEST(Gradcheck, AHalfTypesGradientThatOverwritesFailsByFar) {
+// y = layer_norm(x) + x. Its gradient in bf16 omits one of the two summands, as if a sum were overwritten. A
+// bound from the decomposition in bf16 would contain the same fault.
+TEST(Gradcheck, Overwritten16BitGradientFailsByFar) {
   const auto residual = [](bool forgets) {
     return Case{"residual", "rows", {{{4, 6}}}, [forgets](DType, Device) {
                   return Callable{{}, [forgets](std::span<const Tensor> x) {
@@ -387,7 +387,7 @@ TEST(Gradcheck, CatchesAnOpThatIsWrongWhenBothOperandsAreOneTensor) {
   EXPECT_NE(r.note.find("one tensor as inputs 0 and 1"), std::string::npos) << r.note;
 }
 
-// In f64, and with two tensors, the product is right.
+// The product is correct in f64, and with two tensors.
 TEST(Gradcheck, CatchesAnOpThatIsWrongForOneTensorInOneDTypeOnly) {
   for (DType faulty : {f32, bf16, f16}) {
     const Case c{"product", "matrices", {{{2, 3}}, {{2, 3}}}, [faulty](DType, Device) {
@@ -438,8 +438,8 @@ TEST(Gradcheck, ViewsHaveTheStridesOfTheirNames) {
   }
 }
 
-// x⁵, whose quotients differ by a power of the step: the largest step that is accurate enough is kept.
-TEST(Gradcheck, AProjectionTakesTheFirstStepThatIsAccurateEnough) {
+// x⁵, whose quotients differ by a power of the step: the largest step that is accurate enough is used.
+TEST(Gradcheck, AProjectionUsesTheFirstAccurateStep) {
   const Case c = custom_case(
       {{{6}, {Fill::uniform, 0.5, 1}}},
       [](const Tensors& in) { return Tensors{in[0] * in[0] * in[0] * in[0] * in[0]}; },
@@ -455,8 +455,8 @@ TEST(Gradcheck, AProjectionTakesTheFirstStepThatIsAccurateEnough) {
   EXPECT_LT(step(0.1, {.rtol = 1e-7, .atol = 1e-9}), 0.1 / 4);
 }
 
-// The number of times that f is computed.
-TEST(Gradcheck, AWrongGradientTakesNoLongerThanARightOne) {
+// Counts the evaluations of f.
+TEST(Gradcheck, AWrongGradientNeedsNoMoreEvaluationsThanARightOne) {
   static int runs = 0;
   static double factor = 1;
   const CustomOp op = register_host_op({.name = "counts_runs",
@@ -481,7 +481,7 @@ TEST(Gradcheck, AWrongGradientTakesNoLongerThanARightOne) {
   EXPECT_LT(runs, 2 * right);
 }
 
-TEST(Gradcheck, DrawnIndicesAreNotTheLowestAlone) {
+TEST(Gradcheck, DrawnIndicesIncludeMoreThanTheLowest) {
   const Case c = named("slice_assign/start given");
   gradcheck::Harness h(c, View::contiguous, f64, {});
   bool highest = false;
@@ -494,7 +494,7 @@ TEST(Gradcheck, DrawnIndicesAreNotTheLowestAlone) {
   EXPECT_TRUE(highest);
 }
 
-// A sample with an output that is −∞ or NaN would check nothing there, and its other outputs less.
+// If a sample's output is −∞ or NaN, that element is not checked, and the other outputs are checked less.
 TEST(Gradcheck, OutputsOfSamplesAreFinite) {
   for (const Case& c : op_cases()) {
     if (c.expected) continue;  // a special point
@@ -509,8 +509,8 @@ TEST(Gradcheck, OutputsOfSamplesAreFinite) {
   }
 }
 
-// A tie, where quotients give half to each operand whatever the gradient promises.
-TEST(Gradcheck, ASpecialPointIsComparedWithWhatItsSampleExpects) {
+// A tie: quotients give half to each operand, but the sample states the gradient's value.
+TEST(Gradcheck, ASpecialPointIsComparedWithItsSample) {
   const auto at_a_tie = [](double first, double second) {
     Case c = custom_case(
         {{.shape = {2}, .values = {1, 2}}, {.shape = {2}, .values = {1, 1}}},
@@ -528,7 +528,7 @@ TEST(Gradcheck, ASpecialPointIsComparedWithWhatItsSampleExpects) {
   EXPECT_NE(one(at_a_tie(0, 1)).worst.where.find("gradient 0, element 0"), std::string::npos);
 }
 
-// A named case whose op has another vjp.
+// A named case whose op has a different vjp.
 Case with_vjp(const char* text, Op& op, std::function<Tensors(const Op&, const Backprop&)> vjp) {
   Case c = named(text);
   const Op* const original = c.op;
@@ -542,7 +542,7 @@ Case with_vjp(const char* text, Op& op, std::function<Tensors(const Op&, const B
   return c;
 }
 
-// Faults that no random point shows: each is right there, in both derivatives.
+// Faults that no random point shows: the gradient is correct there, in both derivatives.
 TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
   using Vjp = std::function<Tensors(const Op&, const Backprop&)>;
   const auto caught = [](const char* text, const char* where, const Vjp& vjp) {
@@ -553,11 +553,12 @@ TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
       EXPECT_TRUE(r.status == Status::mismatch || r.status == Status::non_finite) << text;
       EXPECT_NE(r.worst.where.find(where), std::string::npos) << text << ": " << r.worst.where;
       if (r.status == Status::non_finite) continue;
-      // Only quotients within a tenth of their distance from the gradient decide that it is wrong.
+      // Only quotients within a tenth of their distance from the gradient prove that it is wrong.
       EXPECT_NEAR(r.ratio, 10, 1e-9) << text;
     }
   };
-  // The gradient by quotients of the product: right, and so is its gradient, where no element is zero.
+  // The gradient of the product, with special cases for zeros. If no element is zero, it and its own gradient
+  // are correct.
   const Vjp by_cases = [](const Op&, const Backprop& g) -> Tensors {
     const Tensor &x = g.in[0], zero = equal(x, 0), nonzero = where(zero, 1, x);
     const Axes& axes = g.attrs.as<ReduceAttrs>().axes;
@@ -600,7 +601,7 @@ TEST(Gradcheck, SecondDerivativesAtSpecialPointsAreChecked) {
   }
 }
 
-// The operands of the docs' promises are among the samples.
+// The operands for which the docs promise a result are among the samples.
 TEST(Gradcheck, SpecialPointsAreSamples) {
   for (const char* text :
        {"maximum/ties", "minimum/ties", "max/ties", "min/ties", "pow/zeros", "relu/kink", "abs/kink",
@@ -635,7 +636,7 @@ TEST(Gradcheck, ComparesTheDecompositionOfAnOpWithoutAGradient) {
   EXPECT_NE(r.note.find("decomposition"), std::string::npos) << r.note;
 }
 
-// The attributes with which a case calls its op.
+// The attributes of the op's call in a case.
 AttentionAttrs attention_attrs(const Case& c) {
   Graph g;
   Tensors in;
@@ -646,7 +647,7 @@ AttentionAttrs attention_attrs(const Case& c) {
   throw std::runtime_error(c.text() + " does not call its op");
 }
 
-// Any two options of attention meet in a sample.
+// Any two options of attention occur together in a sample.
 TEST(Gradcheck, AttentionsOptionsMeetInPairs) {
   for (const char* name : {"flash_attn", "flash_attn_backward"}) {
     std::set<std::pair<std::string, std::string>> pairs;
@@ -681,8 +682,9 @@ TEST(Gradcheck, AttentionsOptionsMeetInPairs) {
   }
 }
 
-// In the expanded view, all 135 terms of a sum are equal, so the errors of its partial sums have one sign.
-TEST(Bounds, LongSumsOfEqualTermsAreWithinThem) {
+// In the expanded view, all 135 terms of a sum are equal, so the errors of its partial sums have the same
+// sign.
+TEST(Bounds, LongSumsOfEqualTermsHold) {
   Options o;
   o.fast = true, o.views = {View::expanded}, o.dtypes = {f32};
   for (o.seed = 100; o.seed < 140; ++o.seed)
@@ -690,8 +692,8 @@ TEST(Bounds, LongSumsOfEqualTermsAreWithinThem) {
       EXPECT_EQ(r.status, Status::ok) << "seed " << o.seed << ": " << r.worst.where;
 }
 
-// Where numbers are equal, an output has a slope on one side and another output on the other side. With this
-// seed, their cotangents are almost the same.
+// If numbers are equal, one output has a slope on one side, and a different output on the other side. With
+// this seed, their cotangents are almost the same.
 TEST(SpecialPoints, KinksOfTwoOutputsDoNotMakeASmoothSum) {
   Options o = f64_contiguous(true);
   o.seed = 22;

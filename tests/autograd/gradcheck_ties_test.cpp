@@ -1,4 +1,4 @@
-// Derivatives at special points whose quotients are exactly at a bound: each bound belongs to one side.
+// Tests derivatives at special points with quotients exactly at a bound: each bound belongs to one side.
 #include <cmath>
 #include <map>
 #include <optional>
@@ -32,13 +32,13 @@ struct Row {
   const char* name;
   double right[3] = {}, left[3] = {}, central[3] = {};
   double a = 0, at_0 = 0;
-  double noise = 0;         // of the first step, instead of `at_0`
-  bool is_central = false;  // the gradient is the first central quotient, which then is not 0
-  bool is_noise = false;    // a tenth of the gradient is the noise of the second step
+  double noise = 0;         // noise of the first step, instead of `at_0`
+  bool is_central = false;  // the gradient is the first central quotient, which is then not 0
+  bool is_noise = false;    // the noise of the second step is a tenth of the gradient
   bool is_decided = true, is_wrong = false, is_smooth = false;
 };
 
-// The values of a function that has these quotients with the cotangent r.
+// The values of a function with these quotients for the cotangent r.
 struct Made {
   std::map<double, double> values;
   double a = 0, at_0 = 0;
@@ -67,7 +67,7 @@ std::optional<Made> made(const Row& row, double r) {
                                 [&](double y) { return r * (8 * 0. - y) / (12 * h); });
     if (!right || !left || !central) return {};
     m.values[h] = m.at_0 + *right, m.values[-h] = m.at_0 - *left;
-    // Eight times as far at twice the step makes the central quotient 0.
+    // An eightfold difference at twice the step makes the central quotient 0.
     m.values[2 * h] = m.at_0 + (row.is_central ? 0 : 8 * *right + *central);
     m.values[-2 * h] = m.at_0 - (row.is_central ? 0 : 8 * *left);
     if (row.is_central && i == 0) m.a = r * (8 * *right) / (12 * h);
@@ -75,7 +75,7 @@ std::optional<Made> made(const Row& row, double r) {
   return m;
 }
 
-TEST(SpecialPoints, AreDecidedAtTheirBounds) {
+TEST(SpecialPoints, AreJudgedAtTheirBounds) {
   const Row rows[] = {
       {.name = "distance from the slope", .a = 1e-5, .is_smooth = true},
       {.name = "slopes on both sides", .right = {0.01}, .is_central = true, .is_smooth = true},

@@ -1,4 +1,5 @@
-// Gradients of random graphs, the values they pass, their refusals, and nodes that are recorded again.
+// Tests gradients of random graphs, the values that gradients flow through, refusals, and nodes that are
+// recorded again.
 #include <tilegrad/autograd/gradients.h>
 
 #include <cmath>
@@ -13,7 +14,7 @@ using namespace tg;
 using namespace tg::testing;
 using Tensors = std::vector<Tensor>;
 
-// Polynomials in two variables with their derivatives: each graph of sums and products is one.
+// Polynomials in two variables and their derivatives. Each graph of sums and products is such a polynomial.
 struct Dual {
   double value, dx, dy;
 };
@@ -24,7 +25,7 @@ Dual operator*(Dual a, Dual b) {
   return {a.value * b.value, a.dx * b.value + a.value * b.dx, a.dy * b.value + a.value * b.dy};
 }
 
-// Random graphs, some of whose nodes are computed again, are custom ops or are never used.
+// Random graphs. Some of their nodes are recomputed, are custom ops, or are never used.
 TEST(Gradients, RandomGraphsMatchDualNumbers) {
   const auto square = [](const Tensors& in) { return Tensors{in[0] * in[0], in[0] + in[0]}; };
   const CustomOp own = custom_op("own", {square, [](const Tensors& in, const Tensors&, const Tensors& z) {
@@ -86,7 +87,7 @@ std::string error_of(const std::function<void()>& f) {
   return "none";
 }
 
-TEST(Gradients, RefuseLossesCotangentsAndTensorsThatDoNotFit) {
+TEST(Gradients, RefuseMismatchedLossesCotangentsAndTensors) {
   Graph g, other;
   const Tensor x = g.input("x", {3}, f64), i = g.input("i", {3}, i32), y = x * 2, loss = sum(y);
   const Tensor foreign = other.input("foreign", {3}, f64);
@@ -96,18 +97,19 @@ TEST(Gradients, RefuseLossesCotangentsAndTensorsThatDoNotFit) {
   EXPECT_EQ(message({}, {x}), "[gradients] the loss is an undefined tensor");
   EXPECT_EQ(message(sum(i), {x}), "[gradients] the loss sum is i64 [], expected a floating tensor");
   EXPECT_EQ(message(y, {x}), "[gradients] the loss mul is f64 [3], expected one element, or a cotangent");
-  EXPECT_EQ(message(y, {x}, foreign), "[gradients] the cotangent is of another graph than the loss mul");
+  EXPECT_EQ(message(y, {x}, foreign),
+            "[gradients] the cotangent belongs to a different graph from the loss mul");
   EXPECT_EQ(message(y, {x}, sum(x)), "[gradients] the cotangent is f64 [], the loss mul is f64 [3]");
   EXPECT_EQ(message(y, {x}, cast(x, f32)), "[gradients] the cotangent is f32 [3], the loss mul is f64 [3]");
   const std::string expected = ", expected a floating tensor of the loss's graph";
   EXPECT_EQ(message(loss, {x, Tensor()}), "[gradients] tensor 1 to differentiate by is undefined" + expected);
   EXPECT_EQ(message(loss, {foreign}),
-            "[gradients] tensor 0 to differentiate by is of another graph" + expected);
+            "[gradients] tensor 0 to differentiate by is of a different graph" + expected);
   EXPECT_EQ(message(loss, {x, x, i}), "[gradients] tensor 2 to differentiate by is i32 [3]" + expected);
   EXPECT_EQ(message(y, {x}, x), "none");
   EXPECT_EQ(message(loss, {}), "none");
   EXPECT_TRUE(gradients(loss, {}).empty());
-  // By the loss itself, and by a later node.
+  // With respect to the loss itself, and to a later node.
   EXPECT_EQ(eval(gradients(loss, {loss})[0]).at(0), 1);
   EXPECT_EQ(eval(gradients(loss, {loss * 2})[0]).at(0), 0);
 }
@@ -164,7 +166,7 @@ TEST(Gradients, DependOnlyThroughFloatingValues) {
   EXPECT_TRUE(depends_on(sum(rounded(x)), x));
 }
 
-// The gradients that a custom backward returns are checked for inputs that need one.
+// If an input needs a gradient, the gradient that a custom backward returns is checked.
 TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   Graph other;
   const Tensor foreign = other.input("foreign", {2}, f64);
@@ -188,7 +190,7 @@ TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   EXPECT_EQ(with([&](auto&, auto& z) {
               return Tensors{z[0], foreign};
             }),
-            "[own/custom op] gradient of input 1 is a tensor of another graph");
+            "[own/custom op] gradient of input 1 is a tensor of a different graph");
   EXPECT_EQ(with([](auto&, auto& z) {
               return Tensors{sum(z[0]), z[0]};
             }),
@@ -206,8 +208,8 @@ TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   EXPECT_EQ(with([](auto&, auto& z) { return Tensors{z[0], Tensor()}; }), "none");
 }
 
-// Outputs without a cotangent have one of zeros; inputs are those of the call, and values of the region
-// alone.
+// An output without a cotangent gets zeros. The inputs are the call's inputs, and the values are only the
+// region's values.
 TEST(Gradients, CustomGradientsReceiveZerosAndTheirOperands) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
@@ -268,9 +270,9 @@ TEST(Gradients, DecompositionsNeedEveryOutput) {
             "[two_for_one] its decomposition returned 2 tensors for 1 outputs");
 }
 
-// An op's own gradient goes first, then its reason for none, then its decomposition. None is used for a value
-// that needs no gradient.
-TEST(Gradients, OpsUseTheirGradientTheirReasonOrTheirDecomposition) {
+// An op's own gradient has priority over its reason for having none, which has priority over its
+// decomposition. None of them is used for a value that needs no gradient.
+TEST(Gradients, OpsUseTheirGradientThenReasonThenDecomposition) {
   const auto infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
     const OutSpec s{in[0].dtype, row_major(in[0].shape())};
     return {s, s};
@@ -312,7 +314,7 @@ TEST(Gradients, OpsUseTheirGradientTheirReasonOrTheirDecomposition) {
   EXPECT_EQ(error_of([&] { gradients(sum(record_all(refused, {x, y})[0] * w), {w}); }), "none");
   EXPECT_EQ(error_of([&] { gradients(sum(record_all(own, {x, y})[0] * w), {w}); }), "none");
   EXPECT_EQ(calls, 1);
-  // Nor is a custom backward called.
+  // A custom backward is not called either.
   const CustomOp custom = custom_op("custom", {[](const Tensors& in) { return Tensors{in[0] * 2}; },
                                                [](const Tensors&, const Tensors&, const Tensors& z) {
                                                  ++calls;
@@ -325,7 +327,7 @@ TEST(Gradients, OpsUseTheirGradientTheirReasonOrTheirDecomposition) {
   EXPECT_EQ(calls, 2);
 }
 
-// The gradients of slices along any axis and step, one added to the other.
+// Gradients of slices along any axis, with any step, accumulate.
 TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
   for (const int axis : {0, 1})
     for (const std::int64_t step : {1, 2, 3})
@@ -347,7 +349,7 @@ TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
       }
 }
 
-// Parts whose start is given by a tensor.
+// Slices whose start is given by a tensor.
 TEST(Gradients, SlicesAtGivenStartsAccumulate) {
   for (const std::int64_t start : {0, 1, 3}) {
     Graph g;
@@ -365,7 +367,7 @@ TEST(Gradients, SlicesAtGivenStartsAccumulate) {
   }
 }
 
-// The gradient of a region reaches its inputs, whatever is between.
+// The gradient of a region reaches its inputs, whatever nodes are between them.
 TEST(Gradients, CustomGradientsPassIntegers) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
@@ -397,8 +399,8 @@ TEST(Gradients, StopAtTheTensorsToDifferentiateBy) {
   EXPECT_EQ(error_of([&] { gradients(y, {x}, x); }), "[opaque] the gradient cannot pass: it is a step");
 }
 
-// Nothing of a gradient is computed again, and it reads nothing of a segment but what this returns.
-TEST(Checkpoint, GradientsBelongToNoSegment) {
+// No part of a gradient is recomputed. From a segment it reads only the values that the segment returns.
+TEST(Checkpoint, GradientsAreOutsideAllSegments) {
   const Op pair{.name = "pair",
                 .infer =
                     [](std::span<const Operand> in, const Attrs&) {
@@ -435,8 +437,8 @@ TEST(Checkpoint, GradientsBelongToNoSegment) {
   }
 }
 
-// A segment is computed once more for the backward pass, and read from there.
-TEST(Checkpoint, ComputesEachSegmentAgainOnce) {
+// A segment is recomputed once for the backward pass, which reads these values.
+TEST(Checkpoint, RecomputesEachSegmentOnce) {
   static int runs[2];
   const auto counting = [](int which) {
     return register_host_op({.name = "counts_" + std::to_string(which),
@@ -483,16 +485,16 @@ struct Recorded {
   }
 };
 
-TEST(Replay, RecordsTheSameNodesInTheSameGraphOrAnother) {
+TEST(Replay, RecordsTheSameNodesInTheSameOrADifferentGraph) {
   Recorded r;
   const std::vector<double> xs{0, 1, 2, 3, 4, 5};
   Replay again(r.g, r.g);
   again.run(r.first, r.last);
   const Tensor copy = again(r.y);
   EXPECT_NE(copy.id(), r.y.id());
-  EXPECT_EQ(again(r.x).id(), r.x.id());  // stands for itself
+  EXPECT_EQ(again(r.x).id(), r.x.id());  // is its own copy
   const auto v = eval({r.y, copy}, {{r.x, xs}});
-  EXPECT_TRUE(v[0].same_bits(v[1]));  // dropped elements too
+  EXPECT_TRUE(v[0].same_bits(v[1]));  // dropped elements, too
 
   Graph other;
   const Tensor in = other.input("in", {2, 3}, f64);
@@ -598,9 +600,9 @@ TEST(Replay, DecomposesOneOpOrAll) {
   EXPECT_GE(count, 2);
 }
 
-// ---- Ops of one's own
+// ---- User-defined ops
 
-TEST(CustomOp, MayReadConstantsAndIntegersThatItWasNotGiven) {
+TEST(CustomOp, MayReadUngivenConstantsAndIntegers) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64), i = g.input("i", {2}, i64), y = g.input("y", {2}, f64);
   const Tensor seven = full(g, {2}, 7, f64), two = g.constant(Array::of<double>({2}, {2, 2})),
@@ -622,7 +624,7 @@ TEST(CustomOp, MayReadConstantsAndIntegersThatItWasNotGiven) {
   EXPECT_FALSE(refused(seven));
   EXPECT_FALSE(refused(two));
   EXPECT_FALSE(refused(i));
-  EXPECT_FALSE(refused(x));  // given
+  EXPECT_FALSE(refused(x));  // a given tensor
   EXPECT_TRUE(refused(y));
   EXPECT_TRUE(refused(derived));
   const CustomOp makes_input = custom_op(
@@ -644,7 +646,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   expect_error<Error>([&] { op([](auto&) { return Tensors{Tensor()}; })(x); },
                       {"mine] its forward returned a tensor that is undefined"});
   expect_error<Error>([&] { op([&](auto&) { return Tensors{foreign}; })(x); },
-                      {"mine] its forward returned a tensor that is of another graph"});
+                      {"mine] its forward returned a tensor that is of a different graph"});
   expect_error<Error>([&] { same(x, foreign); }, {"[mine] the tensors belong to different graphs"});
   expect_error<Error>([&] { same(Tensor()); }, {"undefined"});
   for (const Tensors& in : {Tensors{Tensor()}, Tensors{x, Tensor()}})
@@ -658,7 +660,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   CustomOp moved = same;
   const CustomOp taken = std::move(moved);
   expect_error<Error>([&] { moved(x); }, {"[custom_op] an empty CustomOp was called: it was moved from"});
-  // Numbers become tensors of the first tensor's type.
+  // Numbers become tensors of the first tensor's dtype.
   const Tensors three = same.all({2.5, cast(x, f32), 4});
   EXPECT_EQ(three[0].dtype(), f32);
   EXPECT_EQ(three[0].shape(), Shape());
@@ -666,7 +668,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   EXPECT_EQ(eval(three[2]).at(0), 4);
 }
 
-// Two regions do not end at one node, and each has its own gradient.
+// Two regions do not end at one node. Each keeps its own gradient.
 TEST(CustomOp, RegionsThatEndTogetherKeepTheirGradients) {
   const auto times = [](double slope, std::function<Tensors(const Tensors&)> forward) {
     return custom_op("times" + std::to_string(int(slope)),

@@ -1,4 +1,4 @@
-// Sums that the products among their terms make themselves (core/compile/addends.cpp).
+// Tests sums of GEMM results that the GEMMs accumulate themselves (core/compile/addends.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Steps that add up at least two tensors of one layout and do nothing else.
+// Counts the steps that only add at least two tensors of one layout.
 std::ptrdiff_t sums(const Program& p) {
   return std::ranges::count_if(p.steps(), [](const Step& s) {
     if (s.op != &fused_op) return false;
@@ -27,7 +27,7 @@ std::ptrdiff_t products(const Program& p, std::size_t operands) {
                                [&](const Step& s) { return s.op == &matmul_op && s.in.size() == operands; });
 }
 
-// Small whole numbers, whose products and sums are exact in every dtype and order.
+// Small integers, whose products and sums are exact in every dtype and order.
 struct Addends : ::testing::Test {
   Graph g;
   std::mt19937 random{7};
@@ -59,8 +59,8 @@ struct Addends : ::testing::Test {
     for (const Tensor& t : fetch) all.push_back(p.fetch(t));
     return all;
   }
-  // The program has so many products with an addend and so many steps that only add, and the bits of one op
-  // after the other, on memory that is planned, on any number of threads.
+  // Expects this number of GEMMs with an addend and this number of steps that only add. The result must be
+  // bitwise identical to executing one op after another, in planned memory, on any number of threads.
   void expect(const std::vector<Tensor>& fetch, std::ptrdiff_t addends, std::ptrdiff_t left) {
     const Program p = compile(g, fetch);
     EXPECT_EQ(products(p, 3), addends) << p.text();
@@ -73,7 +73,7 @@ struct Addends : ::testing::Test {
   }
 };
 
-TEST_F(Addends, ASumOfProductsIsMadeByThem) {
+TEST_F(Addends, ASumOfProductsIsAccumulatedByThem) {
   for (const DType t : {f64, f32, bf16, f16}) {
     const Tensor a = product({}, t), b = product({}, t), c = product({}, t);
     expect({a + b}, 1, 0);
@@ -83,8 +83,8 @@ TEST_F(Addends, ASumOfProductsIsMadeByThem) {
   }
 }
 
-// As recorded by a layer: x [2, 3, 6] is the rows of products, whose gradients are added as gradients of x.
-TEST_F(Addends, SoIsTheGradientOfWhatSeveralProductsRead) {
+// A layer records x [2, 3, 6] as the rows of GEMMs. Their gradients are summed as gradients of x.
+TEST_F(Addends, GradientOfASharedInputIsAccumulatedByProducts) {
   for (const DType t : {f64, f32, bf16}) {
     const Tensor x = input({2, 3, 6}, t);
     std::vector<Tensor> ys;
@@ -96,14 +96,14 @@ TEST_F(Addends, SoIsTheGradientOfWhatSeveralProductsRead) {
   }
 }
 
-TEST_F(Addends, ATensorThatIsThereBeforeIsTheFirstAddend) {
+TEST_F(Addends, ATensorComputedEarlierIsTheFirstAddend) {
   const Tensor x = input({6, 8}), e = flip(x, 0), p = product(), q = product();
   expect({x + p}, 1, 0);
   expect({p + e + q}, 2, 0);
   const Tensor biased = linear(input({6, 4}), input({4, 8}), input({8})), r = product();
-  expect({biased + r}, 2, 0);  // the first has its bias
+  expect({biased + r}, 2, 0);  // the first GEMM already adds its bias
   const Tensor h = input({8, 8});
-  expect({h + matmul(h, transpose(h, 0, 1))}, 1, 0);  // a factor, too
+  expect({h + matmul(h, transpose(h, 0, 1))}, 1, 0);  // an operand can be the addend, too
 }
 
 TEST_F(Addends, ItemsOfABatchAreAdded) {
@@ -111,12 +111,12 @@ TEST_F(Addends, ItemsOfABatchAreAdded) {
   expect({a + b}, 1, 0);
   const Tensor one = matmul(input({6, 4}), input({2, 4, 8})), other = matmul(input({6, 4}), input({2, 4, 8}));
   expect({one + other}, 1, 0);
-  const Tensor rows = linear(input({2, 6, 4}), input({4, 8}));  // one product of 12 rows
+  const Tensor rows = linear(input({2, 6, 4}), input({4, 8}));  // one GEMM with 12 rows
   expect({one + rows}, 0, 1);
 }
 
-// A chain of which the sum is a part reads its terms once, in any case.
-TEST_F(Addends, WhatSavesNoPassStays) {
+// If a sum is part of a fused elementwise kernel, the kernel reads each term once in any case.
+TEST_F(Addends, SumsThatSaveNoPassAreNotFused) {
   const Tensor a = product(), b = product(), c = product();
   expect({a * 2 + b}, 0, 0);
   expect({exp(0 * (a + b))}, 0, 0);
@@ -126,38 +126,38 @@ TEST_F(Addends, WhatSavesNoPassStays) {
   expect({c + c}, 0, 1);
 }
 
-TEST_F(Addends, AProductThatIsReadElsewhereIsNotChanged) {
+TEST_F(Addends, AProductWithOtherReadersIsNotChanged) {
   const Tensor a = product(), b = product();
   expect({a + b, softmax(b, -1)}, 0, 1);
   expect({a + b, b}, 0, 1);
   expect({a + b, transpose(b, 0, 1)}, 0, 1);
-  expect({a + b, softmax(a, -1)}, 1, 0);  // the first is only read
+  expect({a + b, softmax(a, -1)}, 1, 0);  // a and b are computed before: the sum only reads them
   expect({a + b, a}, 1, 0);
 }
 
-TEST_F(Addends, ATermThatIsMadeLaterOrLiesOtherwiseIsAddedInAPass) {
+TEST_F(Addends, ALaterOrDifferentlyStoredTermIsAddedSeparately) {
   const Tensor p = product(), later = flip(input({6, 8}), 0);
   expect({p + later}, 0, 1);
   const Tensor a = input({6, 8}), b = input({6, 8});
-  expect({p + a + b}, 0, 1);  // two that a product would have to read
+  expect({p + a + b}, 0, 1);  // a GEMM would have to read two addends
   expect({p + input({8})}, 0, 1);
-  expect({p + linear(input({6, 4}), input({4, 8}), input({8}))}, 1, 1);  // has its bias to add
-  const Tensor square = matmul(input({6, 4}), input({4, 6})), turned = matmul(input({6, 4}), input({4, 6}));
-  expect({square + transpose(turned, 0, 1)}, 0, 1);
+  expect({p + linear(input({6, 4}), input({4, 8}), input({8}))}, 1, 1);  // that GEMM adds its bias instead
+  const Tensor square = matmul(input({6, 4}), input({4, 6})), second = matmul(input({6, 4}), input({4, 6}));
+  expect({square + transpose(second, 0, 1)}, 0, 1);
   const Tensor wide = matmul(input({3, 4}), input({4, 16}));
-  expect({p + reshape(wide, {6, 8})}, 0, 1);  // rows of another length
+  expect({p + reshape(wide, {6, 8})}, 0, 1);  // its rows have a different length
   expect({p + slice(matmul(input({6, 4}), input({4, 16})), 1, 0, 8)}, 0, 1);
   const Tensor tall = matmul(input({12, 4}), input({4, 8})), other = matmul(input({12, 4}), input({4, 8}));
   expect({slice(tall, 0, 0, 6) + slice(other, 0, 0, 6)}, 0, 1);
 }
 
-TEST_F(Addends, MoreTermsThanAChainHasInputs) {
+TEST_F(Addends, MoreTermsThanAFusedStepHasInputsAreAccumulated) {
   Tensor s = product();
   for (int i = 0; i < 29; ++i) s = s + product();
   expect({s}, 29, 0);
 }
 
-// Where the sum lies is where its last product writes.
+// The last GEMM of a sum writes to the sum's memory.
 TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
   const Tensor a = product({2}), b = product({2}), c = product(), d = product(), batch = a + b, s = c + d;
   expect({batch, transpose(s, 0, 1), concat({s, c}, 0)}, 2, 0);
@@ -184,8 +184,9 @@ TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
   }
 }
 
-// A product is not rounded before it is added: 1.0078125² = 1.015625 + 2⁻¹⁴, of which bf16 has 1.015625.
-TEST_F(Addends, AHalfSumIsRoundedOnceForEachProduct) {
+// A GEMM result is not rounded before it is added: 1.0078125² = 1.015625 + 2⁻¹⁴, and bf16 rounds this to
+// 1.015625.
+TEST_F(Addends, A16BitSumIsRoundedOnceForEachProduct) {
   const Array one = Array::of<float>({1, 1}, {1.0078125f}).to(bf16),
               other = Array::of<float>({1, 1}, {-1.015625f}).to(bf16),
               unit = Array::of<float>({1, 1}, {1}).to(bf16);
@@ -195,13 +196,14 @@ TEST_F(Addends, AHalfSumIsRoundedOnceForEachProduct) {
   EXPECT_EQ(eval(sum, {}, {.fuse = false}).at(0), 0);
 }
 
-TEST_F(Addends, ARowKeepsItsBitsInAnyCompany) {
+TEST_F(Addends, BatchInvariantProgramsAddSeparately) {
   const Program p = compile(g, {product() + product()}, {.batch_invariant = true});
   EXPECT_EQ(products(p, 3), 0) << p.text();
   EXPECT_EQ(sums(p), 1);
 }
 
-// Of three products two are alive at a time: the sum so far, which the next product replaces, and the last.
+// If three GEMM results are summed, two are alive at a time: the partial sum, which the next GEMM replaces,
+// and the last result.
 TEST_F(Addends, NeedLessMemoryThanAllTerms) {
   constexpr std::int64_t n = 64;
   const Tensor x = input({n, n});
@@ -214,8 +216,8 @@ TEST_F(Addends, NeedLessMemoryThanAllTerms) {
   EXPECT_GE(arena(false), 2 * n * n * 4);
 }
 
-// Graphs of products and sums: any order, shapes, views and readers.
-TEST_F(Addends, RandomSumsHaveTheSameBits) {
+// Graphs of GEMMs and sums with random orders, shapes, views and readers.
+TEST_F(Addends, RandomSumsMatchSeparateStepsBitwise) {
   std::ptrdiff_t addends = 0, left = 0;
   for (int round = 0; round < 100; ++round) {
     std::vector<Tensor> terms;
@@ -257,8 +259,8 @@ TEST_F(Addends, RandomSumsHaveTheSameBits) {
   EXPECT_GT(left, 20);
 }
 
-// In a training step of each architecture: the queries', keys' and values' products of a block read one
-// tensor, and so do a gated MLP's two, or the latents' products.
+// In a training step of each architecture, the query, key and value projections of a block read one tensor.
+// The two GEMMs of a gated MLP do, too, and so do the GEMMs of latents.
 TEST_F(Addends, AModelsGradientsAreAddedByProducts) {
   for (const auto& [name, config] : small_models(12)) {
     SCOPED_TRACE(name);

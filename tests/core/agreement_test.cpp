@@ -1,5 +1,5 @@
-// Ranks compare their programs by a number for each step (core/compile/agreement.cpp): what it depends on,
-// and which step and rank an error names. The other ranks are played by the test.
+// Ranks compare their programs by one hash per step (core/compile/agreement.cpp). These tests check the
+// inputs of a hash, and the step and rank that an error names. The test plays the other ranks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ using tg::testing::error_of;
 
 using Words = std::vector<std::uint64_t>;
 
-// The last of a number of ranks. `others` changes the words that each other rank shows.
+// The last of several ranks. `others` changes the words that each other rank shares.
 class Played : public Communicator {
  public:
   explicit Played(int ranks, std::function<void(int, Words&)> others = {})
@@ -42,7 +42,7 @@ class Played : public Communicator {
 
 using Record = std::function<Tensor(Graph&)>;
 
-// The numbers of the steps, each op by itself.
+// The hashes of the steps, without fusion.
 Words hashes(const Record& record) {
   Graph g;
   const Tensor y = record(g);
@@ -53,28 +53,28 @@ Words hashes(const Record& record) {
   return ranks->shown[1];
 }
 
-TEST(Agreement, NumbersDependOnOpsAttributesAndOperands) {
+TEST(Agreement, HashesDependOnOpsAttributesAndOperands) {
   const std::vector<Record> all{[](Graph& g) {
                                   return exp(g.input("x", {4, 6}));
                                 },
                                 [](Graph& g) {
                                   return tanh(g.input("x", {4, 6}));
-                                },  // another op
+                                },  // a different op
                                 [](Graph& g) {
                                   return exp(g.input("x", {6, 4}));
-                                },  // another shape
+                                },  // a different shape
                                 [](Graph& g) {
                                   return exp(g.input("x", {4, 6}, f64));
-                                },  // another dtype
+                                },  // a different dtype
                                 [](Graph& g) {
                                   return exp(transpose(g.input("x", {6, 4}), 0, 1));
-                                },  // other strides
+                                },  // different strides
                                 [](Graph& g) {
                                   return softmax(g.input("x", {4, 4}), 0);
                                 },
                                 [](Graph& g) {
                                   return softmax(g.input("x", {4, 4}), 1);
-                                },  // another attribute
+                                },  // a different attribute
                                 [](Graph& g) {
                                   return concat({g.input("x", {4, 6})});
                                 },
@@ -91,7 +91,7 @@ TEST(Agreement, NumbersDependOnOpsAttributesAndOperands) {
     return exp(g.input("another name", {4, 6}));
   });
   EXPECT_EQ(again, each[0]) << "names do not matter";
-  // Each step has its own.
+  // Each step has its own hash.
   const Words chain = hashes([](Graph& g) { return tanh(exp(exp(g.input("x", {4, 6})))); });
   ASSERT_EQ(chain.size(), 3u);
   EXPECT_EQ(chain[0], each[0][0]);
@@ -115,7 +115,7 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
       if (r == rank && words.size() > 1) ++words[step];
     };
   };
-  // Rank 0 is what all are compared with: if it differs, so do all others, and the last of them is named.
+  // All ranks are compared with rank 0. If rank 0 differs, all others do, and the last of them is named.
   for (const auto& [rank, step, named] : {std::tuple{1, 0, 1}, {1, 4, 1}, {2, 3, 2}, {0, 2, 3}}) {
     const std::string error = message(4, change(rank, static_cast<std::size_t>(step)));
     const std::string expected = "[compile] the programs of ranks 0 and " + std::to_string(named) +
@@ -136,7 +136,7 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
   EXPECT_EQ(count(5), "no error");
 }
 
-// A message has at most Communicator::most_shared bytes. None is empty, and none reaches beyond the shortest
+// A message has at most Communicator::most_shared bytes. No message is empty or extends beyond the shortest
 // program.
 TEST(Agreement, LongProgramsAreComparedInPieces) {
   constexpr std::size_t most = Communicator::most_shared / sizeof(std::uint64_t);
@@ -172,14 +172,14 @@ TEST(Agreement, LongProgramsAreComparedInPieces) {
   }
 }
 
-TEST(Agreement, OpsOfRanksNeedACommunicatorOfTheirNumber) {
+TEST(Agreement, CollectivesNeedACommunicatorOfTheirSize) {
   Graph g;
   const Tensor y = all_reduce({g.input("x", {4})}, 2)[0];
   const auto message = [&](CompileOptions options) {
     options.threads = 1;
     return error_of([&] { compile(g, {y}, options); });
   };
-  const std::string of = "[all_reduce] is of 2 ranks, but compile got ";
+  const std::string of = "[all_reduce] is for 2 ranks, but compile got ";
   EXPECT_EQ(message({}).find(of + "no communicator (CompileOptions::ranks) (agreement_test.cpp:"), 0u);
   EXPECT_EQ(
       message({.ranks = std::make_shared<Played>(3)}).find(of + "a communicator of 3 (agreement_test.cpp:"),

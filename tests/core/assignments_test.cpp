@@ -1,4 +1,4 @@
-// Which assignments their producers write straight into the parameter, which are copied, and updates that
+// Tests which assignments their producers write directly to the parameter, which are copied, and updates that
 // must be assigned (core/compile/assignments.h).
 #include "core/compile/assignments.h"
 
@@ -19,7 +19,8 @@ struct Assignments : ::testing::Test {
   Parameter w{"w", Array(Shape{2, 2}, f32)}, v{"v", Array(Shape{2, 2}, f32)};
   Tensor x = g.input("x", {2, 2}), p = g.param(w);
 
-  // Of each assignment, whether it is written directly. Chains are not fused: each op is a step.
+  // Returns for each assignment whether its producer writes it directly. Elementwise ops are not fused: each
+  // op is a step.
   std::vector<bool> directly(const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
     const Outputs outputs = outputs_of(g, fetch, assign);
     std::vector<LoweredStep> steps = lower(g, outputs.all(), false);
@@ -41,14 +42,14 @@ struct Assignments : ::testing::Test {
   using Answer = std::vector<bool>;
 };
 
-TEST_F(Assignments, AResultThatNothingElseUsesIsWrittenDirectly) {
+TEST_F(Assignments, AResultWithoutOtherUsesIsWrittenDirectly) {
   EXPECT_EQ(directly({}, {{w, x + 1}}), Answer{true});
   EXPECT_EQ(directly({}, {{w, p * 2}}), Answer{true})
       << "its producer reads the old value element by element";
   EXPECT_EQ(directly({}, {{w, x + 1}, {v, p * 2}}), (Answer{false, true})) << "the old value is read later";
 }
 
-TEST_F(Assignments, WhatIsNoWholeResultOfItsOwnIsCopied) {
+TEST_F(Assignments, ViewsInputsAndSharedResultsAreCopied) {
   const Tensor y = x + 1;
   EXPECT_EQ(directly({}, {{w, transpose(y, 0, 1)}}), Answer{false});
   EXPECT_EQ(directly({}, {{w, slice(concat({y, y}, 0), 0, 1, 3)}}), Answer{false});
@@ -57,7 +58,7 @@ TEST_F(Assignments, WhatIsNoWholeResultOfItsOwnIsCopied) {
   EXPECT_EQ(directly({}, {{w, y}, {v, y}}), (Answer{false, false})) << "assigned twice";
 }
 
-TEST_F(Assignments, AnOldValueThatIsReadInAnotherOrderIsNotOverwritten) {
+TEST_F(Assignments, AnOldValueReadInADifferentOrderIsNotOverwritten) {
   EXPECT_EQ(directly({}, {{w, transpose(p, 0, 1) + p}}), Answer{false});
   EXPECT_EQ(directly({}, {{w, matmul(p, x)}}), Answer{false}) << "no kernel of matmul works in place";
   const Tensor y = p * 3;
@@ -74,7 +75,7 @@ TEST_F(Assignments, OutputsAreCopiedBeforeTheirParameterChanges) {
   EXPECT_EQ(g.node_of(copied.assigned[1]).op, &copy_op);
 }
 
-// All pairs are compared here.
+// Compares all pairs.
 TEST_F(Assignments, OverlappingPartsAreRefusedIfOneIsAssigned) {
   std::mt19937 random(1);
   const auto below = [&](std::int64_t n) {
@@ -119,7 +120,7 @@ TEST_F(Assignments, OverlappingPartsAreRefusedIfOneIsAssigned) {
   EXPECT_GT(accepted, 200);
 }
 
-TEST_F(Assignments, AnUpdateThatAProgramComputesMustBeAssigned) {
+TEST_F(Assignments, AnUpdateComputedByAProgramMustBeAssigned) {
   Tensor y;
   {
     const Scope scope("h.3.cache");

@@ -1,4 +1,4 @@
-// The first node that makes a NaN or an infinity (core/report/bad_node.h).
+// Tests the search for the first node that computes a NaN or an infinity (core/report/bad_node.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(BadNode, IsTheFirstThatMakesItFromFiniteNumbers) {
+TEST(BadNode, IsTheFirstThatComputesItFromFiniteNumbers) {
   Graph g;
   const Tensor x = g.input("x", {2, 3});
   Tensor y;
@@ -29,7 +29,7 @@ TEST(BadNode, IsTheFirstThatMakesItFromFiniteNumbers) {
   EXPECT_EQ(first_bad_node(g, {{x, zero}}, 0, 0).substr(0, 41), "log (layer) made -infinity at [1, 0] of f");
 }
 
-TEST(BadNode, NamesAnInputOrAParameterThatIsNotFinite) {
+TEST(BadNode, NamesANonFiniteInputOrParameter) {
   Graph g;
   Parameter w("block.w", Array::of<float>({2}, {1, NAN}));
   const Tensor x = g.input("x", {2});
@@ -41,8 +41,8 @@ TEST(BadNode, NamesAnInputOrAParameterThatIsNotFinite) {
   EXPECT_NE(first_bad_node(g, {{x, bad}}, 0, 0).find("infinity at [0] of f32 [2]"), std::string::npos);
 }
 
-// A mask holds −∞, and a view only shows values of another node.
-TEST(BadNode, IsNoViewAndNoConstant) {
+// A mask contains −∞, and a view only shows values of a different node.
+TEST(BadNode, IsNeitherAViewNorAConstant) {
   Graph g;
   const Tensor x = g.input("x", {2, 2});
   for (const Tensor& mask :
@@ -66,7 +66,7 @@ TEST(BadNode, TrainingStepIsSkippedAndItsNodeFound) {
         model, optimizer, {.batch = small_batch / accumulate, .threads = 1, .accumulate = accumulate});
     const SmallBatch b;
     EXPECT_EQ(training.first_bad_node(b.x, b.y, 0), "");
-    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // its products overflow
+    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // its GEMMs overflow
     weight.write(Array::of(weight.shape(),
                            std::vector<float>(static_cast<std::size_t>(numel(weight.shape())), 3e38f)));
     EXPECT_EQ(training.run(b.x, b.y, 1e-2).skipped, 1);

@@ -1,5 +1,5 @@
-// Plain values: numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps, and random
-// numbers bit for bit.
+// Tests plain values: numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps, and
+// the exact bits of random numbers.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -24,7 +24,7 @@ using tg::testing::error_of;
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// The number of a 16-bit pattern by its definition: with `fraction` bits and this exponent bias.
+// The number of a 16-bit pattern by definition, with `fraction` fraction bits and this exponent bias.
 double number_of(std::uint32_t bits, int fraction, int bias) {
   const int width = 15 - fraction;
   const std::uint32_t exponent = bits >> fraction & ((1u << width) - 1), rest = bits & ((1u << fraction) - 1);
@@ -35,7 +35,7 @@ double number_of(std::uint32_t bits, int fraction, int bias) {
              : sign * std::ldexp(1 + std::ldexp(rest, -fraction), static_cast<int>(exponent) - bias);
 }
 
-TEST(Halves, EveryPatternIsTheNumberOfItsDefinition) {
+TEST(Halves, EveryPatternMatchesItsDefinition) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     bfloat16 b;
     float16 h;
@@ -55,7 +55,7 @@ TEST(Halves, EveryPatternIsTheNumberOfItsDefinition) {
     check(b, number_of(bits, 7, 127));
     check(h, number_of(bits, 10, 15));
   }
-  // A NaN of f32 whose upper half by itself is an infinity.
+  // A NaN of f32 whose upper half, read as bf16, is an infinity.
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0x7f800001u)).bits, 0x7fc0);
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0xff800001u)).bits, 0xffc0);
   EXPECT_EQ(float16(std::bit_cast<float>(0x7f800001u)).bits, 0x7e00);
@@ -94,8 +94,8 @@ TEST(DTypes, HaveTheirSizesNamesAndKinds) {
       "u8 1 int i64; bool 1 i64; ");
 }
 
-// The first and last numbers of each dtype, and their neighbours.
-TEST(Numbers, WithinTheRangeOfADTypeAreHeld) {
+// The first and last numbers of each dtype, and their neighbors.
+TEST(Numbers, WithinTheRangeOfADTypeAreStored) {
   struct Row {
     DType dtype;
     std::vector<double> held, not_held;
@@ -113,7 +113,7 @@ TEST(Numbers, WithinTheRangeOfADTypeAreHeld) {
     for (const double x : row.held) EXPECT_TRUE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
     for (const double x : row.not_held) EXPECT_FALSE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
   }
-  // Fractions of integers are cut. Numbers that are then out of the range are refused.
+  // Fractions of integers are truncated. If the result is out of range, it is refused.
   std::byte element[8];
   const auto stored = [&](DType t, double x) {
     store_element(t, element, 0, x);
@@ -178,7 +178,7 @@ TEST(HostViews, ReadAndWriteTheirElements) {
   EXPECT_EQ(error_of([&] { view.values<double>(); }), "[host view] holds f32, read as f64");
 }
 
-TEST(Arrays, HoldTheirValues) {
+TEST(Arrays, StoreTheirValues) {
   Array a = Array::of<float>({2, 2}, {1, 2, 3, 4.5});
   EXPECT_EQ(a.text(), "f32 [2, 2] {1, 2, 3, 4.5}");
   EXPECT_EQ(a.bytes(), 16u);
@@ -210,7 +210,7 @@ TEST(Arrays, HoldTheirValues) {
   EXPECT_EQ(Array().numel(), 0);
 }
 
-TEST(Ranges, ContainTheirEndsUnlessTheseAreOpen) {
+TEST(Ranges, ContainTheirEndsUnlessTheEndsAreOpen) {
   struct Row {
     Range range;
     std::vector<double> inside, outside;
@@ -277,7 +277,7 @@ TEST(Bytes, AreRoundedUpAddedAndPrinted) {
   EXPECT_EQ(add_bytes(0, most, "x"), most);
   EXPECT_EQ(add_bytes(3, 4, "x"), 7u);
   EXPECT_EQ(error_of([] { add_bytes(most, 1, "results"); }),
-            "[compile] results would take 1073741824 + 0 GiB, more than any memory");
+            "[compile] results would need 1073741824 + 0 GiB, more than any memory");
   EXPECT_THROW(add_bytes(1, most, "x"), OutOfMemory);
   EXPECT_THROW(add_bytes(most + 1, 0, "x"), OutOfMemory);
   EXPECT_EQ(bytes_text(0), "0 KiB");
@@ -301,7 +301,7 @@ TEST(Devices, AreParsedAndPrinted) {
               "[device] expected cpu, cuda or cuda:N, got '" + std::string(text) + "'");
 }
 
-TEST(Hashes, AreThoseOfTheBytesOfTheirValues) {
+TEST(Hashes, DependOnTheBytesOfTheirValues) {
   Hasher h;
   h.add(std::uint64_t{0x0102030405060708});
   h.add("ab");
@@ -320,7 +320,7 @@ TEST(Hashes, AreThoseOfTheBytesOfTheirValues) {
   }
 }
 
-TEST(Costs, AreThoseOfOperandsAndOps) {
+TEST(Costs, CountOperandsAndOps) {
   EXPECT_EQ(bytes_of(f32, row_major({3, 4})), 48);
   EXPECT_EQ(bytes_of(bf16, expand(row_major({4}), {100, 4})), 8);        // an expanded one
   EXPECT_EQ(bytes_of(f64, slice(row_major({10}), 0, 5, 10, 2)), 3 * 8);  // a strided one, with an offset
@@ -355,8 +355,8 @@ TEST(Costs, AreThoseOfOperandsAndOps) {
   EXPECT_EQ(kind_of(step), "chain to gelu");
 }
 
-// A separate program in Python computed the sum from the published algorithms.
-TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
+// A separate Python program computed the sum from the published algorithms.
+TEST(RandomNumbers, AreBitwiseIdenticalOnAllMachines) {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < 40000; ++i) {
     const PhiloxBlock w = philox({i, 0, 0, 0}, 9);
@@ -371,7 +371,7 @@ TEST(RandomNumbers, HaveTheSameBitsEverywhere) {
   EXPECT_EQ(node_key(0x123456789abcdef0, 0x1122334455667788, 7), 0x86b843c9eb736096u);
 }
 
-TEST(RandomNumbers, AreMadeOfTheirWords) {
+TEST(RandomNumbers, UseTheirWords) {
   EXPECT_EQ(uniform(0xffffffffu), 1 - 0x1p-24f);
   EXPECT_EQ(uniform(0x000001ffu), 0x1p-24f);
   EXPECT_EQ(uniform(0xffffffffu, 0xffffffffu), 1 - 0x1p-53);
@@ -384,7 +384,7 @@ TEST(RandomNumbers, AreMadeOfTheirWords) {
   EXPECT_EQ(bernoulli_bound(0.5), 0x80000000u);
   EXPECT_EQ(element_counter(0x123456789abcdef0), (PhiloxBlock{0x9abcdef0, 0x12345678, 0, 0}));
   EXPECT_EQ(attention_counter(5, 6, 11), (PhiloxBlock{6, 2, 5, 0}));
-  // Four of f32 from a block, two of f64.
+  // One block gives four f32 numbers or two f64 numbers.
   const std::uint64_t key = 77;
   const Array narrow = uniform_array({9}, f32, 0, 1, key), wide = uniform_array({9}, f64, 0, 1, key),
               normals = normal_array({9}, f64, 1, 2, key);

@@ -1,4 +1,4 @@
-// CompileOptions::batch_invariant: a row of a result has the same bits alone as among any others.
+// CompileOptions::batch_invariant: a row of a result is bitwise independent of the other rows.
 #include <tilegrad/nn/layers/layers.h>
 #include "tests/support/by_rows.h"
 
@@ -30,8 +30,8 @@ TEST(BatchInvariant, HoldsForProductsWithWeightsOfEitherOrder) {
       }
 }
 
-// As MLA multiplies queries and outputs by the weights of its keys and values: the rows are the tokens of a
-// text, next to heads and texts.
+// MLA multiplies queries and outputs by the key and value weights this way. The rows are the tokens of a
+// sequence, next to axes of heads and sequences.
 TEST(BatchInvariant, HoldsForProductsOfEachHead) {
   constexpr std::int64_t heads = 3, d = 16, latent = 40;
   for (const DType t : float_dtypes) {
@@ -45,7 +45,7 @@ TEST(BatchInvariant, HoldsForProductsOfEachHead) {
                                        by_head(matmul(by_head(in[1]), transpose(u, 1, 2)))};
                       }};
     rows.check({1, 2, 7, 8, 9, 17});
-    // And with texts in front: [rows, H, 1, d].
+    // With an axis of sequences first: [rows, H, 1, d].
     const ByRows texts{{random_rows({20, heads, 1, d}, t, 1), random_rows({20, heads, 1, latent}, t, 2)},
                        [&](const Tensors& in) {
                          Graph& g = in[0].graph();
@@ -66,8 +66,8 @@ TEST(BatchInvariant, HoldsForOpsOnRows) {
     }
 }
 
-// [rows, 1, width], as one token of each text, or [1, rows, width], as the tokens of one.
-TEST(BatchInvariant, HoldsForLayersWhateverAxesTheRowsLieOn) {
+// [rows, 1, width]: one token of each sequence. [1, rows, width]: the tokens of one sequence.
+TEST(BatchInvariant, HoldsForLayersOnAnyRowAxis) {
   nn::Params params(1);
   const nn::Path at(params);
   const nn::LayerNorm norm(at / "norm", 48);
@@ -91,7 +91,7 @@ TEST(BatchInvariant, HoldsForLayersWhateverAxesTheRowsLieOn) {
   }
 }
 
-TEST(BatchInvariant, GivesATextTheSameLogitsInAnyBatch) {
+TEST(BatchInvariant, SequenceLogitsMatchInAnyBatch) {
   for (const ModelKind& kind : model_kinds())
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
       nn::Params params(1);

@@ -1,4 +1,5 @@
-// Buffers, in-place sharing, and where the memory plan puts them (core/compile/buffers.h, memory_plan.h).
+// Tests buffers, in-place sharing, and the offsets of the memory plan (core/compile/buffers.h,
+// memory_plan.h).
 #include "core/compile/buffers.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// The passes up to the buffers, of a graph whose chains are not fused: each op is a step.
+// The passes up to the buffers, for a graph without fusion: each op is a step.
 struct Passes {
   std::vector<Assign> assign;
   Outputs outputs;
@@ -34,7 +35,7 @@ struct Passes {
   bool same(const Tensor& a, const Tensor& b) const { return buffers.of[a.id()] == buffers.of[b.id()]; }
 };
 
-TEST(Buffers, LiveFromTheStepThatWritesThemToTheLastThatReadsThem) {
+TEST(Buffers, LiveFromTheirFirstWriteToTheirLastRead) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const Tensor a = exp(x), b = a + 1, c = a * b, d = sum(c);
@@ -47,21 +48,21 @@ TEST(Buffers, LiveFromTheStepThatWritesThemToTheLastThatReadsThem) {
   EXPECT_EQ(p.of(b).first, 1);
   EXPECT_EQ(p.of(b).last, 2);
   EXPECT_EQ(p.of(d).kind, Buffer::result);
-  EXPECT_EQ(p.of(d).last, 4);  // the number of steps: fetched after the run
+  EXPECT_EQ(p.of(d).last, 4);  // the number of steps: the value is fetched after the run
 }
 
-// A kernel may assign and compute the next step.
-TEST(Buffers, OfWhatIsAssignedLiveUntilTheResultHasBeenRead) {
+// A kernel may compute both the assignment and the next step.
+TEST(Buffers, AssignedValuesLiveUntilTheResultIsRead) {
   Graph g;
   const Tensor rows = g.input("rows", {2}, i32), x = exp(g.input("x", {300, 4})),
                src = exp(g.input("s", {2, 4}));
   const Tensor held = index_assign(x, 0, rows, src), y = exp(held.view({4, 300})), z = exp(y);
   Passes p(g, {z});
   EXPECT_EQ(p.of(src).last, 3);
-  EXPECT_EQ(p.of(x).last, 2);  // so that `held` may be written over it
+  EXPECT_EQ(p.of(x).last, 2);  // so `held` may overwrite it
 }
 
-TEST(Buffers, AreThoseOfRootsWholesAndParameters) {
+TEST(Buffers, BelongToRootsWholesAndParameters) {
   Graph g;
   Parameter w("w", Array(Shape{2, 3}, f32));
   const Tensor x = g.input("x", {2, 3}), one = g.constant(Array::of<float>({3}, {1, 2, 3}));
@@ -77,7 +78,7 @@ TEST(Buffers, AreThoseOfRootsWholesAndParameters) {
   EXPECT_EQ(p.of(next).owner.key(), w.key());
 }
 
-TEST(Buffers, OnlySmallFetchedResultsLieTogether) {
+TEST(Buffers, OnlySmallFetchedResultsAreStoredTogether) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const Tensor small = slice(x, 0, 0, 256) * 2, large = slice(x, 0, 0, 257) * 2,
@@ -88,7 +89,7 @@ TEST(Buffers, OnlySmallFetchedResultsLieTogether) {
   EXPECT_EQ(p.of(unfetched).kind, Buffer::arena);
 }
 
-TEST(Sharing, AnOutputTakesOverAnInputThatDies) {
+TEST(Sharing, AnOutputReusesTheMemoryOfADeadInput) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const Tensor a = exp(x), b = a + 1, c = b * a, d = sum(c);
@@ -101,13 +102,13 @@ TEST(Sharing, AnOutputTakesOverAnInputThatDies) {
   EXPECT_EQ(p.of(c).last, last);
 }
 
-TEST(Sharing, LeavesWhatLiesOrIsReadDifferently) {
+TEST(Sharing, SkipsIncompatibleOperands) {
   Graph g;
   const Tensor x = g.input("x", {30, 30});
   const Tensor a = exp(x), b = transpose(a, 0, 1) + a;  // a is read in two orders
-  const Tensor c = exp(x), d = greater(c, 0);           // another dtype
+  const Tensor c = exp(x), d = greater(c, 0);           // a different dtype
   const Tensor e = exp(x), f = matmul(e, x);            // the op does not work in place
-  const Tensor h = exp(x), i = slice(h, 0, 0, 15) * 2;  // another size
+  const Tensor h = exp(x), i = slice(h, 0, 0, 15) * 2;  // a different size
   const Tensor j = exp(x), k = concat({j, j}, 0) * 2;
   Passes p(g, {b, cast(d, f32), f, i, k});
   share_in_place(g, p.steps, p.joined, p.buffers);
@@ -117,7 +118,7 @@ TEST(Sharing, LeavesWhatLiesOrIsReadDifferently) {
   EXPECT_FALSE(p.same(h, i));
 }
 
-TEST(Sharing, OneInputIsTakenOverByOneOutput) {
+TEST(Sharing, OneOutputReusesOneInput) {
   Graph g;
   const Tensor x = g.input("x", {40});
   const Tensor a = exp(x), b = a * 2, c = a * 3;
@@ -126,7 +127,7 @@ TEST(Sharing, OneInputIsTakenOverByOneOutput) {
   EXPECT_FALSE(p.same(b, c));
 }
 
-TEST(ParametersOf, NamesEachOnceAndRefusesAnotherDevice) {
+TEST(ParametersOf, NamesEachOnceAndRefusesADifferentDevice) {
   Graph g;
   Parameter w("w", Array(Shape{4}, f32)), v("v", Array(Shape{4}, f32));
   const Tensor t = g.param(w);
@@ -136,7 +137,7 @@ TEST(ParametersOf, NamesEachOnceAndRefusesAnotherDevice) {
                             {"[compile] parameter ", " lives on cpu, the program runs on cuda"});
 }
 
-TEST(MemoryPlan, PutsInputsInTheirOrderThenRandomStateResultsAndConstants) {
+TEST(MemoryPlan, OrdersInputsRandomStateResultsAndConstants) {
   Graph g;
   const Tensor c = g.constant(Array::of<float>({3}, {1, 2, 3}));
   const Tensor noise = uniform(g, {3});

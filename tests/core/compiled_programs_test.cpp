@@ -1,8 +1,8 @@
-// Compiled programs of small graphs: the steps with their operands and the memory plan, compared line by line
-// with compiled_programs.txt; and checksums of random ones in random_programs.txt. After an intended change,
-// write these files again:
+// Compares compiled programs of small graphs line by line with compiled_programs.txt: their steps, operands
+// and memory plan. Checksums of random programs are in random_programs.txt. After an intended change, rewrite
+// these files:
 //   TG_WRITE_GOLDEN=1 build/tests/compiled_programs_test
-// and read the differences: each must be as the passes (core/compile/) promise.
+// Then read the differences. Each must follow from the documented behavior of the passes (core/compile/).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ class Compiled {
            number(again.flops) + ", price " + number(again.price) + "\n";
   }
 
-  // compile() makes the same of the graph.
+  // compile() must give the same steps for the graph.
   void expect_of(const Program& program) const {
     const std::vector<Step> expected = steps_of(r_.g, steps_, joined_, outputs_.all());
     ASSERT_EQ(program.steps().size(), expected.size()) << program.text();
@@ -127,7 +127,7 @@ class Compiled {
     if (maker.op == &parameter_op) return maker.attrs.as<ParameterAttrs>().parameter.name();
     return "%" + std::to_string(v);
   }
-  // A value, or a view of one, with its type. A joined result also has its layout in the whole.
+  // A value or a view of one, with its dtype. A joined result also has its layout in the whole.
   std::string value_text(ValueId v, bool is_made) const {
     const Value& value = r_.g.values()[v];
     std::string s =
@@ -184,8 +184,8 @@ TEST(CompiledPrograms, HaveNoPointwiseOpOfFourOperands) {
             "[of_four] a pointwise op with more than three operands");
 }
 
-// A step looks 32 steps back for one to merge with.
-TEST(CompiledPrograms, MergeStepsThatAreNotFarApart) {
+// The compiler searches the previous 32 steps for one to merge with.
+TEST(CompiledPrograms, MergeStepsThatAreClose) {
   for (const int between : {31, 32}) {
     Graph g;
     const Tensor x = g.input("x", {3});
@@ -196,7 +196,7 @@ TEST(CompiledPrograms, MergeStepsThatAreNotFarApart) {
   }
 }
 
-// The file's text of each case.
+// The recorded text of each case.
 std::map<std::string, std::string> expected_texts(const std::filesystem::path& path) {
   std::map<std::string, std::string> texts;
   std::ifstream file(path);
@@ -226,13 +226,14 @@ void expect_texts(const std::string& name, const std::vector<CompiledCase>& case
   }
 }
 
-TEST(CompiledPrograms, AreThoseOfTheFile) {
+TEST(CompiledPrograms, MatchTheGoldenFile) {
   expect_texts("compiled_programs.txt", compiled_cases(),
                [](const CompiledCase& c) { return Compiled(c).text(); });
 }
 
-// Programs of random ops. The file has their sizes and a checksum of their text, which a failure prints.
-TEST(CompiledPrograms, MadeOfRandomOpsEqualTheFile) {
+// Programs of random ops. The file contains their sizes and a checksum of their text; a failure prints the
+// text.
+TEST(CompiledPrograms, RandomProgramsMatchTheGoldenFile) {
   expect_texts("random_programs.txt", tg::testing::random_program_cases(), [](const CompiledCase& c) {
     const Compiled compiled(c);
     const std::string text = compiled.text();
@@ -244,7 +245,7 @@ TEST(CompiledPrograms, MadeOfRandomOpsEqualTheFile) {
   });
 }
 
-TEST(CompiledPrograms, AreThoseOfCompile) {
+TEST(CompiledPrograms, MatchCompile) {
   for (const CompiledCase& c : compiled_cases()) {
     if (c.on_gpu || c.ranks > 1 || !c.reuse) continue;
     SCOPED_TRACE(c.name);

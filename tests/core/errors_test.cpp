@@ -1,5 +1,5 @@
-// Error messages of recording, differentiating and reading: layer and op, shapes, attributes that matter,
-// line.
+// Tests error messages of recording, differentiating and reading: layer and op, shapes, relevant attributes
+// and the line.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -29,14 +29,14 @@ struct Errors : ::testing::Test {
   Tensor a = g.input("a", {4, 8}), b = g.input("b", {9, 3});
 };
 
-TEST_F(Errors, NameTheLayerBesideTheOp) {
+TEST_F(Errors, NameTheLayerAndTheOp) {
   const Scope layer("h.3");
   const Scope attention("attn");
   const unsigned scope_line = __LINE__ - 2;  // of the outermost scope: the user's call
   EXPECT_EQ(message_of([&] { matmul(a, b); }),
             "[h.3.attn/matmul] inner sizes differ: a [4, 8] · b [9, 3]; got f32 [4, 8], f32 [9, 3] " +
                 line(scope_line));
-  // An error of a builder, one of a layout and one of a shape rule.
+  // Errors of a builder, a layout and a shape rule.
   expect_error<ShapeError>([&] { a + b; }, {"[h.3.attn/add] ", "[4, 8] with [9, 3]", line(scope_line)});
   expect_error<ShapeError>([&] { a.view({5}); }, {"[h.3.attn/view] ", "f32 [4, 8]", line(scope_line)});
   expect_error<ShapeError>([&] { top_k(a, 9); }, {"[h.3.attn/top_k] k is 9", line(scope_line)});
@@ -47,7 +47,7 @@ TEST_F(Errors, NameTheLayerBesideTheOp) {
   expect_error<Error>([&] { concat({}, 0); }, {"[h.3.attn/concat] got no tensors", line(scope_line)});
 }
 
-TEST_F(Errors, CarryOnlyTheAttributesThatAreNotAtTheirDefaults) {
+TEST_F(Errors, OmitAttributesAtTheirDefaults) {
   const std::string plain = message_of([&] { flash_attn(a, a, a); });
   for (const char* absent : {"=", "with", "softcap", "stream"})
     EXPECT_EQ(plain.find(absent), std::string::npos) << plain;
@@ -64,14 +64,14 @@ struct Three {
   }
 };
 
-TEST(Attrs, TextHasAllFieldsAndItsShortFormThoseThatAreNotAtTheirDefaults) {
+TEST(Attrs, LongFormHasAllFieldsAndShortFormOmitsDefaults) {
   EXPECT_EQ(Attrs(Three{0, false, 2}).text(), "axis=0, keep=false, internal=2");
   EXPECT_EQ(Attrs(Three{0, false, 2}).non_default_text(), "axis=0");
   EXPECT_EQ(Attrs(Three{1, true, 3}).non_default_text(), "axis=1, keep=true");
   EXPECT_EQ(Attrs().non_default_text(), "");
 }
 
-TEST_F(Errors, OfGradientsNameTheLayerBesideTheOp) {
+TEST_F(Errors, GradientErrorsNameTheLayerAndTheOp) {
   const Op opaque{.name = "round",
                   .infer =
                       [](std::span<const Operand> in, const Attrs&) {
@@ -95,10 +95,10 @@ TEST_F(Errors, OfGradientsNameTheLayerBesideTheOp) {
                               {"tensor 0 to differentiate by is undefined"});
   Graph other;
   const Tensor x = other.input("x", {2});
-  expect_error<GradientError>([&] { gradients(loss, {x}); }, {"is of another graph", "errors_test.cpp"});
+  expect_error<GradientError>([&] { gradients(loss, {x}); }, {"is of a different graph", "errors_test.cpp"});
 }
 
-TEST_F(Errors, OfFetchNameTheTensor) {
+TEST_F(Errors, FetchErrorsNameTheTensor) {
   Tensor y;
   {
     const Scope layer("h.3.mlp");

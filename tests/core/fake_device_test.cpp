@@ -1,5 +1,5 @@
-// Programs on a device that works later than its host: which runs a failure makes void, who reports it, and
-// which bytes fetch() and Pending copy. The device is played by the test.
+// Tests programs on a device that runs asynchronously to its host: the runs that a failure invalidates, the
+// call that reports it, and the bytes that fetch() and Pending copy. The test plays the device.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 using namespace tg;
 using tg::testing::error_of;
 
-// Copies immediately. The test decides when it is done and whether it throws.
+// Copies immediately. The test decides when the transfer is complete and whether it throws.
 struct PlayedTransfer final : Transfer {
   explicit PlayedTransfer(std::span<const Piece> copied) { copy(copied); }
   void copy(std::span<const Piece> copied) {
@@ -76,13 +76,13 @@ struct PlayedExecutable final : Executable {
   std::string choice(std::size_t step) const override { return "kernel " + std::to_string(step); }
 
   int runs = 0, profiles = 0;
-  std::string error, next_error;  // of the next run; of the next transfer
+  std::string error, next_error;  // error of the next run; of the next transfer
   std::vector<std::size_t> fed;
   std::vector<std::shared_ptr<PlayedTransfer>> transfers;
   std::shared_ptr<PlayedTransfer> reused;  // by the next transfer
 };
 
-// A program with an input and results of several layouts in memory that the test has.
+// A program with an input and results of several layouts, in memory that the test owns.
 struct Played {
   explicit Played(Device device = Device::cuda()) {
     std::iota(memory.begin(), memory.end(), 0.f);
@@ -92,10 +92,10 @@ struct Played {
     state->executable.reset(executable);
     state->memory.arena = 64;
     add(whole, row_major({2, 3}), 4);
-    add(turned, {{3, 2}, {1, 3}, 4}, 4);  // of the same numbers
+    add(transposed, {{3, 2}, {1, 3}, 4}, 4);  // a view of the same numbers
     add(part, {{2, 2}, {4, 2}, 1}, 21);
     add(one, row_major({}), 30);
-    add(start, row_major({2}), 4);  // of `whole`
+    add(start, row_major({2}), 4);  // a part of `whole`
     state->inputs.push_back({x.id(), arg(row_major({2}), 40), false});
   }
   Arg arg(const Layout& layout, std::size_t at) {
@@ -114,7 +114,7 @@ struct Played {
 
   Graph graph;
   Tensor x = graph.input("x", {2}), whole = graph.input("whole", {2, 3}),
-         turned = graph.input("turned", {3, 2}), part = graph.input("part", {2, 2}),
+         transposed = graph.input("transposed", {3, 2}), part = graph.input("part", {2, 2}),
          one = graph.input("one", {}), start = graph.input("start", {2}), other = graph.input("other", {2});
   std::vector<float> memory = std::vector<float>(64);
   PlayedBackend backend;
@@ -126,7 +126,7 @@ struct Played {
 const std::string failed =
     "[fetch] the last run of this program failed: it has no results until it runs again";
 
-TEST(FakeDevice, AFailureMakesAllRunsVoidThatWereStartedBeforeItsReport) {
+TEST(FakeDevice, AFailureInvalidatesAllRunsStartedBeforeItsReport) {
   Played p;
   p.run();
   const Pending first = p.program.fetch_later({p.whole});
@@ -143,7 +143,7 @@ TEST(FakeDevice, AFailureMakesAllRunsVoidThatWereStartedBeforeItsReport) {
   EXPECT_EQ(p.fetched(), "no error") << "the third run is not void";
 }
 
-// The values of a transfer that is reused belong to a later run.
+// The values of a reused transfer belong to a later run.
 TEST(FakeDevice, AReusedTransferReportsALaterRun) {
   Played p;
   p.run();
@@ -176,13 +176,13 @@ TEST(FakeDevice, FetchWaitsForTheRun) {
     EXPECT_EQ(t->waits, 1);
     EXPECT_TRUE(t->pieces.empty());
   }
-  Played cpu(Device::cpu());  // whose run() has waited
+  Played cpu(Device::cpu());  // its run() has waited
   cpu.run();
   EXPECT_EQ(cpu.fetched(), "no error");
   EXPECT_TRUE(cpu.executable->transfers.empty());
 }
 
-// From the first element to the last one, in row-major order afterwards.
+// Copies from the first element in memory to the last, then converts to row-major order.
 TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
   Played p;
   p.run();
@@ -192,7 +192,7 @@ TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
     std::size_t elements;
   };
   const Case cases[] = {{p.whole, {4, 5, 6, 7, 8, 9}, 6},
-                        {p.turned, {4, 7, 5, 8, 6, 9}, 6},
+                        {p.transposed, {4, 7, 5, 8, 6, 9}, 6},
                         {p.part, {21, 23, 25, 27}, 7},
                         {p.one, {30}, 1},
                         {p.start, {4, 5}, 2}};
@@ -211,14 +211,14 @@ TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
     EXPECT_EQ(transfer.pieces[i].bytes, 4 * cases[i].elements);
     EXPECT_EQ(transfer.pieces[i].from, p.state->fetched[i].second.data);
   }
-  std::fill(p.memory.begin(), p.memory.end(), -1.f);  // by a later run
+  std::fill(p.memory.begin(), p.memory.end(), -1.f);  // as a later run would
   for (const Case& c : cases) EXPECT_EQ(later.fetch(c.t).values<float>(), c.values);
   EXPECT_EQ(later.values<float>(p.start)[1], 5);
   EXPECT_EQ(later.values<float>(p.whole)[5], 9);
   EXPECT_EQ(later.item<float>(p.one), 30);
   EXPECT_EQ(later.number(p.one), 30);
-  EXPECT_EQ(error_of([&] { (void)later.values<float>(p.turned); }),
-            "[pending] f32 [3, 2] does not lie in row-major order: fetch() copies it");
+  EXPECT_EQ(error_of([&] { (void)later.values<float>(p.transposed); }),
+            "[pending] f32 [3, 2] is not stored in row-major order: fetch() copies it");
   EXPECT_EQ(error_of([&] { (void)later.item<float>(p.start); }),
             "[pending] f32 [2] does not have exactly one element");
   EXPECT_EQ(error_of([&] { (void)later.item<double>(p.one); }), "[pending] f32 [] is read as f64");
@@ -230,14 +230,14 @@ TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
             0u);
 }
 
-TEST(FakeDevice, PendingWaitsFirstForTheOneItDependsOn) {
+TEST(FakeDevice, PendingWaitsFirstForItsDependency) {
   Played a, b, c;
   for (Played* p : {&a, &b, &c}) p->run();
   const Pending first = a.program.fetch_later({a.one}), replaced = c.program.fetch_later({c.one});
   Pending second = b.program.fetch_later({b.one});
   PlayedTransfer &of_a = *a.executable->transfers[0], &of_b = *b.executable->transfers[0],
                  &of_c = *c.executable->transfers[0];
-  second.depend_on(second);  // which it does in any case
+  second.depend_on(second);  // implied: has no effect
   second.wait();
   EXPECT_EQ(of_b.waits, 1);
   second.depend_on(replaced);
@@ -256,7 +256,7 @@ TEST(FakeDevice, PendingWaitsFirstForTheOneItDependsOn) {
   EXPECT_EQ(of_b.waits, 2);
   EXPECT_EQ(a.fetched(), failed);
   EXPECT_EQ(b.fetched(), "no error");
-  // Several may wait for one.
+  // Several copies may wait for one transfer.
   Pending copy = second;
   EXPECT_EQ(copy.item<float>(b.one), 30);
   EXPECT_EQ(of_a.waits, 3);
@@ -266,7 +266,7 @@ TEST(FakeDevice, PendingWaitsFirstForTheOneItDependsOn) {
   EXPECT_EQ(error_of([] { Pending().wait(); }), empty);
 }
 
-// Results in a shared arena are void when another program has run there.
+// Results in a shared arena are invalid after a different program has run there.
 TEST(FakeDevice, OnlyResultsInTheArenaAreLostToOtherPrograms) {
   Played p;
   p.state->arena = std::make_shared<SharedArena>();
@@ -320,8 +320,8 @@ TEST(FakeDevice, FeedsAreCheckedAndCopiedOnce) {
   EXPECT_EQ(p.executable->runs, 2);
 }
 
-// A run that failed may have changed any of its parameters.
-TEST(FakeDevice, RunsGiveTheParametersThatTheyAssignOneNumber) {
+// A failed run may have changed any of its parameters.
+TEST(FakeDevice, RunsGiveAssignedParametersOneChangeNumber) {
   Played p;
   const Parameter a("a", Array({1}, f32)), b("b", Array({1}, f32)), read("read", Array({1}, f32));
   p.state->assigned = {a, b}, p.state->parameters = {a, b, read};
@@ -342,7 +342,7 @@ TEST(FakeDevice, RunsGiveTheParametersThatTheyAssignOneNumber) {
   EXPECT_EQ(read.last_change(), before);
 }
 
-// With TG_LOG a run is over when run() returns; from level 2 on each step is timed.
+// With TG_LOG, run() returns after the run has finished. At level 2 or higher, each step is timed.
 TEST(FakeDevice, ALoggedRunIsWaitedFor) {
   for (const char* level : {"1", "2"}) {
     Played p;

@@ -1,4 +1,5 @@
-// Feed: what it owns, which numbers it takes, and what a program says about inputs that were never fed.
+// Tests Feed: the data that it owns, the numbers that it accepts, and errors about inputs that were never
+// fed.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +30,7 @@ TEST_F(Fed, KeepsVectorsAndArraysGivenAsTemporaries) {
     const Array held = Array::of<double>({7, 8, 9});
     feeds.emplace_back(x, held);
   }
-  const std::vector<Values> other(10, Values(3, -1));  // what freed memory would be overwritten with
+  const std::vector<Values> other(10, Values(3, -1));  // values that would overwrite freed memory
   const std::vector<Feed> copies = feeds;
   feeds.clear();
   for (int i = 0; i < 3; ++i) {
@@ -38,7 +39,7 @@ TEST_F(Fed, KeepsVectorsAndArraysGivenAsTemporaries) {
   }
 }
 
-TEST_F(Fed, LooksAtVectorsWithANameAndAtSpans) {
+TEST_F(Fed, ReferencesNamedVectorsAndSpans) {
   Values v{1, 2, 3};
   const Feed vector(x, v), span(x, std::span(v)), constant(x, std::span<const double>(v));
   for (const Feed& f : {vector, span, constant}) EXPECT_EQ(static_cast<const void*>(f.data()), v.data());
@@ -47,7 +48,7 @@ TEST_F(Fed, LooksAtVectorsWithANameAndAtSpans) {
   EXPECT_EQ(fetched(), (Values{1, 5, 3}));
 }
 
-TEST_F(Fed, AllocatesNothingForWhatIsNotATemporaryVector) {
+TEST_F(Fed, AllocatesOnlyForTemporaryVectors) {
   const Values v{1, 2, 3};
   const Array a = Array::of<double>({1, 2, 3});
   const Tensor n = g.input("n", {});
@@ -78,7 +79,7 @@ TEST(FeedNumber, IsConvertedToTheInputsDtype) {
   EXPECT_EQ(eval(copy(i), {{i, std::size_t{7}}}).item<std::int64_t>(), 7);
 }
 
-TEST(FeedNumber, ThatTheDtypeDoesNotHaveIsRefused) {
+TEST(FeedNumber, OutsideTheDtypesRangeIsRefused) {
   Graph g;
   const Tensor f = g.input("f", {}, f32), h = g.input("h", {}, f16), i = g.input("i", {}, i32),
                u = g.input("u", {}, u8), b = g.input("b", {}, boolean), l = g.input("l", {}, i64);
@@ -119,7 +120,7 @@ TEST(NeverFed, IsAnErrorWithNameShapeAndLine) {
   EXPECT_EQ(p.profile().size(), p.steps().size());
 }
 
-TEST(NeverFed, IsNoErrorForAnInputThatTheProgramDoesNotRead) {
+TEST(NeverFed, IsAllowedForAnInputThatTheProgramDoesNotRead) {
   Graph g;
   const Tensor a = g.input("a", {1}), b = g.input("b", {1});
   Program p = compile(g, {a * 2}, {.verify = true});

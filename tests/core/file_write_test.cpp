@@ -1,5 +1,5 @@
-// Files that are written whole or not at all (core/base/file_write.h, core/os/file.h): errors, permissions,
-// temporaries.
+// Tests files that are written completely or not at all (core/base/file_write.h, core/os/file.h): errors,
+// permissions and temporary files.
 #include "core/base/file_write.h"
 
 #include <gtest/gtest.h>
@@ -22,11 +22,11 @@
 
 namespace {
 
-// Errors with which these system calls fail; 0: they succeed.
+// Errors with which these system calls fail; 0: the call succeeds.
 struct Failures {
   int fsync = 0, fchmod = 0, rename = 0, renameat2 = 0;
-  int fsyncs_before = 0;  // that succeed first
-  // Of the next calls of write: the error, negative, or how many bytes it writes at most.
+  int fsyncs_before = 0;  // number of calls that succeed first
+  // For each of the next write calls: a negative error, or the maximum number of bytes that it writes.
   std::vector<int> writes;
 } failures;
 int fsyncs = 0;
@@ -38,7 +38,7 @@ int failed(int error) {
 
 }  // namespace
 
-// These replace the functions of the C library, for calls from the library under test too.
+// These functions replace C library functions, including calls from the library under test.
 extern "C" int fsync(int fd) {
   if (++fsyncs > failures.fsyncs_before && failures.fsync != 0) return failed(failures.fsync);
   return static_cast<int>(::syscall(SYS_fsync, fd));
@@ -107,7 +107,7 @@ TEST_F(FileWrite, ReplacesAFileAndKeepsItsPermissions) {
   }
 }
 
-TEST_F(FileWrite, RefusesAllButRegularFiles) {
+TEST_F(FileWrite, RefusesAllExceptRegularFiles) {
   make("file", "x");
   std::filesystem::create_directory(path("folder"));
   std::filesystem::create_symlink(path("file"), path("link"));
@@ -139,7 +139,7 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   if (full.fd >= 0) {
     EXPECT_EQ(os::write_all(full.fd, "abc"), ENOSPC);
   }
-  EXPECT_EQ(os::close(987654), EBADF);  // no file has this number
+  EXPECT_EQ(os::close(987654), EBADF);  // no file has this descriptor
   EXPECT_EQ(error_of([] { check_file("save", "write", "FILE", EBADF); }),
             "[save] cannot write FILE: Bad file descriptor");
   EXPECT_EQ(error_of([] { check_file("save", "write", "FILE", 0); }), "no error");
@@ -151,9 +151,9 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
             "[save] cannot open the directory " + path("file") + ": Not a directory");
 }
 
-// A call may write a part only, and a signal may interrupt it. A call that writes nothing and reports no
-// error would be repeated for ever.
-TEST_F(FileWrite, RepeatsCallsThatWriteAPart) {
+// A call may write only a part, and a signal may interrupt it. A call that writes nothing and reports no
+// error would be repeated forever.
+TEST_F(FileWrite, RepeatsPartialWrites) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};
   EXPECT_EQ(os::write_all(file.fd, "abcdef"), 0);
@@ -163,13 +163,13 @@ TEST_F(FileWrite, RepeatsCallsThatWriteAPart) {
   EXPECT_EQ(content("file"), "abcdefghi");
 }
 
-// The old file stays, and no temporary.
+// The old file stays. No temporary file is left.
 TEST_F(FileWrite, AFailedReplacementChangesNothing) {
   make("file", "old");
   struct Case {
     int Failures::*call;
     Durable durable;
-    const char* verb;  // null: no error
+    const char* verb;  // null: no error is expected
   };
   for (const auto& [call, durable, verb] : {Case{&Failures::fsync, Durable::yes, "write"},
                                             {&Failures::fsync, Durable::no, nullptr},
@@ -200,7 +200,7 @@ TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
   EXPECT_EQ(error_of([&] { replace(path("a"), {"3"}, Durable::yes); }),
             "[save] cannot sync the directory " + directory.path.string() + "/: Input/output error");
   EXPECT_EQ(content("a"), "3");
-  // A path without a folder is in the current one.
+  // A path without a folder refers to the current folder.
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(directory.path);
   fsyncs = 0, failures.fsyncs_before = 1;
@@ -209,14 +209,14 @@ TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
   std::filesystem::current_path(before);
   EXPECT_EQ(content("a"), "4");
   failures.fsyncs_before = 0;
-  for (const int error : {EINVAL, EROFS}) {  // of a file system that cannot sync a folder
+  for (const int error : {EINVAL, EROFS}) {  // from a file system that cannot sync a folder
     failures.fsync = error;
     EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
   }
 }
 
 // Some file systems cannot refuse to replace a file.
-TEST_F(FileWrite, NewNamesAreCheckedWhereTheSystemDoesNot) {
+TEST_F(FileWrite, NewNamesAreCheckedIfTheSystemDoesNotCheck) {
   for (const int error : {EINVAL, ENOSYS}) {
     make("a", "1"), make("b", "2");
     failures = {.renameat2 = error};
@@ -253,7 +253,7 @@ TEST_F(FileWrite, TemporariesHaveNewNames) {
     EXPECT_GE(a.fd, 0);
     EXPECT_NE(first, second);
     EXPECT_EQ(first.find(path(".file.tmp." + std::to_string(::getpid()) + ".")), 0u);
-    // The next name is taken: by a process that had this number before.
+    // The next name is in use, by a process that had the same process ID before.
     const std::size_t dot = second.rfind('.') + 1;
     const int next = std::stoi(second.substr(dot)) + 1;
     make(second.substr(directory.path.string().size() + 1, dot - directory.path.string().size() - 1) +

@@ -1,5 +1,5 @@
-// Recording into a graph: names, lines, leaves, limits, replaced tensors, shared conditions and the results
-// of shape rules. Parameters and their parts.
+// Tests recording into a graph: names, lines, leaves, limits, replaced tensors, shared conditions and the
+// results of shape rules. Also tests parameters and their parts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,8 +104,9 @@ TEST(Graph, KnowsTheLimitsOfItsInputs) {
   EXPECT_EQ(p.fetch(both).at(0), 2) << "the value before";
 }
 
-// Nodes between the two that depend on the old tensor are recorded again, with their names and marks.
-TEST(Graph, ReplacedTensorsStandForTheirReplacements) {
+// Nodes between the old tensor and its replacement that depend on the old tensor are recorded again, with
+// their names and marks.
+TEST(Graph, ReadersOfReplacedTensorsReadTheReplacements) {
   Graph g;
   Parameter w("w", Array(Shape{2}, f32));
   const Tensor x = g.input("x", {2}), other = g.input("other", {2}), old = x * 2;
@@ -140,7 +141,7 @@ TEST(Graph, ReplacedTensorsStandForTheirReplacements) {
   EXPECT_EQ(eval(far, {{x, numbers}}, {.allow_unassigned = true}).at(1), (40 + 1) * 40);
   EXPECT_EQ(value(old + 0), 40);
   EXPECT_EQ(value(apart), 6);
-  // Once more: the first two follow.
+  // Replace once more: the first two tensors follow.
   const Tensor last = replacement + 5;
   g.replace(replacement, last);
   EXPECT_EQ(g.current(old.id()), last.id());
@@ -155,7 +156,7 @@ TEST(Graph, ReplacedTensorsStandForTheirReplacements) {
   EXPECT_EQ(error_of([&] { g.replace(another.input("x", {2}), apart); }),
             "[replace] a tensor is not of this graph");
   EXPECT_EQ(error_of([&] { g.replace(apart, {}); }), "[replace] a tensor is not of this graph");
-  // The first node of the graph, too.
+  // The first node of the graph can be replaced, too.
   ASSERT_EQ(g.nodes()[0].first_out, x.id());
   g.replace(x, other * 7);
   EXPECT_EQ(value(apart), 6);
@@ -173,7 +174,7 @@ TEST(Graph, ConditionsOfOneLossAreJoined) {
   };
   EXPECT_EQ(g.common_condition(loss, a, both), a);
   const Tensor uses = a + 1;
-  const Tensor joint = g.common_condition(loss.view({}), b, both);  // a view of a number is the same loss
+  const Tensor joint = g.common_condition(loss.view({}), b, both);  // a view of one number is the same loss
   EXPECT_EQ(joins, 1);
   EXPECT_EQ(g.current(a.id()), joint.id());
   const Tensor all = g.common_condition(loss, c, both);
@@ -203,7 +204,7 @@ TEST(Graph, UpdatesAndHooksAreCheckedAndKept) {
       error_of([&] { compile(g, {y}); }).find("is the new value of w, which is not among the assignments"),
       std::string::npos);
   compile(g, {y}, {.assign = {{w, y}}});
-  compile(g, {x * 2});  // which does not compute it
+  compile(g, {x * 2});  // does not compute the update
   EXPECT_EQ(error_of([&] { g.before_runs(&g, {}); }), "[before_runs] the function is empty");
   std::string calls;
   g.before_runs(&g, [&] {
@@ -215,7 +216,7 @@ TEST(Graph, UpdatesAndHooksAreCheckedAndKept) {
   EXPECT_EQ(calls, "ab");
 }
 
-// A view whose attributes do not have its layout.
+// A view whose attributes do not match its layout.
 struct HiddenView {
   Layout layout;
   void fields(auto&&) const {}
@@ -289,10 +290,10 @@ TEST(Graph, HashesDependOnEachPartOfItsStructure) {
   EXPECT_EQ(all.back(), all[0]);
 }
 
-// The op's shape rule is a user's.
-TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
+// The shape rule belongs to a user's op.
+TEST(Graph, InvalidShapeRuleResultsAreRefused) {
   Graph g;
-  const Tensor x = slice(g.input("x", {4, 6}), 0, 1, 3);  // of 24 elements, from the 6th on
+  const Tensor x = slice(g.input("x", {4, 6}), 0, 1, 3);  // 24 elements, starting at element 6
   const auto message = [&](std::vector<OutSpec> outs, bool view, std::size_t operands = 1) {
     const Op op{
         .name = "mine", .infer = [=](std::span<const Operand>, const Attrs&) { return outs; }, .view = view};
@@ -316,10 +317,10 @@ TEST(Graph, ShapeRulesThatReturnNonsenseAreRefused) {
   EXPECT_EQ(message({}, false), own + "no outputs");
   EXPECT_EQ(message({}, true), "fine");
   EXPECT_EQ(message({{f32, unequal}}, false), own + "1 strides for shape [2, 6]");
-  EXPECT_EQ(message({{f32, within, 0}}, false), own + "a view of input 0, but it is no view op");
+  EXPECT_EQ(message({{f32, within, 0}}, false), own + "a view of input 0, but it is not a view op");
   EXPECT_EQ(message({{f32, within}}, true), own + "a view of input -1, which it does not have");
   EXPECT_EQ(message({{f32, within, 1}}, true), own + "a view of input 1, which it does not have");
-  EXPECT_EQ(message({{f64, within, 0}}, true), own + "a view of another dtype");
+  EXPECT_EQ(message({{f64, within, 0}}, true), own + "a view with a different dtype");
   EXPECT_EQ(message({{f32, beyond, 0}}, true), own + "strides [6, 1] for shape [2, 6], beyond its memory");
   for (const Layout& l : {backwards, before, Layout{{1}, {-1}, 0}, Layout{{2}, {std::int64_t{1} << 53}, 0},
                           Layout{{3}, {std::int64_t{1} << 62}, 0}})
@@ -379,7 +380,7 @@ TEST(Graph, ErrorsOfOpsNameTheirOperands) {
   EXPECT_NE(error_of([&] { full(g, {2}, 300, u8); }).find("[full] u8 cannot hold 300"), std::string::npos);
 }
 
-TEST(Parameters, PartsAreTheirMemory) {
+TEST(Parameters, PartsShareTheirMemory) {
   Parameter p("p", Array::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}));
   Parameter part = p.part(2, 3);
   EXPECT_EQ(part.shape(), (Shape{3}));
@@ -415,7 +416,7 @@ TEST(Parameters, KnowTheirStateAndItsChanges) {
   Parameter p("p", Shape{2}, f32, Device::cpu()), empty("e", Shape{0}, f32, Device::cpu());
   EXPECT_EQ(p.last_change(), 0u);
   EXPECT_NE(error_of([&] { p.read(); }).find("[parameter] p [2] has no value yet"), std::string::npos);
-  Parameter one("one", Shape{}, u8, Device::cpu());  // of one byte
+  Parameter one("one", Shape{}, u8, Device::cpu());  // one byte
   EXPECT_NE(error_of([&] { one.read(); }).find("has no value yet"), std::string::npos);
   EXPECT_EQ(empty.read().numel(), 0);
   const std::uint64_t a = Parameter::new_change(), b = Parameter::new_change();
@@ -465,7 +466,7 @@ TEST(Ops, AreDefinedOnceByName) {
   EXPECT_FALSE(plain.may_share(0, 0) || plain.may_share(1, 1) || plain.may_share(1, 2));
 }
 
-TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
+TEST(Exceptions, KeepTheirTypeWithADifferentMessage) {
   const auto rethrown = [](const auto& e) {
     try {
       try {
@@ -493,10 +494,10 @@ TEST(Exceptions, KeepTheirTypeWithAnotherMessage) {
   EXPECT_EQ(rethrown(GradientError("a")), "same around a");
   EXPECT_EQ(rethrown(Error("a")), "same around a");
   EXPECT_NE(rethrown(std::range_error("a")).find("nested around a"), std::string::npos);
-  EXPECT_EQ(rethrown(7), "error nested around an exception that is no std::exception");
+  EXPECT_EQ(rethrown(7), "error nested around an exception that is not a std::exception");
 }
 
-TEST(Ranks, ASingleOneReadsItsOwnBytes) {
+TEST(Ranks, ASingleRankReadsItsOwnBytes) {
   OneRank rank;
   EXPECT_EQ(rank.rank(), 0);
   EXPECT_EQ(rank.size(), 1);

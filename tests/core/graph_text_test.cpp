@@ -1,4 +1,4 @@
-// A graph as text and in Graphviz's language: what is needed is there, once, with its shapes and layer.
+// Tests a graph as text and in Graphviz's language: each needed node occurs once, with its shapes and layer.
 #include <tilegrad/core/report/graph_text.h>
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ struct Small {
   std::vector<ValueId> outputs() const { return {y.id()}; }
 };
 
-TEST(GraphText, HasANeededNodeALineWithShapesInputsAndPath) {
+TEST(GraphText, EachNeededNodeHasALineWithShapesInputsAndPath) {
   Small s;
   const std::string text = graph_text(s.g, s.outputs());
   const std::string lines[] = {"%0 f32 [2, 3] = input()  name=\"the \"x\"\"",
@@ -46,7 +46,7 @@ TEST(GraphText, HasANeededNodeALineWithShapesInputsAndPath) {
   EXPECT_EQ(graph_text(s.g, {}), "");
 }
 
-// Every line is one of the few that graphviz() writes; braces close; arrows lead from node to node.
+// Every line is one of the few kinds that graphviz() writes. Braces are balanced, and arrows connect nodes.
 void expect_graphviz(const std::string& dot) {
   const std::string quoted = R"("([^"\\]|\\["\\n])*")";
   const std::regex open(R"((digraph|  subgraph cluster\d+|  ) ?\{)"), close(R"( *\})"),
@@ -74,7 +74,7 @@ void expect_graphviz(const std::string& dot) {
   EXPECT_EQ(depth, 0);
 }
 
-TEST(Graphviz, DrawsWhatComputesInFramesByLayer) {
+TEST(Graphviz, DrawsComputationsInFramesByLayer) {
   Small s;
   const std::string dot = graphviz(s.g, s.outputs(), "a \\ \"title\"\nof two lines");
   expect_graphviz(dot);
@@ -87,7 +87,7 @@ TEST(Graphviz, DrawsWhatComputesInFramesByLayer) {
   EXPECT_EQ(dot.find("/exp"), std::string::npos);
 }
 
-TEST(Graphviz, TakesAGradientAndTheEmptyGraph) {
+TEST(Graphviz, AcceptsAGradientAndTheEmptyGraph) {
   Graph g;
   const Tensor x = g.input("x", {4, 6});
   const Tensor z = gradients(sum(softmax(transpose(x, 0, 1), -1) * 3), {x})[0];

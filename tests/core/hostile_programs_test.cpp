@@ -1,5 +1,5 @@
-// Programs, models, gradients and ops of one's own that are made or used by mistake: every call ends in a
-// value or in a tg::Error that says what was wrong.
+// Tests misuse of programs, models, gradients and user-defined ops: every call returns a value or throws a
+// tg::Error that states the mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ TEST_F(Hostile, AssignedTwiceIsRefused) {
                            {"[optimizer] parameter n is i32"});
 }
 
-TEST_F(Hostile, FeedingWhatTheProgramDoesNotReadIsRefused) {
+TEST_F(Hostile, FeedingAnInputThatTheProgramDoesNotReadIsRefused) {
   const Parameter p("p", Array({5}, f32));
   const Tensor loss = sum(g.param(p) * x);
   const auto update = optim::Sgd({p}, {}).minimize(loss);
@@ -110,7 +110,7 @@ TEST_F(HostileModel, NodesOfTheHeadHaveTheLineOfTheCall) {
   expect_error<GradientError>([&] { gradients(logits, {g.param(params.all()[0])}); }, {line});
 }
 
-TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatMadeThem) {
+TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatCreatedThem) {
   const optim::AdamW adamw(params.all());
   const int first = __LINE__ + 1;
   nn::Generator generator(model);
@@ -129,7 +129,7 @@ TEST_F(HostileModel, ProgramsOfAModelNameTheLineThatMadeThem) {
   expect_error<Error>([&] { evaluation.run(wrong, right); }, {refusal + "0", line(2)});
 }
 
-TEST_F(HostileModel, ACacheOfAnotherLengthOrBatchIsRefusedByTheCall) {
+TEST_F(HostileModel, ACacheOfADifferentLengthOrBatchIsRefusedByTheCall) {
   nn::KvCache one(1, 8), two(2, 8);
   nn::CacheCall shorter(g, one, 2), more(g, two, 4);
   expect_error<ShapeError>([&] { model(tokens, {.cache = &shorter}); },
@@ -153,7 +153,7 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
         in_pages ? nn::CacheCall(graph, cache, {.singles = 3, .groups = 1, .length = 3, .room = 2})
                  : nn::CacheCall(graph, cache, 3);
     const auto rows = [&](Shape shape, DType dtype = f32) {
-      // [2, heads, 3, n] for six tokens: in pages each of them is a row.
+      // [2, heads, 3, n] for six tokens: in a paged cache, each token is a row.
       if (in_pages && shape.size() == 4) shape[0] *= 3, shape[2] -= 2;
       return graph.input("rows", shape, dtype);
     };
@@ -213,7 +213,7 @@ TEST_F(HostileModel, NumbersOfRowsPagesAndTokensOutsideTheCacheAreErrorsOfTheRun
                  {call.lengths(), lengths},
                  {call.table(), table}});
   };
-  EXPECT_NO_THROW(run({0, 1}, {2}, {0, 99})) << "a page that the text has no tokens for";
+  EXPECT_NO_THROW(run({0, 1}, {2}, {0, 99})) << "a page without tokens of the sequence";
   EXPECT_NO_THROW(run({-1, -1}, {0}, {99, 99}));
   EXPECT_NO_THROW(run({11, -1}, {8}, {2, 0}));
   expect_error<Error>([&] { run({12, 1}, {2}, {0, 0}); }, {"12", "hostile_programs_test.cpp"});
@@ -227,7 +227,7 @@ TEST_F(HostileModel, NumbersOfRowsPagesAndTokensOutsideTheCacheAreErrorsOfTheRun
 
 // Gradients
 
-TEST_F(Hostile, AGradientThatOnlyIntegersLeadToIsRefused) {
+TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
   const Tensor loss = mean(cast(equal(argmax(expand(x, {3, 5}), {1}), i), f32));
   expect_error<GradientError>([&] { gradients(loss, {x}); },
                               {"[gradients]", "depends on x f32 [5] through integers or booleans only",
@@ -246,7 +246,7 @@ TEST_F(Hostile, AGradientThatOnlyIntegersLeadToIsRefused) {
         optim::AdamW({q, p}).minimize(sum(v * cast(greater(w, 0), f32)));
       },
       {"p f32 [5]", "greater"});
-  // Beside a path of floating values, and where stop_gradient says so, integers are ordinary.
+  // Integers are allowed next to a path of floating-point values, and if stop_gradient cuts the path.
   const std::vector<Tensor> fine{
       sum(where(greater(x, 0), x, x * 0.1)),
       sum(x * cast(greater(x, 2), f32)),
@@ -258,14 +258,14 @@ TEST_F(Hostile, AGradientThatOnlyIntegersLeadToIsRefused) {
   };
   const Feed feed(x, Array::of<float>({-1, 1, 2, 3, 4}));
   for (const Tensor& y : fine) eval(gradients(y, {x})[0], {feed, {one, 1}});
-  // The derivative of relu is made with a comparison, and constant beside 0.
+  // The derivative of relu uses a comparison. It is constant on each side of 0.
   const Tensor slope = gradients(sum(relu(x)), {x})[0];
   EXPECT_EQ(eval(sum(gradients(sum(slope * slope), {x})[0]), {feed}).at(0), 0);
-  const Tensor place = gradients(sum(top_k(x, 2)[0]), {x})[0];  // and that of top_k with indices
+  const Tensor place = gradients(sum(top_k(x, 2)[0]), {x})[0];  // the derivative of top_k uses indices
   EXPECT_EQ(eval(sum(gradients(sum(place * place), {x})[0]), {feed}).at(0), 0);
 }
 
-TEST_F(Hostile, AGradientOfOnesOwnPassesOverIntegers) {
+TEST_F(Hostile, AUsersGradientPassesOverIntegers) {
   const CustomOp rounded =
       custom_op("rounded", {[](const auto& in) { return std::vector{cast(cast(in[0], i32), f32)}; },
                             [](const auto&, const auto&, const auto& z) { return std::vector<Tensor>(z); }});
@@ -327,7 +327,7 @@ TEST_F(Hostile, ShapeRulesOfUsersAreChecked) {
       {"hostile_programs_test.cpp"});
 }
 
-// By name, every op can be recorded with any operands and without its attributes.
+// Every op can be recorded by name, with any operands and without its attributes.
 TEST_F(Hostile, OpsRecordedByNameCheckTheirOperands) {
   const Tensor f = full(g, {2, 3}, 1.0), n = full(g, {2, 3}, 1, i64), b = greater(f, 0);
   for (const Op* op : all_ops())

@@ -1,5 +1,5 @@
-// Sizes, handles and numbers that may be given by mistake: every call ends in a value or in a tg::Error that
-// says what was wrong.
+// Tests invalid sizes, handles and numbers: every call returns a value or throws a tg::Error that states the
+// mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 // Sizes
 
-TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
+TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhenTheShapeIsMade) {
   const Shape s{huge};
   const std::vector<Call> calls{
       {"Array", [&] { Array(s, f32); }},
@@ -31,7 +31,7 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
          Array({std::int64_t{1} << 40, std::int64_t{1} << 40}, u8);
        }},
       {"Array::of", [&] { Array::of<float>(s, {1}); }},
-      {"beside a size of 0",
+      {"next to a size of 0",
        [&] {
          Array({0, huge, huge}, f32);
        }},
@@ -132,7 +132,7 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
          nn::CacheCall(g, c, -1);
        },
        "[kv_cache]"},
-      {"CacheCall of no texts",
+      {"CacheCall without sequences",
        [&] {
          nn::KvCache c(4, 4);
          nn::CacheCall(g, c, nn::CacheCall::InPages{.singles = 0, .groups = 0});
@@ -144,15 +144,15 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
          nn::CacheCall(g, c, {.singles = 2, .room = -1});
        },
        "[kv_cache]"},
-      {"CacheCall of more texts than there are",
+      {"CacheCall with too many sequences",
        [&] {
          nn::KvCache c(4, 4);
          nn::CacheCall(g, c, {.singles = huge, .groups = huge, .length = huge, .room = huge});
        }},
       {"KvCache of too many rows", [&] { nn::KvCache(1 << 16, 1 << 16); }, "[kv_cache]"},
-      {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool takes positive sizes"},
+      {"PagePool", [&] { nn::PagePool(-1, 4); }, "PagePool needs positive sizes"},
       {"Scheduler", [&] { nn::Scheduler({.slots = 0}); }, "[scheduler]"},
-      {"Scheduler of no pages", [&] { nn::Scheduler({.pages = 0}); }, "PagePool takes positive sizes"},
+      {"Scheduler of no pages", [&] { nn::Scheduler({.pages = 0}); }, "PagePool needs positive sizes"},
       {"Engine", [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.chunk = 0}); }, "[engine]"},
       {"Engine with pages that no cache holds",
        [&] { nn::Engine(nn::LanguageModel{.context = 4}, {.page_size = huge}); }, "[engine]"},
@@ -160,7 +160,7 @@ TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhereTheShapeIsMade) {
   expect_errors<ShapeError>(calls);
 }
 
-TEST_F(Hostile, BytesThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
+TEST_F(Hostile, FailedAllocationsReportTheNumberOfBytes) {
   const Tensor big = g.input("big", {std::int64_t{1} << 50}, f64);
   expect_errors<OutOfMemory>({
       {"Array", [] { Array({std::int64_t{1} << 50}, f64); },
@@ -174,14 +174,14 @@ TEST_F(Hostile, BytesThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
        },
        "[array]"},
   });
-  // Sums of buffers.
+  // The total size of several buffers.
   std::vector<Tensor> all;
   for (int n = 0; n < 40; ++n) all.push_back(full(g, {max_elements}, n, f64));
   expect_error<OutOfMemory>([&] { compile(g, all); }, {"intermediate results"});
   expect_error<OutOfMemory>([&] { compile(g, all, {.plan_only = true}); }, {"intermediate results"});
 }
 
-TEST_F(Hostile, StepsBeyondTheAxisAreNoMistake) {
+TEST_F(Hostile, StepsBeyondTheAxisAreAllowed) {
   const Feed feed(x, Array::of<float>({0, 1, 2, 3, 4}));
   EXPECT_EQ(eval(slice(x, 0, 2, 5, last), {feed}).values<float>(), std::vector<float>{2});
   EXPECT_EQ(eval(slice(slice(x, 0, 2, 5, last), 0, 0, 1) + 1, {feed}).at(0), 3);
@@ -195,7 +195,7 @@ TEST_F(Hostile, StepsBeyondTheAxisAreNoMistake) {
 
 // Handles
 
-TEST_F(Hostile, EmptyHandlesSayThatTheyAreEmpty) {
+TEST_F(Hostile, EmptyHandlesReportThatTheyAreEmpty) {
   const Tensor none;
   const Parameter p;
   Parameter moved("moved", Array({2}, f32));
@@ -293,7 +293,7 @@ TEST_F(Hostile, EmptyHandlesSayThatTheyAreEmpty) {
   EXPECT_EQ(p.key(), nullptr);
 }
 
-TEST(HostileArray, ThatIsEmptyOrMovedFromHasNoElements) {
+TEST(HostileArray, EmptyOrMovedFromArrayHasNoElements) {
   Array a = Array::of<float>({1, 2, 3});
   const Array b = std::move(a);
   for (const Array& empty : {a, Array()}) {
@@ -307,7 +307,7 @@ TEST(HostileArray, ThatIsEmptyOrMovedFromHasNoElements) {
   expect_error<ShapeError>([&] { b.at(3); }, {"[array] element 3 of f32 [3]"});
   expect_error<ShapeError>([&] { Array(b).set(-1, 0); }, {"[array] element -1"});
   Array ints({2}, i32);
-  ints.set(0, -1.5);  // as cast() does
+  ints.set(0, -1.5);  // like cast()
   EXPECT_EQ(ints.at(0), -1);
   expect_error<DTypeError>([&] { ints.set(0, nan); }, {"[array]", "i32"});
   expect_error<DTypeError>([&] { ints.set(0, 0x1p31); }, {"i32"});
@@ -316,7 +316,7 @@ TEST(HostileArray, ThatIsEmptyOrMovedFromHasNoElements) {
   expect_error<ShapeError>([&] { view.at(0); }, {"[host view]"});
 }
 
-TEST_F(Hostile, TensorsOfAnotherGraphAreRefused) {
+TEST_F(Hostile, TensorsOfADifferentGraphAreRefused) {
   Graph other;
   const Tensor y = other.input("y", {5});
   Program p = compile(g, {x * 2});
@@ -326,7 +326,7 @@ TEST_F(Hostile, TensorsOfAnotherGraphAreRefused) {
        [&] {
          concat({x, y});
        }},
-      {"compile", [&] { compile(g, {y}); }, "[compile] tensor 0 to be fetched is of another graph"},
+      {"compile", [&] { compile(g, {y}); }, "[compile] tensor 0 to be fetched is not of this graph"},
       {"assign",
        [&] {
          compile(g, {}, {.assign = {{Parameter("p", Array({5}, f32)), y}}});
@@ -357,7 +357,7 @@ TEST_F(Hostile, TensorsOfAnotherGraphAreRefused) {
 
 // Numbers
 
-TEST_F(Hostile, NumbersThatTheTypeDoesNotHaveAreRefused) {
+TEST_F(Hostile, NumbersOutsideTheTypeAreRefused) {
   const Tensor n = cast(x, i64), u = cast(x, u8), b = greater(x, 0);
   const std::vector<Call> calls{
       {"i32 + 1e300", [&] { i + 1e300; }, "[add]"},
@@ -395,7 +395,7 @@ TEST_F(Hostile, NumbersThatTheTypeDoesNotHaveAreRefused) {
   }
 }
 
-TEST_F(Hostile, NumbersThatTheTypeHasAreTaken) {
+TEST_F(Hostile, NumbersOfTheTypeAreAccepted) {
   const Tensor h = cast(x, f16);
   const Feed feed(x, Array::of<float>({0, 1, 2, 3, 4}));
   EXPECT_EQ(eval(h * 1e-3 * 1e6, {feed}).at(4), 4000);  // computed in f32

@@ -1,4 +1,4 @@
-// Results that are written where a concat or contiguous() would have put them (core/compile/lower.h).
+// Tests results that are written directly to the memory of a concat or contiguous() (core/compile/lower.h).
 #include <tilegrad/tilegrad.h>
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-// The inputs of products, and the steps that a result takes.
+// The inputs of GEMMs, and the number of steps that a result needs.
 struct Joins : testing::Test {
   Graph g;
   Tensor a = g.input("a", {2, 4, 6}), b = g.input("b", {2, 6, 6});
@@ -26,7 +26,7 @@ struct Joins : testing::Test {
     const Program program = compile(g, {y});
     return std::ranges::count_if(program.steps(), [](const Step& s) { return s.op != &matmul_op; });
   }
-  // y as it is compiled beside y where every input of the join has memory of its own.
+  // Compiles y together with the join's inputs, so that every input has separate memory, and compares.
   void expect_same(const Tensor& y, const std::vector<Tensor>& products) {
     std::vector<Tensor> all{y};
     all.insert(all.end(), products.begin(), products.end());
@@ -40,19 +40,19 @@ TEST_F(Joins, AProductOfHeadsIsWrittenMerged) {
   expect_same(merged, {c});
 }
 
-TEST_F(Joins, ProductsAreWrittenSideBySide) {
+TEST_F(Joins, ProductsAreWrittenNextToEachOther) {
   const Tensor c = matmul(a, b), d = matmul(a, b * 2);
   for (const int axis : {0, 1, 2}) {
     const Tensor joined = concat({c, d}, axis);
     EXPECT_EQ(steps_beside_products(joined), 1) << axis;  // b * 2
     expect_same(joined, {c, d});
   }
-  const Tensor turned = concat({transpose(c, 0, 1), transpose(d, 0, 1)}, 2);
-  EXPECT_EQ(steps_beside_products(turned), 1);
-  expect_same(turned, {c, d});
+  const Tensor transposed = concat({transpose(c, 0, 1), transpose(d, 0, 1)}, 2);
+  EXPECT_EQ(steps_beside_products(transposed), 1);
+  expect_same(transposed, {c, d});
 }
 
-TEST_F(Joins, ManyProductsAreWrittenSideBySide) {
+TEST_F(Joins, ManyProductsAreWrittenNextToEachOther) {
   const Tensor c = matmul(a, b), d = matmul(a, slice(b, 2, 0, 2)), e = matmul(a, slice(b, 2, 1, 4));
   const Tensor joined = concat({d, c, e}, 2);
   EXPECT_EQ(steps_beside_products(joined), 0);
@@ -61,8 +61,8 @@ TEST_F(Joins, ManyProductsAreWrittenSideBySide) {
   for (std::int64_t i = 0; i < joined.numel(); ++i) ASSERT_NEAR(v[0].at(i), v[1].at(i), 1e-5) << i;
 }
 
-// Paged attention, and the gradients of attention: along each axis, and with heads and rows exchanged.
-TEST_F(Joins, ResultsOfAttentionAreWrittenSideBySide) {
+// Paged attention and the gradients of attention: along each axis, and with heads and rows transposed.
+TEST_F(Joins, ResultsOfAttentionAreWrittenNextToEachOther) {
   const Tensor q = g.input("q", {2, 4, 3, 8}), pool = g.input("pool", {5, 4, 2, 8}),
                k = g.input("k", {2, 2, 6, 8}), v = g.input("v", {2, 2, 6, 8}),
                table = g.input("table", {2, 2}, i32), lengths = g.input("lengths", {2}, i32);
@@ -87,10 +87,10 @@ TEST_F(Joins, ResultsOfAttentionAreWrittenSideBySide) {
     }
 }
 
-TEST_F(Joins, WhatStridesCannotSayIsCopied) {
+TEST_F(Joins, LayoutsThatStridesCannotExpressAreCopied) {
   const Tensor c = matmul(a, b);
   const Tensor copied[] = {
-      contiguous(transpose(c, 1, 2)),                           // neighbours would not stay neighbours
+      contiguous(transpose(c, 1, 2)),                           // neighbors would not stay neighbors
       contiguous(transpose(view(c, {2, 4, 2, 3}), 1, 2)),       // one axis of c would need two strides
       contiguous(expand(view(c, {1, 2, 4, 6}), {3, 2, 4, 6})),  // every element three times
       contiguous(slice(c, 1, 0, 2)),                            // not all of c
@@ -103,7 +103,7 @@ TEST_F(Joins, WhatStridesCannotSayIsCopied) {
   }
 }
 
-TEST_F(Joins, AResultThatIsAskedForIsCopied) {
+TEST_F(Joins, AFetchedResultIsCopied) {
   const Tensor c = matmul(a, b), merged = contiguous(transpose(c, 0, 1));
   const Program program = compile(g, {merged, c});
   EXPECT_EQ(program.steps().size(), 2u);

@@ -1,4 +1,4 @@
-// Layout algebra: the rules and examples of [Stratos, FlashAttention §B.2-B.3], and the refusals.
+// Tests layout algebra: the rules and examples of [Stratos, FlashAttention §B.2-B.3], and refusals.
 #include <tilegrad/core/base/layout.h>
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace tg;
 
-// Which element of the buffer each index reaches, in row-major order of the indices.
+// The buffer element of each index, in row-major order of the indices.
 std::vector<std::int64_t> places(const Layout& l) {
   std::vector<std::int64_t> out;
   Dims index = Dims::filled(l.rank(), 0);
@@ -88,7 +88,7 @@ TEST(Layout, HeadsAreSplitAndMergedWithoutACopy) {  // [Stratos, FlashAttention 
   EXPECT_FALSE(can_view(q, {T, H * d}));
 }
 
-TEST(Layout, ViewMergesAxesThatOneStrideWalks) {
+TEST(Layout, ViewMergesAxesWithOneCommonStride) {
   const Layout x = slice(row_major({4, 6, 5}), 0, 1, 3);  // whole rows: still mergeable
   EXPECT_EQ(places(view(x, {12, 5})), places(x));
   const Layout cut = slice(row_major({4, 6, 5}), 2, 0, 4);
@@ -96,7 +96,7 @@ TEST(Layout, ViewMergesAxesThatOneStrideWalks) {
   EXPECT_EQ(places(view(cut, {24, 4})), places(cut));
   const Layout stretched = expand(row_major({1, 5}), {3, 5});
   EXPECT_FALSE(can_view(stretched, {15}));
-  EXPECT_EQ(view(expand(row_major({}), {2, 3}), {6}).strides, (Strides{0}));  // a zero stride walks both axes
+  EXPECT_EQ(view(expand(row_major({}), {2, 3}), {6}).strides, (Strides{0}));  // zero stride for both
   EXPECT_EQ(view(row_major({2, 0, 3}), {0, 7}).numel(), 0);
 }
 
@@ -117,7 +117,7 @@ TEST(Layout, SqueezeAndUnsqueezeAreInverse) {
   EXPECT_THROW(squeeze(x, 0), ShapeError);
 }
 
-TEST(Layout, PermuteTakesEveryAxisOnce) {
+TEST(Layout, PermuteUsesEveryAxisOnce) {
   EXPECT_EQ(permute(row_major({2, 3, 4}), {2, 0, -2}).shape, (Shape{4, 2, 3}));
   EXPECT_THROW(permute(row_major({2, 3}), {0, 0}), ShapeError);
   EXPECT_THROW(permute(row_major({2, 3}), {0}), ShapeError);
@@ -139,7 +139,7 @@ TEST(Layout, DenseLikeKeepsTheOrderInMemory) {
   EXPECT_FALSE(expand(row_major({1, 3}), {2, 3}).is_dense());
 }
 
-// Layouts of every kind: axes of size 1 and 0, any order, gaps, stretched axes.
+// Layouts of every kind: axes of size 1 and 0, any order, gaps, expanded axes.
 class RandomLayouts {
  public:
   explicit RandomLayouts(unsigned seed) : random_(seed) {}
@@ -174,8 +174,8 @@ class RandomLayouts {
   std::mt19937 random_;
 };
 
-// Only by the offsets of elements.
-TEST(Layout, PropertiesAreThoseOfThePlacesOfElements) {
+// Derives each property from the offsets of the elements only.
+TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
   RandomLayouts random(1);
   int contiguous = 0, dense = 0, neither = 0;
   for (int n = 0; n < 4000; ++n) {
@@ -209,7 +209,7 @@ TEST(Layout, PropertiesAreThoseOfThePlacesOfElements) {
   EXPECT_GT(neither, 500);
 }
 
-// Strides under which elements have these offsets. An axis with one element has the stride of row_major().
+// The strides that give elements these offsets. An axis with one element has the stride of row_major().
 std::optional<Strides> strides_of(const std::vector<std::int64_t>& at, const Shape& shape) {
   Layout l = row_major(shape);
   if (at.empty()) return l.strides;
@@ -220,7 +220,7 @@ std::optional<Strides> strides_of(const std::vector<std::int64_t>& at, const Sha
   return places(l) == at ? std::optional(l.strides) : std::nullopt;
 }
 
-TEST(Layout, ViewsAreThoseThatStridesExpress) {
+TEST(Layout, ViewsExistIfStridesCanExpressThem) {
   RandomLayouts random(2);
   int views = 0, refused = 0;
   for (int n = 0; n < 20000; ++n) {
@@ -244,8 +244,8 @@ TEST(Layout, ViewsAreThoseThatStridesExpress) {
   EXPECT_GT(refused, 50);
 }
 
-// Element i of the result is the element of the argument that NumPy's rule names.
-TEST(Layout, ResultsHoldTheElementsThatTheirRulesName) {
+// Element i of the result is the element of the argument that NumPy's rule selects.
+TEST(Layout, ResultsHaveTheElementsOfTheirRules) {
   RandomLayouts random(3);
   for (int n = 0; n < 4000; ++n) {
     const Layout l = random.next();
@@ -293,10 +293,10 @@ TEST(Layout, ResultsHoldTheElementsThatTheirRulesName) {
     EXPECT_EQ(squeeze(unsqueezed, gap), l);
     if (rank == 0) continue;
     const int a = static_cast<int>(random.below(rank)), b = static_cast<int>(random.below(rank));
-    const Layout turned = transpose(l, a, b - (random.below(2) == 0 ? rank : 0));
+    const Layout transposed = transpose(l, a, b - (random.below(2) == 0 ? rank : 0));
     Axes swapped;
     for (int c = 0; c < rank; ++c) swapped.push_back(c == a ? b : c == b ? a : c);
-    EXPECT_EQ(turned, permute(l, swapped));
+    EXPECT_EQ(transposed, permute(l, swapped));
 
     const std::int64_t d = l.shape[a], from = random.below(2 * d + 3) - d - 1,
                        to = random.below(2 * d + 3) - d - 1, step = 1 + random.below(3);
@@ -327,7 +327,7 @@ TEST(Layout, LimitsAreExact) {
   EXPECT_EQ((Layout{{2}, {huge - 2}, 1}.extent()), huge);
   EXPECT_THROW((Layout{{2}, {huge - 1}, 1}.extent()), ShapeError);
   EXPECT_THROW((Layout{{3}, {huge - 1}, 0}.extent()), ShapeError);
-  // No layout of a buffer.
+  // Not a valid layout of a buffer.
   constexpr std::int64_t reach = std::int64_t{1} << 60;
   EXPECT_EQ(transpose(Layout{{2, 2}, {reach / 2, 1}, most}, 0, 1).offset, most);
   for (const Layout& l :
@@ -342,8 +342,8 @@ TEST(Layout, LimitsAreExact) {
                expand(l, {3, 2, 2});
              },
              [&] { slice(l, 0, 0, 1); }, [&] { squeeze(l, 0); }, [&] { unsqueeze(l, 0); }})
-      EXPECT_NE(message_of<ShapeError>(f).find("is no layout of a buffer"), std::string::npos);
-  // A stride that would overflow is one that nothing is reached by.
+      EXPECT_NE(message_of<ShapeError>(f).find("do not form a valid layout"), std::string::npos);
+  // A stride that would overflow does not reach any element.
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, huge).strides, (Strides{4, 1}));
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, most / 4).strides, (Strides{most, 1}));
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, most / 4 + 1).strides, (Strides{4, 1}));

@@ -1,4 +1,5 @@
-// TG_LOG: each level reports what it should and all that lower levels report; without it nothing is reported.
+// Tests TG_LOG: each level reports its own lines and those of all lower levels. Without TG_LOG, nothing is
+// reported.
 #include <tilegrad/core/run/log.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ class Log : public ::testing::Test {
  protected:
   ~Log() override { unsetenv("TG_LOG"); }
 
-  // What compiling and running a program `runs` times logs at a level; null: TG_LOG is not set.
+  // Returns the log of compiling a program and running it `runs` times at a level; null: TG_LOG is not set.
   static std::string log_of(const char* level, int runs = 1, const CompileOptions& options = {.threads = 1}) {
     if (level)
       setenv("TG_LOG", level, 1);
@@ -42,7 +43,7 @@ class Log : public ::testing::Test {
   }
 };
 
-TEST_F(Log, SaysNothingUnlessAskedTo) {
+TEST_F(Log, IsEmptyUnlessRequested) {
   EXPECT_EQ(log_of(nullptr), "");
   EXPECT_EQ(log_of(""), "");
   EXPECT_EQ(log_of("0"), "");
@@ -70,7 +71,7 @@ TEST_F(Log, Level2ReportsTheStepsOfEveryRun) {
       << text;
 }
 
-TEST_F(Log, TheTimeOfARunIsThatOfItsSteps) {
+TEST_F(Log, TheTimeOfARunIsTheSumOfItsSteps) {
   const std::string text = log_of("2");
   double of_steps = 0;  // µs
   for (const char* name : {"step 0: ", "step 1: ", "step 2: "}) {
@@ -97,7 +98,7 @@ TEST_F(Log, Level3ReportsEveryBuffer) {
 }
 
 TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheReportedSize) {
-  // Placed and living as the lines say, no two may overlap.
+  // With the reported offsets and lifetimes, no two buffers may overlap.
   const std::string text = log_of("3");
   std::vector<Lifetime> lives;
   Placement placement;
@@ -115,7 +116,7 @@ TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheReportedSize) {
   EXPECT_TRUE(plan_is_sound(lives, placement)) << text;
 }
 
-TEST_F(Log, Level4ReportsHowEachStepIsRun) {
+TEST_F(Log, Level4ReportsHowEachStepRuns) {
   const std::string text = log_of("4"), before = log_of("3");
   EXPECT_EQ(lines(text) - lines(before), 3) << text;
   EXPECT_EQ(lines_with(text, {"flash_attn: ", "queries × 40 keys", "by one thread"}), 1) << text;
@@ -126,13 +127,13 @@ TEST_F(Log, Level4ReportsHowEachStepIsRun) {
   EXPECT_EQ(lines_with(shared, {"flash_attn: ", "shared by 3 threads"}), 1) << shared;
 }
 
-TEST_F(Log, AProgramThatIsOnlyPlannedSaysSo) {
+TEST_F(Log, PlanOnlyProgramReportsIt) {
   const std::string text = log_of("4", 0, {.plan_only = true});
   EXPECT_EQ(lines_with(text, {"3 steps", "planned, not to run, in "}), 1) << text;
   EXPECT_EQ(lines_with(text, {"arena "}), lines_with(log_of("4"), {"arena "}));
 }
 
-TEST_F(Log, WhatAProgramComputesIsTheSameAtEveryLevel) {
+TEST_F(Log, ResultsAreTheSameAtEveryLevel) {
   Graph g;
   Parameter p("p", Array::of<float>({3}, {1, 2, 3}));
   const Tensor x = g.param(p), noise = uniform(g, {3});
@@ -150,13 +151,13 @@ TEST_F(Log, WhatAProgramComputesIsTheSameAtEveryLevel) {
   }
 }
 
-TEST_F(Log, RunsThatAreVerifiedAreReportedAsOne) {
+TEST_F(Log, VerifiedRunsAreReportedAsOne) {
   const std::string text = log_of("1", 2, {.verify = true});
   EXPECT_EQ(lines_with(text, {"compiled in"}), 1) << text;
   EXPECT_EQ(lines_with(text, {"run "}), 2) << text;
 }
 
-TEST_F(Log, AnythingButALevelIsRefused) {
+TEST_F(Log, InvalidLevelsAreRefused) {
   for (const char* bad : {"5", "-1", "1x", "yes", " 1", "10"}) {
     setenv("TG_LOG", bad, 1);
     try {

@@ -1,4 +1,5 @@
-// Neighbouring chains that become one step with several results (core/compile/merge.cpp).
+// Tests adjacent elementwise steps that are merged into one step with several results
+// (core/compile/merge.cpp).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -32,14 +33,14 @@ struct Merging : ::testing::Test {
     }
     return {{a, arrays[0]}, {b, arrays[1]}, {z, arrays[2]}};
   }
-  // What fusing leaves is what single steps compute, on memory that is planned, on any number of threads.
+  // Merged steps must give the results of separate steps, in planned memory, on any number of threads.
   void expect_same(const std::vector<Tensor>& ts) {
     const std::vector<Array> got = run_checked(ts, feeds()), expected = eval(ts, feeds(), unfused);
     for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << i;
   }
 };
 
-TEST_F(Merging, TheGradientsOfAnOpAreOneStepThatStoresNothingElse) {
+TEST_F(Merging, TheGradientsOfAnOpAreOneStepWithoutOtherResults) {
   const std::pair<const char*, Tensor> ops[] = {{"maximum", maximum(a, b)},
                                                 {"minimum", minimum(a, b)},
                                                 {"mul", a * b},
@@ -50,7 +51,7 @@ TEST_F(Merging, TheGradientsOfAnOpAreOneStepThatStoresNothingElse) {
   for (const auto& [name, y] : ops) {
     const std::vector<Tensor> zs = gradients(y, {a, b}, z);
     const Program p = compile(g, zs);
-    const bool copies = std::string(name) == "sub";  // z itself is fetched from its input
+    const bool copies = std::string(name) == "sub";  // z itself is copied from its input
     ASSERT_EQ(p.steps().size(), 1u) << name << "\n" << p.text();
     EXPECT_EQ(p.steps()[0].out.size(), copies ? 1u : 2u) << name;
     EXPECT_EQ(p.buffers().size(), p.steps()[0].out.size()) << name;
@@ -58,7 +59,7 @@ TEST_F(Merging, TheGradientsOfAnOpAreOneStepThatStoresNothingElse) {
   }
 }
 
-TEST_F(Merging, AMaskAndWhatItPicksAreOneStep) {
+TEST_F(Merging, AMaskAndItsSelectionAreOneStep) {
   const Tensor y = gradients(relu(a - 2), {a}, z)[0], c = clamp(a, 1.75, 2.5);
   for (const Tensor& t : {y, c}) {
     const Program p = compile(g, {t});
@@ -81,18 +82,18 @@ TEST_F(Merging, AnOutputOrAValueReadLaterIsAResult) {
   expect_same({later});
 }
 
-TEST_F(Merging, StepsApartStayApart) {
+TEST_F(Merging, IndependentStepsStaySeparate) {
   const Tensor first = a * 2, between = softmax(a, -1), last = a * 3;
   EXPECT_EQ(compile(g, {first, between, last}).steps().size(), 3u);  // softmax is not pointwise
   const Tensor x = b * 2, reader = transpose(x, 0, 1) + 1, y = b * 3;
   EXPECT_EQ(compile(g, {x, reader, y}).steps().size(),
-            3u);  // reads x, and element by element in another order
+            3u);  // reads x, and element by element in a different order
   const Tensor m = z * 2, other = exp(a), n = z * 3;
-  EXPECT_EQ(compile(g, {m, other, n}).steps().size(), 2u);  // is only passed by
+  EXPECT_EQ(compile(g, {m, other, n}).steps().size(), 2u);  // does not interfere
   const Tensor row = g.input("row", {50});
-  EXPECT_EQ(compile(g, {a * row, b * row}).steps().size(), 2u);  // share no more than a row
+  EXPECT_EQ(compile(g, {a * row, b * row}).steps().size(), 2u);  // share only a row
   EXPECT_EQ(compile(g, {a * 2, cast(a, f64) * 2}).steps().size(),
-            2u);  // another compute type: cast, and its double
+            2u);  // a different compute type: the cast and its double
   expect_same({first, between, last, x, reader, y, m, other, n});
 }
 
@@ -120,19 +121,19 @@ TEST_F(Merging, HasLimits) {
   expect_same(many);
 }
 
-TEST_F(Merging, ResultsLieAsTheirOperandsDo) {
+TEST_F(Merging, ResultsHaveTheLayoutOfTheirOperands) {
   const Tensor u = transpose(a, 0, 1), v = transpose(b, 0, 1);
   const std::vector<Tensor> both{u * v, u / v};
   EXPECT_FALSE(both[0].layout().is_contiguous());
   EXPECT_EQ(compile(g, both).steps().size(), 1u);
   expect_same(both);
-  // Turned against each other: each step keeps its own order.
+  // If the operands are transposed relative to each other, each step keeps its own order.
   const Tensor w = g.input("w", {50, 6});
   EXPECT_EQ(compile(g, {u + w, w * u}).steps().size(), 2u);
 }
 
-// softmax's result dies in the step that makes two values of it, one of which takes its place.
-TEST_F(Merging, AResultTakesAnInputsPlaceWhenAllInputsAreRead) {
+// softmax's result dies in the step that computes two values from it. One of these values reuses its memory.
+TEST_F(Merging, AResultReusesAnInputsMemoryAfterAllReads) {
   const Tensor s = softmax(a, -1), x = exp(s), y = s * b - z;
   const Program p = compile(g, {x, y, s + x});
   EXPECT_EQ(p.steps().size(), 2u);
@@ -141,7 +142,7 @@ TEST_F(Merging, AResultTakesAnInputsPlaceWhenAllInputsAreRead) {
   for (const std::vector<Tensor>& ts :
        {std::vector{x, y}, {y, x}, {x, s + x, y}, {softmax(x, -1), softmax(y, -1)}})
     expect_same(ts);
-  // Read in another order too, it may not be overwritten.
+  // If it is also read in a different order, it must not be overwritten.
   const Tensor q = softmax(matmul(a, transpose(b, 0, 1)), -1);
   expect_same({q * transpose(q, 0, 1), q + 1});
 }
@@ -159,8 +160,8 @@ TEST_F(Merging, AParameterIsAssignedByAStepThatReadsItTwice) {
   }
 }
 
-// Whoever reads a value that is stored reads what is stored.
-TEST_F(Merging, AStoredHalfIsRoundedForItsReadersInTheStep) {
+// Every reader of a stored value uses its rounded form.
+TEST_F(Merging, AStored16BitValueIsRoundedForItsReadersInTheStep) {
   const Tensor x = cast(a, bf16), y = x * 1.1, rest = cast(y, f32) - cast(x, f32) * 1.1;
   const Program p = compile(g, {y, rest});
   EXPECT_EQ(p.steps().size(), 1u) << p.text();
@@ -172,7 +173,7 @@ TEST_F(Merging, AStoredHalfIsRoundedForItsReadersInTheStep) {
   EXPECT_GT(largest, 1e-4);  // the rounding itself
 }
 
-TEST(RandomChains, FusedGiveWhatSingleStepsGive) {
+TEST(RandomChains, FusedMatchesSingleSteps) {
   std::size_t several = 0;
   for (unsigned seed = 0; seed < 160; ++seed) {
     RandomChains r(seed);

@@ -1,4 +1,4 @@
-// Objects that one thread may use at a time report a second one, and calls that contain one another end in an
+// Objects that one thread may use at a time report a second thread. Unbounded recursive calls end in an
 // error.
 #include <tilegrad/autograd/custom_op.h>
 #include <tilegrad/nn/generation/engine.h>
@@ -13,7 +13,7 @@ using namespace tg;
 
 namespace {
 
-// The message of the Error that f throws in another thread, or "".
+// The message of the Error that f throws in a different thread, or "".
 template <class F>
 std::string error_in_thread(F&& f) {
   std::string message;
@@ -58,7 +58,7 @@ TEST(OneUser, GraphThatTwoThreadsRecordIntoIsAnError) {
   const Tensor x = graph.input("x", {2});
   (void)record(op, {x});
   EXPECT_NE(message.find("two threads record into one graph"), std::string::npos) << message;
-  EXPECT_EQ(error_in_thread([&] { (void)full(graph, {2}, 1); }), "");  // one after the other
+  EXPECT_EQ(error_in_thread([&] { (void)full(graph, {2}, 1); }), "");  // sequential use is allowed
 }
 
 TEST(OneUser, HookThatAddsHooksBeforeARunCallsThemAll) {
@@ -98,7 +98,7 @@ TEST(OneUser, ParameterThatARunAssignsCannotBeUsedByAnotherThread) {
   HostProgram p("one_user_parameter", [&] {
     written = error_in_thread([&] { p.w.write(Array::of<float>({2}, {5, 5})); });
     bytes = error_in_thread([&] { p.w.write_bytes(0, {}); });
-    p.w.write_bytes(0, {});  // the run's own thread may
+    p.w.write_bytes(0, {});  // the run's own thread may write
     Graph other;
     const Tensor twice = other.param(p.w) * 2;
     Program reader = compile(other, {twice});

@@ -1,5 +1,5 @@
-// CompileOptions::memory_budget: steps in another order, where that alone saves memory
-// (core/compile/order.cpp).
+// Tests CompileOptions::memory_budget: if a different order of the steps saves enough memory, nothing is
+// recomputed (core/compile/order.cpp).
 #include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::vector<float> numbers(std::size_t count, int step) {
   return x;
 }
 
-// A program, without a budget and with one that takes `less` bytes from its peak.
+// A program without a budget, and one with a budget `less` bytes below its peak.
 struct Both {
   Program free, limited;
   Both(Graph& g, const std::vector<Tensor>& fetch, std::size_t less, const std::vector<Assign>& assign = {})
@@ -37,7 +37,7 @@ struct Both {
             {.assign = assign, .threads = 1, .memory_budget = free.memory().peak() - less, .verify = true})) {
   }
 
-  // The peak falls by exactly `less`, and nothing is computed again.
+  // The peak decreases by exactly `less`, and nothing is recomputed.
   void expect_saved(std::size_t less) const {
     EXPECT_EQ(free.memory().peak() - limited.memory().peak(), less);
     EXPECT_EQ(limited.memory().recomputed.saved, less);
@@ -45,8 +45,8 @@ struct Both {
   }
 };
 
-// Each product is added up right after it is made: one is alive at a time, not four.
-TEST(Order, ReadsALargeValueBeforeTheNextIsMade) {
+// Each GEMM result is added immediately after it is computed: one is alive at a time, not four.
+TEST(Order, ReadsALargeValueBeforeTheNextIsComputed) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
   std::vector<Tensor> products, sums;
@@ -56,9 +56,9 @@ TEST(Order, ReadsALargeValueBeforeTheNextIsMade) {
   both.expect_saved(3 * matrix);
 }
 
-// A value with few readers is freed early. Here twenty steps read a matrix twice each, as queries and as
+// A value with few readers is freed early. Here, twenty steps read a matrix twice each, as queries and as
 // values.
-TEST(Order, CountsAReaderOnceHoweverOftenItReads) {
+TEST(Order, CountsEachReaderOnce) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), keys = g.input("keys", {1, 1, n, n});
   std::vector<Tensor> products, results;
@@ -70,9 +70,9 @@ TEST(Order, CountsAReaderOnceHoweverOftenItReads) {
   both.expect_saved(2 * matrix);
 }
 
-// As in the backward pass of an MLP: the gradient of its second weight reads what is large, the gradient of
-// its input makes something as large.
-TEST(Order, TakesAWeightsGradientBeforeItsInputs) {
+// As in the backward pass of an MLP: the gradient of its second weight reads a large value. The gradient of
+// its input writes an equally large value.
+TEST(Order, RunsAWeightsGradientBeforeItsInputs) {
   Graph g;
   const std::int64_t rows = 8 * n;
   const Tensor x = g.input("x", {rows, n}), up = g.input("up", {n, 4 * n}),
@@ -84,7 +84,7 @@ TEST(Order, TakesAWeightsGradientBeforeItsInputs) {
   both.expect_saved(large);
 }
 
-// The parameter's new value frees a matrix. It waits for the last reader of the old one all the same.
+// The parameter's new value frees a matrix, but it still waits for the last reader of the old value.
 TEST(Order, ChangesAParameterAfterItWasRead) {
   Graph g;
   Parameter w("w", Array(Shape{n, n}, f32));
@@ -102,11 +102,11 @@ TEST(Order, ChangesAParameterAfterItWasRead) {
   EXPECT_TRUE(got.second.same_bits(expected.second));
 }
 
-// Losses and gradients of a head in four chunks: the logits of one are alive at a time. Their mean is known
-// after the last, the weight of a row in it before the first.
-TEST(Order, TakesChunksOfLogitsOneAfterTheOther) {
+// Losses and gradients of a head in four chunks: the logits of one chunk are alive at a time. Their mean is
+// known after the last chunk; the weight of its rows is known before the first.
+TEST(Order, RunsChunksOfLogitsOneAfterTheOther) {
   const std::int64_t rows = 256, classes = 1024, width = 8;
-  const std::size_t logits = 64 * classes * 4;  // of a chunk
+  const std::size_t logits = 64 * classes * 4;  // bytes of one chunk
   Graph g;
   const Tensor x = g.input("x", {rows, width}), w = g.input("w", {width, classes}),
                t = g.input("t", {rows}, i32);
@@ -126,8 +126,8 @@ TEST(Order, TakesChunksOfLogitsOneAfterTheOther) {
     EXPECT_TRUE(both.limited.fetch(result).same_bits(both.free.fetch(result)));
 }
 
-// gelu_tanh comes to lie behind its product, where a backend would compute it from numbers that are not
-// rounded: not with such a backend.
+// The new order would put gelu_tanh directly after its GEMM. If the backend has epilogues, it would then
+// compute gelu_tanh from unrounded numbers, so the order is not used.
 TEST(Order, MakesNoNewEpilogues) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();

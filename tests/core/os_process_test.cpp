@@ -1,4 +1,4 @@
-// Programs that the system layer starts, signals and streams.
+// Tests child processes of the system layer, signals and streams.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace tg::os {
 namespace {
 
-// All that a program prints, and how it ends.
+// All output of a program, and its exit status.
 struct Run {
   std::string output;
   ExitStatus status;
@@ -104,7 +104,7 @@ TEST(Signals, HandlerKnowsTheSenderAndKeepsTheErrorNumber) {
   std::signal(SIGALRM, SIG_DFL), std::signal(SIGHUP, SIG_DFL);
 }
 
-TEST(Signals, IgnoredOnesAreSoInAProgramUnlessItsCommandChangesThat) {
+TEST(Signals, IgnoredOnesStayIgnoredInAProgramUnlessItsCommandResetsThem) {
   std::signal(SIGHUP, SIG_DFL);  // nohup may have started this test
   EXPECT_FALSE(is_ignored(signals::hangup));
   ignore_signal(signals::hangup);

@@ -1,5 +1,5 @@
-// Moving threads between processors: the thread runs there, and may afterwards use the same processors as
-// before.
+// Tests moving threads between processors: the thread runs there, and may afterwards use the same processors
+// as before.
 #include "core/os/thread.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg::os;
 
-// Which processors a thread may use; 0: the calling thread.
+// The processors that a thread may use; 0: the calling thread.
 std::vector<int> processors(ThreadId thread = 0) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -25,7 +25,7 @@ std::vector<int> processors(ThreadId thread = 0) {
   return all;
 }
 
-// The system may move a thread back at any time, so one of several attempts has to succeed.
+// The system may move a thread back at any time, so only one of several attempts must succeed.
 template <class Attempt>
 bool succeeds(Attempt&& attempt) {
   for (int i = 0; i < 100; ++i)
@@ -105,7 +105,7 @@ TEST(OsThread, ProcessorsThatAThreadMayNotUseAreIgnored) {
   }
 }
 
-TEST(OsThread, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedOneIsUnknown) {
+TEST(OsThread, ProcessorTimeOfARunningThreadGrowsAndOfAnEndedThreadIsUnknown) {
   ThreadId ended = 0;
   std::thread([&] {
     ended = current_thread();

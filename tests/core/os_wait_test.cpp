@@ -1,4 +1,5 @@
-// Waiting on a word in memory: for another thread, for a time, and not at all if it has changed already.
+// Tests waiting on a word in memory: until another thread wakes it, until a timeout, and not at all if the
+// word has already changed.
 #include "core/os/thread.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ double seconds_of_wait(const Word& word, std::uint32_t value, bool shared, std::
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-TEST(OsWait, OtherValueReturnsWithoutWaiting) {
+TEST(OsWait, ChangedValueReturnsWithoutWaiting) {
   Word word;
   for (const bool shared : {false, true}) {
     EXPECT_LT(seconds_of_wait(word, 1, shared, 60'000'000'000), 30);
@@ -34,7 +35,7 @@ TEST(OsWait, OtherValueReturnsWithoutWaiting) {
   }
 }
 
-// A wait may return early, but not each of them.
+// A single wait may return early, but not every wait.
 TEST(OsWait, TimeoutEndsTheWait) {
   Word word;
   for (const bool shared : {false, true}) {

@@ -1,4 +1,4 @@
-// The memory planner: plans are sound, reuse what is dead, and the checker sees an unsound one.
+// Tests the memory planner: plans are valid and reuse dead buffers, and the checker detects an invalid plan.
 #include "core/compile/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -29,11 +29,11 @@ TEST(Planner, PlansOfRandomLifetimesAreSound) {
   }
 }
 
-// The plan by a list of blocks of 64 bytes: the smallest gap that fits, the first of equal ones; without one
-// the end, from the gap before it on.
+// The plan by a list of blocks of 64 bytes. It uses the smallest gap that fits, the first of several equal
+// ones. If no gap fits, it appends, starting in the gap at the end.
 Placement plain_plan(const std::vector<Lifetime>& lives) {
   Placement p;
-  std::vector<int> last_use;  // of each block of the arena: the last step of the buffer there
+  std::vector<int> last_use;  // for each block of the arena: last step of the buffer there
   for (const Lifetime& l : lives) {
     const std::size_t blocks = (l.bytes + 63) / 64;
     std::size_t best = last_use.size(), length = 0, alive = blocks;
@@ -55,7 +55,7 @@ Placement plain_plan(const std::vector<Lifetime>& lives) {
   return p;
 }
 
-TEST(Planner, TakesTheSmallestGapThatFits) {
+TEST(Planner, UsesTheSmallestGapThatFits) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     auto lives = random_lives(60, seed);
     for (Lifetime& l : lives)
@@ -67,7 +67,7 @@ TEST(Planner, TakesTheSmallestGapThatFits) {
   }
 }
 
-// Checks all pairs of buffers, in plans with one buffer moved.
+// Checks all pairs of buffers, in plans with one moved buffer.
 TEST(Planner, TheCheckerAgreesWithAllPairsOfBuffers) {
   std::mt19937 random(5);
   int sound = 0, unsound = 0;
@@ -95,7 +95,7 @@ TEST(Planner, TheCheckerAgreesWithAllPairsOfBuffers) {
   EXPECT_GT(unsound, 50);
 }
 
-TEST(Planner, WithoutReuseNothingOverlaps) {
+TEST(Planner, NothingOverlapsWithoutReuse) {
   const auto lives = random_lives(100, 1);
   const Placement p = plan_memory(lives, false);
   std::size_t total = 0;
@@ -104,31 +104,31 @@ TEST(Planner, WithoutReuseNothingOverlaps) {
   EXPECT_EQ(p.alive, plan_memory(lives).alive);
 }
 
-TEST(Planner, AChainNeedsTwoBuffers) {
+TEST(Planner, ASequenceOfStepsNeedsTwoBuffers) {
   std::vector<Lifetime> chain;
   for (int i = 0; i < 1000; ++i) chain.push_back({4096, i, i + 1});
   EXPECT_EQ(plan_memory(chain).peak, 2u * 4096);
 }
 
 TEST(Planner, NeighboursThatDieMerge) {
-  // Two halves die, then one whole fits in their place.
+  // Two halves die, then one whole buffer fits into their memory.
   const std::vector<Lifetime> lives{{64, 0, 1}, {64, 0, 1}, {128, 2, 3}};
   EXPECT_EQ(plan_memory(lives).peak, 128u);
 }
 
-TEST(Planner, TheEndOfTheArenaGrowsInsteadOfStartingAnew) {
+TEST(Planner, TheLastGapOfTheArenaIsExtended) {
   const std::vector<Lifetime> lives{{64, 0, 5}, {64, 0, 1}, {256, 2, 3}};
   EXPECT_EQ(plan_memory(lives).peak, 64u + 256);
 }
 
-TEST(Planner, EmptyBuffersTakeNoPlace) {
+TEST(Planner, EmptyBuffersNeedNoMemory) {
   const std::vector<Lifetime> lives{{0, 0, 9}, {64, 0, 1}, {0, 1, 1}};
   const Placement p = plan_memory(lives);
   EXPECT_EQ(p.peak, 64u);
   EXPECT_TRUE(plan_is_sound(lives, p));
 }
 
-TEST(Planner, TheCheckerSeesOverlap) {
+TEST(Planner, TheCheckerDetectsOverlap) {
   const auto lives = random_lives(200, 3);
   const Placement good = plan_memory(lives);
   int caught = 0, tried = 0;

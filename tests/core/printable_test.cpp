@@ -1,4 +1,4 @@
-// Messages are one line of limited length, and names are one line.
+// Messages are one line of limited length. Names are one line.
 #include "core/base/messages.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(Printable, ControlCharactersBecomeEscapes) {
   EXPECT_FALSE(has_control_characters("transformer.h.0 é 模"));
 }
 
-TEST(Printable, MiddleIsLeftOutBetweenCharacters) {
+TEST(Printable, MiddleIsOmittedBetweenCharacters) {
   EXPECT_EQ(middle_left_out("0123456789", 10), "0123456789");
   EXPECT_EQ(middle_left_out("0123456789", 8), "012345 … 89");
   for (std::size_t most = 8; most < 40; ++most) {

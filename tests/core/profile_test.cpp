@@ -1,4 +1,4 @@
-// Program::profile: the same run, with a time for every step; and what is made of these times.
+// Tests Program::profile, a run with a time for every step, and the report made from these times.
 #include <gtest/gtest.h>
 
 #include <tilegrad/ops/ceilings.h>
@@ -25,7 +25,7 @@ TEST(Profile, GivesOneTimePerStepAndTheSameResult) {
   }
 }
 
-TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
+TEST(Profile, ReportsWorkAndTimeByOpAsSharesOfTheCeilings) {
   Graph g;
   const Tensor a = g.input("a", {256, 128}), b = g.input("b", {128, 64}), row = g.input("row", {64});
   const Tensor c = matmul(matmul(a, b), matmul(transpose(b, 0, 1), b));
@@ -67,10 +67,10 @@ TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
   }
   EXPECT_NEAR(sum, all, 1e-12);
   const std::string text = profile_text(program, p, 1);
-  for (const char* part : {"a run takes", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
+  for (const char* part : {"one run: ", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 
-  // Steps are named with their kernels, also where a program was only planned.
+  // Steps are named with their kernels, even if a program was only planned.
   for (const Program& each : {program, compile(g, {z}, {.threads = 1, .plan_only = true})}) {
     const std::size_t last = each.steps().size() - 1;
     EXPECT_EQ(each.steps()[last].op->name, "softmax");
@@ -80,7 +80,7 @@ TEST(Profile, CountsWorkAndTimeByOpAsSharesOfTheCeilings) {
   EXPECT_NE(profile_text(program, p).find("softmax: " + program.choice(program.steps().size() - 1) + "\n"),
             std::string::npos);
 
-  // Ceilings far below what the steps reach are not believed.
+  // Ceilings far below the measured speed of the steps are ignored.
   Profile busy = p;
   for (StepTime& t : busy.steps) t.least = 1.3 * t.seconds;
   const char* hint = "A share above 1.2:";

@@ -1,4 +1,4 @@
-// Programs: many runs, feeds and fetches, assignments, in-place plans, and their errors.
+// Tests programs: many runs, feeds and fetches, assignments, in-place plans, and their errors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ TEST(Program, RunsManyTimesOnNewInputs) {
     p.run({{x, Values{k, k + 1, k + 2}}});
     EXPECT_EQ(p.fetch(y).values<double>(), (Values{2 * k + 1, 2 * k + 3, 2 * k + 5}));
   }
-  p.run();  // inputs stay
+  p.run();  // inputs keep their values
   EXPECT_EQ(p.fetch(y).values<double>(), (Values{-9, -7, -5}));
 }
 
@@ -43,8 +43,9 @@ TEST(Program, FetchesViewsInRowMajorOrder) {
   EXPECT_EQ(v[1].values<double>(), (Values{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}));
 }
 
-// What only a view of it is fetched is computed on its own, even if a single chain reads it too.
-TEST(Program, FetchesViewsOfWhatAChainReads) {
+// If only a view of a value is fetched, the value is computed separately, even if a single fused step reads
+// it, too.
+TEST(Program, FetchesViewsOfTheInputsOfAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {2, 2}, f64), y = x * 3, t = transpose(y, 0, 1), z = y + 1;
   const auto v = eval({t, z}, {{x, Values{1, 2, 3, 4}}}, {.verify = true});
@@ -85,7 +86,7 @@ TEST(Program, HasNoResultsAfterARunThatFailed) {
   EXPECT_THROW(p.run({{i, bad}}), Error);
   EXPECT_NE(message_of<Error>([&] { p.fetch(y); }).find("failed"), std::string::npos);
   EXPECT_NE(message_of<Error>([&] { p.fetch_later({y}); }).find("failed"), std::string::npos);
-  EXPECT_EQ(before.item<double>(y), 7);  // of an earlier run
+  EXPECT_EQ(before.item<double>(y), 7);  // the value of an earlier run
   p.run({{i, good}});
   EXPECT_EQ(p.item<double>(y), 7);
 
@@ -171,31 +172,31 @@ TEST(Program, ARunAllocatesNothing) {
 struct Counting {
   Graph g;
   Tensor x = g.input("x", {4}, f64), scale = g.input("scale", {}, f64);
-  Tensor y = x * scale, total = sum(y), turned = transpose(expand(y.reshape({4, 1}), {4, 3}) + 1, 0, 1);
+  Tensor y = x * scale, total = sum(y), transposed = transpose(expand(y.reshape({4, 1}), {4, 3}) + 1, 0, 1);
   Tensor large = expand(scale.reshape({1}), {5000}) + 0;
-  Program p = compile(g, {y, total, turned, large, x});
+  Program p = compile(g, {y, total, transposed, large, x});
   std::vector<double> xs = Values(4), s = {0};
 
   void run(double k) {
     xs = {k, k + 1, k + 2, k + 3}, s = {k};
     p.run({{x, xs}, {scale, s}});
-    xs.assign(4, -1), s[0] = -1;  // the caller's own again
+    xs.assign(4, -1), s[0] = -1;  // changes the caller's own vectors
   }
   static double expected(double k) { return k * (4 * k + 6); }
 };
 
-TEST(Pending, KeepsTheValuesOfItsRunWhileOthersFollow) {
+TEST(Pending, KeepsTheValuesOfItsRunDuringLaterRuns) {
   Counting c;
   std::vector<Pending> all;
   for (int k = 0; k < 6; ++k) {
     c.run(k);
-    all.push_back(c.p.fetch_later({c.total, c.large, c.turned, c.x}));
+    all.push_back(c.p.fetch_later({c.total, c.large, c.transposed, c.x}));
   }
   for (int k : {3, 0, 5, 1, 2, 4}) {
     const Pending& p = all[static_cast<std::size_t>(k)];
     EXPECT_EQ(p.item<double>(c.total), Counting::expected(k));
     EXPECT_EQ(p.fetch(c.large).values<double>(), Values(5000, k));
-    EXPECT_EQ(p.fetch(c.turned).at(2), k * (k + 2) + 1);
+    EXPECT_EQ(p.fetch(c.transposed).at(2), k * (k + 2) + 1);
     EXPECT_EQ(p.fetch(c.x).at(3), k + 3);
     EXPECT_TRUE(p.ready());
   }
@@ -213,7 +214,7 @@ TEST(Pending, OutlivesItsProgram) {
   EXPECT_EQ(p.item<double>(y), 3);
 }
 
-TEST(Pending, AllocatesNothingOnceAsManyExistAsAreInUse) {
+TEST(Pending, ReusesItsMemoryInSteadyState) {
   Counting c;
   Pending before;
   const auto step = [&](int k) {
@@ -229,7 +230,7 @@ TEST(Pending, AllocatesNothingOnceAsManyExistAsAreInUse) {
   EXPECT_EQ(allocations - start, 0);
 }
 
-TEST(Pending, RefusesWhatItWasNotAskedFor) {
+TEST(Pending, RefusesTensorsThatWereNotRequested) {
   Counting c;
   c.run(1);
   const Pending p = c.p.fetch_later({c.total, c.y});
@@ -246,7 +247,7 @@ struct Recorded {
   Tensor x, y;
 };
 
-// The Graph is gone when this returns.
+// The Graph is destroyed when this function returns.
 Recorded record_locally(double k) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64), noise = uniform(g, {3}, 0, 1, f64) * 0;
@@ -256,7 +257,7 @@ Recorded record_locally(double k) {
 
 TEST(Program, OutlivesTheGraphItWasCompiledFrom) {
   Recorded r = record_locally(2);
-  const Recorded other = record_locally(3);  // where the first Graph was
+  const Recorded other = record_locally(3);  // at the address of the first Graph
   r.program.run({{r.x, Values{1, -1, 2}}});
   EXPECT_EQ(r.program.fetch(r.y).values<double>(), (Values{3, 3, 7}));
   EXPECT_EQ(r.y.shape(), Shape{3});
@@ -268,7 +269,7 @@ TEST(Program, OutlivesTheGraphItWasCompiledFrom) {
               r.program.run({{other.x, Values{1, 2, 3}}});
             }).find("[feed]"),
             std::string::npos);
-  const Tensor more = r.y * 2;  // the graph grows on
+  const Tensor more = r.y * 2;  // the graph is still extended
   EXPECT_EQ(eval(more, {{r.x, Values{1, 1, 1}}}).at(0), 6);
 }
 
@@ -284,7 +285,7 @@ TEST(Pending, OutlivesItsProgramAndItsGraph) {
   EXPECT_EQ(p.fetch(y).at(2), 9);
 }
 
-TEST(Program, ThatCannotFitIsRefusedWithTheSizes) {
+TEST(Program, OversizedProgramIsRefusedWithTheSizes) {
   Graph g;
   const Tensor x = g.input("x", {1}), big = exp(expand(x, {1LL << 50}));
   const std::string m = message_of<OutOfMemory>([&] { compile(g, {big}); });
@@ -323,7 +324,7 @@ TEST(Program, AnUpdateWritesStraightIntoTheParameter) {
   EXPECT_EQ(w.read().at(999), 1);
 }
 
-// A part is a parameter of its own in the same memory.
+// A part is a separate parameter in the same memory.
 TEST(Program, PartsOfAParameterAreReadAndAssigned) {
   Parameter whole("w", Array::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}));
   const Parameter part = whole.part(1, 3);
@@ -339,7 +340,7 @@ TEST(Program, PartsOfAParameterAreReadAndAssigned) {
   EXPECT_THROW(whole.part(-1, 2), ShapeError);
 }
 
-TEST(Program, APartIsNotAssignedBesideTheWhole) {
+TEST(Program, APartAndTheWholeAreNotAssignedTogether) {
   const Parameter whole("w", Array({8}, f32)), front = whole.part(0, 4), back = whole.part(4, 4),
                                                middle = whole.part(3, 2);
   const auto compiled = [](const Parameter& read, const Parameter& assigned) {
@@ -351,7 +352,7 @@ TEST(Program, APartIsNotAssignedBesideTheWhole) {
   for (const auto& [read, assigned] :
        {std::pair(whole, front), {back, whole}, {middle, front}, {middle, back}})
     EXPECT_THROW(compiled(read, assigned), Error);
-  Graph g;  // to read both is no mistake
+  Graph g;  // reading both is allowed
   compile(g, {sum(g.param(whole)) + sum(g.param(front))}, {});
 }
 
@@ -366,7 +367,7 @@ TEST(Program, AssignmentsOfTheWrongShapeOrTypeAreRefusedByName) {
   EXPECT_THROW(compile(g, {}, {.assign = {{w, t.to(f64)}}}), DTypeError);
 }
 
-TEST(Program, APointwiseChainIsOneStepWithoutMemory) {
+TEST(Program, AFusedPointwiseStepNeedsNoMemory) {
   Graph g;
   const Tensor x = g.input("x", {100});
   const Tensor y = gelu(x * 2 + 1) * sigmoid(x) - 3;
@@ -374,13 +375,13 @@ TEST(Program, APointwiseChainIsOneStepWithoutMemory) {
   EXPECT_GT(compile(g, {y}, {.fuse = false}).steps().size(), 4u);
 }
 
-TEST(Program, FusionTakesInAValueThatOneChainReadsTwice) {
+TEST(Program, FusionIncludesAValueThatOneStepReadsTwice) {
   Graph g;
   const Tensor x = g.input("x", {100});
   const Tensor s = sigmoid(x);
   const Tensor y = s * (1 - s);
   EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
-  const Program both = compile(g, {y, s});  // the value is a result too if it is fetched itself
+  const Program both = compile(g, {y, s});  // a fetched value is a result, too
   ASSERT_EQ(both.steps().size(), 1u);
   EXPECT_EQ(both.steps()[0].out.size(), 2u);
 }
@@ -417,8 +418,8 @@ TEST(Program, PeakIsKnownBeforeTheFirstRun) {
   EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.results + m.parameters);
 }
 
-// Of a chain with branches: no two buffers meet in step and place, the highest ends where the arena does, and
-// without reuse each lies by itself.
+// A program with branches: buffers that are alive at the same time never overlap. The highest ends at the end
+// of the arena. Without reuse, no two buffers overlap.
 TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
   for (const bool reuse : {true, false}) {
     Graph g;
@@ -457,10 +458,10 @@ TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
   }
 }
 
-TEST(Program, TextListsEachStepWithItsOperands) {
+TEST(Program, ListingNamesEachStepWithItsOperands) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}), w = g.input("w", {3, 2}, f32);
-  const std::string line = std::to_string(__LINE__ + 2);  // of the scope
+  const std::string line = std::to_string(__LINE__ + 2);  // line of the scope
   {
     const Scope scope("h");
     const Tensor y = softmax(matmul(x, w), -1), z = exp(x);
@@ -482,7 +483,7 @@ TEST(Program, AGraphOfAHundredThousandNodesRunsAndDifferentiates) {
   EXPECT_NEAR(v[1].at(0), std::pow(0.9999, 50000), 1e-12);
 }
 
-TEST(Program, ThreadsDoNotChangeTheBits) {
+TEST(Program, ThreadsDoNotChangeTheResultBitwise) {
   Graph g;
   const Tensor x = g.input("x", {300, 300});
   const Tensor y = sum(exp(x) * transpose(x, 0, 1), {0});
@@ -521,16 +522,16 @@ TEST(Graph, HashesByStructure) {
   EXPECT_NE(build(2, "x"), build(3, "x"));
 }
 
-TEST(Steps, KnowHowManyReadTheirResults) {
+TEST(Steps, CountTheReadersOfTheirResults) {
   Graph g;
   const Tensor x = g.input("x", {3, 3}), y = matmul(x, x), z = matmul(transpose(y, 0, 1), y),
                w = matmul(z, x);
   const Program p = compile(g, {w, z});
   ASSERT_EQ(p.steps().size(), 3u);
-  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // as a view and as it is
+  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // as a view and directly
   EXPECT_EQ(p.steps()[1].reads, std::vector<int>{2});  // by a step, and after the run
   EXPECT_EQ(p.steps()[2].reads, std::vector<int>{1});
-  // A value that lies inside another is read where that is.
+  // A read of the whole counts as a read of the values stored in it.
   Graph other;
   const Tensor a = other.input("a", {3, 3}), whole = concat({matmul(a, a), matmul(transpose(a, 0, 1), a)}, 1);
   const Program q = compile(other, {matmul(transpose(whole, 0, 1), whole)});
@@ -562,7 +563,7 @@ TEST(Program, PlanOnlyIsRefusedByCallsThatNeedMemory) {
   }
 }
 
-// This op and the next ones break a rule of kernels.
+// This op and the next ones break a rule for kernels.
 const CustomOp writes_nothing = register_host_op(
     {.name = "test_writes_nothing", .forward = [](std::span<const HostView>, std::span<const HostView>) {}});
 
@@ -574,7 +575,7 @@ const CustomOp counts_its_calls =
                         for (std::int64_t i = 0; i < out[0].numel(); ++i) out[0].set(i, calls);
                       }});
 
-// The first op keeps the address of its input, which the second reads.
+// The first op keeps the address of its input. The second op reads it.
 HostView kept{f32, {}};
 const CustomOp keeps = register_host_op(
     {.name = "test_keeps", .forward = [](std::span<const HostView> in, std::span<const HostView> out) {
@@ -605,7 +606,7 @@ TEST(Verify, MemoryWithoutAValueIsNaN) {
     }
 }
 
-TEST(Verify, DifferentBitsAreRefusedWhereverTheyAre) {
+TEST(Verify, BitwiseDifferencesAreRefusedAnywhere) {
   for (std::size_t wrong = 0; wrong < 4; ++wrong) {
     Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
     Graph g;
@@ -622,7 +623,7 @@ TEST(Verify, DifferentBitsAreRefusedWhereverTheyAre) {
   }
 }
 
-// Both programs begin with the values before the run.
+// Both programs start with the values before the run.
 TEST(Verify, ParametersAreAssignedOnce) {
   Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
   Graph g;

@@ -1,5 +1,5 @@
-// Programs and threads: runs within runs, runs beside each other, more threads than the system gives, fork(),
-// and runs while the process ends.
+// Tests programs and threads: nested runs, concurrent runs, more threads than the system provides, fork(),
+// and runs while the process exits.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// Large enough for its steps to be shared by threads.
+// Large enough that threads share its steps.
 constexpr std::int64_t size = 1 << 18;
 
 struct Doubling {
@@ -42,8 +42,8 @@ struct Doubling {
   Program program;
 };
 
-// A host op that runs a program of its own on `inner` threads, perhaps from another thread, and that again
-// another.
+// A host op that runs its own program on `inner` threads, optionally from a different thread. That program
+// contains another such op, `depth` levels deep.
 CustomOp running_op(int inner, int depth, bool elsewhere) {
   static int made = 0;
   const std::optional<CustomOp> deeper =
@@ -75,7 +75,7 @@ TEST(ProgramThreads, HostOpsRunPrograms) {
       }
 }
 
-TEST(ProgramThreads, ProgramsRunBesideEachOther) {
+TEST(ProgramThreads, ProgramsRunConcurrently) {
   std::atomic<int> wrong = 0;
   const auto run = [&](int threads) {
     Doubling d(threads);
@@ -114,7 +114,7 @@ TEST(ProgramThreads, MoreThanTheLimitAreRefused) {
         {"[cpu] " + std::to_string(threads) + " threads requested: expected 0 to 4096"});
 }
 
-// Runs f in a child process; what the child returns from f, -1 if it had to be killed.
+// Runs f in a child process. Returns f's result, or -1 if the child had to be killed.
 template <class F>
 int in_child(F f) {
   const pid_t child = fork();
@@ -146,7 +146,7 @@ TEST(ProgramThreads, AChildOfForkRunsOldAndNewPrograms) {
   EXPECT_EQ(d.run(5), 10);
 }
 
-TEST(ProgramThreads, ThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
+TEST(ProgramThreads, FailureToStartReportsTheThreadNumber) {
   if (needs_address_space) GTEST_SKIP();
   EXPECT_EQ(in_child([] {
               Doubling d(300), few(2);
@@ -168,7 +168,7 @@ TEST(ProgramThreads, ThatTheSystemDoesNotGiveAreAnErrorWithTheirNumber) {
             7);
 }
 
-// Of the process's end: what `prepare` leaves behind, then exit().
+// Tests the end of the process: runs `prepare`, then calls exit().
 void ends_well(void (*prepare)()) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -191,7 +191,7 @@ TEST(ProgramThreadsDeathTest, TheProcessMayEndWhileAThreadRuns) {
   });
 }
 
-TEST(ProgramThreadsDeathTest, StaticObjectsMayRunProgramsAsTheyAreDestroyed) {
+TEST(ProgramThreadsDeathTest, StaticObjectsMayRunProgramsInTheirDestructors) {
   ends_well([] {
     static struct Late {
       Doubling* d = nullptr;
@@ -199,7 +199,7 @@ TEST(ProgramThreadsDeathTest, StaticObjectsMayRunProgramsAsTheyAreDestroyed) {
         if (d->run(4) != 8) std::abort();
         if (Doubling(3).run(5) != 10) std::abort();  // compiles, too
       }
-    } late;  // before the first run made a pool
+    } late;  // constructed before the first run creates a pool
     late.d = new Doubling(2);
     late.d->run(1);
   });

@@ -1,5 +1,5 @@
-// Random graphs of all kinds of ops, with parameters that they read and assign: however they are compiled,
-// the bits are those of one op after the other, each in memory of its own.
+// Random graphs of all kinds of ops, with parameters that they read and assign. With any compile options, the
+// results are bitwise identical to running one op after another, each in separate memory.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// Values are matrices of whole numbers up to 9, so that every sum is exact in any order.
+// Values are matrices of integers up to 9, so every sum is exact in any order.
 class RandomGraph {
  public:
   explicit RandomGraph(unsigned seed, int nodes = 24) : random_(seed) {
@@ -86,7 +86,8 @@ class RandomGraph {
         return where(greater(a, b), a, transpose(b, 0, 1));
       case 10:
         return small(a - transpose(a, 0, 1));
-      case 11:  // sums that products make, read in another order so that they are no part of a chain
+      case 11:  // sums accumulated by GEMMs; read in a different order, so that no elementwise step contains
+                // them
         return small(transpose(matmul(a, b) + any() + matmul(any(), b), 0, 1));
       case 12:
         return maximum(a, expand(max(b, {axis}, true), {n, n}));
@@ -104,7 +105,7 @@ class RandomGraph {
   std::vector<Assign> assign_;
 };
 
-TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
+TEST(RandomGraphs, ResultsMatchBitwiseWithAllCompileOptions) {
   const std::vector<CompileOptions> ways{
       {.threads = 1}, {.threads = 2}, {.threads = 1, .fuse = false}, {.threads = 1, .reuse = false}};
   for (unsigned seed = 0; seed < 200; ++seed) {
@@ -118,11 +119,11 @@ TEST(RandomGraphs, GiveTheSameBitsHoweverTheyAreCompiled) {
   }
 }
 
-// Budgets from what a graph needs down to where nothing more can be saved.
-TEST(RandomGraphs, GiveTheSameBitsWithinAnyBudget) {
+// Budgets from the graph's full need down to the minimum.
+TEST(RandomGraphs, ResultsMatchBitwiseWithAnyBudget) {
   int ordered = 0, recomputed = 0, products = 0, impossible = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
-    RandomGraph graph(seed, 80);  // so that values are used much later than they are made
+    RandomGraph graph(seed, 80);  // so that values are used much later than they are computed
     const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
     const std::size_t peak = graph.memory({.threads = 1, .plan_only = true}).peak();
     for (int less = 1; less <= 4; ++less) {

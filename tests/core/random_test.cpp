@@ -1,5 +1,5 @@
-// Random ops: their numbers are those of core/base/random.h, their distributions what they say, and a
-// gradient sees the same dropout as the forward pass.
+// Tests random ops: their numbers equal those of core/base/random.h, their distributions are correct, and a
+// gradient uses the same dropout mask as the forward pass.
 #include <limits>
 #include <numbers>
 
@@ -34,7 +34,7 @@ TEST(Random, NormalPairsAreBoxMullerOfTheLibrary) {
 
 constexpr double huge = std::numeric_limits<double>::max();
 
-TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
+TEST(Random, TensorsMatchTheHostsNumbersBitwise) {
   for (DType dtype : float_dtypes)
     for (const auto& [low, high] : {std::pair{5., 7.}, {-1., 1.}, {-huge, huge}}) {
       if (!holds(dtype, low)) continue;
@@ -50,7 +50,7 @@ TEST(Random, TensorsHoldTheHostsNumbersBitForBit) {
     }
 }
 
-// Intervals [low, high) of each kind. Not every dtype has their ends.
+// Intervals [low, high) of each kind. Some dtypes cannot represent their ends.
 struct Interval {
   double low, high;
 };
@@ -62,7 +62,8 @@ constexpr Interval intervals[] = {{0, 1},        {1, 2},         {-1, 0},
                                   {1000, 1001},  {2048, 2050},   {1e-7, 1},
                                   {0.999, 1.01}, {-1e-3, 1e-30}, {16777216, 16777220}};
 
-// The first and the last u of each dtype, and enough between to meet each number of a narrow interval.
+// The first and the last u of each dtype, and enough values between to reach each number of a narrow
+// interval.
 TEST(Uniform, StaysInItsIntervalInEveryDType) {
   for (const DType dtype : float_dtypes)
     for (const auto& [low, high] : intervals) {
@@ -92,7 +93,7 @@ TEST(Uniform, StaysInItsIntervalInEveryDType) {
     }
 }
 
-TEST(Uniform, OfTheWholeRangeIsFinite) {
+TEST(Uniform, IsFiniteOverTheWholeRange) {
   double mean = 0;
   const Vector all = doubles(uniform_array({20000}, f64, -huge, huge, 1));
   for (const double x : all) {
@@ -103,13 +104,13 @@ TEST(Uniform, OfTheWholeRangeIsFinite) {
   const double f16_most = 65504;
   for (const double x : doubles(uniform_array({20000}, f16, -f16_most, f16_most, 1))) ASSERT_LT(x, f16_most);
   EXPECT_LT(uniform_range(bf16, 0, 1e300).at(1 - 0x1p-24), std::numeric_limits<float>::max());
-  // One number only.
+  // The interval contains a single number.
   for (const double x : doubles(uniform_array({100}, f64, 0, 5e-324, 1))) ASSERT_EQ(x, 0);
   for (const double x : doubles(uniform_array({100}, bf16, 0.1, 0.1, 1)))
     ASSERT_EQ(x, stored_number(bf16, 0.1));
 }
 
-TEST(Uniform, RefusesWhatIsNoInterval) {
+TEST(Uniform, RefusesInvalidIntervals) {
   constexpr double infinity = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   Graph g;
@@ -120,7 +121,7 @@ TEST(Uniform, RefusesWhatIsNoInterval) {
   expect_error<Error>([&] { uniform_array({2}, f16, 1.0001, 1.0002, 1); }, {"f16 has no number"});
 }
 
-// Parameters are initialised within their bound.
+// Parameters are initialized within their bound.
 TEST(Uniform, InitialValuesStayBelowTheirBound) {
   for (const DType dtype : {bf16, f16, f32}) {
     nn::Params params{7, dtype};
@@ -136,7 +137,7 @@ TEST(Bernoulli, IsCertainAtZeroAndOne) {
   EXPECT_LE(bernoulli_bound(1 - 0x1p-33), 0xffffffffu);
 }
 
-// The largest numbers that a word gives.
+// The largest numbers that a random word gives.
 TEST(Normal, IsFinite) {
   for (const std::uint32_t first : {0u, 0xffffffffu})
     for (const std::uint32_t second : {0u, 0x20000000u, 0x40000000u, 0x80000000u, 0xffffffffu}) {
@@ -147,7 +148,7 @@ TEST(Normal, IsFinite) {
     }
 }
 
-// Mean and variance of n numbers, within five standard errors of what they should be.
+// Expects mean and variance of n numbers within five standard errors of these values.
 void expect_moments(const Vector& x, double mean, double variance, double kurtosis) {
   const double n = static_cast<double>(x.size());
   double m = 0, v = 0;
@@ -157,7 +158,7 @@ void expect_moments(const Vector& x, double mean, double variance, double kurtos
   EXPECT_NEAR(v, variance, 5 * variance * std::sqrt((kurtosis - 1) / n));
 }
 
-TEST(Random, DistributionsAreWhatTheySay) {
+TEST(Random, DistributionsHaveTheirMoments) {
   Graph g;
   const Shape shape{200000};
   const auto v = run_checked({uniform(g, shape, -1, 3), normal(g, shape, 2, 3), bernoulli(g, shape, 0.3),
@@ -224,7 +225,7 @@ TEST(Dropout, IsRecomputedWithTheSameMask) {
     return std::vector<Tensor>{sin(dropout(in[0], 0.5)) * in[0]};
   };
   const Tensor y = checkpoint(layer, {x.tensor})[0], z = gradients(sum(y), {x.tensor})[0];
-  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), k being 0 or 2
+  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), where k is 0 or 2
   const auto v = run_checked({y, z}, {x.feed()});
   for (std::int64_t i = 0; i < 2000; ++i) {
     const double xi = x.values[static_cast<std::size_t>(i)], k = v[0].at(i) == 0 ? 0 : 2;
@@ -232,7 +233,7 @@ TEST(Dropout, IsRecomputedWithTheSameMask) {
   }
 }
 
-TEST(Dropout, IsItsDecomposition) {
+TEST(Dropout, MatchesItsDecomposition) {
   Graph g;
   const Given x = given(g, {50, 40});
   const Tensor y = dropout(x.tensor, 0.3);

@@ -1,5 +1,5 @@
-// CompileOptions::memory_budget: values are computed again instead of being kept, products only where what is
-// cheap is not enough (core/compile/recompute.cpp).
+// Tests CompileOptions::memory_budget: values are recomputed instead of being kept. GEMMs are recomputed only
+// if cheap values do not suffice (core/compile/recompute.cpp).
 #include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ const StepScheduler* const schedulers[] = {&plain, &gpu};
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
 
-// Products forth and back, as in training: f(h) is an operand of the next product and, much later, of
-// another.
+// GEMMs forward and backward, as in training: f(h) is an operand of the next GEMM and, much later, of a
+// second one.
 struct Chain {
   using Function = std::function<Tensor(const Tensor&)>;
   Graph g;
@@ -74,7 +74,7 @@ TEST(Recompute, DoesNothingWithoutABudgetOrWithinIt) {
   EXPECT_EQ(same.text(), free.text());
 }
 
-TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
+TEST(Recompute, MeetsTheBudgetWithBitwiseEqualResultsAndNoRepeatedProduct) {
   for (const Chain::Function& f : {gelu_of, norm_of}) {
     Chain chain(f);
     const Program free = chain.compiled(0);
@@ -84,7 +84,7 @@ TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
       const Program program = chain.compiled(budget, true);
       const MemoryReport::Recomputed again = program.memory().recomputed;
       EXPECT_LE(program.memory().peak(), budget);
-      EXPECT_EQ(again.steps, saved) << "no more than it takes";
+      EXPECT_EQ(again.steps, saved) << "no more than needed";
       EXPECT_EQ(again.products, 0);
       EXPECT_GE(again.price, again.moved);
       EXPECT_EQ(again.saved, free.memory().arena - program.memory().arena);
@@ -97,7 +97,7 @@ TEST(Recompute, KeepsTheBudgetWithTheSameBitsAndNoProductTwice) {
   }
 }
 
-TEST(Recompute, SaysTheLeastThatItCanReach) {
+TEST(Recompute, ReportsTheMinimumThatItCanReach) {
   Chain chain(gelu_of);
   const std::string error = error_of([&] { chain.compiled(matrix); });
   EXPECT_NE(error.find("[compile] the program needs at least "), std::string::npos) << error;
@@ -105,8 +105,8 @@ TEST(Recompute, SaysTheLeastThatItCanReach) {
   EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
 }
 
-// Also where the parameters, the inputs and the kernels' workspace need more than the budget.
-TEST(Recompute, SmallerBudgetsHaveTheSameLeast) {
+// Even if the parameters, the inputs and the kernels' workspace exceed the budget.
+TEST(Recompute, SmallerBudgetsHaveTheSameMinimum) {
   Chain chain(gelu_of);
   const auto least = [&](std::size_t budget) -> std::size_t {
     try {
@@ -136,9 +136,9 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
   }
 }
 
-// A value that is only used late stays between a product and a gelu_tanh, which a GPU would otherwise compute
-// together, with different results. Other gelu_tanhs of the program stay what they are: alone, or computed
-// with their products.
+// A value that is used late stays between a GEMM and a gelu_tanh. If it moved, a GPU would fuse the two, with
+// different results. The program's other gelu_tanhs also keep their form: separate, or fused with their
+// GEMMs.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();
@@ -165,13 +165,13 @@ TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   }
 }
 
-TEST(Recompute, CountsFlopsAsTheBytesOfACopy) {
+TEST(Recompute, CountsFlopsAsCopiedBytes) {
   EXPECT_EQ(price_of({.flops = 320, .bytes = 1}, bf16), 2);
   EXPECT_EQ(price_of({.flops = 320, .bytes = 1}, f32), 20);
   EXPECT_EQ(price_of({.flops = 320, .bytes = 100}, f32), 100);
 }
 
-TEST(Recompute, RepeatsAsFewProductsAsItTakesAndAttentionLast) {
+TEST(Recompute, RepeatsAsFewProductsAsNeededAndAttentionLast) {
   for (const Chain::Function& f :
        {Chain::Function([](const Tensor& h) { return matmul(h, h); }), Chain::Function([](const Tensor& h) {
           const Tensor q = h.view({1, 1, n, n});
@@ -204,8 +204,8 @@ TEST(Recompute, RepeatsAsFewProductsAsItTakesAndAttentionLast) {
   EXPECT_GT(count(program, "attn"), count(free, "attn"));
 }
 
-// An outer product costs less than gelu, and is done again only where that is not enough.
-TEST(Recompute, RepeatsNoProductWhileWhatIsCheapIsEnough) {
+// An outer product costs less than gelu, but it is recomputed only if cheap values do not suffice.
+TEST(Recompute, RepeatsNoProductIfCheapValuesSuffice) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), column = g.input("column", {n, 1}), row = g.input("row", {1, n});
   const Tensor outer = matmul(column, row), h = matmul(outer, x), f = gelu(h);
@@ -223,7 +223,7 @@ TEST(Recompute, RepeatsNoProductWhileWhatIsCheapIsEnough) {
   EXPECT_EQ(again(2).products, 1);
 }
 
-// A product and the gradient of its weight read a norm: it is done again once for both, before the product.
+// A GEMM and the gradient of its weight read a norm. The norm is recomputed once for both, before the GEMM.
 TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
@@ -256,9 +256,9 @@ TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   }
 }
 
-// A GPU may compute a chain together with the product behind it. If the chain is computed again, it stays
-// before that product, although a step further ahead could use its result: also at the end of the program.
-TEST(Recompute, LeavesAChainBeforeItsProduct) {
+// A GPU may fuse an elementwise step with the GEMM after it. If the step is recomputed, it stays directly
+// before that GEMM, even if an earlier position would work, and also at the end of the program.
+TEST(Recompute, LeavesAnElementwiseStepBeforeItsProduct) {
   for (const bool is_last : {false, true}) {
     Graph g;
     const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {2 * n, n});
@@ -283,7 +283,7 @@ TEST(Recompute, LeavesAChainBeforeItsProduct) {
   }
 }
 
-// On a GPU gelu_tanh behind a product of half numbers is part of it, and rounds otherwise alone.
+// On a GPU, gelu_tanh after a GEMM of 16-bit numbers is part of it. A separate gelu_tanh rounds differently.
 TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Graph g;
   const Tensor x = g.input("x", {n, n}, bf16);
@@ -296,7 +296,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Tensor z = h.back();
   for (std::size_t i = f.size(); i-- > 0;) {
     z = matmul(matmul(z, f[i]), product[i]);
-    if (i > 0) z = matmul(z, h[i]);  // not h[0], whose buffer is free after the first product
+    if (i > 0) z = matmul(z, h[i]);  // not h[0]: its buffer is free after the first GEMM
   }
   const std::vector<Assign> assign;
   const Outputs outputs = outputs_of(g, {z}, assign);
@@ -309,7 +309,8 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
     return buffers.list[static_cast<std::size_t>(buffers.of[v])].last;
   };
   ASSERT_TRUE(is_epilogue(steps[1], steps[2]));
-  EXPECT_EQ(alive_to(steps[1].in[0]), 2) << "else gelu_tanh may lie on it, and has to be a step of its own";
+  EXPECT_EQ(alive_to(steps[1].in[0]), 2)
+      << "otherwise gelu_tanh may overwrite it, and must be a separate step";
   const std::size_t all =
       recompute_within(~std::size_t{0}, g, steps, {joined, outputs, assign, directly, gpu}).arena;
   const Recomputed r = recompute_within(all - 2 * matrix, g, steps, {joined, outputs, assign, directly, gpu});
@@ -323,7 +324,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   }
 }
 
-// A cast of a weight is used early and late. It can be done again as long as the weight is what it was.
+// A cast of a weight is used early and late. It can be recomputed until the weight changes.
 TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   for (const bool changes_early : {false, true}) {
     Graph g;
@@ -355,8 +356,8 @@ TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   }
 }
 
-// What is used late only is not computed twice, but later.
-TEST(Recompute, MovesWhatIsNotUsedEarly) {
+// A value that is only used late is computed later, not twice.
+TEST(Recompute, MovesValuesThatAreNotUsedEarly) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {4 * n, n}), late = gelu(x);
   const Tensor wide = matmul(x, matmul(tall, x).view({n, 4 * n}));

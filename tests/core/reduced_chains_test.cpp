@@ -1,4 +1,4 @@
-// Chains of pointwise ops that end in a reduction over rows (core/compile/reduced_chains.h).
+// Tests fused pointwise ops that end in a reduction over rows (core/compile/reduced_chains.h).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -31,13 +31,13 @@ std::size_t joined(const std::vector<Tensor>& ts, const CompileOptions& options 
   return joined_in(compile(ts[0].graph(), ts, options));
 }
 
-// Joined, the bits are those of one step after the other, on any number of threads and in planned memory.
+// Fused results are bitwise identical to separate steps, on any number of threads and in planned memory.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   const std::vector<Array> got = run_checked(ts, feeds_of(in)), expected = eval(ts, feeds_of(in), unfused);
   for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << ts[i].text();
 }
 
-TEST(ReducedChains, AreOneStepThatStoresTheResultAlone) {
+TEST(ReducedChains, AreOneStepThatStoresOnlyTheResult) {
   Graph g;
   const Given x = given(g, {6, 50}), y = given(g, {6, 50}, f64, View::contiguous, 2);
   const Tensor out = mean(x.tensor * y.tensor, {-1});
@@ -48,13 +48,13 @@ TEST(ReducedChains, AreOneStepThatStoresTheResultAlone) {
   EXPECT_EQ(s.name, "mean");
   ASSERT_EQ(s.out.size(), 1u);
   EXPECT_EQ(s.out[0].layout.numel(), 6);
-  EXPECT_EQ(p.buffers().size(), 0u);  // no memory for the product: y is fetched, and so lies elsewhere
+  EXPECT_EQ(p.buffers().size(), 0u);  // no memory for the product; y is fetched, so it is stored elsewhere
   EXPECT_NE(p.choice(0).find("chain mul(in0, in1) → mean(%0) over axes [1]"), std::string::npos)
       << p.choice(0);
   expect_same({out}, {x, y});
 }
 
-// Each operation rounds once, and the reduction rounds as in a step of its own.
+// Each operation rounds once, and the reduction rounds like a separate step.
 TEST(ReducedChains, RoundAsOftenAsTheirOps) {
   Graph g;
   const Tensor y = exp(g.input("x", {6, 50})) * 2;
@@ -93,7 +93,7 @@ TEST(ReducedChains, ReduceRowsOfEveryLength) {
         }
 }
 
-TEST(ReducedChains, ReadInputsThatLieAnyHow) {
+TEST(ReducedChains, ReadInputsOfAnyLayout) {
   for (DType t : {f64, f32})
     for (View view : all_views) {
       Graph g;
@@ -103,22 +103,22 @@ TEST(ReducedChains, ReadInputsThatLieAnyHow) {
       const auto wide = [&](const Given& a) { return expand(a.tensor, {12, 30}); };
       const std::vector<Tensor> ts{sum(y.tensor * x.tensor, {-1}), max(y.tensor + wide(row), {-1}, true),
                                    mean(exp(y.tensor - wide(one)), {-1}), sum(wide(row) * wide(one), {1})};
-      // What lies across is read by tiles, which are no rows.
+      // Inputs that are contiguous across the rows are read by tiles, not by rows.
       EXPECT_EQ(joined(ts), view == View::transposed ? 3u : 4u) << static_cast<int>(view);
       expect_same(ts, {x, y, row, one});
     }
 }
 
-// Rows are where they are in memory, whatever the axes are called.
+// The memory order defines the rows, whatever the order of the axes is.
 TEST(ReducedChains, FollowTheOrderOfMemory) {
   Graph g;
   const Given x = given(g, {6, 4, 50}, f32), y = given(g, {6, 4, 50}, f32, View::contiguous, 2);
-  const Tensor z = x.tensor * y.tensor, turned = transpose(x.tensor, 0, 2) / transpose(y.tensor, 0, 2);
+  const Tensor z = x.tensor * y.tensor, transposed = transpose(x.tensor, 0, 2) / transpose(y.tensor, 0, 2);
   EXPECT_EQ(joined({sum(z.view({6, 200}), {1})}), 1u);
   EXPECT_EQ(joined({sum(permute(z, {2, 0, 1}), {0})}), 1u);
-  EXPECT_EQ(joined({sum(turned, {0})}), 1u);
-  EXPECT_EQ(joined({sum(turned, {0, 1}, true)}), 1u);
-  EXPECT_EQ(joined({sum(turned, {2})}), 0u);
+  EXPECT_EQ(joined({sum(transposed, {0})}), 1u);
+  EXPECT_EQ(joined({sum(transposed, {0, 1}, true)}), 1u);
+  EXPECT_EQ(joined({sum(transposed, {2})}), 0u);
   EXPECT_EQ(joined({sum(z, {0})}), 0u);
   EXPECT_EQ(joined({sum(z, {1})}), 0u);
   EXPECT_EQ(joined({sum(z, {0, 2})}), 0u);
@@ -128,11 +128,11 @@ TEST(ReducedChains, FollowTheOrderOfMemory) {
   EXPECT_EQ(joined({sum(expand(unsqueeze(z, 3), {6, 4, 50, 2}), {3})}), 0u);
   expect_same({sum(z.view({6, 200}), {1})}, {x, y});
   expect_same({max(permute(z, {2, 0, 1}), {0})}, {x, y});
-  expect_same({mean(turned, {0}), sum(turned, {2})}, {x, y});
-  expect_same({sum(turned, {0, 1}, true), sum(z, {0, 2})}, {x, y});
+  expect_same({mean(transposed, {0}), sum(transposed, {2})}, {x, y});
+  expect_same({sum(transposed, {0, 1}, true), sum(z, {0, 2})}, {x, y});
 }
 
-TEST(ReducedChains, StoreWhatOthersRead) {
+TEST(ReducedChains, StoreValuesWithOtherReaders) {
   for (DType t : {f64, f32, bf16, f16}) {
     Graph g;
     const Given x = given(g, {9, 130}, t);
@@ -164,8 +164,8 @@ TEST(ReducedChains, OneOfSeveralResultsIsReduced) {
   }
 }
 
-// A value of a half type that is not stored is not rounded, as in any chain: the reduction has its f32.
-TEST(ReducedChains, ReduceWhatIsNotRounded) {
+// A 16-bit value that is not stored is not rounded, as in any fused step: the reduction reads it in f32.
+TEST(ReducedChains, ReduceUnroundedValues) {
   for (DType t : {bf16, f16})
     for (const auto& [name, reduce] : reductions) {
       Graph g;
@@ -201,7 +201,7 @@ TEST(ReducedChains, PassNaNOn) {
   }
 }
 
-TEST(ReducedChains, WithoutNumbersAreTwoSteps) {
+TEST(ReducedChains, EmptyTensorsAreTwoSteps) {
   Graph g;
   const Given none = given(g, {0, 5}), rows = given(g, {5, 0}, f64, View::contiguous, 2);
   const std::vector<Tensor> ts{sum(none.tensor * 2, {1}), sum(rows.tensor * 2, {1}),
@@ -214,21 +214,21 @@ TEST(ReducedChains, WithoutNumbersAreTwoSteps) {
   EXPECT_EQ(got[2].at(0), 1);
 }
 
-TEST(ReducedChains, StayTwoStepsWhereTheyMust) {
+TEST(ReducedChains, StayTwoStepsIfTheyMust) {
   Graph g;
   const Given x = given(g, {8, 64}, f32), w = given(g, {64, 32}, f32, View::contiguous, 2);
   const Tensor out = sum(x.tensor * 2, {1});
   EXPECT_EQ(joined({out}, {.batch_invariant = true}), 0u);
   EXPECT_EQ(joined({out}, {.fuse = false}), 0u);
-  // A GPU computes this gelu_tanh with its product.
+  // A GPU fuses this gelu_tanh with its GEMM.
   EXPECT_EQ(joined({sum(gelu_tanh(matmul(x.tensor, w.tensor)), {1})}), 0u);
   EXPECT_EQ(joined({sum(gelu_tanh(matmul(x.tensor, w.tensor)) * 2, {1})}), 1u);
   EXPECT_EQ(joined({sum(x.tensor, {1})}), 0u);
   EXPECT_EQ(joined({argmax(x.tensor * 2, {1}), logsumexp(x.tensor * 2, {1})}), 0u);
 }
 
-// The value that is reduced may lie where an input lay that nothing reads any more, and so may the result.
-TEST(ReducedChains, TakeAnInputsPlace) {
+// The reduced value may reuse the memory of a dead input, and so may the result.
+TEST(ReducedChains, ReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 60}, f32);
   const Tensor s = softmax(x.tensor, -1), e = exp(s),
@@ -253,8 +253,8 @@ TEST(ReducedChains, ParametersAreAssigned) {
   }
 }
 
-// A stored value that is needed late is made again within a budget, its rows' sums with it.
-TEST(ReducedChains, AreDoneAgainWithinABudget) {
+// Within a budget, a stored value that is needed late is recomputed, together with its row sums.
+TEST(ReducedChains, AreRecomputedWithinABudget) {
   constexpr std::int64_t n = 64;
   Graph g;
   const Given x = given(g, {n, n}, f32, View::contiguous, 1, -0.1, 0.1);
@@ -273,7 +273,7 @@ TEST(ReducedChains, AreDoneAgainWithinABudget) {
   EXPECT_TRUE(within.fetch(h).same_bits(eval(h, feeds_of({x}), unfused)));
 }
 
-TEST(ReducedChains, HaveTheGradientsOfTwoSteps) {
+TEST(ReducedChains, GradientsMatchTwoSteps) {
   Graph g;
   const Given x = given(g, {4, 9}), w = given(g, {9}, f64, View::contiguous, 2);
   const Tensor square = mean(x.tensor * x.tensor, {-1}, true),

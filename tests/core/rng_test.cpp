@@ -1,4 +1,5 @@
-// Philox4x32-10 against the known-answer vectors published with it, and the properties the library relies on.
+// Tests Philox4x32-10 against the published known-answer vectors, and the properties that the library relies
+// on.
 #include <tilegrad/core/base/rng.h>
 
 #include <gtest/gtest.h>
@@ -49,7 +50,7 @@ TEST(Uniform, HasTheMeanAndVarianceOfItsDistribution) {
   EXPECT_NEAR(squares / n, 1.0 / 3, 5 * 0.2981 / std::sqrt(n));
 }
 
-TEST(DropoutBound, DropsTheAskedShare) {
+TEST(DropoutBound, DropsTheRequestedShare) {
   EXPECT_EQ(dropout_bound(0.0), 0u);
   EXPECT_EQ(dropout_bound(0.5), 0x80000000u);
   EXPECT_EQ(dropout_bound(1.0), 0xffffffffu);

@@ -1,5 +1,5 @@
-// Runs: calls that exclude or contain one another, waiting, lost ranks, shared memory, and the arguments of
-// eval() and fetch().
+// Tests runs: calls that exclude or contain one another, waiting, lost ranks, shared memory, and the
+// arguments of eval() and fetch().
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -33,7 +33,7 @@ TEST(Calls, ExcludeOneAnother) {
   const OneUser again(busy, "run", "it is in use");
 }
 
-TEST(Calls, InOneThreadMayNest) {
+TEST(Calls, MayNestInOneThread) {
   std::atomic<std::thread::id> user = {};
   const auto in_another = [&] {
     std::string error;
@@ -48,7 +48,7 @@ TEST(Calls, InOneThreadMayNest) {
       const OneThread inner(user, "engine", "two threads");
       EXPECT_EQ(in_another(), "[engine] two threads");
     }
-    EXPECT_EQ(in_another(), "[engine] two threads") << "the outer call goes on";
+    EXPECT_EQ(in_another(), "[engine] two threads") << "the outer call continues";
   }
   EXPECT_EQ(in_another(), "no error");
   EXPECT_EQ(user.load(), std::thread::id());
@@ -110,7 +110,7 @@ TEST(Saving, TheClockCountsMilliseconds) {
   EXPECT_LT(end - begin, 20000);
 }
 
-TEST(Arenas, HaveRoomForTheLargestAndForExpectedPrograms) {
+TEST(Arenas, FitTheLargestAndExpectedPrograms) {
   Backend& cpu = backend(Device::cpu());
   SharedArena arena(1000, 300);
   ArenaUse use(arena);
@@ -150,8 +150,8 @@ TEST(Arenas, HaveRoomForTheLargestAndForExpectedPrograms) {
   EXPECT_TRUE(use.ran_last(&b));
 }
 
-// The scratch of an arena's other programs is part of a program's peak.
-TEST(Arenas, BudgetsCountTheScratchOfOthers) {
+// The peak of a program includes the scratch memory of the arena's other programs.
+TEST(Arenas, BudgetsCountTheScratchMemoryOfOthers) {
   Graph g;
   const Tensor x = g.input("x", {64, 64}), y = matmul(exp(x), x);
   const CompileOptions plain{.threads = 1};

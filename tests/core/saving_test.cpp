@@ -1,4 +1,4 @@
-// The time of a process that was asked to end, with and without a save.
+// Tests how much time a process has to exit after a request to end, with and without a save.
 #include "core/run/saving.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ const timespec* shown = nullptr;  // on the monotonic clock; null: the system's 
 
 }  // namespace
 
-// This replaces the function of the C library, for calls from the library under test too.
+// This function replaces the C library function, including calls from the library under test.
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   if (shown && clock == CLOCK_MONOTONIC) return *now = *shown, 0;
   return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
@@ -30,7 +30,7 @@ std::int64_t left(std::int64_t after, std::uint32_t saving, std::int64_t saved_a
   return time_to_end(asked + after, asked, times, saving, saved_after == 0 ? 0 : asked + saved_after);
 }
 
-TEST(TimeToEnd, WithoutSaveIsGrace) {
+TEST(TimeToEnd, IsGraceIfNotSaving) {
   EXPECT_EQ(left(0, 0, 0), 8'000);
   EXPECT_EQ(left(7'999, 0, 0), 1);
   EXPECT_EQ(left(8'000, 0, 0), 0);
@@ -41,7 +41,7 @@ TEST(TimeToEnd, DuringSaveIsSaveGrace) {
   EXPECT_GT(left(8'000, 1, 0), 0);
   EXPECT_GT(left(119'999, 1, 0), 0);
   EXPECT_EQ(left(119'999, 1, 0), 1);
-  EXPECT_EQ(left(120'000, 1, 119'000), 0);  // the save before this one does not count
+  EXPECT_EQ(left(120'000, 1, 119'000), 0);  // the previous save does not count
 }
 
 TEST(TimeToEnd, AfterSaveLeavesTimeToReport) {

@@ -1,4 +1,4 @@
-// CompileOptions::arena: programs whose intermediate results lie in the same memory.
+// Tests CompileOptions::arena: programs whose intermediate results share memory.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -9,7 +9,7 @@ namespace {
 using namespace tg;
 using tg::testing::error_of;
 
-// y = x·x summed over rows twice, with x [n, n] in between.
+// y = x·x summed over rows twice, with the intermediate x [n, n].
 struct Square {
   Graph graph;
   Tensor x, y;
@@ -22,14 +22,14 @@ struct Square {
     const std::vector<float> all(static_cast<std::size_t>(x.numel()), value);
     program.run({{x, all}});
   }
-  // x full of v: each element of y is n²·v³.
+  // If every element of x is v, each element of y is n²·v³.
   void expect(float value) const {
     const float n = static_cast<float>(x.size(0));
     for (const float got : program.fetch(y).values<float>()) ASSERT_EQ(got, n * n * value * value * value);
   }
 };
 
-TEST(SharedArena, HasWhatTheLargestProgramNeeds) {
+TEST(SharedArena, FitsTheLargestProgram) {
   const auto arena = std::make_shared<SharedArena>();
   Square large(128, arena);
   const std::size_t bytes = arena->bytes();
@@ -43,7 +43,7 @@ TEST(SharedArena, HasWhatTheLargestProgramNeeds) {
   }
 }
 
-TEST(SharedArena, GrowsWhereAProgramNeedsMore) {
+TEST(SharedArena, GrowsIfAProgramNeedsMore) {
   const auto arena = std::make_shared<SharedArena>();
   Square small(64, arena);
   const std::size_t bytes = arena->bytes();
@@ -67,7 +67,7 @@ TEST(SharedArena, KeepsResultsUntilAnotherProgramRuns) {
   a.run(1), a.expect(1);
 }
 
-TEST(SharedArena, IsNotForAProgramThatRunsWithinAnother) {
+TEST(SharedArena, IsNotSharedWithAProgramThatRunsWithinAnother) {
   const auto arena = std::make_shared<SharedArena>();
   Square inner(64, arena);
   const CustomOp op = register_host_op({.name = "runs_inside", .forward = [&](auto, auto) { inner.run(1); }});
@@ -82,7 +82,7 @@ TEST(SharedArena, IsNotForAProgramThatRunsWithinAnother) {
   inner.run(2), inner.expect(2);
 }
 
-TEST(SharedArena, IsComparedWithMemoryOfItsOwnByVerify) {
+TEST(SharedArena, VerifyComparesItWithSeparateMemory) {
   const auto arena = std::make_shared<SharedArena>();
   Graph g;
   const Tensor x = g.input("x", {64, 64}), y = matmul(x * 2, x) + 1;

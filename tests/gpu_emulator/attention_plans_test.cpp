@@ -1,5 +1,5 @@
-// The decisions of attention's host code about many calls of any size, without a GPU and without memory:
-// kernels, tiles, parts of keys, ranges, workspace. They are compared with attention_plans.txt
+// Records the decisions of attention's host code for many calls of any size, without a GPU and without
+// memory: kernels, tiles, splits of keys, ranges and workspace. They are compared with attention_plans.txt
 // (golden_records.h).
 #include <gtest/gtest.h>
 
@@ -158,7 +158,7 @@ std::string plan_of(const AttentionCall& x, bool backward, const Gpu& gpu, bool 
   return w.text();
 }
 
-TEST(AttentionPlans, AreThoseRecorded) {
+TEST(AttentionPlans, MatchTheGoldenFile) {
   testing::GoldenRecords records("attention_plans", false);
   Draw d(44);
   for (int group = 0; group < 20; ++group) {
@@ -180,8 +180,8 @@ TEST(AttentionPlans, AreThoseRecorded) {
   records.expect_recorded();
 }
 
-// The table of kernels and that of the README of attention are the same.
-TEST(AttentionKernelTable, IsInTheReadme) {
+// The table of kernels in the code equals the table in attention's README.
+TEST(AttentionKernelTable, MatchesTheReadme) {
   std::string rows;
   for (const AttentionKernel& k : attention_kernels())
     rows += std::string("| ") + (k.backward ? "backward" : "forward") + " | " + k.description + " | " +

@@ -1,5 +1,5 @@
-// Attention's stages one by one, without a GPU: which kernel runs a call in how much workspace, and softmax
-// over parts of the keys whose results are merged.
+// Tests attention's stages separately, without a GPU: the kernel and workspace of a call, and softmax over
+// ranges of keys whose results are merged.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,10 +14,10 @@
 namespace tg::cuda::attention {
 namespace {
 
-// hopper: without its own kernels; sm_90a: with them.
+// hopper: compiled without sm_90a kernels; sm_90a: with them.
 constexpr Gpu hopper{0, 132, 90, 227 << 10}, small{0, 46, 86, 99 << 10}, sm_90a{0, 132, 90, 227 << 10, true};
 
-// Of one batch entry, contiguous.
+// A contiguous call with one batch entry.
 AttentionCall call(DType type, int heads, int key_heads, int length, int d, int dv) {
   AttentionCall x;
   x.type = type;
@@ -40,7 +40,7 @@ Choice backward(const AttentionCall& x, const Gpu& gpu) {
   return {x, true, gpu};
 }
 
-TEST(AttentionChoice, TensorCoresTakeRowsOfPiecesOf16Bytes) {
+TEST(AttentionChoice, TensorCoresNeedRowsAlignedTo16Bytes) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::narrow);
   EXPECT_EQ(forward(call(DType::f16, 8, 2, 512, 128, 40), hopper).family(), KernelFamily::narrow);
   EXPECT_EQ(forward(call(DType::f32, 8, 8, 512, 64, 64), hopper).family(), KernelFamily::f32);
@@ -64,11 +64,12 @@ TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
 
 TEST(AttentionChoice, OnePassIsForLongSequencesOrNondeterministic) {
   EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).family(), KernelFamily::narrow);
-  // 66 heads of 32 blocks of keys: four workers a head are the 264 blocks that the GPU holds at a time.
+  // 66 heads with 32 blocks of keys each: four workers per head give the 264 blocks that the GPU holds at a
+  // time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(backward(x, hopper).family(), KernelFamily::one_pass);
   EXPECT_EQ(backward(x, hopper).work.workers, 4);
-  x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to keep it busy
+  x = call(DType::bf16, 16, 16, 4096, 64, 64);  // too few heads to use the whole GPU
   EXPECT_EQ(backward(x, hopper).family(), KernelFamily::narrow);
   x = call(DType::bf16, 16, 16, 512, 64, 64);
   x.nondeterministic = true;
@@ -83,12 +84,12 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
     return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
   EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
-  // u in the compute type, two numbers of each row's exponents, a flag for each 16 rows (rounded up to 256
-  // bytes), two ranges for each 64 queries; for tensor cores ξ and u
+  // u in the compute type, two numbers for the exponents of each row, a flag for each 16 rows (rounded up to
+  // 256 bytes), and two ranges for each 64 queries. Tensor cores also need ξ and u.
   const std::size_t flags = 256, ranges = 2 * 256;
   EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * (4 + 8) + flags + ranges + 4 * 512 * 8);
   EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * (8 + 16) + flags + ranges);
-  // q, k and v as two f16 each, a pair of exponents for each 128 rows of a head, the powers
+  // q, k and v as two f16 tensors each, a pair of exponents for each 128 rows of a head, and the powers.
   AttentionCall x = call(DType::f32, 4, 4, 512, 64, 64);
   const std::size_t two = forward(x, small).bytes();
   x.tf32 = true;
@@ -97,7 +98,7 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
   EXPECT_EQ(two - one, 3u * 4 * 512 * 64 * 2);
 }
 
-TEST(AttentionChoice, IsToldInWords) {
+TEST(AttentionChoice, DescriptionNamesTheKernels) {
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(forward(x, hopper).describe(), "tensor cores");
   EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass in order");
@@ -111,7 +112,7 @@ TEST(AttentionChoice, IsToldInWords) {
   EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 as halves of one term");
 }
 
-TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
+TEST(AttentionChoice, HoppersKernelsAreUsedUnlessAReasonPreventsThem) {
   const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
   EXPECT_EQ(forward(good, sm_90a).family(), KernelFamily::hopper);
   EXPECT_EQ(forward(good, sm_90a).describe(), "tensor cores, wgmma");
@@ -132,16 +133,16 @@ TEST(AttentionChoice, HoppersKernelsAreTakenUnlessSomethingIsInTheWay) {
   EXPECT_EQ(words([](AttentionCall& x) { x.q.head = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.k.row = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.B = 2, x.v.batch = 0; }), expanded);
-  EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // of one batch entry
+  EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // in one batch entry
   EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), sm_90a).describe(), "tensor cores, wgmma");
   EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).describe(),
             "tensor cores, wide heads, no wgmma: wider heads than 256");
   EXPECT_EQ(backward(call(DType::f32, 8, 8, 512, 264, 64), sm_90a).describe(), "plain multiply-adds");
-  // Where no tensor cores can be used, there is nothing to say of Hopper's.
+  // If tensor cores cannot be used, the description does not mention Hopper's kernels.
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).describe(), "plain multiply-adds");
 }
 
-// The kernels of a call that asks for kernels, as told in words; why it is refused, if it is.
+// The description of the kernels of a call that requests kernels, or the reason of its refusal.
 std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
   x.kernels = kernels;
   try {
@@ -151,7 +152,7 @@ std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, boo
   }
 }
 
-TEST(AttentionChoice, FewHeadsOfShortSequencesHaveKernelsOfTheirOwnOnHopper) {
+TEST(AttentionChoice, FewHeadsOfShortSequencesHaveSeparateKernelsOnHopper) {
   const AttentionCall good = call(DType::f16, 264, 264, 64, 64, 64);  // two heads for each multiprocessor
   const std::string words = "tensor cores, short sequences";
   for (const bool is_backward : {false, true}) {
@@ -177,7 +178,7 @@ TEST(AttentionChoice, FewHeadsOfShortSequencesHaveKernelsOfTheirOwnOnHopper) {
   }
 }
 
-TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
+TEST(AttentionChoice, HoppersKernelsSplitF32) {
   for (const bool is_backward : {false, true}) {
     AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
@@ -191,7 +192,7 @@ TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
     EXPECT_EQ(choice().family(), KernelFamily::f32);
     EXPECT_EQ(choice().describe(), "tensor cores, f32 as halves of one term, no wgmma: dropout");
   }
-  // Boxes have 64 columns: where a row has two terms, each begins a box.
+  // Boxes have 64 columns. If an f32 row is split into two f16 rows, each of them begins a box.
   AttentionCall x = call(DType::f32, 8, 8, 512, 32, 32);
   EXPECT_EQ(forward(x, sm_90a).split->width, 64);
   EXPECT_EQ(forward(x, small).split->width, 32);
@@ -199,7 +200,7 @@ TEST(AttentionChoice, HoppersKernelsTakeF32AsHalves) {
   EXPECT_EQ(forward(x, sm_90a).split->width, 32);
 }
 
-TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {
+TEST(AttentionChoice, RequestedKernelsAreUsed) {
   using enum AttentionKernels;
   const AttentionCall x = call(DType::bf16, 8, 2, 512, 128, 64), f32 = call(DType::f32, 8, 2, 512, 64, 64);
   for (const bool is_backward : {false, true}) {
@@ -218,7 +219,7 @@ TEST(AttentionChoice, KernelsThatAreAskedForAreTaken) {
   EXPECT_FALSE(forward(split, sm_90a).split);
 }
 
-TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
+TEST(AttentionChoice, UnsupportedRequestedKernelsAreRefusedWithTheReason) {
   using enum AttentionKernels;
   const AttentionCall good = call(DType::bf16, 8, 2, 512, 128, 64);
   const auto with = [&](auto change) {
@@ -251,7 +252,7 @@ TEST(AttentionChoice, KernelsThatCannotTakeACallAreRefusedWithTheReason) {
   EXPECT_EQ(asked(dropping, tensor_cores, sm_90a, true), "tensor cores");
 }
 
-// Of one batch entry, contiguous.
+// A contiguous call with one batch entry.
 AttentionCall few_queries(int heads, int key_heads, int L, int T, int d) {
   AttentionCall x = call(DType::bf16, heads, key_heads, L, d, d);
   x.T = T;
@@ -260,22 +261,22 @@ AttentionCall few_queries(int heads, int key_heads, int L, int T, int d) {
   return x;
 }
 
-TEST(AttentionDivision, KeysAreCutWhereItemsAreFewerThanProcessors) {
+TEST(AttentionDivision, KeysAreSplitIfItemsAreFewerThanProcessors) {
   const auto parts = [](const AttentionCall& x) { return forward(x, sm_90a).work.parts; };
   EXPECT_EQ(parts(few_queries(16, 16, 4096, 4096, 128)), 1);  // 512 items
   EXPECT_EQ(parts(few_queries(16, 16, 1024, 8192, 128)), 1);  // 128
   EXPECT_EQ(parts(few_queries(16, 16, 512, 8192, 128)), 2);   // 64
   EXPECT_EQ(parts(few_queries(16, 16, 128, 8192, 128)), 8);   // 16
   EXPECT_EQ(parts(few_queries(16, 16, 1, 64, 128)), 1);       // one tile
-  EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles take less than a merge
+  EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles cost less than a merge
   EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).describe(),
             "tensor cores, wgmma, keys in 8 parts");
   AttentionCall x = few_queries(16, 16, 1024, 8192, 128);
   x.B = 2;
-  EXPECT_EQ(parts(x), 1);  // 256 items in two waves: a fraction of one is not worth a merge
+  EXPECT_EQ(parts(x), 1);  // 256 items in two waves: merging is not worth a fraction of a wave
 }
 
-// The queries of the heads that share keys are few: each key is read once.
+// If the heads that share keys have few queries, each key is read once.
 TEST(AttentionChoice, FewQueriesAreDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
@@ -289,12 +290,12 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(x, small), words(x));
   EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128)), words(x));                             // 16 rows
   EXPECT_EQ(words(few_queries(32, 8, 4, 8192, 128), small), "tensor cores");                // no memory
-  EXPECT_EQ(words(few_queries(32, 8, 5, 8192, 128)).substr(0, 19), "tensor cores, wgmma");  // 20
+  EXPECT_EQ(words(few_queries(32, 8, 5, 8192, 128)).substr(0, 19), "tensor cores, wgmma");  // 20 rows
   EXPECT_EQ(words(few_queries(8, 8, 8, 64, 128)).substr(0, 19), "tensor cores, wgmma");     // few keys
   EXPECT_EQ(alone(few_queries(64, 8, 1, 8192, 256)), "tensor cores, decoding, ranges of 512 keys");
   EXPECT_EQ(words(few_queries(64, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");  // faster
   EXPECT_EQ(words(few_queries(64, 8, 1, 8192, 256), small), "tensor cores, decoding, ranges of 512 keys");
-  EXPECT_EQ(words(few_queries(72, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");  // 9
+  EXPECT_EQ(words(few_queries(72, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");  // 9 rows
   AttentionCall of_f32 = few_queries(32, 8, 2, 8192, 128);
   of_f32.type = DType::f32;
   EXPECT_EQ(words(of_f32), "multiply-adds, decoding, ranges of 1024 keys");  // 8 rows, and no copies
@@ -304,14 +305,14 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(of_f32).substr(0, 19), "tensor cores, wgmma");
   AttentionCall latents = few_queries(16, 1, 1, 8192, 576);
   latents.dv = latents.v.row = latents.o.head = latents.o.row = 512;
-  EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // values are not those of the keys
+  EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // values are not the first columns of keys
   latents.v = latents.k;
   EXPECT_EQ(alone(latents), "tensor cores, wgmma, decoding, ranges of 1024 keys");
   EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");
-  EXPECT_EQ(words(latents, small), "plain multiply-adds");  // no memory
+  EXPECT_EQ(words(latents, small), "plain multiply-adds");  // not enough shared memory
   latents.L = 2;
-  EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // 32
-  // Many texts, of 16 heads, whose rows follow each other in tiles of 8.
+  EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // 32 rows
+  // Many sequences with 16 heads. Their rows are contiguous in tiles of 8.
   for (const int T : {8184, 8185, 8191, 8192, 8193, 8200}) {
     AttentionCall many = few_queries(16, 1, 1, T, 576);
     many.dv = many.o.head = many.o.row = 512, many.v = many.k, many.B = 132;
@@ -320,7 +321,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
     EXPECT_EQ(words(many).find("decoding"), std::string::npos) << T << " keys: " << words(many);
   }
   AttentionCall more = x;
-  more.B = 64;  // and the batch changes nothing but the memory
+  more.B = 64;  // the batch size changes only the memory
   EXPECT_EQ(words(more), words(x));
   EXPECT_EQ(forward(x, sm_90a).bytes(), 8u * 32 * 130 * 4);
   EXPECT_EQ(forward(more, sm_90a).bytes(), 64u * 8 * 32 * 130 * 4);
@@ -329,12 +330,12 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(asked(x, AttentionKernels::wgmma, sm_90a).substr(0, 19), "tensor cores, wgmma");
 }
 
-// Of texts with room for so many keys.
+// A call with sequences that each have room for this number of keys.
 AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page, int d) {
   AttentionCall x = few_queries(heads, key_heads, L, pages * page, d);
   static const std::int32_t somewhere = 0;
   x.B = B, x.table = &somewhere, x.page = page, x.pages = pages, x.pool = B * pages, x.causal = true;
-  x.v.data = static_cast<std::byte*>(x.k.data) + 16;  // not those of k
+  x.v.data = static_cast<std::byte*>(x.k.data) + 16;  // not the same memory as k
   for (AttentionCall::TensorView* a : {&x.k, &x.v}) {
     a->head = d, a->row = std::int64_t{key_heads} * d;
     a->batch = a->row * page;
@@ -342,8 +343,8 @@ AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page,
   return x;
 }
 
-// What decides bits depends on head sizes alone.
-TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
+// The decisions that affect results bitwise depend only on head sizes.
+TEST(AttentionChoice, PagesAreAlwaysDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
   };
@@ -364,7 +365,7 @@ TEST(AttentionChoice, PagesAreDecodedWhateverElseThereIs) {
             "tensor cores, wgmma, decoding, a cache in pages");  // values are the first columns of keys
   EXPECT_EQ(words(x, small), "plain multiply-adds");
   x = paged(1, 32, 8, 1, 10, 16, 128);
-  x.pool = 1 << 30;  // rows further away than is said in 32 bits
+  x.pool = 1 << 30;  // the offset of a row does not fit in 32 bits
   EXPECT_EQ(words(x), "plain multiply-adds");
 }
 
@@ -405,7 +406,7 @@ TEST(AttentionDivision, RangesGrowAndCoverAllKeys) {
   }
 }
 
-TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {
+TEST(AttentionDivision, SplitsHaveTilesAndTheirMemoryIsBounded) {
   for (const int heads : {1, 5, 16, 100, 300})
     for (const int L : {1, 7, 64, 65, 300, 1000})
       for (const int T : {1, 100, 1000, 10000, 100000})
@@ -416,25 +417,26 @@ TEST(AttentionDivision, PartsHaveTilesAndTheirMemoryIsBounded) {
           const int tiles = (T + tile.keys - 1) / tile.keys;
           EXPECT_GE(c.work.parts, 1);
           EXPECT_LE(c.work.parts, tiles);
-          // At most two items for each block that the GPU holds, and their sums in f32.
+          // At most two items for each block that the GPU holds, with their sums in f32.
           const std::size_t most =
               std::size_t(2) * sm_90a.processors * tile.blocks * tile.queries * (d + 1) * 4;
           EXPECT_LE(c.bytes(), most + 1024) << heads << " " << L << " " << T << " " << d;
         }
 }
 
-TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOne) {
+TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOneHead) {
   const AttentionCall x = few_queries(32, 8, 5, 1000, 128), rows = with_heads_as_rows(x);
   EXPECT_EQ(rows.H, 8);
   EXPECT_EQ(rows.L, 20);
   EXPECT_EQ(rows.q.head, 20 * 128);
   EXPECT_EQ(rows.q.row, 128);
-  // Not where as many items remain, nor where rows of the next head do not follow: [B, L, H, d].
+  // Heads stay separate if the number of items would not decrease, or if rows of the next head do not follow:
+  // [B, L, H, d].
   EXPECT_EQ(with_heads_as_rows(few_queries(32, 8, 256, 1000, 128)).H, 32);
   AttentionCall projected = x;
   projected.q.row = 32 * 128, projected.q.head = 128;
   EXPECT_EQ(with_heads_as_rows(projected).H, 32);
-  // One query of each head is a row wherever it lies.
+  // A single query of each head becomes a row at any address.
   projected.L = 1, projected.q.row = 7;
   const AttentionCall one = with_heads_as_rows(projected);
   EXPECT_EQ(one.H, 8);
@@ -448,7 +450,8 @@ TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOne) {
 
 constexpr int rows = 16, columns = 64, half = 32;
 
-// A [16, 64] in units of log 2 → P = exp(A − ξ), ξ: by steps over its halves, or each half alone and merged.
+// From A [16, 64] in units of log 2, computes P = exp(A − ξ) and ξ: either in steps over the two halves, or
+// each half separately and then merged.
 __global__ void soften(const float* a, float* p, float* lse, bool merged) {
   using tile::lane_column, tile::lane_row;
   Accumulator<rows, half> s[2];
@@ -484,15 +487,15 @@ __global__ void soften(const float* a, float* p, float* lse, bool merged) {
     });
 }
 
-TEST(AttentionStages, ResultsOverPartsOfTheKeysMergeIntoOne) {
+TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
   std::mt19937 rng(3);
-  std::normal_distribution<float> normal(0, 20);  // so that c moves
+  std::normal_distribution<float> normal(0, 20);  // so that c changes
   std::vector<float> a(rows * columns);
   for (float& e : a) e = normal(rng);
   for (int j = 0; j < columns; ++j) {
-    if (j < half) a[3 * columns + j] = -INFINITY;   // sees nothing in the first half
-    if (j >= half) a[5 * columns + j] = -INFINITY;  // in the second
-    a[7 * columns + j] = -INFINITY;                 // at all
+    if (j < half) a[3 * columns + j] = -INFINITY;   // sees no key in the first half
+    if (j >= half) a[5 * columns + j] = -INFINITY;  // no key in the second half
+    a[7 * columns + j] = -INFINITY;                 // no key at all
   }
   std::vector<float> p(a.size()), q(a.size()), lse(rows), xi(rows);
   emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { soften(a.data(), p.data(), lse.data(), false); });
@@ -500,7 +503,7 @@ TEST(AttentionStages, ResultsOverPartsOfTheKeysMergeIntoOne) {
   for (int i = 0; i < rows; ++i) {
     double sum = 0;
     for (int j = 0; j < columns; ++j) {
-      // Rounding |ξ| < 64 to f32 costs P up to 4e-6 of itself.
+      // Rounding |ξ| < 64 to f32 changes P by at most a relative 4e-6.
       const double score = a[i * columns + j] * 0.6931471805599453;
       EXPECT_NEAR(p[i * columns + j], i == 7 ? 0 : std::exp(score - lse[i]), 1e-5) << i << ", " << j;
       EXPECT_NEAR(q[i * columns + j], p[i * columns + j], 5e-6) << i << ", " << j;
@@ -514,7 +517,7 @@ TEST(AttentionStages, ResultsOverPartsOfTheKeysMergeIntoOne) {
   }
 }
 
-// Queries 0 … 63 and keys 16 … 47 of 64 under a causal mask: [queries, keys], and [keys, queries].
+// Queries 0 … 63 and keys 16 … 47 of 64 under a causal mask: [queries, keys] and [keys, queries].
 __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int* range) {
   __shared__ SeenKeys<64> seen;
   seen.set(x, 0, 0);
@@ -538,7 +541,7 @@ __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int*
     }
 }
 
-TEST(AttentionStages, TheMaskHidesWhatKeysOfQuerySaysIsNotSeen) {
+TEST(AttentionStages, TheMaskAgreesWithKeysOfQuery) {
   AttentionCall x = call(DType::bf16, 1, 1, 64, 64, 64);
   x.causal = true, x.window_left = 20;
   std::vector<float> s(64 * 32), p(32 * 64);

@@ -1,5 +1,5 @@
-// The tiles of bench's model of traffic (tools/bench/attention_traffic.cpp) are those of the kernels that
-// run.
+// The tiles of bench's traffic model (tools/bench/attention_traffic.cpp) must equal the tiles of the kernels
+// that run.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/attention/kernels.h"
@@ -53,7 +53,7 @@ Tile tile_of_shape(int stages) {
 }
 
 Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
-  if (choice.split && backward)  // of two terms
+  if (choice.split && backward)  // f32 as two f16
     return with_constant<64, 128>(choice.work.width, [](auto d) {
       using TileShape = backward_sm90::TileShape<d, d, false, two_terms>;
       return tile_of_shape<TileShape>(TileShape::stages);
@@ -76,7 +76,7 @@ Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
                                   [](auto shape) { return tile_of_shape<decltype(shape)>(shape.stages); });
 }
 
-// The stages of these depend on the GPU's shared memory, and the model has two.
+// The number of stages of these kernels depends on the GPU's shared memory. The model assumes two.
 Tile portable_kernel_tile(const Choice& choice, bool backward) {
   if (backward)
     return one_pass::with_shape(choice.x, [](auto d, auto dv, auto options) {
@@ -92,7 +92,7 @@ Tile portable_kernel_tile(const Choice& choice, bool backward) {
   });
 }
 
-TEST(AttentionTiles, OfTheHostsDivisionAreThoseOfTheKernels) {
+TEST(AttentionTiles, HostDivisionMatchesTheKernels) {
   for (const AttentionCell& c : cells()) {
     const AttentionCall x = call_of(c, bf16);
     const ForwardTile tile = forward_tile(x);
@@ -113,7 +113,7 @@ std::string describe(const Tile& t) {
          " stages";
 }
 
-TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
+TEST(AttentionTiles, TrafficModelMatchesTheKernels) {
   for (const auto& [name, gpu] : gpus)
     for (const AttentionCell& c : cells())
       for (bool backward : {false, true})
@@ -121,7 +121,7 @@ TEST(AttentionTiles, OfTheTrafficModelAreThoseOfTheKernels) {
           const Choice choice(call_of(c, type), backward, gpu);
           if (choice.family() == KernelFamily::plain || (choice.family() == KernelFamily::f32 && backward))
             continue;
-          // The model has the tiles of prompts. A block of short_heads has all rows of a head.
+          // The model uses the tiles of prompts. A block of short_heads has all rows of a head.
           if (choice.family() == KernelFamily::decoding || choice.family() == KernelFamily::short_heads)
             continue;
           const Tile kernel = choice.family() == KernelFamily::hopper

@@ -25,7 +25,7 @@ unsigned cluster_blocks = 1;
 namespace {
 
 constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory: an address is never 0
-constexpr unsigned rank_bit = 24;              // from this one on, an address has its block's rank
+constexpr unsigned rank_bit = 24;              // at this bit and above, an address contains its block's rank
 alignas(1024) thread_local unsigned char shared_bytes_[most_blocks][most_shared];
 
 std::size_t dynamic_bytes = 0;  // of the grid
@@ -40,16 +40,16 @@ struct Thread {
   Index3 index;
   unsigned rank;
   Context context;
-  void* stack = nullptr;  // once it has started
+  void* stack = nullptr;  // null until the thread has started
   enum { ready, at_block, at_warp, asleep, ended } state = ready;
-  Why why = nullptr;  // asleep
+  Why why = nullptr;  // null unless the thread is asleep
   const void* about = nullptr;
   int barrier_sum = 0;
   std::vector<Copy> copies;               // uncommitted
-  std::vector<std::vector<Copy>> groups;  // committed, the oldest first
+  std::vector<std::vector<Copy>> groups;  // committed, oldest first
 };
 
-// Lanes that have come to do something together.
+// Lanes that have arrived at a common operation.
 struct Meeting {
   unsigned mask, here;
   Apply apply;
@@ -74,12 +74,12 @@ std::string text(const Index3& i) {
 // A block, or the blocks of a cluster.
 class Block {
  public:
-  // Runs the blocks from `first` on; threads start on stacks that blocks before left.
+  // Runs the blocks starting at `first`. Threads start on the stacks of finished blocks.
   void run(const std::function<void()>& body, Index3 size, Index3 first, unsigned blocks);
 
   void suspend() {
     Thread& me = *running_;
-    if (Thread* to = next(); to != &me) go(me.context, to);  // the last to come may be the first to go on
+    if (Thread* to = next(); to != &me) go(me.context, to);  // the last to arrive may continue first
     enter(me);
   }
   int meet(int value);
@@ -102,7 +102,7 @@ class Block {
     if (threads_[thread].state == Thread::asleep) release(threads_[thread]);
   }
   void let_others_run() {
-    ready_.insert(ready_.begin(), running_);  // the last to go on
+    ready_.insert(ready_.begin(), running_);  // the last to continue
     suspend();
   }
 
@@ -182,7 +182,7 @@ Thread* Block::next() {
   return t;
 }
 
-// Null: out of the block.
+// `to` is null: leaves the block.
 void Block::go(Context& from, Thread* to) {
   running_ = to;
   if (!to) {
@@ -203,7 +203,7 @@ void Block::entry() {
   current->serve();
 }
 
-// A stack runs its thread, and then others that have not started.
+// A stack runs its own thread, and then other threads that have not started.
 void Block::serve() {
   for (;;) {
     try {
@@ -270,7 +270,7 @@ int Block::meet(int value) {
   return me.barrier_sum;
 }
 
-// If all lanes of a meeting are here: does it, and lets all but `last` go on.
+// If all lanes of a meeting have arrived, performs the operation, and lets all lanes except `last` continue.
 bool Block::finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last) {
   Meeting& m = w.meetings[meeting];
   if (m.here != (m.mask & w.alive) || m.here == 0) return false;
@@ -304,7 +304,7 @@ void Block::meet(unsigned mask, void* brought, Apply apply) {
   suspend();
 }
 
-// Those that wait for the same, together.
+// Groups the threads that wait for the same event.
 std::string Block::sleepers() const {
   std::map<std::string, std::vector<unsigned>> all;
   for (const Thread& t : threads_)
@@ -317,7 +317,7 @@ std::string Block::sleepers() const {
 }
 
 std::string Block::stuck() const {
-  std::string all = "threads wait for others that never come:";
+  std::string all = "threads wait for others that never arrive:";
   const auto list = [&](decltype(Thread::state) state, const char* what) {
     unsigned count = 0;
     const Thread* first = nullptr;
@@ -398,7 +398,7 @@ std::size_t shared_size() {
 unsigned char* dynamic_shared(unsigned rank) {
   return shared_bytes_[rank];
 }
-std::uint32_t shared_address(const void* p) {  // static shared memory lies in the same thread's storage
+std::uint32_t shared_address(const void* p) {  // static shared memory is thread-local storage, too
   const auto offset = static_cast<const unsigned char*>(p) - dynamic_shared();
   return (first_address + static_cast<std::uint32_t>(offset)) | here.rank << rank_bit;
 }

@@ -23,7 +23,7 @@ std::uint32_t swizzle_bytes(std::uint32_t mode) {
 
 }  // namespace
 
-// Refuses what the driver's documentation says it refuses.
+// Refuses the arguments that the driver's documentation excludes.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                                 const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                                 const cuuint32_t* step, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
@@ -74,8 +74,8 @@ void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
     fail("a bulk copy to an address that is no multiple of " + std::to_string(alignment));
 }
 
-// What lies in the tensor of the row of a box at coordinates c: `bytes` from `data` on are those from byte
-// `skipped` of the row on.
+// The part of a box's row at coordinates c that is inside the tensor: `bytes` bytes at `data`, which start at
+// byte `skipped` of the row.
 struct RowInTensor {
   const unsigned char* data;
   std::size_t skipped, bytes;
@@ -93,12 +93,12 @@ RowInTensor row_in_tensor(const CUtensorMap& map, const std::array<std::int64_t,
           static_cast<std::size_t>(last - first) * 2};
 }
 
-// A swizzle permutes 16-byte pieces by bits of the address: those of 128 bytes by bits 7 … 9.
+// A swizzle permutes 16-byte pieces by address bits: the 128-byte swizzle by bits 7 … 9.
 std::uint32_t swizzled(std::uint32_t address, std::uint32_t bytes) {
   return bytes == 0 ? address : address ^ (address >> 3 & (bytes - 16));
 }
 
-// f(address in shared memory, the row in the tensor) for each row of a box.
+// Calls f(address in shared memory, the row in the tensor) for each row of a box.
 template <class F>
 void for_each_row(const CUtensorMap& map, std::uint32_t address, BoxPlace at, F&& f) {
   for (unsigned b = 0; b < map.box[3]; ++b)
@@ -108,7 +108,7 @@ void for_each_row(const CUtensorMap& map, std::uint32_t address, BoxPlace at, F&
                                        std::int64_t{at.batch} + b}));
 }
 
-// What lies outside the tensor is zero.
+// Elements outside the tensor are zero.
 void write_box(const CUtensorMap& map, std::uint32_t to, BoxPlace at) {
   const std::uint32_t inner = map.box[0] * 2, pitch = swizzle_bytes(map.swizzle);
   unsigned char row[512];

@@ -1,12 +1,16 @@
-// What each thread of a block has been ordered after, as vector clocks. Only blocks that use Hopper's
-// barriers need them: in others a count of __syncthreads and one of each warp's __syncwarp say the same, and
-// cost less.
+// Vector clocks: the accesses that each thread of a block is ordered after. Only blocks that use Hopper's
+// barriers need them. In other blocks, a count of __syncthreads and one of each warp's __syncwarp give the
+// same information at lower cost.
 //
-// The time of a warp advances at each __syncwarp and each release of one of its lanes. A clock holds a time
-// for each thread (its accesses before that time are known), another for each thread (those of its writes
-// that fence_async has made visible to asynchronous copies and products), for each warp (its groups of
-// wgmma), for each warp again (its arrivals at barriers of other blocks) and for each mbarrier (the phases
-// whose bulk copies have arrived). The blocks of a cluster have one clock, with all of their threads.
+// The time of a warp advances at each __syncwarp and at each release by one of its lanes. A clock contains
+// these times:
+// - for each thread: its accesses before that time are known;
+// - for each thread: its writes before that time have been made visible to asynchronous copies and wgmma by
+//   fence_async;
+// - for each warp: its groups of wgmma;
+// - for each warp: its arrivals at barriers of other blocks;
+// - for each mbarrier: the phases whose bulk copies have arrived.
+// In a cluster, a clock covers the threads of all its blocks.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +25,14 @@ using SharedClock = std::shared_ptr<const Clock>;  // null: knows nothing
 
 constexpr unsigned most_mbarriers = 64;
 
-void forget_clocks(unsigned threads);  // a block begins
-void start_clocks();                   // something asks for them; no cost after the first call
+void forget_clocks(unsigned threads);  // at the start of a block
+void start_clocks();                   // at the first use of clocks; later calls cost nothing
 extern bool clocks_started;
 inline bool has_clocks() {
   return clocks_started;
 }
 
-// Places in a clock, the first of which are the threads'; and how many there are.
+// The number of entries of a clock, and their indices. The first entries belong to the threads.
 std::size_t clock_places();
 unsigned fenced_of(unsigned thread);
 unsigned products_of(unsigned warp);
@@ -47,28 +51,29 @@ Time fenced_by(unsigned thread);  // its own writes before that time are visible
 
 void fence_writes(unsigned thread);  // fence.proxy.async
 void acquire(unsigned thread, const SharedClock& released);
-void learn(unsigned thread, unsigned place, Time time);  // the same for one place
+void learn(unsigned thread, unsigned place, Time time);  // the same for one entry
 
 void order_lanes(unsigned warp);                   // __syncwarp
 void order_threads(unsigned first, unsigned end);  // __syncthreads
 
-// What is released by several threads, at a barrier.
+// The accesses that several threads release at a barrier.
 class Released {
  public:
   void add(unsigned thread);
-  // By an arrival without release: not what the thread and others have read and written by themselves, but
-  // copies and products that are over, and what they could see.
+  // An arrival without release. It does not order the ordinary reads and writes of the thread and others, but
+  // it orders finished copies and wgmma, and the accesses visible to them.
   void add_asynchronous(unsigned thread);
   void set(unsigned place, Time time);
-  SharedClock take();  // and begins again
+  SharedClock take();  // returns the clock and starts again
 
  private:
   void join(const SharedClock& other);
-  SharedClock joined_;  // last: the lanes of a warp often know the same
+  SharedClock joined_;  // cached, because the lanes of a warp often have the same clock
   std::shared_ptr<Clock> clock_;
 };
 
-// What all of several threads know: a product of a warpgroup begins when its first thread issues it.
+// The accesses that all of several threads know. A wgmma of a warpgroup begins when its first thread issues
+// it.
 class CommonKnowledge {
  public:
   void add(unsigned thread);
@@ -78,7 +83,7 @@ class CommonKnowledge {
   void lower(unsigned place, Time to);
   std::shared_ptr<Clock> clock_;
   SharedClock last_;
-  unsigned first_of_last_ = ~0u;  // the thread that brought it, if no other did
+  unsigned first_of_last_ = ~0u;  // the only thread that has added last_, if there is one
   bool any_ = false;
 };
 

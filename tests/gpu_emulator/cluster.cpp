@@ -13,7 +13,7 @@ namespace tg::emulator {
 namespace {
 
 struct Barrier {
-  unsigned alive = 0, arrived = 0;  // threads
+  unsigned alive = 0, arrived = 0;  // numbers of threads
   std::uint64_t phases = 0;
   Released arriving;
   SharedClock of_last_phase;
@@ -21,7 +21,7 @@ struct Barrier {
 };
 Barrier barrier;
 
-// Of a thread at the barrier: whether it has arrived and not waited yet, and in which phase.
+// A thread at the barrier: whether it has arrived without waiting yet, and in which phase.
 struct Arrival {
   bool open = false;
   std::uint64_t phase = 0;
@@ -50,7 +50,7 @@ void advance() {
   ++barrier.phases;
   for (const unsigned t : std::exchange(barrier.waiting, {})) wake(t);
 }
-// A warp has come.
+// A warp has arrived.
 void arrive(void* const (&lanes)[32]) {
   const unsigned first = static_cast<unsigned>(here.number) / 32 * 32;
   for (unsigned l = 0; l < 32; ++l) {

@@ -1,4 +1,5 @@
-// What the blocks of a cluster do together, and what keeps a block's shared memory until others have left it.
+// Common operations of a cluster's blocks. Also checks that a block's shared memory stays valid until other
+// blocks no longer use it.
 #pragma once
 
 #include "tests/gpu_emulator/clocks.h"
@@ -9,11 +10,11 @@ namespace tg::emulator {
 void cluster_arrive();
 void cluster_wait();
 
-// The block's shared memory is used by what is over for those who know `time` at that place of their clocks:
-// a thread of the block must know it before the block ends.
+// An asynchronous operation uses the block's shared memory. It is finished for threads whose clock has `time`
+// at entry `place`. A thread of the block must know this before the block ends.
 void keep_until(unsigned rank, unsigned place, Time time);
 
-// Throws unless the emulator can run that many blocks of so many threads together.
+// Throws unless the emulator can run this number of blocks and threads together.
 void insist_on_cluster(unsigned blocks_of_grid, unsigned threads, unsigned blocks);
 void begin_cluster(unsigned threads, unsigned blocks);
 void end_cluster_thread(unsigned thread);

@@ -1,5 +1,5 @@
-// Clusters on the emulated GPU: blocks that pass tiles to one another give what they should, and the same
-// kernels with one fence, wait, arrival or barrier left out are found out.
+// Tests clusters on the emulated GPU. Blocks that exchange tiles must give correct results. If one fence,
+// wait, arrival or barrier is removed from the same kernels, the emulator must detect it.
 #include <vector>
 
 #include "backends/cuda/tile/mma_sm90.cuh"
@@ -13,20 +13,20 @@ using ptx::u32;
 using tile::Accumulator, tile::Ring, tile::SwizzledTile;
 using Tile = SwizzledTile<64, 64>;
 
-constexpr int rings = 64 << 10;  // where barriers are in shared memory
+constexpr int rings = 64 << 10;  // offset of the barriers in shared memory
 constexpr int rounds = 3;
 
 __device__ void meet_cluster() {
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
-// A warp has no more use for a tile that the other block fills.
+// The warp no longer uses a tile that the other block fills.
 __device__ void release_to_other(Ring<1> ring, u32 use) {
   __syncwarp();
   if (threadIdx.x % 32 == 0)
     ptx::mbarrier_arrive_at(ptx::shared_of(ring.empty(use), ptx::cluster_rank() ^ 1));
 }
-// The first number of t·tᵀ.
+// The first element of t·tᵀ.
 __device__ float multiply(Tile t) {
   Accumulator<16, 64> d;
   ptx::wgmma_fence();
@@ -42,7 +42,7 @@ __device__ float multiply(Tile t) {
 __global__ void number_blocks(int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = static_cast<int>(ptx::cluster_rank());
 }
-TEST(Clusters, ALaunchGroupsNeighbours) {
+TEST(Clusters, ALaunchGroupsNeighboringBlocks) {
   int out[4] = {-1, -1, -1, -1};
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -84,7 +84,7 @@ __global__ void give_addresses(u32* out) {
 __global__ void ask_for_a_third_block() {
   ptx::shared_of(1024, 2);
 }
-TEST(Clusters, AnAddressSaysTheBlock) {
+TEST(Clusters, AnAddressContainsTheBlock) {
   u32 out[4];
   EXPECT_EQ(run_cluster(2, give_addresses, 128, out), "");
   EXPECT_NE(out[0], out[2]);
@@ -93,14 +93,13 @@ TEST(Clusters, AnAddressSaysTheBlock) {
   EXPECT_FAULT(run_cluster(2, ask_for_a_third_block, 128), "the cluster has no block 2");
 }
 
-// A descriptor has no room for the block. What is left of it would change the distance of the operand's
-// blocks of columns.
+// A descriptor has no bits for the block's rank. The remaining address bits would change the distance between
+// the operand's column blocks.
 __global__ void multiply_wide(float* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
   const Tile ones{base};
-  const SwizzledTile<64, 128> wide{
-      base + Tile::bytes};  // ones in the first 16 rows, which the product has, and zeros
+  const SwizzledTile<64, 128> wide{base + Tile::bytes};  // ones in the 16 rows that wgmma reads, and zeros
   for (u32 at = threadIdx.x * 16; at < 3 * Tile::bytes; at += 128 * 16) {
     const float e = at < Tile::bytes || at % Tile::bytes < 16 * 128 ? 1 : 0;
     const u32 x = ptx::two<Half>(e, e);
@@ -116,7 +115,7 @@ __global__ void multiply_wide(float* out) {
   tile::keep(d);
   if (threadIdx.x == 0) out[ptx::cluster_rank()] = d.x[0][15][0];
 }
-TEST(Clusters, ProductsOfEachBlockHaveItsOwnOperands) {
+TEST(Clusters, WgmmaOfEachBlockReadsItsOwnOperands) {
   float out[2];
   EXPECT_EQ(run_cluster(2, multiply_wide, 128, out), "");
   EXPECT_EQ(out[0], 16);
@@ -140,12 +139,12 @@ TEST(Clusters, MistakesWithTheBarrierAreFound) {
   EXPECT_EQ(run_cluster(4, meet, 128, Meet::right), "");
   EXPECT_EQ(run_cluster(2, meet, 128, Meet::early_end), "");
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::only_one_block), "no cluster_arrive before it");
-  EXPECT_FAULT(run_cluster(2, meet, 128, Meet::half_a_warp), "wait for others that never come");
+  EXPECT_FAULT(run_cluster(2, meet, 128, Meet::half_a_warp), "wait for others that never arrive");
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::twice), "a second cluster_arrive");
   EXPECT_FAULT(run_cluster(2, meet, 128, Meet::no_arrival), "no cluster_arrive before it");
 }
 
-// A block waits for another that never comes.
+// A block waits for another that never arrives.
 __global__ void meet_or_wait(bool waits) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 barrier = ptx::shared_address(memory);
@@ -154,13 +153,13 @@ __global__ void meet_or_wait(bool waits) {
   if (waits && ptx::cluster_rank() == 1) ptx::mbarrier_wait(barrier, 0);
   meet_cluster();
 }
-TEST(Clusters, ABlockThatDoesNotComeIsReported) {
+TEST(Clusters, AMissingBlockIsReported) {
   EXPECT_EQ(run_cluster(2, meet_or_wait, 128, false), "");
   EXPECT_FAULT(run_cluster(2, meet_or_wait, 128, true),
                "the cluster's barrier, which has 128 of 256 threads");
 }
 
-// __syncthreads orders the block's threads only: block 1's copy overwrites what block 0 has read.
+// __syncthreads orders only the threads of one block: block 1's copy overwrites data that block 0 reads.
 __global__ void overwrite_after_read(float* out, bool of_cluster) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + rings;
@@ -187,7 +186,7 @@ TEST(Clusters, SyncthreadsOrdersOneBlockOnly) {
   EXPECT_FAULT(run_cluster(2, overwrite_after_read, 128, out.data(), false), "a bulk copy");
 }
 
-// ---- tiles from block to block ----
+// ---- tiles sent between blocks ----
 
 enum class Pass {
   right,
@@ -206,8 +205,8 @@ enum class Pass {
   own_barrier,
   no_last_barrier,
 };
-// Each block fills a tile, copies it to the other block and multiplies the one that it gets. The ring is of
-// the tile that is received: empty means that this block's may be copied to the other.
+// Each block fills a tile, copies it to the other block and multiplies the tile that it receives. The ring
+// belongs to the received tile: empty means that this block's tile may be copied to the other block.
 __global__ void pass_tiles(float* out, Pass how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), rank = ptx::cluster_rank(), other = rank ^ 1;
@@ -250,11 +249,11 @@ __global__ void pass_tiles(float* out, Pass how) {
   out[rank * 128 + threadIdx.x] = sum;
   if (how != Pass::no_last_barrier) meet_cluster();
 }
-TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
+TEST(Clusters, MistakesWithTilesSentBetweenBlocksAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Pass how) { return run_cluster(2, pass_tiles, 128, out.data(), how); };
   EXPECT_EQ(fault(Pass::right), "");
-  EXPECT_EQ(out[0], 16 * (4 + 9 + 16));  // of block 1's tiles; a product has 16 columns
+  EXPECT_EQ(out[0], 16 * (4 + 9 + 16));  // of block 1's tiles; the GEMM has 16 columns
   EXPECT_EQ(out[128], 16 * (1 + 4 + 9));
   EXPECT_FAULT(fault(Pass::no_first_barrier), "initialis");
   EXPECT_FAULT(fault(Pass::no_async_fence), "wrote it with no fence_async");
@@ -267,7 +266,7 @@ TEST(Clusters, MistakesWithTilesThatBlocksPassAreFound) {
   EXPECT_FAULT(fault(Pass::ordinary_read), "a bulk copy after a read");
   EXPECT_FAULT(fault(Pass::ordinary_arrival), "is not of this block");
   EXPECT_FAULT(fault(Pass::no_release), "which lacks 4 of 4 arrivals");
-  EXPECT_FAULT(fault(Pass::no_expect), "wait for others that never come");
+  EXPECT_FAULT(fault(Pass::no_expect), "wait for others that never arrive");
   EXPECT_FAULT(fault(Pass::own_barrier), "a bulk copy to another block than that of the mbarrier");
   EXPECT_FAULT(fault(Pass::no_last_barrier), "has ended");
 }
@@ -287,15 +286,15 @@ __global__ void use_after_end(bool arrives, bool of_cluster) {
   if (threadIdx.x == 0) ptx::mbarrier_arrive_at(ptx::shared_of(barrier, 1));
   if (of_cluster) ptx::cluster_wait();
 }
-TEST(Clusters, ABlockStaysUntilOthersHaveLeftIt) {
-  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // what a thread waits for is over
+TEST(Clusters, ABlockStaysUntilOthersNoLongerUseIt) {
+  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // a thread has waited for its end
   EXPECT_FAULT(run_cluster(2, use_after_end, 128, false, false), "has ended");
 }
 
 // ---- tiles that are fetched once for both blocks ----
 
 enum class Fetch { right, acquire_own_only, no_expect, no_last_barrier };
-// Each block fetches half of the rows, for both.
+// Each block fetches half of the rows for both blocks.
 __global__ void fetch_for_both(const CUtensorMap* map, float* out, Fetch how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), rank = ptx::cluster_rank();
@@ -327,14 +326,14 @@ TEST(Clusters, MistakesWithTilesForBothBlocksAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Fetch how) { return run_cluster(2, fetch_for_both, 128, &map, out.data(), how); };
   EXPECT_EQ(fault(Fetch::right), "");
-  for (const int warp : {0, 2}) {  // the second half of rows was fetched by the second block
+  for (const int warp : {0, 2}) {  // the second block fetched the second half of the rows
     float sum = 0;
     for (int n = 0; n < rounds; ++n)
       for (int k = 0; k < 16; ++k) sum += m(n * 64 + warp * 16, k) * m(n * 64, k);
     for (const int rank : {0, 1}) EXPECT_EQ(out[static_cast<std::size_t>(rank * 128 + warp * 32)], sum);
   }
   EXPECT_FAULT(fault(Fetch::acquire_own_only), "a bulk copy");
-  EXPECT_FAULT(fault(Fetch::no_expect), "wait for others that never come");
+  EXPECT_FAULT(fault(Fetch::no_expect), "wait for others that never arrive");
   EXPECT_FAULT(fault(Fetch::no_last_barrier), "has ended");
 }
 

@@ -1,5 +1,6 @@
-// Kernels that no op launches in the emulator: fills of memory, copies of pieces, and sums over ranks, over
-// at least three blocks and turns of a block, and a ragged last one; and which steps are a list.
+// Tests kernels that no op launches in the emulator: memory fills, copies of pieces, and sums over ranks.
+// Each covers at least three blocks, several items per block, and a ragged end. Also tests which steps form a
+// list.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// The emulator's memory is the host's; 16-byte aligned.
+// The emulator uses host memory, aligned to 16 bytes.
 std::byte* at(Bytes& bytes) {
   return reinterpret_cast<std::byte*>(bytes.data());
 }
@@ -64,8 +65,8 @@ Gpu gpu(int processors) {
   return g;
 }
 
-// Chunks are 64 KiB: pieces of one, two and four chunks; one multiprocessor has eight blocks. Sources and
-// targets begin at multiples of 16 bytes, both or one of them or neither.
+// Chunks are 64 KiB, and pieces have one, two and four chunks. One multiprocessor has eight blocks. Sources
+// and targets are aligned to 16 bytes: both, one of them or neither.
 TEST(CopyList, CopiesPiecesOfSeveralChunks) {
   constexpr std::size_t chunk = 65536;
   const std::size_t sizes[] = {3 * chunk + 5, 1, 0, chunk, 2 * chunk + 16, 40, 7 * chunk + 1000};
@@ -78,7 +79,7 @@ TEST(CopyList, CopiesPiecesOfSeveralChunks) {
       std::vector<PieceCopy> pieces;
       std::size_t place = 0;
       for (const std::size_t n : sizes) {
-        // Every second one comes from the workspace.
+        // Every second piece is in the workspace.
         const bool is_workspace = pieces.size() % 2 == 1;
         pieces.push_back(
             {{is_workspace ? nullptr : at(from), place + shift_from}, {at(to), place + shift_to}, n});
@@ -93,9 +94,9 @@ TEST(CopyList, CopiesPiecesOfSeveralChunks) {
     }
 }
 
-// Sums of whole numbers are exact in any order; the tree's order is checked by tests of ranks. Chunks are
-// 4,096 elements. What the rank has and its sums begin `shift_own` and `shift_out` elements behind a multiple
-// of 16 bytes.
+// Sums of integers are exact in any order; the tests of ranks check the tree's order. Chunks are 4,096
+// elements. The rank's own operand starts `shift_own` elements after a multiple of 16 bytes, and its sums
+// start `shift_out` elements after one.
 void expect_sums_of_lists(const std::vector<std::int64_t>& counts, int ranks, std::size_t shift_own,
                           std::size_t shift_out) {
   for (const int processors : {132, 1}) {
@@ -148,16 +149,15 @@ TEST(OrderedSum, AddsListsOfSeveralChunks) {
     expect_sums_of_lists({3 * 4096 + 5, 1, 0, 4096, 9 * 4096 + 12}, ranks, 0, 0);
 }
 
-TEST(OrderedSum, AddsListsThatBeginAnywhere) {
+TEST(OrderedSum, AddsListsOfAnyAlignment) {
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 1, 0);
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 0, 1);
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 2, 2);
 }
 
-// A program may end with casts: what lies behind its steps is not read.
-// The kernel of a norm's gradient also computes the sum after it where that lies in place of an operand of
-// the same rows, or apart from all: a row is written when it has been read.
-TEST(NormGradient, TakesTheSumAfterItWhereItOverwritesNothingThatIsReadLater) {
+// The kernel of a norm's gradient also computes the following sum, if the sum overwrites an operand with the
+// same rows or does not overlap any operand. A row is written after it has been read.
+TEST(NormGradient, ComputesTheFollowingSumUnlessItOverwritesLaterReads) {
   alignas(64) static std::byte memory[8192];
   constexpr std::int64_t rows = 4, n = 16;
   const auto matrix = [&](int at) { return Arg{f32, row_major({rows, n}), memory + at}; };

@@ -29,10 +29,10 @@ struct Grid {
 };
 thread_local Grid grid;
 
-// What all launches of a kernel have had, as far as it matters.
+// The coverage of all launches of one kernel.
 struct Record {
   std::uint64_t blocks = 0;
-  bool ragged = false;  // a launch of enough blocks whose work differed
+  bool ragged = false;  // whether a launch had enough blocks and unequal work
 };
 
 class Coverage {
@@ -49,7 +49,7 @@ class Coverage {
   }
 
  private:
-  // By one call: several processes append to the file.
+  // Uses a single call, because several processes append to the file.
   void write(const Grid& g, const Record& r) const {
     Dl_info program{};
     if (g.kernel) ::dladdr(g.kernel, &program);

@@ -1,5 +1,6 @@
-// Which kernels ran, over how many blocks, and whether the blocks had equal work. If TG_EMULATED_COVERAGE
-// names a file, processes append lines to it, which kernels.py joins with the sources.
+// Records which kernels ran, over how many blocks, and whether the blocks had equal work. If
+// TG_EMULATED_COVERAGE names a file, processes append lines to it. kernels.py joins these lines with the
+// sources.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +8,23 @@
 
 namespace tg::emulator {
 
-// Accesses of memory by the kernel that runs; for generated kernels, the basic blocks that they entered.
+// Memory accesses of the running kernel. For generated kernels: basic blocks entered.
 extern constinit thread_local std::uint64_t work_done;
 
-// Counts of executed instructions that compilers neither add nor leave out.
+// Counts of executed instructions that compilers neither add nor remove.
 struct Instructions {
-  std::uint64_t warps = 0;  // of the lanes of a warp together: shuffles, votes, tensor cores, named barriers
+  std::uint64_t warps = 0;  // by the lanes of a warp together: shuffles, votes, tensor cores, named barriers
   std::uint64_t barriers = 0;  // __syncthreads of a block
   std::uint64_t copies = 0;    // bytes, of cp.async and bulk copies
-  std::uint64_t early = 0;     // of these, by threads that have not yet waited for the kernel before
-  std::uint64_t products = 0;  // by wgmma, one for each thread
+  std::uint64_t early = 0;     // copies by threads that have not yet waited for the previous kernel
+  std::uint64_t products = 0;  // wgmma, one for each thread
 };
 extern constinit thread_local Instructions executed;
-void count_copy(int bytes);  // by the thread that runs
+void count_copy(int bytes);  // by the running thread
 
-// `generated`: the name of a kernel that was compiled at run time. Others have an address.
+// `generated`: the name of a kernel that was compiled at run time. Other kernels have an address.
 void begin_recorded_grid(const void* kernel, const std::string& generated = {});
-void record_block();  // a block (or cluster) has ended
+void record_block();  // at the end of a block (or cluster)
 void end_recorded_grid();
 
 }  // namespace tg::emulator

@@ -1,24 +1,24 @@
-// Where an operand of wgmma lies in shared memory, as its descriptor says.
+// The location of a wgmma operand in shared memory, decoded from its descriptor.
 #pragma once
 
 #include <cstdint>
 
 namespace tg::emulator {
 
-// Elements of 16 bits: `along` counts rows of a, or columns of b; k the 16 of the product.
+// Elements have 16 bits. `along` is a row of a, or a column of b; k is one of the 16 inner indices.
 class OperandPlace {
  public:
-  // Null if wgmma takes it, else what is wrong. `extent`: of the rows or columns.
+  // Returns null if wgmma accepts the operand, otherwise what is wrong. `extent`: number of rows or columns.
   const char* wrong(int extent) const;
   std::uint32_t address(int along,
-                        int k) const;  // of 16 bytes if both are multiples of 8 where they are contiguous
+                        int k) const;  // of 16 bytes if both are multiples of 8 in the contiguous direction
   bool transposed() const { return transposed_; }
 
   OperandPlace(std::uint64_t descriptor, bool transposed);
 
  private:
   std::uint32_t start_, leading_, stride_,
-      row_;  // bytes; row_: contiguous ones of a swizzled block, 16 without
+      row_;  // bytes; row_: contiguous bytes of a swizzled block, or 16 without a swizzle
   unsigned base_offset_;
   bool transposed_;
 };

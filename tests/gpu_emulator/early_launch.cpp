@@ -14,16 +14,16 @@ namespace tg::emulator {
 
 namespace {
 
-thread_local std::bitset<1024> waited;  // of the threads of the block that runs
-thread_local bool is_early = false;     // the grid
-bool may_be_first = true;               // the grid has written nothing, and is perhaps not early
+thread_local std::bitset<1024> waited;  // threads of the running block that have waited
+thread_local bool is_early = false;     // whether the grid may begin early
+bool may_be_first = true;               // the grid has written nothing, and may not be an early one
 
-// Written memory in units of 16 bytes, by pages of them.
+// Written memory in units of 16 bytes, by pages of units.
 constexpr std::uintptr_t unit = 16, units = 256;
 using Page = std::bitset<units>;
 using Pages = std::unordered_map<std::uintptr_t, Page>;
-Pages written, fresh;       // by grids before, and by this one
-Page* last_page = nullptr;  // of `fresh`
+Pages written, fresh;       // by previous grids, and by this one
+Page* last_page = nullptr;  // a page of `fresh`
 std::uintptr_t last_number = 0;
 
 template <class F>

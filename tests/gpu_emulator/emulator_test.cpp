@@ -1,5 +1,5 @@
-// The emulator itself: what threads do together gives what CUDA says, and kernels with planted faults are
-// found out.
+// Tests the emulator itself: common operations of threads give CUDA's results, and kernels with injected bugs
+// are detected.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// Runs a kernel in a block of that many threads; returns its fault, or "".
+// Runs a kernel in a block of `threads` threads. Returns its fault, or "".
 template <class... P>
 std::string run(void (*kernel)(P...), unsigned threads, std::type_identity_t<P>... args) {
   try {
@@ -49,7 +49,7 @@ TEST(Emulator, LanesOfAWarpGetOneAnothersValues) {
   EXPECT_EQ(run(ask_each_other, 32, ballot, least, pushed), "");
   EXPECT_EQ(ballot[7], 0b01001001001001001001001001001001u);
   EXPECT_EQ(least[31], 69);
-  EXPECT_EQ(pushed[8], 8);  // the first of a group of 8 keeps its own
+  EXPECT_EQ(pushed[8], 8);  // the first of a group of 8 keeps its own value
   EXPECT_EQ(pushed[15], 14);
 }
 
@@ -93,7 +93,7 @@ __global__ void copy_in_groups(const float4* from, float4* to, bool waits) {
   to[0] = x[0], to[1] = x[1];
 }
 
-TEST(Emulator, CopiesAreThereAfterTheWaitAndNotBefore) {
+TEST(Emulator, CopiesArriveWithTheWaitAndNotBefore) {
   const float4 from[2] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
   float4 to[2];
   EXPECT_EQ(run(copy_in_groups, 1, from, to, true), "");
@@ -107,7 +107,7 @@ __global__ void copy_without_commit(const float4* from) {
   TG_DYNAMIC_SHARED(memory, 16);
   ptx::cp_async_16(ptx::shared_address(memory), from, 16);
 }
-TEST(Emulator, CopiesThatAThreadDoesNotCommitAreReported) {
+TEST(Emulator, UncommittedCopiesAreReported) {
   const float4 from{};
   EXPECT_NE(run(copy_without_commit, 1, &from).find("did not commit"), std::string::npos);
 }
@@ -122,7 +122,7 @@ TEST(Emulator, AccessesBeyondALaunchsSharedMemoryAreReported) {
   EXPECT_NE(run(write_at, 1, 1024).find("beyond the 4096 bytes of the launch"), std::string::npos);
 }
 
-TEST(Emulator, AnEventThatWasNotRecordedHasNoTimeAndIsNotWaitedFor) {
+TEST(Emulator, AnUnrecordedEventHasNoTimeAndIsNotWaitedFor) {
   cudaEvent_t from, to;
   cudaEventCreate(&from), cudaEventCreate(&to);
   float ms = 0;
@@ -163,7 +163,7 @@ __global__ void lanes_disagree() {
 }
 
 TEST(Emulator, ThreadsThatNeverMeetAreReported) {
-  EXPECT_NE(run(half_a_warp_shuffles, 32).find("wait for others that never come"), std::string::npos);
+  EXPECT_NE(run(half_a_warp_shuffles, 32).find("wait for others that never arrive"), std::string::npos);
   EXPECT_NE(run(lanes_disagree, 32).find("disagrees"), std::string::npos);
   EXPECT_NE(run(mask_without_me, 32).find("not in the mask"), std::string::npos);
 }
@@ -178,7 +178,7 @@ TEST(Emulator, AThreadMayEndBeforeABarrierOfTheOthers) {
             "");
 }
 
-// Each thread writes a number and reads its neighbour's; then the place is used again.
+// Each thread writes a number and reads its neighbor's. Then the memory is used again.
 enum Barrier { none, of_warp, of_block };
 __global__ void pass_on(int* out, Barrier before_read, Barrier before_write) {
   __shared__ int x[64];
@@ -213,7 +213,7 @@ __global__ void copy_without_barrier(const float4* from, float4* to) {
   ptx::cp_async_wait<0>();
   to[threadIdx.x] = x[(threadIdx.x + 1) % blockDim.x];
 }
-TEST(Emulator, OthersSeeAThreadsCopiesOnlyAfterItsWaitAndABarrier) {
+TEST(Emulator, OtherThreadsSeeCopiesOnlyAfterTheWaitAndABarrier) {
   const float4 from[64] = {};
   float4 to[64];
   EXPECT_NE(run(copy_without_barrier, 64, from, to).find("with no barrier"), std::string::npos);
@@ -251,7 +251,7 @@ TEST(Emulator, MemoryBeginsAsNaNAndEndsAtAPageThatFaults) {
   EXPECT_EQ(cudaFree(p), cudaSuccess);
 }
 
-TEST(Emulator, AStreamThatIsRecordedRunsWithItsGraph) {
+TEST(Emulator, ACapturedStreamRunsWithItsGraph) {
   cudaStream_t s;
   cudaStreamCreate(&s);
   int from = 1, to = 0;

@@ -15,7 +15,7 @@ namespace tg::emulator {
 
 namespace {
 
-// All stacks, one after the other in addresses that are reserved.
+// All stacks, one after another in reserved addresses.
 constexpr std::size_t guard = 4096, all_bytes = std::size_t{1} << 34;
 std::byte* region() {
   static std::byte* const at = static_cast<std::byte*>(
@@ -70,13 +70,13 @@ void switch_context(Context& from, const Context& to) {
 
 Context context_at(void* stack, void (*entry)()) {
   auto* top = static_cast<std::uintptr_t*>(stack);
-  top[-2] = reinterpret_cast<std::uintptr_t>(entry);  // returned to, with the stack as a call leaves it
+  top[-2] = reinterpret_cast<std::uintptr_t>(entry);  // the return address, with the stack as after a call
   top[-1] = 0;
   for (int r = 3; r <= 8; ++r) top[-r] = 0;
   return {top - 8};
 }
 
-#else  // slower: a system call for each switch
+#else  // slower: one system call for each switch
 
 void switch_context(Context& from, const Context& to) {
   ucontext_t here;

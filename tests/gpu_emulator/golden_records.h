@@ -1,5 +1,5 @@
-// Records of the recorder (recorder.h), compared with a file of this folder: with FILE.txt, on an emulated
-// Hopper with FILE_hopper.txt. TG_SHOW_LAUNCHES=1 prints it.
+// Compares the records of the recorder (recorder.h) with a golden file in this folder: FILE.txt, or
+// FILE_hopper.txt on an emulated Hopper. If TG_SHOW_LAUNCHES=1 is set, prints the records.
 #pragma once
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ inline std::string recorded() {
 
 class GoldenRecords {
  public:
-  // of_gpu: what it gives depends on the emulated GPU.
+  // of_gpu: whether the records depend on the emulated GPU.
   explicit GoldenRecords(const std::string& file, bool of_gpu = true) : path_(GOLDEN_FILES + file) {
     const char* gpu = of_gpu ? std::getenv("TG_EMULATED_GPU") : nullptr;
     if (gpu) path_ += "_" + std::string(gpu);

@@ -1,5 +1,5 @@
-// The emulator of Hopper's instructions: right kernels give what they should, and the same kernels with one
-// fence, wait, arrival or release left out, or one too many, are found out.
+// Tests the emulator of Hopper's instructions. Correct kernels must give correct results. If one fence, wait,
+// arrival or release is removed from them or added, the emulator must detect it.
 #include <cmath>
 #include <type_traits>
 #include <vector>
@@ -35,7 +35,7 @@ TEST(Hopper, TensorMapsAreRefusedAsByTheDriver) {
 }
 
 using Tile = SwizzledTile<64, 64>;
-constexpr int barriers = 64 << 10;  // where they are in shared memory
+constexpr int barriers = 64 << 10;  // their offset in shared memory
 
 enum class Copy {
   right,
@@ -50,7 +50,7 @@ enum class Copy {
   twice,
   below
 };
-// A box to shared memory, and its bytes in the order of memory to `out`.
+// Copies a box to shared memory, and its bytes in memory order to `out`.
 __global__ void copy_box(const CUtensorMap* map, Half* out, int row, Copy how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = how == Copy::below ? base - 8 : base + barriers;
@@ -104,7 +104,7 @@ TEST(Hopper, MistakesWithACopyAreFound) {
   EXPECT_FAULT(fault(Copy::twice), "an arrival too many");
 }
 
-// A warp's rows leave through shared memory: element (i, j) is i + j / 8.
+// A warp stores its rows through shared memory: element (i, j) is i + j / 8.
 enum class Storing { right, no_fence, no_wait };
 __global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -118,7 +118,7 @@ __global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
     if (threadIdx.x == 0) ptx::wait_for_stores();
     return;
   }
-  ptx::fence_async();  // of what came before
+  ptx::fence_async();  // of the previous reads
   ptx::st_shared_v4(through.base + threadIdx.x * 16, {0, 0, 0, 0});
   if (how != Storing::no_fence) ptx::fence_async();
   __syncwarp();
@@ -126,7 +126,7 @@ __global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
   if (threadIdx.x == 0 && how != Storing::no_wait) ptx::wait_for_stores();
 }
 
-TEST(Hopper, AStoreWritesWhatLiesInTheTensor) {
+TEST(Hopper, AStoreWritesOnlyInsideTheTensor) {
   Matrix m(100, 40, 3);
   const Matrix before = m;
   const CUtensorMap map = Map(m, 16).encoded();
@@ -138,7 +138,7 @@ TEST(Hopper, AStoreWritesWhatLiesInTheTensor) {
   EXPECT_FAULT(run(store_rows, 32, &map, 90, Storing::no_wait), "has not waited for its stores");
 }
 
-// Consecutive bytes, waited for by one thread of two; with or without a barrier for the other.
+// Copies consecutive bytes. One of two threads waits for them, with or without a barrier for the other.
 __global__ void copy_line(const float* from, float* out, int bytes, bool barrier_after) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + barriers;
@@ -152,7 +152,7 @@ __global__ void copy_line(const float* from, float* out, int bytes, bool barrier
   if (barrier_after) __syncthreads();
   out[threadIdx.x] = reinterpret_cast<const float*>(memory)[threadIdx.x];
 }
-TEST(Hopper, ABulkCopyOfALineArrivesForThoseThatHaveWaited) {
+TEST(Hopper, ABulkCopyOfALineArrivesForThreadsThatHaveWaited) {
   alignas(16) const float from[4] = {1, 2, 3, 4};
   float out[4];
   EXPECT_EQ(run(copy_line, 4, from, out, 16, true), "");
@@ -164,7 +164,7 @@ TEST(Hopper, ABulkCopyOfALineArrivesForThoseThatHaveWaited) {
 // ---- a ring of stages ----
 
 enum class Stage { right, no_acquire, no_wait, no_release, early_release, release_by_a_lane, no_expect };
-// A producer's warp copies 6 tiles through 2 stages to another warp, which adds up the first number of each
+// A producer warp copies 6 tiles through 2 stages to a consumer warp, which sums the first element of each
 // row.
 __global__ void pass_tiles(const CUtensorMap* map, float* out, Stage how) {
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -210,12 +210,12 @@ TEST(Hopper, MistakesWithStagesAreFound) {
   EXPECT_FAULT(fault(Stage::no_release), "which lacks 1 of 1 arrivals and 0 of 0 bytes");
   EXPECT_FAULT(fault(Stage::early_release), "in byte");
   EXPECT_NE(fault(Stage::release_by_a_lane), "");
-  EXPECT_FAULT(fault(Stage::no_expect), "wait for others that never come");
+  EXPECT_FAULT(fault(Stage::no_expect), "wait for others that never arrive");
 }
 
-// ---- products ----
+// ---- wgmma ----
 
-// How operands lie in memory.
+// The memory layout of operands.
 struct Form {
   bool a_transposed, b_transposed, a_in_registers;
 };
@@ -235,7 +235,7 @@ enum class Mistake {
   misaligned
 };
 
-// An operand to a tile, as it is or transposed, by ordinary stores of all threads.
+// Stores an operand to a tile, transposed or not, by ordinary stores of all threads.
 template <class To>
 void put(To to, const Half* from, int rows, int columns, bool transposed) {
   for (int n = static_cast<int>(threadIdx.x); n < rows * columns; n += static_cast<int>(blockDim.x)) {
@@ -244,7 +244,7 @@ void put(To to, const Half* from, int rows, int columns, bool transposed) {
   }
 }
 
-// c [64, N] = a [64, 64]·b [64, N], twice: to the second are added.
+// Computes c [64, N] = a [64, 64]·b [64, N] twice; the second adds to the first.
 template <int N>
 __global__ void multiply(const Half* a, const Half* b, float* c, Form form, Mistake mistake) {
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -327,7 +327,7 @@ TEST(Hopper, WgmmaMultipliesOperandsOfEveryForm) {
         expect_product<256>({ta, tb, registers});
       }
 }
-TEST(Hopper, MistakesWithProductsAreFound) {
+TEST(Hopper, MistakesWithWgmmaAreFound) {
   Matrix a(64, 64, 1), b(64, 64, 2);
   std::vector<float> c(64 * 64);
   const auto fault = [&](Mistake m, bool registers = false) {
@@ -349,8 +349,7 @@ TEST(Hopper, MistakesWithProductsAreFound) {
   EXPECT_FAULT(fault(Mistake::misaligned), "does not begin at the first of the 8 rows");
 }
 
-// Two products in a chain: between them ordinary code changes the sums, or operand a, with a fence or
-// without.
+// Two dependent wgmma. Between them, ordinary code changes the sums or operand a, with a fence or without.
 __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const SwizzledTile<64, 64> right{ptx::shared_address(memory)};
@@ -365,17 +364,18 @@ __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
     ptx::Wgmma<Half, 64>::add<false>(d.x[0], a.x[0], right.along_columns(0, 0));
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    if (changes_sums) tile::keep(d);  // a chain of products needs none
+    if (changes_sums) tile::keep(d);  // successive wgmma to the same sums need no fence
   }
 }
-TEST(Hopper, AProductThatFollowsOrdinaryWritesOfItsRegistersNeedsAFence) {
+TEST(Hopper, WgmmaAfterOrdinaryWritesOfItsRegistersNeedsAFence) {
   EXPECT_EQ(run(multiply_again, 128, true, true, true), "");
   EXPECT_EQ(run(multiply_again, 128, false, false, false), "");
   EXPECT_FAULT(run(multiply_again, 128, false, true, false), "have written its accumulators");
   EXPECT_FAULT(run(multiply_again, 128, false, false, true), "have written operand a");
 }
 
-// Two groups of products; the first is waited for, and its operand then overwritten, or the second's.
+// Two groups of wgmma. The kernel waits for the first, then overwrites its operand, or the operand of the
+// second.
 __global__ void overwrite_an_operand(bool of_the_second) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -392,14 +392,14 @@ __global__ void overwrite_an_operand(bool of_the_second) {
   ptx::st_shared_v4(tile[of_the_second].base + threadIdx.x * 16, uint4{});
   ptx::wgmma_wait<0>();
 }
-TEST(Hopper, AnOperandOfAProductInFlightMustStay) {
+TEST(Hopper, AnOperandOfWgmmaInFlightMustNotChange) {
   EXPECT_EQ(run(overwrite_an_operand, 128, false), "");
   EXPECT_NE(run(overwrite_an_operand, 128, true), "");
 }
 
 // ---- named barriers ----
 
-// Two warpgroups each write a number, say so to the other, and read the other's, three times.
+// Two warpgroups each write a number, signal the other, and read its number, three times.
 enum class Exchange { right, one_barrier, no_alternation, other_count, no_sync };
 __global__ void exchange(int* out, Exchange how) {
   __shared__ int x[2][2][128];
@@ -428,7 +428,7 @@ TEST(Hopper, MistakesWithNamedBarriersAreFound) {
   EXPECT_NE(fault(Exchange::no_sync), "");
 }
 
-// The first warpgroup arrives twice before the second syncs: two arrivals of 128 end the phase by themselves.
+// The first warpgroup arrives twice before the second syncs. Two arrivals of 128 end the phase without it.
 __global__ void arrive_ahead(bool alternates) {
   if (threadIdx.x < 128) {
     ptx::bar_arrive(1, 256);
@@ -438,12 +438,12 @@ __global__ void arrive_ahead(bool alternates) {
     ptx::bar_sync(alternates ? 2 : 1, 256);
   }
 }
-TEST(Hopper, AnArrivalThatRunsAheadEndsThePhaseOfTheOther) {
+TEST(Hopper, AnEarlyArrivalEndsThePhaseOfTheOtherWarpgroup) {
   EXPECT_EQ(run(arrive_ahead, 256, true), "");
   EXPECT_FAULT(run(arrive_ahead, 256, false), "at barrier 1, which has");
 }
 
-// An arrival orders nothing for who arrives.
+// An arrival does not order later reads of the arriving thread.
 __global__ void read_after_arrival(int* out, bool syncs) {
   __shared__ int x[64];
   x[threadIdx.x] = 1;
@@ -453,7 +453,7 @@ __global__ void read_after_arrival(int* out, bool syncs) {
     ptx::bar_sync(1, 64);
   out[threadIdx.x] = x[threadIdx.x ^ 32];
 }
-TEST(Hopper, OnlyThoseThatSyncMayReadWhatOthersWrote) {
+TEST(Hopper, OnlyThreadsThatSyncMayReadOthersWrites) {
   int out[64];
   EXPECT_EQ(run(read_after_arrival, 64, out, true), "");
   EXPECT_NE(run(read_after_arrival, 64, out, false), "");
@@ -472,7 +472,7 @@ __global__ void give_by_a_warp() {
   ptx::wgmma_wait<0>();
   if (threadIdx.x < 32) ptx::give_registers<24>();
 }
-TEST(Hopper, NoMoreRegistersAreTakenThanGiven) {
+TEST(Hopper, WarpsCannotAcquireMoreRegistersThanReleased) {
   EXPECT_EQ(run(hand_over<24, 240>, 384), "");
   EXPECT_EQ(run(hand_over<32, 160>, 512), "");
   EXPECT_FAULT(run(hand_over<40, 240>, 384), "registers are left");
@@ -484,7 +484,7 @@ TEST(Hopper, NoMoreRegistersAreTakenThanGiven) {
 
 // ---- memory ----
 
-// A transposed 32 × 8 part of numbers from registers.
+// Stores a transposed 32 × 8 part of numbers from registers.
 __global__ void store_transposed(u32* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -520,7 +520,7 @@ __global__ void add_one(int* x, bool waits) {
   if (waits) ptx::wait_for_kernel_before();
   if (threadIdx.x == 0) ++*x;
 }
-TEST(Hopper, AKernelThatMayBeginEarlyWaitsForTheOneBefore) {
+TEST(Hopper, AKernelThatMayBeginEarlyWaitsForThePreviousOne) {
   const Gpu gpu{};
   LaunchShape shape{1, 32};
   int x = 0;
@@ -558,30 +558,30 @@ TEST(Hopper, AKernelThatMayBeginEarlyReadsNoResultBeforeItsWait) {
   emulator::tracks_writes = true;
   EXPECT_EQ(run(a, b, false, true), "");
   EXPECT_EQ(run(b, c, true, true), "");
-  EXPECT_EQ(run(a, c, true, false), "");  // which no kernel has written
+  EXPECT_EQ(run(a, c, true, false), "");  // no kernel has written it
   EXPECT_FAULT(run(b, c, true, false), "before it waits for the kernel before");
-  EXPECT_EQ(run(a, c, false, true), "");  // begins when those before have ended
+  EXPECT_EQ(run(a, c, false, true), "");  // begins when the previous kernels have ended
   EXPECT_EQ(run(b, c, true, false), "");
   EXPECT_FAULT(run(c, b, true, false), "before it waits for the kernel before");
   emulator::tracks_writes = false;
 }
 
-// Blocks add to a sum in order, or in reverse.
-__global__ void in_turn(int* turn, int* sum, bool reverse) {
+// Blocks add to a sum in order, or in reverse order.
+__global__ void in_order(int* ticket, int* sum, bool reverse) {
   const int mine = static_cast<int>(reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  while (ptx::load_acquire(turn) != mine) {
+  while (ptx::load_acquire(ticket) != mine) {
   }
   *sum = *sum * 10 + mine;
-  ptx::add_release(turn, 1);
+  ptx::add_release(ticket, 1);
 }
-TEST(Hopper, ABlockMayWaitForAnEarlierOneOnly) {
-  int turn = 0, sum = 0;
-  emulator::run_grid({3, 1, 1}, {1, 1, 1}, 0, [&] { in_turn(&turn, &sum, false); });
+TEST(Hopper, ABlockMayWaitOnlyForAnEarlierOne) {
+  int ticket = 0, sum = 0;
+  emulator::run_grid({3, 1, 1}, {1, 1, 1}, 0, [&] { in_order(&ticket, &sum, false); });
   EXPECT_EQ(sum, 12);
-  turn = 0;
+  ticket = 0;
   std::string fault;
   try {
-    emulator::run_grid({3, 1, 1}, {1, 1, 1}, 0, [&] { in_turn(&turn, &sum, true); });
+    emulator::run_grid({3, 1, 1}, {1, 1, 1}, 0, [&] { in_order(&ticket, &sum, true); });
   } catch (const std::exception& e) {
     fault = e.what();
   }

@@ -1,4 +1,4 @@
-// The instructions of attention kernels: see instructions_test.cpp.
+// Counts the instructions of attention kernels (see instructions_test.cpp).
 #include "tests/backends/cuda/attention_problem.h"
 #include "tests/gpu_emulator/golden_records.h"
 
@@ -34,7 +34,7 @@ struct Option {
   Extras more = {};
 };
 
-TEST_F(AttentionInstructions, OptionsHaveRecordedCounts) {
+TEST_F(AttentionInstructions, OptionsMatchTheGoldenFile) {
   for (const Sizes& n : {Sizes{1, 2, 1, 150, 170, 64, 64}, {1, 1, 1, 140, 140, 128, 96}}) {
     const auto l = static_cast<std::int32_t>(n.L), t = static_cast<std::int32_t>(n.T);
     const Extras packed{.cu_q = {0, 3, 3, l / 2, l - 2}, .cu_k = {1, 5, 6, t / 2, t}};
@@ -58,7 +58,7 @@ TEST_F(AttentionInstructions, OptionsHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-TEST_F(AttentionInstructions, WideHeadsHaveRecordedCounts) {
+TEST_F(AttentionInstructions, WideHeadsMatchTheGoldenFile) {
   for (const Sizes& n :
        {Sizes{1, 1, 1, 140, 140, 192, 128}, {1, 2, 1, 70, 140, 256, 256}, {1, 1, 1, 70, 70, 576, 512}}) {
     run(text_of(n) + "causal", {n, {.causal = true}}, bf16);
@@ -67,7 +67,7 @@ TEST_F(AttentionInstructions, WideHeadsHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-TEST_F(AttentionInstructions, FewQueriesHaveRecordedCounts) {
+TEST_F(AttentionInstructions, FewQueriesMatchTheGoldenFile) {
   for (const Sizes& n : {Sizes{1, 8, 2, 1, 600, 64, 64},
                          {3, 4, 4, 1, 150, 128, 128},
                          {1, 16, 1, 1, 130, 576, 512},

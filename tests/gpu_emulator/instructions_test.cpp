@@ -1,7 +1,7 @@
-// The instructions that kernels execute: products and other instructions of a warp, barriers, bytes copied to
-// shared memory. A kernel that multiplies masked tiles, copies the same bytes twice or divides its work badly
-// gives the same results. So the counts of each launch of many calls are compared with a file
-// (golden_records.h).
+// Counts the instructions that kernels execute: matrix multiplications and other instructions of a warp,
+// barriers, and bytes copied to shared memory. If a kernel multiplies masked tiles, copies the same bytes
+// twice or divides its work badly, its results do not change. So the counts of each launch of many calls are
+// compared with a golden file (golden_records.h).
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/gpu_emulator/golden_records.h"
 #include "tests/support/paged_problem.h"
@@ -20,7 +20,7 @@ class KernelInstructions : public ::testing::Test {
   GoldenRecords records{"instructions"};
 };
 
-TEST_F(KernelInstructions, PagesHaveRecordedCounts) {
+TEST_F(KernelInstructions, PagesMatchTheGoldenFile) {
   for (const std::int64_t page : {16, 64})
     for (const std::int64_t L : {1, 5})
       for (const std::int64_t heads : {4, 72}) {
@@ -44,7 +44,7 @@ TEST_F(KernelInstructions, PagesHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-TEST_F(KernelInstructions, ProductsHaveRecordedCounts) {
+TEST_F(KernelInstructions, ProductsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const std::int64_t m : {1, 3, 9, 17, 40, 70, 130})
       for (const bool along_k : {true, false}) {
@@ -72,7 +72,7 @@ TEST_F(KernelInstructions, ProductsHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-TEST_F(KernelInstructions, RowsHaveRecordedCounts) {
+TEST_F(KernelInstructions, RowsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const auto& [count, n] :
          {std::pair<std::int64_t, std::int64_t>{37, 65}, {37, 384}, {1, 1000}, {5, 2056}, {3, 9000}})
@@ -116,8 +116,8 @@ TEST_F(KernelInstructions, RowsHaveRecordedCounts) {
   records.expect_recorded();
 }
 
-// On Hopper each of these begins early, and so has to wait for the kernel before it.
-TEST_F(KernelInstructions, OtherOpsHaveRecordedCounts) {
+// On Hopper, each of these kernels begins early, so it must wait for the previous kernel.
+TEST_F(KernelInstructions, OtherOpsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const View view : {View::contiguous, View::sliced}) {
       Graph g;

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Checks that every CUDA kernel ran in the emulator over at least three blocks, of which not all had equal work.
+"""Checks that every CUDA kernel ran in the emulator over at least three blocks with unequal work.
 
 usage: kernels.py COVERAGE [--table]
 
-  COVERAGE   the file that programs of the emulator append to if TG_EMULATED_COVERAGE names it
+  COVERAGE   the file that programs of the emulator append to, if TG_EMULATED_COVERAGE names it
   --table    print a line for each kernel
 
-A kernel is a __global__ function of backends/cuda, whatever the arguments of its template, or the generator of such a
-function (of the sources that are compiled at run time). It is covered if one launch had at least three blocks (clusters
-count as one) and these made different numbers of accesses to memory, as they do if the last one is ragged. A grid that is
-limited by the number of multiprocessors has no more blocks than items of work, so three blocks are at least three items.
-Blocks of some kernels have one item each, and these are of equal size: WHOLE_ITEMS. Such a kernel needs three blocks; its
-tests have items that are ragged within.
+A kernel is a __global__ function of backends/cuda, with any template arguments, or the generator of such a function, for
+sources that are compiled at run time. It is covered if one launch had at least three blocks (a cluster counts as one) with
+different numbers of memory accesses. These numbers differ if the last block is ragged. A grid limited by the number of
+multiprocessors has at most one block per item of work, so three blocks are at least three items. In some kernels each
+block has one item, and all items have equal size: WHOLE_ITEMS. Such a kernel needs three blocks, and its tests use items
+with ragged ends.
 
-exceptions.txt lists the kernels that are excepted, at most five, a line each: file, kernel, reason. It is an error if a
-kernel that is not listed is not covered, or if a listed one is covered or does not exist. Exits with status 1 then.
+exceptions.txt lists at most five exceptions, one per line: file, kernel, reason. The script exits with status 1 if an
+unlisted kernel is not covered, or if a listed kernel is covered or does not exist.
 """
 import collections
 import pathlib
@@ -37,7 +37,7 @@ ANONYMOUS = "(anonymous namespace)"
 
 
 def kernels_of(path):
-    """(namespace, name) of each kernel that a source file defines; no namespace for generated ones."""
+    """Returns (namespace, name) of each kernel that a source file defines. Generated kernels have no namespace."""
     text = re.sub(r"//.*", lambda m: m.group() if "namespace" in m.group() else "", path.read_text())
     found, spaces = [], []
     token = re.compile(r"^(?:inline )?namespace ?([\w:]*) ?\{|^\}  // namespace|__global__", re.M)
@@ -57,7 +57,7 @@ def kernels_of(path):
 
 
 def sources_of(name):
-    """The files that a source file of that name includes, itself among them."""
+    """Returns the source files with this name and all files that they include."""
     seen, left = set(), [p for p in ROOT.glob("backends/cuda/**/" + name)]
     while left:
         path = left.pop()
@@ -69,7 +69,7 @@ def sources_of(name):
 
 
 def plain(symbol):
-    """A demangled function's qualified name without arguments: tg::cuda::(anonymous namespace)::attend."""
+    """Returns the qualified name of a demangled function, without arguments: tg::cuda::(anonymous namespace)::attend."""
     kept, depth = "", 0
     symbol = symbol.replace(ANONYMOUS, "@")
     for c in symbol:
@@ -82,7 +82,7 @@ def plain(symbol):
 
 
 def functions_of(program):
-    """Offset → (source file, qualified name) of a program's functions."""
+    """Returns offset → (source file, qualified name) for each function of a program."""
     lines = subprocess.run(["readelf", "-sW", program], check=True, capture_output=True, text=True).stdout.split("\n")
     found, file = {}, ""
     for line in lines:
@@ -97,7 +97,7 @@ def functions_of(program):
 
 
 def read_coverage(path):
-    """(file, qualified name) → (most blocks, whether a launch was ragged)."""
+    """Returns (file, qualified name) → (maximum number of blocks, whether a launch was ragged)."""
     records = collections.defaultdict(list)
     for line in path.read_text().splitlines():
         kernel, blocks, shape, program = line.split(" ", 3)
@@ -121,7 +121,7 @@ def read_coverage(path):
 
 
 def join(found):
-    """Each kernel of the sources, as (file, name) → (blocks, ragged)."""
+    """Returns (file, name) → (blocks, ragged) for each kernel of the sources."""
     paths = sorted(p for s in ("cu", "cuh", "cpp", "h") for p in ROOT.glob("backends/cuda/**/*." + s))
     defined = [(path, space, name) for path in paths for space, name in kernels_of(path)]
     closures = {}
@@ -157,14 +157,14 @@ def main():
             print(f"{'ok  ' if enough else 'LESS'} {blocks:7} {'ragged' if ragged else 'even  '} {file} {name}")
         if not enough and (file, name) not in excepted:
             errors.append(f"{file}: kernel {name} ran over {blocks} blocks, " +
-                          ("which all had the same work: expected a ragged last one" if blocks >= 3 else "expected at least 3"))
+                          ("which all had the same work: expected a ragged last block" if blocks >= 3 else "expected at least 3"))
         if enough and (file, name) in excepted:
             errors.append(f"{file}: kernel {name} is covered: expected no line for it in exceptions.txt")
     errors += [f"exceptions.txt: there is no kernel {name} in {file}" for file, name in excepted if (file, name) not in covered]
     errors += [f"kernels.py: there is no kernel {name} in {file}" for file, name in WHOLE_ITEMS if (file, name) not in covered]
     if len(excepted) > MOST_EXCEPTIONS:
-        errors.append(f"exceptions.txt: {len(excepted)} kernels are excepted, expected at most {MOST_EXCEPTIONS}")
-    print("\n".join(errors + [f"{len(covered)} kernels, {len(excepted)} excepted, {len(errors)} errors"]))
+        errors.append(f"exceptions.txt: {len(excepted)} kernels are listed, expected at most {MOST_EXCEPTIONS}")
+    print("\n".join(errors + [f"{len(covered)} kernels, {len(excepted)} exceptions, {len(errors)} errors"]))
     return 1 if errors else 0
 
 

@@ -1,6 +1,6 @@
-// The launches of many programs: kernels, blocks, threads, bytes of shared memory, calls of libraries.
-// Results are the same with other kernels, blocks or tiles, so only these tests fail if a choice changes. No
-// program runs. The launches are compared with a file (golden_records.h).
+// Records the launches of many programs: kernels, blocks, threads, bytes of shared memory, and library calls.
+// Other kernels, blocks or tiles give the same results, so only these tests fail if a choice changes. No
+// program runs. The launches are compared with a golden file (golden_records.h).
 #include <algorithm>
 #include <functional>
 
@@ -18,13 +18,14 @@
 namespace tg::testing {
 namespace {
 
-// Without the number of cuBLASLt's algorithm, which is any.
+// Removes the number of cuBLASLt's algorithm, which is arbitrary.
 std::string without_algorithm(std::string choice) {
   const std::size_t at = choice.find("algorithm ");
   return at == std::string::npos ? choice : choice.erase(at, 11);
 }
 
-// The launches of a program, how its steps run in words, and their workspace; or why it is refused.
+// The launches of a program, a description of how its steps run, and their workspace; or the reason of its
+// refusal.
 std::string launches_of(Graph& g, const std::vector<Tensor>& ts, CompileOptions how) {
   how.device = Device::cuda();
   try {
@@ -61,7 +62,7 @@ std::vector<std::string> ops_with_samples() {
   return names;
 }
 
-TEST_P(Samples, LaunchRecordedKernels) {
+TEST_P(Samples, LaunchesMatchTheGoldenFile) {
   for (const gradcheck::Case& c : gradcheck::op_cases()) {
     if (c.owner != GetParam() || (c.op && c.op->host)) continue;
     std::string text;
@@ -90,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, Samples, ::testing::ValuesIn(ops_with_samples()),
 
 using Tensors = std::vector<Tensor>;
 
-// An input in some memory layout.
+// An input in a random memory layout.
 Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
   const std::int64_t way = shape.empty() ? 0 : d.below(9);
   Shape base = shape;
@@ -105,7 +106,7 @@ Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
     case 1:  // every second element
       base[last] = 2 * base[last];
       return slice(g.input("x", base, t), last, 0, base[last], 2);
-    case 2:  // rows with gaps, not at the beginning of their memory
+    case 2:  // rows with gaps, not at the start of their memory
       base[last] = base[last] + 8;
       return slice(g.input("x", base, t), last, 3, 3 + shape[last]);
     case 3:
@@ -116,7 +117,7 @@ Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
   }
 }
 
-// y, and the gradients of Σ y ⊛ r.
+// Appends y and the gradients of Σ y ⊛ r.
 void add_with_gradients(Graph& g, Tensors& all, const Tensor& y, const Tensors& wrt) {
   all.push_back(y);
   if (!is_float(y.dtype())) return;
@@ -168,7 +169,8 @@ Tensors products(Graph& g, Draw& d, DType t, CompileOptions& how) {
   return {y};
 }
 
-// Of few rows, whose tiles are about as many as the multiprocessors, or a multiple of these.
+// GEMMs with few rows. Their number of tiles is close to the number of multiprocessors, or to a multiple of
+// it.
 Tensors products_by_tiles(Graph& g, Draw& d, DType t, CompileOptions& how) {
   how.batch_invariant = !d.one_in(3);
   const std::int64_t rows = d.of({1, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 64, 65, 128, 130, 257}),
@@ -188,7 +190,7 @@ Tensors products_by_tiles(Graph& g, Draw& d, DType t, CompileOptions& how) {
   return {y};
 }
 
-Tensors small_products(Graph& g, Draw& d, DType t, CompileOptions&) {
+Tensors grouped_gemms(Graph& g, Draw& d, DType t, CompileOptions&) {
   Tensors all;
   const std::int64_t count = 1 + d.below(4);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -476,7 +478,7 @@ Tensors heads(Graph& g, Draw& d, DType t, CompileOptions&) {
 struct Family {
   const char* name;
   Tensors (*make)(Graph&, Draw&, DType, CompileOptions&);
-  int calls;  // of each dtype
+  int calls;  // for each dtype
   std::vector<DType> dtypes;
 };
 const std::vector<Family>& families() {
@@ -484,7 +486,7 @@ const std::vector<Family>& families() {
   static const std::vector<Family> all = {
       {"products", products, 4000, floats},
       {"products_by_tiles", products_by_tiles, 3200, {f32, bf16, f16}},
-      {"small_products", small_products, 1200, floats},
+      {"small_products", grouped_gemms, 1200, floats},
       {"products_in_units", products_in_units, 600, floats},
       {"attention", attention, 3200, floats},
       {"paged_attention", paged_attention, 2400, floats},
@@ -506,7 +508,7 @@ std::vector<std::string> family_names() {
 
 class RandomCalls : public Launches {};
 
-TEST_P(RandomCalls, LaunchRecordedKernels) {
+TEST_P(RandomCalls, LaunchesMatchTheGoldenFile) {
   for (const Family& f : families()) {
     if (f.name != GetParam()) continue;
     for (const DType t : f.dtypes) {
@@ -540,7 +542,7 @@ INSTANTIATE_TEST_SUITE_P(Families, RandomCalls, ::testing::ValuesIn(family_names
 
 class Models : public Launches {};
 
-TEST_F(Models, LaunchRecordedKernels) {
+TEST_F(Models, LaunchesMatchTheGoldenFile) {
   for (const SmallModel& m : small_models(64))
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
       const std::string what = std::string(m.name) + " in " + std::to_string(static_cast<int>(precision));
@@ -563,7 +565,7 @@ TEST_F(Models, LaunchRecordedKernels) {
 }
 
 // Streams, events, graphs and memory of programs that have ended.
-TEST_F(Models, LeaveNothingBehind) {
+TEST_F(Models, LeaveNoObjects) {
   const auto once = [] {
     Graph g;
     const Tensor x = g.input("x", {1, 2, 70, 64}, bf16), w = g.input("w", {64, 96}, bf16),

@@ -1,5 +1,5 @@
-// cuBLASLt: D = epilogue(α·op(A)·op(B) + β·C), column-major unless a layout says otherwise, in f64 whatever
-// the types.
+// Emulates cuBLASLt: D = epilogue(α·op(A)·op(B) + β·C), column-major unless a layout specifies otherwise,
+// computed in f64 for all types.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -78,7 +78,7 @@ double tf32(double x) {
   return std::isfinite(x) ? __uint_as_float((u + 0x1000u) & 0xffffe000u) : x;
 }
 
-// The tanh form, and its slope.
+// The tanh form of gelu, and its derivative.
 double inner(double x) {
   return 0.79788456080286535588 * (x + 0.044715 * x * x * x);
 }
@@ -90,7 +90,7 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
 }
 
-// A copy of a call's arguments, because it may run later.
+// A copy of a call's arguments, because the call may run later.
 struct MatmulCall {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque la, lb, lc, ld;
@@ -98,13 +98,13 @@ struct MatmulCall {
   const void *a, *b, *c;
   void* d;
 
-  // As CUDA's library does where it knows β, it adds to what is there a product that is rounded before.
+  // CUDA's library rounds the GEMM result before it adds it to D, if β is known on the host to be 1.
   bool rounds_first() const {
     return c == d && beta == 1 && value(CUBLASLT_MATMUL_DESC_POINTER_MODE) == CUBLASLT_POINTER_MODE_HOST;
   }
   std::uint64_t value(cublasLtMatmulDescAttributes_t what) const { return desc.attribute[what]; }
   bool has(unsigned bit) const { return value(CUBLASLT_MATMUL_DESC_EPILOGUE) & bit; }
-  cudaDataType_t type(cublasLtMatmulDescAttributes_t what) const {  // D's unless set
+  cudaDataType_t type(cublasLtMatmulDescAttributes_t what) const {  // D's type unless set
     return value(what) ? static_cast<cudaDataType_t>(value(what) - 1) : ld.type;
   }
   void run() const;
@@ -197,7 +197,7 @@ double scale(const void* p, cudaDataType_t t) {
   return load(p, t, 0);
 }
 
-// Bytes of workspace that an algorithm needs: any that are no multiple of 256, as far as they are allowed.
+// Bytes of workspace that an algorithm needs: a number that is not a multiple of 256, within the limit.
 std::size_t workspace_of(std::uint64_t most) {
   return std::min<std::uint64_t>(most, 1000);
 }
@@ -215,7 +215,7 @@ const char* cublasLtGetStatusString(cublasStatus_t s) {
          : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
                                             : "a failure";
 }
-std::size_t cublasLtGetVersion() {  // unlike any of NVIDIA's: choices of algorithms are kept by it
+std::size_t cublasLtGetVersion() {  // unlike any NVIDIA version: a key of cached algorithms
   return 1;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
@@ -301,8 +301,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   for (const cublasLtMatrixLayoutOpaque* l : {a, b, c, d})
     if (l->ld < static_cast<std::int64_t>(l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows))
       return CUBLAS_STATUS_INVALID_VALUE;
-  // As CUDA's library may, it names algorithms in another order each time, and leaves something else in bytes
-  // that mean nothing.
+  // CUDA's library may list algorithms in a different order each time, and may leave arbitrary data in unused
+  // bytes. So does this function.
   static std::atomic<std::uint64_t> calls = 0;
   const std::uint64_t call = ++calls * 0x9E3779B97F4A7C15;
   *found = std::min(most, 2);
@@ -315,8 +315,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                  1};
   return CUBLAS_STATUS_SUCCESS;
 }
-// Its algorithms differ in their number; all else is 0. The words after the second are what a preference
-// said.
+// The algorithms differ in their number; all other attributes are 0. The words after the second contain the
+// preference.
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t what, void* value,
                                                     std::size_t size, std::size_t* written) {
@@ -346,7 +346,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     return CUBLAS_STATUS_SUCCESS;
   }
   const auto run = [call, memory, workspace] {
-    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN for whoever else has something there
+    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN, in case other data is stored there
     call.run();
   };
   return tg::emulator::enqueue(stream, run) == cudaSuccess ? CUBLAS_STATUS_SUCCESS

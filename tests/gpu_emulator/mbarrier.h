@@ -1,6 +1,6 @@
-// mbarriers in shared memory, and the bulk copies that count their bytes at one. A copy's data arrives at the
-// last moment: when a thread waits for the phase that the copy belongs to. Until then its destination is NaN.
-// Copies may go to another block of the cluster, whose barrier they then count at.
+// mbarriers in shared memory, and the bulk copies whose bytes they count. The data of a copy arrives as late
+// as possible: when a thread waits for the copy's phase. Until then its destination is NaN. A copy may go to
+// another block of the cluster, and is then counted at that block's barrier.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ void mbarrier_init(std::uint32_t barrier, int arrivals);
 void fence_mbarrier_init();
 void mbarrier_arrive(std::uint32_t barrier);
 void mbarrier_arrive_expect(std::uint32_t barrier, int bytes);
-// At a barrier of any block of the cluster, without release: what the thread itself has written or read is
-// not ordered by it, copies and products that are over are.
+// Arrives at a barrier of any block of the cluster, without release. It does not order the thread's own reads
+// and writes, but it orders finished copies and wgmma.
 void mbarrier_arrive_at(std::uint32_t barrier);
-// In the scope of the block, which does not see arrivals of other blocks, or of the cluster.
+// Block scope does not see arrivals of other blocks. Cluster scope does.
 enum class Scope { block, cluster };
 void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity, Scope scope);
 
-// A copy to `bytes` of shared memory at `to`, which arrives by a call; `from`: of this block's shared memory.
+// Copies to `bytes` bytes of shared memory at `to`. The data arrives with a call of `arrive`. `from`: the
+// source, if it is this block's shared memory.
 void copy_by(std::uint32_t barrier, std::uint32_t to, int bytes, std::function<void()> arrive,
              const unsigned char* from = nullptr);
 

@@ -33,8 +33,8 @@ std::size_t rounded(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Calls only functions that a signal handler may call, except snprintf, which is good enough in a process
-// that ends.
+// Calls only functions that are allowed in a signal handler, except snprintf, which is acceptable because the
+// process ends.
 void on_fault(int signal, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   char line[400], place[200] = "no device memory";
@@ -70,7 +70,7 @@ void* allocate(std::size_t bytes) {
   if (map == MAP_FAILED) return nullptr;
   auto* first = static_cast<std::byte*>(map) + page;
   mprotect(first, mapped - 2 * page, PROT_READ | PROT_WRITE);
-  std::byte* base = first + (mapped - 2 * page) - whole;  // the end lies against the page behind it
+  std::byte* base = first + (mapped - 2 * page) - whole;  // the allocation ends directly before the next page
   if (!only_records()) std::memset(base, 0xff, whole);
   allocations().emplace(reinterpret_cast<std::uintptr_t>(base), Allocation{bytes, mapped, map});
   used += bytes;

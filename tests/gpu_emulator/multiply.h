@@ -1,4 +1,4 @@
-// The arithmetic of wgmma: the factors of a product as numbers, and their product.
+// The arithmetic of wgmma: converts its operands to numbers and multiplies them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ class Factors {
 
   // From registers: words of rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two).
   void left_of_thread(unsigned t, const std::uint32_t* words, Number number);
-  // From shared memory. note(p, warp) for each 16 bytes: which warp's product reads them, −1 for all.
+  // From shared memory. Calls note(p, warp) for each 16 bytes: the warp whose wgmma reads them, or −1 for
+  // all.
   template <class Note>
   void left_of(const OperandPlace& place, Number number, Note note) {
     read(
@@ -41,7 +42,7 @@ class Factors {
           (place.transposed() ? element(a + e, k) : element(a, k + e)) = number(bits[e]);
       }
   }
-  static const unsigned char* piece(std::uint32_t address);  // insists that it is the block's memory
+  static const unsigned char* piece(std::uint32_t address);  // requires that it is the block's memory
 
   float left_[64][16], right_[16][256];
 };

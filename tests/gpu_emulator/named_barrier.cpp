@@ -13,8 +13,8 @@ namespace tg::emulator {
 
 namespace {
 
-// As the hardware has it, a barrier counts arrivals, whoever comes: one that runs ahead of its phase counts
-// in this one.
+// As in hardware, a barrier counts arrivals from any thread: an arrival that is ahead of its phase counts in
+// the current one.
 struct Barrier {
   int number = 0, threads = 0, arrived = 0;  // threads: 0 before the first use
   std::uint64_t phases = 0;
@@ -22,14 +22,14 @@ struct Barrier {
   SharedClock of_last_phase;
   std::vector<unsigned> waiting;
 };
-std::array<std::array<Barrier, 16>, most_blocks> barriers;  // of each block
+std::array<std::array<Barrier, 16>, most_blocks> barriers;  // for each block
 Barrier& own(int barrier) {
   return barriers[here.rank][static_cast<std::size_t>(barrier)];
 }
 
 struct Arrival {
   int barrier, threads;
-  std::uint64_t phase;  // that it belongs to
+  std::uint64_t phase;  // the phase that it belongs to
 };
 
 [[noreturn]] void fail(int barrier, const std::string& what) {
@@ -52,7 +52,7 @@ void check(const Arrival& a) {
   b.number = a.barrier, b.threads = a.threads;
 }
 
-// A warp has come.
+// A warp has arrived.
 void arrive(void* const (&lanes)[32]) {
   start_clocks();
   const Arrival first = *static_cast<const Arrival*>(lanes[static_cast<unsigned>(here.number) % 32]);

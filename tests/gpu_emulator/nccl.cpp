@@ -1,7 +1,7 @@
-// Stands in for NCCL: messages between emulated GPUs of several processes, through memory that they share.
-// Where NCCL would wait for ever, because a message is not received or has another size, or a communicator is
-// destroyed before a graph that uses it, this fails. Where TG_EMULATED_NCCL_LOST is set, exchanges end as if
-// another rank's host were gone.
+// Replaces NCCL: messages between emulated GPUs of several processes, through shared memory. It fails if NCCL
+// would wait forever: if a message is not received or has the wrong size, or a communicator is destroyed
+// before a graph that uses it. If TG_EMULATED_NCCL_LOST is set, exchanges end as if another rank's host were
+// lost.
 #include "backends/cuda/collectives/nccl.h"
 
 #include <fcntl.h>
@@ -26,11 +26,11 @@ namespace tg::cuda {
 
 namespace {
 
-// What exchanges need. They keep it, for one that was aborted may still wait.
+// The data that exchanges need. Each exchange keeps a reference, because an aborted one may still wait.
 struct Link {
   std::shared_ptr<parallel::SharedMemory> memory;
   std::unique_ptr<parallel::HostCommunicator> ranks;
-  std::mutex mutex;  // of is_aborted
+  std::mutex mutex;  // protects is_aborted
   std::condition_variable changed;
   bool is_aborted = false;
 };
@@ -38,9 +38,9 @@ struct Link {
 }  // namespace
 
 struct NcclCommunicator {
-  std::string name;  // of rank 0: where the others find the memory
+  std::string name;  // of rank 0: the others open the memory by this name
   std::shared_ptr<Link> link = std::make_shared<Link>();
-  std::shared_ptr<int> users = std::make_shared<int>();  // held by the graphs in which it is recorded
+  std::shared_ptr<int> users = std::make_shared<int>();  // held by the graphs that record it
 };
 
 namespace {
@@ -50,7 +50,7 @@ struct Message {
   std::size_t bytes;
   int peer;
 };
-// What a group's calls have said so far.
+// The calls of the current group.
 struct Group {
   std::vector<Message> sent, received;
   NcclComm comm = nullptr;
@@ -59,7 +59,7 @@ struct Group {
 
 constexpr NcclResult failed = static_cast<NcclResult>(3);
 
-// All that a rank sends, as bytes: for each message its peer, its size and itself.
+// All messages of a rank as bytes: for each message its peer, its size and its data.
 std::vector<std::byte> packed(const std::vector<Message>& sent) {
   std::vector<std::byte> all;
   const auto add = [&](const void* p, std::size_t n) {
@@ -73,7 +73,7 @@ std::vector<std::byte> packed(const std::vector<Message>& sent) {
   return all;
 }
 
-// What each rank shows of any size, on all ranks.
+// Returns the bytes of every rank, of any size, on all ranks.
 std::vector<std::vector<std::byte>> shown_by_all(Communicator& ranks, std::vector<std::byte> own) {
   const std::vector<std::uint64_t> sizes = gather_one(ranks, std::uint64_t{own.size()});
   const std::uint64_t most = std::ranges::max(sizes);
@@ -89,7 +89,8 @@ std::vector<std::vector<std::byte>> shown_by_all(Communicator& ranks, std::vecto
   return all;
 }
 
-// shown_by_all in a thread of its own, which nobody waits for any more when the exchange is aborted: false.
+// Calls shown_by_all in a separate thread. If the exchange is aborted, returns false without waiting for that
+// thread.
 bool all_have_come(const std::shared_ptr<Link>& link, std::vector<std::byte> own,
                    std::vector<std::vector<std::byte>>& all) {
   struct Waited {
@@ -122,8 +123,8 @@ bool all_have_come(const std::shared_ptr<Link>& link, std::vector<std::byte> own
 void exchange(const Group& g, const std::shared_ptr<Link>& link) {
   const Communicator& ranks = *link->ranks;
   std::vector<std::vector<std::byte>> all;
-  if (!all_have_come(link, packed(g.sent), all)) return;  // what was to be received is what it was
-  std::vector<std::size_t> at(all.size(), 0);             // what has been read of each rank's
+  if (!all_have_come(link, packed(g.sent), all)) return;  // the receive buffers keep their contents
+  std::vector<std::size_t> at(all.size(), 0);             // read position in each rank's data
   std::size_t expected = g.received.size(), found = 0;
   for (const Message& m : g.received) {
     const std::vector<std::byte>& from = all[static_cast<std::size_t>(m.peer)];
@@ -134,7 +135,7 @@ void exchange(const Group& g, const std::shared_ptr<Link>& link) {
       std::memcpy(head, from.data() + place, sizeof head);
       place += sizeof head;
       is_own = head[0] == static_cast<std::uint64_t>(ranks.rank());
-      if (is_own && head[1] != m.bytes) throw Error("a message has another size than is waited for");
+      if (is_own && head[1] != m.bytes) throw Error("a message has the wrong size");
       if (is_own) std::memcpy(m.at, from.data() + place, m.bytes), ++found;
       place += head[1];
     }
@@ -147,7 +148,7 @@ void exchange(const Group& g, const std::shared_ptr<Link>& link) {
       to_me += head[0] == static_cast<std::uint64_t>(ranks.rank());
       place += sizeof head + head[1];
     }
-  if (found != expected || to_me != expected) throw Error("a message was sent that nobody waits for");
+  if (found != expected || to_me != expected) throw Error("a message was sent that no rank receives");
 }
 
 NcclResult get_version(int* version) {
@@ -191,7 +192,7 @@ NcclResult release(NcclComm comm) {
   return NcclResult::success;
 }
 
-// Waits for all others to do it, too.
+// Waits until all other ranks call it, too.
 NcclResult comm_destroy(NcclComm comm) {
   if (comm->users.use_count() > 1) {
     std::fputs("emulated NCCL: a communicator was destroyed before a graph that uses it\n", stderr);
@@ -202,7 +203,7 @@ NcclResult comm_destroy(NcclComm comm) {
   return release(comm);
 }
 
-// Ends what waits, and then waits itself until all graphs are destroyed.
+// Ends waiting exchanges, then waits until all graphs are destroyed.
 NcclResult comm_abort(NcclComm comm) {
   {
     const std::lock_guard lock(comm->link->mutex);

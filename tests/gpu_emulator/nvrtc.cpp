@@ -1,6 +1,6 @@
-// The run-time compiler: the source becomes a shared object made by the host's compiler, with a function that
-// runs a kernel over a whole grid, and one that runs a thread for kernels whose threads meet. Their accesses
-// to memory are not watched (shadow.h).
+// The run-time compiler. The host's compiler turns the source into a shared object. It contains a function
+// that runs a kernel over a whole grid, and one that runs a single thread, for kernels whose threads
+// synchronize. Memory accesses of these kernels are not checked (shadow.h).
 #include <nvrtc.h>
 
 #include <cuda_runtime_api.h>
@@ -31,7 +31,7 @@ struct _nvrtcProgram {
 
 namespace {
 
-// What CUDA C++ has without headers, as far as chains of pointwise ops use it.
+// The parts of CUDA C++ without headers that fused pointwise kernels use.
 constexpr const char* before = R"(
 #define __global__
 #define __device__
@@ -124,7 +124,7 @@ std::string read(const std::filesystem::path& path) {
 const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
-nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any of NVIDIA's: compiled code is kept by it
+nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any NVIDIA version: a key of cached code
   *major = 0, *minor = 3;
   return NVRTC_SUCCESS;
 }
@@ -144,7 +144,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int, const char* const*) {
     return NVRTC_ERROR_COMPILATION;
   }
   const std::string name = found[1];
-  if (tg::emulator::only_records()) {        // in place of an object, a checksum of the source
+  if (tg::emulator::only_records()) {        // a checksum of the source instead of an object
     std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a
     for (const char c : p->source) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     char digits[20];
@@ -197,7 +197,7 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
 
 // ---- loading it ----
 
-// __shfl_down_sync of 8 bytes. (cuda_runtime.h has it for kernels that are compiled with the emulator.)
+// __shfl_down_sync of 8 bytes. (cuda_runtime.h defines it for kernels that are compiled with the emulator.)
 static std::uint64_t shuffle_down(unsigned mask, std::uint64_t bits, int by, int width) {
   struct SideStream {
     std::uint64_t bits, result;
@@ -225,7 +225,7 @@ struct CUkern_st {
   void (*run)(void**, std::uint64_t*, unsigned, unsigned, void (*)());
   void (*thread)(void**, std::uint64_t*, void*, void (*)(), decltype(&shuffle_down));
   int arguments;
-  bool meets;  // its threads wait for each other
+  bool meets;  // whether its threads synchronize
 };
 
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOption*, void**, unsigned,
@@ -243,7 +243,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOp
   void* handle = ::dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) std::fprintf(stderr, "%s\n", ::dlerror());
   *made = new CUlib_st{handle, {}};
-  return handle ? cudaSuccess : cudaErrorInvalidValue;  // the file stays open: names of files are kept apart
+  return handle ? cudaSuccess : cudaErrorInvalidValue;  // the file stays open, so that file names stay unique
 }
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, const char* name) {
   if (tg::emulator::only_records()) {
@@ -261,7 +261,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, cons
                         *static_cast<const int*>(count), *static_cast<const bool*>(meets)};
   return cudaSuccess;
 }
-// Arguments of such kernels are at most 8 bytes each.
+// Arguments of these kernels have at most 8 bytes each.
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* kernel, void** args) {
   const auto& k = *static_cast<const CUkern_st*>(kernel);
   const dim3 grid = c->grid, block = c->block;

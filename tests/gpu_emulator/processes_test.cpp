@@ -1,5 +1,6 @@
-// Files that one process leaves for the next: algorithms of cuBLASLt and compiled code. Processes with two
-// GPUs, and those that run step by step. Each case forks: before that, nothing here may use a GPU.
+// Tests files that one process leaves for the next: algorithms of cuBLASLt and compiled code. Also tests
+// processes with two GPUs, and processes that run step by step. Each case forks; no code here may use a GPU
+// before that.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +16,7 @@
 namespace tg::testing {
 namespace {
 
-// The result of f in a process with these variables; or the error that it throws.
+// The result of f in a process with these environment variables, or the error that it throws.
 std::string in_process(const std::vector<std::pair<const char*, std::string>>& variables,
                        const std::function<std::string()>& f) {
   return in_child([&] {
@@ -60,15 +61,15 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
   ASSERT_NE(first.find("cuBLASLt algorithm "), std::string::npos) << first;
   std::vector<std::string> lines = lines_of(file_of(folder));
   ASSERT_EQ(lines.size(), 1u);
-  // A key of two words, and an algorithm of eight, whose first word is its number in the emulator.
+  // A key of two words, and an algorithm of eight words. The first of these is its number in the emulator.
   ASSERT_EQ(lines[0].size(), 10 * 17 - 1u);
   std::string other = lines[0];
   char& number = other[3 * 17 - 2];
   number = static_cast<char>('0' + '1' - number);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(choice(), first);
-  EXPECT_EQ(lines_of(file_of(folder)), lines);  // what is known is not added again
+  EXPECT_EQ(lines_of(file_of(folder)), lines);  // a known entry is not added again
 
-  // The first of several entries counts. A line that is cut does not count.
+  // The first of several entries is used. A truncated line is ignored.
   write_lines(file_of(folder), {other.substr(0, 9 * 17), other, lines[0]});
   std::string changed = first;
   char& digit = changed[first.find("algorithm ") + 10];
@@ -91,14 +92,14 @@ TEST(Processes, KeepCompiledCode) {
   EXPECT_EQ(result(folder.path.string(), "").substr(0, 6), "6.4365");  // 2·e + 1
   EXPECT_EQ(result(folder.path.string(), "/bin/false").substr(0, 6), "6.4365");
   EXPECT_NE(result(none.path.string(), "/bin/false").find("[cuda] compiling a kernel"), std::string::npos);
-  // A file without content does not count.
+  // An empty file is ignored.
   std::ofstream(file_of(folder), std::ios::trunc);
   EXPECT_EQ(result(folder.path.string(), "").substr(0, 6), "6.4365");
   EXPECT_GT(std::filesystem::file_size(file_of(folder)), 1000u);
 }
 
-// The results of programs on some GPUs, each of whose calls is made by a thread of its own: the current GPU
-// is that of the thread.
+// The results of programs on some GPUs. A separate thread makes each program's calls, and the current GPU
+// belongs to the thread.
 std::string sums_on(std::initializer_list<int> gpus) {
   struct Run {
     Graph g;
@@ -159,9 +160,9 @@ TEST(Processes, MayRunStepsOneByOne) {
   EXPECT_EQ(in_process({{"TG_STEPWISE", "1"}}, [] { return sums_on({0}); }), alone);
 }
 
-// Sticky errors: CUDA returns that of a kernel from later calls, too. Steps that run one by one are named
-// where they fail.
-TEST(Processes, SayHowToFindTheStepOfAStickyErrorUnlessStepsRunOneByOne) {
+// Sticky errors: later CUDA calls return a kernel's error, too. If steps run one by one, the failing step is
+// named.
+TEST(Processes, StickyErrorsSuggestStepwiseRunsUnlessStepsRunOneByOne) {
   const auto message = [](cudaError_t error) {
     try {
       cuda::fail(error, "a copy");

@@ -1,5 +1,5 @@
-// The decisions of matrix products about calls of any size and memory layout, without a GPU and without
-// memory: which kernel takes a call, its tiles, its workspace. They are compared with product_plans.txt
+// Records the decisions of GEMMs for calls of any size and memory layout, without a GPU and without memory:
+// the kernel of a call, its tiles and its workspace. They are compared with product_plans.txt
 // (golden_records.h).
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ constexpr NamedGpu gpus[] = {{"sm_80", {0, 108, 80, 163 << 10}},
 
 std::byte* const memory = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
 
-// A matrix along its rows or columns, sometimes broadcast, with gaps, in steps, or at an odd address.
+// A matrix contiguous along its rows or columns; sometimes broadcast, with gaps, strided, or at an odd
+// address.
 Arg matrix(Draw& d, DType t, std::int64_t rows, std::int64_t columns) {
   Arg x{t, {{rows, columns}, {columns, 1}}, memory};
   if (d.one_in(3)) x.layout.strides = {1, rows};
@@ -48,7 +49,7 @@ Arg matrix(Draw& d, DType t, std::int64_t rows, std::int64_t columns) {
   return x;
 }
 
-// Products whose sizes are near those at which another kernel takes over.
+// GEMMs whose sizes are near those at which a different kernel is used.
 std::vector<Arg> drawn(Draw& d) {
   const DType t = d.one_in(12) ? DType::f64 : d.of({DType::bf16, DType::bf16, DType::f16, DType::f32});
   const auto extent = [&](std::initializer_list<std::int64_t> near) {
@@ -101,7 +102,7 @@ std::string plan_of(const Call& call, const RowsContext& context) {
   return s + "\n";
 }
 
-TEST(ProductPlans, AreThoseRecorded) {
+TEST(ProductPlans, MatchTheGoldenFile) {
   testing::GoldenRecords records("product_plans", false);
   Draw d(44);
   for (int group = 1; group <= 20; ++group) {

@@ -38,8 +38,7 @@ void drop(std::string& text, const std::string& part) {
   for (std::size_t at; (at = text.find(part)) != std::string::npos;) text.erase(at, part.size());
 }
 
-// Without the parameters, which begin at the first ( outside of angle brackets; and without the result's
-// type.
+// Removes the parameters, which begin at the first ( outside of angle brackets, and the result type.
 std::string plain(std::string name) {
   for (const char* part : {"(anonymous namespace)::", "tg::cuda::", "attention::", "tg::"}) drop(name, part);
   std::size_t depth = 0, from = 0, end = name.size();
@@ -60,7 +59,7 @@ std::string plain(std::string name) {
 
 void only_record() {
   is_on = true;
-  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // nothing of this process may be kept for others
+  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // this process must not write caches for others
 }
 bool only_records() {
   return is_on;

@@ -1,4 +1,4 @@
-// What the registers of a thread hold at wgmma.fence. A kernel's registers are variables on the thread's
+// The contents of a thread's registers at wgmma.fence. A kernel's registers are variables on the thread's
 // stack.
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace tg::emulator {
 
-void snapshot_registers();  // of the thread that runs
-// Whether they are as at the last snapshot.
+void snapshot_registers();  // of the running thread
+// Whether the registers are unchanged since the last snapshot.
 bool are_as_fenced(const void* registers, std::size_t bytes);
 bool has_fence();
-// A product, and no ordinary instruction, has changed them.
+// wgmma, not an ordinary instruction, has changed the registers.
 void changed_by_product(const void* registers, std::size_t bytes);
 void forget_snapshots(unsigned threads);
 

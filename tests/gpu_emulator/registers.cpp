@@ -15,7 +15,7 @@ namespace tg::emulator {
 namespace {
 
 constexpr int all = 65536;             // of a multiprocessor
-std::array<int, most_blocks> spare{};  // of each block, that no warp has
+std::array<int, most_blocks> spare{};  // of each block: registers not owned by a warp
 int at_launch = 0;                     // of a thread
 std::array<int, 32> of_warp{};
 unsigned warps = 0;
@@ -32,7 +32,7 @@ struct Change {
   int to;
   bool taking;
 };
-// Once for a warp.
+// Called once for a warp.
 void insist(void* const (&lanes)[32]) {
   const Change c = *static_cast<const Change*>(lanes[static_cast<unsigned>(here.number) % 32]);
   const int now = of_warp[static_cast<unsigned>(here.number) / 32];
@@ -43,7 +43,7 @@ void insist(void* const (&lanes)[32]) {
     fail("setmaxnreg from " + std::to_string(now) + (c.taking ? " up to " : " down to ") +
          std::to_string(c.to));
 }
-// The first lane that finds enough takes them for its warp.
+// The first lane that finds enough registers acquires them for its warp.
 bool change(unsigned warp, int to) {
   const int more = (to - of_warp[warp]) * 32;
   if (more > spare[here.rank]) return false;

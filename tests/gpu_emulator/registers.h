@@ -1,5 +1,5 @@
-// The registers that warps hand to one another (setmaxnreg): a launch has as many as fit, and a warp that
-// takes more waits until others have given them.
+// Registers that warps transfer to one another (setmaxnreg). A launch has the number of registers that fits.
+// A warp that needs more waits until others have released them.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@ namespace tg::emulator {
 
 void take_registers(int each);
 void give_registers(int each);
-// A launch of clusters of so many blocks. As many blocks share a multiprocessor as its memory has room for.
+// Starts a launch of clusters of `blocks` blocks. A multiprocessor runs as many blocks as fit its shared
+// memory.
 void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes);
 void insist_on_equal_registers();  // in the warps of a warpgroup
 

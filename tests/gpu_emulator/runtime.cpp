@@ -31,7 +31,7 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   int gpu;
-  std::shared_ptr<CUgraph_st> recorded = nullptr;  // while it records
+  std::shared_ptr<CUgraph_st> recorded = nullptr;  // during the capture
 };
 struct CUevent_st {
   std::shared_ptr<CUgraph_st> recorded;  // of its stream
@@ -44,7 +44,7 @@ std::atomic<int> streams = 0, events = 0, graphs = 0, executables = 0, allocatio
 
 thread_local cudaError_t last = cudaSuccess;
 thread_local int device = 0;
-std::string failure;  // of the kernel that failed first: as on a GPU, nothing runs after it
+std::string failure;  // of the first kernel that failed: as on a GPU, nothing runs after it
 
 cudaError_t note(cudaError_t e) {
   if (e != cudaSuccess) last = e;
@@ -60,7 +60,7 @@ int devices() {
   return count;
 }
 
-// Kernels of sm_90a run where they are asked for.
+// Kernels of sm_90a run if the environment requests them.
 bool is_hopper() {
   const char* gpu = std::getenv("TG_EMULATED_GPU");
   return gpu && std::string(gpu) == "hopper";
@@ -82,7 +82,7 @@ std::string text_of(dim3 n) {
   return std::to_string(n.x) + "," + std::to_string(n.y) + "," + std::to_string(n.z);
 }
 
-// The name of the kernel at an address, from its symbol; only needed after an error.
+// The name of the kernel at an address, from its symbol. Only needed after an error.
 std::string name_of(const void* kernel) {
   char command[160], line[400] = "a kernel";
   std::FILE* maps = std::fopen("/proc/self/maps", "r");
@@ -121,9 +121,9 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
     const std::string name = kernel_name(kernel);
     record(s, name + " blocks " + text_of(grid) + " threads " + text_of(block) + " shared " +
                   std::to_string(shared) + (cluster > 1 ? " clusters of " + std::to_string(cluster) : ""));
-    if ((s && s->recorded) || name != "short_copy") return cudaSuccess;  // what the host reads is copied
+    if ((s && s->recorded) || name != "short_copy") return cudaSuccess;  // data that the host reads is copied
   }
-  // Copies for the host, and kernels that are tried, depend on what the process has done before.
+  // Copies for the host, and kernels that are only tried, depend on previous work of the process.
   const bool is_of_program = s && s->recorded;
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
@@ -298,7 +298,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
 cudaError_t cudaStreamQuery(cudaStream_t) {
   return cudaDeviceSynchronize();
 }
-// A stream that waits for one that is recorded is recorded with it, in the order of the calls.
+// A stream that waits for a captured stream joins the capture, in the order of the calls.
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (s && e->recorded && !s->recorded) s->recorded = e->recorded;
   tg::emulator::record(s, "wait");
@@ -337,7 +337,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   return cudaEventQuery(e);
 }
-// A microsecond, whatever ran: what is chosen by time is the same in every run, the first of several.
+// Always a microsecond, so choices by measured time are the same in every run: the first candidate.
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   if (!*from->happened || !*to->happened) return note(cudaErrorInvalidValue);
   *ms = 1e-3f;

@@ -1,5 +1,5 @@
-// Numbers in global memory by which blocks wait for others. Blocks run one after another: one that waits for
-// a later block would wait for ever.
+// Numbers in global memory on which blocks wait for other blocks. Blocks run one after another, so a block
+// that waits for a later one would wait forever.
 #pragma once
 
 namespace tg::emulator {

@@ -22,7 +22,7 @@ Access access(unsigned thread) {
   return std::uint64_t{barrier} << 42 | std::uint64_t{warp_times[thread / 32].now} << 16 | thread;
 }
 
-// Shared memory, static and dynamic, lies in the thread-local storage of the system's thread.
+// Shared memory, static and dynamic, is in the thread-local storage of the system's thread.
 struct Range {
   const unsigned char *from = nullptr, *to = nullptr, *dynamic = nullptr;
 };
@@ -67,8 +67,8 @@ bool is_dynamic(const unsigned char* p) {
   give_up(text);
 }
 
-// For 16 bytes only an alignment of 8 is required, because structs of two words are copied that way. The
-// processor checks the rest where the type requires it.
+// An access of 16 bytes requires an alignment of only 8, because structs of two words are copied that way. If
+// the type requires more, the processor checks it.
 [[gnu::noinline, noreturn]] void report_misaligned(std::size_t bytes) {
   give_up("thread " + std::to_string(here.number) + ": an access of " + std::to_string(bytes) +
           " bytes at an address that is no multiple of them");
@@ -79,7 +79,8 @@ template <std::size_t bytes>
   if ((reinterpret_cast<std::uintptr_t>(p) & mask) != 0 && here.number >= 0) report_misaligned(bytes);
 }
 
-// Static shared memory is one for all blocks, and the emulator has no ordinary accesses to that of others.
+// All blocks share one static shared memory. The emulator has no ordinary accesses to the static memory of
+// other blocks.
 [[gnu::noinline]] void insist_on_own_block(const unsigned char* p) {
   if (!is_dynamic(p)) give_up("static shared memory, which the emulator does not have in clusters");
   if (static_cast<std::size_t>(p - dynamic_shared()) >= most_shared)
@@ -139,7 +140,7 @@ void forget_accesses(unsigned threads) {
   forget_async_accesses();
 }
 void order_block(unsigned first, unsigned end) {
-  // Of a cluster, only clocks know which of its blocks has come to a barrier.
+  // In a cluster, only clocks know which of its blocks has arrived at a barrier.
   if (cluster_blocks == 1 && ++barrier == last_barrier)
     give_up("the emulator has no more than two million barriers for a block");
   order_threads(first, end);
@@ -175,7 +176,7 @@ void note_write(void* p, int bytes) {
 
 }  // namespace tg::emulator
 
-// Aligned: of a type whose addresses are multiples of its size, as a GPU insists.
+// Aligned: the type's addresses are multiples of its size, as a GPU requires.
 #define TG_ACCESS(kind, writes, bytes)                      \
   extern "C" void __tsan_##kind##bytes(void* p) {           \
     ++tg::emulator::work_done;                              \
@@ -212,7 +213,7 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 
-// Atomic operations, of the standard library in host code: as they are.
+// Atomic operations of the standard library in host code: executed unchanged.
 #define TG_ATOMIC(bits, type)                                                                          \
   extern "C" type __tsan_atomic##bits##_load(const type* p, int) {                                     \
     return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                       \

@@ -1,6 +1,6 @@
-// Accesses to shared memory that go on while threads do: bulk copies write, products of wgmma and copies to
-// other blocks read, in pieces of 16 bytes. A copy is over for those who have waited for its phase, a product
-// of a warp for those who know of a wait of that warp.
+// Accesses to shared memory that run concurrently with threads: bulk copies write, and wgmma and copies to
+// other blocks read, in pieces of 16 bytes. A copy is finished for threads that have waited for its phase. A
+// wgmma of a warp is finished for threads that know of a wait by that warp.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -16,14 +16,14 @@ constexpr std::size_t each = 16 / grain;  // locations of a piece
 
 struct Arrival {
   unsigned mbarrier = 0;
-  Time phases = 0;  // one more than the phase with which a copy arrives; 0: there is none
+  Time phases = 0;  // one more than the phase in which a copy arrives; 0: there is no copy
 };
 
 struct Piece {
-  std::uint64_t block = 0;  // in which the rest was noted
+  std::uint64_t block = 0;  // the block in which the other fields were set
   Arrival copy;
-  std::vector<Arrival> copied;     // with which copies from here arrive elsewhere
-  std::array<Time, 32> product{};  // for each warp one more than the last group that reads it
+  std::vector<Arrival> copied;     // phases in which copies from here arrive elsewhere
+  std::array<Time, 32> product{};  // for each warp: one more than the last group that reads the piece
 };
 
 std::uint64_t block = 0;
@@ -51,7 +51,7 @@ std::string me() {
   return thread(static_cast<unsigned>(here.number));
 }
 
-// Which warp's product may still read it; none: −1.
+// The warp whose wgmma may still read the piece, or −1.
 int reader(const Piece& x, const SharedClock& known) {
   for (unsigned w = 0; w < threads_in_cluster() / 32; ++w)
     if (x.product[w] > at(known, products_of(w))) return static_cast<int>(w);
@@ -65,7 +65,7 @@ bool is_copied(const Piece& x, const SharedClock& known) {
                      [&](const Arrival& copy) { return !has_arrived(copy, known); });
 }
 
-// A write that a copy or product follows: known, and made visible to them by fence_async.
+// A write before a copy or wgmma. It must be known, and fence_async must have made it visible.
 template <class Fenced>
 void check_write(Access write, const SharedClock& known, Fenced fenced, const char* what, const void* p) {
   const unsigned writer = thread_of(write);

@@ -24,14 +24,13 @@ constexpr unsigned team = 128;  // threads of a warpgroup
 constexpr unsigned char poison = 0xff;
 using Word4 = std::array<std::uint32_t, 4>;
 
-// The accumulators [64, columns] that products add to, from the first product until each thread has waited
-// and keeps them.
+// The accumulators [64, columns] of wgmma, from the first wgmma until each thread has waited and keeps them.
 struct Sums {
   int columns = 0;
   std::vector<float> x;
   std::array<float*, team> registers{};
   std::array<bool, team> in_flight{}, done{};  // done: waited for, and not kept yet
-  std::array<std::uint64_t, team> last{};      // product that the thread has issued
+  std::array<std::uint64_t, team> last{};      // the last wgmma that the thread has issued
   std::size_t bytes() const { return static_cast<std::size_t>(columns) * 2; }  // of a thread
   int floats() const { return columns / 2; }
   bool meets(unsigned t, const float* from, int count) const {
@@ -41,8 +40,8 @@ struct Sums {
     const auto* byte = reinterpret_cast<const unsigned char*>(registers[t]);
     return std::all_of(byte, byte + bytes(), [](unsigned char b) { return b == poison; });
   }
-  // Element e of a thread's: lane 4·g + t of a warp has of each 16 × 8 the elements (g, 2t), (g, 2t + 1), (g
-  // + 8, …).
+  // Element e of a thread: in each 16 × 8 part, lane 4·g + t of a warp has the elements (g, 2t), (g, 2t + 1),
+  // (g + 8, …).
   float& of_thread(unsigned t, int e) {
     const auto lane = static_cast<int>(t % 32),
                row = static_cast<int>(t / 32) * 16 + lane / 4 + e % 4 / 2 * 8;
@@ -54,19 +53,19 @@ struct Product {
   ProductShape shape;
   std::shared_ptr<Sums> sums;
   std::uint64_t group = 0;
-  unsigned issued = 0;  // by how many threads
+  unsigned issued = 0;  // number of threads that have issued it
   CommonKnowledge known;
   std::array<const std::uint32_t*, team> a_registers{};
   std::array<Word4, team> a{};
 };
 
 struct Warpgroup {
-  std::deque<Product> products;  // from number `first` on
+  std::deque<Product> products;  // starting with number `first`
   std::uint64_t first = 0, computed = 0;
   std::vector<std::uint64_t> group_ends;
   std::vector<std::shared_ptr<Sums>> sums;
   std::array<std::uint64_t, team> issued{}, committed{}, waited{};  // products; groups; products
-  std::array<int, team> done{};                                     // how many sums are, of each thread
+  std::array<int, team> done{};                                     // number of finished sums of each thread
   std::vector<unsigned> waiting;
   Product& number(std::uint64_t n) { return products[n - first]; }
 };
@@ -95,7 +94,7 @@ void insist_on_operand(std::uint64_t descriptor, bool transposed, int extent, co
     fail(std::string("wgmma: operand ") + which + " " + why);
 }
 
-// The sums whose registers these are; those of others, no longer in flight; or new ones.
+// Returns the sums with these registers, else sums that are no longer in flight, else new ones.
 std::shared_ptr<Sums> sums_at(Warpgroup& w, unsigned t, float* registers, int columns) {
   const auto is_free = [](const std::shared_ptr<Sums>& s) {
     const auto is = [](bool b) { return b; };
@@ -128,7 +127,8 @@ void end_done(Warpgroup& w, Sums& s, unsigned t) {
   s.done[t] = false;
 }
 
-// The thread's accumulators become the product's. Those of a product before that nobody kept still are.
+// The thread's accumulators become wgmma's. Accumulators of an earlier wgmma without a keep still belong to
+// wgmma.
 void take(Warpgroup& w, Sums& s, unsigned t, float* registers) {
   const bool goes_on = s.done[t] && s.registers[t] == registers && s.is_poisoned(t);
   end_done(w, s, t);
@@ -145,10 +145,10 @@ void finish_sums(Warpgroup& w, Sums& s, unsigned t) {
   if (!s.is_poisoned(t)) fail("accumulators were written while wgmma was in flight");
   s.in_flight[t] = false, s.done[t] = true, ++w.done[t];
 }
-// And the thread's again.
+// Returns the accumulators to the thread.
 void give_back(Warpgroup& w, Sums& s, unsigned t) {
   end_done(w, s, t);
-  if (!s.is_poisoned(t)) return;  // another variable has this memory now
+  if (!s.is_poisoned(t)) return;  // a different variable uses this memory now
   float* const registers = s.registers[t];
   for (int e = 0; e < s.floats(); ++e) registers[e] = s.of_thread(t, e);
   changed_by_product(registers, s.bytes());
@@ -157,7 +157,7 @@ void give_back(Warpgroup& w, Sums& s, unsigned t) {
 void compute(Warpgroup& w, Product& p) {
   const auto first_warp = static_cast<unsigned>(&w - groups.data()) * 4;
   const SharedClock known = p.known.take();
-  const auto note = [&](const void* piece, int warp) {  // of one warp, or of all
+  const auto note = [&](const void* piece, int warp) {  // by one warp, or by all
     const unsigned first = first_warp + (warp < 0 ? 0 : static_cast<unsigned>(warp));
     note_product(piece, first, warp < 0 ? first + 4 : first + 1, static_cast<Time>(p.group), known);
   };
@@ -175,7 +175,7 @@ void compute_until(Warpgroup& w, std::uint64_t end) {
   for (; w.computed < end; ++w.computed) compute(w, w.number(w.computed));
 }
 
-// What the thread has waited for is its own again.
+// Returns the operands and sums that the thread has waited for.
 void finish(Warpgroup& w, unsigned t, std::uint64_t end) {
   for (std::uint64_t n = w.waited[t]; n < end; ++n)
     if (const std::uint32_t* a = w.number(n).a_registers[t];

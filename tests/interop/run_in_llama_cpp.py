@@ -310,7 +310,7 @@ class Models:
         if done.returncode:
             return self.refused("refused", name, (family, option), done.stderr, ["llama.cpp"])
         self.outcomes[family, option] = "exported"
-        bounded, approximate = "it is right for texts up to" in done.stdout, "computes GELU by tanh" in done.stdout
+        bounded, approximate = "it is right for sequences of up to" in done.stdout, "computes GELU by tanh" in done.stdout
         lengths = [n for n in LENGTHS if not bounded or n <= BOUNDED.get(option, 5)]
         return dict(name=name, path=str(path), place=str(place), family=family, option=option, lengths=lengths, bounded=bounded, approximate=approximate)
 
@@ -498,7 +498,7 @@ class Tokenizers(Models):
             texts = texts_for(file)
             if "for those in NFC" in done.stdout:
                 texts = [t for t in texts if unicodedata.is_normalized("NFC", t)]
-            if "takes ▁ for a space" in done.stdout:
+            if "treats ▁ as a space" in done.stdout:
                 texts = [t for t in texts if "▁" not in t]
             if "only ASCII's white space" in done.stdout:
                 texts = [t for t in texts if not any(c.isspace() and c > "\x7f" for c in t)]

@@ -1,4 +1,5 @@
-// The parts of a checkpoint: its manifest, the names and folders that are a run's, and converted numbers.
+// Tests the parts of a checkpoint: its manifest, the names and folders that belong to a run, and converted
+// numbers.
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/checkpoints/manifest.h>
 
@@ -33,7 +34,7 @@ Names names_in(const fs::path& folder) {
 
 // ---- Manifests
 
-TEST(ManifestText, IsThisOne) {
+TEST(ManifestText, MatchesTheExpectedBytes) {
   EXPECT_EQ(
       io::to_json({.step = 7, .best_step = 5, .files = {{"b", {12, sum_a}}, {"a \"é\"", {0, sum_0}}}}),
       "{\n  \"format\": \"tilegrad checkpoint\",\n  \"version\": 1,\n  \"step\": 7,\n  \"best_step\": 5,\n"
@@ -48,7 +49,7 @@ TEST(ManifestText, IsThisOne) {
       "  \"files\": {\n  },\n  \"unfinished\": [\"a\", \"b\"]\n}\n");
 }
 
-// A text in which each '|' stands for a '"'.
+// A text in which each '|' is replaced by a '"'.
 std::string quoted(std::string text) {
   std::replace(text.begin(), text.end(), '|', '"');
   return text;
@@ -57,7 +58,7 @@ std::string parse_error(const std::string& members) {
   return error_of([&] { io::parse_manifest(quoted("{" + members + "}"), "m"); });
 }
 
-TEST(ManifestText, MembersComeInAnyOrderWithOthers) {
+TEST(ManifestText, MembersMayBeInAnyOrderWithUnknownOnes) {
   const std::string good = "|future|: [1, {}], |files|: {|a|: {|xxh3_128|: |" + sum_0 +
                            "|, |more|: null, |bytes|: 12}, |b|: {|bytes|: 9, |xxh3_128|: |" + sum_a +
                            "|}}, |version|: 1, |best_step|: 0, |step|: 3, |format|: |tilegrad checkpoint|";
@@ -102,7 +103,7 @@ TEST(ManifestText, MembersComeInAnyOrderWithOthers) {
       0u);
 }
 
-TEST(ManifestText, NamesAreThoseBeforeAMistake) {
+TEST(ManifestText, NamesBeforeAMistakeAreReturned) {
   const io::Manifest finished{.step = 1, .files = {{"a", {1, sum_a}}, {"b", {1, sum_a}}}},
       begun{.step = 1, .files = {{"a", {1, sum_a}}}, .unfinished = {"b", "c"}};
   EXPECT_EQ(io::names_in_manifest(io::to_json(finished)), (Names{"a", "b"}));
@@ -123,7 +124,7 @@ TEST(ManifestText, NamesAreThoseBeforeAMistake) {
 
 // ---- Names and folders
 
-TEST(CheckpointFolder, PlainNamesLeadNowhereElse) {
+TEST(CheckpointFolder, PlainNamesStayInTheFolder) {
   for (const char* name : {"a", "model.safetensors", "a.", "a b", "é", "-", "a..b", "~"})
     EXPECT_TRUE(io::is_plain_name(name)) << name;
   for (const std::string& name :
@@ -138,7 +139,7 @@ TEST(CheckpointFolder, IsRemovedOnlyIfItsManifestListsEveryFile) {
                     empty = io::to_json({.step = 1}), foreign = "{\"files\": {\"a\": 1}}",
                     long_one = listed + std::string(io::max_manifest_bytes + 1 - listed.size(), ' ');
   const struct {
-    std::string manifest;  // "none": there is none
+    std::string manifest;  // "none": no manifest
     std::vector<std::string> files;
     bool is_checkpoint, is_own;
   } cases[] = {{listed, {"a", "b"}, true, true},
@@ -196,8 +197,9 @@ TEST(CheckpointFolder, IsRemovedOnlyIfItsManifestListsEveryFile) {
                io::is_checkpoint("/dev/null"));
 }
 
-// Files and manifest while a checkpoint is written, and of one whose second file cannot be.
-TEST(CheckpointFolder, IsMarkedFromTheFirstFileOn) {
+// Checks the files and the manifest while a checkpoint is written, and for a checkpoint whose second file
+// cannot be written.
+TEST(CheckpointFolder, IsMarkedBeforeTheFirstFile) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32)), bad("w", Array::of<float>({2}, {1, NAN}));
   const std::vector<io::CheckpointFile> files = {{"a.safetensors", {w}, {}}, {"b.safetensors", {bad}, {}}};
@@ -262,8 +264,9 @@ TEST(CheckpointFolder, StepsAreNamesOfEightDigitsOrMore) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 123456789012);
 }
 
-// A copy of a run in which a link has become a folder, with the checkpoint that it led to and without.
-TEST(CheckpointFolder, LinksThatWereCopiedAreLinksAgain) {
+// A copy of a run in which a link has become a folder, with the checkpoint that it referred to and without
+// it.
+TEST(CheckpointFolder, CopiedLinksBecomeLinksAgain) {
   const Parameter w("w", Array({2}, f32));
   const std::vector<io::CheckpointFile> files = {{"a.safetensors", {w}, {}}};
   for (const bool has_target : {true, false})
@@ -307,7 +310,7 @@ TEST(CheckpointFolder, MarkerListsTheNamesOfARun) {
   EXPECT_EQ(before, fs::last_write_time(marker.path()));
   marker.remove();
   EXPECT_FALSE(fs::exists(marker.path()) || marker.has("last"));
-  // A name that could not be written is not one.
+  // A name that could not be written is not listed.
   fs::create_directory(marker.path());
   EXPECT_NE(error_of([&] { marker.add("last"); }), "no error");
   EXPECT_FALSE(marker.has("last"));
@@ -332,7 +335,7 @@ TEST(CheckpointFolder, MarkerListsTheNamesOfARun) {
 
 // ---- Numbers
 
-// Numbers at an odd address, of each floating type into each other one.
+// Numbers at an odd address, from each floating-point type to each other one.
 TEST(ConvertedNumbers, AreRoundedOnceAndTheFirstThatIsTooLargeIsNamed) {
   const std::vector<double> numbers = {1,       1 + 0x1p-8, 1 + 0x1p-11, -0.0,     65504,     -65504,
                                        0x1p-24, 0x1p-25,    3e-39,       INFINITY, -INFINITY, NAN};
@@ -346,7 +349,7 @@ TEST(ConvertedNumbers, AreRoundedOnceAndTheFirstThatIsTooLargeIsNamed) {
         std::memcpy(memory.data() + 1, values.raw(), values.bytes());
         return io::converted({from, {n}, std::span(memory).subspan(1)}, {n}, to, "here", "w", first);
       };
-      const bool is_lost = to == f16 && from == bf16;  // 65504 is 65536 in bf16
+      const bool is_lost = to == f16 && from == bf16;  // 65504 becomes 65536 in bf16
       if (is_lost)
         EXPECT_EQ(error_of([&] { converted(100); }),
                   "here: w has 65536.000000 at element 104, too large for f16");
@@ -370,7 +373,7 @@ TEST(ConvertedNumbers, AreRoundedOnceAndTheFirstThatIsTooLargeIsNamed) {
     }
 }
 
-TEST(ConvertedNumbers, FirstThatIsNotFiniteIsNumberedFromAStart) {
+TEST(ConvertedNumbers, FirstNonFiniteIsNumberedFromTheGivenStart) {
   Array values({5}, f32);
   const std::span<const std::byte> bytes(values.raw(), values.bytes());
   EXPECT_EQ(error_of([&] { io::require_finite(bytes, f32, "w", 10); }), "no error");
@@ -385,7 +388,7 @@ TEST(ConvertedNumbers, FirstThatIsNotFiniteIsNumberedFromAStart) {
 
 // ---- Tensors and settings
 
-TEST(TensorCheck, NamesWhatDiffers) {
+TEST(TensorCheck, NamesTheDifference) {
   const io::TensorMap tensors = {{"w", {bf16, {2, 3}, {}}}, {"s", {f32, {}, {}}}};
   const auto error = [&](const std::string& name, const Shape& shape, std::optional<DType> dtype) {
     return error_of([&] {

@@ -1,4 +1,4 @@
-// Checkpoints: saving and loading, invalid files, and the links of a store.
+// Tests checkpoints: saving and loading, invalid files, and the links of a store.
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ std::string message_of(const std::function<void()>& f) {
   return "no FormatError";
 }
 
-// A model in training on batches that are a function of the step.
+// A model in training. Its batches depend only on the step.
 struct Training {
   nn::Params params;
   nn::Model model;
@@ -85,7 +85,7 @@ void expect_same_bits(const std::vector<Array>& a, const std::vector<Array>& b) 
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].same_bits(b[i])) << i;
 }
 
-TEST(Checkpoint, TenAndTenStepsAreTwentyByteForByte) {
+TEST(Checkpoint, TenPlusTenStepsEqualTwentyByteForByte) {
   const TemporaryDirectory dir;
   Training whole(1);
   const auto losses = whole.run(1, 20);
@@ -93,7 +93,7 @@ TEST(Checkpoint, TenAndTenStepsAreTwentyByteForByte) {
   auto halves = first.run(1, 10);
   io::write_checkpoint(dir / "c", 10, 0, first.files());
 
-  Training second(2, 2);  // other weights and threads
+  Training second(2, 2);  // different weights and threads
   const io::Checkpoint checkpoint(dir / "c");
   EXPECT_EQ(checkpoint.step(), 10);
   EXPECT_EQ(checkpoint.load("model.safetensors").metadata.at("characters"), "abc");
@@ -122,7 +122,7 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
       try {
         const io::Checkpoint c(dir / "c");
         c.restore(files);
-        // Only the steps stand in the manifest without a sum.
+        // Only the steps in the manifest are not covered by a checksum.
         EXPECT_TRUE(c.step() != 3 || c.best_step() != 3) << name << " byte " << i;
       } catch (const FormatError& e) {
         EXPECT_NE(std::string(e.what()).find(dir / "c/"), std::string::npos) << e.what();
@@ -138,9 +138,9 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
   EXPECT_NO_THROW(io::Checkpoint(dir / "c").restore(files));
 }
 
-// Parameters hold other numbers than the files: a good first file must not be taken when the second is
-// refused.
-TEST(Checkpoint, ARefusedFileLeavesTheParametersOfAllOthers) {
+// The parameters differ from the files. If the second file is refused, the first, valid file must not be
+// loaded.
+TEST(Checkpoint, ARefusedFileKeepsAllParameters) {
   const TemporaryDirectory dir;
   Parameter w("w", Array::of<float>({2}, {1, 2}));
   const Parameter m("m", Array({3}, f32)), longer("m", Array({4}, f32));
@@ -153,7 +153,7 @@ TEST(Checkpoint, ARefusedFileLeavesTheParametersOfAllOthers) {
   EXPECT_EQ(w.read().values<float>(), (std::vector<float>{7, 8}));
 }
 
-TEST(Checkpoint, SaysWhatWasExpected) {
+TEST(Checkpoint, ErrorsStateTheExpectation) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2, 3}, f32)), wide("w", Array({2, 4}, f32)), half("w", Array({2, 3}, bf16)),
       other("v", Array({2, 3}, f32));
@@ -181,7 +181,7 @@ TEST(Checkpoint, SaysWhatWasExpected) {
   }
 }
 
-TEST(Checkpoint, ASumThatFitsDoesNotMakeALyingFileGood) {
+TEST(Checkpoint, AMatchingChecksumDoesNotMakeAnInvalidFileValid) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32));
   const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w}}};
@@ -196,7 +196,7 @@ TEST(Checkpoint, ASumThatFitsDoesNotMakeALyingFileGood) {
             std::string::npos);
 }
 
-TEST(Checkpoint, AParameterThatIsNotFiniteIsNamed) {
+TEST(Checkpoint, ANonFiniteParameterIsNamed) {
   Parameter ids("ids", Array::of<std::int64_t>({2}, {1, 2})), w("w", Array::of<float>({2, 2}, {1, 2, 3, 4}));
   EXPECT_NO_THROW(io::check_finite({ids, w}, "here"));
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
@@ -207,8 +207,8 @@ TEST(Checkpoint, AParameterThatIsNotFiniteIsNamed) {
   }
 }
 
-// Without the check the second one would be saved alone.
-TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhereverTheyAreSavedOrLoaded) {
+// Without the check, only the second parameter would be saved.
+TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhenSavedOrLoaded) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32)), twin("w", Array({2}, f32));
   const std::string two =
@@ -223,7 +223,7 @@ TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhereverTheyAreSavedOrLoaded) {
   EXPECT_FALSE(store.has_checkpoint());
   io::save_parameters(path, {w});
   EXPECT_EQ(error_of([&] { io::load_parameters(path, {w, twin}); }), "[checkpoint] " + path + two);
-  // Two optimizers count their steps under one name.
+  // Two optimizers have a step count of the same name.
   Training a(1), b(2);
   std::vector<Parameter> states = a.optimizer.state();
   for (const Parameter& p : b.optimizer.state()) states.push_back(p);
@@ -231,7 +231,7 @@ TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhereverTheyAreSavedOrLoaded) {
             std::string::npos);
 }
 
-TEST(Checkpoint, WhatIsNotFiniteIsNotSavedAndTheLastOneStays) {
+TEST(Checkpoint, NonFiniteWeightsAreRejectedAndLastSaveKept) {
   const TemporaryDirectory dir;
   Parameter w("w", Array::of<float>({3}, {1, 2, 3}));
   const std::vector<io::CheckpointFile> files = {{"model.safetensors", {w}}};
@@ -259,7 +259,7 @@ TEST(Checkpoint, WhatIsNotFiniteIsNotSavedAndTheLastOneStays) {
   EXPECT_EQ(w.read().at(2), 3);
 }
 
-TEST(Manifest, ReadsWhatItWritesAndNothingElse) {
+TEST(Manifest, ReadsExactlyItsOwnFormat) {
   const io::Manifest m{7, 5, {{"a.safetensors", {12, std::string(32, 'a')}}}};
   const std::string good = io::to_json(m);
   const io::Manifest back = io::parse_manifest(good, "m");
@@ -282,7 +282,7 @@ TEST(Manifest, ReadsWhatItWritesAndNothingElse) {
     EXPECT_NE(changed("a.safetensors", name).find("not a plain name"), std::string::npos) << name;
 }
 
-TEST(Hash, OfPiecesIsThatOfTheWholeAndTheOneXxh128sumPrints) {
+TEST(Hash, PiecesMatchTheWholeAndXxh128sum) {
   const std::string_view whole = "a checkpoint", pieces[] = {"a ", "", "check", "point"};
   EXPECT_EQ(xxh3_128(pieces), xxh3_128({&whole, 1}));
   EXPECT_EQ(xxh3_128({}), "99aa06d3014798d86001c324468d497f");
@@ -322,7 +322,7 @@ TEST_F(Store, KeepsTheLastAndTheBest) {
   EXPECT_EQ(names("a/run"), Names{});
 }
 
-TEST_F(Store, ClearsWhatAKilledRunLeftAndNothingElse) {
+TEST_F(Store, RemovesOnlyTheLeftoversOfAKilledRun) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   fs::create_directory(dir / "run/.checkpoint-tmp");
   put(dir / "run/.checkpoint-tmp/manifest.json", io::to_json(io::Manifest{6, 5}));
@@ -334,7 +334,7 @@ TEST_F(Store, ClearsWhatAKilledRunLeftAndNothingElse) {
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005", "step-by-step.txt"}));
 }
 
-// Whatever has a name of a run's files and was not written by a run is refused when the store is opened.
+// If a file has a name that a run uses, but a run did not write it, the store refuses to open.
 TEST_F(Store, ForeignFilesAreRefusedBeforeAnythingChanges) {
   const std::string elsewhere = dir / "elsewhere";
   fs::create_directory(elsewhere);
@@ -383,11 +383,11 @@ TEST_F(Store, ForeignFilesAreRefusedBeforeAnythingChanges) {
   EXPECT_TRUE(fs::exists(elsewhere + "/manifest.json"));
 }
 
-// Nor is a directory removed, or replaced, that appears while the store is open.
+// If such a directory appears while the store is open, it is neither removed nor replaced.
 TEST_F(Store, ForeignFoldersThatAppearLaterAreKept) {
   io::CheckpointStore store(dir / "run");
   store.save(1, 1, files);
-  fs::create_directory(dir / "run/step-00000002");  // with nothing in it
+  fs::create_directory(dir / "run/step-00000002");  // empty
   fs::create_directory(dir / "run/step-00000003");
   put(dir / "run/step-00000003/precious", "mine");
   store.save(4, 4, files);
@@ -403,7 +403,7 @@ TEST_F(Store, ForeignFoldersThatAppearLaterAreKept) {
   EXPECT_EQ(io::read_file(dir / "run/.checkpoint-tmp/precious", "test"), "mine");
 }
 
-// Links and files that no run.json marks are not a run's, even if they look like it.
+// Links and files without a mark in run.json do not belong to a run, even if they look like it.
 TEST_F(Store, OnlyMarkedNamesAreReplaced) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   put(dir / "run/metrics.jsonl", "mine");
@@ -429,8 +429,8 @@ TEST_F(Store, OnlyMarkedNamesAreReplaced) {
                 " is in the way: no run.json marks it as written by a run; move it away");
 }
 
-// A file that someone put into a checkpoint stays there, and so does the checkpoint.
-TEST_F(Store, FilesThatWereAddedToACheckpointAreKept) {
+// A file that another program puts into a checkpoint is kept, and so is the checkpoint.
+TEST_F(Store, FilesAddedToACheckpointAreKept) {
   const std::string in_the_way =
       " is in the way: it has files that its manifest does not list, or that are not "
       "regular files; move it away";
@@ -451,8 +451,8 @@ TEST_F(Store, FilesThatWereAddedToACheckpointAreKept) {
   EXPECT_EQ(io::read_file(dir / "run/step-00000001/notes.txt", "test"), "mine");
 }
 
-// What a kill leaves while a checkpoint is begun or removed is cleared by the next run.
-TEST_F(Store, ClearsWhatIsHalfBegunOrHalfRemoved) {
+// If a process is killed while it creates or removes a checkpoint, the next run removes the leftovers.
+TEST_F(Store, RemovesPartialCheckpoints) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   for (const std::string name : {".checkpoint-tmp", ".checkpoint-tmp-removed"})
     for (const std::string content : {"none", "", "{\"format\": \"tilegrad checkpoint\", \"st"}) {
@@ -462,14 +462,14 @@ TEST_F(Store, ClearsWhatIsHalfBegunOrHalfRemoved) {
       { io::CheckpointStore store(dir / "run"); }
       EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"})) << name << ", " << content;
     }
-  // Removing begins with a new name: what still has its own is whole.
+  // Removal starts with a rename: a folder that still has its original name is complete.
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   { io::CheckpointStore store(dir / "run"); }
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"}));
 }
 
-// A writer that replaces the checkpoint all the time, and a reader: what it reads is always one checkpoint.
-TEST_F(Store, AReaderBesideAWriterSeesWholeCheckpoints) {
+// A writer replaces the checkpoint continuously, and a reader always reads exactly one checkpoint.
+TEST_F(Store, AConcurrentReaderSeesWholeCheckpoints) {
   Parameter a("a", Array({64}, f32)), b("b", Array({64}, f32));
   const std::vector<io::CheckpointFile> two = {{"a.safetensors", {a}}, {"b.safetensors", {b}}};
   const auto save = [&](io::CheckpointStore& store, std::int64_t step) {
@@ -503,9 +503,8 @@ TEST_F(Store, AReaderBesideAWriterSeesWholeCheckpoints) {
   writer.join();
 }
 
-// The same with a writer that does nothing but change names, and so catches the reader between two of its
-// calls.
-TEST_F(Store, AReaderGoesOnToTheNextCheckpointWhenItsOwnIsRemoved) {
+// The same with a writer that only renames. It can rename between any two calls of the reader.
+TEST_F(Store, AReaderSwitchesToTheNextCheckpointWhenItsOwnIsRemoved) {
   fs::create_directory(dir / "run");
   io::write_checkpoint(dir / "kept", 1, 0, files);
   const auto name = [&](int n) { return dir / ("run/step-" + std::to_string(n)); };
@@ -530,14 +529,14 @@ TEST_F(Store, AReaderGoesOnToTheNextCheckpointWhenItsOwnIsRemoved) {
   writer.join();
 }
 
-TEST_F(Store, CompletesWhatAKillLeftBetweenRenameAndLink) {
+TEST_F(Store, CompletesLinksAfterAKillBetweenRenameAndLink) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
-  // Before the very first link.
+  // Killed before the first link.
   fs::remove(dir / "run/last"), fs::remove(dir / "run/best");
   { EXPECT_TRUE(io::CheckpointStore(dir / "run").has_checkpoint()); }
   EXPECT_EQ(target("run/last"), "step-00000005");
   EXPECT_EQ(target("run/best"), "step-00000005");
-  // Between the links.
+  // Killed between the links.
   io::write_checkpoint(dir / "run/step-00000009", 9, 9, files);
   fs::remove(dir / "run/last");
   fs::create_symlink("step-00000009", dir / "run/last");
@@ -546,7 +545,7 @@ TEST_F(Store, CompletesWhatAKillLeftBetweenRenameAndLink) {
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000009"}));
 }
 
-TEST_F(Store, LeavesADamagedRunAsItIs) {
+TEST_F(Store, LeavesADamagedRunUnchanged) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   put(dir / "run/last/manifest.json", "{");
@@ -555,7 +554,7 @@ TEST_F(Store, LeavesADamagedRunAsItIs) {
   EXPECT_THROW(io::Checkpoint(dir / "run"), FormatError);
 }
 
-TEST_F(Store, ASaveThatFailsLeavesEverythingAsItWas) {
+TEST_F(Store, AFailedSaveLeavesEverythingUnchanged) {
   io::CheckpointStore store(dir / "run");
   store.save(5, 5, files);
   const auto before = names("run");
@@ -565,8 +564,8 @@ TEST_F(Store, ASaveThatFailsLeavesEverythingAsItWas) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 5);
 }
 
-// A manifest that names them would be refused, and so the checkpoint.
-TEST_F(Store, WhatCouldNotBeLoadedIsNotSaved) {
+// A manifest with these names would be refused, and so would the checkpoint.
+TEST_F(Store, UnloadableNamesAreNotSaved) {
   io::CheckpointStore store(dir / "run");
   for (const std::string name : {"", "..", "../weights", "/tmp/weights", "a/b", ".hidden", "\xff", "a\nb"}) {
     const std::vector<io::CheckpointFile> bad = {{name, {w}}};
@@ -579,13 +578,13 @@ TEST_F(Store, WhatCouldNotBeLoadedIsNotSaved) {
   EXPECT_EQ(names("run"), Names{});
 }
 
-TEST_F(Store, ALinkInTheWayIsAnError) {
+TEST_F(Store, ABlockedLinkIsAnError) {
   io::CheckpointStore store(dir / "run");
   fs::create_symlink("step-00000001", dir / "run/step-00000001");
   EXPECT_NE(error_of([&] { store.save(1, 1, files); }).find("is in the way"), std::string::npos);
 }
 
-TEST(Metrics, RowsAfterACheckpointAreCutOff) {
+TEST(Metrics, RowsAfterACheckpointAreRemoved) {
   const TemporaryDirectory dir;
   const std::string path = dir / "metrics.jsonl";
   EXPECT_TRUE(train::cut_metrics(path, 3).empty());
@@ -601,7 +600,7 @@ TEST(Metrics, RowsAfterACheckpointAreCutOff) {
   EXPECT_THROW(train::cut_metrics(path, 1), FormatError);
 }
 
-// Two models whose weights have the same names and shapes, and which compute something else.
+// Two models with the same names and shapes of weights, but different computations.
 void expect_refused(const std::function<void(nn::Params&)>& saved,
                     const std::function<void(nn::Params&)>& loaded, const std::string& what) {
   const TemporaryDirectory dir;
@@ -616,7 +615,7 @@ void expect_refused(const std::function<void(nn::Params&)>& saved,
   EXPECT_TRUE(other.all()[0].read().same_bits(before));
 }
 
-TEST(Settings, ThatWeightsDoNotShowTravelWithThemAndAreCompared) {
+TEST(Settings, InvisibleSettingsAreSavedAndCompared) {
   const auto self = [](std::int64_t heads) {
     return [=](nn::Params& p) { nn::SelfAttention(nn::Path(p) / "h" / 0, 24, heads); };
   };
@@ -648,7 +647,7 @@ TEST(Settings, ThatWeightsDoNotShowTravelWithThemAndAreCompared) {
   expect_refused(layer_norm(1e-5), layer_norm(1e-6), "ln.eps = 1e-05, this one has 1e-06");
 }
 
-TEST(Settings, AreComparedInCheckpointsToo) {
+TEST(Settings, AreComparedInCheckpoints) {
   const TemporaryDirectory dir;
   nn::Params six(1), three(2);
   nn::SelfAttention(nn::Path(six) / "attn", 24, 6), nn::SelfAttention(nn::Path(three) / "attn", 24, 3);
@@ -661,8 +660,8 @@ TEST(Settings, AreComparedInCheckpointsToo) {
                 ": its weights belong to a model with attn.heads = 6, this one has 3");
 }
 
-// Files of other programs say nothing of it, and bare parameters have none.
-TEST(Settings, OfAFileOrAModelWithoutAnyAreNotCompared) {
+// Files of other programs do not contain settings, and bare parameters have none.
+TEST(Settings, MissingSettingsAreNotCompared) {
   const TemporaryDirectory dir;
   const std::string path = dir / "model.safetensors";
   nn::Params params;
@@ -675,7 +674,7 @@ TEST(Settings, OfAFileOrAModelWithoutAnyAreNotCompared) {
   EXPECT_EQ(io::load_parameters(path, params.all()).at("setting.ln.eps"), "0.001");
 }
 
-TEST(Parameters, ComeBackFromOneFileBitForBit) {
+TEST(Parameters, RoundTripIsBitwiseExact) {
   const TemporaryDirectory dir;
   const std::string path = dir / "model.safetensors";
   nn::Params params(1), fresh(2), wrong(3);
@@ -696,11 +695,11 @@ TEST(Parameters, ComeBackFromOneFileBitForBit) {
   EXPECT_EQ(part.read().at(0), 0);
 }
 
-// A parameter of any dtype from a file of any other.
-TEST(Parameters, AreRestoredIntoAnotherFloatingDtypeWhereAsked) {
+// Loads a parameter of any dtype from a file with any dtype.
+TEST(Parameters, AreConvertedToADifferentFloatingDtypeOnRequest) {
   const TemporaryDirectory dir;
   const std::string path = dir / "w.safetensors";
-  // Ties of bf16 and f16 between neighbours, to the even one; numbers that are subnormal in f16.
+  // Ties between neighbors of bf16 and f16, which round to even, and numbers that are subnormal in f16.
   const std::vector<float> values{1,     1.00390625f, 1.01171875f, 1.00048828125f, -3.1415927f, 65000,
                                   3e-7f, 0,           -0.f};
   for (const DType from : {f64, f32, bf16, f16})
@@ -717,7 +716,7 @@ TEST(Parameters, AreRestoredIntoAnotherFloatingDtypeWhereAsked) {
       io::load_parameters(path, {w}, io::Dtypes::convert);
       EXPECT_TRUE(w.read().same_bits(saved.to(to))) << name_of(from) << " to " << name_of(to);
     }
-  // What Array::to() does is rounding to the nearest, ties to even.
+  // Array::to() rounds to nearest, ties to even.
   const Array half = Array::of({9}, values).to(bf16);
   EXPECT_EQ(half.at(1), 1);
   EXPECT_EQ(half.at(2), 1.015625);
@@ -728,7 +727,7 @@ TEST(Parameters, AreRestoredIntoAnotherFloatingDtypeWhereAsked) {
   EXPECT_EQ(w.read().at(0), 65504);
 }
 
-TEST(Parameters, ThatDoNotFitAnotherDtypeAreRefusedByName) {
+TEST(Parameters, UnrepresentableValuesAreRefusedByName) {
   const TemporaryDirectory dir;
   const std::string path = dir / "w.safetensors";
   io::save_parameters(path, {Parameter("a", Array::of<float>({2}, {1, 2})),
@@ -742,7 +741,7 @@ TEST(Parameters, ThatDoNotFitAnotherDtypeAreRefusedByName) {
               io::load_parameters(path, {Parameter("a", Array({1}, bf16))}, io::Dtypes::convert);
             }).substr(0, path.size() + 13 + 8),
             "[checkpoint] " + path + ": a has ");
-  // Integers are not converted, nor floating numbers to integers.
+  // Integers are not converted, and floating-point numbers are not converted to integers.
   io::save_parameters(path, {Parameter("a", Array::of<std::int64_t>({1}, {3}))});
   EXPECT_THROW(io::load_parameters(path, {Parameter("a", Array({1}, f32))}, io::Dtypes::convert),
                FormatError);

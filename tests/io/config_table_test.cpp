@@ -1,6 +1,5 @@
-// The keys of config.json and of GGUF files. The cases and their results are in config_table.txt and
-// gguf_table.txt: the settings of each model, the files that are written of it, and the values that are
-// refused.
+// Checks the keys of config.json and of GGUF files. The cases and their results are in config_table.txt and
+// gguf_table.txt: the settings of each model, the files written for it, and refused values.
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -20,7 +19,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The text with 6 digits of its long numbers: more depend on the C library's functions in f32.
+// Rounds the long numbers of a text to 6 digits: further digits depend on the C library's f32 functions.
 std::string rounded(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -61,7 +60,7 @@ Members plain_settings(io::HfConfig config) {
   return settings_of(config);
 }
 
-// The members of an object that is written a member a line.
+// The members of an object written with one member per line.
 Members members_of(const std::string& json) {
   Members all;
   std::istringstream lines(json);
@@ -77,7 +76,7 @@ Members members_of(const std::string& json) {
   return all;
 }
 
-// A file of a model whose weights are zeros.
+// A file of a model with zero weights.
 std::string gguf_of(const io::HfConfig& config, std::vector<std::string>& notes,
                     std::set<std::string>& factors) {
   io::GgufStart start;
@@ -114,7 +113,7 @@ Results gguf_results(const io::HfConfig& config) {
   for (std::size_t i = 0; i < notes.size(); ++i) results["gguf"]["note " + std::to_string(i)] = notes[i];
   std::vector<std::string_view> in_file = file.keys();
   std::ranges::sort(in_file, {}, [](std::string_view key) { return key.data(); });
-  std::uint32_t order = 0;  // a checksum of the keys in the order of the file
+  std::uint32_t order = 0;  // a checksum of the keys in file order
   for (const std::string_view key : in_file)
     for (const char c : key) order = order * 31 + static_cast<unsigned char>(c);
   results["order"][""] = std::to_string(order);
@@ -150,7 +149,7 @@ std::string json_of(const Members& members) {
   return (text.empty() ? "{" : text) + "}";
 }
 
-TEST(ConfigTable, ConfigJsonKeysHaveTheResultsOfTheTable) {
+TEST(ConfigTable, ConfigJsonKeysMatchTheTable) {
   expect_table(TG_TABLES "config_table.txt", [](const Members& all) -> Results {
     Members members = all;
     const auto bad = members.extract("bad");
@@ -181,8 +180,8 @@ TEST(ConfigTable, ConfigJsonKeysHaveTheResultsOfTheTable) {
   });
 }
 
-// ---- Files in the form "key=kVALUE", where k is the kind of the value and _ in an item of S a space, and
-// "+tensor=sizes", or "=:numbers" in F32.
+// Files in the form "key=kVALUE", where k is the kind of the value, and _ in an item of S is a space. Tensors
+// are "+tensor=sizes", or "=:numbers" in F32.
 
 template <class T>
 std::vector<T> items_of(const std::string& text) {
@@ -245,7 +244,7 @@ std::string file_of(const Members& members) {
   return start.bytes() + data;
 }
 
-TEST(ConfigTable, GgufKeysHaveTheResultsOfTheTable) {
+TEST(ConfigTable, GgufKeysMatchTheTable) {
   expect_table(TG_TABLES "gguf_table.txt", [](const Members& all) -> Results {
     Members members = all;
     const auto bad = members.extract("bad");

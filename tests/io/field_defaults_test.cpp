@@ -1,5 +1,5 @@
-// The fields of structs of files, tokenizers and plots that a caller does not set. Code that names no option
-// depends on them.
+// Checks the defaults of struct fields of files, tokenizers and plots. Code that does not set a field depends
+// on its default.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Files when system calls fail, transfer less than requested, or when another process changes a file
-// meanwhile; and how files are opened.
+// Tests files when system calls fail or transfer less than requested, when another process changes a file at
+// the same time, and how files are opened.
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/mapped_file.h>
 
@@ -23,13 +23,13 @@
 
 namespace {
 
-// Errors with which system calls of this process fail; 0: they succeed.
+// Errors with which system calls of this process fail; 0: the call succeeds.
 struct Failures {
   int pread = 0, write = 0, close = 0, unlink = 0, fstat = 0, mmap = 0, symlink = 0;
-  bool is_interrupted = false;  // each second call fails with EINTR; others transfer 7 bytes at most
-  bool keeps_unlinked = false;  // unlink() succeeds and does nothing
-  bool has_no_zeros = false;    // mmap() of no file fails
-  std::function<void()> after_lstat = {};  // another process, once lstat() has returned
+  bool is_interrupted = false;  // each second call fails with EINTR; others transfer at most 7 bytes
+  bool keeps_unlinked = false;  // unlink() succeeds without effect
+  bool has_no_zeros = false;    // anonymous mmap() fails
+  std::function<void()> after_lstat = {};  // another process, after lstat() has returned
 } failures;
 unsigned calls = 0;
 
@@ -46,7 +46,7 @@ std::size_t shortened(std::size_t count) {
 
 }  // namespace
 
-// These replace the functions of the C library, for calls from the library under test too.
+// These functions replace C library functions, including calls from the library under test.
 extern "C" ssize_t pread(int fd, void* to, std::size_t count, off_t at) {
   if (failures.pread != 0 || is_interrupted_now())
     return failed(failures.pread != 0 ? failures.pread : EINTR);
@@ -156,7 +156,7 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
             "[test] cannot read " + path + ": " + reason);
   EXPECT_EQ(failing({.fstat = EIO}, [&] { mapped.check(); }), "[test] cannot read " + path + ": " + reason);
 
-  // A close that fails is a write that did not arrive, except if it was interrupted: then the file is closed.
+  // A failed close means that a write was lost, unless the close was interrupted: then the file is closed.
   const auto start = [&] { io::overwrite_start(path, "FI", "test"); };
   const auto create = [&] { io::write_new_file(dir / "new", pieces, "test"); };
   const auto replace = [&] { io::replace_file(path, pieces, "test"); };
@@ -198,8 +198,8 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
       "[test] cannot open the directory " + (dir / "none") + ": " + std::generic_category().message(ENOENT));
 }
 
-// A page that is lost must become zeros. If it cannot, the process ends by the signal, as without a handler,
-// or by the report of the address sanitizer, with status 1.
+// A lost page must become zeros. If that fails, the process ends with the signal, as without a handler, or
+// with status 1 by the report of the address sanitizer.
 TEST(FileCallsDeathTest, LostPageThatCannotBecomeZerosEndsTheProcess) {
   const TemporaryDirectory dir;
   const io::MappedFile file(dir.file("data", std::string(10'000, 'x')), "test");
@@ -214,8 +214,7 @@ TEST(FileCallsDeathTest, LostPageThatCannotBecomeZerosEndsTheProcess) {
   EXPECT_EQ(file.bytes()[5000], 0);
 }
 
-// Something that another process puts in a file's place between two calls is neither overwritten nor
-// followed.
+// If another process replaces a file between two calls, the new file is neither overwritten nor followed.
 TEST(FileCalls, FilesOfAnotherProcessAreKept) {
   const TemporaryDirectory dir;
   const std::string path = dir / "file", exists = path + ": " + std::generic_category().message(EEXIST),
@@ -246,7 +245,7 @@ TEST(FileCalls, FilesOfAnotherProcessAreKept) {
   EXPECT_EQ(io::read_file(dir / "theirs", "test"), "precious");
 }
 
-TEST(FileCalls, WholeFileIsReadThoughItsSizeHasChanged) {
+TEST(FileCalls, AFileThatChangedItsSizeIsReadCompletely) {
   const TemporaryDirectory dir;
   const std::string path = dir.file("file", "0123456789");
   for (const std::size_t size : {0, 9, 10, 11, 12, 65536, 65547, 65548, 300'000}) {
@@ -259,7 +258,7 @@ TEST(FileCalls, WholeFileIsReadThoughItsSizeHasChanged) {
   }
 }
 
-TEST(FileCalls, FileOfAnOpenFolder) {
+TEST(FileCalls, FilesOfAnOpenFolderAreRead) {
   const TemporaryDirectory dir;
   dir.file("file", "content");
   fs::create_symlink("loop", dir / "loop");
@@ -280,7 +279,7 @@ TEST(FileCalls, FileOfAnOpenFolder) {
 const Parameter weight("w", Array({2}, f32));
 const std::vector<io::CheckpointFile> files = {{"w.safetensors", {weight}, {}}};
 
-TEST(FileCalls, LinkThatCannotBeMadeIsAnError) {
+TEST(FileCalls, AFailedLinkIsAnError) {
   const TemporaryDirectory dir;
   io::CheckpointStore store(dir / "run");
   EXPECT_EQ(failing({.symlink = EIO}, [&] { store.save(1, 1, files); }),
@@ -289,7 +288,7 @@ TEST(FileCalls, LinkThatCannotBeMadeIsAnError) {
   EXPECT_FALSE(store.has_checkpoint());
 }
 
-// Everything that opens a file, in a folder, and what each leaves open while it exists.
+// All functions that open a file in a folder, as objects that keep it open.
 std::vector<std::function<std::shared_ptr<void>()>> openings(const TemporaryDirectory& dir) {
   const auto path = [&dir](const std::string& name) { return dir / name; };
   return {
@@ -315,7 +314,7 @@ void fill_folder(const TemporaryDirectory& dir) {
   io::write_checkpoint(dir / "checkpoint", 1, 1, files);
 }
 
-// The descriptors of this process that lead into the folder.
+// The descriptors of this process that refer to files in the folder.
 std::vector<int> descriptors_in(const TemporaryDirectory& dir) {
   std::vector<int> found;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
@@ -339,7 +338,7 @@ TEST(FileCalls, DescriptorsAreClosedAndNotInherited) {
     ++i;
   }
   EXPECT_TRUE(descriptors_in(dir).empty());
-  // After an error, nothing is left open.
+  // After an error, no file stays open.
   const io::StagedFolder staged(dir / "folder", "test");
   const io::CheckpointStore store(dir / "run");
   fs::create_directories(dir / ".other.unfinished/theirs");
@@ -364,7 +363,7 @@ TEST(FileCalls, DescriptorsAreClosedAndNotInherited) {
 }
 
 // A process may have closed its standard input.
-TEST(FileCalls, DescriptorZeroIsOneLikeOthers) {
+TEST(FileCalls, DescriptorZeroIsValid) {
   const TemporaryDirectory dir;
   fill_folder(dir);
   const int kept = ::dup(0);
@@ -372,7 +371,7 @@ TEST(FileCalls, DescriptorZeroIsOneLikeOthers) {
   std::size_t i = 0;
   for (auto& open : openings(dir)) {
     for (const int earlier :
-         {0, EWOULDBLOCK, EINTR, ENOENT}) {  // errno of a call before, which does not matter
+         {0, EWOULDBLOCK, EINTR, ENOENT}) {  // errno of a previous call, which does not matter
       errno = earlier;
       EXPECT_EQ(error_of([&] { open(); }), "no error") << i << ", " << earlier;
       EXPECT_EQ(::fcntl(0, F_GETFD), -1) << i;
@@ -435,7 +434,7 @@ TEST(FileCalls, StreamsAreWrittenInPlace) {
     expect_stream(path);
     ::dup2(kept, number), ::close(kept);
   }
-  // Regular files are replaced, in /dev too.
+  // Regular files are replaced, also in /dev.
   const std::string shared = "/dev/shm/tg_test_" + std::to_string(::getpid());
   if (::access("/dev/shm", W_OK) == 0) {
     for (int i = 0; i < 2; ++i) {
@@ -449,7 +448,7 @@ TEST(FileCalls, StreamsAreWrittenInPlace) {
   }
 }
 
-// The message of f's error in a process of a user who may do nothing that permissions do not allow.
+// The message of f's error in a process of an unprivileged user.
 std::string as_nobody(const std::function<void()>& f) {
   return tg::testing::in_child([&] {
     const bool is_root = ::geteuid() == 0;
@@ -490,7 +489,7 @@ TEST(FileCalls, PermissionsAreCheckedBeforehand) {
   }
   EXPECT_EQ(as_nobody([&] { io::read_file(dir / "file", "test"); }),
             "[test] cannot read " + (dir / "file") + denied);
-  // A name without a folder is one in the current folder.
+  // A name without a folder refers to the current folder.
   EXPECT_EQ(as_nobody([&] {
               fs::current_path(dir / "sub");
               io::require_replaceable("file", "test");

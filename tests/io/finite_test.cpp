@@ -1,4 +1,4 @@
-// Where values are not finite: in blocks and in what is left of them, at any address.
+// Tests the search for non-finite values: in whole blocks and in the remainder, at any address.
 #include "io/checkpoints/tensor_values.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-TEST(Finite, TheFirstNumberThatIsNotIsFoundAtAnyPlace) {
+TEST(Finite, TheFirstNonFiniteNumberIsFoundAtAnyPosition) {
   for (const DType dtype : {f64, f32, bf16, f16}) {
     const std::size_t size = size_of(dtype);
     for (const std::int64_t n : {1, 3, 63, 64, 257, 700}) {

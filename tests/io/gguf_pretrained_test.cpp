@@ -1,5 +1,6 @@
-// Models as GGUF files: what comes back computes the same, and what llama.cpp cannot compute is refused. That
-// the files are those of llama.cpp's own converter is compared by tests/interop/compare_gguf.py.
+// Tests models as GGUF files: a restored model computes the same results, and models that llama.cpp cannot
+// compute are refused. tests/interop/compare_gguf.py compares the files with those of llama.cpp's own
+// converter.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,7 @@ std::string contents(const std::string& path) {
   return io::read_file(path, "test");
 }
 
-// A golden model with the settings that llama.cpp has, which are those of published models.
+// A golden model with the settings that llama.cpp supports, as in published models.
 struct Golden {
   TemporaryDirectory directory;
   std::string folder = directory / "golden", file = directory / "model.gguf";
@@ -56,7 +57,7 @@ class GgufModel : public ::testing::TestWithParam<const char*> {
   const Array tokens = array_of(expected.tensors.at("tokens"));
 };
 
-TEST_P(GgufModel, ComesBackAndComputesTheSame) {
+TEST_P(GgufModel, RoundTripComputesTheSameResults) {
   const nn::Pretrained model = nn::from_pretrained(golden.folder);
   nn::save_gguf(golden.file, model);
   const nn::Pretrained read = nn::from_pretrained(golden.file);
@@ -74,7 +75,7 @@ TEST_P(GgufModel, ComesBackAndComputesTheSame) {
   }
 }
 
-// Of what is read the same file is written, byte for byte.
+// A file that was read is written again byte for byte.
 TEST_P(GgufModel, FileToOursToFileIsTheSameInEveryDtype) {
   const nn::Pretrained model = nn::from_pretrained(golden.folder);
   for (const char* dtype : {"f32", "f16", "bf16", "q8_0"}) {
@@ -94,7 +95,7 @@ TEST_P(GgufModel, FileToOursToFileIsTheSameInEveryDtype) {
   }
 }
 
-TEST_P(GgufModel, GoesOnAsAFolder) {
+TEST_P(GgufModel, CanBeSavedAsAFolder) {
   const nn::Pretrained model = nn::from_pretrained(golden.folder);
   nn::save_gguf(golden.file, model);
   const std::string folder = golden.directory / "again";
@@ -111,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                                            "deepseek_v2", "deepseek_v2_yarn"),
                          [](const auto& model) { return std::string(model.param); });
 
-// FNV-1a over name, shape and bytes of the tensors in the order of their names, as compare_gguf.py has it.
+// FNV-1a over the names, shapes and bytes of the tensors in the order of their names, as in compare_gguf.py.
 std::string checksum(const io::Gguf& file) {
   std::uint64_t h = 0xcbf29ce484222325;
   const auto add = [&](std::string_view bytes) {
@@ -129,8 +130,8 @@ std::string checksum(const io::Gguf& file) {
   return text;
 }
 
-// What llama.cpp's converter made of the same folders.
-TEST(GgufModels, TensorsAreThoseOfLlamaCppsConverter) {
+// Checksums of the tensors that llama.cpp's converter wrote for the same folders.
+TEST(GgufModels, TensorsMatchLlamaCppsConverter) {
   std::ifstream lines(GOLDEN_FOLDERS "/../gguf_golden.txt");
   std::string name, dtype, expected;
   int compared = 0;
@@ -143,7 +144,7 @@ TEST(GgufModels, TensorsAreThoseOfLlamaCppsConverter) {
   EXPECT_GE(compared, 76);
 }
 
-TEST(GgufModels, WhatLlamaCppCannotComputeIsRefused) {
+TEST(GgufModels, ModelsThatLlamaCppCannotComputeAreRefused) {
   const auto refusal = [](const std::string& name, auto change) {
     const Golden golden(name);
     change(golden);
@@ -156,9 +157,8 @@ TEST(GgufModels, WhatLlamaCppCannotComputeIsRefused) {
   EXPECT_EQ(refusal("deepseek_v3", as_it_is), "llama.cpp cannot compute attention_bias true of deepseek_v3");
   EXPECT_EQ(refusal("deepseek_v3_halves", as_it_is),
             "llama.cpp cannot compute rope_interleave false of deepseek_v3");
-  EXPECT_EQ(
-      refusal("smollm3", [](const Golden& g) { g.set("no_rope_layers", "[1, 0]"); }),
-      "llama.cpp cannot compute no_rope_layers with rotary positions in other layers than usual of smollm3");
+  EXPECT_EQ(refusal("smollm3", [](const Golden& g) { g.set("no_rope_layers", "[1, 0]"); }),
+            "llama.cpp cannot compute no_rope_layers with rotary positions in unusual layers of smollm3");
   EXPECT_EQ(refusal("gemma2", [](const Golden& g) { g.set("query_pre_attn_scalar", "16"); }),
             "llama.cpp cannot compute query_pre_attn_scalar 16, other than 12, of gemma2");
   EXPECT_EQ(
@@ -166,9 +166,9 @@ TEST(GgufModels, WhatLlamaCppCannotComputeIsRefused) {
       "llama.cpp cannot compute rms_norm_eps 0.001, other than that of the latents, 1e-06, of deepseek_v2");
 }
 
-// What llama.cpp computes from the keys of a file, of DeepSeek with every form of scaling. The numbers of the
-// engine itself are compared by tests/interop/run_in_llama_cpp.py.
-TEST(GgufModels, DeepSeeksScaledPositionsComeBack) {
+// The settings that llama.cpp derives from the keys of a file, for DeepSeek with every form of scaling.
+// tests/interop/run_in_llama_cpp.py compares the numbers of llama.cpp itself.
+TEST(GgufModels, DeepSeeksScaledPositionsSurviveARoundTrip) {
   const std::string yarn =
       R"({"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 80)";
   const std::string linear = R"({"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5)";
@@ -189,7 +189,7 @@ TEST(GgufModels, DeepSeeksScaledPositionsComeBack) {
   }
 }
 
-TEST(GgufModels, KeysForScaledPositionsAreThoseOfLlamaCpp) {
+TEST(GgufModels, KeysForScaledPositionsMatchLlamaCpp) {
   const auto rotation = [](const io::GgufRope& keys) { return io::gguf_rotation(keys, 8, 100); };
   const double g = 1 + 0.1 * std::log(4.0);
   const io::GgufRope yarn{.type = "yarn", .factor = 4, .original = 80};
@@ -211,7 +211,7 @@ TEST(GgufModels, KeysForScaledPositionsAreThoseOfLlamaCpp) {
     }
 }
 
-TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
+TEST(GgufModels, UnsupportedSettingsAreRefusedByKeyAndValue) {
   struct Case {
     const char *model, *key, *value, *what;
   };
@@ -249,9 +249,9 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
       {"phi3", "head_dim", "16", "head_dim 16, other than hidden_size / num_attention_heads, of phi3"},
       {"deepseek_v2", "attention_bias", "true", "attention_bias true of deepseek_v2"},
       {"gemma3", "rope_parameters", local.c_str(),
-       "rope_type yarn with attention_factor 1 and factor 4, other than its usual one, beside layers with a "
-       "window, of "
-       "gemma3_text"},
+       "rope_type yarn with attention_factor 1 and factor 4, different from its usual one, with windowed "
+       "layers, "
+       "of gemma3_text"},
   };
   for (const Case& c : cases) {
     const Golden golden(c.model);
@@ -265,7 +265,7 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
               }),
               "F: llama.cpp cannot compute " + std::string(c.what));
   }
-  // Biases: llama.cpp refuses the file, which has more tensors than the architecture.
+  // With biases, a file has more tensors than the architecture, and llama.cpp refuses it.
   for (const auto& [family, key] : {std::pair{"qwen3", "attention_bias"},
                                     {"smollm3", "attention_bias"},
                                     {"smollm3", "mlp_bias"},
@@ -281,16 +281,16 @@ TEST(GgufModels, WhatAnArchitectureHasNotIsRefusedByKeyAndValue) {
   }
 }
 
-TEST(GgufModels, TheNameIsNotTheFolders) {
+TEST(GgufModels, TheNameIsIndependentOfTheFolder) {
   const Golden golden("llama");
   fs::rename(golden.folder, golden.directory / "phi3");
   nn::save_gguf(golden.file, nn::from_pretrained(golden.directory / "phi3"));
   EXPECT_EQ(io::MappedGguf(golden.file, "test").gguf.string("general.name"), "model");
 }
 
-// ---- Models that were made here, with their tokenizers
+// ---- Models created here, with their tokenizers
 
-TEST(GgufModels, ATokenizerComesBack) {
+TEST(GgufModels, ATokenizerSurvivesARoundTrip) {
   const std::string text = "to be or not to be, that is  the question — ſo \xf0\x9f\x8c\xb3\n";
   const text::Bpe bpe = text::Bpe::train(text, 265);
   const text::CharVocab characters(text);
@@ -310,7 +310,7 @@ TEST(GgufModels, ATokenizerComesBack) {
   }
 }
 
-// Texts of which a tokenizer gives the same ids after a way through a file.
+// Strings for which a tokenizer gives the same ids after a round trip through a file.
 const std::vector<std::string> texts{"Hello world, it's 12345 o'clock",
                                      "  two  spaces\n\n and \t tabs\r\n",
                                      "naïve café ſ ½ Ⅷ 天地 🌳",
@@ -318,16 +318,16 @@ const std::vector<std::string> texts{"Hello world, it's 12345 o'clock",
                                      "",
                                      " x"};
 
-TEST(GgufTokenizer, IdsAreThoseOfTheFolder) {
+TEST(GgufTokenizer, IdsMatchTheFolder) {
   for (const char* name : {"gpt2", "llama3", "qwen2", "qwen35", "smollm", "deepseek", "deepseek_coder",
                            "deepseek3", "sentencepiece"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(TG_TOKENIZERS + std::string("/") + name);
     io::HfConfig config;
-    config.model.vocabulary = tokenizer.size() + 3;  // rows for tokens that are not there
+    config.model.vocabulary = tokenizer.size() + 3;  // rows for tokens that do not exist
     io::GgufStart start;
     std::vector<std::string> notes;
     io::add_gguf_tokenizer(&tokenizer, config, "", "test", start, notes);
-    EXPECT_EQ(notes.size(), std::string(name).starts_with("qwen") ? 1u : 0u) << name;  // texts in NFC
+    EXPECT_EQ(notes.size(), std::string(name).starts_with("qwen") ? 1u : 0u) << name;  // strings in NFC
     const std::string bytes = start.bytes();
     const io::Gguf file(bytes, "test");
     const auto read = io::read_gguf_tokenizer(file);
@@ -344,7 +344,7 @@ TEST(GgufTokenizer, IdsAreThoseOfTheFolder) {
   }
 }
 
-// tokenizer.ggml.pre of a tokenizer.json.
+// The value of tokenizer.ggml.pre for a tokenizer.json.
 std::string name_of_rules(const std::string& json) {
   const text::HfTokenizer tokenizer(json, "test");
   io::HfConfig config;
@@ -357,7 +357,7 @@ std::string name_of_rules(const std::string& json) {
 }
 
 constexpr const char* no_name =
-    "test: llama.cpp has no name for the rules by which this tokenizer splits texts";
+    "test: llama.cpp has no name for the rules by which this tokenizer splits text";
 
 std::string with(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
@@ -365,7 +365,7 @@ std::string with(std::string text, const std::string& from, const std::string& t
   return text.replace(at, from.size(), to);
 }
 
-TEST(GgufTokenizer, TheNameIsThatOfTheFamily) {
+TEST(GgufTokenizer, TheNameMatchesTheFamily) {
   const std::pair<const char*, const char*> names[] = {{"gpt2", "gpt-2"},
                                                        {"llama3", "llama-bpe"},
                                                        {"qwen2", "qwen2"},
@@ -385,14 +385,14 @@ TEST(GgufTokenizer, SetsOfCharactersMustBeTheSame) {
                                  {"[A-Za-z", "[0A-Za-z"},
                                  {"\"individual_digits\":true", "\"individual_digits\":false"}})
     EXPECT_EQ(error_of([&] { name_of_rules(with(json, from, to)); }), no_name) << to;
-  // There a run of digits is one piece, in which a merge of two would be used.
+  // With this set, a run of digits is one piece, and a merge of two digits would be applied.
   const std::string joined =
       with(with(json, "\"merges\":[", "\"merges\":[[\"1\",\"2\"],"), "\"vocab\":{", "\"vocab\":{\"12\":900,");
   EXPECT_EQ(error_of([&] { name_of_rules(joined); }), no_name);
 }
 
-// Llama 3's words, but a word that is a token is not that token by itself.
-TEST(GgufTokenizer, TheNameSaysWhetherMergesAreIgnored) {
+// Words are split as in Llama 3, but a word that is a token does not become that token directly.
+TEST(GgufTokenizer, TheNameDependsOnIgnoredMerges) {
   std::string json = contents(TG_TOKENIZERS "/llama3/tokenizer.json");
   EXPECT_EQ(name_of_rules(json), "llama-bpe");
   const std::size_t at = json.find("true", json.find("\"ignore_merges\""));
@@ -404,8 +404,8 @@ TEST(GgufTokenizer, RulesWithoutANameAreRefused) {
             no_name);
 }
 
-// ids of llama.cpp would differ, since it reads no such option or merges in another order.
-TEST(GgufTokenizer, WhatLlamaCppEncodesOtherwiseIsRefused) {
+// The ids of llama.cpp would differ, because it does not read such an option, or merges in a different order.
+TEST(GgufTokenizer, TokenizersThatLlamaCppEncodesDifferentlyAreRefused) {
   const auto refusal = [](const std::string& folder, const std::string& from, const std::string& to) {
     std::string json = contents(TG_TOKENIZERS + std::string("/") + folder + "/tokenizer.json");
     if (!from.empty()) json = with(json, from, to);
@@ -433,8 +433,8 @@ TEST(GgufTokenizer, WhatLlamaCppEncodesOtherwiseIsRefused) {
             "added token \"<unk>\" has normalized true");
 }
 
-// White space after its special tokens belongs to them, in llama.cpp by the name of the model.
-TEST(GgufTokenizer, Phi3sAddedTokensComeBack) {
+// White space after its special tokens belongs to these tokens. llama.cpp does this by the name of the model.
+TEST(GgufTokenizer, Phi3sAddedTokensSurviveARoundTrip) {
   std::string json = contents(TG_TOKENIZERS "/sentencepiece/tokenizer.json");
   std::size_t size = text::HfTokenizer(json, "test").size();
   std::string added;
@@ -468,7 +468,7 @@ TEST(GgufTokenizer, Phi3sAddedTokensComeBack) {
   }
 }
 
-TEST(GgufTokenizer, RefusesWhatDoesNotFit) {
+TEST(GgufTokenizer, RefusesMismatchedVocabularies) {
   using Texts = std::vector<std::string>;
   using Types = std::vector<std::int32_t>;
   const auto kind = [](io::GgufStart& s, const char* model) { s.add("tokenizer.ggml.model", model); };
@@ -500,16 +500,16 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message("gpt2", "gpt-2", {"\xff"}, {1}, {}),
             "F: tokenizer.ggml.tokens has a token 0 that is not UTF-8");
   EXPECT_EQ(message("gpt2", "gpt-2", {"a"}, {1}, {"aa"}),
-            "F: tokenizer.ggml.merges has \"aa\", expected two texts with a space between them");
+            "F: tokenizer.ggml.merges has \"aa\", expected two strings with a space between them");
   EXPECT_EQ(message("gpt2", "gpt-2", {"a"}, {1}, {}, 1),
             "F: tokenizer.ggml.bos_token_id is 1, expected an id below 1");
   EXPECT_EQ(message("llama", "default", {"a", "b"}, {1, 1}, {}),
             "F: tokenizer.ggml.scores is an array of 1, expected one for each of 2 tokens");
 }
 
-// ---- Every key is understood or refused
+// ---- Every key is known or refused
 
-// The keys of a small model and what `add` adds.
+// The keys of a small model, and the keys that `add` adds.
 std::string keys_of_a_model(const std::string& architecture, const std::function<void(io::GgufStart&)>& add) {
   io::GgufStart s;
   s.add("general.architecture", architecture);
@@ -525,7 +525,7 @@ std::string keys_of_a_model(const std::string& architecture, const std::function
   return s.bytes() + std::string(8 * 16 * 4, '\0');
 }
 
-TEST(GgufKeys, AreUnderstoodOrRefused) {
+TEST(GgufKeys, AreKnownOrRefused) {
   using Start = io::GgufStart;
   const auto message = [](const std::string& architecture, const std::function<void(Start&)>& add) {
     const std::string bytes = keys_of_a_model(architecture, add);
@@ -576,12 +576,12 @@ TEST(GgufKeys, AreUnderstoodOrRefused) {
             "F: olmo2.attention.sliding_window is 8, expected 0: OLMo 2 has no windows");
 }
 
-// As llama.cpp reads them, which are the keys of the first files: linear scaling without a type.
-TEST(GgufKeys, LinearScalingIsObeyedByEitherKey) {
+// Linear scaling without a type, as in the first files: llama.cpp reads both keys.
+TEST(GgufKeys, LinearScalingIsReadFromEitherKey) {
   for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
     const std::string bytes =
         keys_of_a_model("llama", [&](io::GgufStart& s) { s.add(std::string("llama.") + key, 2.0f); });
-    std::set<std::string> tensors;  // that are no parameters: only those that were read
+    std::set<std::string> tensors;  // tensors that are not parameters: only those that were read
     const io::HfConfig config = io::read_gguf_config(io::Gguf(bytes, "F"), &tensors);
     EXPECT_TRUE(tensors.empty());
     const auto& scaling = config.model.architecture.as<nn::Llama>()->scaling;
@@ -590,9 +590,9 @@ TEST(GgufKeys, LinearScalingIsObeyedByEitherKey) {
   }
 }
 
-// ---- Files that lie
+// ---- Files with wrong values
 
-TEST(GgufFiles, ThatLieAreRefusedByKeyAndValue) {
+TEST(GgufFiles, WrongValuesAreRefusedByKeyAndValue) {
   const Golden golden("llama");
   nn::save_gguf(golden.file, nn::from_pretrained(golden.folder));
   const std::string file = contents(golden.file);
@@ -630,7 +630,7 @@ TEST(GgufFiles, ThatLieAreRefusedByKeyAndValue) {
             "does not begin with GGUF: expected a GGUF file, or a Hugging Face folder");
 }
 
-TEST(GgufFiles, AppearWholeOrNotAtAll) {
+TEST(GgufFiles, AppearCompletelyOrNotAtAll) {
   const Golden golden("gpt2");
   const nn::Pretrained model = nn::from_pretrained(golden.folder);
   nn::save_gguf(golden.file, model);

@@ -1,5 +1,5 @@
-// GGUF files: what is written is read back, and a file that breaks a rule is refused by the name of what is
-// wrong; blocks of Q8_0.
+// Tests GGUF files: a written file can be read back, and a file that breaks a rule is refused with an error
+// that names it. Also tests blocks of Q8_0.
 #include <gtest/gtest.h>
 #include <cmath>
 #include <cstring>
@@ -33,7 +33,7 @@ std::vector<std::int64_t> integers_of(const Gguf& file, std::string_view key) {
   return all;
 }
 
-TEST(Gguf, WhatIsWrittenIsReadBack) {
+TEST(Gguf, RoundTripPreservesEverything) {
   GgufStart start;
   start.add("a.u32", std::uint32_t{7}), start.add("a.f32", 0.5f), start.add("a.bool", true);
   start.add("a.text", "Grüße");
@@ -182,7 +182,7 @@ std::vector<Broken> broken_files() {
   return all;
 }
 
-TEST(Gguf, RefusesEachBrokenRule) {
+TEST(Gguf, RefusesEachViolatedRule) {
   for (const Broken& b : broken_files()) {
     const std::string message = error_of([&] { Gguf(b.file, "F.gguf"); });
     EXPECT_NE(message.find(b.message), std::string::npos) << b.name << ": " << message;
@@ -192,14 +192,14 @@ TEST(Gguf, RefusesEachBrokenRule) {
   }
 }
 
-TEST(Gguf, TakesWhatIsNearlyBroken) {
+TEST(Gguf, AcceptsFilesJustWithinTheRules) {
   for (const std::string& file : {Bytes().start(0, 0).all, one_tensor({16}, 0), one_tensor({32}, 8, 0, 34),
                                   with_alignment(4, 64), one_tensor({4}, 0, 0, 16, std::string(63, 'w')),
                                   Bytes().start(0, 1).key("k", 7).number(std::uint8_t{1}).all})
     EXPECT_EQ(error_of([&] { Gguf(file, "test"); }), "no error");
 }
 
-// Files of the smallest records that there are, which take the most memory for a byte of the file.
+// Files of the smallest possible records, which need the most memory per byte of the file.
 std::vector<std::pair<const char*, std::string>> files_of_small_pieces() {
   constexpr std::size_t n = 100'000;
   Bytes strings, numbers, keys, tensors;
@@ -219,7 +219,7 @@ std::vector<std::pair<const char*, std::string>> files_of_small_pieces() {
           {"a long key", Bytes().start(0, 1).text(std::string(n, 'k')).all}};
 }
 
-TEST(Gguf, AsksForNoMoreMemoryThanTheFileAnd64KiB) {
+TEST(Gguf, AllocatesAtMostTheFileSizePlus64KiB) {
   for (const auto& [name, bytes] : files_of_small_pieces()) {
     std::uint64_t items = 0;
     largest_piece = 0;
@@ -259,7 +259,7 @@ TEST(Q8_0, RoundsHalfAwayFromZeroWithTheUnroundedScale) {
   EXPECT_EQ(q(3), 1);
   EXPECT_EQ(q(4), -127);
   EXPECT_EQ(q(5), 3);
-  // d is not a number of f16: q is that of the d in f32.
+  // d is not representable in f16: q is computed with the f32 value of d.
   x.assign(32, 0), x[0] = 1, x[1] = 0.5f;
   ASSERT_TRUE(io::to_q8_0(x, block));
   const float exact = 1.0f / 127;
@@ -270,7 +270,7 @@ TEST(Q8_0, RoundsHalfAwayFromZeroWithTheUnroundedScale) {
   EXPECT_EQ(q(1), static_cast<int>(std::round(0.5f * (1 / exact))));
 }
 
-TEST(Q8_0, ComesBackWithinHalfAStep) {
+TEST(Q8_0, RoundTripErrorIsWithinHalfAStep) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   std::vector<float> x(32 * 50), back(x.size());

@@ -1,5 +1,5 @@
-// Every kind of GGUF value by every reader, arrays and tensors that end with the file, and the limits of
-// names and sizes.
+// Tests every kind of GGUF value with every reader, arrays and tensors at the end of a file, and the limits
+// of names and sizes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ std::vector<Kind> kinds() {
   return all;
 }
 
-TEST(GgufValues, ScalarsAreReadByTheReadersOfTheirKindOnly) {
+TEST(GgufValues, ScalarsAreReadOnlyByTheReadersOfTheirKind) {
   for (const Kind& k : kinds()) {
     Bytes b;
     b.start(0, 1).key("k", k.number);
@@ -72,7 +72,8 @@ TEST(GgufValues, ScalarsAreReadByTheReadersOfTheirKindOnly) {
               is_boolean ? "no error" : begin + "true or false");
     EXPECT_EQ(error_of([&] { EXPECT_EQ(file.string("k"), "xy"); }), is_text ? "no error" : begin + "a text");
     EXPECT_EQ(error_of([&] { file.count("k"); }), begin + "an array");
-    EXPECT_EQ(error_of([&] { file.each_string("k", [](std::string_view) {}); }), begin + "an array of texts");
+    EXPECT_EQ(error_of([&] { file.each_string("k", [](std::string_view) {}); }),
+              begin + "an array of strings");
     EXPECT_EQ(error_of([&] { file.each_integer("k", [](std::int64_t) {}); }),
               begin + "an array of whole numbers");
     EXPECT_EQ(error_of([&] { file.each_number("k", [](double) {}); }), begin + "an array of numbers");
@@ -94,7 +95,7 @@ TEST(GgufValues, ArrayItemsAreReadInOrder) {
     std::vector<std::string> texts;
     std::vector<double> whole, numbers;
     EXPECT_EQ(error_of([&] { file.each_string("k", [&](std::string_view s) { texts.emplace_back(s); }); }),
-              k.number == 8 ? "no error" : "F: k is an array of 3, expected an array of texts");
+              k.number == 8 ? "no error" : "F: k is an array of 3, expected an array of strings");
     EXPECT_EQ(error_of([&] {
                 file.each_integer("k", [&](std::int64_t x) { whole.push_back(static_cast<double>(x)); });
               }),
@@ -114,7 +115,7 @@ TEST(GgufValues, ArrayItemsAreReadInOrder) {
   }
 }
 
-// The file ends with the last item, or a byte earlier.
+// The file ends with the last item, or one byte earlier.
 TEST(GgufValues, ArraysBeyondTheEndOfTheFileAreRefused) {
   for (const Kind& k : kinds()) {
     const std::size_t size = k.number == 8 ? 8 : k.size;
@@ -133,7 +134,7 @@ TEST(GgufValues, ArraysBeyondTheEndOfTheFileAreRefused) {
   }
 }
 
-TEST(GgufValues, MissingKeysHaveTheOtherValue) {
+TEST(GgufValues, MissingKeysHaveTheGivenDefault) {
   Bytes b;
   b.start(0, 4)
       .key("b", 7)
@@ -172,7 +173,7 @@ TEST(GgufValues, UnusableValuesAreRefused) {
   EXPECT_EQ(file.integer("wide"), std::numeric_limits<std::int64_t>::min());
 }
 
-// unread_key() names the first that no reader has read, whether the value was of its kind or not.
+// unread_key() names the first key that no reader has requested, whatever the kind of its value.
 TEST(GgufValues, KeysThatWereReadAreMarked) {
   Bytes b;
   b.start(0, 3)
@@ -271,7 +272,7 @@ TEST(GgufLimits, FilesBeyondALimitAreRefused) {
   }
 }
 
-TEST(GgufLimits, TypesHaveTheNamesOfGgml) {
+TEST(GgufLimits, TypesHaveGgmlsNames) {
   EXPECT_EQ(io::name_of(io::GgufType::f32), "F32");
   EXPECT_EQ(io::name_of(io::GgufType::f16), "F16");
   EXPECT_EQ(io::name_of(io::GgufType::q8_0), "Q8_0");
@@ -287,7 +288,7 @@ TEST(GgufLimits, TypesHaveTheNamesOfGgml) {
   EXPECT_EQ(io::gguf_padded(33, 16), 48u);
 }
 
-// In order of their names, whatever their order in the file; each with its own bytes.
+// Tensors are ordered by name, whatever their order in the file. Each has its own bytes.
 TEST(GgufLimits, TensorsAreFoundByNameAndNumber) {
   Bytes b;
   b.start(3, 0).tensor("b", {2}, 0, 0).tensor("c", {4, 2}, 1, 32).tensor("a", {1}, 0, 64).align();
@@ -302,7 +303,7 @@ TEST(GgufLimits, TensorsAreFoundByNameAndNumber) {
   std::memcpy(&first, a.bytes.data(), 4);
   EXPECT_EQ(first, 7.5f);
   EXPECT_EQ(a.bytes.size(), 4u);
-  EXPECT_EQ(c.shape, (std::vector<std::int64_t>{2, 4}));  // the slowest first
+  EXPECT_EQ(c.shape, (std::vector<std::int64_t>{2, 4}));  // slowest axis first
   EXPECT_EQ(c.bytes.size(), 16u);
   EXPECT_EQ(c.type, io::GgufType::f16);
   for (const char* other : {"", "0", "aa", "bb", "d"}) EXPECT_FALSE(file.tensor(other)) << other;

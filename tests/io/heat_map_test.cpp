@@ -1,4 +1,4 @@
-// Heat maps: shades, sizes, and where cells lie.
+// Tests heat maps: shades, sizes, and the positions of cells.
 #include <tilegrad/io/plots/heat_map.h>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Shade = std::tuple<int, int, int>;
 
-// Pixels of each colour.
+// Counts the pixels of each color.
 std::map<Shade, int> colors_of(const plot::Image& image) {
   std::map<Shade, int> found;
   for (int y = 0; y < image.height(); ++y)
@@ -41,7 +41,7 @@ plot::HeatMaps two_by_three(std::vector<float> values) {
           .maps = {{"map", std::move(values)}}};
 }
 
-TEST(HeatMap, ShadesDarkenFromWhiteAndHoldWithinTheirEnds) {
+TEST(HeatMap, ShadesDarkenFromWhiteAndSaturateAtTheirEnds) {
   EXPECT_EQ(plot::heat_color(0), (plot::Color{255, 255, 255}));
   int before = 766;
   for (int i = 0; i <= 100; ++i) {
@@ -58,14 +58,14 @@ TEST(HeatMap, CellsAreSquaresOfOneSizeAndTheirOwnShade) {
   const plot::HeatMaps h = two_by_three({0.3f, 0.3f, 0.3f, 0.7f, 0.7f, 0.05f});
   const plot::Image bare = plot::draw_heat_maps(two_by_three({0, 0, 0, 0, 0, 0})),
                     image = plot::draw_heat_maps(h);
-  auto now = colors_of(image), before = colors_of(bare);  // the strip of shades is in both
+  auto now = colors_of(image), before = colors_of(bare);  // both contain the strip of shades
   const int cell = now[shade(0.05f)] - before[shade(0.05f)];
   EXPECT_GT(cell, 1000);
   EXPECT_NEAR(now[shade(0.3f)] - before[shade(0.3f)], 3 * cell, cell / 10.0);
   EXPECT_NEAR(now[shade(0.7f)] - before[shade(0.7f)], 2 * cell, cell / 10.0);
 }
 
-TEST(HeatMap, NamesAreDrawnWhereTheyFitAndNotElsewhere) {
+TEST(HeatMap, NamesAreDrawnOnlyIfTheyFit) {
   plot::HeatMaps h = two_by_three({0, 0, 0, 0, 0, 0});
   const int bare = plot::draw_heat_maps(h).width();
   h.row_names = {"a long name", "b"}, h.column_names = {"c", "d", "e"};
@@ -83,7 +83,7 @@ TEST(HeatMap, NamesAreDrawnWhereTheyFitAndNotElsewhere) {
   EXPECT_TRUE(with.png() == plot::draw_heat_maps(large).png());
 }
 
-// The smallest rectangle of pixels for which is() holds, above the strip of shades: left, top, right, bottom.
+// The bounding box of the pixels for which is() holds, above the strip of shades: left, top, right, bottom.
 template <class F>
 std::array<int, 4> extent_of(const plot::Image& image, F is) {
   std::array<int, 4> e{image.width(), image.height(), -1, -1};
@@ -94,7 +94,7 @@ std::array<int, 4> extent_of(const plot::Image& image, F is) {
   return e;
 }
 
-// A name runs upwards below its column, and ends as far from the cells as the same name of its row.
+// A column's name is vertical, below its column. It ends at the same distance from the cells as a row's name.
 TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
   plot::HeatMaps h = two_by_three(std::vector<float>(6, 0.7f));
   h.y_label = "";
@@ -110,14 +110,14 @@ TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
     return y > cells[3] && x < cells[0] + column && is_text(c);
   });
   EXPECT_EQ(column_name[1] - cells[3], cells[0] - row_name[2]);
-  // Each is in the middle of its row or column.
+  // Each name is centered on its row or column.
   const double row_middle = cells[1] + (cells[3] + 1 - cells[1]) / 4.0,
                column_middle = cells[0] + column / 2.0;
   EXPECT_NEAR((row_name[1] + row_name[3] + 1) / 2.0, row_middle, 3);
   EXPECT_NEAR((column_name[0] + column_name[2] + 1) / 2.0, column_middle, 3);
 }
 
-// `across` maps are side by side and the next ones below, each of one size.
+// `across` maps are in one row, and the next ones below them. All have one size.
 TEST(HeatMap, MapsAreInRowsOfAcross) {
   const std::vector<float> shades{0.2f, 0.35f, 0.5f, 0.65f, 0.8f};
   const auto drawn = [&](std::size_t maps) {
@@ -132,7 +132,7 @@ TEST(HeatMap, MapsAreInRowsOfAcross) {
     at.push_back(extent_of(image, [&](int, int, const plot::Color& c) { return c == plot::heat_color(v); }));
   const int right = at[1][0] - at[0][0], down = at[2][1] - at[0][1];
   EXPECT_GE(at[1][0] - at[0][2], 20);
-  EXPECT_GE(at[2][1] - at[0][3], 40);  // which its title needs
+  EXPECT_GE(at[2][1] - at[0][3], 40);  // space for its title
   for (std::size_t i = 0; i < at.size(); ++i) {
     const int x = right * static_cast<int>(i % 2), y = down * static_cast<int>(i / 2);
     EXPECT_EQ(at[i], (std::array{at[0][0] + x, at[0][1] + y, at[0][2] + x, at[0][3] + y})) << i;
@@ -149,8 +149,8 @@ TEST(HeatMap, LongTitlesAreDrawnSmaller) {
     for (const int x : {15, image.width() - 16}) EXPECT_EQ(image.at(x, y), (plot::Color{255, 255, 255}));
 }
 
-// Each number has a tick below the strip of shades, under the shade of that value.
-TEST(HeatMap, NumbersOfTheScaleAreAtTheirShades) {
+// Each number has a tick below the strip of shades, at the shade of its value.
+TEST(HeatMap, NumbersOfTheScaleAreAlignedWithTheirShades) {
   const plot::Image image = plot::draw_heat_maps(two_by_three(std::vector<float>(6, 0.0f)));
   const int left = image.width() - 420, right = image.width() - 40, top = image.height() - 66;
   std::vector<int> ticks;  // their first pixels
@@ -162,14 +162,14 @@ TEST(HeatMap, NumbersOfTheScaleAreAtTheirShades) {
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     const int x = std::clamp(ticks[i], left, right - 1);
     const plot::Color c = image.at(x, top + 9), expected = plot::heat_color(values[i]);
-    // A pixel is 1 of 380 roots, and so changes a shade by at most 4·96 / 380 < 2 of 255.
+    // One pixel is 1 of 380 roots, so it changes a shade by at most 4·96 / 380 < 2 of 255.
     for (const auto& [got, shade] : {std::pair(c.r, expected.r), {c.g, expected.g}, {c.b, expected.b}})
       EXPECT_NEAR(got, shade, 3) << values[i];
   }
 }
 
-// 5000 × 5000 cells, of which one is not white: a pixel shows the largest of its cells.
-TEST(HeatMap, ASingleCellIsSeenAmongMoreCellsThanPixels) {
+// One of 5000 × 5000 cells is not white. A pixel shows the largest of its cells.
+TEST(HeatMap, ASingleCellIsVisibleAmongMoreCellsThanPixels) {
   plot::HeatMaps h{.rows = 5000, .columns = 5000, .maps = {{"", std::vector<float>(25000000)}}};
   const auto before = colors_of(plot::draw_heat_maps(h));
   h.maps[0].values[12345678] = 0.3f;
@@ -178,7 +178,7 @@ TEST(HeatMap, ASingleCellIsSeenAmongMoreCellsThanPixels) {
   EXPECT_EQ(now[shade(0.3f)], before.contains(shade(0.3f)) ? before.at(shade(0.3f)) + 1 : 1);
 }
 
-TEST(HeatMap, SizesThatDoNotAgreeAreRefused) {
+TEST(HeatMap, MismatchedSizesAreRefused) {
   EXPECT_THROW(plot::draw_heat_maps(two_by_three({0, 0})), ShapeError);
   plot::HeatMaps h = two_by_three({0, 0, 0, 0, 0, 0});
   h.across = 0;

@@ -1,4 +1,4 @@
-// What the keys of config.json mean, in old and new spellings, and which are refused.
+// Tests the meaning of config.json's keys, in old and new spellings, and refused keys.
 #include "io/models/hf_config.h"
 
 #include <gtest/gtest.h>
@@ -120,7 +120,7 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
                      R"("sliding_window": 8, "layer_types": ["full_attention", "full_attention"],
                               "vocab_size")")),
       "config.json: layer_types is [\"full_attention\", \"full_attention\"], expected sliding_attention in "
-      "every layer, as sliding_window says");
+      "every layer, as sliding_window specifies");
   EXPECT_EQ(error(replaced(mistral, "\"vocab_size\"",
                            R"("sliding_window": null, "layer_types": ["sliding_attention", "full_attention"],
                               "vocab_size")")),
@@ -165,7 +165,7 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
             "not supported");
 }
 
-// The same settings as transformers 4 and 5 write them.
+// The same settings in the spellings of transformers 4 and 5.
 TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   const auto metadata = [](const std::string& members) {
     return io::to_metadata(io::parse_hf_config(llama_with(members), "config.json").model);
@@ -180,7 +180,7 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   EXPECT_NE(metadata(R"("rope_theta": 5e5)"), metadata(R"("rope_theta": 1e4)"));
   EXPECT_EQ(metadata(R"("rope_theta": 5e5)"),
             metadata(R"("rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5})"));
-  for (const std::string type : {"llama3", "yarn", "longrope"}) {  // the outer first context counts
+  for (const std::string type : {"llama3", "yarn", "longrope"}) {  // the outer first context is used
     const std::string rope =
         "{\"rope_type\": \"" + type + R"(", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4,
           "short_factor": [1, 2], "long_factor": [3, 4], "original_max_position_embeddings": )";
@@ -193,8 +193,8 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   }
 }
 
-// What a key that is left out means differs between families.
-TEST(HfConfig, KeysThatAreLeftOutHaveTheUsualValuesOfTheFamily) {
+// The default of a missing key differs between families.
+TEST(HfConfig, MissingKeysHaveTheUsualValuesOfTheFamily) {
   const std::string sizes = R"("vocab_size": 9, "hidden_size": 64, "intermediate_size": 12,
     "num_hidden_layers": 6, "num_attention_heads": 32)";
   const std::pair<const char*, const char*> cases[] = {
@@ -248,8 +248,8 @@ TEST(HfConfig, KeysThatAreLeftOutHaveTheUsualValuesOfTheFamily) {
                                 .model));
 }
 
-// Layers of two kinds: rope_parameters has a part for each, older files have keys beside each other.
-TEST(HfConfig, Gemma3HasTwoRopesInOldAndNewKeys) {
+// Two kinds of layers: rope_parameters has a part for each; older files have separate keys.
+TEST(HfConfig, Gemma3HasTwoRopeSettingsInOldAndNewKeys) {
   const std::string gemma =
       R"({"model_type": "gemma3_text", "vocab_size": 9, "hidden_size": 64, "intermediate_size": 12,
     "num_hidden_layers": 4, "num_attention_heads": 4, "sliding_window": 8, )";
@@ -276,8 +276,8 @@ TEST(HfConfig, Gemma3HasTwoRopesInOldAndNewKeys) {
             "rope_type default");
 }
 
-// Its rope_scaling as it was written over the years.
-TEST(HfConfig, Phi3HasALongRopeOfThreeNames) {
+// The spellings of rope_scaling over the years.
+TEST(HfConfig, Phi3HasALongRopeWithThreeNames) {
   const std::string phi3 = replaced(replaced(llama_json, "\"llama\"", "\"phi3\""), "Llama", "Phi3");
   const auto metadata = [&](const std::string& members) {
     const std::string text = replaced(replaced(phi3, "{", "{" + members + ", "), ": 16,", ": 8192,");
@@ -300,8 +300,8 @@ TEST(HfConfig, Phi3HasALongRopeOfThreeNames) {
   EXPECT_EQ(metadata(R"("partial_rotary_factor": 1.0)"), metadata(R"("rope_theta": 10000)"));
 }
 
-// Of heads whose width is not width / heads.
-TEST(HfConfig, RowsOfJoinedTensorsAreThoseOfTheHeads) {
+// Heads whose size is not width / heads.
+TEST(HfConfig, RowsOfJoinedTensorsFollowTheHeads) {
   const std::string text = replaced(llama_with(R"("head_dim": 6)"), "LlamaForCausalLM", "Phi3ForCausalLM");
   const nn::ModelConfig c = io::parse_hf_config(replaced(text, "\"llama\"", "\"phi3\""), "x").model;
   const auto at = [&](const std::string& name, std::int64_t rows) {
@@ -318,8 +318,8 @@ TEST(HfConfig, RowsOfJoinedTensorsAreThoseOfTheHeads) {
   EXPECT_EQ(at("mlp.up_proj.weight", 12), mlp + "12");
 }
 
-// null as a number of key heads is not the family's usual number.
-TEST(HfConfig, NullKeyHeadsAreAsManyAsHeads) {
+// If the number of key heads is null, the family's usual number does not apply.
+TEST(HfConfig, NullKeyHeadsEqualTheNumberOfHeads) {
   for (const char* family : {"qwen2", "qwen3", "smollm3"}) {
     const std::string text = replaced(replaced(llama_json, "\"llama\"", "\"" + std::string(family) + "\""),
                                       "\"architectures\": [\"LlamaForCausalLM\"],", "");
@@ -331,7 +331,7 @@ TEST(HfConfig, NullKeyHeadsAreAsManyAsHeads) {
   }
 }
 
-TEST(HfConfig, AllItsSettingsComeBackFromMetadata) {
+TEST(HfConfig, AllSettingsSurviveARoundTripThroughMetadata) {
   for (const char* members :
        {R"("attention_bias": true, "head_dim": 6)",
         R"("mlp_bias": true, "rope_parameters": {"rope_type": "llama3",

@@ -1,5 +1,5 @@
-// Hugging Face folders that must be refused, each in one line with file, key and value, and folders that say
-// the same in another way.
+// Tests Hugging Face folders that must be refused, each with a one-line error that names file, key and value,
+// and folders with equivalent contents.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(HfFolder, IsReadWhole) {
+TEST(HfFolder, IsReadCompletely) {
   const Folder f;
   EXPECT_EQ(f.error(), "no error");
   EXPECT_TRUE(f.has_the_weights());
@@ -33,7 +33,7 @@ TEST(HfFolder, IsReadWhole) {
             "[from_pretrained] " + f.path + ": expected a context up to 16, got 17");
 }
 
-TEST(HfFolder, WeightsAreRoundedToTheDtypeThatIsAskedFor) {
+TEST(HfFolder, WeightsAreRoundedToTheRequestedDtype) {
   const Folder f;
   for (const DType dtype : {bf16, f16, f64}) EXPECT_TRUE(f.has_the_weights(dtype)) << name_of(dtype);
   EXPECT_NE(error_of([&] { nn::from_pretrained(f.path, Device::cpu(), {.dtype = i32}); }), "no error");
@@ -53,7 +53,7 @@ std::vector<Parameter> gpt2_tensors(const nn::Params& params, const nn::ModelCon
   return theirs;
 }
 
-// Large enough for several pieces, whose last one is not full.
+// Large enough for several pieces, the last of which is partial.
 TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 523},
                           .vocabulary = 5,
@@ -76,7 +76,8 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   }
 }
 
-// Files of GPT-2 have either names with "transformer." or without. If a file has both, the former are read.
+// Names in GPT-2 files begin with "transformer.", or they do not. If a file has both, the prefixed names are
+// used.
 TEST(HfFolder, TensorsOfGpt2HaveOneOfTwoNames) {
   const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 8},
                           .vocabulary = 5,
@@ -107,7 +108,7 @@ TEST(HfFolder, TensorsOfGpt2HaveOneOfTwoNames) {
   }
 }
 
-// The embedding is read in two parts of up to 32 MiB, by threads of their own where there are any.
+// The embedding is read in two parts of up to 32 MiB, by separate threads if there are several.
 TEST(HfFolder, LargeTensorsAreReadInParts) {
   constexpr std::int64_t tokens = 1'048'576 + 5, last = tokens * 8 - 1;
   const Folder f;
@@ -135,13 +136,13 @@ TEST(HfFolder, LargeTensorsAreReadInParts) {
             std::string::npos);
 }
 
-TEST(HfFolder, ShardsAreOneModel) {
+TEST(HfFolder, ShardsFormOneModel) {
   const Folder f;
   f.shard();
   EXPECT_TRUE(f.has_the_weights());
 }
 
-TEST(HfFolder, ShardsThatDoNotFitTheIndexAreRefused) {
+TEST(HfFolder, ShardsThatDoNotMatchTheIndexAreRefused) {
   const Folder f;
   const std::string name = f.params.all()[0].name();
   f.shard();
@@ -152,7 +153,7 @@ TEST(HfFolder, ShardsThatDoNotFitTheIndexAreRefused) {
             std::string::npos)
       << f.error();
   EXPECT_NE(f.error().find(" in \"../b.safetensors\", expected the plain name of a file"), std::string::npos);
-  f.shard("a.safetensors");  // the others are listed where they are not
+  f.shard("a.safetensors");  // the index lists all other tensors in the wrong file
   EXPECT_NE(f.error().find("[from_pretrained] DIR/a.safetensors: has no tensor "), std::string::npos)
       << f.error();
   f.shard();
@@ -190,7 +191,7 @@ TEST(HfFolder, FoldersWithoutWeightsAreRefused) {
       "expected the model's folder");
 }
 
-TEST(HfFolder, WhatIsNoFolderIsRefused) {
+TEST(HfFolder, InvalidFoldersAreRefused) {
   const Folder f;
   const auto error_of_path = [](const std::string& path) {
     return error_of([&] { nn::pretrained_info(path); });
@@ -216,7 +217,7 @@ TEST(HfFolder, WhatIsNoFolderIsRefused) {
   EXPECT_NE(f.error().find("DIR/config.json"), std::string::npos) << f.error();
 }
 
-TEST(HfFolder, AnIndexThatIsNoneIsRefused) {
+TEST(HfFolder, AnInvalidIndexIsRefused) {
   const Folder f;
   f.shard();
   const std::string index = "model.safetensors.index.json";
@@ -234,11 +235,12 @@ TEST(HfFolder, AnIndexThatIsNoneIsRefused) {
     EXPECT_EQ(error_with("{\"weight_map\": {\"t\": " + quoted + "}}"),
               file + "weight_map has t in " + quoted + ", expected the plain name of a file");
   }
-  EXPECT_EQ(error_with(R"({"weight_map": {"t": "config.json"}})"),
-            "[from_pretrained] DIR/config.json: begins with '{', as JSON does, and is no safetensors file");
+  EXPECT_EQ(
+      error_with(R"({"weight_map": {"t": "config.json"}})"),
+      "[from_pretrained] DIR/config.json: begins with '{', as JSON does, and is not a safetensors file");
 }
 
-TEST(HfFolder, ATensorThatAFileHasTwiceIsRefused) {
+TEST(HfFolder, ADuplicateTensorInAFileIsRefused) {
   const Folder f;
   std::string whole = io::read_file(f.directory / "model.safetensors", "test");
   const std::string name = "model.layers.0.self_attn.q_proj.weight", other = replaced(name, "q_", "k_");
@@ -248,7 +250,7 @@ TEST(HfFolder, ATensorThatAFileHasTwiceIsRefused) {
       << f.error();
 }
 
-// Weights in integers, which scales beside them make numbers of, with no word of it in config.json.
+// Integer weights, which separate scales convert to numbers. config.json does not mention them.
 TEST(HfFolder, QuantizedWeightsAreRefused) {
   const Folder f;
   const auto error_with = [&](const std::string& changed, DType dtype, const std::string& more) {
@@ -268,7 +270,7 @@ TEST(HfFolder, QuantizedWeightsAreRefused) {
             file + "has a tensor " + up + "_scale_inv that a llama of this config.json does not have");
 }
 
-TEST(HfFolder, FilesMayBeOfSeveralDtypes) {
+TEST(HfFolder, FilesMayHaveSeveralDtypes) {
   const Folder f;
   std::vector<Parameter> all;
   for (const Parameter& p : f.params.all())
@@ -280,7 +282,7 @@ TEST(HfFolder, FilesMayBeOfSeveralDtypes) {
     EXPECT_TRUE(made.model.parameters()[i].read().same_bits(all[i].read().to(f32))) << all[i].name();
 }
 
-TEST(HfFolder, WhatIsNotNeededIsReported) {
+TEST(HfFolder, UnneededContentsAreReported) {
   const Folder f;
   std::vector<Parameter> all = f.params.all();
   const Array embedding = f.params.find("model.embed_tokens.weight")->read();
@@ -306,7 +308,7 @@ TEST(HfFolder, WhatIsNotNeededIsReported) {
     EXPECT_FALSE(io::is_dropped_by_hf(family, name, 2)) << name;
 }
 
-TEST(HfFolder, ItsEndTokensAreThoseOfGenerationConfig) {
+TEST(HfFolder, EndTokensMatchGenerationConfig) {
   const Folder f;
   f.directory.file("config.json",
                    llama_with(R"("eos_token_id": 50256, "bos_token_id": 1, "pad_token_id": -1)"));
@@ -326,7 +328,7 @@ TEST(HfFolder, ItsEndTokensAreThoseOfGenerationConfig) {
   EXPECT_EQ(f.error().find("[from_pretrained] DIR/generation_config.json: "), 0u) << f.error();
 }
 
-TEST(HfFolder, ATokenizerOfAnotherModelIsRefused) {
+TEST(HfFolder, ATokenizerOfADifferentModelIsRefused) {
   const Folder f;
   nn::PretrainedInfo info = nn::pretrained_info(f.path);
   const text::ByteTokenizer bytes;  // 256 tokens
@@ -337,12 +339,13 @@ TEST(HfFolder, ATokenizerOfAnotherModelIsRefused) {
   info.config.vocabulary = 320;
   EXPECT_EQ(error(), "no error");
   info.end_tokens = {300, 310};
-  EXPECT_EQ(error(), "[x] tokenizer.json: has 256 tokens, the model's texts end with 300, its eos_token_id");
+  EXPECT_EQ(error(),
+            "[x] tokenizer.json: has 256 tokens, the model's sequences end with 300, its eos_token_id");
   info.end_tokens = {300, 10};
   EXPECT_EQ(error(), "no error");
 }
 
-TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
+TEST(HfFolder, AConfigThatContradictsItsTensorsIsRefusedBeforeAnyAllocation) {
   const Folder f;
   rusage before{};
   getrusage(RUSAGE_SELF, &before);
@@ -387,8 +390,8 @@ TEST(HfFolder, AConfigThatLiesAboutItsTensorsIsRefusedBeforeAnythingIsMade) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
 }
 
-// The embedding and the head of a file have the same bytes, but not the same numbers.
-TEST(HfFolder, ATiedHeadOfAnotherDtypeOrShapeIsRefused) {
+// The embedding and the head of a file have the same bytes, but different numbers.
+TEST(HfFolder, ATiedHeadOfADifferentDtypeOrShapeIsRefused) {
   const Folder f;
   f.directory.file("config.json",
                    replaced(llama_json, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"));

@@ -1,5 +1,6 @@
-// Tokenizers of Hugging Face folders: ids of the reference, which tests/interop/make_tokenizer_golden.py
-// wrote; every byte string comes back; what is not understood is refused by name.
+// Tests tokenizers of Hugging Face folders. Their ids must equal the reference, which
+// tests/interop/make_tokenizer_golden.py wrote. Every byte string survives a round trip, and unsupported
+// settings are refused by name.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ Ids ids_of(io::JsonReader& json) {
   return ids;
 }
 
-// With bytes that are not UTF-8 as the reference shows them.
+// Shows bytes that are not UTF-8 as the reference does.
 std::string lossy(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -43,7 +44,7 @@ std::string lossy(std::string_view text) {
     if (length > 0) {
       out += text.substr(i, length);
     } else {
-      // A U+FFFD for the bytes that can begin a character.
+      // One U+FFFD for the bytes that can begin a character.
       for (length = 1; i + length < text.size() && length < 4; ++length)
         if (io::utf8_incomplete_bytes(text.substr(i, length + 1)) != length + 1) break;
       out += "\xef\xbf\xbd";
@@ -53,7 +54,7 @@ std::string lossy(std::string_view text) {
   return out;
 }
 
-// FNV-1a, of numbers instead of bytes.
+// FNV-1a over numbers instead of bytes.
 class Checksum {
  public:
   void add(std::uint64_t number) { value_ = (value_ ^ number) * 0x100000001b3; }
@@ -67,7 +68,8 @@ class Checksum {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Calls f with the pattern for every code point that is assigned, and some others, in place of each '?'.
+// Calls f with the pattern, with each '?' replaced by a code point: every assigned code point, and some
+// others.
 template <class F>
 void for_every_code_point(const std::string& pattern, F&& f) {
   for (char32_t c = 0; c < 0xe1000; ++c) {
@@ -81,7 +83,7 @@ void for_every_code_point(const std::string& pattern, F&& f) {
 
 class HfGolden : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(HfGolden, IdsAreThoseOfTheReference) {
+TEST_P(HfGolden, IdsMatchTheReference) {
   const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(GetParam()));
   const std::string file = io::read_file(golden(GetParam()) + "/cases.json", "test");
   io::JsonReader json(file, "cases");
@@ -108,8 +110,8 @@ TEST_P(HfGolden, IdsAreThoseOfTheReference) {
       }
       EXPECT_EQ(tokenizer.encode(text), ids) << text;
       EXPECT_EQ(tokenizer.encode_whole(text), whole.value_or(ids)) << text;
-      // Added tokens decode to their own text, where the reference shows the byte that a letter of it stands
-      // for; and bytes that are no character stay bytes.
+      // Added tokens decode to their own text; the reference shows the bytes that their letters represent.
+      // Bytes that are not a valid character stay bytes.
       if (tokenizer.is_byte_level() && GetParam() != "added") {
         EXPECT_EQ(lossy(tokenizer.decode(ids)), decoded.value_or(text)) << text;
       }
@@ -132,8 +134,8 @@ INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                                            "metaspace_always", "added"),
                          [](const auto& param) { return param.param; });
 
-// The numbers of code points that the reference has (tools/unicode_tables.py).
-TEST(Unicode, ClassesAreThoseOfVersion16) {
+// The reference's numbers of code points (tools/unicode_tables.py).
+TEST(Unicode, ClassesMatchVersion16) {
   const std::uint8_t* classes = text::char_classes();
   const auto count = [&](int flag) {
     return std::count_if(classes, classes + 0x110000, [&](int c) { return c & flag; });
@@ -148,8 +150,8 @@ TEST(Unicode, ClassesAreThoseOfVersion16) {
   EXPECT_EQ(classes[0x1f], 0);
 }
 
-// Where words end in a text with every code point, and its normal form.
-TEST(Unicode, WordsAndNfcAreThoseOfTheReference) {
+// Word boundaries of a string with every code point, and its normal form.
+TEST(Unicode, WordsAndNfcMatchTheReference) {
   using text::WordRule;
   const std::vector<std::pair<std::string, WordRule>> rules{
       {"gpt2", WordRule::gpt2},
@@ -185,13 +187,13 @@ TEST(Unicode, NfcComposesAndOrders) {
   EXPECT_EQ(text::nfc("Cafe\u0301 \u212b A\u030a"), "Caf\u00e9 \u00c5 \u00c5");
   EXPECT_EQ(text::nfc("e\u0301\u0327"), "\u0229\u0301");
   EXPECT_EQ(text::nfc("\u1100\u1161\u11a8 \uac00\u11a8"), "\uac01 \uac01");
-  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");                // a composition that is excluded
-  EXPECT_EQ(text::nfc("e\xff\u0301 \xcc"), "e\xff\u0301 \xcc");  // nothing across a byte that is no character
+  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");                // an excluded composition
+  EXPECT_EQ(text::nfc("e\xff\u0301 \xcc"), "e\xff\u0301 \xcc");  // no composition across an invalid byte
   const std::string ascii = "plain text";
   EXPECT_EQ(text::nfc(ascii), ascii);
 }
 
-TEST(CharRuns, AreThoseOfTheirPatterns) {
+TEST(CharRuns, MatchTheirPatterns) {
   const auto words = [](const std::string& pattern, std::string_view text) {
     std::vector<std::string> found;
     const auto runs = text::CharRuns::parse(pattern).value();
@@ -212,7 +214,7 @@ TEST(CharRuns, AreThoseOfTheirPatterns) {
     EXPECT_FALSE(text::CharRuns::parse(other)) << other;
 }
 
-TEST(HfTokenizer, EveryByteStringComesBack) {
+TEST(HfTokenizer, EveryByteStringSurvivesARoundTrip) {
   std::mt19937 random(1);
   for (const char* name : {"gpt2", "llama3", "deepseek3", "deepseek", "smollm", "llama2"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
@@ -244,8 +246,8 @@ TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
 }
 
-// White space that one token takes at its end is not another's, nor the same one's, that takes it at both
-// ends.
+// White space that one token includes at its end belongs to no other token. This also holds if the same token
+// includes white space at both ends.
 TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
   std::string json = io::read_file(golden("added/tokenizer.json"), "test");
   const std::string from = "\"<lr>\"";
@@ -256,8 +258,8 @@ TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
   EXPECT_EQ(tokenizer.encode("<r>\n \n<r>"), (Ids{r, r}));
 }
 
-// Models often have more rows than their tokenizer has tokens, and may write one of these.
-TEST(HfTokenizer, IdsWithoutATokenAreNoText) {
+// Models often have more rows than their tokenizer has tokens, and may generate the id of such a row.
+TEST(HfTokenizer, IdsWithoutATokenDecodeToNothing) {
   const auto tokenizer = text::HfTokenizer::open(golden("gpt2"));
   Ids ids = tokenizer.encode("the tree");
   const auto above = static_cast<std::int32_t>(tokenizer.size());
@@ -269,7 +271,7 @@ TEST(HfTokenizer, IdsWithoutATokenAreNoText) {
             "[decode] id -1, expected 0 to " + std::to_string(above - 1));
 }
 
-TEST(HfTokenizer, SpecialTokensOfUsersAreText) {
+TEST(HfTokenizer, SpecialTokensInUserInputAreOrdinaryCharacters) {
   const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden("gpt2"));
   const std::int32_t end = tokenizer.find("<|endoftext|>").value();
   EXPECT_TRUE(tokenizer.is_special(end) && tokenizer.is_added(end));
@@ -279,7 +281,7 @@ TEST(HfTokenizer, SpecialTokensOfUsersAreText) {
   EXPECT_EQ(tokenizer.decode(as_text), "<|endoftext|>");
 }
 
-TEST(HfTokenizer, IsWhatItWasInACheckpoint) {
+TEST(HfTokenizer, SurvivesARoundTripThroughACheckpoint) {
   const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden("qwen2"));
   const auto loaded = text::load_tokenizer(tokenizer.metadata(), "m");
   EXPECT_EQ(loaded->kind(), "hf");
@@ -288,7 +290,7 @@ TEST(HfTokenizer, IsWhatItWasInACheckpoint) {
   EXPECT_EQ(loaded->metadata(), tokenizer.metadata());
 }
 
-TEST(HfTokenizer, ATextCutWhereItIsSafeHasTheSameIds) {
+TEST(HfTokenizer, AStringSplitAtSafePointsHasTheSameIds) {
   const std::string text = "One line.\nAnother one  with <|endoftext|> words\n\nand 123 more\r\nof it \n x";
   for (const char* name :
        {"gpt2", "llama3", "qwen2", "deepseek3", "smollm", "llama2", "prefix_space", "added"}) {
@@ -308,7 +310,7 @@ TEST(HfTokenizer, ATextCutWhereItIsSafeHasTheSameIds) {
   }
 }
 
-// No word is too long: the time for one is not that of the square of its length.
+// Words have no maximum length: the time for one does not grow with the square of its length.
 TEST(HfTokenizer, AWordOfAMegabyteIsEncoded) {
   for (const char* name : {"gpt2", "llama2"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
@@ -317,7 +319,7 @@ TEST(HfTokenizer, AWordOfAMegabyteIsEncoded) {
   }
 }
 
-TEST(HfTokenizer, AnOwnOneIsExportedExactly) {
+TEST(HfTokenizer, ABpeOfOursIsExportedExactly) {
   const std::string text = io::read_file(std::string(TG_TOKENIZERS) + "/gpt2/cases.json", "test");
   const text::Bpe bpe = text::Bpe::train(text, 700);
   const text::HfTokenizer exported(text::tokenizer_json(bpe), "test");
@@ -336,7 +338,7 @@ TEST(HfTokenizer, AnOwnOneIsExportedExactly) {
             std::string::npos);
 }
 
-// A small valid file, with a part of it replaced.
+// A small valid file, in which a part can be replaced.
 std::string small_file(const std::string& from = "", const std::string& to = "") {
   std::string file = R"({"version":"1.0","truncation":null,"padding":null,
  "added_tokens":[{"id":4,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
@@ -351,7 +353,7 @@ std::string refusal(const std::string& from, const std::string& to) {
   return error_of([&] { text::HfTokenizer(small_file(from, to), "m"); });
 }
 
-// As the reference has it: an unknown token is written after the bytes that follow it.
+// As in the reference: an unknown token follows the bytes after it.
 TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
   const auto encode = [](const std::string& fuse, std::string_view text) {
     return text::HfTokenizer(
@@ -369,8 +371,8 @@ TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
   EXPECT_EQ(encode("true", "\u00e9x"), (Ids{2, 3, 0}));
 }
 
-// Words are cut before ▁ where no merge goes across.
-TEST(HfTokenizer, MergesAcrossSpacesAreMade) {
+// Words are split before ▁ unless a merge crosses it.
+TEST(HfTokenizer, MergesAcrossSpacesAreApplied) {
   const auto encode = [](const std::string& vocabulary, const std::string& merges, std::string_view text) {
     return text::HfTokenizer(
                R"({"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"\u2581"},"pre_tokenizer":null,
@@ -389,7 +391,7 @@ TEST(HfTokenizer, MergesAcrossSpacesAreMade) {
   EXPECT_EQ(encode(unknown, unknown_merge, "xy b"), Ids{5});
 }
 
-TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
+TEST(HfTokenizer, UnsupportedSettingsAreRefusedByNameAndValue) {
   EXPECT_EQ(text::HfTokenizer(small_file(), "m").encode("ababab<e>"), (Ids{3, 2, 4}));
   EXPECT_EQ(text::HfTokenizer(small_file(R"(["a","b"],["ab","ab"])", R"("a b","ab ab")"), "m").encode("abab"),
             Ids{3});
@@ -429,14 +431,15 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
                   .encode("abab"),
               Ids{3})
         << off;
-  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab"])").find("a merge of fewer than two texts"),
+  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab"])").find("a merge of fewer than two strings"),
             std::string::npos);
-  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab","ab","ab"])").find("a merge of more than two texts"),
+  EXPECT_NE(refusal(R"(["ab","ab"])", R"(["ab","ab","ab"])").find("a merge of more than two strings"),
             std::string::npos);
   for (const char* merge : {"ab", "a b ab", "ab ab "})
-    EXPECT_NE(refusal(R"(["a","b"],["ab","ab"])", "\"a b\",\"" + std::string(merge) + "\"")
-                  .find("merge \"" + std::string(merge) + "\", expected two texts with a space between them"),
-              std::string::npos)
+    EXPECT_NE(
+        refusal(R"(["a","b"],["ab","ab"])", "\"a b\",\"" + std::string(merge) + "\"")
+            .find("merge \"" + std::string(merge) + "\", expected two strings with a space between them"),
+        std::string::npos)
         << merge;
   EXPECT_NE(
       refusal(R"("type":"BPE")", R"("type":"Unigram")").find(R"(model.type is "Unigram", expected "BPE")"),
@@ -450,7 +453,7 @@ TEST(HfTokenizer, WhatIsNotUnderstoodIsRefusedByNameAndValue) {
             std::string::npos);
 }
 
-// Of a file that was saved after use: each use chooses both anew.
+// Settings of a file that was saved after use. Each use sets both anew.
 TEST(HfTokenizer, PaddingAndTruncationAreIgnored) {
   std::string file = small_file(R"("truncation":null)", R"("truncation":{"max_length":1,"stride":0})");
   file.replace(file.find(R"("padding":null)"), 14, R"("padding":{"strategy":{"Fixed":9},"pad_id":0})");
@@ -465,8 +468,8 @@ std::string with_split(const std::string& pattern, const std::string& behavior, 
           R"(},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]})");
 }
 
-// What is between matches is removed, which is nothing where the pattern matches all text.
-TEST(HfTokenizer, WhatIsBetweenMatchesIsRemovedOnlyIfThereIsNothing) {
+// Text between matches may be removed only if there is none, which requires a pattern that matches all text.
+TEST(HfTokenizer, RemovedNeedsAPatternThatMatchesEverything) {
   const std::string pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   const auto message = [](const std::string& file) {
     return error_of([&] { text::HfTokenizer(file, "m"); });

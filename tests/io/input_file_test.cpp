@@ -1,4 +1,4 @@
-// Files that are opened for reading are regular ones, and a file that is written stays where its name is.
+// Files opened for reading must be regular files. A written file keeps its links and other names.
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/mapped_file.h>
 
@@ -16,7 +16,7 @@
 
 namespace {
 
-// Errors with which system calls of this process fail; 0: they succeed.
+// Errors with which system calls of this process fail; 0: the call succeeds.
 struct {
   int fsync_of_directory = 0, fsync_of_file = 0, fchmod = 0, rename = 0, renameat2 = 0;
 } errors;
@@ -28,7 +28,7 @@ int failed(int error) {
 
 }  // namespace
 
-// These replace the functions of the C library, for calls from the library under test too.
+// These functions replace C library functions, including calls from the library under test.
 extern "C" int fsync(int fd) {
   struct stat status {};
   const bool is_directory = ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
@@ -59,9 +59,9 @@ void expect_refused(const std::string& path, const std::string& why) {
   EXPECT_EQ(error_of([&] { const io::MappedFile file(path, "load"); }), expected);
 }
 
-TEST(InputFile, PipesDevicesAndDirectoriesAreRefusedAtOnce) {
+TEST(InputFile, PipesDevicesAndDirectoriesAreRefusedImmediately) {
   const tg::testing::TemporaryDirectory dir;
-  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);  // nobody will ever write to it
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);  // no process will ever write to it
   for (const std::string& path : {dir / "pipe", std::string("/dev/zero"), std::string("/dev/null")})
     expect_refused(path, "not a regular file");
   expect_refused(dir.path.string(), "Is a directory");
@@ -77,10 +77,10 @@ TEST(InputFile, ReadsWholeFilesThroughLinks) {
   EXPECT_EQ(io::MappedFile(dir / "link", "load").bytes(), text);
   dir.file("empty", "");
   EXPECT_EQ(io::read_file(dir / "empty", "load"), "");
-  EXPECT_FALSE(io::read_file("/proc/self/stat", "load").empty());  // whose size is said to be 0
+  EXPECT_FALSE(io::read_file("/proc/self/stat", "load").empty());  // its reported size is 0
 }
 
-TEST(OutputFile, LinksPipesAndOtherNamesOfAFileStayAsTheyAre) {
+TEST(OutputFile, LinksPipesAndOtherNamesOfAFileArePreserved) {
   const tg::testing::TemporaryDirectory dir;
   dir.file("outside", "precious");
   fs::create_symlink("outside", dir / "link");
@@ -99,7 +99,7 @@ TEST(OutputFile, LinksPipesAndOtherNamesOfAFileStayAsTheyAre) {
   }
   EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
   EXPECT_FALSE(fs::exists(dir / "nowhere"));
-  // A hard link is another name of the same file, perhaps in a backup.
+  // A hard link is a second name of the same file, perhaps in a backup.
   fs::create_hard_link(dir / "outside", dir / "name");
   io::OutputFile(dir / "name", "test").write("one");
   EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
@@ -122,7 +122,7 @@ TEST(OutputFile, ExistingFilesCanBeRefused) {
             "[test] " + (dir / "file") + " exists: --overwrite replaces it");
 }
 
-TEST(OutputFile, SaysThatItsNameWasTaken) {
+TEST(OutputFile, ReportsThatItsNameIsInUse) {
   const tg::testing::TemporaryDirectory dir;
   io::OutputFile file(dir / "rows", "metrics");
   file.write("one\n");
@@ -143,7 +143,7 @@ std::string reason(int error) {
   return std::generic_category().message(error);
 }
 
-// EINVAL and EROFS mean that there is nothing to sync: on some file systems a directory, and every device.
+// EINVAL and EROFS mean that there is nothing to sync: directories on some file systems, and all devices.
 TEST(OutputFile, AFailedSyncIsAnErrorUnlessThereIsNothingToSync) {
   const tg::testing::TemporaryDirectory dir;
   const std::string path = dir / "file", folder = path.substr(0, path.rfind('/') + 1);
@@ -165,7 +165,7 @@ TEST(OutputFile, AFailedSyncIsAnErrorUnlessThereIsNothingToSync) {
     EXPECT_EQ(error_of([&] { io::overwrite_start(path, "old", "test"); }), expected("write " + path));
     EXPECT_EQ(error_of([&] { io::OutputFile(path, "test").sync(); }), expected("write " + path));
     EXPECT_EQ(error_of([&] { io::sync_directory(dir.path.string(), "test"); }), "no error");
-    // A regular file that was just created can be synced.
+    // A newly created regular file can be synced.
     const std::string cannot_write = "[test] cannot write ";
     EXPECT_EQ(error_of([&] {
                 io::replace_file(path, {&piece, 1}, "test");
@@ -180,7 +180,7 @@ TEST(OutputFile, AFailedSyncIsAnErrorUnlessThereIsNothingToSync) {
   }
 }
 
-TEST(OutputFile, AFileThatCannotBeReplacedStaysAndNothingIsLeftBehind) {
+TEST(OutputFile, AFileThatCannotBeReplacedStaysAndNoTemporaryIsLeft) {
   const tg::testing::TemporaryDirectory dir;
   const std::string path = dir.file("file", "old");
   const std::string_view piece = "new";
@@ -214,7 +214,7 @@ TEST(OutputFile, ARenameNeverReplacesAFile) {
     errors = {};
     fs::remove(dir / "to");
   }
-  for (const int error : {EACCES, EPERM, EIO}) {  // says nothing about the flag
+  for (const int error : {EACCES, EPERM, EIO}) {  // unrelated to the flag
     errors = {.renameat2 = error};
     EXPECT_EQ(rename_new_file(), error);
     errors = {};

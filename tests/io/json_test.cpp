@@ -1,4 +1,4 @@
-// The JSON reader takes what RFC 8259 allows and nothing else; the writer's text reads back.
+// The JSON reader accepts exactly the grammar of RFC 8259, and it can read the writer's output.
 #include <tilegrad/io/files/json.h>
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ std::string error_of(std::string_view text) {
   return "accepted";
 }
 
-TEST(JsonReader, TakesAnObjectMemberByMember) {
+TEST(JsonReader, ReadsAnObjectMemberByMember) {
   io::JsonReader json(R"( {"a" : [1, -2.5e1 , true], "b":{"c":null}, "d":"x"} )", "test");
   json.begin_object();
   EXPECT_EQ(json.next_key(), "a");
@@ -149,7 +149,7 @@ TEST(JsonReader, NamesTheMistakeAndItsByte) {
   }
 }
 
-// Every code point as an escape, in hexadecimal digits of both kinds, and as an escaped pair.
+// Every code point as an escape, with hexadecimal digits in both cases, and as an escaped pair.
 TEST(JsonReader, EscapesGiveTheirCodePoints) {
   for (char32_t c = 0; c <= 0x10ffff;
        c += c < 0x100 || (c > 0xd7f0 && c < 0x10100) || c > 0x10fff0 ? 1 : 53) {
@@ -181,8 +181,8 @@ TEST(JsonReader, EscapesGiveTheirCodePoints) {
         << other;
 }
 
-// raw() gives a value's text, and what follows is read as if it had been skipped.
-TEST(JsonReader, RawGivesTheCharactersOfOneValue) {
+// raw() returns a value's text. Reading continues as if the value had been skipped.
+TEST(JsonReader, RawReturnsTheCharactersOfOneValue) {
   for (const std::string value :
        {"{\"a\": [1, {}]}", "[ 1,2 ]", "\"x\\n\"", "-1.5e3", "true", "false", "null"}) {
     const std::string text = "[ " + value + " , 7]";
@@ -219,7 +219,7 @@ TEST(JsonReader, RefusesDuplicateKeysAtEveryLevelEvenInSkippedValues) {
   EXPECT_EQ(error_of(R"([{"a":1},{"a":1}])"), "accepted");
 }
 
-TEST(JsonReader, RefusesTextThatIsNotUtf8AndNamesTheByte) {
+TEST(JsonReader, RefusesInvalidUtf8AndNamesTheByte) {
   EXPECT_EQ(error_of("\"ab\xff\""), "test: not UTF-8 at byte 3");
   EXPECT_EQ(error_of("\"\xc0\xaf\""), "test: not UTF-8 at byte 1");          // overlong
   EXPECT_EQ(error_of("\"\xed\xa0\x80\""), "test: not UTF-8 at byte 1");      // surrogate
@@ -235,7 +235,7 @@ TEST(JsonReader, ReadsSurrogatePairsAndRefusesLoneOnes) {
   }
 }
 
-TEST(JsonReader, BoundsTheDepth) {
+TEST(JsonReader, LimitsTheDepth) {
   const std::size_t limit = io::JsonReader::max_depth;
   EXPECT_EQ(error_of(std::string(limit, '[') + std::string(limit, ']')), "accepted");
   EXPECT_NE(error_of(std::string(limit + 1, '[') + std::string(limit + 1, ']')).find("64 levels"),
@@ -258,7 +258,7 @@ TEST(JsonReader, DoesNotEndInsideAContainer) {
   EXPECT_EQ(testing::error_of([&] { object.end(); }), "t: object is not closed at byte 1");
 }
 
-TEST(JsonReader, RefusesAValueOfAnotherKind) {
+TEST(JsonReader, RefusesAValueOfADifferentKind) {
   const auto error = [](const char* text, const std::function<void(io::JsonReader&)>& read) {
     io::JsonReader json(text, "t");
     return testing::error_of([&] { read(json); });
@@ -328,7 +328,7 @@ TEST(JsonWriter, ExcerptsHaveAtMost80Bytes) {
   EXPECT_EQ(io::json_excerpt(std::string(79, 'x') + "é"), "\"" + std::string(79, 'x') + "…\"");
 }
 
-TEST(JsonWriter, StringsHaveTheseEscapes) {
+TEST(JsonWriter, StringsAreEscaped) {
   EXPECT_EQ(io::json_string("\"\\/\b\f\n\r\t\x01\x0f\x10\x1f\x7f é"),
             R"("\"\\/\u0008\u000c\n\r\t\u0001\u000f\u0010\u001f)"
             "\x7f é\"");

@@ -1,4 +1,4 @@
-// Files of a model with a tensor of more than the 2²⁰ numbers that are converted at a time.
+// Tests files of a model with a tensor of more than 2²⁰ numbers, the size of one conversion step.
 #include <tilegrad/io/models/pretrained.h>
 
 #include <gtest/gtest.h>
@@ -22,14 +22,14 @@ struct LargeModel {
   nn::Params params{1};
   nn::Model model{params, config};
   Parameter table = *params.find("transformer.wte.weight");
-  // The files have biases, which are zeros.
+  // The files have biases, which are zero.
   Array numbers_of(const Parameter& theirs) const {
     const auto ours = params.find(theirs.name());
     return ours ? ours->read() : Array(theirs.shape(), f32);
   }
 };
 
-// What is written so far, and all of it.
+// The progress reports: bytes written so far, and all bytes.
 struct Reports {
   std::vector<std::uint64_t> written, all;
   std::function<void(std::uint64_t, std::uint64_t)> hear() {
@@ -77,7 +77,7 @@ TEST(LargeTensors, GgufFilesHaveThemInEveryType) {
       } else if (type != "q8_0") {
         EXPECT_TRUE(got.same_bits(whole.to(type == "f16" ? f16 : bf16).to(f32))) << p.name();
         bytes += 2 * n;
-      } else {  // whole numbers of at most 127 steps of each 32 numbers, and the step in f16
+      } else {  // integers of at most 127 steps for each 32 numbers, and the step in f16
         bytes += n / 32 * 34;
         if (p.name() != m.table.name()) continue;
         for (std::int64_t i = 0; i < whole.numel(); i += 32) {
@@ -92,7 +92,7 @@ TEST(LargeTensors, GgufFilesHaveThemInEveryType) {
   }
 }
 
-TEST(LargeTensors, NumbersThatDoNotFitAreNamedByTheirPlace) {
+TEST(LargeTensors, NumbersThatDoNotFitAreNamedByTheirIndex) {
   LargeModel m;
   const TemporaryDirectory dir;
   constexpr std::int64_t at = 1'050'000;

@@ -1,4 +1,4 @@
-// A mapped file that shrinks is an error of whoever reads it, and no signal.
+// If a mapped file shrinks, its readers get an error instead of a signal.
 #include <tilegrad/io/files/mapped_file.h>
 
 #include <gtest/gtest.h>
@@ -48,12 +48,12 @@ TEST(MappedFile, ShrunkFileReadsAsZerosAndIsAnError) {
     EXPECT_EQ(error_of([&] { file.check(); }), "[load] cannot read " + (dir / "data") +
                                                    ": it shrank while it was read, from 100000 to " +
                                                    std::to_string(left) + " bytes");
-    fs::resize_file(dir / "data", size);  // what was lost does not return
+    fs::resize_file(dir / "data", size);  // lost data does not return
     EXPECT_EQ(error_of([&] { file.check(); }) == "no error", left == size - 1) << left;
   }
 }
 
-TEST(MappedFile, FileThatWasReplacedByRenameIsRead) {
+TEST(MappedFile, FileReplacedByRenameIsRead) {
   const TemporaryDirectory dir;
   const io::MappedFile file(dir.file("data", std::string(50'000, 'x')), "load");
   dir.file("other", "short");
@@ -83,7 +83,7 @@ TEST(MappedFile, ThreadsThatReadAShrunkFileAllSeeTheError) {
   }
 }
 
-TEST(MappedFile, RangeOfAClosedFileIsUsedAgain) {
+TEST(MappedFile, RangeOfAClosedFileIsReused) {
   const TemporaryDirectory dir;
   for (int i = 0; i < 100; ++i) {
     const io::MappedFile lost(dir.file("lost", std::string(10'000, 'x')), "load");
@@ -95,7 +95,7 @@ TEST(MappedFile, RangeOfAClosedFileIsUsedAgain) {
   }
 }
 
-TEST(MappedFile, NewFilesTakeNoMemoryForRangesOfClosedOnes) {
+TEST(MappedFile, NewFilesReuseRangesOfClosedOnes) {
   const TemporaryDirectory dir;
   const std::string path = dir.file("data", "x");
   const auto made = [&] {
@@ -128,7 +128,7 @@ void map_something() {
   if (sum_of(file.bytes()) != 0) ::_exit(1);
 }
 
-TEST(MappedFileDeathTest, HandlerThatWasThereBeforeGetsOtherFaults) {
+TEST(MappedFileDeathTest, AnEarlierHandlerGetsOtherFaults) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // the first mapping of a new process
   for (const bool has_details : {false, true}) {
     const auto program = [=] {
@@ -174,7 +174,7 @@ TEST(MappedFileDeathTest, OtherFaultsEndTheProcessAsBefore) {
   EXPECT_EXIT(sent(), ::testing::KilledBySignal(SIGBUS), "");
 }
 
-// The earlier handler's mask stays, and its flags that concern a return from it.
+// The earlier handler's mask stays, and so do its flags that affect a return from it.
 TEST(MappedFileDeathTest, HandlerHasTheMaskAndFlagsOfTheEarlierOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int flags : {0, SA_NODEFER, SA_RESTART, SA_NODEFER | SA_RESTART | SA_NOCLDSTOP}) {
@@ -244,7 +244,7 @@ TEST(MappedFile, LostPageDoesNotChangeErrno) {
   EXPECT_EQ(errno, ENOTTY);
 }
 
-TEST(MappedFile, MovedFromOneHasNothing) {
+TEST(MappedFile, MovedFromFileIsEmpty) {
   const TemporaryDirectory dir;
   io::MappedFile file(dir.file("data", "content"), "load");
   const io::MappedFile other = std::move(file);
@@ -257,7 +257,7 @@ TEST(MappedFile, MovedFromOneHasNothing) {
   EXPECT_THROW(file.read(0, {&byte, 1}), Error);  // NOLINT(bugprone-use-after-move)
 }
 
-// Pages of a mapping that are in this process's memory.
+// The number of a mapping's pages that are resident in memory.
 std::size_t resident_pages(const io::MappedFile& file) {
   std::ifstream maps("/proc/self/smaps");
   char begin[32];

@@ -1,4 +1,4 @@
-// A model's configuration in the metadata of its weights.
+// Tests a model's configuration in the metadata of its weights.
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
@@ -28,7 +28,7 @@ std::vector<nn::ModelConfig> configs() {
           {.architecture = nn::DeepSeek{.latent = 24, .query_latent = 12, .rope_width = 4}, .vocabulary = 7}};
 }
 
-TEST(ModelFile, DescribesTheModelThatTheWeightsBelongTo) {
+TEST(ModelFile, DescribesTheModelOfTheWeights) {
   for (const nn::ModelConfig& config : configs()) {
     io::Metadata metadata = io::to_metadata(config);
     metadata["step"] = "3";
@@ -59,7 +59,7 @@ void add_changes(std::vector<nn::ModelConfig>& to, const A& before,
   }
 }
 
-// A member without a line in fields() would be lost when the model is saved, and the model read with its
+// If a member has no line in fields(), it is lost when the model is saved, and the model is read with its
 // default.
 TEST(ModelFile, EveryMemberOfAnArchitectureIsSavedAndRead) {
   std::vector<nn::ModelConfig> pairs;
@@ -125,7 +125,7 @@ TEST(ModelFile, EveryMemberOfAnArchitectureIsSavedAndRead) {
   }
 }
 
-TEST(ModelFile, OfAGptHasTheKeysItAlwaysHad) {
+TEST(ModelFile, GptHasItsOriginalKeys) {
   EXPECT_EQ(io::to_metadata({.vocabulary = 65}), (io::Metadata{{"model", "gpt"},
                                                                {"vocabulary", "65"},
                                                                {"context", "64"},
@@ -136,7 +136,7 @@ TEST(ModelFile, OfAGptHasTheKeysItAlwaysHad) {
                                                                {"tied_head", "true"}}));
 }
 
-TEST(ModelFile, RefusesWhatDescribesNoModel) {
+TEST(ModelFile, RefusesInvalidModelDescriptions) {
   const auto message = [](const io::Metadata& metadata) {
     try {
       io::model_config(metadata, "weights");
@@ -164,7 +164,7 @@ TEST(ModelFile, RefusesWhatDescribesNoModel) {
   }
 }
 
-// A file with the model's tensors, of which only names, types and shapes are looked at.
+// A file with the model's tensors. Only names, types and shapes are used.
 io::SafeTensors file_of(const nn::ModelConfig& config, DType dtype = f32) {
   io::SafeTensors file;
   file.metadata = io::to_metadata(config);
@@ -174,7 +174,7 @@ io::SafeTensors file_of(const nn::ModelConfig& config, DType dtype = f32) {
   return file;
 }
 
-TEST(ModelFile, AcceptsTheTensorsOfItsModelAndNoOthers) {
+TEST(ModelFile, AcceptsOnlyTheTensorsOfItsModel) {
   for (const nn::ModelConfig& config : configs()) {
     const auto message = [&](const std::function<void(io::SafeTensors&)>& change) {
       io::SafeTensors file = file_of(config);
@@ -211,8 +211,8 @@ TEST(ModelFile, AcceptsTheTensorsOfItsModelAndNoOthers) {
   }
 }
 
-// Each of these models has terabytes of parameters, and some a table of that size in a layer.
-TEST(ModelFile, ALieAboutASizeIsFoundBeforeAnythingIsMade) {
+// Each of these models has terabytes of parameters, and some have a table of that size in a layer.
+TEST(ModelFile, AWrongSizeIsDetectedBeforeAnyAllocation) {
   rusage before{};
   getrusage(RUSAGE_SELF, &before);
   for (const nn::ModelConfig& config : configs())
@@ -233,7 +233,7 @@ TEST(ModelFile, ALieAboutASizeIsFoundBeforeAnythingIsMade) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
 }
 
-TEST(ModelFile, NegativeSizesAreRefusedAndNotTakenForDefaults) {
+TEST(ModelFile, NegativeSizesAreRefusedAndNotReplacedByDefaults) {
   for (const nn::ModelConfig& config : configs()) {
     const io::Metadata whole = io::to_metadata(config);
     for (nn::Setting& s : nn::ModelConfig(config).settings()) {

@@ -1,5 +1,5 @@
-// One model in several forms: settings with the same effect, shards, the types of GGUF tensors, and the small
-// files of a folder. Also the adapter of a training run, added to the weights of its base.
+// Tests one model in several forms: settings with the same effect, shards, the types of GGUF tensors, and the
+// small files of a folder. Also tests the adapter of a training run, added to the weights of its base.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -97,20 +97,20 @@ TEST(PlainSettings, EverySettingThatChangesResultsIsCompared) {
             else if constexpr (std::is_same_v<T, std::string>)
               *x += "x";
             else if constexpr (std::is_same_v<T, std::int64_t>)
-              *x += *x > 0 && *x < 5 ? 4 : 24;  // heads divide the width
+              *x += *x > 0 && *x < 5 ? 4 : 24;  // heads must divide the width
             else if constexpr (std::is_same_v<T, double>)
               *x = *x == 0 ? 3 : *x * (1 + 1e-9);
             else
               x->push_back(x->empty() ? 3 : x->back()), x->front() += 7;
           },
           s.value);
-      if (s.name == "rope_type") continue;  // what else is compared depends on it
+      if (s.name == "rope_type") continue;  // the other compared settings depend on it
       const bool is_rope = s.name.starts_with("rope_") && s.name != "rope_width";
       const bool expected = is_rope ? !c.rope.contains(s.name) : c.without_effect.contains(s.name);
       if (s.name == "heads" && !expected) changed.width = c.config.width;
       EXPECT_EQ(is_same(changed, c.config), expected) << s.name << " of " << c.config.text();
       if (auto* x = std::get_if<double*>(&s.value); x != nullptr && !expected && **x != 3) {
-        **x = **x / (1 + 1e-9) * (1 + 1e-14);  // rounding of a different order of operations
+        **x = **x / (1 + 1e-9) * (1 + 1e-14);  // rounding with a different order of operations
         EXPECT_TRUE(is_same(changed, c.config)) << s.name;
       }
     }
@@ -118,7 +118,7 @@ TEST(PlainSettings, EverySettingThatChangesResultsIsCompared) {
   EXPECT_FALSE(is_same(small(nn::Gpt{}), small(nn::Llama{})));
 }
 
-TEST(PlainSettings, NumbersThatStandForOthersAreTheSame) {
+TEST(PlainSettings, EquivalentNumbersAreEqual) {
   const nn::RopeScaling linear{.type = "linear", .factor = 2};
   const auto biased = [](nn::Architecture architecture) {
     nn::ModelConfig c = small(std::move(architecture));
@@ -175,7 +175,7 @@ struct Made {
   io::ModelSource source() const { return io::source_of(model.parameters(), config); }
 };
 
-// A file stores tensors in the model's order while they fit, and at least one.
+// A shard stores tensors in the model's order until the next does not fit, and at least one.
 TEST(Shards, TensorsFillThemInOrder) {
   const Made made(small(nn::Llama{.key_heads = 2, .mlp_width = 40}));
   std::vector<std::uint64_t> sizes;
@@ -256,7 +256,7 @@ TEST(FolderFiles, StartAndEndTokensAreWrittenToEachFile) {
       rest = "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n  \"model_max_length\": 16,\n";
   const std::string last = "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
   const struct {
-    std::string tokenizer, ids;  // of generation_config.json among the source's files
+    std::string tokenizer, ids;  // the source's generation_config.json
     std::string generation, config;
   } cases[] = {
       {tokenizer_with("null"), "", "", usual + rest + last},
@@ -296,7 +296,7 @@ TEST(FolderFiles, StartAndEndTokensAreWrittenToEachFile) {
   EXPECT_EQ(io::names_of({f32, bf16}), "f32 and bf16");
 }
 
-TEST(FolderInfo, TextNamesSizesAndDroppedTensors) {
+TEST(FolderInfo, ListsSizesAndDroppedTensors) {
   nn::PretrainedInfo info{.folder = "d", .family = "llama", .config = small(nn::Gpt{})};
   info.dtypes = {f32, bf16}, info.bytes = (3 << 20) - 1;
   const std::string begin =
@@ -311,7 +311,7 @@ TEST(FolderInfo, TextNamesSizesAndDroppedTensors) {
 
 // ---- GGUF
 
-// Vectors, norms and positions are in f32. Rows that are not whole blocks are in f16.
+// Vectors, norms and positions are in f32. Rows without whole blocks are in f16.
 TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
   const struct {
     const char* dtype;
@@ -339,7 +339,7 @@ TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
       EXPECT_FALSE(writer.has_tokenizer());
       const bool is_quantized = c.type == io::GgufType::q8_0;
       const std::string note =
-          "rows that are no multiple of 32 numbers are in f16, as those of blk.2.ffn_down.weight";
+          "rows that are not a multiple of 32 elements are in f16, as in blk.2.ffn_down.weight";
       EXPECT_EQ(writer.notes(), is_quantized ? std::vector{note} : std::vector<std::string>());
       writer.write(directory / "m");
       const io::MappedGguf file(directory / "m", "test");
@@ -372,7 +372,7 @@ TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
         EXPECT_TRUE(theirs.same_bits(is_exact ? ours : ours.to(dtype).to(f32))) << p.name();
       }
     }
-    // Without a dtype it is that of the weights, or of several f32.
+    // Without a dtype, the type is that of the weights, or f32 if the weights have several.
     io::ModelSource source = made.source();
     EXPECT_EQ(io::GgufWriter(source, {}).type(), io::GgufType::f32);
     EXPECT_EQ(error_of([&] { io::GgufWriter(source, {.dtype = "q4_0"}); }),
@@ -387,9 +387,9 @@ TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
   }
 }
 
-// Rotary pairs of a head are next to each other in llama.cpp's files, keys and values of latents are two
-// tensors, and the biases that a GPT does not have are zeros.
-TEST(GgufRows, RowsHaveTheOrderOfLlamaCpp) {
+// In llama.cpp's files, rotary pairs of a head are next to each other. Keys and values of latents are two
+// tensors. Missing biases of a GPT are zeros.
+TEST(GgufRows, RowsHaveLlamaCppsOrder) {
   nn::ModelConfig biased =
       small(nn::Llama{.key_heads = 2, .mlp_width = 20, .head_width = 10, .attention_bias = true});
   const nn::DeepSeek latent{
@@ -453,7 +453,7 @@ TEST(GgufRows, RowsHaveTheOrderOfLlamaCpp) {
   }
 }
 
-TEST(GgufTypes, TheChatTemplateIsThatOfTheFolder) {
+TEST(GgufTypes, TheChatTemplateMatchesTheFolder) {
   const Made made(small(nn::Llama{}));
   const auto written = [&](const nn::FolderFiles& files) {
     const TemporaryDirectory directory;
@@ -503,7 +503,7 @@ TEST(Q8Blocks, NumbersAgreeWithTheDefinition) {
       }
     }
   }
-  // The largest scale of f16, in the last block, and none at all.
+  // The largest scale of f16, in the last block, and all zeros.
   std::fill(x.begin(), x.end(), 0.0f);
   x[191] = -65504.0f * 127;
   EXPECT_TRUE(io::to_q8_0(x, blocks));
@@ -511,12 +511,12 @@ TEST(Q8Blocks, NumbersAgreeWithTheDefinition) {
   for (std::size_t i = 0; i < 34 * 5; ++i) EXPECT_EQ(blocks[i], std::byte{0});
   x[191] = 65521.0f * 127;
   EXPECT_FALSE(io::to_q8_0(x, blocks));
-  x[191] = 0, x[0] = 1e-43f;  // whose d has no inverse
+  x[191] = 0, x[0] = 1e-43f;  // d has no inverse
   EXPECT_TRUE(io::to_q8_0(x, blocks));
   for (std::size_t i = 2; i < 34; ++i) EXPECT_EQ(blocks[i], std::byte{0});
 }
 
-TEST(Transposed, RowsAreColumnsForEverySizeNextToABlock) {
+TEST(Transposed, RowsBecomeColumnsForEverySizeNextToABlock) {
   for (const std::int64_t rows : {1, 2, 31, 32, 33, 64, 65})
     for (const std::int64_t columns : {1, 3, 32, 33, 70})
       for (const DType dtype : {f16, f32, f64}) {
@@ -562,7 +562,7 @@ struct Adapted {
   }
 };
 
-TEST(SavedAdapters, MergedWeightsHaveTheScaledProductAdded) {
+TEST(SavedAdapters, MergedWeightsIncludeTheScaledProduct) {
   const Adapted a;
   nn::Pretrained model = a.with_adapter();
   const auto parameters = model.model.lora()->parameters();
@@ -582,7 +582,7 @@ TEST(SavedAdapters, MergedWeightsHaveTheScaledProductAdded) {
         << parameters[i].name();
 
   io::ModelSource source = io::with_adapter(io::source_of_folder(a.folder), save());
-  // scale·B·A by the definition, in f64: rows of q, k and v are those of qkv_proj one after another.
+  // scale·B·A by definition, in f64. The rows of q, k and v are consecutive in qkv_proj.
   std::map<std::string, std::pair<std::string, std::int64_t>> rows;  // module and first row of a layer
   for (int i = 0; i < 3; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".", self = layer + "self_attn.",

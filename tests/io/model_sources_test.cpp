@@ -1,6 +1,6 @@
-// Sources of models that are saved: parameters of several dtypes, tensors larger than a piece, and tokenizers
-// next to the size of the model. GGUF files with types that do not fit are refused. A saved model keeps its
-// ids and settings.
+// Tests the sources of saved models: parameters of several dtypes, tensors larger than a piece, and
+// tokenizers with the model's vocabulary size. GGUF files with unsuitable types are refused. A saved model
+// keeps its ids and settings.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,7 +36,7 @@ nn::ModelConfig small(nn::Architecture architecture) {
   return c;
 }
 
-// A model in memory with a dtype for each parameter.
+// A model in memory with a separate dtype for each parameter.
 class Mixed final : public io::WeightReader {
  public:
   std::map<std::string, Array> values;
@@ -64,7 +64,7 @@ struct MixedSource {
   }
 };
 
-TEST(Dtypes, JoinedTensorsHaveOneThatHoldsAllParts) {
+TEST(Dtypes, JoinedTensorsUseADtypeThatFitsAllParts) {
   const std::string q = "self_attn.q_proj.weight", k = "self_attn.k_proj.weight";
   const struct {
     DType q, k, joined;
@@ -83,7 +83,7 @@ TEST(Dtypes, JoinedTensorsHaveOneThatHoldsAllParts) {
     EXPECT_EQ(file.tensors.at("model.layers.0.self_attn.qkv_proj.weight").dtype, c.joined);
     EXPECT_EQ(file.tensors.at("model.layers.0.mlp.down_proj.weight").dtype, c.q);
     EXPECT_EQ(source.dtypes().size(), c.q == c.k ? 1u : 2u);
-    // config.json has the widest of them.
+    // config.json contains the widest of them.
     const DType widest = all.size() == 2 ? c.joined : c.q;
     EXPECT_NE(io::read_file(directory / "f/config.json", "test")
                   .find("\"dtype\": \"" + std::string(io::hf_dtype_name(widest)) + "\""),
@@ -147,7 +147,7 @@ TEST(Q8Files, TooLargeNumbersAreRefused) {
 
 // ---- Sources in memory
 
-TEST(Sources, ParametersMustBeThoseOfTheConfig) {
+TEST(Sources, ParametersMustMatchTheConfig) {
   const nn::ModelConfig config = small(nn::Llama{.mlp_width = 6});
   nn::Params params(1);
   const nn::Model model(params, config);
@@ -210,7 +210,7 @@ std::string tokenizer_of(std::int64_t size) {
   return json + R"(},"merges":[]}})";
 }
 
-TEST(Tokenizers, MayHaveUpToTheTokensOfTheModel) {
+TEST(Tokenizers, MayHaveAtMostTheTokensOfTheModel) {
   MixedSource m(small(nn::Llama{.mlp_width = 6}));
   io::ModelSource& source = m.source;
   const TemporaryDirectory directory;
@@ -232,7 +232,7 @@ TEST(Tokenizers, MayHaveUpToTheTokensOfTheModel) {
   }
 }
 
-// A GGUF file of a model whose tensors have the given types, and with a tokenizer of some size.
+// A GGUF file of a model whose tensors have the given types, with a tokenizer of a given size.
 struct Crafted {
   nn::ModelConfig config;
   std::string family;
@@ -277,7 +277,7 @@ struct Crafted {
   }
 };
 
-TEST(CraftedGguf, TypesThatDoNotFitAreRefused) {
+TEST(CraftedGguf, UnsuitableTypesAreRefused) {
   const TemporaryDirectory directory;
   const std::string k = "blk.0.attn_k_b.weight", v = "blk.0.attn_v_b.weight";
   const nn::DeepSeek latent{
@@ -290,7 +290,7 @@ TEST(CraftedGguf, TypesThatDoNotFitAreRefused) {
   EXPECT_EQ(c.error(directory), "[from_pretrained] M: " + k + " is F16, expected the type of its other half");
   c.types = {{v, io::GgufType::bf16}};
   EXPECT_EQ(c.error(directory), "[from_pretrained] M: " + k + " is F32, expected the type of its other half");
-  c.types = {{k, io::GgufType::q8_0}};  // which is read as F32
+  c.types = {{k, io::GgufType::q8_0}};  // it is read as F32
   EXPECT_EQ(c.error(directory), "no error");
 
   nn::Llama gemma{.mlp_width = 6,
@@ -312,7 +312,7 @@ TEST(CraftedGguf, TypesThatDoNotFitAreRefused) {
   EXPECT_EQ(g.error(directory), "no error");
 }
 
-// Settings that the config.json of a family cannot have.
+// Settings that a family's config.json cannot express.
 TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
   const auto refusal = [](const std::string& family, const nn::ModelConfig& config) {
     io::GgufStart start;
@@ -343,7 +343,7 @@ TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
   EXPECT_EQ(refusal("llama", llama({.attention_scale = 2})),
             "query_pre_attn_scalar 0.25, other than 4, of llama");
   EXPECT_EQ(refusal("llama", llama({.rotated = {0}})),
-            "no_rope_layers with rotary positions in other layers than usual of llama");
+            "no_rope_layers with rotary positions in unusual layers of llama");
   nn::ModelConfig two = llama({.windows = {4, 5}});
   two.layers = 2;
   EXPECT_EQ(refusal("llama", two), "windows of several sizes of llama");
@@ -375,7 +375,7 @@ TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
   EXPECT_EQ(refusal("gemma3_text", local), "no error");
 }
 
-TEST(CraftedGguf, ConfigJsonHasADtypeThatHoldsAllTensors) {
+TEST(CraftedGguf, ConfigJsonHasADtypeThatFitsAllTensors) {
   const TemporaryDirectory directory;
   const auto dtype = [&](io::GgufType usual, const std::map<std::string, io::GgufType>& types) {
     const Crafted c{small(nn::Llama{.mlp_width = 6}), "llama", types, usual};
@@ -394,7 +394,7 @@ TEST(CraftedGguf, ConfigJsonHasADtypeThatHoldsAllTensors) {
   EXPECT_EQ(dtype(io::GgufType::f32, {{last, io::GgufType::bf16}}), "float32");
 }
 
-TEST(CraftedGguf, TokenizersMayHaveUpToTheTokensOfTheModel) {
+TEST(CraftedGguf, TokenizersMayHaveAtMostTheTokensOfTheModel) {
   const TemporaryDirectory directory;
   for (const std::int64_t tokens : {8, 9, 10}) {
     const Crafted c{.config = small(nn::Llama{.mlp_width = 6}), .family = "llama", .tokens = tokens};
@@ -406,7 +406,7 @@ TEST(CraftedGguf, TokenizersMayHaveUpToTheTokensOfTheModel) {
 }
 
 // The weights, ids and context of a source.
-TEST(Sources, InfoAndContextsAreThoseOfTheModel) {
+TEST(Sources, InfoAndContextMatchTheModel) {
   MixedSource m(small(nn::Llama{.mlp_width = 6}));
   m.set("norm.weight", f64), m.set("q_proj.weight", bf16);
   const TemporaryDirectory directory;

@@ -1,5 +1,5 @@
-// Adapters of PEFT folders, compared with what peft computes from the same files. These are written by
-// tests/interop/make_peft_golden.py.
+// Compares adapters of PEFT folders with the results of peft from the same files.
+// tests/interop/make_peft_golden.py writes these files.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -17,7 +17,7 @@ using namespace tg::testing;
 
 const std::string golden_adapters = GOLDEN_FOLDERS "../adapters/";
 
-// Golden models and adapters have the same names, but for what the adapter is of.
+// Golden models and adapters have the same names, except for a suffix that names the adapted part.
 std::string base_of(const std::string& adapter) {
   return golden_folders + adapter.substr(0, adapter.find("_head"));
 }
@@ -31,7 +31,8 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// The model's own weight, which PEFT saves with an adapter of the head. We do not: it is the base's.
+// The model's own weight. PEFT saves it with an adapter of the head; we do not, because it belongs to the
+// base.
 const std::string head_weight = "base_model.model.lm_head.base_layer.weight";
 
 class Adapter : public ::testing::TestWithParam<std::string> {
@@ -41,7 +42,7 @@ class Adapter : public ::testing::TestWithParam<std::string> {
   Array of(const std::string& name) const { return array_of(expected.tensors.at(name)); }
 };
 
-TEST_P(Adapter, HasTheLogitsTheLossAndTheGradientsOfPeft) {
+TEST_P(Adapter, LogitsLossAndGradientsMatchPeft) {
   nn::Pretrained model = nn::from_pretrained(base_of(GetParam()));
   nn::load_adapter(model, folder);
   const Computed c = compute(model, of("tokens"));
@@ -61,7 +62,7 @@ TEST_P(Adapter, HasTheLogitsTheLossAndTheGradientsOfPeft) {
   EXPECT_EQ(compared + 3, expected.tensors.size());
 }
 
-TEST_P(Adapter, ComesOutAsItCameIn) {
+TEST_P(Adapter, IsSavedAsItWasRead) {
   const TemporaryDirectory directory;
   nn::Pretrained model = nn::from_pretrained(base_of(GetParam()));
   nn::load_adapter(model, folder);
@@ -78,8 +79,8 @@ TEST_P(Adapter, ComesOutAsItCameIn) {
     EXPECT_TRUE(array_of(tensor).same_bits(array_of(theirs.tensors.at(name)))) << name;
 }
 
-// A config of ours says the same as PEFT's.
-TEST_P(Adapter, IsTheSameByAConfigOfOurs) {
+// A config written here has the same meaning as PEFT's.
+TEST_P(Adapter, OurConfigGivesTheSameAdapter) {
   const TemporaryDirectory directory;
   nn::Pretrained model = nn::from_pretrained(base_of(GetParam()));
   nn::load_adapter(model, folder);
@@ -106,7 +107,7 @@ TEST_P(Adapter, IsTheSameByAConfigOfOurs) {
   EXPECT_EQ(again.options.dropout, options.dropout);
 }
 
-// In f64, where rounding hides nothing; in f32 tests/nn/lora_test.cpp compares.
+// In f64, so that rounding cannot hide differences. tests/nn/lora_test.cpp compares f32.
 TEST_P(Adapter, MergedComputesTheSame) {
   nn::Pretrained model = nn::from_pretrained(base_of(GetParam()), Device::cpu(), {.dtype = f64});
   nn::load_adapter(model, folder);
@@ -126,7 +127,7 @@ std::vector<std::string> golden_adapter_names() {
 INSTANTIATE_TEST_SUITE_P(All, Adapter, ::testing::ValuesIn(golden_adapter_names()),
                          [](const auto& adapter) { return adapter.param; });
 
-TEST(HeadAdapter, WithAnotherBaseWeightIsRefused) {
+TEST(HeadAdapter, ADifferentBaseWeightIsRefused) {
   const TemporaryDirectory directory;
   const std::string folder = directory / "adapter", path = folder + "/adapter_model.safetensors";
   std::filesystem::copy(golden_adapters + "llama_head", folder);
@@ -141,11 +142,11 @@ TEST(HeadAdapter, WithAnotherBaseWeightIsRefused) {
   nn::Pretrained model = nn::from_pretrained(base_of("llama_head"));
   EXPECT_EQ(error_of([&] { nn::load_adapter(model, folder); }),
             "[load_adapter] " + path + ": " + head_weight +
-                " has other values than lm_head.weight of the model: expected the adapter's own base");
+                " has different values from lm_head.weight of the model: expected the adapter's own base");
   EXPECT_EQ(model.model.lora(), nullptr);
 }
 
-// A copy of the golden adapter of llama that a test damages.
+// A copy of llama's golden adapter, which a test damages.
 class DamagedAdapter : public ::testing::Test {
  protected:
   DamagedAdapter() {
@@ -197,7 +198,7 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
       {"\"lora_dropout\": 0.1", "\"lora_dropout\": 1.0", "lora_dropout is 1.0"},
       {"\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 3}", "rank_pattern is {\"q_.*\": 3}"},
       {"\"v_proj\"", "\"v_prj\"",
-       "DIR/adapter_config.json: target \"v_prj\" is no Linear layer of the model"},
+       "DIR/adapter_config.json: target \"v_prj\" is not a Linear layer of the model"},
       {"\"v_proj\"", "\"k_proj\"", "DIR/adapter_model.safetensors: has no tensor"},
   };
   for (const auto& c : cases) {
@@ -213,7 +214,7 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
             std::string::npos);
 }
 
-TEST_F(DamagedAdapter, WithOtherTensorsIsRefused) {
+TEST_F(DamagedAdapter, UnexpectedTensorsAreRefused) {
   const io::SafeTensors file = io::load_safetensors(folder + "/adapter_model.safetensors");
   const auto with = [&](const std::string& name, const Array& a) {
     io::TensorMap all = file.tensors;
@@ -251,7 +252,7 @@ TEST_F(DamagedAdapter, WithOtherTensorsIsRefused) {
                 "[32, 8] by the model's layer and the rank in adapter_config.json");
 }
 
-TEST(SaveAdapter, BadNumbersAndDtypesAreRefused) {
+TEST(SaveAdapter, InvalidNumbersAndDtypesAreRefused) {
   const TemporaryDirectory directory;
   nn::Pretrained model = nn::from_pretrained(golden_folders + "llama");
   nn::add_lora(model, {.rank = 2, .targets = {"q_proj"}});
@@ -287,7 +288,7 @@ TEST(SaveAdapter, BadNumbersAndDtypesAreRefused) {
   EXPECT_TRUE(io::parse_peft_config(content(folder + "/adapter_config.json"), "t").fan_in_fan_out);
 }
 
-// As peft does, which computes the same with and without them; and they come out again.
+// As in peft, these patterns do not affect results. They are saved again.
 TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
   for (const char* pattern : {"rank_pattern", "alpha_pattern"}) {
     const std::string key = "\"" + std::string(pattern) + "\": {";
@@ -303,14 +304,15 @@ TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
   }
 }
 
-TEST_F(DamagedAdapter, OfAnotherModelOrWithoutFilesIsRefused) {
+TEST_F(DamagedAdapter, AdapterOfADifferentModelOrWithoutFilesIsRefused) {
   nn::Pretrained other = nn::from_pretrained(golden_folders + "gpt2");
   EXPECT_NE(
       error_of([&] { nn::load_adapter(other, folder); })
-          .find("adapter_config.json: target \"q_proj\" is no Linear layer of the model, which has c_attn, "
-                "c_fc, c_proj"),
+          .find(
+              "adapter_config.json: target \"q_proj\" is not a Linear layer of the model, which has c_attn, "
+              "c_fc, c_proj"),
       std::string::npos);
-  nn::Pretrained wide = nn::from_pretrained(golden_folders + "llama3");  // other key heads
+  nn::Pretrained wide = nn::from_pretrained(golden_folders + "llama3");  // a different number of key heads
   EXPECT_NE(
       error_of([&] { nn::load_adapter(wide, folder); }).find("v_proj.lora_B.weight is f32 [16, 8], expected"),
       std::string::npos);

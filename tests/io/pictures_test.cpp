@@ -1,5 +1,5 @@
-// Pictures, pixel by pixel: each must be the one in tests/io/pictures, which someone has looked at. After an
-// intended change, TG_PICTURES=FOLDER writes the new ones there.
+// Compares pictures pixel by pixel with the reviewed ones in tests/io/pictures. After an intended change,
+// TG_PICTURES=FOLDER writes the new pictures to FOLDER.
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 
@@ -26,7 +26,7 @@ using plot::Color, plot::Image, plot::Point;
 
 constexpr Color white{255, 255, 255}, black{0, 0, 0}, red{220, 40, 30}, green{20, 150, 60}, blue{30, 60, 220};
 
-// A part of a picture as text: rows of the darkness of its pixels, from 0 to 9.
+// A part of a picture as text: rows of pixel darkness, from 0 to 9.
 template <class At>
 std::string dump(int x0, int y0, int x1, int y1, At at) {
   std::string text;
@@ -38,8 +38,8 @@ std::string dump(int x0, int y0, int x1, int y1, At at) {
   return text;
 }
 
-// Rounding errors of the C library's functions can change a pixel by 1 where its value lies between two whole
-// numbers, which is one of 10⁵ pixels.
+// Rounding errors of the C library's functions can change a pixel by 1 if its value is near the middle of two
+// integers. This affects one of 10⁵ pixels.
 void expect_stored(const std::string& name, const Image& image) {
   const std::string file = name + ".png";
   if (const char* folder = std::getenv("TG_PICTURES"))
@@ -163,7 +163,7 @@ TEST(Pictures, PlotsMatch) {
   boxes.legend_beside = true;
   expect_stored("plot_boxes", plot::draw_plot(boxes));
 
-  // Numbers that would touch are left out, and a title that is too long is smaller.
+  // Numbers that would touch are omitted, and a title that is too long is drawn smaller.
   plot::Plot narrow{.title = "A title that is too long for a picture as narrow as this one",
                     .x_label = "bytes",
                     .log_y = true,
@@ -176,8 +176,8 @@ TEST(Pictures, PlotsMatch) {
   expect_stored("plot_small_numbers", plot::draw_plot(narrow));
 }
 
-// Points in three corners: the legend is in the fourth. With points in all four, it is where it hides the
-// fewest.
+// If points are in three corners, the legend is in the fourth. If points are in all four, it is where it
+// hides the fewest.
 TEST(Pictures, LegendsInEachCornerMatch) {
   for (int corner = 0; corner < 4; ++corner) {
     plot::Plot plot{

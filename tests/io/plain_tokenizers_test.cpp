@@ -1,4 +1,4 @@
-// Merges, unknown characters and added tokens of random strings, compared with plain programs: merging by the
+// Compares merges, unknown characters and added tokens of random strings with plain programs: merging by
 // definition, and a search for added tokens at every byte.
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<Token> merged(std::vector<Token> tokens,
   }
 }
 
-// Words next to the length from which a heap is used, and long ones.
+// Words near the length at which a heap is used, and long ones.
 TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
   std::mt19937 random(10);
   for (int trial = 0; trial < 60; ++trial) {
@@ -55,7 +55,7 @@ TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
       const std::int32_t next = letters + static_cast<std::int32_t>(r);
       const std::pair pair{static_cast<std::int32_t>(random() % static_cast<unsigned>(next)),
                            static_cast<std::int32_t>(random() % static_cast<unsigned>(next))};
-      const std::size_t rank = trial % 2 == 0 ? r : merges - r;  // some merges before those of their parts
+      const std::size_t rank = trial % 2 == 0 ? r : merges - r;  // some merges before their parts' merges
       EXPECT_EQ(table.add(pair.first, pair.second, static_cast<std::uint32_t>(rank), next),
                 ranks.try_emplace(pair, rank, next).second);
     }
@@ -69,8 +69,8 @@ TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
   }
 }
 
-// A model on characters: one without a token is encoded as the tokens of its bytes, if all exist, else as
-// unknown.
+// A model on characters. A character without a token is encoded as the tokens of its bytes if all of them
+// exist, otherwise as unknown.
 TEST(PlainModels, RandomStringsAreEncodedByTheDefinition) {
   std::mt19937 random(11);
   const std::string space = "\u2581";
@@ -94,7 +94,7 @@ TEST(PlainModels, RandomStringsAreEncodedByTheDefinition) {
                             vocabulary[random() % vocabulary.size()]};
       const std::string both = merge.first + merge.second;
       if (std::ranges::find(vocabulary, both) == vocabulary.end()) vocabulary.push_back(both);
-      ranks[merge] = {merges.size(), both};  // the last one of a pair counts
+      ranks[merge] = {merges.size(), both};  // the last duplicate of a pair counts
       merges.push_back(merge);
     }
     const bool prepends = random() % 2 == 0;
@@ -155,10 +155,10 @@ TEST(PlainModels, RandomStringsAreEncodedByTheDefinition) {
   EXPECT_GT(with_bytes, 100);
 }
 
-// Without merges, whichever id the word has.
+// There are no merges, and the word may have any id.
 TEST(PlainModels, AWordOfTheVocabularyIsOneTokenIfMergesAreIgnored) {
   std::vector<std::string> vocabulary{"ab", "a", "b"};
-  for (std::size_t turn = 0; turn < vocabulary.size(); ++turn) {
+  for (std::size_t rotation = 0; rotation < vocabulary.size(); ++rotation) {
     const auto id = [&](const std::string& token) {
       return static_cast<std::int32_t>(std::ranges::find(vocabulary, token) - vocabulary.begin());
     };
@@ -180,7 +180,7 @@ TEST(PlainModels, AWordOfTheVocabularyIsOneTokenIfMergesAreIgnored) {
 
 // ---- Added tokens
 
-TEST(PlainAddedTokens, TheLongestOfThoseThatBeginFirstIsFound) {
+TEST(PlainAddedTokens, TheLongestOfTheFirstMatchesIsFound) {
   std::mt19937 random(12);
   const std::vector<std::string> pieces{"a",  "b", "ab",     "c",      " ", " ",    "\u00a0",
                                         "\n", "_", "\u00e9", "\u0301", ".", "\xff", "\x80"};
@@ -209,7 +209,7 @@ TEST(PlainAddedTokens, TheLongestOfThoseThatBeginFirstIsFound) {
       const std::string text = random_text(random, pieces, 12);
       const bool special = i % 2 == 0;
       const Letters letters = letters_of(text);
-      const auto flags_before = [&](std::size_t at) {  // of the character that ends there
+      const auto flags_before = [&](std::size_t at) {  // flags of the character that ends there
         for (const Letter& l : letters)
           if (l.end == at) return l.flags;
         return 0;
@@ -289,7 +289,7 @@ TEST(WordCache, FoundWordsHaveTheirTokens) {
   }
   EXPECT_GE(kept.size(), std::min<std::size_t>(1000, text::WordCache::most));
   text::WordCache fresh(20);
-  for (const std::size_t n : {255u, 256u, 257u}) {  // long words are not kept
+  for (const std::size_t n : {255u, 256u, 257u}) {  // long words are not cached
     const std::string word(n, 'x');
     fresh.fill(fresh.find(word), word, Ids{1});
     EXPECT_EQ(fresh.find(word).length, n <= 256 ? n : 0) << n;
@@ -316,8 +316,7 @@ TEST(PlainModels, VocabulariesThatContradictThemselvesAreRefused) {
 
 // ---- Normal form
 
-// By the definition [UAX 15], with the decompositions and classes of a few characters: decompose, sort,
-// compose.
+// By definition [UAX 15], with the decompositions and classes of a few characters: decompose, sort, compose.
 std::string plain_nfc(std::string_view text) {
   using Pair = std::pair<char32_t, char32_t>;
   static const std::map<char32_t, Pair> parts{
@@ -348,7 +347,7 @@ std::string plain_nfc(std::string_view text) {
     }
   };
   for (const Letter& l : letters_of(text)) decompose(l.code);
-  for (std::size_t n = 0; n < all.size(); ++n)  // exchange neighbours until they are in order
+  for (std::size_t n = 0; n < all.size(); ++n)  // exchanges neighbors until they are in order
     for (std::size_t i = 0; i + 1 < all.size(); ++i)
       if (class_of(all[i + 1]) > 0 && class_of(all[i]) > class_of(all[i + 1])) std::swap(all[i], all[i + 1]);
   const auto composed = [&](char32_t a, char32_t b) -> char32_t {
@@ -394,9 +393,9 @@ TEST(PlainNfc, RandomStringsAgreeWithTheDefinition) {
   }
 }
 
-// ---- Where words on characters end
+// ---- Word boundaries on characters
 
-// The characters after which a word does not end before ▁, of up to 16.
+// The characters (at most 16) after which a word does not end before ▁.
 TEST(PlainModels, WordsEndBeforeSpacesExceptAfterSomeCharacters) {
   using Merges = std::vector<std::pair<std::string, std::string>>;
   const std::string space = "\u2581";
@@ -428,14 +427,14 @@ TEST(PlainModels, WordsEndBeforeSpacesExceptAfterSomeCharacters) {
   EXPECT_EQ(
       kept({{"a", space}, {"ba", space}, {"c\u00e9", space}, {"\u4e00", space + "x"}, {"\U0001f600", space}}),
       "a\u00e9\u4e00\U0001f600");
-  EXPECT_EQ(kept({{"a" + space, space}}), "");  // between two of them a word does not end anyway
+  EXPECT_EQ(kept({{"a" + space, space}}), "");  // between two of them, a word does not end anyway
   Merges many;
   std::string all;
   for (char c = 'a'; c < 'a' + 16; ++c) many.emplace_back(std::string(1, c), space), all += c;
   EXPECT_EQ(kept(many), all);
   many.emplace_back("z", space);
   EXPECT_EQ(kept(many), "none");
-  EXPECT_EQ(kept({{"<0x41>", space}}), "none");  // which stands for an A
+  EXPECT_EQ(kept({{"<0x41>", space}}), "none");  // represents an A
   EXPECT_EQ(kept({{"b<0x41>", space}}), "none");
   EXPECT_EQ(kept({{"<0y41>", space}}), ">");
   EXPECT_EQ(kept({{"0x41>", space}}), ">");

@@ -1,5 +1,5 @@
-// Words of random strings, compared with a small engine for the regular expressions that the rules stand for,
-// which tries every possibility, and with plain loops for the other rules.
+// Compares words of random strings with a small backtracking engine for the equivalent regular expressions,
+// and with plain loops for the other rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,7 @@ using testing::letters_of;
 using testing::random_text;
 using text::WordRule;
 
-// ---- Regular expressions: alternatives of sequences of sets and groups with quantifiers, by trying
-// everything
+// ---- Regular expressions: alternatives of sequences of sets and groups with quantifiers, by backtracking
 
 struct Item {
   std::vector<std::function<bool(const Letter&)>> any_of;  // a set
@@ -145,7 +144,7 @@ class Parser {
   bool ignores_case_ = false;
 };
 
-// Calls next with every end of a match that begins at i, in the order in which an engine tries them.
+// Calls next with the end of every match that begins at i, in the order in which an engine tries them.
 using Next = std::function<bool(std::size_t)>;
 bool matches(const Pattern& p, const Letters& text, std::size_t i, const Next& next);
 
@@ -190,7 +189,7 @@ std::vector<std::string> isolated(const Pattern& pattern, std::string_view text)
   return words;
 }
 
-// Bytes after the end of the text must not change its words.
+// Bytes after the end of the string must not change its words.
 std::vector<std::string> words_of(WordRule rule, const std::string& text) {
   std::vector<std::string> words;
   for (const char* more : {"\n/", "a", "'s", " 1", "\u0301", "\u2581", "\u4e00"}) {
@@ -273,8 +272,8 @@ TEST(PlainWords, RunsOfDigitsAndSpacesAgreeWithALoop) {
   }
 }
 
-// A word ends as if the text began with it.
-TEST(PlainWords, EndsDoNotDependOnTheTextBefore) {
+// A word ends as if the string began with it.
+TEST(PlainWords, EndsAreIndependentOfThePrecedingString) {
   std::mt19937 random(8);
   std::vector<std::string> pieces = kinds_of_letters;
   for (int i = 0; i < 12; ++i) pieces.emplace_back("\u2581");
@@ -292,7 +291,7 @@ TEST(PlainWords, EndsDoNotDependOnTheTextBefore) {
   }
 }
 
-// The rule of older checkpoints, read from its comment.
+// The rule of older checkpoints, as described in its comment.
 std::vector<std::string> words_by_bytes(std::string_view text) {
   const auto kind = [&](std::size_t i) {
     const auto c = static_cast<unsigned char>(text[i]);
@@ -336,7 +335,7 @@ TEST(PlainWords, RulesOnBytesAgreeWithALoop) {
         }
 }
 
-TEST(PlainWords, SafeCutsAreBetweenLettersAndAfterLines) {
+TEST(PlainWords, SafeSplitsAreBetweenLettersAndAfterLines) {
   const std::vector<std::string> pieces{"a",    "Z",          "b", "z", "A",      " ",      " ",
                                         "\n",   "\n",         "1", "/", "\u00e9", "\u4e00", "\u00a0",
                                         "\xff", "\U0001f600", "@", "[", "`",      "{"};
@@ -432,7 +431,7 @@ TEST(PlainRuns, SetsAgreeWithTheirRegularExpressions) {
         ASSERT_TRUE(end > k && end <= one.size()) << text << " of " << io::json_string(one);
         words.push_back(one.substr(k, end - k));
       }
-      if (pattern.empty()) {  // white space at the end of the text
+      if (pattern.empty()) {  // white space at the end of the string
         const Letters letters = letters_of(one);
         std::size_t first = letters.size();
         while (first > 0 && (letters[first - 1].flags & text::char_class::space) != 0) --first;

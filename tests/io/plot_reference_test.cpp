@@ -1,4 +1,4 @@
-// Strokes, ticks, means and heat maps, compared with plain second implementations on random inputs.
+// Compares strokes, ticks, means and heat maps with plain second implementations on random inputs.
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 
@@ -40,7 +40,7 @@ double distance(double x, double y, plot::Point a, plot::Point b) {
   return std::hypot(x - a.x - t * dx, y - a.y - t * dy);
 }
 
-// Each pixel by its distance to the nearest of all segments. Coverage is at most 1, and at most the width.
+// Computes each pixel from its distance to the nearest segment. Coverage is at most 1, and at most the width.
 TEST(StrokeReference, PixelIsCoveredByItsDistance) {
   for (int trial = 0; trial < 300; ++trial) {
     const int high = whole(1, 34), wide = whole(1, 40);
@@ -72,7 +72,7 @@ TEST(StrokeReference, PixelIsCoveredByItsDistance) {
   }
 }
 
-TEST(StrokeReference, FillIsClippedAndMixesEachColour) {
+TEST(StrokeReference, FillIsClippedAndMixesEachColor) {
   for (int trial = 0; trial < 100; ++trial) {
     const Color below{200, 100, 7}, above{10, 150, 255};
     Image image(9, 7, below);
@@ -104,7 +104,7 @@ TEST(StrokeReference, FillIsClippedAndMixesEachColour) {
   }
 }
 
-TEST(StrokeReference, ImageHasOneToMostPixelsEachWay) {
+TEST(StrokeReference, ImageSizesAreLimited) {
   constexpr int most = Image::most;
   for (const auto& [width, height, is_good] : {std::tuple(1, 1, true),
                                                {most, 1, true},
@@ -123,7 +123,7 @@ TEST(StrokeReference, ImageHasOneToMostPixelsEachWay) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(StrokeReference, APngForWhichThereIsNoMemoryIsAnError) {
+TEST(StrokeReference, APngWithoutEnoughMemoryIsAnError) {
   const Image image(2000, 2000, white);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -168,7 +168,7 @@ int exponent(double x) {  // the largest n with 10^n ≤ x
 
 std::vector<plot::PlotTick> linear_ticks(double lo, double hi, int count) {
   int n = static_cast<int>(std::log10((hi - lo) / count)) - 2,
-      m = 1;  // the least 1, 2 or 5 · 10^n that fits at most `count` times
+      m = 1;  // the smallest 1, 2 or 5 · 10^n that fits at most `count` times
   while (power(m, n) * count < (hi - lo) * (1 - 1e-9)) m = m == 5 ? (++n, 1) : m == 2 ? 5 : 2;
   const double step = power(m, n), largest = std::max(std::abs(lo), std::abs(hi));
   const bool is_scientific = largest > 999999.999 || largest < 0.001;
@@ -205,7 +205,7 @@ std::vector<plot::PlotTick> log_ticks(double lo, double hi, int count) {
   return ticks;
 }
 
-TEST(AxisReference, TicksAndLabelsAreThoseOfASearch) {
+TEST(AxisReference, TicksAndLabelsMatchASearch) {
   for (int trial = 0; trial < 3000; ++trial) {
     const bool log = trial % 2 == 1;
     const int count = whole(2, 12);
@@ -229,8 +229,8 @@ TEST(AxisReference, TicksAndLabelsAreThoseOfASearch) {
   }
 }
 
-// Values just below and above each limit: of flat axes, scientific labels and decimals.
-TEST(AxisReference, LimitsAreWhereTheyAre) {
+// Values just below and just above each limit: of flat axes, scientific labels and decimals.
+TEST(AxisReference, LimitsAreExact) {
   const auto ends = [](double lo, double hi, bool log) {
     const plot::PlotAxis axis = plot::make_plot_axis(lo, hi, log, 5);
     return std::pair(axis.lo, axis.hi);
@@ -251,7 +251,7 @@ TEST(AxisReference, LimitsAreWhereTheyAre) {
 
 // ---- Means
 
-TEST(SmoothedReference, IsTheMeanOfAWindow) {
+TEST(SmoothedReference, MatchesTheMeanOfAWindow) {
   for (int trial = 0; trial < 200; ++trial) {
     std::vector<double> y(static_cast<std::size_t>(whole(0, 14)));
     for (double& v : y) v = whole(0, 4) == 0 ? NAN : uniform(-5, 5);
@@ -263,7 +263,7 @@ TEST(SmoothedReference, IsTheMeanOfAWindow) {
       int count = 0;
       for (int k = 0; k < n; ++k) {
         const double value = y[static_cast<std::size_t>(k)];
-        // No further back than to the start, and no further forward than back.
+        // The window extends back at most to the start, and forward at most as far as back.
         if (std::abs(k - i) <= std::min(half, i) && std::isfinite(value)) sum += value, ++count;
       }
       const double mean = got[static_cast<std::size_t>(i)];
@@ -278,7 +278,7 @@ TEST(SmoothedReference, IsTheMeanOfAWindow) {
 
 // ---- Heat maps
 
-TEST(HeatMapReference, ShadesAreOnTheLineBetweenTheirStops) {
+TEST(HeatMapReference, ShadesInterpolateBetweenTheirStops) {
   const struct {
     float value;
     Color shade;
@@ -311,7 +311,7 @@ TEST(HeatMapReference, PixelsShowTheirCells) {
       return all;
     };
     const auto rows = cells(s.high, s.rows), columns = cells(s.wide, s.columns);
-    for (int y = 2; y < s.high - 2; ++y)  // inside of the frame
+    for (int y = 2; y < s.high - 2; ++y)  // inside the frame
       for (int x = 2; x < s.wide - 2; ++x) {
         float largest = 0;
         for (const std::int64_t r : rows[static_cast<std::size_t>(y)])
@@ -325,9 +325,8 @@ TEST(HeatMapReference, PixelsShowTheirCells) {
   }
 }
 
-// Sizes at the limits of the rules. Cells of a map fill 150 to 760 pixels and have at most 40 each. Names
-// need cells of
-// 11. Cells grow for names if all maps together then have at most 3600 pixels.
+// Sizes at the limits of the rules. The cells of a map use 150 to 760 pixels, and at most 40 each. Names need
+// cells of at least 11 pixels. Cells grow for names if all maps together then have at most 3600 pixels.
 TEST(HeatMapReference, PicturesHaveTheseSizes) {
   const struct {
     std::int64_t rows, columns, across;
@@ -347,7 +346,7 @@ TEST(HeatMapReference, PicturesHaveTheseSizes) {
     plot::HeatMaps h{.rows = s.rows, .columns = s.columns, .across = s.across, .maps = {{"", {}}}};
     h.maps[0].values.resize(static_cast<std::size_t>(s.rows * s.columns));
     if (s.is_named) {
-      h.row_names.resize(static_cast<std::size_t>(s.rows));  // empty names, which have room, too
+      h.row_names.resize(static_cast<std::size_t>(s.rows));  // empty names, which also fit
       h.column_names.resize(static_cast<std::size_t>(s.columns));
     }
     const Image image = plot::draw_heat_maps(h);
@@ -356,16 +355,15 @@ TEST(HeatMapReference, PicturesHaveTheseSizes) {
   }
 }
 
-// Names of columns are upright if each two neighbours together are narrower than 1.8 cells, which have 40
-// pixels.
-TEST(HeatMapReference, NamesAreTurnedIfTwoNeighboursTouch) {
+// Column names are horizontal if each two neighbors together are narrower than 1.8 cells of 40 pixels.
+TEST(HeatMapReference, NamesAreVerticalIfTwoNeighborsTouch) {
   const auto width = [](const std::string& name) { return plot::stroke_text(name, 20).width; };
   const auto room = [](const std::vector<std::string>& names) {  // for names below a map
     plot::HeatMaps h{.rows = 1, .columns = std::ssize(names), .column_names = names, .maps = {{"", {}}}};
     h.maps[0].values.resize(names.size());
     return plot::draw_heat_maps(h).height() - (90 + 36 + 40 + 26 + 120);
   };
-  // The widest pair that has room, and the narrowest that has not.
+  // The widest pair that fits, and the narrowest that does not.
   std::pair<std::string, std::string> inside, outside;
   float widest_inside = 0, narrowest_outside = 1e9f;
   for (std::size_t n = 1; n <= 12; ++n)
@@ -385,7 +383,7 @@ TEST(HeatMapReference, NamesAreTurnedIfTwoNeighboursTouch) {
         const float below = width(a) + width(b) < 72 ? 26 : std::max(width(a), width(b));
         EXPECT_EQ(room(names), static_cast<int>(below) + 10) << a << ", " << b << ", " << at;
       }
-  // Names on cells of 11 pixels have 1.1 times that size.
+  // Names on cells of 11 pixels have a size of 1.1 times that.
   plot::HeatMaps h{.rows = 1, .columns = 13, .across = 20, .maps = {{"", std::vector<float>(13)}}};
   h.column_names.assign(13, "a name that is long");
   EXPECT_EQ(plot::draw_heat_maps(h).height() - (90 + 36 + 11 + 26 + 120),

@@ -1,4 +1,4 @@
-// The canvas, its typeface and the plots: what is drawn is where it must be, and the files are PNGs.
+// Tests the canvas, its typeface and the plots: everything is drawn at its position, and the files are PNGs.
 #include <tilegrad/io/plots/png_plot.h>
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr plot::Color white{255, 255, 255}, black{0, 0, 0}, red{255, 0, 0};
 
-// The sum over pixels of how much of each is covered by black on white.
+// The sum over all pixels of their coverage by black on white.
 double ink_of(const plot::Image& image) {
   double sum = 0;
   for (int y = 0; y < image.height(); ++y) {
@@ -35,7 +35,7 @@ double ink_of(const plot::Image& image) {
   return sum;
 }
 
-// The mean height of the pixels of exactly that colour in each column that has some.
+// For each column with pixels of exactly this color, their mean height.
 std::map<int, double> columns_of(const plot::Image& image, plot::Color color) {
   std::map<int, double> found;
   for (int x = 0; x < image.width(); ++x) {
@@ -79,14 +79,14 @@ TEST(Image, AStrokeCoversItsLengthTimesItsWidthAtEveryAngle) {
                 dy = 80 * std::sin(angle);
     plot::Image image(200, 200, white);
     image.line({100 - dx / 2, 100 - dy / 2}, {100 + dx / 2, 100 + dy / 2}, 4, black);
-    // 80 × 4 and two half discs of radius 2. Coverage by distance is exact across a line and bends a little
-    // over the diagonal of a pixel and at the ends: within 2 %.
+    // 80 × 4 and two half discs of radius 2. Coverage by distance is exact across a line. It deviates
+    // slightly over the diagonal of a pixel and at the ends: within 2 %.
     const double expected = 80 * 4 + 3.14159265 * 4;
     EXPECT_NEAR(ink_of(image), expected, 0.02 * expected) << degrees;
   }
 }
 
-TEST(Image, LinesOfOneStrokeThatCrossAreNoDarker) {
+TEST(Image, CrossingLinesOfOneStrokeAreNotDarker) {
   plot::Image image(40, 40, white);
   const std::vector<plot::Polyline> cross{{{5, 20}, {35, 20}}, {{20, 5}, {20, 35}}, {{5, 20}, {35, 20}}};
   image.stroke(cross, 6, black, 0.5f);
@@ -110,7 +110,7 @@ TEST(Image, DrawingOutsideIsClipped) {
   EXPECT_THROW(plot::Image(100000, 5, white), Error);
 }
 
-TEST(Image, AnAlphaThatIsNoShareIsRefused) {
+TEST(Image, AnAlphaOutOfRangeIsRefused) {
   plot::Image image(3, 3, white);
   for (const float alpha : {-0.5f, 1.5f, std::nanf("")}) {
     EXPECT_THROW(image.fill(0, 0, 3, 3, black, alpha), Error);
@@ -132,7 +132,7 @@ TEST(StrokeFont, EveryPrintableCharacterHasItsOwnGlyph) {
                         "ξ", "⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹", "⁻"}) {
     EXPECT_TRUE(seen.insert(picture(s)).second) << s;
   }
-  EXPECT_EQ(picture("\xf0\x9f\x98\x80"), box);  // a character that it has not
+  EXPECT_EQ(picture("\xf0\x9f\x98\x80"), box);  // a character without a glyph
   EXPECT_EQ(picture("\xff"), box);              // a byte that is not UTF-8
 }
 
@@ -155,7 +155,7 @@ TEST(StrokeFont, GlyphsStandOnTheBaselineAndScaleWithTheSize) {
   EXPECT_EQ(plot::stroke_text("", 20).width, 0);
 }
 
-TEST(StrokeFont, AlignmentAndTurningPlaceTheText) {
+TEST(StrokeFont, AlignmentAndRotationPositionTheString) {
   const auto box = [](plot::TextStyle style) {
     plot::Image image(200, 200, white);
     style.size = 20;
@@ -209,7 +209,7 @@ TEST(Axis, LogTicksAreAtPowersOfTen) {
 // An axis of at most max(count, 6) / 3 decades has labels between the powers, too.
 TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
   for (const auto& [count, most] : {std::pair(2, 2.0), {6, 2.0}, {9, 3.0}}) {
-    for (const double decades : {most - 0.05, most + 0.05}) {  // with margins, which are 0.04 on either side
+    for (const double decades : {most - 0.05, most + 0.05}) {  // with margins of 0.04 on either side
       const auto labels = labels_of(plot::make_plot_axis(1, std::pow(10, decades / 1.08), true, count));
       EXPECT_EQ(std::ranges::count(labels, "5"), decades < most) << count << ", " << decades;
       EXPECT_EQ(std::ranges::count(labels, decades < most ? "1" : "10⁰"), 1) << count << ", " << decades;
@@ -217,7 +217,8 @@ TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
   }
 }
 
-// 4 % on either side; a flat series has a tenth of its value, 1 at 0, and half a decade on a log axis.
+// 4 % on either side. The margin of a flat series is a tenth of its value, 1 at 0, and half a decade on a log
+// axis.
 TEST(Axis, MarginsAreAShareOfTheLength) {
   const struct {
     double lo, hi;
@@ -243,8 +244,8 @@ TEST(Axis, TicksIncludeBothEnds) {
   }
 }
 
-// On less than a decade, numbers from 0.001 to 90000 are written out, others as powers.
-TEST(Axis, NumbersOfOneDecadeAreWrittenOut) {
+// If an axis covers less than a decade, numbers from 0.001 to 90000 are decimals. Otherwise they are powers.
+TEST(Axis, NumbersOfOneDecadeAreDecimals) {
   using Labels = std::vector<std::string>;
   const std::pair<int, Labels> cases[] = {{-4, {"2×10⁻⁴", "3×10⁻⁴", "4×10⁻⁴", "5×10⁻⁴"}},
                                           {-3, {"0.002", "0.003", "0.004", "0.005"}},
@@ -258,7 +259,7 @@ TEST(Axis, NumbersOfOneDecadeAreWrittenOut) {
   }
 }
 
-TEST(Axis, EveryAxisHasLengthTicksInsideAndNumbersThatDiffer) {
+TEST(Axis, EveryAxisHasALengthTicksInsideAndDistinctNumbers) {
   for (const bool log : {false, true}) {
     for (const auto& [lo, hi] : {std::pair(1.0, 2.0),
                                  {3.0, 3.0},
@@ -284,7 +285,7 @@ TEST(Axis, EveryAxisHasLengthTicksInsideAndNumbersThatDiffer) {
   EXPECT_LT(plot::make_plot_axis(0, 0, false, 7).lo, plot::make_plot_axis(0, 0, false, 7).hi);
 }
 
-TEST(Plot, ARisingLineGoesFromLowerLeftToUpperRight) {
+TEST(Plot, ARisingLineStartsLowerLeftAndEndsUpperRight) {
   const auto line = columns_of(plot::draw_plot(one_series({0, 1}, {0, 1})), red);
   ASSERT_GT(line.size(), 800u);
   EXPECT_GT(line.begin()->second, 600);
@@ -307,7 +308,7 @@ TEST(Plot, APowerLawIsStraightOnLogarithmicAxes) {
   for (const auto& [px, py] : line) EXPECT_NEAR(py, y0 + (y1 - y0) * (px - x0) / (x1 - x0), 2.0);
 }
 
-TEST(Plot, WhatCannotBeDrawnIsAGap) {
+TEST(Plot, UndrawableValuesAreGaps) {
   for (const double bad : {std::nan(""), double(INFINITY), 0.0, -1.0, 1e305}) {
     std::vector<double> x, y;
     for (int i = 1; i <= 100; ++i) x.push_back(i), y.push_back(i > 40 && i < 60 ? bad : 5.0);
@@ -328,7 +329,7 @@ TEST(Plot, WhatCannotBeDrawnIsAGap) {
   }
 }
 
-TEST(Plot, NothingToDrawStillGivesLabelledAxes) {
+TEST(Plot, AnEmptyPlotStillHasLabeledAxes) {
   plot::Plot plot{.title = "nothing", .x_label = "x", .y_label = "y"};
   const plot::Image empty = plot::draw_plot(plot);
   EXPECT_GT(ink_of(empty), 1000);
@@ -336,13 +337,13 @@ TEST(Plot, NothingToDrawStillGivesLabelledAxes) {
   EXPECT_TRUE(columns_of(plot::draw_plot(plot), red).empty());
 }
 
-TEST(Plot, MarkersSitOnThePointsAndTheLegendKeepsClear) {
+TEST(Plot, MarkersAreOnThePointsAndTheLegendAvoidsThem) {
   plot::Plot plot = one_series({0, 1, 2}, {0, 1, 0});
   plot.series[0].markers = true;
   const plot::Image bare = plot::draw_plot(plot);
   plot.series[0].label = "peak";
   const plot::Image labelled = plot::draw_plot(plot);
-  // With a legend every red pixel of the bare plot is still there.
+  // With a legend, every red pixel of the bare plot is still there.
   int more = 0;
   for (int y = 0; y < bare.height(); ++y) {
     for (int x = 0; x < bare.width(); ++x) {
@@ -358,7 +359,7 @@ TEST(Plot, MarkersSitOnThePointsAndTheLegendKeepsClear) {
   EXPECT_NEAR(line.rbegin()->first - line.begin()->first, 1001, 120);
 }
 
-// The smallest rectangle that holds all pixels of exactly that colour: left, top, right, bottom.
+// The bounding box of all pixels of exactly this color: left, top, right, bottom.
 std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
   std::array<int, 4> e{image.width(), image.height(), -1, -1};
   for (int y = 0; y < image.height(); ++y)
@@ -368,7 +369,7 @@ std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
   return e;
 }
 
-// Where a row (or with `down` a column) of pixels has something of at least that darkness: middles of runs.
+// The middles of the runs of pixels with at least this darkness, in a row or (with `down`) a column.
 std::vector<double> marks_of(const plot::Image& image, bool down, int at, int from, int to, int darkness) {
   std::vector<double> middles;
   int begin = -1;
@@ -392,7 +393,7 @@ std::array<int, 2> axes_of(const plot::Image& image) {
   return {most(in_column), most(in_row)};
 }
 
-// Each line of the grid has a tick outside the axes, at the same position, and a number next to it.
+// Each grid line has a tick outside the axes at the same position, and a number next to it.
 TEST(Plot, TicksAndNumbersAreAtGridLines) {
   plot::Plot plot = one_series({0, 40}, {0, 40});
   plot.series[0].y = {NAN, NAN};
@@ -419,7 +420,7 @@ TEST(Plot, TicksAndNumbersAreAtGridLines) {
   }
 }
 
-// The legend is in the only corner that has no line, in each corner at the same distance from the axes.
+// The legend is in the only corner without a line, at the same distance from the axes in each corner.
 TEST(Plot, LegendInEachCornerKeepsTheSameDistance) {
   for (int corner = 0; corner < 4; ++corner) {
     plot::Plot plot = one_series({}, {});
@@ -449,12 +450,12 @@ TEST(Plot, LegendInEachCornerKeepsTheSameDistance) {
   }
 }
 
-TEST(Plot, BoxesFillTheirPlaceOnTheAxesAndTheFlattestIsStillSeen) {
+TEST(Plot, BoxesFillTheirRangeAndTheFlattestIsStillVisible) {
   plot::Plot plot = one_series({0, 100}, {0, 100});
   plot.series[0].color = black;
   plot.boxes = {{20, 10, 40, 60, red}};
   const auto [l, t, r, b] = extent_of(plot::draw_plot(plot), red);
-  const double across = (r - l) / 20.0, down = (b - t) / 50.0;  // pixels of a unit
+  const double across = (r - l) / 20.0, down = (b - t) / 50.0;  // pixels per unit
   plot.boxes = {{20, 10, 80, 60, red}};
   const auto [l2, t2, r2, b2] = extent_of(plot::draw_plot(plot), red);
   EXPECT_NEAR(l2, l, 1);
@@ -468,7 +469,7 @@ TEST(Plot, BoxesFillTheirPlaceOnTheAxesAndTheFlattestIsStillSeen) {
   EXPECT_EQ(extent_of(plot::draw_plot(plot), red)[2], -1);
 }
 
-TEST(Plot, BoxesStretchTheAxes) {
+TEST(Plot, BoxesExtendTheAxes) {
   plot::Plot plot;
   plot.boxes = {{1000, 50, 3000, 70, red}};
   const auto [l, t, r, b] = extent_of(plot::draw_plot(plot), red);
@@ -476,7 +477,7 @@ TEST(Plot, BoxesStretchTheAxes) {
   EXPECT_GT(b - t, 500);
 }
 
-TEST(Plot, ALegendBesideTheAxesHidesNothing) {
+TEST(Plot, ALegendNextToTheAxesHidesNothing) {
   plot::Plot plot;
   plot.boxes = {{0, 0, 10, 10, red}};
   plot.series = {{.label = "everything", .color = plot::Color{1, 2, 3}}};
@@ -492,8 +493,8 @@ TEST(Plot, ALegendBesideTheAxesHidesNothing) {
     }
 }
 
-// Each of the title and labels has an empty strip between it and the axes' numbers, and a margin outside.
-TEST(Plot, TitleAndLabelsKeepClearOfTheAxes) {
+// Between the axes' numbers and each title or label is an empty strip. Outside is a margin.
+TEST(Plot, TitleAndLabelsDoNotTouchTheAxes) {
   const plot::Image bare = plot::draw_plot({}),
                     image = plot::draw_plot({.title = "Title", .x_label = "ratio", .y_label = "loss"});
   const auto [bare_left, bare_bottom] = axes_of(bare);
@@ -518,8 +519,8 @@ TEST(Plot, TitleAndLabelsKeepClearOfTheAxes) {
   EXPECT_NEAR(title_last, 30 + 0.7 * 32, 3);
 }
 
-// The legend has a sample of each series as it is drawn: a line, a thin one, one with a disc, or a box.
-TEST(Plot, LegendShowsHowASeriesIsDrawn) {
+// The legend has a sample of each series as it is drawn: a line, a thin line, a line with a disc, or a box.
+TEST(Plot, LegendShowsTheStyleOfASeries) {
   const auto height_of_sample = [](plot::Series series) {
     plot::Plot plot;
     plot.boxes = {{0, 0, 0, 0, white}, {100, 100, 100, 100, white}};
@@ -528,12 +529,12 @@ TEST(Plot, LegendShowsHowASeriesIsDrawn) {
     plot.series.push_back({.label = "", .x = {0, 1}, .y = {0, 1}});  // has no sample
     const plot::Image image = plot::draw_plot(plot);
     const auto [left, bottom] = axes_of(image);
-    int least = 9999, most = 0;  // pixels of the columns of a sample that have something
+    int least = 9999, most = 0;  // pixels in the nonempty columns of a sample
     for (int x = image.width() / 2; x < image.width(); ++x) {
       int n = 0;
       for (int y = 32; y < 90; ++y) {
         const plot::Color c = image.at(x, y);
-        n += c.r == c.b && c.r < 225;  // black or, if it is pale, gray
+        n += c.r == c.b && c.r < 225;  // black, or gray if it is pale
       }
       if (n > 0) least = std::min(least, n), most = std::max(most, n);
     }
@@ -566,7 +567,7 @@ TEST(Plot, TitleAndLabelsAreDrawn) {
   const plot::Plot bare;
   plot::Plot titled{.title = "title", .x_label = "steps", .y_label = "loss"};
   EXPECT_GT(ink_of(plot::draw_plot(titled)), ink_of(plot::draw_plot(bare)) + 500);
-  titled.title = std::string(300, 'w');  // set smaller, inside the picture
+  titled.title = std::string(300, 'w');  // drawn smaller, inside the picture
   const plot::Image image = plot::draw_plot(titled);
   for (int y = 0; y < 80; ++y) {
     EXPECT_EQ(image.at(2, y), white);
@@ -574,7 +575,7 @@ TEST(Plot, TitleAndLabelsAreDrawn) {
   }
 }
 
-TEST(Plot, ManyPointsAndSmallPicturesAreFine) {
+TEST(Plot, ManyPointsAndSmallPicturesWork) {
   std::vector<double> x, y;
   for (int i = 0; i < 100000; ++i) x.push_back(i), y.push_back(std::sin(i * 0.37));
   plot::Plot plot = one_series(x, y);
@@ -608,16 +609,16 @@ TEST(Plot, SavingReportsAFullDisk) {
 TEST(Smoothed, ConstantsAndLinesAreUnchangedNearTheStart) {
   for (const double v : plot::smoothed({3, 3, 3, 3}, 2)) EXPECT_EQ(v, 3);
   const auto line =
-      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // a steep start: a mean of past values would lag behind it
+      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // a steep start: a mean of past values would lag
   for (int i = 0; i < 5; ++i) EXPECT_EQ(line[i], 5 - i);
-  EXPECT_EQ(line[6], 0);  // of 1, 0 and −1
+  EXPECT_EQ(line[6], 0);  // mean of 1, 0 and −1
 }
 
-TEST(Smoothed, ValuesThatAreNotFiniteStayGaps) {
+TEST(Smoothed, NonFiniteValuesStayGaps) {
   const auto s = plot::smoothed({1, NAN, 2, 6}, 2);
   EXPECT_EQ(s[0], 1);
   EXPECT_TRUE(std::isnan(s[1]));
-  EXPECT_EQ(s[2], 3);  // of 1, 2 and 6
+  EXPECT_EQ(s[2], 3);  // mean of 1, 2 and 6
   EXPECT_EQ(s[3], 4);
   EXPECT_THROW(plot::smoothed({1}, -1), Error);
 }

@@ -1,5 +1,5 @@
-// Models from Hugging Face folders, compared with what transformers computes from the same files. The folders
-// and the expected numbers are written by tests/interop/make_golden.py.
+// Compares models of Hugging Face folders with the results of transformers from the same files.
+// tests/interop/make_golden.py writes the folders and the expected numbers.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -21,7 +21,7 @@ class Pretrained : public ::testing::TestWithParam<std::string> {
   Array of(const std::string& name) const { return array_of(expected.tensors.at(name)); }
 };
 
-TEST_P(Pretrained, HasTheLogitsTheLossAndTheGradientsOfTransformers) {
+TEST_P(Pretrained, LogitsLossAndGradientsMatchTransformers) {
   const nn::Pretrained model = nn::from_pretrained(folder);
   const Computed c = compute(model, of("tokens"));
   const Array logits = of("logits");
@@ -42,7 +42,7 @@ TEST_P(Pretrained, HasTheLogitsTheLossAndTheGradientsOfTransformers) {
     EXPECT_EQ(name.starts_with("grad."), compared.contains(name)) << name;
 }
 
-TEST_P(Pretrained, ContinuesATextAsTransformersDoes) {
+TEST_P(Pretrained, GenerationMatchesTransformers) {
   const nn::Pretrained model = nn::from_pretrained(folder);
   const std::vector<std::int32_t> text = of("greedy").values<std::int32_t>();
   constexpr std::int64_t count = 64;
@@ -57,8 +57,8 @@ TEST_P(Pretrained, ContinuesATextAsTransformersDoes) {
 INSTANTIATE_TEST_SUITE_P(All, Pretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-// LongRoPE's factors without a cache: by the length of the sequence, as in transformers.
-TEST(PretrainedLongRope, LengthChoosesTheFactorsWithoutACache) {
+// Without a cache, the length of the sequence selects LongRoPE's factors, as in transformers.
+TEST(PretrainedLongRope, LengthSelectsTheFactorsWithoutACache) {
   const TemporaryDirectory directory;
   const std::string source = golden_folders + "phi3_short";
   std::filesystem::copy_file(source + "/model.safetensors", directory / "model.safetensors");
@@ -77,8 +77,8 @@ TEST(PretrainedLongRope, LengthChoosesTheFactorsWithoutACache) {
   };
   for (const std::int64_t context : {80, 20, 81, 0})
     EXPECT_LE(difference(of(context), logits), 1e-5 * largest(logits)) << context;
-  // The short factors are those of up to 80 tokens: with 5 in their place the same sequences have the long
-  // ones.
+  // The short factors apply to up to 80 tokens. If the limit is 5 instead, the same sequences use the long
+  // factors.
   const std::string first = "\"original_max_position_embeddings\": 80";
   for (std::size_t i = 0; (i = config.find(first, i)) != std::string::npos; ++i)
     config.replace(i, first.size(), "\"original_max_position_embeddings\": 5");
@@ -86,8 +86,8 @@ TEST(PretrainedLongRope, LengthChoosesTheFactorsWithoutACache) {
   EXPECT_GT(difference(of(0), logits), 0.01 * largest(logits));
 }
 
-// A cache keeps rotated keys, so with one the model's context chooses.
-TEST(PretrainedLongRope, ContextChoosesTheFactorsWithACache) {
+// A cache stores rotated keys, so the model's context selects the factors.
+TEST(PretrainedLongRope, ContextSelectsTheFactorsWithACache) {
   const std::string folder = golden_folders + "phi3_long";  // short factors up to 5 tokens
   const auto text_of = [&](std::int64_t context, bool cache) {
     const nn::Pretrained model = nn::from_pretrained(folder, Device::cpu(), {.context = context});

@@ -1,4 +1,4 @@
-// A rank whose step fails ends the training of all, and nothing is saved of what they made of that step.
+// If a step fails on one rank, training ends on all ranks, and no result of that step is saved.
 #include "tests/support/ranks_faults.h"
 
 namespace {
@@ -13,7 +13,7 @@ Device on_cpu(const Communicator&) {
 TEST(RanksFaults, AnIndexOutOfRangeEndsAll) {
   for (int n : {2, 4}) expect_faults_end_all(n, {.kind = PlantedFault::index}, on_cpu, 60);
 }
-TEST(RanksFaults, AFaultEndsAllWhoDivideTheUpdate) {
+TEST(RanksFaults, AFaultEndsAllRanksThatDivideTheUpdate) {
   for (int n : {2, 4}) expect_faults_end_all(n, {.vocabulary = 1100}, on_cpu, 60);
 }
 TEST(RanksFaults, AnExceptionOfAHostFunctionEndsAll) {

@@ -1,4 +1,4 @@
-// Ranks that resume a run of which one of them alone has the rows.
+// Tests ranks that resume a run if only one of them has the metrics rows.
 #include "tests/support/ranks_faults.h"
 
 namespace {
@@ -6,7 +6,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Trains, or goes on from what is in `directory`, at a learning rate: the state after it.
+// Trains, or resumes from `directory`, at a learning rate. Returns the state after it.
 train::Trainer::State trained(Communicator& all, const std::string& directory, std::int64_t steps,
                               double rate, bool divides, bool resumes = false) {
   const std::shared_ptr<Communicator> ranks(std::shared_ptr<void>(), &all);
@@ -31,7 +31,7 @@ train::Trainer::State trained(Communicator& all, const std::string& directory, s
   return trainer.run();
 }
 
-// Later ones are worse: a rank that took one of them for the best would save alone.
+// Later losses are worse. A rank that considered one of them the best would save without the others.
 TEST(RanksResume, AllKnowTheBestLoss) {
   for (const bool divides : {false, true}) {
     const TemporaryDirectory directory;

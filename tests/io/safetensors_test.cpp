@@ -1,5 +1,5 @@
-// safetensors: what is written reads back, every broken rule is refused by name, a failed write changes
-// nothing, and Python's own package (when it is there) agrees in both directions.
+// Tests safetensors. A written file reads back, every violated rule is refused by name, and a failed write
+// changes nothing. Python's own package, if installed, agrees in both directions.
 #include <tilegrad/io/files/safetensors.h>
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ std::string error_of(std::string file) {
   return "accepted";
 }
 
-// One tensor with the given members, over `bytes` bytes of data.
+// One tensor with the given members and `bytes` bytes of data.
 std::string one(std::string_view members, std::size_t bytes = 8) {
   return error_of(file_of("{\"a\":{" + std::string(members) + "}}", std::string(bytes, 'x')));
 }
@@ -100,8 +100,8 @@ TEST(SafeTensors, DataStartsAtAMultipleOfEightAndAnEmptyFileIsValid) {
   EXPECT_TRUE(io::load_safetensors(dir / "m").tensors.empty());
 }
 
-// Tensors of wide elements are first, then by name. The header is filled up with spaces.
-TEST(SafeTensors, FileIsThisOne) {
+// Tensors are ordered by element width, widest first, then by name. The header is padded with spaces.
+TEST(SafeTensors, FileMatchesTheExpectedBytes) {
   const std::vector<double> d{1.0};
   const std::vector<float16> h{float16(1.0f), float16(2.0f), float16(3.0f)};
   const std::vector<std::uint8_t> u{7, 8};
@@ -128,7 +128,7 @@ TEST(SafeTensors, FileIsThisOne) {
   EXPECT_EQ(start.bytes, file_of(json + std::string((8 - json.size() % 8) % 8, ' ')));
 }
 
-TEST(SafeTensors, StartRefusesWhatCouldNotBeRead) {
+TEST(SafeTensors, StartRefusesUnreadableContents) {
   const auto error = [](const std::string& name, const io::TensorKind& kind,
                         const io::Metadata& metadata = {}) {
     return testing::error_of([&] { io::safetensors_start({{name, kind}}, metadata, "here"); });
@@ -155,14 +155,14 @@ TEST(SafeTensors, ViewsSurviveAMove) {
   EXPECT_EQ(static_cast<char>(b.tensors.at("a").bytes[0]), 'x');
 }
 
-TEST(SafeTensors, AcceptsWhatTheFormatAllows) {
+TEST(SafeTensors, AcceptsEverythingThatTheFormatAllows) {
   EXPECT_EQ(error_of(file_of("{}")), "accepted");
   EXPECT_EQ(error_of(file_of("{}     ")), "accepted");
   EXPECT_EQ(error_of(file_of(R"({"__metadata__":{}})")), "accepted");
   EXPECT_EQ(one(R"("dtype":"F64","shape":[],"data_offsets":[0,8])"), "accepted");
   EXPECT_EQ(one(R"("dtype":"F64","shape":[0,9223372036854775807],"data_offsets":[0,0])", 0), "accepted");
   EXPECT_EQ(one(R"("future":[1],"dtype":"F64","shape":[1],"data_offsets":[0,8])"), "accepted");
-  // Tensors in the header need not be in the order of the data, and empty ones share a place.
+  // Tensors in the header may have a different order from the data, and empty tensors share an offset.
   EXPECT_EQ(error_of(file_of(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
                              R"("e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},)"
                              R"("d":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},)"
@@ -171,7 +171,7 @@ TEST(SafeTensors, AcceptsWhatTheFormatAllows) {
             "accepted");
 }
 
-TEST(SafeTensors, NonzeroBytesOfABoolAreMadeOne) {
+TEST(SafeTensors, NonzeroBytesOfABoolBecomeOne) {
   const auto f = io::parse_safetensors(
       file_of(R"({"a":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", std::string("\0\2\xff", 3)), "m");
   const auto bytes = f.tensors.at("a").bytes;
@@ -197,9 +197,9 @@ TEST(SafeTensors, RefusesABadLength) {
   EXPECT_SAYS(with_length(0), "does not start with '{'");
 }
 
-TEST(SafeTensors, SaysThatAFileIsJson) {
+TEST(SafeTensors, ReportsThatAFileIsJson) {
   EXPECT_SAYS(error_of("{\"model_type\": \"llama\"}"),
-              "begins with '{', as JSON does, and is no safetensors file");
+              "begins with '{', as JSON does, and is not a safetensors file");
 }
 
 TEST(SafeTensors, RefusesABadHeader) {
@@ -237,7 +237,7 @@ TEST(SafeTensors, RefusesABadEntry) {
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0,18446744073709551624])"), "64-bit integer");
 }
 
-TEST(SafeTensors, RefusesSizesThatLie) {
+TEST(SafeTensors, RefusesInconsistentSizes) {
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[2],"data_offsets":[0,8])"),
               "has 8 bytes, expected 16 for F64 [2]");
   EXPECT_SAYS(one(R"("dtype":"F64","shape":[1],"data_offsets":[0,16])"), "has 16 bytes, expected 8");
@@ -251,7 +251,7 @@ TEST(SafeTensors, RefusesSizesThatLie) {
               "beyond 64 bits");
 }
 
-TEST(SafeTensors, RefusesHolesAndOverlaps) {
+TEST(SafeTensors, RefusesGapsAndOverlaps) {
   const auto two = [](const char* a, const char* b) {
     const auto entry = [](const char* name, const char* offsets) {
       return "\"" + std::string(name) + "\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":" + offsets +
@@ -266,7 +266,7 @@ TEST(SafeTensors, RefusesHolesAndOverlaps) {
   EXPECT_SAYS(two("[1,3]", "[3,5]"), "begins at 1, a hole: expected 0");
 }
 
-TEST(SafeTensors, EveryCutOfAFileIsRefused) {
+TEST(SafeTensors, EveryTruncationIsRefused) {
   const std::string file = file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "12345678");
   ASSERT_EQ(error_of(file), "accepted");
   for (std::size_t n = 0; n < file.size(); ++n) EXPECT_NE(error_of(file.substr(0, n)), "accepted") << n;
@@ -290,7 +290,7 @@ TEST(SafeTensors, LoadErrorsAreOneLineWithThePath) {
             "[load_safetensors] " + (dir / "short") + ": file of 1 bytes, expected at least 8");
 }
 
-TEST(SafeTensors, WriterRefusesWhatItCouldNotReadBack) {
+TEST(SafeTensors, WriterRefusesUnreadableTensors) {
   const TemporaryDirectory dir;
   const std::vector<float> x{1.0f, 2.0f};
   EXPECT_THROW(io::save_safetensors(dir / "m", {{"a", view(x, {3})}}), ShapeError);
@@ -310,12 +310,12 @@ std::string save_error(const std::string& path, const io::TensorMap& tensors) {
   return "saved";
 }
 
-TEST(SafeTensors, AFailedWriteSaysWhyAndLeavesTheOldFileAlone) {
+TEST(SafeTensors, AFailedWriteReportsTheReasonAndKeepsTheOldFile) {
   const TemporaryDirectory dir;
   const std::vector<float> x(4, 1.0f), big(1 << 16, 2.0f);
   io::save_safetensors(dir / "m", {{"a", view(x, {4})}});
   const std::string before = io::read_file(dir / "m", "test");
-  // A file-size limit makes write() stop short and then fail, on the very path a full disk takes.
+  // With a file-size limit, write() writes less and then fails, the same way as on a full disk.
   rlimit old;
   getrlimit(RLIMIT_FSIZE, &old);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -329,7 +329,7 @@ TEST(SafeTensors, AFailedWriteSaysWhyAndLeavesTheOldFileAlone) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1) << "the temporary file was left behind";
 }
 
-TEST(SafeTensors, AFullDeviceAndAnUnwritableDirectoryAreOneClearLine) {
+TEST(SafeTensors, AFullDeviceAndAnUnwritableDirectoryGiveAOneLineError) {
   const TemporaryDirectory dir;
   const std::vector<float> x(4, 1.0f);
   const io::TensorMap tensors{{"a", view(x, {4})}};
@@ -349,7 +349,7 @@ TEST(SafeTensors, AFullDeviceAndAnUnwritableDirectoryAreOneClearLine) {
   }
 }
 
-TEST(SafeTensors, ReplacingAFileKeepsItsPermissionsAndFollowsNoLink) {
+TEST(SafeTensors, ReplacingAFileKeepsItsPermissionsAndDoesNotFollowLinks) {
   const TemporaryDirectory dir;
   const std::vector<float> x(4, 1.0f);
   io::save_safetensors(dir / "real", {});

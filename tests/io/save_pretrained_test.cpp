@@ -1,5 +1,5 @@
-// Models to Hugging Face folders: what a folder is read from comes out again, and models that were made here
-// come out as a class of theirs, or are refused by the name of a setting.
+// Tests saving models as Hugging Face folders. A folder that was read is saved unchanged. A model created
+// here is saved as one of their classes, or refused with an error that names a setting.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <csignal>
@@ -63,7 +63,7 @@ class SavePretrained : public ::testing::TestWithParam<std::string> {
   const std::string folder = directory / "saved", again = directory / "again";
 };
 
-TEST_P(SavePretrained, GivesBackEveryFileOfTheFolder) {
+TEST_P(SavePretrained, RestoresEveryFileOfTheFolder) {
   const nn::PretrainedInfo info = nn::pretrained_info(golden);
   ASSERT_EQ(info.dtypes.size(), 1u);
   nn::save_pretrained(folder, nn::from_pretrained(golden, Device::cpu(), {.dtype = info.dtypes[0]}));
@@ -98,13 +98,13 @@ TEST_P(SavePretrained, FolderToOursToFolderIsTheSameInEveryDtype) {
   }
 }
 
-// By its settings alone, as one that was made here: of its own family, and of the first that computes the
-// same.
-TEST_P(SavePretrained, AModelIsWhatItsSettingsSay) {
+// Uses only the model's settings, as for a model created here: in its own family, and in the first family
+// that computes the same results.
+TEST_P(SavePretrained, SettingsDetermineTheModel) {
   const nn::Pretrained model = nn::from_pretrained(golden);
   io::HfConfig own = io::hf_config_for(model.info.config, "test", model.info.family);
   EXPECT_EQ(own.family, model.info.family);
-  // A class has ids of its own where the file says nothing.
+  // If the file does not specify ids, the class has default ids.
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     EXPECT_TRUE(io::JsonObject(io::hf_config_json(own, f32), "test").has(key));
   own.end_tokens = model.info.end_tokens, own.start_token = 3, own.padding_token = 4;
@@ -124,7 +124,7 @@ TEST_P(SavePretrained, AModelIsWhatItsSettingsSay) {
   EXPECT_LE(difference(c.logits, logits), 1e-5 * std::max(1.0, largest(logits)));
 }
 
-TEST_P(SavePretrained, ShardsHoldTheSameTensors) {
+TEST_P(SavePretrained, ShardsContainTheSameTensors) {
   const nn::Pretrained model = nn::from_pretrained(golden);
   nn::save_pretrained(folder, model);
   nn::save_pretrained(again, model, nullptr, {.shard_bytes = 12'000});
@@ -147,8 +147,8 @@ TEST_P(SavePretrained, ShardsHoldTheSameTensors) {
   EXPECT_EQ(nn::from_pretrained(again).info.bytes, bytes);
 }
 
-// Settings of a folder travel in a checkpoint's metadata.
-TEST_P(SavePretrained, ACheckpointOfAFolderComesOutAsTheFolder) {
+// Settings of a folder are stored in a checkpoint's metadata.
+TEST_P(SavePretrained, ACheckpointOfAFolderIsSavedAsTheFolder) {
   const nn::Pretrained model = nn::from_pretrained(golden);
   io::Metadata about = io::to_metadata(model.info.config);
   about.merge(nn::folder_metadata(model.info.files));
@@ -167,8 +167,8 @@ TEST_P(SavePretrained, ACheckpointOfAFolderComesOutAsTheFolder) {
   });
 }
 
-// What was changed after reading is written anew, as the same family.
-TEST_P(SavePretrained, AChangedModelHasAnotherConfig) {
+// If the model was changed after reading, its config is written anew, for the same family.
+TEST_P(SavePretrained, AChangedModelHasADifferentConfig) {
   nn::PretrainedInfo info = nn::pretrained_info(golden);
   for (nn::Setting& s : info.config.settings())
     if (s.name == "eps") *std::get<double*>(s.value) = 0.25;
@@ -185,8 +185,8 @@ TEST_P(SavePretrained, AChangedModelHasAnotherConfig) {
 INSTANTIATE_TEST_SUITE_P(All, SavePretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-// Of which the rotary frequencies are others.
-TEST(SaveFolder, AModelReadForShorterTextsGoesOutForAllOfThem) {
+// A model read for shorter sequences uses different rotary frequencies.
+TEST(SaveFolder, AModelReadForAShorterContextIsSavedForTheFullOne) {
   const std::string golden = golden_folders + "phi3_long";
   const nn::Pretrained model = nn::from_pretrained(golden, Device::cpu(), {.dtype = bf16, .context = 8});
   const TemporaryDirectory directory;
@@ -195,7 +195,7 @@ TEST(SaveFolder, AModelReadForShorterTextsGoesOutForAllOfThem) {
     EXPECT_TRUE(content(directory / "saved/" + name) == content(golden + "/" + name)) << name;
 }
 
-TEST(SaveFolder, ConfigSaysTheDtypeUnderTheKeyThatItHas) {
+TEST(SaveFolder, ConfigWritesTheDtypeUnderItsExistingKey) {
   const auto with_dtype = [](const std::string& text) {
     return io::hf_config_with_dtype(text, "test", bf16);
   };
@@ -225,7 +225,7 @@ TEST(SaveFolder, TensorsKeepTheirOwnDtypes) {
     EXPECT_TRUE(content(directory / "saved/" + name) == content(directory / "mixed/" + name)) << name;
 }
 
-// ---- Models that were made here
+// ---- Models created here
 
 struct Made {
   nn::ModelConfig config;
@@ -264,7 +264,7 @@ TEST(SaveModel, AFamilyIsChosenByTheSettings) {
   EXPECT_TRUE(io::hf_config_for(biased, "test").model.architecture.as<nn::Llama>()->mlp_bias);
 }
 
-TEST(SaveModel, AModelThatNoClassCanHoldIsRefusedByItsSettings) {
+TEST(SaveModel, AModelWithoutAMatchingClassIsRefusedByItsSettings) {
   const auto refusal = [](const nn::ModelConfig& c) {
     return error_of([&] { io::hf_config_for(c, "[save_pretrained] m"); });
   };
@@ -281,7 +281,7 @@ TEST(SaveModel, AModelThatNoClassCanHoldIsRefusedByItsSettings) {
   EXPECT_EQ(refusal(biased), begin + "deepseek_v3, the nearest, has no bias true");
 }
 
-// A GPT without biases goes out with biases of zero.
+// A GPT without biases is saved with zero biases.
 TEST(SaveModel, ModelsMadeHereComputeTheSameWhenTheyAreRead) {
   nn::ModelConfig rotary = small(nn::Llama{.key_heads = 2, .theta = 500});
   rotary.tied_head = false;
@@ -307,7 +307,7 @@ TEST(SaveModel, ModelsMadeHereComputeTheSameWhenTheyAreRead) {
   }
 }
 
-TEST(SaveModel, ATokenizerGoesWithIt) {
+TEST(SaveModel, ATokenizerIsSavedWithIt) {
   const std::string text = "to be or not to be, that is the question — ſo \xf0\x9f\x8c\xb3";
   const text::Bpe bpe = text::Bpe::train(text, 265);
   const text::CharVocab characters(text);
@@ -326,7 +326,8 @@ TEST(SaveModel, ATokenizerGoesWithIt) {
   }
 }
 
-// bos of the tokenizer's template; files that other programs need are those of the folder.
+// The start token comes from the tokenizer's template. Files that other programs need are copied from the
+// folder.
 TEST(SaveModel, ATokenizerOfAFolderKeepsItsFiles) {
   const std::string json = content(golden_folders + "../tokenizers/llama3/tokenizer.json");
   const text::HfTokenizer tokenizer(json, "test");
@@ -349,7 +350,7 @@ TEST(SaveModel, ATokenizerOfAFolderKeepsItsFiles) {
   for (const std::string& name : names_in(directory / "one"))
     EXPECT_EQ(content(directory / "one/" + name), content(directory / "two/" + name)) << name;
   EXPECT_EQ(nn::folder_files(nn::folder_metadata(read.info.files)), read.info.files);
-  const text::ByteTokenizer other;  // another tokenizer than the folder's has no use for its files
+  const text::ByteTokenizer other;  // a different tokenizer from the folder's does not use its files
   nn::save_pretrained(directory / "three", read, &other);
   EXPECT_EQ(names_in(directory / "three"),
             (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors",
@@ -357,7 +358,7 @@ TEST(SaveModel, ATokenizerOfAFolderKeepsItsFiles) {
   EXPECT_NE(content(directory / "three/tokenizer_config.json"), "{\"chat\": 1}");
 }
 
-TEST(SaveModel, TokenizersThatDoNotFitAreRefused) {
+TEST(SaveModel, MismatchedTokenizersAreRefused) {
   const Made made(small(nn::Gpt{}));
   const TemporaryDirectory directory;
   const auto refusal = [&](const text::Tokenizer& t) {
@@ -387,7 +388,7 @@ struct Saving {
   }
 };
 
-TEST(SaveModel, NothingThatExistsIsTouched) {
+TEST(SaveModel, ExistingFilesAreNotChanged) {
   const Saving s;
   s.directory.file("file", "mine");
   EXPECT_EQ(s.error({}, "file"),
@@ -404,7 +405,7 @@ TEST(SaveModel, NothingThatExistsIsTouched) {
   EXPECT_TRUE(fs::exists(s.directory / "new/model.safetensors"));
 }
 
-TEST(SaveModel, WhatEndsTheWritingLeavesNothing) {
+TEST(SaveModel, AFailedSaveLeavesNothing) {
   const Saving s;
   int calls = 0;
   const nn::SaveOptions stopped{.written = [&](std::uint64_t written, std::uint64_t all) {
@@ -440,7 +441,7 @@ TEST(SaveModel, WhatEndsTheWritingLeavesNothing) {
   EXPECT_TRUE(names_in(s.directory.path).empty());
 }
 
-TEST(SaveModel, WhatAKilledProcessLeftIsReplaced) {
+TEST(SaveModel, LeftoversOfAKilledProcessAreReplaced) {
   const Saving s;
   fs::create_directories(s.directory / ".saved.unfinished/deep");
   s.directory.file(".saved.unfinished/model.safetensors", "half");
@@ -455,12 +456,12 @@ TEST(SaveModel, WhatAKilledProcessLeftIsReplaced) {
   EXPECT_EQ(names_in(s.directory / "saved"), (std::vector<std::string>{"config.json", "model.safetensors"}));
 }
 
-TEST(SaveModel, AnotherModelsConfigIsRefused) {
+TEST(SaveModel, ADifferentModelsConfigIsRefused) {
   const Saving s;
   nn::ModelConfig other = s.made.config;
   other.layers = 2;
   EXPECT_NE(error_of([&] { nn::save_pretrained(s.directory / "saved", s.made.model, other); }), "no error");
-  other.layers = 3, other.architecture = nn::Llama{.theta = 500};  // which no weight shows
+  other.layers = 3, other.architecture = nn::Llama{.theta = 500};  // not visible in any weight
   EXPECT_NE(error_of([&] {
               nn::save_pretrained(s.directory / "saved", s.made.model, other);
             }).find("self_attn.theta = 10000, this one has 500"),

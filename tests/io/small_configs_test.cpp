@@ -1,5 +1,5 @@
-// Members of JSON objects by name and kind. The keys of adapter_config.json: the options that they stand for,
-// the text written of these options, and the values that are refused.
+// Tests members of JSON objects by name and kind. For the keys of adapter_config.json, tests the
+// corresponding options, the text written for these options, and refused values.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,12 +16,12 @@ using io::JsonObject;
 
 // ---- JsonObject
 
-TEST(JsonObject, MembersAreReadByTheReaderOfTheirKindOnly) {
+TEST(JsonObject, MembersAreReadOnlyByTheReaderOfTheirKind) {
   struct Reader {
     const char* expected;
     std::function<std::string(const JsonObject&, const std::string&)> read;
-    std::vector<const char*> keys;  // that it reads
-    bool has_otherwise = false;     // for a member that is not set
+    std::vector<const char*> keys;  // the keys that it reads
+    bool has_otherwise = false;     // has a default for a missing member
   };
   const auto list = [](const auto& items) {
     std::string text;
@@ -103,7 +103,7 @@ TEST(JsonObject, MembersAreReadByTheReaderOfTheirKindOnly) {
   EXPECT_EQ(object.json("reals"), "[1.5, 2]");
 }
 
-TEST(JsonObject, TextsThatAreNotObjectsAreRefused) {
+TEST(JsonObject, NonObjectsAreRefused) {
   EXPECT_EQ(error_of([] { JsonObject("[]", "F"); }), "F: expected an object at byte 0");
   EXPECT_EQ(error_of([] { JsonObject("{\"a\": 1} x", "F"); }).substr(0, 2), "F:");
   EXPECT_EQ(error_of([] { JsonObject("{\"a\": 1, \"a\": 2}", "F"); }), "F: duplicate key \"a\" at byte 12");
@@ -125,7 +125,7 @@ TEST(JsonObject, ArraysHaveUpToAThousandItems) {
   EXPECT_THROW(object_with(1001, "\"\"").strings("a"), FormatError);
 }
 
-// On one line, and of 100 bytes at most.
+// On one line, with at most 100 bytes.
 TEST(JsonObject, ValuesInMessagesAreShortened) {
   const auto shown = [](const std::string& value) {
     const std::string begin = "F: a is ", end = ", expected an integer";
@@ -138,13 +138,13 @@ TEST(JsonObject, ValuesInMessagesAreShortened) {
   EXPECT_EQ(shown("\"" + std::string(99, 'x') + "\""), "\"" + std::string(99, 'x') + "…");
   EXPECT_EQ(shown("\"" + std::string(300, 'x') + "\""), "\"" + std::string(99, 'x') + "…");
   EXPECT_EQ(shown("\"" + std::string(98, 'x') + "ü\""),
-            "\"" + std::string(98, 'x') + "…");  // no half character
+            "\"" + std::string(98, 'x') + "…");  // not a partial character
   EXPECT_EQ(shown("[1,\n \t 2,\r\n3\n]"), "[1, 2, 3 ]");
   EXPECT_EQ(shown("[\n\n\n]"), "[ ]");
   EXPECT_EQ(shown("[1,  2]"), "[1,  2]");
 }
 
-TEST(JsonObject, MembersAreWrittenALineEach) {
+TEST(JsonObject, MembersAreWrittenOnePerLine) {
   JsonObject object("{\"b\": [1,2], \"a\": \"x\"}", "F");
   EXPECT_EQ(object.text(), "{\n  \"a\": \"x\",\n  \"b\": [1,2]\n}\n");
   object.set("b", "null"), object.set("c", "3");
@@ -185,7 +185,7 @@ std::string meaning(const io::PeftConfig& c) {
          (c.targets_complete ? "" : ", incomplete");
 }
 
-TEST(PeftConfig, KeysHaveTheResultsOfTheTable) {
+TEST(PeftConfig, KeysMatchTheTable) {
   const std::string usual = "r 4 alpha 12.0 dropout 0.0 on q_proj v_proj";
   const auto refused = [](const std::string& key, const std::string& value, const std::string& expected) {
     return "F: " + key + (value.empty() ? "" : " is " + value) + ", expected " + expected;
@@ -288,7 +288,7 @@ TEST(PeftConfig, KeysHaveTheResultsOfTheTable) {
   }
 }
 
-TEST(PeftConfig, WrittenTextHasEveryKey) {
+TEST(PeftConfig, WrittenJsonHasEveryKey) {
   io::PeftConfig c{.options = {.rank = 4, .alpha = 12, .targets = {"v", "q", "v"}}};
   const std::string rest =
       "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n  \"layers_pattern\": null,\n  "

@@ -1,4 +1,4 @@
-// Folders that appear whole or not at all.
+// Tests folders that appear completely or not at all.
 #include "io/files/staged_folder.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(StagedFolder, AppearsWithItsFilesWhenItIsPublished) {
   }
 }
 
-TEST(StagedFolder, OneFileTakesItsPlace) {
+TEST(StagedFolder, ASingleFileIsPublishedInItsPlace) {
   const TemporaryDirectory dir;
   {
     io::StagedFolder folder(dir / "model.gguf", "test");
@@ -57,7 +57,7 @@ TEST(StagedFolder, OneFileTakesItsPlace) {
   EXPECT_EQ(names_in(dir.path), Names{"model.gguf"});
 }
 
-TEST(StagedFolder, IsGoneIfItIsNotPublished) {
+TEST(StagedFolder, IsRemovedIfItIsNotPublished) {
   const TemporaryDirectory dir;
   {
     const io::StagedFolder folder(dir / "new", "test");
@@ -66,8 +66,8 @@ TEST(StagedFolder, IsGoneIfItIsNotPublished) {
   EXPECT_TRUE(fs::is_empty(dir.path));
 }
 
-// Names with and without a folder around them.
-TEST(StagedFolder, StandsNextToTheFolderThatItBecomes) {
+// Names with and without a parent folder.
+TEST(StagedFolder, IsNextToItsFinalFolder) {
   const TemporaryDirectory dir;
   const fs::path before = fs::current_path();
   fs::current_path(dir.path);
@@ -90,7 +90,7 @@ TEST(StagedFolder, StandsNextToTheFolderThatItBecomes) {
   fs::current_path(before);
 }
 
-TEST(StagedFolder, NameMustBeFreeAndThatOfAFolder) {
+TEST(StagedFolder, NameMustBeUnusedAndValidForAFolder) {
   const TemporaryDirectory dir;
   dir.file("file", "x");
   fs::create_directory(dir / "folder"), fs::create_symlink("nowhere", dir / "link");
@@ -117,7 +117,7 @@ TEST(StagedFolder, NameMustBeFreeAndThatOfAFolder) {
   EXPECT_EQ(names_in(dir.path), (Names{".in.unfinished", "file", "folder", "link"}));
 }
 
-TEST(StagedFolder, SomethingThatTookTheNameMeanwhileStays) {
+TEST(StagedFolder, AFileCreatedUnderTheNameInTheMeantimeStays) {
   const TemporaryDirectory dir;
   for (const bool is_file : {false, true}) {
     {
@@ -137,7 +137,7 @@ TEST(StagedFolder, SomethingThatTookTheNameMeanwhileStays) {
             "[test] cannot create " + (dir / "new") + ": No such file or directory");
 }
 
-TEST(StagedFolder, OneProcessAtATimeMakesAFolder) {
+TEST(StagedFolder, OneProcessAtATimeWritesAFolder) {
   const TemporaryDirectory dir;
   std::optional<io::StagedFolder> first(std::in_place, dir / "new", "test");
   write(first->path("a"), "one");
@@ -181,11 +181,11 @@ TEST(StagedFolder, LeftoversOfAKilledProcessAreRemoved) {
   {
     io::StagedFolder folder(dir / "new", "test");
     folder.publish();
-    fs::create_directory(left), write(left + "/a", "theirs");  // another process makes it again
+    fs::create_directory(left), write(left + "/a", "theirs");  // another process creates it again
   }
   EXPECT_EQ(names_in(left), Names{"a"});
   fs::remove_all(left), fs::remove(dir / "new");
-  fs::create_directory(left);  // it was killed before it made the mark
+  fs::create_directory(left);  // it was killed before it created the mark
   io::StagedFolder folder(dir / "new", "test");
   EXPECT_EQ(names_in(left), Names{".unfinished"});
 }

@@ -1,4 +1,4 @@
-// Streamed text: however a text is divided into tokens, the same bytes come out, as early as they can.
+// Tests streamed text: any division of a text into tokens gives the same bytes, as early as possible.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -66,10 +66,10 @@ std::string streamed(std::string_view text, const Stops& stops) {
   return shown + stream.finish();
 }
 
-TEST(TextStream, EveryDivisionOfATextIntoTokensGivesTheSameBytesAsEarlyAsTheyCan) {
+TEST(TextStream, EveryDivisionIntoTokensGivesTheSameBytesAsEarlyAsPossible) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 300; ++trial) {
-    // Few different bytes, so that stop strings overlap each other and the text.
+    // Few distinct bytes, so stop strings overlap each other and the text.
     const std::string_view bytes = trial % 3 == 0   ? "ab"
                                    : trial % 3 == 1 ? "a\xc3\xa9"
                                                     : "\xf0\x9f\x98\x80\xe2";
@@ -80,7 +80,7 @@ TEST(TextStream, EveryDivisionOfATextIntoTokensGivesTheSameBytesAsEarlyAsTheyCan
   }
 }
 
-TEST(TextStream, LongTextsWithLongStopStringsAndEmptyTokens) {
+TEST(TextStream, LongStringsWithLongStopStringsAndEmptyTokensMatch) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 100; ++trial) {
     const std::string_view bytes = trial % 2 ? "ab" : "a \n\xe2\x82\xac\xff";
@@ -93,7 +93,7 @@ TEST(TextStream, LongTextsWithLongStopStringsAndEmptyTokens) {
   }
 }
 
-TEST(TextStream, WholeCharactersComeOutOfBpeTokensThatCutThem) {
+TEST(TextStream, OutputsWholeCharactersIfBpeTokensSplitThem) {
   const std::string text = "caf\xc3\xa9 " + std::string(emoji) + std::string(euro) + "!";
   const text::Bpe bpe({});  // a token for each byte
   text::TextStream stream(bpe);
@@ -105,7 +105,7 @@ TEST(TextStream, WholeCharactersComeOutOfBpeTokensThatCutThem) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(TextStream, BytesThatAreNoUtf8ArePassedOnAndHoldBackAtMostThree) {
+TEST(TextStream, InvalidUtf8IsPassedOnAndHoldsBackAtMostThreeBytes) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 200; ++trial) {
     std::string text;
@@ -121,18 +121,18 @@ TEST(TextStream, BytesThatAreNoUtf8ArePassedOnAndHoldBackAtMostThree) {
   }
 }
 
-TEST(TextStream, AStopStringEndsTheTextBeforeIt) {
+TEST(TextStream, AStopStringEndsTheOutputBeforeIt) {
   EXPECT_EQ(streamed("one\n\ntwo", {"\n\n"}), "one");
   EXPECT_EQ(streamed("User: hi", {"User:"}), "");   // at the very beginning
-  EXPECT_EQ(streamed("aab", {"ab"}), "a");          // a beginning that comes to nothing
-  EXPECT_EQ(streamed("one\n", {"\n\n"}), "one\n");  // a beginning where the text ends
+  EXPECT_EQ(streamed("aab", {"ab"}), "a");          // a partial stop string that is not completed
+  EXPECT_EQ(streamed("one\n", {"\n\n"}), "one\n");  // a partial stop string at the end
   EXPECT_EQ(streamed("xabc", {"abc", "ab"}), "x");
   EXPECT_EQ(streamed("abcd", {"abcd", "bc"}), "a");  // the one that ends first
-  EXPECT_EQ(streamed("abcd", {"cd", "bcd"}), "a");   // of those that end together, the longest
+  EXPECT_EQ(streamed("abcd", {"cd", "bcd"}), "a");   // of several that end together, the longest
   EXPECT_EQ(streamed(euro, {"\x82"}), "\xe2");       // within a character
 }
 
-TEST(TextStream, ACopyContinuesOnItsOwn) {
+TEST(TextStream, ACopyContinuesIndependently) {
   const text::ByteTokenizer tokenizer;
   text::TextStream stream(tokenizer, {"ab"});
   EXPECT_EQ(stream.add('a'), "");
@@ -152,7 +152,7 @@ TEST(TextStream, TokensAfterAStopStringAddNothing) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(TextStream, WhatItCannotDoIsAnError) {
+TEST(TextStream, InvalidCallsAreErrors) {
   const text::ByteTokenizer tokenizer;
   EXPECT_EQ(error_of([&] {
               text::TextStream(tokenizer, {"a", ""});

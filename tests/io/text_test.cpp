@@ -1,4 +1,4 @@
-// Text loading, character vocabulary, split and the batch sampler.
+// Tests text loading, the character vocabulary, the split, and the batch sampler.
 #include <tilegrad/io/text/text.h>
 
 #include <gtest/gtest.h>
@@ -24,13 +24,13 @@ std::string load_error(const std::string& path) {
   return error_of([&] { text::load_text(path); });
 }
 
-TEST(LoadText, GivesTheBytesOfAGoodFile) {
+TEST(LoadText, ReturnsTheBytesOfAValidFile) {
   const TemporaryDirectory dir;
   const std::string text("é€😀\r\n\0z", 13);
   EXPECT_EQ(text::load_text(dir.file("a", text)), text);
 }
 
-TEST(LoadText, EveryBadFileIsOneClearLine) {
+TEST(LoadText, EveryInvalidFileGivesAOneLineError) {
   const TemporaryDirectory dir;
   const std::string none = (dir.path / "none").string(), directory = dir.path.string(),
                     empty = dir.file("e", "");
@@ -50,7 +50,7 @@ TEST(LoadText, NamesTheFirstByteThatIsNotUtf8) {
        "d",
        "0xff at offset 3"},                // never a lead byte
       {"é\x80", "0x80 at offset 2"},       // a continuation without a lead
-      {"ab\xe2\x82", "0xe2 at offset 2"},  // cut off
+      {"ab\xe2\x82", "0xe2 at offset 2"},  // truncated
       {"\xe2\x82"
        "a",
        "0xe2 at offset 0"},                      // a lead without its continuation
@@ -72,7 +72,7 @@ TEST(CharVocab, IdsAreRanksOfCodePoints) {
   EXPECT_EQ(v.decode(std::vector<std::int32_t>{4, 0, 2}), "é b");
 }
 
-TEST(CharVocab, DecodingAnEncodedTextGivesItBack) {
+TEST(CharVocab, DecodingInvertsEncoding) {
   const std::string text = "Zwölf Boxkämpfer 😀\n\tjagen \xf4\x8f\xbf\xbf";
   const text::CharVocab v{std::string_view(text)};
   EXPECT_EQ(v.decode(v.encode(text)), text);
@@ -107,11 +107,11 @@ TEST(CharVocab, UnknownCharactersAndIdsAreNamed) {
             }),
             "[CharVocab] 'a' (U+0061) is in the vocabulary twice");
   for (const char32_t none : {char32_t{0xd800}, char32_t{0xdfff}, char32_t{0x110000}})
-    EXPECT_EQ(
-        error_of([&] {
-          text::CharVocab(std::vector<char32_t>{U'a', none});
-        }),
-        "[CharVocab] got " + std::to_string(static_cast<unsigned>(none)) + ", which is no Unicode character");
+    EXPECT_EQ(error_of([&] {
+                text::CharVocab(std::vector<char32_t>{U'a', none});
+              }),
+              "[CharVocab] got " + std::to_string(static_cast<unsigned>(none)) +
+                  ", which is not a Unicode character");
 }
 
 std::vector<std::int32_t> count_to(int n) {
@@ -140,7 +140,7 @@ struct Batch {
       : x(static_cast<std::size_t>(s.batch() * s.context())), y(x.size()) {}
 };
 
-// Tokens are their own positions here: a crop must count up by one, and y must be one ahead of x.
+// Here tokens are their own positions: a crop must count up by one, and y must be one ahead of x.
 void expect_crops(const text::BatchSampler& s, const Batch& b, int n) {
   const auto T = static_cast<std::size_t>(s.context());
   for (std::size_t i = 0; i < b.x.size(); ++i) {
@@ -161,7 +161,7 @@ TEST(BatchSampler, EveryRowIsACropAndItsSuccessors) {
   }
 }
 
-TEST(BatchSampler, IsAFunctionOfSeedAndStepAlone) {
+TEST(BatchSampler, DependsOnlyOnSeedAndStep) {
   const auto tokens = count_to(100000);
   const text::BatchSampler s(tokens, 4, 8, "text"), same(tokens, 4, 8, "text");
   Batch a(s), b(s), c(s), d(s);
@@ -175,7 +175,7 @@ TEST(BatchSampler, IsAFunctionOfSeedAndStepAlone) {
   EXPECT_NE(a.x, c.x);
 }
 
-TEST(BatchSampler, AWiderBatchBeginsWithTheRowsOfANarrowerOne) {
+TEST(BatchSampler, AWiderBatchStartsWithTheRowsOfANarrowerOne) {
   const auto tokens = count_to(1000);
   const text::BatchSampler narrow(tokens, 2, 8, "text"), wide(tokens, 5, 8, "text");
   Batch a(narrow), b(wide);
@@ -194,7 +194,8 @@ TEST(BatchSampler, EveryStartIsDrawnAboutEquallyOften) {
     for (int row = 0; row < 10; ++row)
       ++drawn[static_cast<std::size_t>(b.x[static_cast<std::size_t>(4 * row)])];
   }
-  // 16000 draws, 1000 ± 31 (one standard deviation) for each start; six of them never happen by chance.
+  // 16000 draws give 1000 ± 31 (one standard deviation) for each start. A deviation of six never happens by
+  // chance.
   for (std::size_t start = 0; start < 20; ++start) {
     if (start < 16) {
       EXPECT_NEAR(drawn[start], 1000, 186) << start;
@@ -221,7 +222,7 @@ TEST(BatchSampler, EvaluationIsFixedAndCoversEveryToken) {
   }
 }
 
-TEST(BatchSampler, AFewEvaluationBatchesReachFromEndToEnd) {
+TEST(BatchSampler, AFewEvaluationBatchesCoverTheWholeRange) {
   const auto tokens = count_to(1000);
   const text::BatchSampler s(tokens, 2, 10, "text");
   Batch b(s);
@@ -231,7 +232,7 @@ TEST(BatchSampler, AFewEvaluationBatchesReachFromEndToEnd) {
   EXPECT_EQ(b.y.back(), 999);
 }
 
-TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
+TEST(BatchSampler, ACorpusShorterThanTheContextIsRefused) {
   const auto tokens = count_to(9);
   EXPECT_NO_THROW(text::BatchSampler(tokens, 1, 8, "text"));
   EXPECT_EQ(error_of([&] { text::BatchSampler(tokens, 1, 9, "validation text"); }),
@@ -244,7 +245,7 @@ TEST(BatchSampler, ATextShorterThanTheContextIsRefused) {
   EXPECT_THROW(s.random(0, 0, x, y), ShapeError);
 }
 
-TEST(BatchSampler, RowsOfAStepAreTheSameTakenInParts) {
+TEST(BatchSampler, RowsOfAStepAreTheSameInParts) {
   const auto tokens = count_to(500);
   const text::BatchSampler whole(tokens, 6, 8, "text"), part(tokens, 2, 8, "text");
   Batch all(whole), some(part);
@@ -256,8 +257,8 @@ TEST(BatchSampler, RowsOfAStepAreTheSameTakenInParts) {
   }
 }
 
-// The starts are those of the header: ⌊u·(n − context)⌋ of 64-bit fractions u.
-TEST(BatchSampler, RandomStartsAreThoseOfPhilox) {
+// The starts follow the header: ⌊u·(n − context)⌋ for 64-bit fractions u.
+TEST(BatchSampler, RandomStartsMatchPhilox) {
   const auto tokens = count_to(1000);
   const std::uint64_t seeds[] = {0, 1, 1ull << 40}, steps[] = {0, 5, 1ull << 33};
   for (const std::int64_t context : {1, 9, 999})
@@ -302,7 +303,7 @@ TEST(BatchSampler, EvaluationStartsAreEvenlySpaced) {
                         crops == 1 ? 0 : last * place / (crops - 1));
             }
           }
-        std::int64_t least = 1;  // so that every token but the first is predicted
+        std::int64_t least = 1;  // so that every token except the first is predicted
         while (least * batch * context < n - 1) ++least;
         EXPECT_EQ(s.evaluation_count(), least) << n << " " << context << " " << batch;
         for (const auto& [k, count] : {std::pair{-1, 2}, {2, 2}, {0, 0}})
@@ -312,7 +313,7 @@ TEST(BatchSampler, EvaluationStartsAreEvenlySpaced) {
       }
 }
 
-TEST(BatchSampler, SizesThatDoNotFitAreRefused) {
+TEST(BatchSampler, InvalidSizesAreRefused) {
   const auto tokens = count_to(20);
   constexpr std::int64_t most = 9223372036854775807;
   const std::string expected = ", expected at least 1, and a product of 64 bits";

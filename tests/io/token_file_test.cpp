@@ -1,4 +1,5 @@
-// Token files: what is written comes back through the map, plain ids too, and every broken rule is refused.
+// Tests token files: written ids and plain ids are read back through the map, and every violated rule is
+// refused.
 #include <tilegrad/io/text/token_file.h>
 
 #include <gtest/gtest.h>
@@ -30,22 +31,22 @@ std::vector<std::int32_t> all_of(const text::TokenView& view) {
   return ids;
 }
 
-TEST(TokenFile, WhatIsWrittenComesBack) {
+TEST(TokenFile, RoundTripPreservesTheIds) {
   const TemporaryDirectory dir;
   const text::Bpe bpe = text::Bpe::train("the other the other", 262);
   const std::vector<std::int32_t> ids = bpe.encode("the other then\n");
   text::TokenFileWriter writer(dir / "t", bpe);
   writer.write(std::span(ids).first(3));
   writer.write(std::span(ids).subspan(3));
-  EXPECT_FALSE(fs::exists(dir / "t"));  // not before it is whole
+  EXPECT_FALSE(fs::exists(dir / "t"));  // not before it is complete
   writer.close();
   const text::TokenFile file(dir / "t");
   EXPECT_EQ(all_of(file.tokens()), ids);
   EXPECT_EQ(file.tokenizer().decode(all_of(file.tokens())), "the other then\n");
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);  // no temporary
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);  // no temporary file
 }
 
-TEST(TokenFile, IdsAbove65535TakeFourBytes) {
+TEST(TokenFile, IdsAbove65535NeedFourBytes) {
   const TemporaryDirectory dir;
   for (const std::int64_t vocabulary : {65536, 65537}) {
     const text::NumberTokenizer numbers(vocabulary);
@@ -69,8 +70,8 @@ TEST(TokenFile, AWriterThatIsNotClosedLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);
 }
 
-// In a file of 16 bits each, 65537 would be read back as 1.
-TEST(TokenFile, AnIdThatTheTokenizerDoesNotHaveIsNotWritten) {
+// In a file with 16 bits per id, 65537 would be read back as 1.
+TEST(TokenFile, AnIdOutsideTheVocabularyIsNotWritten) {
   const TemporaryDirectory dir;
   text::TokenFileWriter writer(dir / "t", text::ByteTokenizer());
   writer.write(std::vector<std::int32_t>{1, 2});
@@ -83,7 +84,7 @@ TEST(TokenFile, AnIdThatTheTokenizerDoesNotHaveIsNotWritten) {
   EXPECT_EQ(all_of(text::TokenFile(dir / "t").tokens()), (std::vector<std::int32_t>{1, 2}));
 }
 
-TEST(TokenFile, PlainIdsAreReadAsTheyLie) {
+TEST(TokenFile, PlainIdsAreReadInPlace) {
   const TemporaryDirectory dir;
   put(dir / "p", std::string_view("\x01\x00\x00\x01\xff\x00", 6));
   EXPECT_EQ(all_of(text::TokenFile(dir / "p", 2, 300).tokens()), (std::vector<std::int32_t>{1, 256, 255}));
@@ -97,7 +98,7 @@ TEST(TokenFile, PlainIdsAreReadAsTheyLie) {
                   " bytes each, expected 2 or 4");
 }
 
-TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
+TEST(TokenFile, AnIdOutsideTheVocabularyIsNamedWhenItIsRead) {
   const TemporaryDirectory dir;
   put(dir / "p", std::string_view("\x01\x00\x02\x00\x2c\x01\x03\x00", 8));
   const text::TokenFile file(dir / "p", 2, 300);
@@ -115,7 +116,7 @@ TEST(TokenFile, AnIdThatIsNotInTheVocabularyIsNamedWhenItIsRead) {
   EXPECT_THROW(text::TokenView(two.data(), 1, 4, 1LL << 32), Error);
 }
 
-TEST(TokenFile, WhatCannotBeReadIsOneClearLine) {
+TEST(TokenFile, UnreadableFilesGiveAOneLineError) {
   const TemporaryDirectory dir;
   put(dir / "empty", "");
   put(dir / "other", "some text");
@@ -129,7 +130,7 @@ TEST(TokenFile, WhatCannotBeReadIsOneClearLine) {
             "[tokens] " + dir / "other" + ": does not start with TGTOKENS: not a token file");
 }
 
-TEST(TokenFile, EveryBrokenRuleIsRefused) {
+TEST(TokenFile, EveryViolatedRuleIsRefused) {
   const auto refused = [](std::string_view json, std::size_t bytes = 4) {
     const std::uint64_t n = json.size();
     std::string file = "TGTOKENS" + std::string(reinterpret_cast<const char*>(&n), 8) + std::string(json);
@@ -156,7 +157,7 @@ TEST(TokenFile, EveryBrokenRuleIsRefused) {
       "t: header of 5 bytes in a file of 18: is the file truncated?");
 }
 
-TEST(TokenFile, IdentityTellsFilesApart) {
+TEST(TokenFile, IdentityDistinguishesFiles) {
   const TemporaryDirectory dir;
   std::string bytes(std::size_t{8} << 20, 'x');
   const auto identity = [&](std::string_view content, std::int64_t vocabulary = 40000) {
@@ -174,8 +175,8 @@ TEST(TokenFile, IdentityTellsFilesApart) {
   }
 }
 
-// Byte for byte: the header has room for a count of 20 digits and ends at a multiple of 8.
-TEST(TokenFile, BytesAreThoseOfTheFormat) {
+// Byte for byte. The header has room for a count of 20 digits and ends at a multiple of 8.
+TEST(TokenFile, BytesMatchTheFormat) {
   const TemporaryDirectory dir;
   for (const std::int64_t vocabulary :
        {300, 4000, 50000, 70000, 800000, 9000000, 10000000, 200000000, 2000000000}) {

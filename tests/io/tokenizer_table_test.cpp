@@ -1,5 +1,5 @@
-// The keys of tokenizer.json. The cases and their results are in tokenizer_table.txt: the tokens of some
-// strings, the keys of a GGUF file with the same tokenizer, and the values that are refused.
+// Checks the keys of tokenizer.json. The cases and their results are in tokenizer_table.txt: the tokens of
+// some strings, the keys of a GGUF file with the same tokenizer, and refused values.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <tilegrad/io/files/json.h>
@@ -18,7 +18,7 @@ std::string list_of(const Ids& ids) {
   return text;
 }
 
-// "vocab.TOKEN=ID" is a further token of the vocabulary.
+// "vocab.TOKEN=ID" is an additional token of the vocabulary.
 std::string json_of(Members members) {
   std::string outer, model;
   for (const auto& [key, value] : Members(members))
@@ -83,7 +83,7 @@ Results gguf_results(const text::HfTokenizer& tokenizer, const Members& members)
   return results;
 }
 
-TEST(TokenizerTable, TokenizerJsonKeysHaveTheResultsOfTheTable) {
+TEST(TokenizerTable, TokenizerJsonKeysMatchTheTable) {
   expect_table(TG_TABLES "tokenizer_table.txt", [](const Members& members) -> Results {
     std::unique_ptr<text::HfTokenizer> tokenizer;
     const std::string error =

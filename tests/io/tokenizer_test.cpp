@@ -1,5 +1,5 @@
-// Tokenizers: every byte string comes back, training gives the merges of the definition, what is saved loads,
-// and whatever is not a tokenizer is refused by name.
+// Tests tokenizers. Every byte string survives a round trip, and training gives the merges of the definition.
+// A saved tokenizer loads, and an invalid one is refused by name.
 #include <tilegrad/io/text/tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::vector<std::string> words_of(std::string_view text, WordRule rule = WordRul
   return words;
 }
 
-// Text that repeats itself enough to have pairs, and bytes of every kind.
+// Text with enough repetition to have pairs, and with bytes of every kind.
 std::string random_text(std::mt19937& random, std::size_t size) {
   static constexpr std::string_view often = "  eettaaoinhs\n'.,1\xc3\xa9";
   std::string text;
@@ -37,7 +37,7 @@ std::string random_text(std::mt19937& random, std::size_t size) {
   return text;
 }
 
-TEST(Words, AreCutAsGpt2Cuts) {
+TEST(Words, AreSplitLikeGpt2) {
   using List = std::vector<std::string>;
   EXPECT_EQ(words_of("It's what they've got."), (List{"It", "'s", " what", " they", "'ve", " got", "."}));
   EXPECT_EQ(words_of("a  b\n\n c"), (List{"a", " ", " b", "\n\n", " c"}));
@@ -49,8 +49,8 @@ TEST(Words, AreCutAsGpt2Cuts) {
   EXPECT_EQ(words_of("'s"), (List{"'s"}));
 }
 
-// The rules on characters; whole tokenizers are compared with their reference in hf_tokenizer_test.
-TEST(Words, OfCharactersAreThoseOfThePatterns) {
+// Rules on characters. hf_tokenizer_test compares whole tokenizers with their reference.
+TEST(Words, CharacterRulesMatchTheirPatterns) {
   using List = std::vector<std::string>;
   const auto of = [](WordRule rule) {
     return [rule](std::string_view text) { return words_of(text, rule); };
@@ -59,14 +59,14 @@ TEST(Words, OfCharactersAreThoseOfThePatterns) {
              deepseek = of(WordRule::deepseek_words);
   EXPECT_EQ(gpt2("It's 12345  x\n\ny"), (List{"It", "'s", " 12345", " ", " x", "\n", "\n", "y"}));
   EXPECT_EQ(gpt2("f\u00fcr\u00a0x \u20ac\u00bd"), (List{"f\u00fcr", "\u00a0", "x", " \u20ac", "\u00bd"}));
-  EXPECT_EQ(gpt2("\x1f-a"), (List{"\x1f-", "a"}));  // U+001F is no white space
+  EXPECT_EQ(gpt2("\x1f-a"), (List{"\x1f-", "a"}));  // U+001F is not white space
   EXPECT_EQ(gpt2("'S'\u017f"), (List{"'", "S", "'", "\u017f"}));
   EXPECT_EQ(gpt2("a\xff\xff b"), (List{"a", "\xff\xff", " b"}));
   EXPECT_EQ(llama3("'S'\u017f'LLx"), (List{"'S", "'\u017f", "'LL", "x"}));
   EXPECT_EQ(llama3("'\u017fx"), (List{"'\u017f", "x"}));
   EXPECT_EQ(llama3("12345 (x).\r\n\n y"), (List{"123", "45", " (", "x", ").\r\n\n", " y"}));
   EXPECT_EQ(llama3("a \n \n  b"), (List{"a", " \n \n", " ", " b"}));
-  EXPECT_EQ(llama3("\tx\u093f"), (List{"\tx", "\u093f"}));  // a mark is no letter
+  EXPECT_EQ(llama3("\tx\u093f"), (List{"\tx", "\u093f"}));  // a mark is not a letter
   EXPECT_EQ(qwen2("123 4"), (List{"1", "2", "3", " ", "4"}));
   EXPECT_EQ(deepseek("(abc\u00e9 x\u093f."), (List{"(abc", "\u00e9", " x\u093f", "."}));
   EXPECT_EQ(deepseek("\x01\x02x"), (List{"\x01", "\x02x"}));
@@ -79,7 +79,7 @@ TEST(Words, OfCharactersAreThoseOfThePatterns) {
   EXPECT_EQ(words_of("x" + mark + mark + "y", WordRule::spaces), (List{"x", mark + mark + "y"}));
 }
 
-TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
+TEST(Words, StayWithinTheLimitAndRestoreTheInput) {
   std::mt19937 random(1);
   for (const std::string& text :
        {std::string(1000, 'x'), std::string(1000, ' '), random_text(random, 5000)}) {
@@ -93,7 +93,7 @@ TEST(Words, AreNeverLongerThanTheLimitAndGiveTheTextBack) {
   }
 }
 
-TEST(Words, ATextCutWhereItIsSafeGivesTheSameWords) {
+TEST(Words, AStringSplitAtSafePointsHasTheSameWords) {
   std::mt19937 random(2);
   const std::string text = random_text(random, 20000);
   for (const WordRule rule :
@@ -114,7 +114,7 @@ TEST(Words, ATextCutWhereItIsSafeGivesTheSameWords) {
   }
 }
 
-// The definition of training, with no shortcut: count all pairs, join the most frequent, begin again.
+// Training by definition, without shortcuts: count all pairs, join the most frequent one, repeat.
 std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
   std::vector<std::vector<std::int32_t>> words;
   for (const std::string& word : words_of(text, WordRule::gpt2)) {
@@ -150,7 +150,7 @@ std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t
   return merges;
 }
 
-TEST(Bpe, TrainingIsThatOfTheDefinition) {
+TEST(Bpe, TrainingMatchesTheDefinition) {
   std::mt19937 random(3);
   for (const std::size_t size : {0, 1, 5, 300, 4000}) {
     const std::string text = random_text(random, size);
@@ -162,7 +162,7 @@ TEST(Bpe, TrainingIsThatOfTheDefinition) {
   EXPECT_EQ(text::Bpe::train(long_runs, 300).merges(), plain_training(long_runs, 300));
 }
 
-// The definition of encoding: each merge in turn, over the whole word.
+// Encoding by definition: apply each merge in order to the whole word.
 std::vector<std::int32_t> plain_encoding(const text::Bpe& bpe, std::string_view text) {
   std::vector<std::int32_t> ids;
   for (const std::string& word : words_of(text, bpe.words())) {
@@ -179,7 +179,7 @@ std::vector<std::int32_t> plain_encoding(const text::Bpe& bpe, std::string_view 
   return ids;
 }
 
-TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
+TEST(Bpe, EncodingMatchesTheDefinitionAndEveryByteStringSurvives) {
   std::mt19937 random(4);
   const text::Bpe bpe = text::Bpe::train(random_text(random, 20000), 500), old(bpe.merges(), WordRule::bytes);
   EXPECT_EQ(bpe.size(), 500);
@@ -202,14 +202,14 @@ TEST(Bpe, EncodingIsThatOfTheDefinitionAndEveryByteStringComesBack) {
   EXPECT_LT(bpe.encode(trained).size(), trained.size() * 3 / 4);
 }
 
-// Its words were cut by bytes, and its metadata do not say so.
-TEST(Bpe, ThatOfAnOldCheckpointEncodesAsItDid) {
+// Its words were split by bytes, and its metadata do not mention this.
+TEST(Bpe, AnOldCheckpointEncodesAsBefore) {
   const std::string merges = "195 169\n32 10\n226 128\n";  // é; a space and a line break; of “ and ”
   const auto old = text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}}, "m");
   EXPECT_EQ(old->metadata(), (io::Metadata{{"tokenizer", "bpe"}, {"merges", merges}}));
   const auto now = text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}, {"words", "gpt2"}}, "m");
   using Ids = std::vector<std::int32_t>;
-  EXPECT_EQ(old->encode("x \nx"), (Ids{'x', 257, 'x'}));  // the line break is left to the x by GPT-2's rule
+  EXPECT_EQ(old->encode("x \nx"), (Ids{'x', 257, 'x'}));  // GPT-2's rule leaves the line break to the x
   EXPECT_EQ(now->encode("x \nx"), (Ids{'x', ' ', '\n', 'x'}));
   EXPECT_EQ(old->encode("a\u201c"), (Ids{'a', 258, 0x9c}));
   EXPECT_EQ(now->encode("a\u201c"), (Ids{'a', 258, 0x9c}));
@@ -220,7 +220,7 @@ TEST(Bpe, ThatOfAnOldCheckpointEncodesAsItDid) {
   EXPECT_THROW(text::Bpe({}, WordRule::llama3), Error);
 }
 
-TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
+TEST(Bpe, MoreDistinctWordsThanTheCacheHoldsEncodeTheSame) {
   std::string text;
   for (int i = 0; i < 300000; ++i) text += " w" + std::to_string(i);
   const text::Bpe bpe = text::Bpe::train(" w1 w12 w123 w12 w1", 262);
@@ -233,8 +233,8 @@ TEST(Bpe, ATextOfMoreDistinctWordsThanAreKeptEncodesTheSame) {
   }());
 }
 
-// A mapped text that has become shorter, read as zeros, would be one long word.
-TEST(Bpe, TextIsCheckedBeforeTheFirstMerge) {
+// A mapped text that has become shorter reads as zeros, and would be one long word.
+TEST(Bpe, InputIsCheckedBeforeTheFirstMerge) {
   int calls = 0;
   EXPECT_EQ(text::Bpe::train("the other the other", 262, [&] { ++calls; }).merges(),
             text::Bpe::train("the other the other", 262).merges());
@@ -243,7 +243,7 @@ TEST(Bpe, TextIsCheckedBeforeTheFirstMerge) {
             "it shrank");
 }
 
-TEST(Bpe, AVocabularyItCannotHaveIsAnError) {
+TEST(Bpe, AnImpossibleVocabularyIsAnError) {
   EXPECT_EQ(error_of([] { text::Bpe::train("text", 256); }),
             "[bpe] got a vocabulary of 256, expected 257 to 1048576");
   EXPECT_EQ(text::Bpe::train("abc", 1000).size(), 256);  // no pair occurs twice
@@ -271,7 +271,7 @@ TEST(Numbers, AreTheirTokens) {
   EXPECT_THROW(text::NumberTokenizer(0), Error);
 }
 
-TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
+TEST(Tokenizers, SurviveARoundTrip) {
   const std::string text = "Ein für alle Mal: ein für alle Mal.\n";
   const text::Bpe bpe = text::Bpe::train(text, 270);
   const text::CharVocab chars(text);
@@ -290,7 +290,7 @@ TEST(Tokenizers, AreWhatTheyWereAfterLoading) {
   }
 }
 
-TEST(Tokenizers, AnIdThatIsNotThereIsAnError) {
+TEST(Tokenizers, AnUnknownIdIsAnError) {
   const std::int32_t above = 256, below = -1;
   const text::Bpe bpe = text::Bpe::train("", 300);
   EXPECT_EQ(error_of([&] { bpe.decode({&above, 1}); }), "[decode] id 256, expected 0 to 255");
@@ -300,7 +300,7 @@ TEST(Tokenizers, AnIdThatIsNotThereIsAnError) {
             "[decode] id -1, expected 0 to 255");
 }
 
-TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
+TEST(Tokenizers, InvalidTokenizersAreRefusedByName) {
   const auto refused = [](const io::Metadata& m) { return error_of([&] { text::load_tokenizer(m, "m"); }); };
   const auto merges = [&](const std::string& lines) {
     return refused({{"tokenizer", "bpe"}, {"merges", lines}});
@@ -325,7 +325,7 @@ TEST(Tokenizers, WhatIsNoneIsRefusedByName) {
   EXPECT_EQ(merges("-1 2\n"),
             "m: [bpe] merge 0 (-1 2) names a token that does not exist before it, expected 0 to 255");
   EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) occurs twice");
-  std::string doubled = "0 0\n";  // each twice as long as the one before
+  std::string doubled = "0 0\n";  // each twice as long as the previous one
   for (int i = 256; i < 280; ++i) doubled += std::to_string(i) + " " + std::to_string(i) + "\n";
   EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, expected at most 128");
 }

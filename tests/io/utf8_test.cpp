@@ -1,4 +1,4 @@
-// UTF-8 against the table of well-formed byte sequences, RFC 3629 section 4.
+// Compares UTF-8 with the table of well-formed byte sequences, RFC 3629 section 4.
 #include "io/files/utf8.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ using namespace tg;
 struct Range {
   int low, high;
 };
-// The ranges of the bytes of each form.
+// The byte ranges of each form.
 const std::vector<std::vector<Range>> forms = {{{0x00, 0x7f}},
                                                {{0xc2, 0xdf}, {0x80, 0xbf}},
                                                {{0xe0, 0xe0}, {0xa0, 0xbf}, {0x80, 0xbf}},
@@ -25,7 +25,7 @@ const std::vector<std::vector<Range>> forms = {{{0x00, 0x7f}},
                                                {{0xf1, 0xf3}, {0x80, 0xbf}, {0x80, 0xbf}, {0x80, 0xbf}},
                                                {{0xf4, 0xf4}, {0x80, 0x8f}, {0x80, 0xbf}, {0x80, 0xbf}}};
 
-// How many of the bytes fit the form, from the first one.
+// The number of leading bytes that fit the form.
 std::size_t fitting(const std::vector<Range>& form, std::string_view s) {
   std::size_t n = 0;
   while (n < std::min(s.size(), form.size()) && static_cast<unsigned char>(s[n]) >= form[n].low &&
@@ -38,7 +38,7 @@ std::size_t length_of_first(std::string_view s) {
     if (fitting(form, s) == form.size()) return form.size();
   return 0;
 }
-bool is_begun(std::string_view s) {  // s is less than a character, and can become one
+bool is_begun(std::string_view s) {  // s is an incomplete character that can be completed
   for (const auto& form : forms)
     if (s.size() < form.size() && fitting(form, s) == s.size()) return true;
   return false;
@@ -87,7 +87,7 @@ TEST(Utf8, EveryCodePointIsEncodedInTheShortestForm) {
   }
 }
 
-// Strings of whole characters, begun characters and other bytes, in every order.
+// Strings of whole characters, incomplete characters and other bytes, in every order.
 TEST(Utf8, ValidAndIncompleteBytesAreCounted) {
   const std::string parts[] = {"",     "a",        "é",        "€",       "😀",    "\xc3",
                                "\xe2", "\xe2\x82", "\xf0\x9f", "\xf4",    "\xed", "\xf0\x9f\x98",

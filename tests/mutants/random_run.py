@@ -59,7 +59,7 @@ PACKAGES = ["tree-sitter==0.26.1", "tree-sitter-cpp==0.23.4"]
 # Checks of the tree and of documents, and tests with a separate build cannot catch a mutant. A gradcheck of all ops with 20 seeds
 # would take half of the time: each op is checked with one seed.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|mutants_|random_mutants|"
-                       r"tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|"
+                       r"^docs_|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|"
                        r"gradcheck_(?:baseline|avx2|avx512)$|start_without_avx|emulated_gradcheck")
 TOOLS = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank", "held_fsync", "hostile"]
 GROUP = 24

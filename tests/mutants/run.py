@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Switches each fault of tests/mutants/faults on and asks gradcheck, then the tests, until one catches it.
 
-usage: run.py [--only 17,20-29] [--near | --cases] [--build DIR] [--jobs N] [--table]
+usage: run.py [--only 17,20-29] [--near | --cases] [--build DIR] [--jobs N] [--table FILE]
 
   --only NUMBERS   these faults instead of all
   --near           only gradcheck --op and the entry's tests: quick, for new entries
   --cases          only entries that name cases of tests, such as those of tests/bugs_of_others; builds just these tests
   --build DIR      where everything is built (default: build-mutants)
   --jobs N         processes side by side (default: one for each core)
-  --table          also write the table of docs/gradcheck.md; with --only, from the results of runs before as well
+  --table FILE     also write a Markdown table of the check that catches each fault; with --only, from the results of runs
+                   before as well
 
 Builds once, with -DTILEGRAD_MUTANTS=ON. First everything has to pass with no fault on. Then each fault is tried with
 TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, all other tests, fastest
@@ -33,7 +34,7 @@ import plant
 ROOT = plant.HERE.parent.parent
 # Checks of the tree, of documents, of the compiler and of what has a build of its own: no fault is theirs to catch.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|^architecture(_catches_faults)?$|unity_names|public_headers|count_tests|kernel_symbols|installed_package|"
-                       r"emulat|tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|avx512|plugin)")
+                       r"emulat|^docs_|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|avx512|plugin)")
 NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "train/")  # nothing that gradcheck runs
 
 
@@ -170,7 +171,7 @@ def chosen(faults, text):
     return [fault for number, fault in faults.items() if number in numbers]
 
 
-def write_table(faults, results):
+def write_table(path, faults, results):
     missing = [str(n) for n in faults if str(n) not in results]
     if missing:
         sys.exit(f"no result for faults {', '.join(missing)}: run them first")
@@ -178,10 +179,7 @@ def write_table(faults, results):
     for number, fault in faults.items():
         cell = (results[str(number)] or "**nothing**").replace("|", "\\|")
         rows.append(f"| {number} | `{fault.file}` | {fault.text} | {cell} |")
-    path = ROOT / "docs/gradcheck.md"
-    begin, end = "<!-- mutants: begin -->\n", "<!-- mutants: end -->"
-    before, _, rest = path.read_text().partition(begin)
-    path.write_text(before + begin + "\n".join(rows) + "\n" + end + rest.partition(end)[2])
+    path.write_text("\n".join(rows) + "\n")
 
 
 def main():
@@ -191,7 +189,7 @@ def main():
     options.add_argument("--cases", action="store_true")
     options.add_argument("--build", default=str(ROOT / "build-mutants"))
     options.add_argument("--jobs", type=int, default=os.cpu_count())
-    options.add_argument("--table", action="store_true")
+    options.add_argument("--table", type=pathlib.Path)
     given = options.parse_args()
     faults = plant.read_faults()
     if given.cases:
@@ -224,7 +222,7 @@ def main():
                 survivors.append(fault.number)
             store.write_text(json.dumps(results, indent=1))
     if given.table:
-        write_table(faults, results)
+        write_table(given.table, faults, results)
     done = len(to_try)
     say(f"{done - len(survivors)} of {done} faults caught" +
         (f"; nothing catches {', '.join(map(str, sorted(survivors)))}" if survivors else ""))

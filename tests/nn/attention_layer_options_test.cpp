@@ -1,5 +1,5 @@
-// Every option of the attention layers against plain f64 code: in one call, after a cache with a page for
-// each sequence, and after a cache in pages.
+// Compares every option of the attention layers with plain f64 code: in one call, after a cache with a page
+// for each sequence, and after a paged cache.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ constexpr std::int64_t width = 12, heads = 4, length = 6;
 
 struct Weights {
   Params params{3, f64};
-  // All numbers of all parameters differ, biases and gains too.
+  // Makes all numbers of all parameters distinct, including biases and gains.
   void fill() {
     double n = 0;
     for (Parameter p : params.all()) {
@@ -87,7 +87,7 @@ double dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// softmax of the scores of the keys up to t, the last `window` ones, times their values.
+// The softmax of the scores of the last `window` keys up to t, times their values.
 Vector attended(const std::function<double(std::size_t)>& score,
                 const std::function<Vector(std::size_t)>& value, std::size_t t, std::int64_t window) {
   const std::size_t first =
@@ -200,7 +200,7 @@ void expect_close(const Vector& got, const Vector& expected, const std::string& 
   EXPECT_TRUE(reference::close(got, expected, 1e-11)) << what;
 }
 
-// The layer on two sequences in each of the three ways.
+// Checks the layer on two sequences in each of the three ways.
 void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const Rows& of_a, const Rows& of_b,
                        const std::string& what) {
   {
@@ -231,8 +231,8 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
   const std::vector<std::int32_t> pages_a{5, 1, 6}, pages_b{2, 7, 0};
   struct Step {
     CacheCall::InPages call;
-    std::vector<std::pair<bool, std::int64_t>> rows;     // whether of b; the token
-    std::vector<std::pair<bool, std::int32_t>> entries;  // whether of b; tokens up to the last
+    std::vector<std::pair<bool, std::int64_t>> rows;     // whether the row belongs to b; the token
+    std::vector<std::pair<bool, std::int32_t>> entries;  // whether of b; number of tokens up to the last
   };
   const Step steps[] = {{{.groups = 2, .length = 3, .room = 3},
                          {{false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}, {true, 2}},
@@ -262,7 +262,7 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
       table.insert(table.end(), pages.begin(), pages.end());
     }
     Program program =
-        compile(g, {y, call.positions()}, {.assign = call.assign()});  // not all layers read them
+        compile(g, {y, call.positions()}, {.assign = call.assign()});  // not all layers read the positions
     program.run({{x, joined({in})},
                  {call.rows(), rows},
                  {call.positions(), positions},
@@ -370,8 +370,8 @@ TEST(SelfAttention, MatchesPlainCodeAfterEachCache) {
   }
 }
 
-// Dropout reaches attention in training, if there is no cache.
-TEST(AttentionLayers, HaveTheirDropoutInTrainingOnly) {
+// In training, dropout is applied in attention if there is no cache.
+TEST(AttentionLayers, HaveDropoutInTrainingOnly) {
   const auto dropouts = [](const std::function<Layer(const Path&)>& make) {
     Params params;
     const Layer layer = make(Path(params) / "attn");
@@ -394,7 +394,7 @@ TEST(AttentionLayers, HaveTheirDropoutInTrainingOnly) {
 
 // ---- Caches
 
-TEST(KvCache, HoldsRowsUnderTheNamesOfItsLayers) {
+TEST(KvCache, ContainsRowsUnderTheNamesOfItsLayers) {
   Params params(1, f64);
   const GroupedAttention grouped(Path(params) / "a" / "attn", width, heads,
                                  {.key_heads = 2, .head_width = 4});
@@ -538,14 +538,14 @@ TEST(KvCache, RowsMustFitTheCall) {
               }).starts_with("[cache/kv_cache] expected shared [2, heads, 3, n], got"));
 }
 
-// Keys and values of different dtypes are extended by a step each.
+// Keys and values of different dtypes are extended by one step each.
 TEST(KvCache, KeysAndValuesMayHaveDifferentDtypes) {
   KvCache cache(1, 4);
   Graph g;
   CacheCall call(g, cache, 2);
   const Tensor q = g.input("q", {1, 1, 2, 4}, f64), k = g.input("k", {1, 1, 2, 4}, f64),
                v = g.input("v", {1, 1, 2, 4}, f32);
-  EXPECT_THROW(call.attend("layer", q, k, v), DTypeError);  // by attention
+  EXPECT_THROW(call.attend("layer", q, k, v), DTypeError);  // thrown by attention
   EXPECT_EQ(cache.tensors().at("layer.k").dtype(), f64);
   EXPECT_EQ(cache.tensors().at("layer.v").dtype(), f32);
   EXPECT_EQ(call.assign().size(), 2u);

@@ -1,5 +1,5 @@
-// Attention layers: their values by the seeds' formulas, what the compiled graph of each is made of, and the
-// names and shapes of their parameters.
+// Tests attention layers: their values against the reference formulas, the steps of their compiled graphs,
+// and the names and shapes of their parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,8 +85,9 @@ TEST(AttentionLayers, CopyNothingForwardOrBackward) {
     EXPECT_EQ(copies(forward), "") << kind.name;
     EXPECT_EQ(copies(both), "") << kind.name;
     EXPECT_EQ(steps_of(forward, flash_attn_op), 1) << kind.name;
-    // Where a head's keys come from two projections they are put together, and so are the gradients of what
-    // was split before something else was done to its parts: keys and values, and the latent and rotary key.
+    // If a head's keys come from two projections, they are concatenated. Gradients are concatenated, too, if
+    // a tensor was split and its parts were processed further: keys and values, and the latent and rotary
+    // key.
     EXPECT_EQ(steps_of(forward, concat_op), is_latent(kind) ? 1 : 0) << forward.text();
     EXPECT_EQ(steps_of(both, concat_op), is_latent(kind) ? 3 : 0) << both.text();
   }
@@ -103,7 +104,7 @@ TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
     const Tensor y = attention(x, x, &call);
     const Program program = compile(g, {y}, {.assign = call.assign()});
     EXPECT_EQ(copies(program), "") << kind.name;
-    // The cache is extended where it lies.
+    // The cache is extended in place.
     for (const Step& s : program.steps()) {
       if (s.op != &index_assign_op) continue;
       EXPECT_EQ(s.out.size(), cache.tensors().size());
@@ -119,9 +120,9 @@ Matrix weight(const nn::Params& params, const std::string& name) {
   return reference::transpose({p.shape()[0], p.shape()[1], p.read().values<double>()});
 }
 
-// Row i turned by position i: of the last n pairs of columns (a, b) → (a·cos − b·sin, a·sin + b·cos).
+// Row i rotated by position i. For the last n pairs of columns: (a, b) → (a·cos − b·sin, a·sin + b·cos).
 enum class Pairs { halves, neighbours };
-Matrix turned(Matrix x, double theta, Pairs pairs) {
+Matrix rotated(Matrix x, double theta, Pairs pairs) {
   const Index n = x.cols / 2;
   for (Index t = 0; t < x.rows; ++t)
     for (Index i = 0; i < n; ++i) {
@@ -138,7 +139,7 @@ Matrix rows(const Matrix& x, Index begin, Index end) {
   return reference::transpose(reference::columns(reference::transpose(x), begin, end));
 }
 
-// softmax(QKᵀ/√d)V over the keys up to the query's place.
+// softmax(QKᵀ/√d)V over the keys up to the query's position.
 Matrix causal(const Matrix& q, const Matrix& k, const Matrix& v) {
   Matrix o(q.rows, v.cols);
   for (Index i = 0; i < q.rows; ++i) {
@@ -194,13 +195,13 @@ TEST(GroupedAttention, SharesEachKeyHeadAmongItsQueries) {
       for (Index h = 0; h < 4; ++h) {
         const auto head = [](const Matrix& m, Index i) { return reference::columns(m, 4 * i, 4 * i + 4); };
         const Index of = h / (4 / key_heads);
-        o = beside(o, causal(turned(head(q, h), 50, pairs), turned(head(k, of), 50, pairs), head(v, of)));
+        o = beside(o, causal(rotated(head(q, h), 50, pairs), rotated(head(k, of), 50, pairs), head(v, of)));
       }
       EXPECT_TRUE(close(output(attention, x), reference::matmul(o, weight(params, "o_proj.weight"))));
     }
 }
 
-// RMSNorm whose gain is 1.
+// RMSNorm with a gain of 1.
 Matrix normalised(Matrix x, double eps) {
   for (Index i = 0; i < x.rows; ++i) {
     const double factor = 1 / std::sqrt(reference::dot(x, i, x, i) / double(x.cols) + eps);
@@ -209,7 +210,7 @@ Matrix normalised(Matrix x, double eps) {
   return x;
 }
 
-TEST(LatentAttention, IsTheSeedsFormula) {
+TEST(LatentAttention, MatchesTheSeedsFormula) {
   constexpr Index heads = 3, d = 4, dv = 5, m = 6, p = 2, width = 8;
   for (const std::int64_t query_latent : {0, 7}) {
     nn::Params params(3, f64);
@@ -230,11 +231,11 @@ TEST(LatentAttention, IsTheSeedsFormula) {
                          : times(normalised(times(x, "q_a_proj.weight"), 1e-6), "q_b_proj.weight");
     const Matrix a = times(x, "kv_a_proj_with_mqa.weight");
     const Matrix kv = times(normalised(reference::columns(a, 0, m), 1e-6), "kv_b_proj.weight");
-    const Matrix k_rope = turned(reference::columns(a, m, m + p), 50, Pairs::neighbours);
+    const Matrix k_rope = rotated(reference::columns(a, m, m + p), 50, Pairs::neighbours);
     Matrix o(length, 0);
     for (Index h = 0; h < heads; ++h) {
       const Index at_q = h * (d + p), at_kv = h * (d + dv);
-      const Matrix q_rope = turned(reference::columns(q, at_q + d, at_q + d + p), 50, Pairs::neighbours);
+      const Matrix q_rope = rotated(reference::columns(q, at_q + d, at_q + d + p), 50, Pairs::neighbours);
       o = beside(o, causal(beside(reference::columns(q, at_q, at_q + d), q_rope),
                            beside(reference::columns(kv, at_kv, at_kv + d), k_rope),
                            reference::columns(kv, at_kv + d, at_kv + d + dv)));
@@ -243,7 +244,7 @@ TEST(LatentAttention, IsTheSeedsFormula) {
   }
 }
 
-TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
+TEST(AttentionLayers, GiveTheSameResultWithACacheAsInOneCall) {
   for (const Kind& kind : kinds()) {
     nn::Params params(3, f64);
     const Call attention = kind.make(nn::Path(params) / "attn");
@@ -280,7 +281,7 @@ TEST(AttentionLayers, GiveTheSameAfterACacheAsInOneCall) {
   }
 }
 
-// LongRoPE: another set of frequencies rotates short sequences, if there is no cache.
+// LongRoPE: short sequences use a different set of frequencies, if there is no cache.
 TEST(AttentionLayers, ShortFrequenciesAreUsedUpToTheirLengthWithoutACache) {
   using Frequencies = std::vector<double>;
   constexpr std::int64_t short_length = 5;
@@ -350,8 +351,8 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
 }
 
-// In bf16 instead of f32: half the bytes, and what comes out is what comes in within bf16's rounding.
-TEST(KvCache, KeepsRowsInAnotherDtype) {
+// With a bf16 cache instead of f32, the memory is half, and the rows differ only by bf16's rounding.
+TEST(KvCache, StoresRowsInADifferentDtype) {
   for (const Kind& kind : kinds()) {
     nn::Params params(3);
     const Call attention = kind.make(nn::Path(params) / "attn");
@@ -384,7 +385,7 @@ TEST(KvCache, KeepsRowsInAnotherDtype) {
   }
 }
 
-TEST(KvCache, RefusesWhatDoesNotFit) {
+TEST(KvCache, RefusesMismatchedRows) {
   EXPECT_THROW(nn::KvCache(1, 4, Device::cpu(), i32), DTypeError);
   EXPECT_THROW(nn::KvCache(0, 4), ShapeError);
   EXPECT_THROW(nn::KvCache(1, 0), ShapeError);
@@ -405,7 +406,7 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
   EXPECT_THROW(attention(other.input("x", {2, 3, 8}), {.cache = &three}), ShapeError);
 }
 
-TEST(KvCache, IsNeverLeftAsItWasByAForgottenAssignment) {
+TEST(KvCache, AMissingAssignmentIsNeverSilent) {
   nn::Params params;
   const nn::SelfAttention attention(nn::Path(params) / "attn", 8, 2);
   nn::KvCache cache(1, 4);

@@ -1,5 +1,5 @@
-// attention_weights of a flash_attn node, and attention_maps of whole models: rows add up to 1, masks hold,
-// and P·v is what flash_attn gave.
+// Tests attention_weights of a flash_attn node, and attention_maps of whole models: rows sum to 1, masks
+// hold, and P·v is flash_attn's result.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,8 +20,8 @@ using reference::close;
 using reference::random_vector;
 using testing::error_of;
 
-// Every option that shapes P, on grouped heads with L ≠ T. Checked in f64: P·v against o, sums against 1, and
-// keys out of sight against 0.
+// Every option that affects P, on grouped heads with L ≠ T. In f64, P·v is compared with o, row sums with 1,
+// and masked keys with 0.
 struct Case {
   const char* name;
   AttentionOptions options;
@@ -30,7 +30,7 @@ struct Case {
 
 class AttentionWeights : public ::testing::TestWithParam<Case> {};
 
-TEST_P(AttentionWeights, TimesValuesIsWhatFlashAttnGives) {
+TEST_P(AttentionWeights, TimesValuesMatchFlashAttn) {
   const auto& c = GetParam();
   constexpr std::int64_t B = 2, H = 4, Hk = 2, L = 5, T = 7, d = 3, dv = 6;
   Graph g;
@@ -87,15 +87,15 @@ INSTANTIATE_TEST_SUITE_P(Options, AttentionWeights,
                                            Case{"dropout", {.causal = true}, false, false, false, true}),
                          [](const auto& c) { return c.param.name; });
 
-TEST(AttentionWeights, RefusesWhatFlashAttnDidNotMake) {
+TEST(AttentionWeights, RefuseTensorsThatFlashAttnDidNotCompute) {
   Graph g;
   const Tensor x = g.input("x", {1, 1, 2, 2});
   EXPECT_NE(error_of([&] { attention_weights(exp(x)); }).find("needs a result of flash_attn, got one of exp"),
             std::string::npos);
 }
 
-// Rows of every head add up to 1, a token reads none that follow it, and heads differ.
-TEST(AttentionMaps, OfEveryArchitectureAreCausalProbabilities) {
+// Rows of every head sum to 1, a token does not attend to later ones, and heads differ.
+TEST(AttentionMaps, EveryArchitectureGivesCausalProbabilities) {
   for (const nn::Architecture& a : {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{.key_heads = 2}),
                                     nn::Architecture(nn::DeepSeek{})}) {
     const std::int64_t L = 11, H = 4;

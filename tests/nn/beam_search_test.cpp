@@ -1,4 +1,4 @@
-// BeamSearch against a search that sorts a list of all continuations.
+// Compares BeamSearch with a search that sorts a list of all continuations.
 #include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using namespace tg;
 using Tokens = std::vector<std::int32_t>;
 using tg::testing::error_of;
 
-TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
+TEST(BeamSearch, RefusesInvalidBeamsAndLogitsWithoutProbabilities) {
   EXPECT_THROW(nn::BeamSearch(0, 1, {}), Error);
   EXPECT_THROW(nn::BeamSearch(1, 0, {}), Error);
   nn::BeamSearch search(2, 3, {});
@@ -34,7 +34,7 @@ TEST(BeamSearch, RefusesWhatIsNoBeamAndLogitsWithoutProbabilities) {
   EXPECT_EQ(search.live()[1].tokens, Tokens{3});
 }
 
-TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
+TEST(BeamSearch, TheNumberOfRunningBeamsStaysConstant) {
   nn::BeamSearch search(3, 2, {0, 1});
   search.offer(0, std::vector<float>{5, 4, 3, 2, 1, 0});
   EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0, 0}));
@@ -42,7 +42,7 @@ TEST(BeamSearch, AsManyGoOnHoweverManyEnd) {
     EXPECT_EQ(search.live().at(i).tokens, Tokens{static_cast<std::int32_t>(i) + 2});
 }
 
-TEST(BeamSearch, LogitsThatAreOfferedAgainReplaceTheFirst) {
+TEST(BeamSearch, RepeatedLogitsReplaceTheFirst) {
   const std::vector<float> first{9, 8, 7, 6}, again{1, 2, 3, 4}, other{0, 0, 0, 1};
   nn::BeamSearch twice(2, 3, {}), once(2, 3, {});
   for (const bool is_start : {true, false}) {
@@ -59,7 +59,7 @@ TEST(BeamSearch, LogitsThatAreOfferedAgainReplaceTheFirst) {
   }
 }
 
-// Logits after each sequence, at random.
+// Random logits after each sequence.
 std::vector<float> logits_after(const Tokens& sequence, std::uint64_t seed) {
   for (const std::int32_t t : sequence)
     seed = (seed + static_cast<std::uint64_t>(t) + 1) * 0x9E3779B97F4A7C15u + 1;
@@ -76,7 +76,7 @@ bool is_end(const Tokens& ends, std::int32_t token) {
   return std::ranges::find(ends, token) != ends.end();
 }
 
-// Every continuation of those that go on, in a list.
+// Lists every continuation of the running beams.
 std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, const Tokens& ends,
                                      std::uint64_t seed) {
   std::vector<nn::Hypothesis> live(1), ended;
@@ -105,7 +105,7 @@ std::vector<nn::Hypothesis> searched(std::size_t beams, std::int64_t tokens, con
   return ended;
 }
 
-TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
+TEST(BeamSearch, FindsTheLikeliestOfAllCandidates) {
   int ended = 0, ended_early = 0;
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
     const std::int64_t beams = 1 + static_cast<std::int64_t>(seed % 6),
@@ -146,8 +146,8 @@ TEST(BeamSearch, FindsTheLikeliestOfAllContinuationsThatItLooksAt) {
   EXPECT_GT(ended_early, 30);
 }
 
-// Logits of few values, so that many continuations are equally likely: ties go to the earlier beam and the
-// lower token, and NaN and −∞ are never chosen.
+// Logits have few distinct values, which makes many continuations equally likely. Ties go to the earlier beam
+// and the lower token. NaN and −∞ are never chosen.
 TEST(BeamSearch, TiesGoToTheEarlierBeamAndTheLowerToken) {
   std::mt19937 random(9);
   int ties = 0, ended = 0;

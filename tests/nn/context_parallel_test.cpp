@@ -1,4 +1,5 @@
-// Models over sequences that are divided among ranks: loss and gradients of one rank, to rounding.
+// Tests models over sequences that are divided among ranks: loss and gradients equal one rank's, up to
+// rounding.
 #include "tests/support/ranks_training.h"
 
 #include <cmath>
@@ -45,7 +46,7 @@ std::vector<Kind> kinds() {
            .latent = 6, .query_latent = 5, .rope_width = 4, .value_width = 6, .interleaved = false})}};
 }
 
-// tokens i32 [rows, context], from the one after `shift` others
+// tokens i32 [rows, context], starting after `shift` tokens
 Array tokens(std::int64_t shift) {
   std::vector<std::int32_t> all;
   for (std::int64_t i = shift; i < rows * context + shift; ++i)
@@ -77,8 +78,8 @@ Results recorded(Graph& g, const nn::Params& params, const nn::Model& model, con
   return {loss, gradients(loss, weights)};
 }
 
-// Losses and norms of training steps, and the loss of an evaluation after them, summed over the rank's
-// targets. divides: the ranks divide the update too.
+// Losses and norms of training steps, and the loss of a later evaluation, summed over the rank's targets.
+// divides: the ranks divide the update, too.
 std::vector<double> trained_on_tokens(Communicator& ranks, std::int64_t accumulate, bool divides) {
   using namespace tg::testing;
   nn::Params params(1);
@@ -103,7 +104,7 @@ std::vector<double> trained_on_tokens(Communicator& ranks, std::int64_t accumula
   return numbers;
 }
 
-// By rank.
+// For each rank.
 std::vector<std::vector<double>> all_trained_on_tokens(int n, std::int64_t accumulate, bool divides) {
   std::vector<std::vector<double>> all;
   const auto run = [&](Communicator& ranks) {
@@ -119,7 +120,7 @@ std::vector<std::vector<double>> all_trained_on_tokens(int n, std::int64_t accum
   return all;
 }
 
-TEST(ContextParallelTraining, StepsAreThoseOfOneRank) {
+TEST(ContextParallelTraining, StepsMatchOneRank) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     const std::vector<double> one = all_trained_on_tokens(1, accumulate, false)[0];
     ASSERT_EQ(one.size(), 11u);
@@ -142,7 +143,7 @@ TEST(ContextParallelTraining, StepsAreThoseOfOneRank) {
   }
 }
 
-TEST(ContextParallelTraining, WhatIsRefused) {
+TEST(ContextParallelTraining, InvalidCallsAreRefused) {
   const std::vector<RankResult> results = ask_each_rank(3, [](Communicator& ranks) {
     trained_on_tokens(ranks, 1, false);
     return std::string();
@@ -156,7 +157,7 @@ TEST(ContextParallelTraining, WhatIsRefused) {
 
 class ContextParallel : public ::testing::TestWithParam<int> {};
 
-TEST_P(ContextParallel, LossAndGradientsAreThoseOfOneRank) {
+TEST_P(ContextParallel, LossAndGradientsMatchOneRank) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -190,7 +191,7 @@ TEST_P(ContextParallel, LossAndGradientsAreThoseOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, ContextParallel, ::testing::Values(2, 4));
 
-TEST(ContextParallelScope, IsOfOneGraphAndEnds) {
+TEST(ContextParallelScope, BelongsToOneGraphAndEnds) {
   Graph g, other;
   EXPECT_EQ(nn::ContextParallel::ranks(g), 1);
   {
@@ -200,7 +201,7 @@ TEST(ContextParallelScope, IsOfOneGraphAndEnds) {
     EXPECT_EQ(nn::ContextParallel::ranks(other), 2);
     EXPECT_EQ(nn::ContextParallel::positions(g, 6).shape(), (Shape{6}));
     EXPECT_EQ(nn::ContextParallel::positions(g, 6).id(), nn::ContextParallel::positions(g, 6).id());
-    // All ranks together have 0 to 2^31 tokens, the rank an even number of them.
+    // All ranks together have 0 to 2^31 tokens, and each rank an even number.
     EXPECT_EQ(nn::ContextParallel::positions(g, 0).shape(), (Shape{0}));
     EXPECT_EQ(nn::ContextParallel::positions(g, (1 << 29) - 2).shape(), (Shape{(1 << 29) - 2}));
     for (const std::int64_t length : {-2, 1 << 29})
@@ -220,7 +221,7 @@ std::string refusal(const std::function<void()>& f) {
   return "";
 }
 
-TEST(ContextParallelScope, WhatIsRefused) {
+TEST(ContextParallelScope, InvalidCallsAreRefused) {
   nn::Params params(1);
   nn::ModelConfig config = config_of(nn::Gpt{});
   config.dropout = 0.1;
@@ -231,7 +232,7 @@ TEST(ContextParallelScope, WhatIsRefused) {
   EXPECT_NE(refusal([&] { model.features(all); }).find("[batch, length up to 8]"), std::string::npos);
   EXPECT_NE(refusal([&] {
               model.features(half, {.mode = nn::Mode::train});
-            }).find("there is no dropout of attention weights on several ranks"),
+            }).find("dropout is not supported on several ranks"),
             std::string::npos);
   nn::KvCache cache(1, context);
   nn::CacheCall call(g, cache, context / 2);

@@ -1,4 +1,4 @@
-// Engine: what its callers may do at any time, and what it refuses.
+// Tests Engine: the calls that are allowed at any time, and refusals.
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 
@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
+TEST_P(EngineCalls, ARefusedRequestReportsTheReasonAndOthersContinue) {
   const Tokens expected = written(drawn_text);
   Tokens got;
   const Engine::Handle sequence = engine.add(into(got, drawn_text));
@@ -48,16 +48,16 @@ TEST_P(EngineCalls, ARefusedRequestSaysWhyAndTheOthersGoOn) {
   EXPECT_EQ(engine.sequences(), 1u);
   run();
   EXPECT_EQ(got, expected);
-  engine.cancel(sequence);  // it is over
+  engine.cancel(sequence);  // the sequence has ended
   EXPECT_EQ(error_of([&] { engine.fork(sequence, 1); }),
             "[engine] there is no sequence " + std::to_string(sequence) + " to fork");
-  // As many as there is room for: the last one is written, not read.
+  // The maximum number of tokens: the last one is generated but not read.
   EXPECT_EQ(written({.prompt = Tokens(40, 1), .tokens = 9}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(40, 1)}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(48, 1)}).size(), 1u);
 }
 
-TEST_P(EngineCalls, ATextThatTheWholeCacheHasNoRoomForIsRefused) {
+TEST_P(EngineCalls, ASequenceLargerThanTheCacheIsRefused) {
   Engine small(model, {.cache_tokens = 15, .page_size = 4, .ahead = GetParam()});  // three pages
   EXPECT_NE(error_of([&] {
               small.add(Engine::Request{.prompt = {1, 2}, .tokens = 12});
@@ -90,7 +90,7 @@ TEST_P(EngineCalls, OptionsOutOfRangeAreRefused) {
   EXPECT_THROW(Engine(nn::LanguageModel{}, {}), Error);
 }
 
-TEST_P(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
+TEST_P(EngineCalls, ALayerThatDoesNotReadTheCacheIsRefused) {
   const nn::LanguageModel forgetful{
       .features = [&](TensorArg tokens, const nn::CallArgs&) { return model.features(tokens); },
       .context = 8,
@@ -101,7 +101,7 @@ TEST_P(EngineCalls, ALayerThatReadsNoCacheIsRefused) {
       << error;
 }
 
-TEST_P(EngineCalls, WithoutTextsThereIsNothingToDo) {
+TEST_P(EngineCalls, AnIdleEngineHasNothingToDo) {
   EXPECT_FALSE(engine.step());
   engine.run();
   engine.cancel(engine.add(Engine::Request{.prompt = {1}}));
@@ -116,7 +116,7 @@ TEST_P(EngineCalls, WithoutTextsThereIsNothingToDo) {
   EXPECT_GT(engine.run_seconds(), before);
 }
 
-TEST_P(EngineCalls, ACancelledTextIsABeginningAndTheOthersAreUnchanged) {
+TEST_P(EngineCalls, ACancelledSequenceIsAPrefixAndOthersAreUnchanged) {
   const std::vector<Engine::Request> list = several();
   std::vector<Tokens> whole;
   for (const auto& request : list) whole.push_back(written(request));
@@ -140,7 +140,7 @@ TEST_P(EngineCalls, ACancelledTextIsABeginningAndTheOthersAreUnchanged) {
     }
 }
 
-TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
+TEST_P(EngineCalls, AForkContinuesWithSeparateDraws) {
   const Tokens whole = written(drawn_text);
   for (int steps = 0; steps < 18; ++steps) {
     engine.forget();
@@ -150,7 +150,8 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
     Tokens so_far = drawn_text.prompt;
     so_far.insert(so_far.end(), got.begin(), got.end());
     engine.fork(sequence, 77, into(other, {}).report);
-    // It takes a slot at once, with the pages of the other, unless that one's next token is being drawn.
+    // The fork gets a slot immediately, with the pages of the original, unless the next token of the original
+    // is still being drawn.
     EXPECT_EQ(engine.scheduler().running(), steps == 0 ? 0u : GetParam() ? 1u : 2u) << steps << " steps";
     run();
     EXPECT_EQ(got, whole);
@@ -164,8 +165,8 @@ TEST_P(EngineCalls, AForkGoesOnWithDrawsOfItsOwn) {
   }
 }
 
-// Several continuations of a prompt, where there are neither slots nor pages for all at once.
-TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
+// Several continuations of a prompt, with too few slots or pages for all of them at the same time.
+TEST_P(EngineCalls, WaitingForksMatchRequests) {
   Engine small(model, {.slots = 3, .cache_tokens = 40, .page_size = 4, .threads = 1, .ahead = GetParam()});
   std::vector<Tokens> got(6);
   const Engine::Handle first = small.add(into(got[0], drawn_text));
@@ -179,13 +180,13 @@ TEST_P(EngineCalls, ForksThatHaveToWaitAreWrittenAsRequestsAre) {
   }
 }
 
-// Sequences are added, forked and cancelled at any time, by reports and between steps, in a cache that is too
-// small for them.
-TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
+// Sequences are added, forked and cancelled at any time, by reports and between steps. The cache is too small
+// for all of them.
+TEST_P(EngineCalls, SequencesAreUnchangedByAnyCalls) {
   struct Sequence {
     Engine::Handle handle = 0;
     Engine::Request request;
-    std::uint64_t drawn = 0;  // by the sequence that it is a fork of
+    std::uint64_t drawn = 0;  // number of tokens that its parent had drawn
     Tokens got = {};
     bool is_whole = true;
   };
@@ -257,8 +258,8 @@ TEST_P(EngineCalls, TextsStayWhatTheyAreUnderAnyCalls) {
   }
 }
 
-// Ahead, the token that was reported last has been read already.
-TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
+// If the engine runs ahead, the last reported token has already been read.
+TEST_P(EngineCalls, AStepStartsBeforeThePreviousTokensAreKnown) {
   const auto read = [&](Engine::Handle sequence) { return engine.scheduler().table(sequence).length(); };
   Tokens got;
   const Engine::Handle sequence = engine.add(into(got, drawn_text));
@@ -267,7 +268,7 @@ TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
     EXPECT_EQ(std::ssize(got), n);
     EXPECT_EQ(read(sequence), std::ssize(drawn_text.prompt) + n - (GetParam() ? 0 : 1));
   }
-  // A search needs the logits of its beams on the host, so nothing is ahead of it.
+  // A search needs the logits of its beams on the host, so no step starts ahead of it.
   engine.cancel(sequence);
   const Engine::Handle search = engine.search({.prompt = drawn_text.prompt, .beams = 1});
   const Engine::Handle other = engine.add(drawn_text);
@@ -279,7 +280,7 @@ TEST_P(EngineCalls, AStepIsStartedBeforeTheTokensOfTheOneBeforeAreKnown) {
   run();
 }
 
-TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
+TEST(Engine, MatchesGeneratorWithACacheAndWithout) {
   for (const nn::Architecture& architecture :
        {nn::Architecture(), nn::Architecture(nn::Llama{.key_heads = 2}), nn::Architecture(nn::DeepSeek{})}) {
     nn::Params params(3);
@@ -304,10 +305,10 @@ TEST(Engine, WritesWhatGeneratorWritesWithACacheAndWithout) {
   }
 }
 
-TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
+TEST(Engine, AllocatesItsPagesAtTheStart) {
   struct Kind {
     nn::Architecture architecture;
-    std::size_t numbers;  // of a token, in a layer
+    std::size_t numbers;  // per token and layer
   };
   for (const auto& [architecture, numbers] : {Kind{{}, 2 * 32}, Kind{nn::Llama{.key_heads = 2}, 2 * 2 * 8},
                                               Kind{nn::DeepSeek{.latent = 12, .rope_width = 4}, 12 + 4}}) {
@@ -326,7 +327,7 @@ TEST(Engine, HasTheMemoryOfItsPagesFromTheBeginning) {
   }
 }
 
-TEST_P(EngineCalls, AfterAChangeOfTheWeightsTextsAreThoseOfAnotherEngine) {
+TEST_P(EngineCalls, NewWeightsGiveTheSequencesOfANewEngine) {
   const Tokens before = written(drawn_text);
   Tokens running;
   engine.add(into(running, drawn_text));
@@ -348,7 +349,7 @@ TEST_P(EngineCalls, AfterAChangeOfTheWeightsTextsAreThoseOfAnotherEngine) {
   EXPECT_EQ(Tokens(running.begin(), running.begin() + 5), Tokens(before.begin(), before.begin() + 5));
 }
 
-// A model of two tables and no attention: its embedding may know fewer tokens than its head.
+// A model of two tables without attention. Its embedding may know fewer tokens than its head.
 struct Tables {
   nn::Params params{4};
   nn::Embedding tokens;
@@ -364,7 +365,7 @@ struct Tables {
   }
 };
 
-// By default, the cache has room for a sequence as long as the context on each slot.
+// By default, the cache has room for one sequence of the context length per slot.
 TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
   const Tables tables(9);
   nn::LanguageModel model = tables.model();
@@ -422,8 +423,7 @@ void an_error_of_a_run(bool ahead) {
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
   const Engine::Handle wrong = engine.add(Engine::Request{.prompt = {8, 1}});
-  // What is read again after an error is read before a sequence that came later: so that one is not in every
-  // step.
+  // After an error, its tokens are read again before later sequences. So that sequence is not in every step.
   for (int n = 0, errors = 0; errors < 2; ++n) {
     ASSERT_LT(n, 5);
     const std::size_t before = got.size();
@@ -442,7 +442,7 @@ void an_error_of_a_run(bool ahead) {
   EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
 }
 
-TEST(Engine, AnErrorOfARunLeavesTheOtherTextsAsTheyWere) {
+TEST(Engine, AnErrorOfARunDoesNotChangeOtherSequences) {
   for (const bool ahead : {false, true}) an_error_of_a_run(ahead);
 }
 
@@ -472,11 +472,11 @@ void logits_that_are_no_numbers(bool ahead) {
   EXPECT_EQ(engine.scheduler().pool().free(), engine.scheduler().pool().pages());
 }
 
-TEST(Engine, ATextWhoseLogitsAreNoNumbersEndsAndTheOthersGoOn) {
+TEST(Engine, ASequenceWithNaNLogitsEndsAndOthersContinue) {
   for (const bool ahead : {false, true}) logits_that_are_no_numbers(ahead);
 }
 
-TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideSequences) {
+TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedNextToSequences) {
   const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5};
   EXPECT_NE(error_of([&] { engine.search({}); }).find("[engine] the prompt is empty"), std::string::npos);
   EXPECT_NE(error_of([&] { engine.search({.prompt = {29}}); }).find("token 29"), std::string::npos);
@@ -492,7 +492,7 @@ TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedBesideSequences) {
   engine.search({.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
   run();
   ASSERT_EQ(expected.size(), 3u);
-  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // nobody is told
+  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // has no report function
   run();
   const Tokens whole = written(drawn_text);
   for (int steps = 0; steps < 10; ++steps) {

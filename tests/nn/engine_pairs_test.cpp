@@ -1,5 +1,5 @@
-// Each option of an Engine, by itself, in pairs, and in two engines of one model that step alternately. Each
-// request must give the tokens and logits that it gives without others.
+// Tests each option of an Engine by itself, in pairs, and in two engines of one model that step alternately.
+// Each request must give the same tokens and logits as without other requests.
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_requests.h"
@@ -58,7 +58,7 @@ struct EnginePairs : ::testing::Test {
                      .width = 16,
                      .tied_head = false,
                      .std = 0.2}};
-  // Two of them begin alike. Five do not fit into a small cache at once.
+  // Two of them have a common prefix. A small cache does not fit all five at the same time.
   const std::vector<Engine::Request> list = {
       {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}, .tokens = 9, .seed = 2},
       {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 7, .sampling = {.temperature = 0}},
@@ -66,7 +66,7 @@ struct EnginePairs : ::testing::Test {
       {.prompt = Tokens(14, 8), .tokens = 11, .sampling = {.temperature = 2, .top_k = 9}, .seed = 5},
       {.prompt = {3, 1, 4, 1, 5, 9, 20}, .tokens = 1, .seed = 6}};
 
-  // Tokens and logits of a request depend on these two options only.
+  // The tokens and logits of a request depend only on these two options.
   using Numbers = std::pair<Precision, std::optional<DType>>;
   std::map<Numbers, std::vector<Written>> known;
   const std::vector<Written>& expected(const Engine::Options& o) {
@@ -88,7 +88,7 @@ struct EnginePairs : ::testing::Test {
     std::size_t added = 0;
     Running(const Model& model, const Engine::Options& o, std::size_t count)
         : engine(model, o), sequences(count) {}
-    // Adds a request, or more than one at first, and steps; false when all is over.
+    // Adds one request, or several at first, and steps. Returns false when all have ended.
     bool step(const std::vector<Engine::Request>& list) {
       for (const std::size_t until = std::min(list.size(), added + (added == 0 ? 3 : 1)); added < until;
            ++added)
@@ -122,14 +122,14 @@ TEST(EngineOptions, RowsSetEachField) {
   expect_each_field_is_set(std::size(rows), [](std::size_t i) { return both(i, i); });
 }
 
-TEST_F(EnginePairs, OptionsOfOneEngineChangeNoToken) {
+TEST_F(EnginePairs, OptionsOfOneEngineDoNotChangeTokens) {
   each_pair(std::size(rows), [&](std::size_t a, std::size_t b) {
     SCOPED_TRACE(std::string(rows[a].name) + " and " + rows[b].name);
     run({both(a, b)});
   });
 }
 
-TEST_F(EnginePairs, OptionsOfTwoEnginesChangeNoToken) {
+TEST_F(EnginePairs, OptionsOfTwoEnginesDoNotChangeTokens) {
   each_pair(std::size(rows), [&](std::size_t a, std::size_t b) {
     SCOPED_TRACE(std::string(rows[a].name) + " beside " + rows[b].name);
     run({both(a, a), both(b, b)});

@@ -1,4 +1,4 @@
-// Engine: the programs that serve numbers of sequences, rows that move to the host and back, and its
+// Tests Engine: its programs for different numbers of sequences, rows that move to the host and back, and its
 // defaults.
 #include <tilegrad/nn/models/gpt.h>
 
@@ -18,7 +18,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// A model of two tables and no attention, and the rows of the programs that are recorded.
+// A model of two tables without attention, and the numbers of rows of the programs that it records.
 struct Rows {
   nn::Params params{4};
   nn::Embedding tokens{nn::Path(params) / "tokens", 9, 4, nn::Init::normal(1)};
@@ -35,7 +35,7 @@ struct Rows {
             .context = 32,
             .parameters = params.all()};
   }
-  // `count` prompts of `size` tokens that share no page.
+  // Adds `count` prompts of `size` tokens that do not share pages.
   static void add(Engine& engine, std::int64_t count, std::int64_t size, std::int64_t tokens) {
     for (std::int64_t i = 0; i < count; ++i) {
       Tokens prompt(static_cast<std::size_t>(size), 3);
@@ -50,7 +50,7 @@ std::int64_t first_from(const std::vector<std::int64_t>& sizes, std::int64_t n) 
   return *std::ranges::lower_bound(sizes, n);
 }
 
-TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
+TEST(EnginePrograms, RoundUpToOneOfFewNumbersOfRows) {
   Rows r;
   Engine engine(r.model(), {.slots = 260, .page_size = 4, .chunk = 2048, .threads = 1, .ahead = false});
   EXPECT_EQ(r.rows, std::vector<std::int64_t>{1});
@@ -77,7 +77,7 @@ TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
     EXPECT_EQ(r.rows.back(), 8 * first_from(groups, n)) << n << " groups";
   }
   EXPECT_EQ(r.rows.size(), singles.size() + groups.size());
-  // 131 groups are read in two runs. Their programs exist already.
+  // 131 groups are read in two runs, whose programs exist already.
   engine.forget();
   Rows::add(engine, 131, 8, 1);
   engine.run();
@@ -88,7 +88,7 @@ TEST(EnginePrograms, HaveTheNextOfFewNumbersOfRows) {
     engine.step();
     Rows::add(engine, 1, 8, 1);
     engine.step();
-    EXPECT_EQ(r.rows.back(), first_from(beside, n) + 16) << n << " sequences beside a group";
+    EXPECT_EQ(r.rows.back(), first_from(beside, n) + 16) << n << " sequences next to a group";
     engine.run();
   }
 }
@@ -104,8 +104,8 @@ TEST(EnginePrograms, ArePreparedInAdvance) {
   EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 2, 4, 32}));
 }
 
-// Sequences of more rows than one run moves, in pages of several sizes. Some begin alike, so that their pages
-// are restored after pages that are found.
+// Sequences with more rows than one run moves, in pages of several sizes. Some have a common prefix, so that
+// their pages are restored after pages that are found.
 TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   nn::Params params(1);
   nn::ModelConfig c{
@@ -149,7 +149,7 @@ TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   }
 }
 
-// A cache of fewer rows than a row has numbers.
+// A cache that has fewer rows than a row has elements.
 TEST(Engine, WideRowsMoveToTheHostAndBack) {
   nn::Params params(1);
   nn::ModelConfig c = config();
@@ -170,7 +170,7 @@ TEST(Engine, WideRowsMoveToTheHostAndBack) {
 }
 
 // With one slot, the device stores one token for the next step.
-TEST(Engine, WithOneSlotRunsAheadToo) {
+TEST(Engine, OneSlotRunsAheadToo) {
   Rows r;
   Tokens sequences[2];
   for (const bool ahead : {false, true}) {
@@ -183,7 +183,7 @@ TEST(Engine, WithOneSlotRunsAheadToo) {
   EXPECT_EQ(sequences[1], sequences[0]);
 }
 
-// Rows of no sequence read a token and a position too, which each model has.
+// Padding rows also read a token and a position, which every model has.
 TEST(Engine, ServesModelsOfOneTokenAndOnePosition) {
   for (const std::int64_t context : {1, 3})
     for (const bool ahead : {false, true}) {
@@ -218,7 +218,7 @@ TEST(Engine, CountsTheSecondsOfItsRuns) {
   EXPECT_LT(before, all.count());
 }
 
-TEST(Engine, HasItsDefaults) {
+TEST(Engine, HasDefaults) {
   const Engine::Options o;
   EXPECT_EQ(o.slots, 16);
   EXPECT_EQ(o.cache_tokens, 0);
@@ -253,7 +253,7 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
       .parameters = {Parameter("a", Array(Shape{1024, 3}, f32)), Parameter("b", Array(Shape{1024}, f32))}};
   ASSERT_EQ(model.count(), 4096);
   EXPECT_EQ(nn::detail::threads_for(model, 1023, 0), 1);
-  EXPECT_EQ(nn::detail::threads_for(model, 1024, 0), 0);  // 2^22 products
+  EXPECT_EQ(nn::detail::threads_for(model, 1024, 0), 0);  // 2^22 multiply-adds
   EXPECT_EQ(nn::detail::threads_for(model, 1, 0), 1);
   EXPECT_EQ(nn::detail::threads_for(model, 1, 3), 3);
   EXPECT_EQ(nn::detail::threads_for(model, 1025, 2), 2);
@@ -264,8 +264,8 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
   }
 }
 
-// As when memory runs out.
-TEST(Numbered, AValueThatCannotBePutDoesNotCount) {
+// Simulates an out-of-memory error.
+TEST(Numbered, AValueThatCannotBeStoredDoesNotCount) {
   struct Pointer {
     std::unique_ptr<int> value;
     bool throws = false;
@@ -288,7 +288,7 @@ TEST(Numbered, AValueThatCannotBePutDoesNotCount) {
   EXPECT_TRUE(ours.empty());
 }
 
-// Against a map.
+// Compared with a map.
 TEST(Numbered, FindsValuesUntilTheyAreErased) {
   std::mt19937 random(1);
   nn::detail::Numbered<std::unique_ptr<int>> ours;

@@ -1,4 +1,4 @@
-// Engine: what a report of a token may do, and when a sequence ends.
+// Tests Engine: the calls that a report of a token may make, and the end of a sequence.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -13,12 +13,12 @@ using namespace tg::testing;
 
 struct EngineReports : EngineCalls {};
 
-TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
+TEST_P(EngineReports, ASequenceEndsAtAnEndTokenItsCountOrByItsReport) {
   const Tokens whole = written(drawn_text);
   const std::int32_t end = whole[7];
   const auto first = std::find(whole.begin(), whole.end(), end) + 1;
   Engine::Request request = drawn_text;
-  request.ends = {end, 1000};  // of which one is no token
+  request.ends = {end, 1000};  // 1000 is not a token
   const auto last = std::make_shared<Engine::End>(Engine::End::no);
   Tokens got;
   request.report = [&, last](const Engine::Token& t) {
@@ -33,7 +33,7 @@ TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
   EXPECT_EQ(got, Tokens(whole.begin(), first));
   EXPECT_EQ(*last, Engine::End::token);
 
-  *last = Engine::End::no, request.ends = {1000}, got.clear();  // which is no token
+  *last = Engine::End::no, request.ends = {1000}, got.clear();  // 1000 is not a token
   request.logits = true;
   engine.add(request);
   run();
@@ -50,7 +50,7 @@ TEST_P(EngineReports, ATextEndsAtItsEndTokenItsCountOrWhenItsReportSaysSo) {
     run();
     EXPECT_EQ(got, Tokens(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(wanted)));
   }
-  engine.add(Engine::Request{.prompt = {1}, .tokens = 3});  // nobody is told
+  engine.add(Engine::Request{.prompt = {1}, .tokens = 3});  // has no report function
   run();
 }
 
@@ -66,7 +66,7 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelSequences) {
     if (got[0].size() == 1) handles[4] = engine.add(into(got[4], list[4]));
     if (got[0].size() == 2) engine.fork(t.sequence, 77, into(fork, {}).report);
     if (got[0].size() == 3) engine.cancel(handles[1]);
-    // Its own end, after which what it has captured is still there.
+    // Cancels itself. Afterwards its captured variables must still exist.
     if (got[0].size() == 4) engine.cancel(t.sequence), got[0].push_back(-1);
     return true;
   };
@@ -84,7 +84,7 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelSequences) {
   EXPECT_EQ(fork, drawn(sequence, 7, {}, 77, 2));
 }
 
-// Their next tokens are chosen in the same step, before or after the report.
+// The next tokens of both are chosen in the same step, before or after the report.
 TEST_P(EngineReports, AReportMayForkAnySequence) {
   const std::vector<Engine::Request> list = several();
   for (const std::size_t forked : {0, 1, 2})
@@ -114,7 +114,7 @@ TEST_P(EngineReports, AReportMayForkAnySequence) {
     }
 }
 
-TEST_P(EngineReports, ATextWhoseLastTokenIsReportedIsOver) {
+TEST_P(EngineReports, ASequenceHasEndedAfterItsLastReport) {
   int told = 0;
   engine.add(Engine::Request{
       .prompt = {1, 2, 3}, .tokens = 2, .report = [&](const Engine::Token& t) {
@@ -130,7 +130,7 @@ TEST_P(EngineReports, ATextWhoseLastTokenIsReportedIsOver) {
   EXPECT_EQ(told, 2);
 }
 
-TEST_P(EngineReports, WhatAReportThrowsComesOutOfStepAndNothingIsLost) {
+TEST_P(EngineReports, AReportsExceptionLeavesStepAndNothingIsLost) {
   const std::vector<Engine::Request> list = several();
   std::vector<Tokens> whole;
   for (const auto& request : list) whole.push_back(written(request));
@@ -161,7 +161,7 @@ TEST_P(EngineReports, WhatAReportThrowsComesOutOfStepAndNothingIsLost) {
   }
 }
 
-TEST_P(EngineReports, StepIsNotForReports) {
+TEST_P(EngineReports, AReportMustNotCallStep) {
   const Tokens whole = written(drawn_text);
   Tokens got;
   Engine::Request request = drawn_text;

@@ -1,4 +1,4 @@
-// Engine: sequences of many requests against each of them alone, and against Generator.
+// Compares the sequences of many requests to an Engine with batches of one, and with Generator.
 #include <tilegrad/nn/generation/generate.h>
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(Engine, WritesEachTextAsIfItWereAlone) {
+TEST(Engine, SequencesMatchABatchOfOne) {
   for (const Kind& kind : engine_kinds()) {
     nn::Params params(1);
     const nn::Model model(params, kind.config);
@@ -46,7 +46,7 @@ TEST(Engine, WritesEachTextAsIfItWereAlone) {
   }
 }
 
-// Numbers of rows of the programs that an engine has made.
+// Records the numbers of rows of an engine's programs.
 nn::LanguageModel noting(const nn::Model& model, std::vector<std::int64_t>& rows) {
   nn::LanguageModel noting = model;
   noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::CallArgs& call) {
@@ -56,7 +56,7 @@ nn::LanguageModel noting(const nn::Model& model, std::vector<std::int64_t>& rows
   return noting;
 }
 
-TEST(Engine, ReadsPromptsInTheRunOfTheTextsThatAreWritten) {
+TEST(Engine, ReadsPromptsInTheRunOfGeneratingSequences) {
   nn::Params params(1);
   const nn::Model model(params, engine_kinds()[0].config);
   std::vector<std::int64_t> rows;
@@ -67,8 +67,11 @@ TEST(Engine, ReadsPromptsInTheRunOfTheTextsThatAreWritten) {
   engine.add(nn::Engine::Request{.prompt = Tokens(3, 2)});
   engine.step();
   engine.step();
-  // The vocabulary's; two groups of 8 tokens, of which one is needed; all slots and four groups, which hold
-  // 17 tokens and 3; all slots.
+  // The numbers of rows are:
+  // - one row, for the size of the vocabulary;
+  // - two groups of 8 tokens; one token is needed;
+  // - all slots and four groups, which contain 17 and 3 tokens;
+  // - all slots.
   EXPECT_EQ(rows, (std::vector<std::int64_t>{1, 2 * 8, 4 + 4 * 8, 4}));
 }
 
@@ -87,7 +90,7 @@ TEST(Engine, PreparesAllProgramsThatStepsNeed) {
   }
 }
 
-// Beam search with nothing shared: every continuation is read as a sequence of its own.
+// Beam search without sharing: every continuation is read as a separate sequence.
 std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::Search& s) {
   nn::Generator generator(model, {.threads = 1, .cache = false});
   std::vector<nn::Hypothesis> live(1), ended;
@@ -122,7 +125,7 @@ std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::S
   return ended;
 }
 
-TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
+TEST(Engine, BeamSearchMatchesASearchWithoutSharing) {
   for (const Kind& kind : engine_kinds()) {
     nn::Params params(2);
     const nn::Model model(params, kind.config);
@@ -133,7 +136,7 @@ TEST(Engine, FindsWhatABeamSearchWithoutSharingFinds) {
                                       .beams = beams,
                                       .ends = ends};
       const auto expected = searched(model, search);
-      // Alone; beside other sequences; and where beams have to wait for each other's pages.
+      // In a batch of one, next to other sequences, and with beams that must wait for each other's pages.
       for (const bool in_company : {false, true}) {
         nn::Engine engine(model, {.slots = 8,
                                   .cache_tokens = in_company ? 160 : 0,

@@ -1,4 +1,4 @@
-// Sampling, and text with the key-value cache against text without.
+// Tests sampling, and compares generation with the key-value cache and without it.
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
@@ -44,24 +44,24 @@ std::vector<std::int32_t> text(const nn::Model& model, std::int64_t count, const
   return tokens;
 }
 
-TEST(Generator, WritesTheSameGreedyTextWithACacheAsWithout) {
+TEST(Generator, GreedyTokensAreTheSameWithACacheAndWithout) {
   for (const Kind& kind : kinds())
     for (const std::uint64_t seed : {1, 2, 3}) {
       nn::Params params(seed);
       const nn::Model model(params, kind.config);
-      // Past the context the text is cut to a window.
+      // Beyond the context, the sequence is truncated to a window.
       const auto cached = text(model, 40, {.temperature = 0}, {}),
                  plain = text(model, 40, {.temperature = 0}, {.cache = false});
       EXPECT_EQ(cached, plain) << kind.name;
       EXPECT_EQ(cached.size(), prompt.size() + 40);
-      // And it is no single token.
+      // The text does not repeat a single token.
       const auto first = cached.begin() + std::ssize(prompt);
       EXPECT_GT(std::count_if(first, cached.end(), [&](std::int32_t t) { return t != *first; }), 3)
           << kind.name;
     }
 }
 
-TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
+TEST(Generator, LogitsMatchTheWholeSequenceInEveryPrecision) {
   for (const Kind& kind : kinds())
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
       nn::Params params(1);
@@ -76,13 +76,13 @@ TEST(Generator, GivesTheLogitsOfTheWholeTextInEveryPrecision) {
           size = std::max(size, std::abs(double{expected[i]}));
           apart = std::max(apart, std::abs(double{got[i]} - expected[i]));
         }
-        // A few roundings of f32; of bf16, whose products are rounded in other places.
+        // A few roundings of f32. In bf16, GEMM results are rounded at different points.
         EXPECT_LE(apart, (precision == nn::Precision::full ? 1e-5 : 0.05) * size) << kind.name;
       }
     }
 }
 
-TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
+TEST(Generator, ReadsOnlyNewTokensAndForgetsRemovedOnes) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[4].config);
   nn::Generator generator(model);
@@ -101,13 +101,14 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
   EXPECT_TRUE(close(generator.next(other), fresh(other)));
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
-  // Texts that the cache holds wholly, and more: the logits are those after the text's own last token.
+  // Sequences that are completely in the cache, and longer ones: the logits follow the sequence's own last
+  // token.
   for (const std::size_t n : {4, 3, 1}) {
     const std::vector<std::int32_t> part(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(n));
     EXPECT_TRUE(close(generator.next(part), fresh(part))) << n << " of the tokens in the cache";
   }
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
-  // New weights: what the cache holds is not theirs.
+  // After a change of the weights, the cached values are invalid.
   Parameter table(*params.find("model.embed_tokens.weight"));
   const Array params_before = table.read();
   Array a = params_before.copy();
@@ -116,20 +117,20 @@ TEST(Generator, ReadsOnlyWhatIsNewAndForgetsWhatIsGone) {
   EXPECT_FALSE(close(generator.next(one), fresh(one)));
   generator.forget();
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
-  // A text is written from its beginning, whatever weights the cache was filled with.
+  // A new sequence is generated from its start, whatever weights the cache was filled with.
   table.write(params_before);
   std::vector<std::int32_t> text = one;
   nn::Generator(model).extend(text, 6, {.temperature = 0}, 1);
   table.write(a);
   std::vector<std::int32_t> other_text = one;
-  generator.next(text);  // with the new weights, the text of the old ones
+  generator.next(text);  // a sequence generated with the old weights, extended with the new ones
   table.write(params_before);
   generator.extend(other_text, 6, {.temperature = 0}, 1);
   EXPECT_EQ(other_text, text);
 }
 
-// An extension that is refused changes nothing: what was read before is still in the cache.
-TEST(Generator, ARefusedExtensionForgetsNothing) {
+// A refused extension changes nothing: all previously read tokens are still in the cache.
+TEST(Generator, ARefusedExtensionKeepsTheCache) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   Parameter table(*params.find("transformer.wte.weight"));
@@ -139,7 +140,7 @@ TEST(Generator, ARefusedExtensionForgetsNothing) {
     generator.next(prompt);
     Array a = before.copy();
     for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, -a.at(i));
-    table.write(a);  // which forget() would have to follow
+    table.write(a);  // would require forget()
     std::vector<std::int32_t> text = prompt;
     if (refused) {
       EXPECT_THROW(generator.extend(text, -1, {}, 1), Error);
@@ -153,14 +154,14 @@ TEST(Generator, ARefusedExtensionForgetsNothing) {
   EXPECT_EQ(logits(true), logits(false));
 }
 
-TEST(Generator, ATextMayBeExtendedByZeroTokens) {
+TEST(Generator, ASequenceMayBeExtendedByZeroTokens) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   EXPECT_EQ(text(model, 0, {}, {.threads = 1}), prompt);
 }
 
-// A program reads a piece of 1, 2, 4, … tokens, or a whole window without a cache.
-TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
+// A program reads a chunk of 1, 2, 4, … tokens, or a whole window if there is no cache.
+TEST(Generator, RecordsOneProgramForEachChunkLength) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   std::vector<std::int64_t> rows;
@@ -181,7 +182,7 @@ TEST(Generator, RecordsOneProgramForEachLengthOfAPiece) {
   }
 }
 
-TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
+TEST(Generator, CachesTheNumbersThatItsAttentionNeeds) {
   const auto numbers = [](const nn::ModelConfig& config) {
     nn::Params params(1);
     const nn::Model model(params, config);
@@ -200,7 +201,7 @@ TEST(Generator, HoldsTheNumbersItsAttentionNeeds) {
   EXPECT_EQ(numbers(all[4].config), 32 + 8);  // m + p
 }
 
-TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
+TEST(Generator, TheSameSeedDrawsTheSameTokensWithACacheOrWithout) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[2].config);
   const nn::Sampling sampling{.temperature = 0.9, .top_k = 12, .top_p = 0.95};
@@ -208,8 +209,8 @@ TEST(Generator, DrawsTheSameTextFromTheSameSeedWithACacheOrWithout) {
   EXPECT_EQ(text(model, 12, sampling, {.threads = 1}), text(model, 12, sampling, {.threads = 3}));
 }
 
-// All logits are 0, so that the drawn number alone says which token it is.
-TEST(Generator, DrawsEachTokenByANumberOfItsOwn) {
+// All logits are 0, so only the random number selects the token.
+TEST(Generator, DrawsEachTokenWithASeparateNumber) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   Parameter head(*params.find("lm_head.weight"));
@@ -219,7 +220,7 @@ TEST(Generator, DrawsEachTokenByANumberOfItsOwn) {
   EXPECT_LT(std::count(first, tokens.end(), *first), 6);
 }
 
-TEST(Generator, ReportsEachTokenAsItComes) {
+TEST(Generator, ReportsEachTokenImmediately) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   nn::Generator generator(model);
@@ -232,7 +233,7 @@ TEST(Generator, ReportsEachTokenAsItComes) {
   EXPECT_EQ(reported, std::vector<std::int32_t>(tokens.begin() + std::ssize(prompt), tokens.end()));
 }
 
-TEST(Generator, EndsWhereItsReportSaysSo) {
+TEST(Generator, EndsWhenItsReportRequestsIt) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
   nn::Generator generator(model);
@@ -242,7 +243,7 @@ TEST(Generator, EndsWhereItsReportSaysSo) {
   EXPECT_EQ(some, std::vector<std::int32_t>(all.begin(), all.begin() + std::ssize(prompt) + 4));
 }
 
-// Four tokens of probabilities 0.1, 0.4, 0.2, 0.3.
+// Four tokens with probabilities 0.1, 0.4, 0.2 and 0.3.
 const std::vector<float> four = {std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f)};
 
 std::vector<double> shares(const nn::Sampling& sampling, const std::vector<float>& logits = four) {
@@ -268,19 +269,20 @@ TEST(SampleToken, KeepsTheKLikeliest) {
             (std::vector<double>{shares({.top_k = 2}, {0, 0})[0], shares({.top_k = 2}, {0, 0})[1], 0}));
 }
 
-TEST(SampleToken, KeepsTheLikeliestUpToAShare) {
+TEST(SampleToken, KeepsTheLikeliestUpToTopP) {
   expect_shares({.top_p = 0.35}, {0, 1, 0, 0});
   expect_shares({.top_p = 0.5}, {0, 4. / 7, 0, 3. / 7});
   expect_shares({.top_p = 0.85}, {0, 4. / 9, 2. / 9, 3. / 9});
   expect_shares({.top_p = 0}, {0, 1, 0, 0});
-  // Of what top_k leaves: 4/7 and 3/7.
+  // top_k leaves shares of 4/7 and 3/7.
   expect_shares({.top_k = 2, .top_p = 0.5}, {0, 1, 0, 0});
-  // Temperature comes first: at 1/2 the shares are as 1, 16, 4 and 9.
+  // Temperature is applied first: at 1/2 the shares are proportional to 1, 16, 4 and 9.
   expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 16. / 25, 0, 9. / 25});
 }
 
-// Of equal tokens the first k are exactly k/8 of what top_k = 8 leaves, in vocabularies of any size.
-TEST(SampleToken, KeepsNoMoreTokensThanReachTheShare) {
+// If all tokens are equally likely, the first k have exactly k/8 of the share that top_k = 8 leaves, in
+// vocabularies of any size.
+TEST(SampleToken, KeepsNoMoreTokensThanTopPNeeds) {
   for (const std::size_t vocabulary : {8u, 1000u, 8192u, 1u << 17})
     for (int k = 1; k <= 8; ++k)
       EXPECT_EQ(nn::sample_token(std::vector<float>(vocabulary), {.top_k = 8, .top_p = k / 8.},
@@ -289,7 +291,7 @@ TEST(SampleToken, KeepsNoMoreTokensThanReachTheShare) {
           << vocabulary << " tokens";
 }
 
-// Token 0 has 2 of 2^59 parts, which the sum of all weights in f64 would not show.
+// Token 0 has 2 of 2^59 parts. The sum of all weights in f64 would not show it.
 TEST(SampleToken, KeepsTheUnlikeliestTokenIfAllAreKept) {
   const std::vector<float> logits{-40, 0, -100, -100, -100, -100, -100, -100};
   for (const std::int64_t top_k : {0, 2, 8})
@@ -310,7 +312,7 @@ TEST(SampleToken, ReportsASettingBeforeTheDraw) {
   EXPECT_EQ(message({}, 7).substr(0, 30), "[sample] u is out of range: go");
 }
 
-TEST(SampleToken, NeverDrawsWhatIsNoNumber) {
+TEST(SampleToken, NeverDrawsNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   for (const nn::Sampling& s : {nn::Sampling{}, nn::Sampling{.top_k = 3}, nn::Sampling{.top_p = 0.999}}) {
     EXPECT_EQ(shares(s, {nan, 0, nan})[1], 1);

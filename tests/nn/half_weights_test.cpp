@@ -1,5 +1,4 @@
-// Models on weights that are held in bf16 or f16, for inference: every architecture, with a key-value cache
-// and without.
+// Tests inference with weights in bf16 or f16: every architecture, with a key-value cache and without.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,13 +23,13 @@ constexpr std::int64_t length = 12;
 
 const std::vector<std::int32_t> tokens{3, 1, 41, 59, 26, 5, 35, 8, 9, 7, 9, 32};
 
-// Parameters of a model in `dtype` with the values of those in f32, by way of a file.
+// Sets parameters in `dtype` to the values of f32 parameters, through a file.
 void round_into(const nn::Params& params, const nn::Params& from, const std::string& path) {
   io::save_parameters(path, from.all());
   io::load_parameters(path, params.all(), io::Dtypes::convert);
 }
 
-// A program for the logits of `tokens`, after an empty cache or without one.
+// A program for the logits of `tokens`, after an empty cache or without a cache.
 struct ModelRun {
   Graph graph;
   std::unique_ptr<nn::KvCache> cache;
@@ -63,7 +62,7 @@ double norm(const std::vector<double>& x) {
   return std::sqrt(sum);
 }
 
-TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
+TEST(HalfWeights, NeedHalfTheMemoryAndGiveTheLogitsUpToRounding) {
   const TemporaryDirectory dir;
   for (const SmallModel& kind : small_models(24))
     for (const DType dtype : {bf16, f16}) {
@@ -77,17 +76,16 @@ TEST(HalfWeights, TakeHalfTheMemoryAndGiveTheLogitsUpToRounding) {
                                   got = ModelRun(narrow, cached).values();
         std::vector<double> error(got.size());
         for (std::size_t i = 0; i < got.size(); ++i) error[i] = got[i] - expected[i];
-        // Each layer has about 16 tensors that are rounded, weights among them, by up to a unit each. Errors
-        // of n roundings add up like √n of them.
+        // Each layer has about 16 tensors, including weights, that are rounded by up to a unit each. n
+        // rounding errors add up to about √n of one.
         EXPECT_LT(norm(error) / norm(expected), std::sqrt(2 * 16 + 4) * unit) << kind.name << name_of(dtype);
         EXPECT_GT(norm(error), 0);
       }
     }
 }
 
-// With gains of 1 and biases of 0 nothing but the weights differs, and Autocast rounds these. It rounds
-// logits too.
-TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
+// With gains of 1 and biases of 0, only the weights differ, and Autocast rounds them. It rounds logits, too.
+TEST(HalfWeights, MatchAutocastOnTheSameWeightsInF32Bitwise) {
   const TemporaryDirectory dir;
   for (const SmallModel& kind : small_models(24))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16}) {
@@ -105,7 +103,7 @@ TEST(HalfWeights, GiveTheBitsThatAutocastGivesOnTheSameWeightsInF32) {
     }
 }
 
-TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
+TEST(HalfWeights, LogitsInF32AreNotRounded) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
@@ -116,8 +114,8 @@ TEST(HalfWeights, GiveLogitsInF32ThatAreNotRounded) {
   }
 }
 
-// A token reads each weight once, as it lies: no step of the program makes another form of one.
-TEST(HalfWeights, AreReadAsTheyLie) {
+// A token reads each weight once, in place: no step of the program converts or copies a weight.
+TEST(HalfWeights, AreReadInPlace) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);
@@ -132,7 +130,7 @@ TEST(HalfWeights, AreReadAsTheyLie) {
   }
 }
 
-TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
+TEST(HalfWeights, FilesOf16BitTensorsConvertExactly) {
   const TemporaryDirectory dir;
   const nn::ModelConfig config = small_models(24)[1].config;
   nn::Params half(1, f16), full(2);
@@ -143,7 +141,7 @@ TEST(HalfWeights, AreWhatAFileOfHalfTensorsHolds) {
     EXPECT_TRUE(full.all()[i].read().same_bits(half.all()[i].read().to(f32)));
 }
 
-TEST(HalfWeights, GenerateTextWithACache) {
+TEST(HalfWeights, GenerationWorksWithACache) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);
     const nn::Model model(params, kind.config);

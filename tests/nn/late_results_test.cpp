@@ -1,6 +1,6 @@
-// Training steps whose results arrive later, as on a GPU. The device of this test runs a program at once, but
-// reports its results and errors only to callers that wait for them. The test is linked with the library's
-// own objects, in which its backend() takes the place of backends/backend.cpp.
+// Tests training steps whose results arrive later, as on a GPU. The device of this test runs a program
+// immediately, but reports its results and errors only to callers that wait for them. The test is linked with
+// the library's own objects, and its backend() replaces backends/backend.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <tilegrad/train/trainer.h>
 #include "backends/cpu/kernel.h"
 
-// Replaces the system's clock: this one stands still, and each run and each wait moves it forward.
+// Replaces the system's clock by a stopped one, which each run and each wait advances.
 static constexpr std::int64_t second = 1'000'000'000, run_time = 10 * second, wait_time = 100 * second;
 static thread_local std::int64_t shown_time = 0;  // 0: the system's
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
@@ -123,7 +123,7 @@ struct SmallRun {
 };
 
 // A token that does not exist, in any batch of a step.
-TEST(LateResults, AnErrorOfABatchIsThatOfItsStep) {
+TEST(LateResults, AnErrorOfABatchBelongsToItsStep) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     SmallRun run;
     train::TrainingProgram training(run.model, run.optimizer,
@@ -150,8 +150,8 @@ struct SameBatches : train::Batches {
   static void fill(Tokens x, Tokens y) { std::ranges::fill(x, 1), std::ranges::fill(y, 2); }
 };
 
-// A step is over when the next one has started, or immediately if something looks at parameters after it.
-TEST(LateResults, ATrainerStartsAStepBeforeItReadsTheOneBefore) {
+// A step has ended when the next one has started, or immediately if a hook reads parameters after it.
+TEST(LateResults, ATrainerStartsAStepBeforeItReadsThePreviousOne) {
   struct Case {
     std::int64_t steps, validate_every, save_every, stops_after;
     bool traps = false;
@@ -180,7 +180,7 @@ TEST(LateResults, ATrainerStartsAStepBeforeItReadsTheOneBefore) {
          .validated = [&](const auto& row) { events.push_back("validated " + std::to_string(row.step)); }});
     EXPECT_EQ(trainer.run().step, std::min(c.steps, c.stops_after));
     std::vector<std::string> expected;
-    std::int64_t running = 0;  // none
+    std::int64_t running = 0;  // 0: no step runs
     const auto finish = [&] {
       expected.push_back(std::to_string(running));
       if (running == c.steps || running % c.validate_every == 0)
@@ -199,7 +199,7 @@ TEST(LateResults, ATrainerStartsAStepBeforeItReadsTheOneBefore) {
   }
 }
 
-// The speed is that of the steps. The time of hooks and validations does not count.
+// The speed covers only the steps, not the time of hooks and validations.
 TEST(LateResults, ATrainerMeasuresItsSteps) {
   for (const std::int64_t accumulate : {1, 2}) {
     SmallRun run;
@@ -222,7 +222,7 @@ TEST(LateResults, ATrainerMeasuresItsSteps) {
     shown_time = second;
     trainer.run();
     shown_time = 0;
-    // Two batches run, a sum is kept between them, and the update runs.
+    // Two batches run, their gradient sum is stored between them, and the update runs.
     const double starting = accumulate == 1 ? 10 : 40, waiting = accumulate == 1 ? 100 : 200;
     for (std::int64_t step = 1; step <= 6; ++step) {
       const bool is_next_started = step != 4 && step != 6;  // step 4 is validated

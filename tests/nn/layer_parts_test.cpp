@@ -1,5 +1,5 @@
-// Parts of layers and models in detail: adapters, low-precision copies, precision scopes, sequences divided
-// among ranks, functions of a language model, blocks and heads.
+// Tests parts of layers and models in detail: adapters, low-precision copies, precision scopes, sequences
+// divided among ranks, functions of a language model, blocks and heads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,7 +51,7 @@ Array numbered(const Shape& shape, DType dtype, double first) {
 
 // ---- Adapters
 
-// y + scale·B(A·x) for the rows of B that belong to the layer.
+// Adds scale·B(A·x) to y, for the rows of B that belong to the layer.
 TEST(LowRank, AddsTheScaledProductOfItsRows) {
   for (const std::int64_t first_row : {0, 2, 4})
     for (const bool has_residual : {false, true}) {
@@ -95,7 +95,7 @@ TEST(LowRank, AddsTheScaledProductOfItsRows) {
 }
 
 // An f32 adapter of a bf16 layer computes in f32, and its result is rounded.
-TEST(LowRank, OfAnotherDtypeIsRoundedToThatOfTheLayer) {
+TEST(LowRank, DifferentDtypeIsRoundedToTheLayersDtype) {
   Params params(1, bf16), adapters(2, f32);
   const Linear layer(Path(params) / "layer", 4, 3, {.bias = false});
   LowRank low;
@@ -169,7 +169,7 @@ TEST(Lora, ParametersHaveNamesShapesAndValuesOfTheirModule) {
   remove_lora(model);
   EXPECT_EQ(copied.lora(), nullptr);
   EXPECT_EQ(copied.parameters().size(), own);
-  for (std::size_t i = 0; i < own; ++i) EXPECT_EQ(model.parameters()[i].is_frozen(), i == 1);  // as it was
+  for (std::size_t i = 0; i < own; ++i) EXPECT_EQ(model.parameters()[i].is_frozen(), i == 1);  // as before
   EXPECT_EQ(message([&] { remove_lora(model); }), "[lora] the model has no adapter");
   EXPECT_EQ(message([&] { merge_lora(model); }), "[lora] the model has no adapter");
   EXPECT_EQ(message([&] { add_lora(model, {.dtype = i32}); }),
@@ -179,7 +179,7 @@ TEST(Lora, ParametersHaveNamesShapesAndValuesOfTheirModule) {
   EXPECT_EQ(model.parameters().back().dtype(), f64);
 }
 
-// A module of several layers: each gets its rows of B, in calls and when it is merged.
+// A module of several layers: each layer uses its own rows of B, in calls and when it is merged.
 TEST(Lora, ModulesOfSeveralLayersShareAAndDivideB) {
   Params params(1, f64);
   Model model(params, small());
@@ -227,7 +227,7 @@ TEST(Lora, ModulesOfSeveralLayersShareAAndDivideB) {
 
 // ---- Low-precision copies
 
-TEST(LowPrecisionCopies, AreMadeAgainOnlyForWeightsThatChanged) {
+TEST(LowPrecisionCopies, AreUpdatedOnlyForChangedWeights) {
   Params params(1);
   const Parameter a = params.create("a", {3}, Init::normal(1)), b = params.create("b", {40}, Init::normal(1));
   for (const DType dtype : {bf16, f16}) {
@@ -263,7 +263,7 @@ TEST(LowPrecisionCopies, AreMadeAgainOnlyForWeightsThatChanged) {
     EXPECT_NE(made[2].last_change(), first_a);
     Parameter(made[2]).write(Array({3}, dtype));  // the copy itself
     check();
-    // Its gradient is that of a cast, once however often it is read.
+    // The gradient of a copy is the gradient of a single cast, however many readers it has.
     const Tensor wa = g.param(a), z = gradients(sum(cast(ta, f32) * 2 + cast(again, f32)), {wa})[0];
     EXPECT_EQ(z.dtype(), f32);
     EXPECT_EQ(eval(z).values<float>(), (std::vector<float>(3, 3)));
@@ -288,8 +288,8 @@ TEST(Autocast, NamesMapToPrecisionsAndTypes) {
             "[precision] got 'fp8', expected f32, tf32, bf16 or f16");
 }
 
-// Logits of a weight in a 16-bit type are f32, and in the scope's type on request.
-TEST(Autocast, HeadsGiveWideLogitsUnlessHalfOnesAreRequested) {
+// Logits of a 16-bit weight are f32, or have the scope's type on request.
+TEST(Autocast, HeadsGiveF32LogitsUnless16BitOnesAreRequested) {
   for (const DType held : {f32, bf16})
     for (const bool tied : {false, true})
       for (const std::optional<bool> half_logits : {std::optional<bool>(), {false}, {true}}) {
@@ -313,7 +313,7 @@ TEST(Autocast, HeadsGiveWideLogitsUnlessHalfOnesAreRequested) {
           EXPECT_EQ(product->x.dtype(), expected);
         }
       }
-  // With a bias and a residual, both are added to the wide product.
+  // If there are a bias and a residual, both are added to the f32 result.
   Params params(1, bf16);
   const Linear head(Path(params) / "head", 4, 5, {.wide = true});
   Parameter(params.all()[1]).write(numbered({5}, bf16, 4));
@@ -332,7 +332,7 @@ TEST(Autocast, HeadsGiveWideLogitsUnlessHalfOnesAreRequested) {
     }
 }
 
-// Copies are for weights that are wider than the scope's type. Others are cast.
+// Weights that are wider than the scope's type have copies. Others are cast.
 TEST(Autocast, ReadsWiderWeightsFromCopies) {
   for (const DType held : {f64, f32, f16, bf16}) {
     Params params(1, held);
@@ -350,7 +350,7 @@ TEST(Autocast, ReadsWiderWeightsFromCopies) {
   }
 }
 
-// Neither a cast weight nor a rank's positions belong to the segment that uses them first.
+// Cast weights and a rank's positions do not belong to the segment that uses them first.
 TEST(Recompute, KeepsWeightsAndPositionsOutOfSegments) {
   Params params(1);
   const Model model(
@@ -380,7 +380,7 @@ TEST(Recompute, KeepsWeightsAndPositionsOutOfSegments) {
     Graph g;
     const Tensor y = graph_of(recompute, true, g);
     gradients(sum(cast(y, f32)), {g.param(params.all()[1])});
-    int positions = 0;  // made once, and not again for the backward pass
+    int positions = 0;  // computed once, and not again for the backward pass
     for (const Node& n : g.nodes())
       positions +=
           g.values()[n.first_out].dtype == i64 && !n.op->view && n.op->name != "input" && n.segment >= 0;
@@ -399,7 +399,7 @@ TEST(ContextParallel, DividesSequencesOfItsGraphWhileItIsAlive) {
     const Tensor four = ContextParallel::positions(g, 4);
     EXPECT_EQ(four.shape(), (Shape{4}));
     EXPECT_EQ(four.dtype(), i64);
-    EXPECT_EQ(ContextParallel::positions(g, 4).id(), four.id());  // made once
+    EXPECT_EQ(ContextParallel::positions(g, 4).id(), four.id());  // computed once
     EXPECT_NE(ContextParallel::positions(g, 6).id(), four.id());
     EXPECT_FALSE(ContextParallel::positions(other, 4).defined());
     {
@@ -478,7 +478,7 @@ TEST(Model, ChecksTokensAndPartsAtTheirLimits) {
   CacheCall three(g, cache, 3);
   EXPECT_EQ(message([&] { model.features(g.input("ids", {2, 3}, i32), {.cache = &three}); }), "");
   EXPECT_NE(message([&] { model.features(g.input("ids", {2, 2}, i32), {.cache = &three}); }), "");
-  // Positions are added, and the norm is the last.
+  // Positions are added, and the norm is applied last.
   ModelParts more = parts();
   more.positions = Layer("positions", [](TensorArg ids) {
     return full(ids.tensor().graph(), {1, 4}, 2, f32);
@@ -495,7 +495,7 @@ TEST(Model, ChecksTokensAndPartsAtTheirLimits) {
   }
 }
 
-TEST(LanguageModel, FallsBackOnItsFeaturesAndTheirCrossEntropy) {
+TEST(LanguageModel, DefaultsToFeaturesAndCrossEntropy) {
   Graph g;
   const Tensor ids = g.input("ids", {1, 2}, i32), targets = g.input("targets", {1, 2}, i32);
   LanguageModel model;
@@ -540,7 +540,7 @@ TEST(LanguageModel, FallsBackOnItsFeaturesAndTheirCrossEntropy) {
   EXPECT_EQ(model.device(), Device::cpu());
 }
 
-// x + after(f(norm(x))): the layer itself adds x unless something follows it.
+// x + after(f(norm(x))): the layer itself adds x unless an operation follows it.
 TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   Params params(1, f64);
   const auto layer = [](const char* name, double factor, double plus = 0) {
@@ -569,7 +569,7 @@ TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   EXPECT_TRUE(without == 1 || without == 1 + 2 * 8) << without;
 }
 
-TEST(Layer, OfFunctionsNeedsAFunctionAndAName) {
+TEST(Layer, FunctionLayersNeedAFunctionAndAName) {
   Graph g;
   const Tensor x = g.input("x", {2});
   std::function<Tensor(TensorArg)> none;
@@ -594,7 +594,7 @@ TEST(Embeddings, ReadRowsOfTheirTable) {
     Graph g;
     const Tensor ids = g.input("ids", {2, length}, i64), rows = positions(ids);
     EXPECT_EQ(rows.shape(), (Shape{length, 3}));
-    EXPECT_EQ(count_nodes(g, "slice"), length < 4 ? 1 : 0);  // all rows are the table
+    EXPECT_EQ(count_nodes(g, "slice"), length < 4 ? 1 : 0);  // if length is 4, all rows are the whole table
     const Array got = eval(rows);
     for (std::int64_t i = 0; i < 3 * length; ++i) EXPECT_EQ(got.at(i), p.at(i));
   }

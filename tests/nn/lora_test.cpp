@@ -1,4 +1,5 @@
-// LoRA on every architecture: what it adds, what it freezes, and that merging changes nothing.
+// Tests LoRA on every architecture: the parameters that it adds and freezes, and that merging does not change
+// results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ std::vector<float> logits_of(const nn::Model& model, nn::Precision precision = n
   return program.fetch(logits).values<float>();
 }
 
-// The adapters as training leaves them: B is not zero.
+// The adapters after training: B is not zero.
 void fill(const nn::Model& model, double std = 0.1) {
   std::uint64_t key = 1;
   for (const nn::LoraModule& m : model.lora()->modules) {
@@ -61,7 +62,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
+TEST(Lora, ChangesNothingAtFirstAndCanBeRemoved) {
   for (const SmallModel& kind : small_models(length)) {
     for (const DType dtype : {f32, bf16}) {
       nn::Params params(1, dtype);
@@ -82,11 +83,11 @@ TEST(Lora, ChangesNothingAtFirstAndIsGoneWhenRemoved) {
   }
 }
 
-TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
+TEST(Lora, SelectsLayersByPeftsRules) {
   nn::Params params(1);
   nn::Model model(params, small_models(length)[1].config);
   const auto modules = [&](const nn::LoraOptions& o) { return nn::lora_modules(model.linears(), o); };
-  EXPECT_EQ(modules({}).size(), 14u);  // all but the head
+  EXPECT_EQ(modules({}).size(), 14u);  // all except the head
   EXPECT_EQ(modules({.targets = {"lm_head"}}).size(), 1u);
   EXPECT_EQ(modules({.targets = {"q_proj", "v_proj"}}).size(), 4u);
   EXPECT_EQ(modules({.targets = {"1.mlp.down_proj"}})[0].name, "model.layers.1.mlp.down_proj");
@@ -105,13 +106,14 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
   EXPECT_DOUBLE_EQ(some[3].scale, 4);
   EXPECT_DOUBLE_EQ(modules({.rank = 4, .alpha = 6})[0].scale, 1.5);
 
-  EXPECT_EQ(error_of([&] { modules({.targets = {"proj"}}); }),
-            "[lora] target \"proj\" is no Linear layer of the model, which has down_proj, gate_proj, k_proj, "
-            "lm_head, o_proj, q_proj, up_proj, v_proj");
+  EXPECT_EQ(
+      error_of([&] { modules({.targets = {"proj"}}); }),
+      "[lora] target \"proj\" is not a Linear layer of the model, which has down_proj, gate_proj, k_proj, "
+      "lm_head, o_proj, q_proj, up_proj, v_proj");
   EXPECT_NE(error_of([&] { modules({.rank = 0}); }).find("rank is out of range: got 0"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.dropout = 1}); }).find("dropout"), std::string::npos);
   EXPECT_NE(error_of([&] { modules({.alpha = NAN}); }).find("alpha"), std::string::npos);
-  const std::string not_chosen = " \"k_proj\" is no Linear layer of the model, which has q_proj";
+  const std::string not_chosen = " \"k_proj\" is not a Linear layer of the model, which has q_proj";
   EXPECT_EQ(error_of([&] {
               modules({.targets = {"q_proj"}, .ranks = {{"k_proj", 3}}});
             }),
@@ -139,12 +141,12 @@ TEST(Lora, TakesTheLayersItIsToldByPeftsRules) {
   EXPECT_NE(error_of([&] { nn::add_lora(model, {}); }).find("has an adapter"), std::string::npos);
 }
 
-// A module may consist of several Linear layers, each with its rows of B.
+// A module may consist of several Linear layers, each with its own rows of B.
 TEST(Lora, LayersFitInTheirModule) {
   nn::Params params(1);
   const nn::Model model(params, small_models(length)[1].config);
   constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
-  // q_proj, k_proj and v_proj, whose outputs are 64, 32 and 32, in qkv_proj.
+  // q_proj, k_proj and v_proj, with 64, 32 and 32 outputs, in qkv_proj.
   const nn::ModuleRows q{"qkv_proj", 0, 128}, k{"qkv_proj", 64, 128}, v{"qkv_proj", 96, 128};
   struct Case {
     std::vector<nn::ModuleRows> of_layer;
@@ -185,7 +187,7 @@ TEST(Lora, LayersFitInTheirModule) {
   EXPECT_NE(error.find("is to be the rows from 0 of all [1000, 64]"), std::string::npos) << error;
 }
 
-TEST(Lora, BeginsAsPeftDoes) {
+TEST(Lora, StartsLikePeft) {
   nn::Params params(1);
   nn::Model model(params, small_models(length)[1].config);
   nn::add_lora(model, {.rank = 8, .seed = 5});
@@ -201,7 +203,7 @@ TEST(Lora, BeginsAsPeftDoes) {
   }
 }
 
-// The nodes of a training step that are products, and those of them whose result has the shape of a weight.
+// Counts the GEMMs of a training step, and the GEMMs whose result has the shape of a weight.
 struct Products {
   std::size_t all = 0, of_weights = 0;
 };
@@ -231,21 +233,21 @@ TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
   nn::ModelConfig config = small_models(length)[0].config;
   config.layers = 1;
   nn::Model model(params, config);
-  // Of c_attn, c_proj, c_fc, c_proj and the head: the product, and two of its gradients. The first layer's
-  // input has a gradient as well, for the embeddings.
+  // c_attn, c_proj, c_fc, c_proj and the head each have a GEMM and two gradients. The first layer's input has
+  // a gradient as well, for the embeddings.
   const Products full = products_of_step(model, optim::AdamW(model.parameters()));
   EXPECT_EQ(full.all, 15u);
   EXPECT_EQ(full.of_weights, 4u);  // the head's weight is the embedding's
   nn::add_lora(model, {.rank = 3, .targets = {"c_attn"}});
-  // Forward 5 and the adapter's 2; backward the inputs of all but c_attn, below which nothing is trained, the
-  // adapter's two and what lies between them.
+  // Forward: 5 GEMMs and the adapter's 2. Backward: the inputs of all layers except c_attn, below which
+  // nothing is trained, the adapter's two, and the layers between them.
   const Products lora = products_of_step(model, optim::AdamW(model.parameters()));
   EXPECT_EQ(lora.all, 5u + 2 + 4 + 3);
   EXPECT_EQ(lora.of_weights, 0u);
 }
 
-// The initial weights in bf16, in parameters of either dtype. Those drawn in f32 and then rounded would
-// differ: drawn in bf16, a number is rounded once.
+// The initial weights in bf16, in parameters of either dtype. They are drawn in bf16, so each number is
+// rounded once. Numbers drawn in f32 and then rounded would differ.
 struct RoundedModel {
   nn::Params params;
   nn::Model model;
@@ -259,7 +261,7 @@ struct RoundedModel {
   }
 };
 
-TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
+TEST(Lora, StartsAtTheLossOfTrainingAllParameters) {
   for (const SmallModel& kind : small_models(length)) {
     RoundedModel whole(kind.config, f32), base(kind.config, bf16);
     nn::add_lora(base.model, {.rank = 4});
@@ -274,7 +276,7 @@ TEST(Lora, BeginsAtTheLossOfTrainingAllParameters) {
   }
 }
 
-// Logits of a base in bf16 must not be wider than those of one in f32.
+// Logits of a bf16 base model must not be wider than the logits of an f32 base model.
 TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
   for (const SmallModel& kind : small_models(length)) {
     nn::ModelConfig config = kind.config;
@@ -294,7 +296,7 @@ TEST(Lora, NeedsLessMemoryThanTrainingAllParameters) {
   }
 }
 
-TEST(Lora, TrainsTheAdaptersAlone) {
+TEST(Lora, TrainsOnlyTheAdapters) {
   for (const SmallModel& kind : small_models(length)) {
     for (const auto& [dtype, precision] :
          {std::pair(f32, nn::Precision::full), {bf16, nn::Precision::full}, {bf16, nn::Precision::bf16}}) {
@@ -325,7 +327,7 @@ TEST(Lora, TrainsTheAdaptersAlone) {
   }
 }
 
-// Logits are most of the memory of this step: they must not be wider because the head's weight is held in
+// Logits need most of the memory of this step. They must not be wider because the head's weight is stored in
 // bf16.
 TEST(Lora, NeedsLessMemoryThanAllParameters) {
   for (const bool tied : {true, false}) {
@@ -346,7 +348,7 @@ TEST(Lora, NeedsLessMemoryThanAllParameters) {
   }
 }
 
-// In f64 both ways differ by less than the logits, which are f32, show. In f32 each sum is rounded, in an
+// In f64, the two results differ by less than the f32 logits can show. In f32, each sum is rounded in an
 // order that depends on the instruction set: 1.02e-6 with AVX2.
 TEST(Lora, MergedModelsComputeTheSame) {
   for (const SmallModel& kind : small_models(length)) {
@@ -378,8 +380,8 @@ TEST(Lora, MergingRoundsOnce) {
   }
 }
 
-// MLA multiplies by kv_b_proj's weight in another order when there is a cache.
-TEST(Lora, IsTheSameWithACache) {
+// If there is a cache, MLA multiplies by kv_b_proj's weight in a different order.
+TEST(Lora, MatchesWithACache) {
   for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);
@@ -400,7 +402,7 @@ TEST(Lora, HasDropoutInTrainingOnly) {
   for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);
-    for (const nn::LinearPlace& linear : model.linears()) {  // each reaches the layer that it is on
+    for (const nn::LinearPlace& linear : model.linears()) {  // dropout reaches every layer
       nn::add_lora(model, {.rank = 4, .targets = {linear.path}});
       fill(model, 1);
       const std::vector<float> without = logits_of(model);

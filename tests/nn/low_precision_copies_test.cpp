@@ -1,5 +1,5 @@
-// Half copies of weights: steps with them have the bits of steps that cast their weights, whatever else
-// changes these in between.
+// Tests low-precision copies of weights: steps that use them are bitwise identical to steps that cast the
+// weights, whatever else changes the weights in between.
 #include <gtest/gtest.h>
 
 #include <tilegrad/nn/layers/autocast.h>
@@ -12,7 +12,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// A training step on the CPU in bf16 by an optimizer of that kind.
+// A training step on the CPU in bf16, with this type of optimizer.
 template <class Optimizer>
 struct Training {
   nn::Params params{1, f32};
@@ -57,7 +57,7 @@ void expect_bits_of_casts(std::int64_t accumulate) {
   expect_same_weights(with, without);
 }
 
-TEST(LowPrecisionCopies, GiveTheBitsOfCasts) {
+TEST(LowPrecisionCopies, MatchCastsBitwise) {
   for (const std::int64_t accumulate : {1, 2}) {
     expect_bits_of_casts<optim::AdamW>(accumulate);
     expect_bits_of_casts<optim::Sgd>(accumulate);
@@ -65,7 +65,7 @@ TEST(LowPrecisionCopies, GiveTheBitsOfCasts) {
   }
 }
 
-// An optimizer that knows nothing of copies: w' = w − rate·g.
+// An optimizer that does not support copies: w' = w − rate·g.
 class Descent final : public optim::Optimizer {
  public:
   struct Options {};
@@ -80,17 +80,17 @@ class Descent final : public optim::Optimizer {
   }
 };
 
-TEST(LowPrecisionCopies, AreCastBehindAnOptimizerThatLeavesThemOut) {
+TEST(LowPrecisionCopies, AreCastAfterAnOptimizerThatOmitsThem) {
   Training<Descent> with(true), without(false);
   for (int i = 0; i < 3; ++i) with.step(i), without.step(i);
   expect_same_weights(with, without);
 }
 
-TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
+TEST(LowPrecisionCopies, FollowAllOtherChangesOfTheirWeights) {
   Training<optim::AdamW> with(true), without(false);
   const auto both = [&](const auto& f) { f(with), f(without); };
   both([](auto& t) { t.step(0); });
-  both([](auto& t) {  // a value from outside, such as a checkpoint's
+  both([](auto& t) {  // an external value, such as a checkpoint's
     Parameter p = t.params.all()[2];
     Array value = p.read();
     for (float& x : value.template values<float>()) x *= 1.5f;
@@ -98,14 +98,14 @@ TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
     t.step(1);
   });
   expect_same_weights(with, without);
-  both([](auto& t) {  // another program
+  both([](auto& t) {  // a different program
     const Parameter p = t.params.all()[0];
     Graph g;
     compile(g, {}, {.assign = {{p, g.param(p) * 0.5}}}).run();
     t.step(2);
   });
   expect_same_weights(with, without);
-  both([](auto& t) {  // another training program of the same weights
+  both([](auto& t) {  // a second training program of the same weights
     optim::Sgd other(t.params.all(), {});
     train::TrainingProgram program(t.model, other, {.batch = small_batch, .precision = nn::Precision::bf16});
     const SmallBatch b(3);
@@ -115,7 +115,7 @@ TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
     t.step(5);
   });
   expect_same_weights(with, without);
-  both([](auto& t) {  // a run that failed
+  both([](auto& t) {  // a failed run
     SmallBatch b(6);
     b.x[3] = 99;
     EXPECT_THROW(t.program.run(b.x, b.y, 1e-2), Error);
@@ -124,7 +124,7 @@ TEST(LowPrecisionCopies, FollowWhateverElseChangesTheirWeights) {
   expect_same_weights(with, without);
 }
 
-TEST(LowPrecisionCopies, AreMadeForWeightsThatAreWider) {
+TEST(LowPrecisionCopies, ExistOnlyForWiderWeights) {
   EXPECT_THROW(nn::LowPrecisionCopies{f32}, DTypeError);
   nn::Params params(1);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 4);
@@ -139,14 +139,14 @@ TEST(LowPrecisionCopies, AreMadeForWeightsThatAreWider) {
   EXPECT_EQ(made[0].dtype(), bf16);
   EXPECT_EQ(made[0].shape(), params.all()[0].shape());
   EXPECT_FALSE(copies.of({Parameter("other", Array(Shape{2}, f32))})[0].key());
-  // The gradient is that of a cast.
+  // The gradient is the gradient of a cast.
   const Tensor w = g.param(layer.weight().parameter());
   EXPECT_EQ(gradients(sum(cast(y * again, f32)), {w})[0].dtype(), f32);
   EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}), Error);  // two parameters
   const optim::Sgd optimizer(params.all(), {});
   const Tensor loss = sum(cast(y, f32));
   for (const std::vector<bool>& only :
-       {std::vector{true}, std::vector{true, true}})  // of one; without a copy
+       {std::vector{true}, std::vector{true, true}})  // copies for one of two; without a copy
     EXPECT_THROW(optimizer.update(loss, optimizer.differentiate(loss), {.reading = {.only_copies = only}}),
                  Error);
 }

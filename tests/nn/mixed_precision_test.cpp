@@ -1,4 +1,4 @@
-// Mixed precision: layers in a half type on f32 weights, and loss scaling.
+// Tests mixed precision: layers in a 16-bit type on f32 weights, and loss scaling.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using namespace tg::testing;
 
 constexpr nn::Precision halves[] = {nn::Precision::bf16, nn::Precision::f16};
 
-// Steps that cast something from one type to another.
+// Counts the steps that cast from one type to another.
 std::size_t casts(const Program& program, DType from, DType to) {
   std::size_t n = 0;
   for (const Step& s : program.steps())
@@ -23,7 +23,7 @@ std::size_t casts(const Program& program, DType from, DType to) {
   return n;
 }
 
-TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
+TEST(Autocast, CastsEachWeightOnceForAnyNumberOfReaders) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 5, 8);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 8);
@@ -34,10 +34,10 @@ TEST(Autocast, CastsEachWeightOnceHoweverOftenItIsUsed) {
   EXPECT_EQ(y.dtype(), bf16);
   const Program program =
       compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight().parameter())})[0]});
-  EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // the table, the layer's weight and bias, x
+  EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // table, layer's weight and bias, x
 }
 
-TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
+TEST(Autocast, AppliesToTheLayersOfItsGraphWhileItIsAlive) {
   nn::Params params(1);
   const nn::Linear layer(nn::Path(params) / "layer", 8, 8);
   const nn::LayerNorm norm(nn::Path(params) / "norm", 8);
@@ -52,31 +52,31 @@ TEST(Autocast, ReachesTheLayersOfItsGraphWhileItIsAlive) {
     const nn::Autocast beside(other, nn::Precision::bf16);
     EXPECT_EQ(layer(x).dtype(), f16);
     EXPECT_EQ(layer(elsewhere).dtype(), bf16);
-    EXPECT_EQ(norm(x).dtype(), f32);  // takes what it gets, with gains in f32
+    EXPECT_EQ(norm(x).dtype(), f32);  // keeps its input's dtype, with gains in f32
     EXPECT_EQ(norm(layer(x)).dtype(), f16);
-    EXPECT_EQ(layer(x, {.residual = x}).dtype(), f16);  // the residual too
+    EXPECT_EQ(layer(x, {.residual = x}).dtype(), f16);  // the residual, too
   }
   EXPECT_EQ(layer(x).dtype(), f32);
   EXPECT_EQ(nn::precision_named("bf16"), nn::Precision::bf16);
   EXPECT_THROW(nn::precision_named("fp8"), Error);
 }
 
-TEST(MixedPrecision, TheOptimizerReadsHalfGradientsWithoutAPassToWidenThem) {
+TEST(MixedPrecision, TheOptimizerReads16BitGradientsWithoutAWideningPass) {
   SmallGpt t({.precision = nn::Precision::bf16});
   const Program& program = t.training.program();
-  EXPECT_EQ(casts(program, f32, bf16), 0u);  // of weights there are half copies
+  EXPECT_EQ(casts(program, f32, bf16), 0u);  // weights have low-precision copies
   EXPECT_EQ(casts(program, bf16, f32), 0u);
   for (const Step& s : program.steps()) {
     if (s.op != &adamw_op) continue;
     for (std::size_t i = 0; i + 4 <= s.in.size() - 3; i += 4) {  // p, g, m, v
       EXPECT_EQ(s.in[i].dtype, f32);
-      EXPECT_EQ(s.in[i + 1].dtype, s.in[i].layout.rank() == 2 ? bf16 : f32) << i;  // of a norm's gain: f32
+      EXPECT_EQ(s.in[i + 1].dtype, s.in[i].layout.rank() == 2 ? bf16 : f32) << i;  // a norm's gain: f32
     }
   }
 }
 
-// bf16 has 8 bits of fraction, f16 has 11. Rounding moves single losses, both up and down; the early ones and
-// the mean of the last ones say whether it teaches the same.
+// bf16 has 8 bits of precision, f16 has 11. Rounding changes single losses in both directions. The early
+// losses and the mean of the last ones show whether training is the same.
 TEST(MixedPrecision, TrainsLikeF32) {
   const auto losses = [](nn::Precision p) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
@@ -101,7 +101,7 @@ TEST(MixedPrecision, TF32IsExactF32OnTheCpu) {
   EXPECT_TRUE(same_bits(exact.weights_and_moments(), tf32.weights_and_moments()));
 }
 
-TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
+TEST(MixedPrecision, MasterWeightsKeepUpdatesBelowThe16BitResolution) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 1, 8);
   Parameter(table.weight().parameter()).write(Array::of<float>({1, 8}, std::vector<float>(8, 1)));
@@ -115,7 +115,7 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
   }
   const auto update = optimizer.minimize(y);
   Program program = compile(g, {y}, {.assign = update.assign, .verify = true});
-  // The gradient is 1 everywhere: every step of AdamW moves each weight by the learning rate.
+  // The gradient is 1 everywhere: every step of AdamW changes each weight by the learning rate.
   for (int step = 0; step < 10; ++step) {
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
     EXPECT_EQ(program.item<float>(y), 8);  // 1 - 1e-3 is still 1 in bf16
@@ -123,10 +123,10 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesSmallerThanTheHalfTypeResolves) {
   for (const float w : table.weight().parameter().read().values<float>()) EXPECT_NEAR(w, 1 - 1e-3, 1e-6);
   for (int step = 0; step < 30; ++step)
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
-  EXPECT_LT(program.item<float>(y), 8);  // and then it is not
+  EXPECT_LT(program.item<float>(y), 8);  // after more steps it is not
 }
 
-TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
+TEST(MixedPrecision, EvaluationAndGenerationComputeLikeTraining) {
   const SmallBatch b;
   for (const nn::Precision p : halves) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
@@ -143,7 +143,7 @@ TEST(MixedPrecision, EvaluationAndGenerationComputeAsTrainingDoes) {
   }
 }
 
-TEST(MixedPrecision, GivesTheSameBitsPlannedOrNotAndForAnyNumberOfThreads) {
+TEST(MixedPrecision, ResultsMatchBitwisePlannedOrNotAndForAnyNumberOfThreads) {
   for (const nn::Precision p : halves) {
     SmallGptOptions o{.precision = p, .loss_scale = loss_scale_for(p), .dropout = 0.2, .verify = true};
     SmallGpt one(o);
@@ -154,7 +154,7 @@ TEST(MixedPrecision, GivesTheSameBitsPlannedOrNotAndForAnyNumberOfThreads) {
   }
 }
 
-TEST(LossScale, OfAPowerOfTwoChangesNoBitInF32) {
+TEST(LossScale, APowerOfTwoIsBitwiseExactInF32) {
   SmallGpt plain, scaled({.loss_scale = optim::LossScale{.initial = 1024, .interval = 2}});
   for (int i = 0; i < 5; ++i) {
     const auto a = plain.step(), b = scaled.step();
@@ -187,7 +187,7 @@ TEST(LossScale, KeepsGradientsThatF16WouldLose) {
   EXPECT_NEAR(norm(optim::LossScale{}), 1e-9, 1e-12);
 }
 
-TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingGoesOn) {
+TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingContinues) {
   SmallGpt t({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{}});
   t.step();
   t.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
@@ -221,12 +221,12 @@ TEST(LossScale, GrowsAfterEnoughGoodStepsInARow) {
   t.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
   t.step();
   t.state("loss_scale").write(Array::of<float>({}, {256}));
-  scales.clear();  // the overflow has ended the row
+  scales.clear();  // the overflow has ended the sequence of good steps
   for (int i = 0; i < 4; ++i) scales.push_back(t.step().loss_scale);
   EXPECT_EQ(scales, (std::vector<float>{256, 256, 1024, 1024}));
 }
 
-TEST(LossScale, CountsALossThatIsNotFiniteApartAndStaysAtLeastOne) {
+TEST(LossScale, CountsNonFiniteLossesSeparatelyAndStaysAtLeastOne) {
   SmallGpt t({.precision = nn::Precision::f16, .loss_scale = optim::LossScale{.initial = 4}});
   const Parameter& gain = *t.params.find("transformer.ln_f.weight");
   const Array good = gain.read();

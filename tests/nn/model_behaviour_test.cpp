@@ -1,5 +1,6 @@
-// Models and their parts in detail: refused sizes next to accepted ones, RoPE scaling by its formulas,
-// dropout, low-rank adapters, precision scopes, low-precision copies and the functions of a language model.
+// Tests models and their parts in detail: refused sizes next to accepted ones, the formulas of RoPE scaling,
+// and dropout. Also tests low-rank adapters, precision scopes, low-precision copies and the functions of a
+// language model.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +31,7 @@ using Vector = std::vector<double>;
 
 constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 
-// The error without the line of the call; "" if there is none.
+// The error without the line of the call, or "" if there is no error.
 std::string message(const std::function<void()>& f) {
   try {
     f();
@@ -122,7 +123,7 @@ TEST(Refusals, ModelsRefuseSizesNextToValidOnes) {
   EXPECT_EQ(checked(DeepSeek{.attention_scale = 0.5}), "");
 }
 
-// Each mistake by itself is reported, and of two the earlier one of the list.
+// Each single mistake is reported. If there are two, the earlier one in the list is reported.
 template <class T>
 void expect_first(const T& valid, const std::vector<std::function<void(T&)>>& mistakes,
                   const std::function<std::string(const T&)>& check) {
@@ -173,7 +174,7 @@ TEST(Refusals, TheFirstMistakeIsReported) {
                           [](auto& a) { a.latent = 0; }, [](auto& a) { a.query_latent = -1; },
                           [](auto& a) { a.rope_width = 0; }, [](auto& a) { a.scaling.type = "ntk"; }},
                          of);
-  // Parts of a model by hand.
+  // Parts of a model, built by hand.
   const Layer layer("part", [](TensorArg x) { return x.tensor(); });
   expect_first<ModelParts>(
       {.context = 1, .tokens = layer, .blocks = {layer}, .head = layer},
@@ -281,7 +282,7 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
 
 // ---- RoPE scaling
 
-// docs of nn/models/rotary_stack.h as plain code.
+// The formulas documented in nn/models/rotary_stack.h, as plain code.
 Vector plain_frequencies(const RopeScaling& s, std::int64_t d, double theta, std::int64_t context) {
   const double pi = std::numbers::pi, c = s.first_context;
   Vector omega;
@@ -294,7 +295,7 @@ Vector plain_frequencies(const RopeScaling& s, std::int64_t d, double theta, std
   if (low == high) high = low + 0.001;
   for (std::int64_t i = 0; i < d / 2; ++i) {
     const double w = std::pow(theta, -2 * double(i) / double(d)), wave = 2 * pi / w;
-    double share = 0;  // of ω / factor
+    double share = 0;  // the weight of ω / factor
     if (s.type == "linear") share = 1;
     if (s.type == "llama3" && wave >= c / s.high_frequency)
       share = wave > c / s.low_frequency
@@ -351,7 +352,7 @@ TEST(RopeScaling, FollowsItsFormulas) {
       }
 }
 
-// Equal bounds are 0.001 apart: a pair between them is mixed.
+// Equal bounds are set 0.001 apart. A pair between them is interpolated.
 TEST(RopeScaling, EqualBoundsOfYarnAreOneThousandthApart) {
   RopeScaling s{.type = "yarn", .factor = 4, .beta_fast = 3, .beta_slow = 3, .whole_pairs = false};
   s.first_context = 2 * std::numbers::pi * 3 * std::pow(50., 2 * 2.9996 / 16);  // its pair is 2.9996
@@ -399,7 +400,7 @@ TEST(RopeScaling, RefusesNumbersThatTheFormulasCannotUse) {
             "[model] rope scaling: got 2 factors, expected one for each of 3 pairs");
 }
 
-// The frequencies, windows, scales and softcaps of each layer, as its nodes have them.
+// The frequencies, windows, scales and softcaps of each layer, from its nodes.
 std::string attention_nodes(const ModelConfig& c, std::int64_t length, Mode mode = Mode::evaluate) {
   Params params;
   const Model model(params, c);
@@ -413,7 +414,7 @@ std::string attention_nodes(const ModelConfig& c, std::int64_t length, Mode mode
   return text;
 }
 
-TEST(Llama, LayersTakeTurnsWithWindowsAndRotations) {
+TEST(Llama, LayersAlternateWindowsAndRotations) {
   const auto text = [](Llama l, std::int64_t length = 6) {
     return attention_nodes(
         {.architecture = std::move(l), .vocabulary = 7, .context = 8, .layers = 3, .heads = 2, .width = 8},
@@ -435,7 +436,7 @@ TEST(Llama, LayersTakeTurnsWithWindowsAndRotations) {
   EXPECT_EQ(times(text({.rotated = {0}}), "rope "), 0u);
   EXPECT_EQ(times(text({.attention_scale = 0.25}), "scale=0.25"), 3u);
   EXPECT_EQ(times(text({.attention_softcap = 30}), "softcap=30"), 3u);
-  // Layers with a window have another theta, and no scaling.
+  // Layers with a window have a different theta and no scaling.
   const auto frequencies = [](const RopeScaling& s, double theta, std::int64_t d = 4,
                               std::int64_t context = 8) {
     std::string list;
@@ -456,7 +457,7 @@ TEST(Llama, LayersTakeTurnsWithWindowsAndRotations) {
   // A magnitude multiplies scores by its square: 0.5·1.5².
   const RopeScaling yarn{.type = "yarn", .factor = 2, .first_context = 4, .magnitude = 1.5};
   EXPECT_EQ(times(text({.scaling = yarn}), "scale=1.125"), 3u) << text({.scaling = yarn});
-  // LongRoPE has two sets.
+  // LongRoPE has two sets of frequencies.
   const RopeScaling longrope{
       .type = "longrope", .first_context = 5, .short_factors = {1, 2}, .long_factors = {3, 4}};
   EXPECT_EQ(times(text({.scaling = longrope}, 5), frequencies(longrope, 10000, 4, 5)), 6u);
@@ -485,7 +486,7 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   EXPECT_TRUE(has(text(s), list(rope_frequencies(4, 50)))) << text(s);
   s.scaling = {.type = "linear", .factor = 4};
   EXPECT_TRUE(has(text(s), list(s.scaling.frequencies(4, 50, 8)))) << text(s);
-  EXPECT_TRUE(has(text(s), "\"0 0 "));  // of whole queries, whose first numbers stay
+  EXPECT_TRUE(has(text(s), "\"0 0 "));  // of whole queries, whose first numbers are not rotated
   s.interleaved = false;
   EXPECT_FALSE(has(text(s), "\"0 0 "));
   s.scaling = {.type = "longrope", .first_context = 5, .short_factors = {1, 2}, .long_factors = {3, 4}};
@@ -493,8 +494,8 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   EXPECT_TRUE(has(text(s, 6), list(s.scaling.frequencies(4, 50, 8))));
 }
 
-// LongRoPE whose first context is one token: the shortest there is.
-TEST(RopeScaling, OfASingleTokenIsKept) {
+// LongRoPE with a first context of one token, the shortest possible.
+TEST(RopeScaling, ASingleTokenContextIsKept) {
   const RopeScaling s{
       .type = "longrope", .first_context = 1, .short_factors = {1, 2}, .long_factors = {3, 4}};
   for (const Architecture& a : {Architecture(Llama{.scaling = s}),
@@ -516,7 +517,7 @@ TEST(RopeScaling, OfASingleTokenIsKept) {
 
 // ---- Dropout
 
-// A layer adds to the residual stream in its own product, unless dropout or a norm is between them.
+// A layer adds to the residual stream in its own GEMM, unless dropout or a norm is between them.
 TEST(Dropout, BlocksWithoutItAddInTheirProducts) {
   for (const Mode mode : {Mode::evaluate, Mode::train})
     for (const double dropout : {0., 0.25})

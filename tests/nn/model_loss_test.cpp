@@ -1,5 +1,5 @@
-// Model::loss: which models compute it without logits, and that it is cross_entropy of the head's all the
-// same.
+// Tests Model::loss: the models that compute it without logits, and that it always equals cross_entropy of
+// the head.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,12 +23,12 @@ std::vector<std::int32_t> numbers(std::size_t n, std::size_t step) {
   return x;
 }
 
-// Records a model's loss and that of its logits.
+// Records a model's loss and the loss of its logits.
 struct Losses {
   Graph g;
   Tensor tokens, targets;
   Tensor loss, of_logits;
-  bool has_logits;  // whether the first has
+  bool has_logits;  // whether the first has logits
 
   Losses(const nn::Model& model, nn::Precision precision, std::int64_t batch = 2,
          const nn::LossOptions& options = {})
@@ -42,7 +42,7 @@ struct Losses {
   }
 };
 
-// The distance of a from b, for b of length 1.
+// The distance of a from b, relative to the norm of b.
 double apart(const Array& a, const Array& b) {
   const auto x = a.to(f64).values<double>(), y = b.to(f64).values<double>();
   double squares = 0, all = 0;
@@ -50,7 +50,7 @@ double apart(const Array& a, const Array& b) {
   return all == 0 ? std::sqrt(squares) : std::sqrt(squares / all);
 }
 
-TEST(ModelLoss, IsThatOfTheLogits) {
+TEST(ModelLoss, MatchesTheLossOfTheLogits) {
   for (const auto& [name, config] : small_models(12))
     for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::f16, nn::Precision::full}) {
       SCOPED_TRACE(name);
@@ -72,7 +72,8 @@ TEST(ModelLoss, IsThatOfTheLogits) {
     }
 }
 
-// Where rows are enough for chunks it is the op in f32 too, and has the same bits in them.
+// If there are enough rows for chunks, f32 uses the op, too, and its results are bitwise identical in any
+// chunks.
 TEST(ModelLoss, IsTheSameInChunksOfRows) {
   constexpr std::int64_t batch = 13;  // 156 rows
   for (const auto& [name, config] : small_models(12))
@@ -106,19 +107,19 @@ TEST(ModelLoss, IsTheSameInChunksOfRows) {
 }
 
 // 156 rows are two units of 78.
-TEST(ModelLoss, UsesChunksFromTwoUnitsOfRowsOn) {
+TEST(ModelLoss, UsesChunksForAtLeastTwoUnitsOfRows) {
   nn::Params params(3);
   const nn::ModelConfig config = small_models(12)[0].config;
   const nn::Model model(params, config);
   for (const std::int64_t unit : {1, 77, 78, 79, 156})
     EXPECT_EQ(Losses(model, nn::Precision::full, 13, {.unit_rows = unit}).has_logits, unit > 78) << unit;
-  const std::int64_t enough = (linear_cross_entropy_unit(config.vocabulary) + 5) / 6;  // if none is given
+  const std::int64_t enough = (linear_cross_entropy_unit(config.vocabulary) + 5) / 6;  // if no unit is given
   EXPECT_FALSE(Losses(model, nn::Precision::full, enough).has_logits);
   EXPECT_TRUE(Losses(model, nn::Precision::full, enough - 1).has_logits);
 }
 
-// An adapter, a bias, or a softcap.
-TEST(ModelLoss, HasLogitsWhereTheHeadIsMoreThanAProduct) {
+// With an adapter, a bias, or a softcap.
+TEST(ModelLoss, HasLogitsIfTheHeadIsMoreThanAProduct) {
   nn::ModelConfig config = small_models(12)[1].config;
   config.architecture = nn::Llama{.key_heads = 2, .logit_softcap = 30};
   nn::Params capped;

@@ -1,5 +1,5 @@
-// Tables of models: the settings of each architecture, option defaults, and the names, shapes and initial
-// values of all parameters.
+// Checks tables of models: the settings of each architecture, option defaults, and the names, shapes and
+// initial values of all parameters.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,8 @@ std::string number(double x) {
   return std::isinf(x) ? (x < 0 ? "-inf" : "inf") : tg::detail::attr_text(x);
 }
 
-// A setting in one line: name, value, range of its option, and metadata that stand for its absence.
+// A setting in one line: its name, value, the range of its option, and the metadata that indicates its
+// absence.
 std::string text_of(const Setting& s) {
   std::string text = s.name + "=";
   std::visit(
@@ -87,13 +88,13 @@ TEST(Settings, AreListedInOrderForEachArchitecture) {
     std::string text;
     for (const Setting& s : c.settings()) text += text_of(s);
     EXPECT_EQ(text, common + own) << architecture.name();
-    // A setting that is absent from metadata has its default.
+    // A setting that is missing from the metadata has its default.
     for (const Setting& s : c.settings())
       if (s.absent) {
         EXPECT_EQ(text_of(s), s.name + "=" + *s.absent + " absent '" + *s.absent + "'\n");
       }
   }
-  // Each setting points to its own member.
+  // Each setting points to a different member.
   Llama llama;
   ModelConfig c{.architecture = llama};
   std::set<const void*> members;
@@ -111,7 +112,7 @@ TEST(Settings, AreListedInOrderForEachArchitecture) {
   }
 }
 
-TEST(Settings, TextsNameSizesAndCounts) {
+TEST(Settings, DescribeSizesAndCounts) {
   const auto text = [](Architecture a, std::int64_t layers, std::int64_t heads) {
     return ModelConfig{.architecture = std::move(a), .layers = layers, .heads = heads}.text();
   };
@@ -151,8 +152,8 @@ TEST(Settings, CompleteReplacesZerosBySizes) {
   EXPECT_THROW(swiglu_width(max_elements + 1), ShapeError);
 }
 
-// Code that names no option depends on its default.
-TEST(Defaults, StayThoseOfTheHeaders) {
+// Code that does not set an option depends on its default.
+TEST(Defaults, MatchTheHeaders) {
   const auto same = [](const auto& got, const auto& expected) { EXPECT_TRUE(got == expected); };
   const auto init = [](const Init& i) { return std::tuple(i.mean, i.std, i.bound, i.by_fan_in); };
   const std::tuple none(0.0, 0.0, 0.0, false), gpt2(0.0, 0.02, 0.0, false);
@@ -262,8 +263,8 @@ struct Expected {
   Init init;
 };
 
-// The parameters that a model has, in their order, and those of a list. Models are compared in f64, because
-// initial values do not depend on the dtype.
+// Compares a model's parameters, in their order, with a list. Models are compared in f64, because initial
+// values do not depend on the dtype.
 void expect_parameters(ModelConfig c, const std::vector<Expected>& expected, const std::string& what) {
   Params params(7, f64), drawn(7, f64);
   c.vocabulary = 11, c.context = 5;
@@ -286,7 +287,7 @@ void expect_parameters(ModelConfig c, const std::vector<Expected>& expected, con
   EXPECT_EQ(each, all) << what;
 }
 
-// Adds a Linear with its bias, whose initial values depend on its inputs.
+// Adds a Linear with its bias, whose initial values depend on the number of its inputs.
 void add_linear(std::vector<Expected>& all, const std::string& name, std::int64_t out, std::int64_t in,
                 bool bias, Init init) {
   all.push_back({name + ".weight", {out, in}, init.of_weight(in)});
@@ -325,7 +326,7 @@ std::vector<Expected> gpt_parameters(const ModelConfig& c, const Gpt& gpt) {
   return all;
 }
 
-// The stack that Llama and DeepSeek share; `attention` adds the parameters of an attention layer.
+// The stack that Llama and DeepSeek share. `attention` adds the parameters of an attention layer.
 std::vector<Expected> stack_parameters(
     const ModelConfig& c, std::int64_t inner, bool mlp_bias, const std::string& norms, bool plus_one,
     const std::function<void(std::vector<Expected>&, const std::string&)>& attention) {
@@ -393,7 +394,7 @@ std::vector<Expected> deepseek_parameters(const ModelConfig& c, const DeepSeek& 
                           });
 }
 
-// Each setting that parameters depend on, one at a time and some together.
+// Each setting that affects parameters, one at a time and some together.
 TEST(Parameters, HaveTheNamesShapesAndInitialValuesOfTheirArchitecture) {
   for (const Initializer initializer : {Initializer::gpt2, Initializer::pytorch})
     for (const bool bias : {false, true})
@@ -440,7 +441,7 @@ TEST(Parameters, HaveTheNamesShapesAndInitialValuesOfTheirArchitecture) {
       }
 }
 
-TEST(Parameters, ValuesOfAnInitLieInItsRange) {
+TEST(Parameters, InitialValuesAreInTheirRange) {
   Params p(3, f64);
   const auto values = [&](const char* name, Init init) {
     return p.create(name, {2000}, init).read().values<double>();
@@ -458,7 +459,7 @@ TEST(Parameters, ValuesOfAnInitLieInItsRange) {
   EXPECT_NEAR(mean, 3, 5 * 0.1 / std::sqrt(2000));
 }
 
-// Parameters without initial values, and settings that are only counted.
+// Parameters without initial values, and parameters that are only counted.
 TEST(Parameters, UnsetAndCountedOnesHaveNoValues) {
   Params unset = Params::unset(bf16);
   const Model model(unset, {.vocabulary = 11, .context = 5, .layers = 1, .heads = 2, .width = 12});

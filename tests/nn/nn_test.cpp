@@ -1,4 +1,4 @@
-// Parameters, layers and models: values, names, shapes and gradients.
+// Tests parameters, layers and models: values, names, shapes and gradients.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::vector<double> numbers(const Array& a) {
   return out;
 }
 
-// A model small enough to differentiate by differences, with every kind of parameter.
+// A model with every kind of parameter, small enough for numerical differentiation.
 nn::ModelConfig tiny() {
   return {.vocabulary = 5, .context = 4, .layers = 2, .heads = 2, .width = 4, .bias = true};
 }
@@ -33,8 +33,8 @@ nn::ModelConfig tiny() {
 const std::vector<std::int32_t> tiny_tokens = {0, 1, 2, 3, 4, 4, 1, 0},
                                 tiny_targets = {1, 2, 3, 4, 4, 1, 0, 2};
 
-// Weights large enough for attention to have something to choose, and for differences by 1e-3 to be small
-// beside what goes into a norm.
+// Makes weights large enough that attention is not uniform, and that differences of 1e-3 are small compared
+// with the inputs of norms.
 void enlarge(const nn::Params& params) {
   for (Parameter p : params.all()) {
     Array a = p.read();
@@ -46,7 +46,7 @@ void enlarge(const nn::Params& params) {
   }
 }
 
-TEST(Params, StartFromValuesThatDependOnSeedAndPathAlone) {
+TEST(Params, InitialValuesDependOnlyOnSeedAndPath) {
   nn::Params a(7), b(7), other(8);
   b.create("something.else", {3}, nn::Init::normal(1));
   const auto make = [](nn::Params& p) {
@@ -61,7 +61,7 @@ TEST(Params, StartFromValuesThatDependOnSeedAndPathAlone) {
   EXPECT_TRUE(make(wide).to(f32).same_bits(values));  // the dtype only rounds
 }
 
-// Another choice of random numbers would change every run that is repeated by its seed.
+// A different choice of random numbers would change every run that is repeated with the same seed.
 TEST(Params, InitialValuesOfANameAndASeedAreFixed) {
   nn::Params p(1);
   const Array values = p.create("h.0.weight", {2}, nn::Init::uniform(1)).read();
@@ -85,7 +85,7 @@ TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96 / 1e5));
 }
 
-TEST(Params, StartFromPyTorchsValuesOnRequest) {
+TEST(Params, UsePyTorchsInitialValuesOnRequest) {
   nn::Params p(1, f64);
   const nn::Linear layer(nn::Path(p) / "fc", 100, 300, {.init = nn::Init::pytorch()});
   double mean = 0, square = 0, least = 1, most = -1;
@@ -94,7 +94,7 @@ TEST(Params, StartFromPyTorchsValuesOnRequest) {
     mean += x / 3e4, square += x * x / 3e4;
     least = std::min(least, x), most = std::max(most, x);
   }
-  // Uniform in ±1/√100: variance 0.01/3; nothing outside, and something close to both ends.
+  // Uniform in ±1/√100: the variance is 0.01/3. No value is outside, and some are close to both ends.
   EXPECT_NEAR(mean, 0, 5 * 0.1 / std::sqrt(3 * 3e4));
   EXPECT_NEAR(square, 0.01 / 3, 5 * 0.01 * std::sqrt(4. / 45 / 3e4));
   EXPECT_GE(least, -0.1);
@@ -144,7 +144,7 @@ TEST(Params, RefuseASecondParameterOfTheSamePath) {
   EXPECT_EQ(p.count(), 2);
 }
 
-TEST(Linear, IsTheProductWithItsTransposedWeight) {
+TEST(Linear, MatchesTheProductWithItsTransposedWeight) {
   nn::Params params(1, f64);
   const nn::Linear layer(nn::Path(params) / "fc", 3, 2);
   Parameter weight = params.all()[0], bias = params.all()[1];
@@ -161,8 +161,8 @@ TEST(Linear, IsTheProductWithItsTransposedWeight) {
   EXPECT_EQ(added.values<double>(), (std::vector<double>{17, 37, 14, 28}));
 }
 
-// Each layer as its definition in plain ops, on the same parameters.
-TEST(Layers, AreTheirDefinitions) {
+// Compares each layer with its definition in plain ops, on the same parameters.
+TEST(Layers, MatchTheirDefinitions) {
   nn::Params params(3, f64);
   const nn::Mlp mlp(nn::Path(params) / "mlp", 4, {});
   const nn::GatedMlp gated(nn::Path(params) / "gated", 4, 6, {});
@@ -213,7 +213,7 @@ TEST(Layers, AreTheirDefinitions) {
 }
 
 // Parameter::settings() has the options that change results but not the weights. Loading a file compares them
-// with those of the model.
+// with the model's settings.
 TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
   using Grouped = nn::GroupedAttention::Options;
   using Latent = nn::LatentAttention::Options;
@@ -253,7 +253,7 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
       {grouped({.rope = {.start = 3}}), dims + heads + turns + "start=3 " + theta},
       {grouped({.rope = {.dims = 2}, .magnitude = 2}),
        "dims=2 " + heads + "interleaved=false magnitude=2 rotate=true " + from + theta},
-      // Rotated wholly, queries and keys are scaled by the scores' factor: ½·2².
+      // If all dimensions are rotated, queries and keys are scaled by the scores' factor: ½·2².
       {grouped({.magnitude = 2}), dims + heads + "interleaved=false rotate=true scale=2 " + from + theta},
       {grouped({.rope = {.frequencies = {1, 0.5}}}), "frequencies=1 0.5 " + heads + turns + from},
       {grouped({.rope = {.frequencies = {1, 0.5}}, .short_frequencies = {2, 1}, .short_length = 8}),
@@ -292,7 +292,7 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
   }
 }
 
-// x + f(norm x): the branch reads what was normalised, and adds to what was not.
+// x + f(norm x): the branch reads the normalized input, and its result is added to the original one.
 TEST(Block, AddsEachBranchToItsInput) {
   const auto layer = [](const char* name, double factor) {
     return nn::Layer(name, [factor](TensorArg x) { return x.tensor() * factor; });
@@ -310,7 +310,7 @@ TEST(Block, AddsEachBranchToItsInput) {
   EXPECT_EQ(v[1].at(0), 1 + 15);
 }
 
-TEST(Dropped, OnlyInTraining) {
+TEST(Dropped, AppliesOnlyInTraining) {
   Graph g;
   const Tensor x = g.input("x", {1000});
   const auto v = eval({nn::dropped(x, 0.5, nn::Mode::train), nn::dropped(x, 0.5, nn::Mode::evaluate),
@@ -392,10 +392,10 @@ TEST(Model, HasTheParametersOfLlamaAndDeepSeek) {
                                 "lm_head.weight [65, 128]"}));
   const auto deepseek = names({.architecture = nn::DeepSeek{}, .vocabulary = 65, .layers = 1});
   EXPECT_EQ(deepseek.size(), 12u);
-  EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of 32 + 8
+  EXPECT_EQ(deepseek[2], attention + "q_proj.weight [160, 128]");  // 4 heads of size 32 + 8
 }
 
-TEST(Model, StartsAsItsInitializerSays) {
+TEST(Model, InitialValuesFollowTheirInitializer) {
   const auto deviation = [](const nn::Params& params, const std::string& name) {
     double square = 0;
     const std::vector<double> values = numbers(params.find(name)->read());
@@ -448,13 +448,13 @@ TEST(Model, StartsWithTheLossOfAGuess) {
     tokens[i] = static_cast<std::int32_t>(i * 7 % 65);
     targets[i] = static_cast<std::int32_t>(i * 11 % 65);
   }
-  // Logits are N(0, σ²) with σ² = 128·0.02² = 0.05, whatever the token: log-sum-exp is above ln V by σ²/2,
-  // and the mean target logit of 256 lies within 5·σ/16 of 0.
+  // Logits are N(0, σ²) with σ² = 128·0.02² = 0.05 for any token. So log-sum-exp is σ²/2 above ln V, and the
+  // mean target logit of 256 is within 5·σ/16 of 0.
   const double loss = eval(cross_entropy(model(x), y), {{x, tokens}, {y, targets}}).at(0);
   EXPECT_NEAR(loss, std::log(65.0) + 0.05 / 2, 5 * std::sqrt(0.05) / 16);
 }
 
-TEST(Model, SeesNoTokenAfterItsOwn) {
+TEST(Model, DoesNotAttendToLaterTokens) {
   nn::Params params(1, f64);
   const nn::Model model(params, tiny());
   enlarge(params);
@@ -469,7 +469,7 @@ TEST(Model, SeesNoTokenAfterItsOwn) {
   EXPECT_NE(one[2 * 5], two[2 * 5]);
 }
 
-TEST(Model, GradientIsThatOfFourPointDifferences) {
+TEST(Model, GradientMatchesFourPointDifferences) {
   for (const bool tied : {true, false}) {
     nn::Params params(5, f64);
     nn::ModelConfig config = tiny();

@@ -1,4 +1,4 @@
-// Layers, models and architectures of one's own, and what a layer that forgets something meets.
+// Tests user-defined layers, models and architectures, and the errors for layers that omit a required call.
 #include <gtest/gtest.h>
 
 #include <tilegrad/io/checkpoints/model_file.h>
@@ -18,7 +18,7 @@ std::string name_of_maker(Graph& g, const Tensor& t) {
   return g.name_of(g.node_of(t.id()));
 }
 
-// What one writes: no Scope, no Autocast, no residual.
+// A minimal user-defined layer: no Scope, no Autocast, no residual.
 class Scale : public nn::Module {
  public:
   Scale(const nn::Path& at, std::int64_t width)
@@ -29,20 +29,20 @@ class Scale : public nn::Module {
   nn::Weight gain_;
 };
 
-TEST(Module, RecordsUnderItsNameWithoutAScopeOfItsOwn) {
+TEST(Module, RecordsUnderItsNameWithoutAScope) {
   nn::Params params;
   const Scale scale(nn::Path(params) / "block" / "scale", 3);
   Graph g;
   EXPECT_EQ(name_of_maker(g, scale(g.input("x", {2, 3}))), "scale");
   const nn::Layer twice("twice", [](TensorArg x) { return x.tensor() + x.tensor(); });
   EXPECT_EQ(name_of_maker(g, twice(g.input("y", {2, 3}))), "twice");
-  // A function without a name is no layer.
+  // A function without a name is not a layer.
   const auto f = [](TensorArg x) { return x.tensor(); };
   static_assert(!std::is_constructible_v<nn::Layer, decltype(f)>);
   EXPECT_NE(error_of([&] { nn::Layer()(g.input("z", {2})); }).find("empty"), std::string::npos);
 }
 
-TEST(Module, AddsTheResidualOfALayerThatDoesNotKnowOfOne) {
+TEST(Module, AddsTheResidualForALayerWithoutOne) {
   nn::Params params;
   const Scale scale(nn::Path(params) / "scale", 2);
   const nn::Linear linear(nn::Path(params) / "linear", 2, 2);
@@ -57,7 +57,7 @@ TEST(Module, AddsTheResidualOfALayerThatDoesNotKnowOfOne) {
   EXPECT_EQ(value(scale(x, {.residual = r})), (std::vector<float>{11, 22}));
   EXPECT_EQ(value(name_only(x, {.residual = r})), (std::vector<float>{11, 22}));
   const std::vector<float> plain = value(linear(x)), added = value(linear(x, {.residual = r}));
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // once
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // added once
 }
 
 TEST(Weight, EntersAGraphInTheTypeOfItsAutocastOnly) {
@@ -70,14 +70,14 @@ TEST(Weight, EntersAGraphInTheTypeOfItsAutocastOnly) {
   EXPECT_EQ(scale(x).dtype(), bf16);
 }
 
-TEST(Params, CountWithoutMakingAnything) {
+TEST(Params, CountWithoutAllocating) {
   nn::Params counted = nn::Params::counting();
   const Scale scale(nn::Path(counted) / "scale", std::int64_t{1} << 40);  // 4 TiB
   EXPECT_EQ(counted.count(), std::int64_t{1} << 40);
   EXPECT_EQ(counted.bytes(), std::size_t{1} << 42);
   EXPECT_TRUE(counted.all().empty());
   EXPECT_EQ(counted.find("scale.gain"), nullptr);
-  EXPECT_THROW(Scale(nn::Path(counted) / "scale", 3), Error) << "the path is taken";
+  EXPECT_THROW(Scale(nn::Path(counted) / "scale", 3), Error) << "the path is in use";
   Graph g;
   EXPECT_NE(error_of([&] { scale(g.input("x", {3})); }).find("counting"), std::string::npos);
 }
@@ -110,8 +110,8 @@ TEST(Path, ListsTheParametersBelowIt) {
   EXPECT_EQ(root.parameters().size(), 3u);
 }
 
-// A table of the next token, without a Model: learns a cycle and says it.
-TEST(LanguageModel, OfFunctionsTrainsAndGenerates) {
+// A table of next tokens, without a Model. It learns a cycle and generates it.
+TEST(LanguageModel, FunctionsTrainAndGenerate) {
   constexpr std::int64_t vocabulary = 5, context = 6;
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", vocabulary, vocabulary);
@@ -132,7 +132,7 @@ TEST(LanguageModel, OfFunctionsTrainsAndGenerates) {
   }
 }
 
-TEST(Generator, RefusesAttentionThatForgetsTheCache) {
+TEST(Generator, RefusesAttentionThatIgnoresTheCache) {
   nn::Params params;
   const nn::Embedding tokens(nn::Path(params) / "tokens", 5, 4);
   const nn::Layer forgetful("memory.attn", [](TensorArg x) {
@@ -165,7 +165,7 @@ struct Table {
   }
 };
 
-TEST(Architecture, OfOnesOwnIsMadeCountedAndComesBackFromMetadata) {
+TEST(Architecture, CustomArchitectureIsBuiltCountedAndRestoredFromMetadata) {
   const nn::ModelConfig config{.architecture = Table{.rank = 3, .scale = 0.5}, .vocabulary = 7, .context = 9};
   EXPECT_EQ(config.text(), "Table: 4 layers, 4 heads, rank 3, width 128, context 9");
   EXPECT_EQ(config.parameters(), 7 * 3 + 3 * 7 + 7);

@@ -1,5 +1,6 @@
-// Each option of an optimizer, by itself, in pairs, and in two optimizers of one loss. Results are compared
-// with the published formulas in plain loops. One step of each run has an infinite gradient and is skipped.
+// Tests each option of an optimizer by itself, in pairs, and in two optimizers of one loss. Results are
+// compared with the published formulas in plain loops. One step of each run has an infinite gradient and is
+// skipped.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -101,7 +102,7 @@ bool is_refused(const O&) {
   return false;
 }
 
-// A parameter and its moments, which plain loops update.
+// A parameter and its moments, updated by plain loops.
 struct Weight {
   Parameter parameter;
   std::size_t rows, columns;  // rows 0: a vector
@@ -149,7 +150,7 @@ void plain_step(const Muon::Options& o, Weight& w, const Vector& g, double rate,
     w.p[i] = (1 - rate * decay_of(o, w)) * w.p[i] - rate * size * y[i];
 }
 
-// An optimizer of three parameters in a graph, and the same by loops.
+// An optimizer of three parameters in a graph, and the same optimizer in plain loops.
 template <class T>
 struct Trained {
   using O = typename T::Options;
@@ -171,7 +172,7 @@ struct Trained {
     for (std::size_t i = 1; i < all.size(); ++i) total = total + sum(g.param(all[i]) * slopes[i]);
     return total;
   }
-  // Gradients of a step; with `is_bad`, one of them is infinite.
+  // Gradients of a step. If `is_bad` is set, one of them is infinite.
   std::vector<Vector> gradients_of(int step, bool is_bad, std::uint64_t seed) const {
     std::vector<Vector> g;
     for (std::size_t i = 0; i < weights.size(); ++i)
@@ -198,10 +199,10 @@ struct Trained {
     if (options.loss_scale && ++good == options.loss_scale->interval)
       good = 0, scale *= options.loss_scale->growth;
   }
-  // An iteration of Muon adds terms of at most a·s + b·s³ + c·s⁵ < 18 for singular values s up to 1.2, each
-  // with up to 4 roundings, and its slope is at most 4. So five iterations have 18·4·(4⁵ - 1)/3 roundings.
-  // Six steps of rate 1/16 and size 0.2·√3 add these to a weight. The other formulas have 20 roundings of
-  // numbers up to 4 in each of seven steps.
+  // Bounds the rounding error. An iteration of Muon adds terms of at most a·s + b·s³ + c·s⁵ < 18, for
+  // singular values s up to 1.2, each with up to 4 roundings. Its slope is at most 4, so five iterations have
+  // 18·4·(4⁵ - 1)/3 roundings. Six steps of rate 1/16 and size 0.2·√3 add these to a weight. The other
+  // formulas have 20 roundings of numbers up to 4 in each of seven steps.
   double tolerance() const {
     if constexpr (std::is_same_v<T, Muon>)
       return (options.products ? 0x1p-24 : 0x1p-53) * 18 * 4 * 341 * 6 * 0.0625 * 0.35;
@@ -230,7 +231,7 @@ struct Trained {
 
 constexpr int steps = 7, bad_step = 4;
 
-// Optimizers of one loss, which all step or all skip the step.
+// Optimizers of one loss: either all of them step, or all skip the step.
 template <class... T>
 void check_together(Graph& g, T&... trained) {
   const Tensor loss = (trained.loss(g) + ...);

@@ -1,5 +1,5 @@
-// SGD, Adam and Muon against their published formulas in doubles; skipped steps, decay, schedules; gradients
-// accumulated over batches, blocks recomputed.
+// Compares SGD, Adam and Muon with their published formulas in doubles. Also tests skipped steps, decay,
+// schedules, gradients accumulated over batches, and recomputed blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using namespace tg::testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// A loss whose gradient is what is fed: Σ w ⊛ c.
+// A loss whose gradient is the fed value: Σ w ⊛ c.
 struct SlopeOf {
   nn::Params params{1, f64};
   Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
@@ -50,7 +50,7 @@ Vector values(const Parameter& p) {
   return p.read().values<double>();
 }
 
-TEST(Sgd, StepsAsPyTorchSays) {
+TEST(Sgd, StepsMatchPyTorch) {
   for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1, .clip = 0});
@@ -97,12 +97,12 @@ TEST(Schedule, ChecksItsOptionsBeforeTheStep) {
   EXPECT_EQ(error_of([&] { s(-1); }), error_of([&] { s.check(); }));
 }
 
-TEST(Adam, IsAdamWWithoutDecay) {
+TEST(Adam, MatchesAdamWWithoutDecay) {
   SlopeOf s;
   s.learn_by<optim::AdamW>({.beta2 = 0.999, .weight_decay = 0, .clip = 0});
   const Vector before = values(s.matrix), g = {1, -2, 3, 0.5, -0.5, 4};
   s.run(g, {0, 0, 0}, 0.125f);
-  for (std::size_t i = 0; i < g.size(); ++i)  // a first step moves each weight by the rate
+  for (std::size_t i = 0; i < g.size(); ++i)  // the first step changes each weight by the rate
     EXPECT_NEAR(values(s.matrix)[i], before[i] - 0.125 * (g[i] > 0 ? 1 : -1), 1e-8);
 }
 
@@ -112,11 +112,11 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
     const auto n = static_cast<std::size_t>(numel(shape)), cols = static_cast<std::size_t>(shape[1]);
     const Vector x = random_vector(n, 3);
     const Vector y = doubles(eval(optim::orthogonalized(g.constant(Array::of(shape, x)), 5)));
-    // Products A = x·xᵀ are of the smaller size, so that no intermediate result is larger than the matrix.
+    // The GEMMs A = x·xᵀ have the smaller size, so no intermediate result is larger than the matrix.
     for (const Value& value : g.values()) EXPECT_LE(value.layout.numel(), numel(shape)) << shape.text();
-    // For a tall matrix the loops work on the longer side: the polynomial is the same for both.
+    // For a tall matrix, the plain loops use the longer side: the polynomial is the same for both.
     EXPECT_TRUE(close(y, plain_orthogonalized(x, n / cols, cols, 5), 1e-11)) << shape.text();
-    double squares = 0;  // Σ of squared singular values, of which there are 8 or 16
+    double squares = 0;  // sum of the 8 or 16 squared singular values
     for (const double v : y) squares += v * v;
     const double each = squares / static_cast<double>(std::min(shape[0], shape[1]));
     EXPECT_GT(each, 0.7 * 0.7);
@@ -124,7 +124,7 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
   }
 }
 
-// Whatever the number of matrices is beside their sides.
+// For any number of matrices, compared with their sides.
 TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   for (const Shape& shape : {Shape{1, 6, 3}, Shape{1, 3, 6}, Shape{9, 6, 3}, Shape{9, 3, 6}, Shape{4, 6, 3},
                              Shape{4, 3, 6}, Shape{2, 2, 6, 3}, Shape{9, 1, 3, 6}}) {
@@ -145,7 +145,7 @@ TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   }
 }
 
-TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
+TEST(Muon, UpdatesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   SlopeOf s, adam;
   s.learn_by<optim::Muon>({.momentum = 0.9, .weight_decay = 0.1, .clip = 0});
   adam.learn_by<optim::AdamW>({.clip = 0});
@@ -164,7 +164,7 @@ TEST(Muon, MovesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   }
 }
 
-// Gradients whose squares are out of the range of their dtype, though they and their norm are not.
+// Gradients whose squares are out of the range of their dtype. The gradients and their norm are in range.
 TEST(Clipping, ActsOnGradientsOfAnyFiniteSize) {
   for (const auto& [dtype, sizes] :
        {std::pair(f32, Vector{1e20, 3e37, 1e-25}), {f64, Vector{1e200, 1e-200}}, {bf16, Vector{1e20, 1e-25}}})
@@ -204,7 +204,7 @@ TEST(Muon, OrthogonalizesMatricesOfAnyFiniteSize) {
   const Vector ordinary = of(1);
   EXPECT_TRUE(close(of(0x1p70), ordinary, 1e-5));
   EXPECT_TRUE(close(of(0x1p120), ordinary, 1e-5));
-  // The norm is that of x plus 1e-7.
+  // The divisor is the norm of x plus 1e-7.
   for (const double size : {1e-6, 1e-7, 3e-8}) {
     Vector small = x;
     for (double& v : small) v *= size;
@@ -213,7 +213,7 @@ TEST(Muon, OrthogonalizesMatricesOfAnyFiniteSize) {
   for (const double y : of(0)) EXPECT_EQ(y, 0);
 }
 
-TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
+TEST(Muon, BatchesMatricesOfOneShape) {
   const Shape shapes[] = {{2, 3}, {3, 2}, {3, 3}, {2, 3}};
   nn::Params params{1, f64};
   Graph graph;
@@ -247,7 +247,7 @@ TEST(Muon, TakesMatricesOfOneShapeAsABatch) {
   }
 }
 
-TEST(Muon, MultipliesInTheDtypeThatIsAskedFor) {
+TEST(Muon, MultipliesInTheRequestedDtype) {
   const Shape shapes[] = {{24, 40}, {40, 24}};
   const auto run = [&](std::optional<DType> products) {
     nn::Params params{1, f32};
@@ -283,7 +283,7 @@ TEST(Muon, MultipliesInTheDtypeThatIsAskedFor) {
   EXPECT_THROW(optim::Muon(none, {.products = i32}), Error);
 }
 
-TEST(Muon, TakesHiddenMatricesOfEveryModel) {
+TEST(Muon, SelectsTheHiddenMatricesOfEveryModel) {
   for (const nn::Architecture& architecture :
        {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{}),
         nn::Architecture(nn::DeepSeek{.latent = 16, .rope_width = 8})}) {
@@ -301,7 +301,7 @@ TEST(Muon, TakesHiddenMatricesOfEveryModel) {
   }
 }
 
-TEST(Optimizers, ASkippedStepLeavesEveryBit) {
+TEST(Optimizers, ASkippedStepChangesNothingBitwise) {
   const auto check = [](auto tag, const auto& options) {
     SlopeOf s;
     s.learn_by<std::remove_pointer_t<decltype(tag)>>(options);
@@ -371,7 +371,7 @@ struct TwoGroups {
 
 const Vector good_a = {1, 2, 3, 4, 5, 6}, good_b = {1, 1, 1, 1, 2, 2, 2, 2};
 
-TEST(Optimizers, OfOneLossSkipTheSameSteps) {
+TEST(Optimizers, SharedLossSkipsTheSameSteps) {
   using optim::AdamW, optim::Muon, optim::Sgd;
   for (const DType dtype : {f64, f32, bf16, f16})
     for (const double clip : {0.0, 1.0}) {
@@ -401,7 +401,7 @@ TEST(Optimizers, OfOneLossSkipTheSameSteps) {
     }
 }
 
-TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
+TEST(Optimizers, SharedLossChangesTheirScalesTogether) {
   TwoGroups t(f16);
   const optim::LossScale scale{.initial = 1024};
   t.record(std::make_unique<optim::AdamW>(std::vector{t.a}, optim::AdamW::Options{.loss_scale = scale}),
@@ -410,7 +410,7 @@ TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
       t.graph, {t.u.overflowed, t.v.overflowed, t.u.skipped, t.v.skipped, t.u.loss_scale, t.v.loss_scale},
       {.assign = t.assigned(), .verify = true}));
   Vector large = good_b;
-  large[0] = 100;  // times 1,024 it is beyond f16; the loss is not
+  large[0] = 100;  // times 1,024 it exceeds f16; the loss does not
   t.run(good_a, large);
   for (const auto& u : {t.u, t.v}) {
     EXPECT_EQ(t.program->item<float>(u.overflowed), 1);
@@ -419,9 +419,9 @@ TEST(Optimizers, OfOneLossChangeTheirScalesTogether) {
   }
 }
 
-// Three optimizers share one call of gradients(), and a mean of weights is recorded before the last of them.
-// A program with only one of the updates skips the same steps.
-TEST(Optimizers, OfOneLossShareGradientsAndOutliveThem) {
+// Three optimizers share one call of gradients(). A mean of weights is recorded before the last of them. A
+// program with only one of the updates skips the same steps.
+TEST(Optimizers, SharedLossSharesGradientsAndOutlivesThem) {
   nn::Params params(1, f32);
   std::vector<Parameter> p;
   Graph g;
@@ -449,7 +449,7 @@ TEST(Optimizers, OfOneLossShareGradientsAndOutliveThem) {
     }
     rates.emplace_back(updates.back().learning_rate, 0.1);
   }
-  // Read after all: a tensor from before stands for what it became.
+  // Reads the old handle: a tensor from before the replacement refers to its replacement.
   const Tensor taken = updates[0].skipped * 2;
   Program program = compile(g, {taken, updates[0].skipped}, {.assign = assign, .verify = true});
   Program alone = compile(g, {updates[1].skipped}, {.assign = updates[1].assign});
@@ -544,13 +544,14 @@ TEST(Optimizers, RefuseGradientsAndParametersThatDoNotFit) {
   expect_error<Error>([&] { optim::AdamW({s.matrix, Parameter()}); }, {"parameter 1 is empty"});
 }
 
-// A loss scale of at least 2 is one that a smaller one could replace.
-TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflowed) {
+// If the loss scale is at least 2, a smaller scale is possible.
+TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflows) {
   for (const double scale : {1.0, 2.0}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.loss_scale = optim::LossScale{.initial = scale}});
     s.matrix.write(Array::of<double>({2, 3}, {0.5, 0, 0, 0, 0, 0}));
-    // Twice the gradient overflows, the loss does not. At a scale of 1 another number is infinite.
+    // The gradient overflows when doubled, the loss does not. At a scale of 1, a different number is
+    // infinite.
     const Vector zeros(3, 0.0), one_infinite{inf, 0, 0};
     s.run({0x1p1023, 0, 0, 0, 0, 0}, scale == 1 ? one_infinite : zeros, 0.1f);
     EXPECT_EQ(s.program->item<float>(s.update.skipped), scale == 1);
@@ -559,7 +560,7 @@ TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflowed) {
   }
 }
 
-TEST(Optimizers, EachParameterMayHaveADecayOfItsOwn) {
+TEST(Optimizers, EachParameterMayHaveASeparateDecay) {
   const auto decay = [](const Parameter& p) { return p.name() == "gain" ? 0.5 : 0.0; };
   const auto check = [&](auto tag, auto options) {
     options.decay = decay;
@@ -605,8 +606,9 @@ TEST(Optimizers, NamesOfTheirStateAreDistinct) {
   }
 }
 
-// A step of n batches of b rows is one of a batch of n·b rows, also where they have unequally many targets.
-TEST(Accumulation, GivesTheStepOfALargerBatch) {
+// A step with n batches of b rows equals a step with one batch of n·b rows, even if their target counts
+// differ.
+TEST(Accumulation, MatchesTheStepOfALargerBatch) {
   SmallBatch rows;
   for (const std::int64_t n : {2, 4}) {
     nn::Params one, other;
@@ -618,7 +620,7 @@ TEST(Accumulation, GivesTheStepOfALargerBatch) {
                                  {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
     for (int step = 0; step < 5; ++step) {
       SmallBatch b(step);
-      // Of the first rows only some targets count: their batch has a smaller share in the step.
+      // Only some targets of the first rows count: their batch has a smaller share in the step.
       if (step % 2 == 1)
         for (std::size_t i = 0; i < b.y.size() / 3; ++i)
           if (i % 5 != 0) b.y[i] = -100;
@@ -633,7 +635,7 @@ TEST(Accumulation, GivesTheStepOfALargerBatch) {
   }
 }
 
-TEST(Accumulation, AStepThatFailedLeavesNothingForTheNext) {
+TEST(Accumulation, AFailedStepDoesNotAffectTheNext) {
   const SmallBatch b;
   nn::Params one, other;
   const nn::Model a(one, small_gpt()), c(other, small_gpt());
@@ -666,7 +668,7 @@ TEST(Accumulation, LossScalingWorksOnTheSum) {
   EXPECT_EQ(last.skipped, 0);
 }
 
-TEST(Recompute, GivesTheSameStepWithLessMemory) {
+TEST(Recompute, MatchesTheStepWithLessMemory) {
   for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
     nn::Params one, other;
     nn::ModelConfig config = small_gpt(0.1);

@@ -1,5 +1,5 @@
-// A table of the numeric options of optimizers, schedules, layers, models and samplers, with numbers out of
-// their ranges. Each error must name the option, the number and the range.
+// Checks a table of the numeric options of optimizers, schedules, layers, models and samplers with
+// out-of-range numbers. Each error must name the option, the number and the range.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,9 +32,9 @@ using namespace tg::testing;
 using Numbers = std::vector<double>;
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
-constexpr double huge = 1e300;  // f32 does not hold it
+constexpr double huge = 1e300;  // not representable in f32
 
-// Numbers outside of usual ranges.
+// Numbers outside usual ranges.
 Numbers and_not(Numbers others) {
   others.insert(others.end(), {nan, inf, -inf});
   return others;
@@ -42,10 +42,10 @@ Numbers and_not(Numbers others) {
 const Numbers not_below_1 = and_not({-0.5, 1, 1.5, huge}), not_to_1 = and_not({-0.5, 1.5, huge}),
               negative = and_not({-1e-9, -1, huge}), not_positive = and_not({0, -1, huge}),
               not_finite = and_not({huge, -huge});
-const Numbers no_count = {-1, -1e6}, no_size = {0, -1, -1e6}, no_window = {-2, -1e6};  // whole numbers
+const Numbers no_count = {-1, -1e6}, no_size = {0, -1, -1e6}, no_window = {-2, -1e6};  // integers
 
 struct Option {
-  std::string name;  // as the error has it
+  std::string name;  // as the error names it
   Numbers bad;
   std::function<void(double)> give;
 };
@@ -183,8 +183,8 @@ TEST(OptionsOfSchedulesAndTrainingPrograms, OutOfRangeAreRefused) {
   });
 }
 
-// A rate that the host gives to a program of the user's own.
-TEST(Options, ALearningRateThatIsFedIsChecked) {
+// A rate that the host passes to a user's own program.
+TEST(Options, AFedLearningRateIsChecked) {
   Weights w;
   Graph g;
   const optim::Sgd optimizer(w.params.all(), {});
@@ -515,8 +515,8 @@ TEST(OptionsOfPlotsAndTheChecker, OutOfRangeAreRefused) {
   });
 }
 
-// Runs that name no option depend on its default.
-TEST(Options, DefaultsStayThoseOfTheHeaders) {
+// Code that does not set an option depends on its default.
+TEST(Options, DefaultsMatchTheHeaders) {
   const optim::AdamW::Options adamw;
   EXPECT_EQ(std::tuple(adamw.beta1, adamw.beta2, adamw.eps, adamw.weight_decay, adamw.clip),
             std::tuple(0.9, 0.99, 1e-8, 0.1, 1.0));
@@ -527,7 +527,7 @@ TEST(Options, DefaultsStayThoseOfTheHeaders) {
   EXPECT_EQ(std::tuple(muon.momentum, muon.weight_decay, muon.clip, muon.beta1, muon.beta2, muon.eps,
                        muon.iterations),
             std::tuple(0.95, 0.1, 1.0, 0.9, 0.99, 1e-8, 5));
-  const optim::LossScale scale;  // as torch.amp.GradScaler
+  const optim::LossScale scale;  // as in torch.amp.GradScaler
   EXPECT_EQ(std::tuple(scale.initial, scale.growth, scale.backoff, scale.interval),
             std::tuple(65536.0, 2.0, 0.5, 2000));
   const optim::Schedule schedule;

@@ -1,5 +1,5 @@
-// PagePool against a memory that is really written and copied: a sequence always finds there what it has put
-// in, in as many pages as it needs, and no page is lost.
+// Compares PagePool with a memory that is actually written and copied. A sequence always finds its own
+// content, it uses the required number of pages, and no page is lost.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -24,7 +24,7 @@ std::string pages_of(const PageTable& table) {
   return text;
 }
 
-// Reads all of a sequence that the pool has not found, as a model would.
+// Reads the part of a sequence that the pool has not found, as a model would.
 void read(PageTable& table, const Tokens& sequence) {
   const Tokens rest(sequence.begin() + table.length(), sequence.end());
   std::vector<PageCopy> copies;
@@ -33,7 +33,7 @@ void read(PageTable& table, const Tokens& sequence) {
   table.append(rest);
 }
 
-TEST(PagePool, GivesATextPagesAsItGrows) {
+TEST(PagePool, ASequenceGetsPagesAsItGrows) {
   PagePool pool(4, 2);
   EXPECT_EQ(pool.pages(), 4);
   PageTable table = pool.open(Tokens{7, 8, 9});
@@ -48,7 +48,7 @@ TEST(PagePool, GivesATextPagesAsItGrows) {
   EXPECT_TRUE(table.reserve(1, copies));  // there is room
   EXPECT_EQ(pages_of(table), "1 2");
   EXPECT_EQ(pool.free(), 2);
-  EXPECT_FALSE(table.reserve(6, copies));  // 9 tokens take 5 pages
+  EXPECT_FALSE(table.reserve(6, copies));  // 9 tokens need 5 pages
   EXPECT_FALSE(table.reserve(std::numeric_limits<std::int64_t>::max(), copies));
   EXPECT_EQ(pages_of(table), "1 2");
   EXPECT_TRUE(table.reserve(5, copies));
@@ -56,7 +56,7 @@ TEST(PagePool, GivesATextPagesAsItGrows) {
   EXPECT_TRUE(copies.empty());
 }
 
-TEST(PagePool, TextsThatBeginAlikeShareFullPages) {
+TEST(PagePool, SequencesWithACommonPrefixShareFullPages) {
   PagePool pool(8, 2);
   PageTable a = pool.open({});
   read(a, {1, 2, 3, 4, 5});
@@ -65,13 +65,14 @@ TEST(PagePool, TextsThatBeginAlikeShareFullPages) {
   EXPECT_EQ(pages_of(b), "1 2");
   EXPECT_EQ(pool.holders(1), 2);
   EXPECT_EQ(pool.holders(3), 1);
-  // The same tokens after others are another page's content, and the last token of a sequence is left to be
+  // The same tokens after different ones are the content of a different page. The last token of a sequence is
+  // always left to be read.
   // read.
   EXPECT_EQ(pool.open(Tokens{3, 4, 3, 4, 5}).length(), 0);
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
 }
 
-TEST(PagePool, AnotherTextsSharedPageIsCopiedBeforeItIsWritten) {
+TEST(PagePool, ASharedPageIsCopiedBeforeItIsWritten) {
   PagePool pool(4, 4);
   PageTable a = pool.open({});
   read(a, {1, 2, 3, 4, 5});
@@ -84,7 +85,7 @@ TEST(PagePool, AnotherTextsSharedPageIsCopiedBeforeItIsWritten) {
   EXPECT_EQ(copies[0].from, 2);
   EXPECT_EQ(copies[0].to, 3);
   EXPECT_EQ(pages_of(b), "1 3");
-  EXPECT_TRUE(a.reserve(1, copies));  // which is the only one to have page 2 now
+  EXPECT_TRUE(a.reserve(1, copies));  // now the only owner of page 2
   EXPECT_EQ(copies.size(), 1u);
   a.append(Tokens{6}), b.append(Tokens{7});
   EXPECT_NE(error_of([&] { a.append(Tokens{8, 9, 10}); }).find("room for 2"), std::string::npos);
@@ -106,13 +107,13 @@ TEST(PagePool, TablesAreMoved) {
   EXPECT_EQ(pages_of(b), "1");
 }
 
-// A page that is full is not written any more, however many have it.
-TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
+// A full page is not written again, for any number of owners.
+TEST(PagePool, ASharedPageIsNotWritten) {
   for (std::int64_t fill = 1; fill <= 8; ++fill) {
     PagePool pool(6, 4);
     PageTable a = pool.open({});
     std::vector<PageCopy> copies;
-    ASSERT_TRUE(a.reserve(fill + 4, copies));  // and room in pages that nobody shares
+    ASSERT_TRUE(a.reserve(fill + 4, copies));  // with room in unshared pages
     a.append(Tokens(static_cast<std::size_t>(fill), 1));
     PageTable b = a.fork();
     const std::string error = error_of([&] { a.append(Tokens{2}); });
@@ -125,7 +126,7 @@ TEST(PagePool, ASharedPageIsNotWrittenHoweverFullItIs) {
   }
 }
 
-TEST(PagePool, KeepsWhatTextsLeaveUntilItsMemoryIsNeeded) {
+TEST(PagePool, KeepsFreedPagesUntilTheirMemoryIsNeeded) {
   PagePool pool(3, 2);
   {
     PageTable a = pool.open({});
@@ -135,11 +136,11 @@ TEST(PagePool, KeepsWhatTextsLeaveUntilItsMemoryIsNeeded) {
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 4);
   std::vector<PageCopy> copies;
   PageTable b = pool.open(Tokens{9});
-  EXPECT_TRUE(b.reserve(3, copies));  // the page that was not full, then the end of the sequence left
+  EXPECT_TRUE(b.reserve(3, copies));  // the partial page, then the end of the freed sequence
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 2);
   pool.forget();
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 0);
-  b.append(Tokens{1, 2, 3});  // begun before forget()
+  b.append(Tokens{1, 2, 3});  // started before forget()
   EXPECT_EQ(pool.open(Tokens{1, 2, 3}).length(), 0);
 }
 
@@ -161,14 +162,15 @@ TEST(PagePool, RefusesSizesThatAreNotPositive) {
               "PageTable::row got position " + std::to_string(at) + ", with pages for 4");
 }
 
-// For each page 48 bytes and 4 for each of its tokens, and 4 for each of the next power of two of lists.
-TEST(PagePool, ThatNoMemoryHoldsIsRefusedWithItsSize) {
+// Each page needs 48 bytes plus 4 for each of its tokens. Lists need 4 bytes each; their number is the next
+// power of two.
+TEST(PagePool, OversizedPoolIsRefusedWithItsSize) {
   EXPECT_EQ(error_of([] { PagePool(1 << 30, 1 << 20); }),
             "PagePool: no memory to keep books on 1073741824 pages of 1048576 tokens: 4295024644 MiB needed");
 }
 
-// Sequences at random, over a memory in which each row names its token and all before it, as keys and values
-// depend on them.
+// Random sequences over a memory in which each row identifies its token and all previous ones, because keys
+// and values depend on them.
 class RandomSequences {
  public:
   explicit RandomSequences(std::uint32_t seed, std::size_t hash_bits = ~std::size_t{0})
@@ -215,7 +217,7 @@ class RandomSequences {
     return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
   }
   std::size_t pick() { return random_() % sequences_.size(); }
-  // Of few tokens, so that sequences are often alike.
+  // Few distinct tokens, so sequences often have common prefixes.
   Tokens some(std::uint32_t most) {
     Tokens tokens(random_() % most + 1);
     for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random_() % 2);
@@ -273,16 +275,16 @@ void run(RandomSequences& sequences, int steps) {
     if (::testing::Test::HasFatalFailure()) FAIL() << "step " << n;
   }
   sequences.end();
-  // All of it happened, often.
+  // Each of these cases occurred often.
   EXPECT_GT(sequences.found, steps / 100);
   EXPECT_GT(sequences.copied, steps / 100);
   EXPECT_GT(sequences.refused, steps / 100);
 }
-TEST(PagePool, StaysRightInTwoHundredThousandSteps) {
+TEST(PagePool, StaysCorrectInTwoHundredThousandSteps) {
   RandomSequences sequences(1);
   run(sequences, 200'000);
 }
-TEST(PagePool, HashesThatCollideChangeNothing) {
+TEST(PagePool, HashCollisionsAreHarmless) {
   RandomSequences sequences(2, 1);
   run(sequences, 100'000);
 }

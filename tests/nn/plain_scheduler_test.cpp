@@ -1,4 +1,4 @@
-// Scheduler and PagePool against a plain model of them (tests/support/plain_scheduler.h), step by step on
+// Compares Scheduler and PagePool with a plain model (tests/support/plain_scheduler.h), step by step on
 // random calls. Plans, pages, counts and free pages must be equal.
 #include "tests/support/plain_scheduler.h"
 
@@ -107,8 +107,8 @@ class Both {
       add(tokens, limit);
     } else if (what < 13 && plain_.sequences.size() < 12) {
       const Id id = any();
-      const auto turn = chance(2) ? Scheduler::Turn::last : Scheduler::Turn::of_parent;
-      ASSERT_EQ(ours_.fork(id, turn), plain_.fork(id, turn));
+      const auto order = chance(2) ? Scheduler::Turn::last : Scheduler::Turn::of_parent;
+      ASSERT_EQ(ours_.fork(id, order), plain_.fork(id, order));
     } else if (what < 15 && calls_ == 2) {
       const Id id = any();
       ours_.remove(id), plain_.remove(id);
@@ -140,7 +140,7 @@ class Both {
     ASSERT_EQ(got.single, expected.single);
     moved += std::ssize(got.in), copied += std::ssize(got.copies);
     compare();
-    // Tokens that were expected are known now; a sequence may end there, and a step may fail.
+    // Expected tokens are known now. A sequence may end there, and a step may fail.
     std::vector<Id> expecting;
     for (const auto& [id, t] : plain_.sequences)
       if (t.expected > 0) expecting.push_back(id);
@@ -205,7 +205,7 @@ TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
   EXPECT_GT(copied, 40);
 }
 
-TEST(PlainScheduler, SparesWhoHasLeftThreeTimes) {
+TEST(PlainScheduler, SparesASequencePreemptedThreeTimes) {
   Both both({.pages = 12, .page_size = 1, .slots = 6, .chunk = 100});
   both.crowd();
   EXPECT_GT(both.spared, 0);
@@ -234,7 +234,7 @@ TEST(PlainPool, GivesTheSamePages) {
         plain.close(theirs[i]);
         ours.erase(ours.begin() + static_cast<std::ptrdiff_t>(i));
         theirs.erase(theirs.begin() + static_cast<std::ptrdiff_t>(i));
-      } else if (what == 5) {  // assigned: what it had is left
+      } else if (what == 5) {  // assigned: its previous pages are freed
         nn::PageTable other = pool.open(tokens);
         PlainPool::Table same = plain.open(tokens);
         ours[i] = std::move(other);

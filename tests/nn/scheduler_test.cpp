@@ -1,6 +1,6 @@
-// Scheduler, without a model: a cache in which each row names its token and all before it is written and
-// moved as plans say. A sequence always finds there what it has read, every sequence ends, and the last are
-// the first to leave.
+// Tests Scheduler without a model. Plans write and move the rows of a cache, and each row identifies its
+// token and all previous ones. A sequence always finds the rows that it has read, every sequence ends, and
+// the newest are preempted first.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Tokens count_from(std::int32_t first, std::int64_t n) {
   return tokens;
 }
 
-// The prompts' parts, "|", and the single tokens.
+// The parts of prompts, "|", and the single tokens.
 std::string text_of(const Scheduler::Plan& plan) {
   std::string s;
   const auto add = [&](const std::vector<Scheduler::Part>& parts) {
@@ -41,7 +41,7 @@ std::string text_of(const Scheduler::Plan& plan) {
   return s;
 }
 
-// A step in which each sequence whose tokens have all been read gets another.
+// A step in which each sequence whose tokens have all been read gets one more.
 std::string step(Scheduler& scheduler) {
   const Scheduler::Plan& plan = scheduler.plan();
   for (const auto* parts : {&plan.several, &plan.single})
@@ -52,7 +52,7 @@ std::string step(Scheduler& scheduler) {
   return text_of(plan);
 }
 
-TEST(Scheduler, ReadsPromptsInChunksBesideTextsThatAreWritten) {
+TEST(Scheduler, ReadsPromptsInChunksNextToGeneratingSequences) {
   Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 4});
   const Id a = s.add(count_from(1, 3), 9), b = s.add(count_from(10, 6), 9), c = s.add(count_from(20, 1), 9),
            d = s.add(count_from(30, 1), 9);
@@ -82,11 +82,11 @@ TEST(Scheduler, GroupsOfAPromptCountAsFullOnesInAChunk) {
   EXPECT_EQ(step(uneven), "1:0+5 2:0+2 |");
 }
 
-TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
+TEST(Scheduler, AForkJoinsAfterWaitingSequencesUnlessItIsAPartOfItsParent) {
   Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 3), 9);
   EXPECT_EQ(step(s), "1:0+3 |");
-  EXPECT_TRUE(s.is_running(s.fork(a)));  // 2: there is nobody before it
+  EXPECT_TRUE(s.is_running(s.fork(a)));  // 2: no sequence waits before it
   const Id waits = s.add(count_from(10, 2), 9);
   EXPECT_FALSE(s.is_running(s.fork(a)));
   EXPECT_TRUE(s.is_running(s.fork(a, Scheduler::Turn::of_parent)));
@@ -96,7 +96,7 @@ TEST(Scheduler, AForkComesAfterTextsThatWaitUnlessItIsAPartOfItsParent) {
   EXPECT_TRUE(s.is_running(waits));
 }
 
-TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
+TEST(Scheduler, ASequenceIsReadWithAnUnknownTokenButDoesNotJoin) {
   Scheduler s({.pages = 3, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 2), 5), b = s.add(count_from(10, 1), 5);
   EXPECT_NE(error_of([&] { s.expect(a); }).find("no token can be expected of sequence 1"), std::string::npos);
@@ -110,7 +110,7 @@ TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
   EXPECT_EQ(s.tokens(a), (Tokens{1, 2, 3}));
   s.done({a, 2, 1}), s.done({b, 1, 1});
   s.expect(a), s.expect(b);
-  EXPECT_EQ(text_of(s.plan()), "| 1:3+1");  // b has left
+  EXPECT_EQ(text_of(s.plan()), "| 1:3+1");  // b has been preempted
   EXPECT_FALSE(s.is_running(b));
   s.append(a, 4);
   s.done({a, 3, 1});
@@ -120,12 +120,12 @@ TEST(Scheduler, ATextIsReadWithATokenThatIsNotKnownYetButDoesNotJoin) {
   EXPECT_EQ(text_of(s.plan()), "| 2:2+1");  // its first page was found
   s.done({b, 2, 1});
   EXPECT_TRUE(s.plan().is_empty());
-  s.read_again(b);  // the token after it got lost
+  s.read_again(b);  // the token after it was lost
   s.start_again();
   EXPECT_EQ(text_of(s.plan()), "2:0+3 |");
 }
 
-TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
+TEST(Scheduler, ASequenceWaitsForAPageThatAnotherIsReading) {
   Scheduler s({.pages = 20, .page_size = 4, .slots = 8, .chunk = 100});
   s.add(count_from(1, 10), 20), s.add(count_from(1, 11), 20);
   EXPECT_EQ(step(s), "1:0+10 |");
@@ -134,8 +134,8 @@ TEST(Scheduler, ATextWaitsForAPageThatAnotherIsReading) {
   EXPECT_EQ(s.pool().holders(s.table(2).pages()[1]), 2);
 }
 
-// The other sequence's part of the step may end with the page or before it.
-TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
+// The other sequence's part of the step may end with the page or before its end.
+TEST(Scheduler, ASequenceWaitsForAPageOnlyIfItIsReadToItsEnd) {
   for (std::int32_t size = 2; size <= 9; ++size) {
     SCOPED_TRACE(size);
     Scheduler s({.pages = 20, .page_size = 4, .slots = 8, .chunk = 100});
@@ -148,7 +148,7 @@ TEST(Scheduler, ATextWaitsForAPageOnlyIfItIsReadToItsEnd) {
   }
 }
 
-TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
+TEST(Scheduler, TheNewestIsPreemptedFirstUnlessPreemptedThreeTimes) {
   Scheduler s({.pages = 12, .page_size = 1, .slots = 6, .chunk = 100});
   const auto read = [&] {
     const Scheduler::Plan& plan = s.plan();
@@ -174,13 +174,13 @@ TEST(Scheduler, TheLastToComeIsTheFirstToLeaveUnlessItHasLeftThreeTimes) {
   append(first[3], 7);
   EXPECT_TRUE(s.is_running(c));
   EXPECT_FALSE(s.is_running(b));
-  append(first[3], 1);  // from whom else?
+  append(first[3], 1);  // only one sequence is left to preempt
   EXPECT_FALSE(s.is_running(c));
   EXPECT_EQ(s.preemptions(), 5);
 }
 
-// Which otherwise keep what others wait for.
-TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
+// Otherwise they would keep the pages that others wait for.
+TEST(Scheduler, IdleSequencesMakeRoomIfAllAreIdle) {
   Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 2});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 4), 8), c = s.add(count_from(21, 5), 8);
   const auto read = [&] {
@@ -194,7 +194,7 @@ TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
   EXPECT_FALSE(s.is_running(a));
   EXPECT_FALSE(s.is_running(b));
   EXPECT_TRUE(s.plan().is_empty());
-  EXPECT_TRUE(s.is_running(c)) << "nobody needs its pages";
+  EXPECT_TRUE(s.is_running(c)) << "no other sequence needs its pages";
   s.append(b, 15);
   EXPECT_EQ(read(), "| 2:4+1") << "it was on the host";
   EXPECT_FALSE(s.is_running(c));
@@ -203,17 +203,17 @@ TEST(Scheduler, WhereAllThatRunAreIdleTheyMakeRoom) {
   EXPECT_TRUE(s.is_running(a));
 }
 
-TEST(Scheduler, SomePagesStayFreeForTextsThatRun) {
+TEST(Scheduler, SomePagesStayFreeForRunningSequences) {
   Scheduler s({.pages = 200, .page_size = 1, .slots = 8, .chunk = 1000});
   s.add(count_from(0, 99), 150), s.add(count_from(1000, 100), 100), s.add(count_from(2000, 99), 150);
-  EXPECT_EQ(step(s), "1:0+99 |");  // with the second there would be one page left, of the two that stay free
+  EXPECT_EQ(step(s), "1:0+99 |");  // with the second, one page would be left of the two that stay free
   s.remove(2);
   EXPECT_EQ(step(s), "| 1:99+1");
   s.remove(1);
   EXPECT_EQ(step(s), "3:0+99 |");
 }
 
-TEST(Scheduler, RefusesWhatCannotBeServed) {
+TEST(Scheduler, RefusesRequestsThatCannotBeServed) {
   const auto message = [](Scheduler::Options o) { return error_of([&] { Scheduler s(o); }); };
   EXPECT_THROW(Scheduler({.pages = 0}), ShapeError);
   EXPECT_THROW(Scheduler({.page_size = 0}), ShapeError);
@@ -262,7 +262,7 @@ TEST(Scheduler, RefusesWhatCannotBeServed) {
   EXPECT_EQ(text_of(s.plan()), "| 2:0+1");
 }
 
-TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
+TEST(Scheduler, TokensReadBeforeForgetAreNotKeptOnTheHost) {
   Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 8});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 3), 8);
   EXPECT_EQ(step(s), "1:0+4 2:0+3 |");
@@ -270,11 +270,11 @@ TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
   const Scheduler::Plan& plan = s.plan();
   EXPECT_EQ(text_of(plan), "| 1:4+1");
   EXPECT_FALSE(s.is_running(b));
-  EXPECT_TRUE(plan.out.empty()) << "it would come back as if it had been read since";
+  EXPECT_TRUE(plan.out.empty()) << "it would be restored as if it had been read since";
   s.done({a, 4, 1});
   s.remove(a);
   EXPECT_EQ(step(s), "2:0+4 |");
-  // What it has read since then is worth keeping.
+  // Tokens read since then are kept.
   const Id c = s.add(count_from(21, 1), 8), d = s.fork(c);
   EXPECT_EQ(step(s), "| 2:4+1 3:0+1");
   s.remove(d);
@@ -284,11 +284,11 @@ TEST(Scheduler, WhatWasReadBeforeForgetIsNotKeptOnTheHost) {
   EXPECT_EQ(s.preemptions(), 2);
 }
 
-// Sequences at random. A row of the cache is a number that names its token and all before it, and the weights
-// it was computed with.
+// Random sequences. A row of the cache is a number that identifies its token, all previous ones, and the
+// weights that it was computed with.
 struct Row {
   std::uint64_t sequence = 0;
-  int weights = 0;  // the oldest that it depends on
+  int weights = 0;  // the oldest version that it depends on
 };
 
 class Trace {
@@ -296,7 +296,7 @@ class Trace {
   explicit Trace(std::uint64_t seed)
       : random_(seed), options_(draw()), scheduler_(options_), cache_((options_.pages + 1) * size()) {}
 
-  // With arrivals, and then until the last sequence has ended.
+  // Runs with arrivals, and then until the last sequence has ended.
   void run(int steps) {
     for (int n = 0; n < steps; ++n) {
       arrive();
@@ -328,8 +328,8 @@ class Trace {
   struct Sequence {
     std::int64_t most;
     int preemptions = 0;
-    int weights = 0;        // when it last joined
-    std::int64_t read = 0;  // of its tokens
+    int weights = 0;        // version when it last joined
+    std::int64_t read = 0;  // number of its tokens
   };
 
   std::int32_t size() const { return options_.page_size; }
@@ -352,11 +352,11 @@ class Trace {
   static std::uint64_t after(std::uint64_t before, std::int32_t token) {
     return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
   }
-  // With one that is expected.
+  // Includes an expected token.
   std::int64_t tokens_of(Id id) const {
     return std::ssize(scheduler_.tokens(id)) + static_cast<std::int64_t>(expected_.contains(id));
   }
-  // Each step reads a token or more of the first sequence that runs, and may fail once in a while.
+  // Each step reads at least one token of the first running sequence, and may fail occasionally.
   std::int64_t tokens_to_come() const {
     std::int64_t n = 1000;
     for (const auto& [id, sequence] : sequences_) n += 4 * sequence.most;
@@ -368,7 +368,7 @@ class Trace {
     return at->first;
   }
 
-  // Of few tokens, so that sequences are often alike.
+  // Few distinct tokens, so sequences often have common prefixes.
   void arrive() {
     const std::int64_t room = std::min<std::int64_t>(std::int64_t{options_.pages} * size(), 100);
     if (sequences_.size() < 30 && chance(4)) {
@@ -388,7 +388,7 @@ class Trace {
       ++forked;
     }
     if (!sequences_.empty() && chance(40)) end(pick()), ++cancelled;
-    if (!sequences_.empty() && chance(20)) {  // its caller knows how it goes on
+    if (!sequences_.empty() && chance(20)) {  // its caller knows its next token
       const Id id = pick();
       for (std::int64_t n = below(10); n > 0 && tokens_of(id) < sequences_[id].most; --n) append(id);
     }
@@ -406,7 +406,7 @@ class Trace {
     scheduler_.append(id, static_cast<std::int32_t>(chance(8)));
     expected_.erase(id);
   }
-  // What follows this sequence's last token has to be computed once more.
+  // The row after this sequence's last token must be recomputed.
   void lose(Id id) {
     expected_.erase(id);
     scheduler_.read_again(id);
@@ -414,7 +414,7 @@ class Trace {
   }
 
   bool is_idle(Id id) { return sequences_[id].read == tokens_of(id); }
-  // Sequences without anything to read go on, now or later.
+  // Sequences without tokens to read continue, now or later.
   void wake() {
     std::vector<Id> idle;
     for (const auto& [id, sequence] : sequences_)
@@ -431,12 +431,12 @@ class Trace {
   void step() {
     ++steps;
     wake();
-    std::map<Id, std::int64_t> cached;  // of those that run
+    std::map<Id, std::int64_t> cached;  // for each running sequence
     for (const auto& [id, sequence] : sequences_)
       if (scheduler_.is_running(id)) cached[id] = scheduler_.table(id).length();
     const Scheduler::Plan plan = scheduler_.plan();
     check_who_runs(plan, cached);
-    if (chance(300)) {  // it was not possible
+    if (chance(300)) {  // the call was not possible
       std::ranges::fill(cache_, Row{});
       host_.clear();
       for (const auto& [id, sequence] : sequences_)
@@ -450,7 +450,7 @@ class Trace {
     move(plan, cached);
     check_parts(plan);
     if (::testing::Test::HasFailure()) return;
-    // Now it is known how sequences go on that were planned without that, and some of them end there.
+    // The tokens of sequences that were planned ahead are known now, and some of these sequences end there.
     for (const auto& p : plan.single) planned_ahead += expected_.contains(p.sequence);
     for (const Id id : std::set(expected_)) chance(50) ? end(id) : append(id);
     if (chance(50)) {
@@ -487,7 +487,7 @@ class Trace {
       end(id), ++ended;
     else if (ahead_ && !chance(10))
       scheduler_.expect(id), expected_.insert(id);
-    else if (!chance(10))  // otherwise its caller has something else to do
+    else if (!chance(10))  // otherwise its caller is busy
       append(id);
   }
 
@@ -504,7 +504,8 @@ class Trace {
     if (!joined.empty()) {
       ASSERT_LT(*joined.rbegin(), first_waiting) << "a sequence was overtaken";
     }
-    // Nobody joins when one had to leave, but where all who stay are idle: then one of those may come back.
+    // If a sequence was preempted, none joins, except when all remaining ones are idle: then one of the
+    // preempted may return.
     const auto busy = std::ranges::count_if(stayed, [&](Id id) { return !is_idle(id); });
     const std::int64_t back = scheduler_.preemptions() - preempted - std::ssize(left);
     if (back > 0) {
@@ -553,7 +554,7 @@ class Trace {
     for (const auto& [id, sequence] : sequences_) {
       if (!scheduler_.is_running(id)) continue;
       const std::int64_t unread = tokens_of(id) - scheduler_.table(id).length();
-      // Nobody who runs waits, except for his share of the chunk.
+      // Running sequences never wait, except for their share of the chunk.
       if (unread == 1) {
         ASSERT_TRUE(counts.contains(id));
       }
@@ -601,7 +602,7 @@ class Trace {
     }
   }
 
-  // The cache has what the sequence's table says, computed with no weights older than it.
+  // The cache contains the rows of the sequence's table, computed with weights that are not older.
   void check_content(Id id) {
     const nn::PageTable& table = scheduler_.table(id);
     std::uint64_t sequence = 0;
@@ -637,12 +638,12 @@ class Trace {
   std::vector<Row> cache_;
   std::map<Id, std::vector<Row>> host_;
   std::map<Id, Sequence> sequences_;
-  std::set<Id> expected_;  // sequences of which a token is
+  std::set<Id> expected_;  // sequences that expect a token
   bool ahead_ = chance(2);
   int weights_ = 0;
 };
 
-TEST(Scheduler, StaysRightInTwentyThousandSteps) {
+TEST(Scheduler, StaysCorrectInTwentyThousandSteps) {
   Trace all(0);
   for (std::uint64_t seed = 1; all.steps < 20'000; ++seed) {
     Trace trace(seed);
@@ -655,7 +656,7 @@ TEST(Scheduler, StaysRightInTwentyThousandSteps) {
           &Trace::forgotten, &Trace::lost, &Trace::planned_ahead})
       all.*count += trace.*count;
   }
-  // All of it happened, often.
+  // Each of these cases occurred often.
   EXPECT_GT(all.found, 8'000);
   EXPECT_GT(all.preempted, 600);
   EXPECT_GT(all.spared, 2);

@@ -1,5 +1,5 @@
-// Updates that ranks divide: every optimizer, dtype and kind of copy against plain loops over whole
-// parameters. Ranks are threads.
+// Compares updates that ranks divide with plain loops over whole parameters, for every optimizer, dtype and
+// kind of copy. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,10 +19,10 @@ using namespace testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// A rank that does not meet any other, for graphs that never run.
+// A rank that never communicates, for graphs that never run.
 struct Alone final : Communicator {
   using Communicator::Communicator;
-  void share(std::span<const std::byte>, const Reader&) override { throw Error("it is alone"); }
+  void share(std::span<const std::byte>, const Reader&) override { throw Error("there is no other rank"); }
 };
 
 // The number of elements that n ranks divide is a multiple of this. It is the same for 1, 2, 4, 8 and 16
@@ -33,7 +33,7 @@ std::int64_t granule(int n) {
   return 1024 * n;
 }
 
-TEST(Shards, AreAPieceOfEachRankAndARest) {
+TEST(Shards, AreOnePiecePerRankAndARest) {
   for (const int n : {1, 2, 3, 4, 5, 8, 12, 16, 17}) {
     const std::int64_t g = granule(n);
     std::vector<Parameter> parameters;
@@ -71,8 +71,8 @@ TEST(Shards, AreAPieceOfEachRankAndARest) {
   }
 }
 
-// Early sums are steps of neighbouring gradients, which have a quarter of all bytes or 16 MiB.
-TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
+// An early sum covers adjacent gradients with a quarter of all bytes, or 16 MiB.
+TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
   const std::int64_t g = granule(2);
   const std::vector<std::int64_t> lists[] = {{1, 1, 1, 1, 1, 1, 1, 1},
                                              {4, 1, 1, 1, 1},
@@ -82,7 +82,7 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
                                              {1, 1, 1},
                                              {2, 1, 1, 2, 1, 1},
                                              {100, 300, 100, 700, 100, 100, 100},
-                                             {250, 6, 400, 400}};  // in f32 16 MiB are 256 units
+                                             {250, 6, 400, 400}};  // in f32, 16 MiB are 256 units
   for (const std::array dtypes : {std::array{f32, f32}, std::array{bf16, bf16}, std::array{f32, bf16}})
     for (const auto& list : lists)
       for (const bool early : {false, true}) {
@@ -119,8 +119,8 @@ TEST(Shards, EarlySumsAreOfAQuarterOfTheBytes) {
       }
 }
 
-// The blocks of a divided part and those of a rest are separate tensors on any number of ranks.
-TEST(Shards, NormsAreOfTheSameTensorsOnAnyNumberOfRanks) {
+// The blocks of a divided part and of a rest are separate tensors for any number of ranks.
+TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
   const std::vector<std::int64_t> counts{7, 16384, 16385, 3 * 16384 + 2000, 16383, 2 * 16384};
   for (const int n : {1, 2, 4, 8})
     for (const bool is_divisible : {true, false}) {
@@ -153,13 +153,13 @@ TEST(Shards, NormsAreOfTheSameTensorsOnAnyNumberOfRanks) {
     }
 }
 
-// Pieces of whole rows are gathered straight into the parameter. Others need a view of the result.
+// Pieces of whole rows are gathered directly into the parameter. Others need a view of the result.
 TEST(Shards, PiecesOfWholeRowsNeedNoView) {
   constexpr int n = 2;
   const std::int64_t g = granule(n);
   const struct {
     Shape shape;
-    std::string op;  // that makes the new value
+    std::string op;  // that computes the new value
   } cases[] = {{{4, g / 4}, "all_gather"}, {{g}, "all_gather"},      {{2, 3, g}, "all_gather"},
                {{1, g}, "view"},           {{3, g}, "view"},         {{g + 7}, "concat"},
                {{2, g / 2 + 5}, "view"},   {{5, g / 5 + 20}, "view"}};
@@ -204,7 +204,7 @@ struct How {
   double clip = 0.5, scale = 0;  // of the loss
 };
 
-// Gradients of the ranks: element i of parameter p in step t. They differ everywhere.
+// Gradients of the ranks: element i of parameter p in step t. All of them differ.
 double slope(int rank, int step, std::size_t p, std::int64_t i) {
   static const Vector pool = random_vector(9973, 5);
   const std::size_t at = static_cast<std::size_t>(i) * 7 + static_cast<std::size_t>(rank) * 131 +
@@ -220,7 +220,7 @@ struct Plain {
 
 constexpr double rate = 0x1p-5, decay = 0.25, beta1 = 0.75, beta2 = 0.5, eps = 0x1p-10, momentum = 0.5;
 
-// Rounded to the dtype, as a step stores it.
+// Rounds to the dtype, like a stored value of a step.
 void store(Vector& x, DType dtype) {
   if (dtype == f64) return;
   x = doubles(Array::of({std::ssize(x)}, x).to(dtype));
@@ -292,7 +292,7 @@ struct Left {
   std::vector<std::pair<std::string, Vector>> state;
 };
 
-// Shapes around what n ranks divide.
+// Shapes near multiples of the size that n ranks divide.
 std::vector<std::pair<std::string, Shape>> shapes(int n) {
   const std::int64_t g = granule(n);
   return {{"matrix", {2 * n, g / (2 * n)}},
@@ -316,7 +316,7 @@ Left trained(const How& how, int n, const std::vector<Vector>& initial,
     Parameter w = params.create(name, shape, nn::Init::zeros());
     w.write(Array::of(shape, initial[p]).to(how.dtype));
     c.push_back(g.input("c " + name, shape, how.dtype));
-    // Copies of all parameters but one. Some weights are read only by their copies.
+    // Copies of all parameters except one. Some weights are read only through their copies.
     const bool has_copy = how.copies != Copies::none && name != "short";
     reading.copies.push_back(has_copy ? Parameter("copy of " + name, w.read().to(how.copy)) : Parameter());
     reading.only_copies.push_back(has_copy && how.copies == Copies::only && name != "bias" && name != "row");
@@ -387,8 +387,8 @@ void check(const How& how, int n) {
   run_thread_ranks(n, [&](const std::shared_ptr<Communicator>& ranks) {
     left[static_cast<std::size_t>(ranks->rank())] = trained(how, n, initial, n == 1 ? nullptr : ranks);
   });
-  // Weights and summed slopes are up to n. Each of 4 steps has up to 30 roundings. A 16-bit number may fall
-  // on the other side of a tie.
+  // Weights and summed gradients have sizes of up to n. Each of 4 steps has up to 30 roundings. A 16-bit
+  // number may round to the other side of a tie.
   const double tolerance = how.dtype == f64 ? 1e-12 : how.dtype == f32 ? 2e-4 * rate : 0x1p-6;
   double scale = how.scale, skipped = 0, overflowed = 0;
   int taken = 0, good = 0;
@@ -401,7 +401,7 @@ void check(const How& how, int n) {
         for (std::size_t i = 0; i < total.size(); ++i)
           total[i] += slope(r, t, p, static_cast<std::int64_t>(i));
       for (std::size_t i = 0; i < total.size(); ++i) {
-        if (how.scale > 0) total[i] /= scale;  // what is fed is the gradient of the scaled loss
+        if (how.scale > 0) total[i] /= scale;  // the fed value is the gradient of the scaled loss
         loss += total[i] * (how.scale > 0 ? scale : 1) * plain[p].w[i], squares += total[i] * total[i];
       }
       g.push_back(std::move(total));
@@ -445,7 +445,8 @@ void check(const How& how, int n) {
         store(rounded, how.copy);
         EXPECT_EQ(l.copies[p], rounded) << plain[p].name;
       }
-      // Before they are gathered, weights that only copies stand for are new in the rank's own pieces.
+      // Before they are gathered, weights that are read only through copies are updated only in the rank's
+      // own pieces.
       const bool is_taken_whole =
           how.kind == Kind::muon && (plain[p].name == "matrix" || plain[p].name == "row");
       const bool is_only = how.copies == Copies::only && n > 1 && !is_taken_whole &&
@@ -460,7 +461,7 @@ void check(const How& how, int n) {
             << plain[p].name << ", element " << i << " on rank " << rank;
       }
     }
-    if (rank == 1) continue;  // it gathered nothing
+    if (rank == 1) continue;  // rank 1 gathered nothing
     std::map<std::string, Vector> state(l.state.begin(), l.state.end());
     for (const Plain& p : plain) {
       const auto expect = [&](const std::string& what, const Vector& moment, bool is_kept) {
@@ -514,7 +515,7 @@ TEST(DividedUpdates, PowersOfTwoOfRanksMatchLoops) {
   check({.kind = Kind::sgd, .dtype = f64}, 4);
 }
 
-// A state that is set is that of the next step: each rank gets its shards of it.
+// A restored state is the next step's state: each rank gets its shards of it.
 TEST(DividedUpdates, ContinueFromAState) {
   constexpr int n = 3;
   std::vector<std::vector<Vector>> kept(n), read(n);
@@ -546,7 +547,7 @@ TEST(DividedUpdates, ContinueFromAState) {
   for (std::size_t rank = 0; rank < n; ++rank) {
     EXPECT_EQ(read[rank], values);
     std::size_t at = 0;
-    for (const Vector& v : values) {  // m and v of a parameter in turn, each a piece and a rest
+    for (const Vector& v : values) {  // m and v of each parameter, each with a piece and a rest
       const std::int64_t divided = std::ssize(v) / unit * unit;
       if (divided > 0) {
         const std::int64_t piece = divided / n, first = piece * static_cast<std::int64_t>(rank);
@@ -560,7 +561,7 @@ TEST(DividedUpdates, ContinueFromAState) {
   }
 }
 
-// A piece of more bytes than ranks share at a time.
+// A piece with more bytes than ranks share at a time.
 TEST(DividedUpdates, LargeStatesAreGatheredInParts) {
   static constexpr std::int64_t piece = Communicator::most_shared / 4 + 16384;
   run_thread_ranks(2, [](const std::shared_ptr<Communicator>& ranks) {

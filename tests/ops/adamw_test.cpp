@@ -1,5 +1,5 @@
-// adamw against the published formula, over several steps, in place and from any memory layout, alone and in
-// lists; squared_norm.
+// Tests adamw against the published formula: over several steps, in place, from any memory layout, for single
+// tensors and for lists. Also tests squared_norm.
 #include "tests/support/op_testing.h"
 #include "tests/support/parameter_list.h"
 
@@ -50,7 +50,7 @@ TEST(AdamW, AgreesWithThePublishedFormulaOverSteps) {
   }
 }
 
-TEST(AdamW, NeedsNoMemoryBesideItsParameters) {
+TEST(AdamW, NeedsNoMemoryBeyondItsParameters) {
   Graph g;
   const Parameter p("p", Array({64, 64}, f32)), m("m", Array({64, 64}, f32)), v("v", Array({64, 64}, f32));
   const Tensor z = g.input("z", {64, 64}), rate = g.input("rate", {}), t = g.input("t", {}, i64);
@@ -60,7 +60,7 @@ TEST(AdamW, NeedsNoMemoryBesideItsParameters) {
   EXPECT_EQ(program.steps().size(), 1u);
 }
 
-TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
+TEST(AdamW, MatchesItsDecompositionOnEveryViewAndType) {
   for (View view : all_views)
     for (DType dtype : float_dtypes) {
       Graph g;
@@ -83,7 +83,7 @@ TEST(AdamW, IsItsDecompositionOnEveryViewAndType) {
     }
 }
 
-TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
+TEST(AdamW, AListMatchesSingleUpdates) {
   ParameterList list;
   const AdamWOptions options{.beta2 = 0.95};
   const auto together = adamw(list.all, 0.01, 3, 0.5, options);
@@ -99,7 +99,7 @@ TEST(AdamW, UpdatesAListAsItDoesEachAlone) {
   for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(r[i].same_bits(r[count + i])) << "result " << i;
 }
 
-TEST(AdamW, GivesCopiesOfTheNewValuesInHalfTypes) {
+TEST(AdamW, WritesCopiesOfTheNewValuesIn16BitTypes) {
   for (const double scale : {0.5, 0.0}) {
     ParameterList list;
     std::vector<Tensor> fetch;
@@ -140,7 +140,8 @@ TEST(AdamW, UpdatesAListInPlace) {
   const Program program = compile(g, {}, {.assign = assign});
   EXPECT_EQ(program.memory().arena, 0u);
   EXPECT_EQ(program.steps().size(), 1u);
-  // What another parameter of the list reads must be kept until it has been read: one copy more.
+  // If an update overwrites a value that another parameter of the list reads, the value must be kept until
+  // then: one copy more.
   all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
   updates(adamw(all, rate, t, rate));
   EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
@@ -176,7 +177,7 @@ TEST(SquaredNorm, IsTheSumOfAllSquares) {
               1e-6 * expected);
 }
 
-TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
+TEST(SquaredNorm, MillionsOfElementsAreExact) {
   Graph g;
   const std::int64_t n = (1 << 22) + 3;
   const Tensor x = g.input("x", {n});
@@ -185,8 +186,8 @@ TEST(SquaredNorm, OfMillionsOfElementsIsRightToTheLastBit) {
   EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
 }
 
-// One tensor next to whole numbers of chunks of 8192, alone and twice.
-TEST(SquaredNorm, OfOneLongTensorHasEveryChunk) {
+// A single tensor with about a whole number of chunks of 8192, once and twice.
+TEST(SquaredNorm, OneLongTensorIncludesEveryChunk) {
   for (const DType dtype : {f32, f64, bf16})
     for (const std::int64_t n : {1, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 16385, 20000}) {
       Graph g;
@@ -199,7 +200,7 @@ TEST(SquaredNorm, OfOneLongTensorHasEveryChunk) {
     }
 }
 
-TEST(AdamW, HasNoGradientAndSaysSo) {
+TEST(AdamW, IsNotDifferentiableAndReportsIt) {
   Graph g;
   const Given p = given(g, {3});
   const auto after = adamw(p.tensor, p.tensor, p.tensor, p.tensor, 0.1, 1);

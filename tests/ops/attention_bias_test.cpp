@@ -1,4 +1,4 @@
-// A boolean bias of attention is a mask; integer biases and sinks are refused.
+// A boolean bias of attention is a mask. Integer biases and sinks are refused.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/tilegrad.h>
 

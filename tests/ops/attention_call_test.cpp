@@ -1,4 +1,5 @@
-// Which keys the rows of a sequence see, for each of them and for many at once, against the rule written out.
+// Tests the keys that are visible to each row of a sequence, and to ranges of rows, against the written-out
+// rule.
 #include "ops/attention_call.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ AttentionCall masked(int queries, int keys, int mask, int window_left, int windo
   return x;
 }
 
-// Whether row r sees key j: its own position is that of the last query at the last key.
+// Whether row r sees key j: the last query has the position of the last key.
 bool sees(const AttentionCall& x, std::int64_t r, std::int64_t j) {
   const std::int64_t position = r + x.T - x.L;
   if (x.causal && j > (x.top_left ? r : position)) return false;
@@ -44,11 +45,11 @@ TEST(AttentionCall, AQuerySeesTheKeysOfTheRule) {
             << x.L << " queries, " << x.T << " keys, causal " << x.causal << x.top_left << ", window "
             << x.window_left << ", " << x.window_right << ": query " << i << ", key " << j;
     }
-    EXPECT_EQ(keys_of_query(x, 0, x.L).to, 0);  // there is no such query
+    EXPECT_EQ(keys_of_query(x, 0, x.L).to, 0);  // this query does not exist
   });
 }
 
-TEST(AttentionCall, RowsTogetherSeeWhatEachSees) {
+TEST(AttentionCall, RangesOfRowsSeeTheUnionOfTheirKeys) {
   for_each_call([](const AttentionCall& x) {
     const Band band(x, sequence_of_query(x, 0, 0));
     for (int first = 0; first < x.L; ++first)
@@ -60,7 +61,7 @@ TEST(AttentionCall, RowsTogetherSeeWhatEachSees) {
           const bool in_some = j >= some.from && j < some.to, in_every = j >= every.from && j < every.to;
           ASSERT_TRUE(in_some || seen_by == 0) << j;
           ASSERT_TRUE(!in_every || seen_by == last - first + 1) << j;
-          // A range of what rows see may have keys between that none sees, but not at its ends.
+          // The key range of several rows may contain keys that no row sees, but not at its ends.
           ASSERT_TRUE(!in_some || (j > some.from && j < some.to - 1) || seen_by > 0) << j;
         }
       }

@@ -1,5 +1,5 @@
-// flash_attn and standard_attn with each option alone, in pairs, and in two calls of one graph, values and
-// gradients against loops in f64. Pairs that exclude each other are refused.
+// Tests flash_attn and standard_attn with each single option, in pairs, and in two calls of one graph. Values
+// and gradients are compared with loops in f64. Pairs that exclude each other are refused.
 #include <tilegrad/core/base/rng.h>
 #include "tests/reference/masked_attention.h"
 #include "tests/support/op_testing.h"
@@ -20,11 +20,11 @@ using namespace testing;
 using reference::AttentionShape;
 using reference::Index;
 
-// A call: options as the reference has them, and those that the reference does not know.
+// A call: the options of the reference, and options that the reference does not support.
 struct Spec {
   reference::AttentionOptions o = {};
-  bool is_mask = false;   // the bias is given as booleans
-  bool own_keys = false;  // cu_seqlens_k is given
+  bool is_mask = false;   // whether the bias is boolean
+  bool own_keys = false;  // whether cu_seqlens_k is given
   bool nondeterministic = false;
   AttentionKernels kernels = AttentionKernels::best;
 };
@@ -67,7 +67,7 @@ const Row rows[] = {
        for (Index b = 0; b < n.B; ++b) s.o.kv_lengths.push_back(b == 1 ? 0 : n.T - 3);
      }},
     {"dropout", [](Spec& s, const AttentionShape&) { s.o.dropout = 0.25; }},
-    {"free order", [](Spec& s, const AttentionShape&) { s.nondeterministic = true; }},
+    {"nondeterministic", [](Spec& s, const AttentionShape&) { s.nondeterministic = true; }},
     {"plain kernels", [](Spec& s, const AttentionShape&) { s.kernels = AttentionKernels::plain; }},
 };
 
@@ -84,7 +84,7 @@ AttentionOptions numbers_of(const Spec& s) {
           .kernels = s.kernels};
 }
 
-// Why these options are refused; empty if they are not.
+// The reason why these options are refused, or empty if they are accepted.
 std::string refusal(const Spec& s) {
   if (s.own_keys && s.o.cu_q.empty()) return "cu_seqlens_k is given without cu_seqlens_q";
   if (s.o.top_left && !s.o.causal) return "top-left alignment needs causal = true";
@@ -92,7 +92,7 @@ std::string refusal(const Spec& s) {
   return "";
 }
 
-// Calls of one graph, which read the same q, k and v, and their results in the order of the graph's outputs.
+// Calls in one graph with the same q, k and v, and their results in the order of the graph's outputs.
 struct Calls {
   AttentionShape n{2, 4, 2, 9, 11, 4, 3};
   std::vector<Spec> specs;
@@ -103,7 +103,7 @@ struct Calls {
   std::vector<std::uint64_t> keys;  // of each call's dropout
   Vector q, k, v;
 
-  // Two calls, or one with the options of both rows.
+  // Makes two calls, or one call with the options of both rows.
   Calls(std::size_t a, std::size_t b, bool together, bool fused) {
     specs.resize(together ? 1 : 2);
     const auto is_packed = [](std::size_t row) { return std::string(rows[row].name).starts_with("packed"); };
@@ -173,7 +173,7 @@ struct Calls {
       names.insert(names.end(), {"o" + call, "lse" + call});
       const Tensor zo = floats("z_o" + call, y.o.shape(), z_o(c)),
                    zl = floats("z_lse" + call, y.lse.shape(), z_lse(c));
-      // ξ = −∞ of a query that sees no key has no gradient.
+      // If a query sees no key, its ξ = −∞ has no gradient.
       const Tensor own = sum(y.o * zo) + sum(where(equal(y.lse, -INFINITY), 0, y.lse) * zl);
       loss = c == 0 ? own : loss + own;
       if (a.bias.defined() && !specs[c].is_mask) wrt.push_back(a.bias), wrt_names.push_back("z_bias" + call);
@@ -183,7 +183,7 @@ struct Calls {
     names.insert(names.end(), wrt_names.begin(), wrt_names.end());
   }
 
-  // In the order of outputs.
+  // The expected results, in the order of the outputs.
   std::vector<Vector> expected() const {
     std::vector<Vector> results, own;
     Vector z_q(q.size()), z_k(k.size()), z_v(v.size());
@@ -226,7 +226,7 @@ void check(std::size_t a, std::size_t b, bool together) {
     SCOPED_TRACE(std::string(fused ? "flash_attn: " : "standard_attn: ") + rows[a].name + " and " +
                  rows[b].name + (together ? "" : " in two calls"));
     std::string why;
-    for (const std::size_t row : {a, b}) {  // of a call, or of both
+    for (const std::size_t row : {a, b}) {  // in one call, or in two
       Spec s;
       rows[row].set(s, {1, 4, 2, 9, 11, 4, 3});
       if (together) rows[row == a ? b : a].set(s, {1, 4, 2, 9, 11, 4, 3});
@@ -256,11 +256,11 @@ TEST(AttentionPairs, EachFieldHasARow) {
   });
 }
 
-TEST(AttentionPairs, OfOneCallAgreeWithLoops) {
+TEST(AttentionPairs, OneCallMatchesLoops) {
   each_pair(std::size(rows), [](std::size_t a, std::size_t b) { check(a, b, true); });
 }
 
-TEST(AttentionPairs, OfTwoCallsOfAGraphAgreeWithLoops) {
+TEST(AttentionPairs, TwoCallsOfAGraphMatchLoops) {
   each_pair(std::size(rows), [](std::size_t a, std::size_t b) { check(a, b, false); });
 }
 

@@ -1,5 +1,5 @@
-// Every field of an op's attributes is in their text, with its own name, value and default; and the costs
-// that ops state, counted by hand.
+// Checks that the text of an op's attributes contains every field with its name, value and default. Also
+// checks the costs that ops state against hand-computed ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace tg;
 
-// Whether errors show a field: always, if it is not at its default, or never.
+// When errors show a field: always, only if it is not at its default, or never.
 enum class Shown { always, changed, never };
 
 template <class A>
@@ -46,7 +46,7 @@ void expect_texts(const A& attrs, const std::vector<Field<A>>& fields, std::size
   EXPECT_EQ(Attrs(attrs).non_default_text(), shown);
 }
 
-// The initial attributes, and those with one field changed, for each field.
+// The initial attributes, and a copy with one changed field for each field.
 template <class A>
 void expect_fields(const A& initial, const std::vector<Field<A>>& fields) {
   expect_texts(initial, fields, fields.size());
@@ -57,7 +57,7 @@ void expect_fields(const A& initial, const std::vector<Field<A>>& fields) {
   }
 }
 
-TEST(Attributes, AttentionTextHasEachField) {
+TEST(Attributes, AttentionListsEachField) {
   using A = AttentionAttrs;
   constexpr Shown c = Shown::changed, never = Shown::never;
   expect_fields<A>(
@@ -92,7 +92,7 @@ TEST(Attributes, AttentionTextHasEachField) {
                     {"stream=1", "stream=2", never, [](K& a) { a.stream = 2; }}});
 }
 
-TEST(Attributes, LossNormAndRopeTextHasEachField) {
+TEST(Attributes, LossNormAndRopeListEachField) {
   constexpr Shown c = Shown::changed, never = Shown::never;
   using R = RopeAttrs;
   expect_fields<R>({{1, 0.5}, false, false, 0},
@@ -126,7 +126,7 @@ TEST(Attributes, LossNormAndRopeTextHasEachField) {
        {"copies=\"f32\"", "copies=\"f32 bf16\"", never, [](W& a) { a.copies.push_back(bf16); }}});
 }
 
-TEST(Attributes, AxisAndRandomTextHasEachField) {
+TEST(Attributes, AxisAndRandomListEachField) {
   constexpr Shown c = Shown::changed, always = Shown::always, never = Shown::never;
   using X = AxisAttrs;
   expect_fields<X>({1}, {{"axis=1", "axis=2", always, [](X& a) { a.axis = 2; }}});
@@ -174,8 +174,8 @@ TEST(Attributes, AxisAndRandomTextHasEachField) {
                                            {"stream=1", "stream=5", never, [](N& a) { a.stream = 5; }}});
 }
 
-// The attributes of these ops are visible in a graph only.
-TEST(Attributes, ViewTextHasEachField) {
+// The attributes of these ops are visible only in a graph.
+TEST(Attributes, ViewListsEachField) {
   Graph g;
   const Tensor x = g.input("x", {4, 6});
   struct Row {
@@ -200,7 +200,7 @@ TEST(Attributes, ViewTextHasEachField) {
   }
 }
 
-// Programs of two graphs that differ in one attribute are not the same.
+// Programs of two graphs that differ in one attribute are different.
 TEST(Attributes, ChangeTheHashOfAGraph) {
   std::set<std::array<std::uint64_t, 2>> hashes;
   const std::vector<RopeOptions> all{{}, {.interleaved = true}, {.start = 1}, {.start = 2}, {.theta = 50}};
@@ -219,14 +219,14 @@ struct Work {
   double flops, roundings, bytes = 0;
 };
 
-TEST(Work, IsThatCountedByHand) {
+TEST(Work, MatchesHandCounts) {
   const std::vector<Shape> forward{{2, 3, 4, 5}, {2, 1, 6, 5}, {2, 1, 6, 7}},
       backward{{2, 3, 4, 5}, {2, 1, 6, 5}, {2, 1, 6, 7}, {2, 3, 4, 7}, {2, 3, 4}, {2, 3, 4, 7}, {3}},
       gradients(backward.begin(), backward.begin() + 3);
-  constexpr double pairs = 2 * 2 * 3, width = 5 + 7, back = 3 * 5 + 2 * 7;  // a product has two FLOPs
+  constexpr double pairs = 2 * 2 * 3, width = 5 + 7, back = 3 * 5 + 2 * 7;  // a multiply-add has two FLOPs
   constexpr double one_row = 5 + 4 + 2 * 6 + 3, scores = 5 + 4 + 3 + 7 + 3;
   using A = AttentionAttrs;
-  // Two sequences with room for three pages of four keys, five queries each.
+  // Two sequences with room for three pages of four keys, and five queries each.
   const std::vector<Shape> paged{{2, 4, 5, 6}, {9, 4, 2, 6}, {9, 4, 2, 7}, {2, 3}, {2}};
   constexpr double keys = 2 * 3 * 4, pools = 9 * 4 * 2 * (6 + 7);
   std::vector<Shape> with_sink = gradients;
@@ -305,8 +305,8 @@ TEST(Work, IsThatCountedByHand) {
   }
 }
 
-// Booleans give way to integers, integers to floats, and the narrower of two integers to the wider. Two
-// different floats become f32, or f64 if one of them is.
+// Booleans are promoted to integers, integers to floats, and the narrower of two integers to the wider. Two
+// different float types become f64 if one of them is f64, otherwise f32.
 TEST(Promotion, DependsOnBothTypesInAnyOrder) {
   const std::vector<DType> integers{boolean, u8, i32, i64}, floats{f64, f32, bf16, f16};
   for (std::size_t a = 0; a < 4; ++a)

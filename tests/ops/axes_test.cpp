@@ -1,6 +1,6 @@
-// Every op with axes, for tensors with and without elements. Reductions run over each set of axes, which they
-// remove or keep with size 1. Other ops run along each axis. Values are compared with a function of one line,
-// and gradients with difference quotients.
+// Tests every op with axes, for tensors with and without elements. Reductions run over each set of axes, and
+// remove these axes or keep them with size 1. Other ops run along each axis. Values are compared with a
+// one-line function, and gradients with difference quotients.
 #include <numeric>
 
 #include "tests/support/op_testing.h"
@@ -13,7 +13,8 @@ using namespace tg::testing;
 const Shape shapes[] = {{},        {1},       {7},       {0},       {0, 3},    {2, 0},       {3, 5},
                         {0, 3, 2}, {2, 0, 3}, {2, 3, 0}, {0, 1, 0}, {3, 1, 4}, {2, 3, 1, 5}, {1, 4, 3, 2}};
 
-// The positions of the elements of each group that a reduction over the axes makes one, in row-major order.
+// For each result of a reduction over the axes, the positions of the elements that are reduced to it, in
+// row-major order.
 std::vector<std::vector<std::size_t>> groups(const Shape& shape, const Axes& axes) {
   Shape kept = shape;
   for (const std::int64_t a : axes) kept[static_cast<int>(a)] = 1;
@@ -84,7 +85,7 @@ const Reduction reductions[] = {
      [](const Vector& x) { return std::ranges::all_of(x, is_large) ? 1.0 : 0.0; }, false, false},
 };
 
-// As expect_values, but expects NaN for NaN and the same infinity for an infinity.
+// Like expect_values, but NaN must match NaN, and infinities must match exactly.
 void expect_same(const Tensor& y, const Given& x, const Vector& expected) {
   const Vector got = doubles(run_checked({y}, {x.feed()})[0]);
   ASSERT_EQ(got.size(), expected.size());
@@ -95,7 +96,7 @@ void expect_same(const Tensor& y, const Given& x, const Vector& expected) {
       ASSERT_TRUE(std::isnan(expected[i]) ? std::isnan(got[i]) : got[i] == expected[i]) << i << " " << got[i];
 }
 
-// Gradients of an empty tensor have its shape; others are compared with differences.
+// Gradients of an empty tensor have its shape. Other gradients are compared with differences.
 void expect_gradient_of(const Tensor& y, const Given& x) {
   if (x.tensor.numel() > 0) return expect_gradients(weighted_sum(y * y), {x});
   const Tensor z = gradients(sum(y * y), {x.input})[0];
@@ -106,7 +107,7 @@ void expect_gradient_of(const Tensor& y, const Given& x) {
 void check_reduction(const Reduction& r, const Shape& shape, const Axes& given_axes, View view) {
   Axes axes = given_axes, named;
   for (const std::int64_t a : given_axes) named.push_back(a % 2 == 0 ? a : a - shape.size());
-  if (axes.size() == 0)  // none: all
+  if (axes.size() == 0)  // no axes: all axes
     for (int a = 0; a < shape.size(); ++a) axes.push_back(a);
   for (const bool keep : {false, true}) {
     Graph g;
@@ -152,7 +153,7 @@ TEST(Axes, ReductionsMatchAFunctionOfEachGroup) {
         }
 }
 
-// An op that makes each line along an axis another one.
+// An op that transforms each line along an axis.
 struct AlongAxis {
   const char* name;
   Tensor (*op)(const Tensor&, std::int64_t axis);
@@ -160,7 +161,7 @@ struct AlongAxis {
   bool has_gradient = true;
 };
 
-// Indices below n, unsorted and with one of them twice; none if n is 0.
+// Unsorted indices below n, with one duplicate; no indices if n is 0.
 std::vector<std::int64_t> indices(std::int64_t n) {
   if (n == 0) return {};
   return {n - 1, 0, n / 2, n - 1};
@@ -168,7 +169,7 @@ std::vector<std::int64_t> indices(std::int64_t n) {
 Tensor indices_for(const Tensor& x, std::int64_t axis) {
   return x.graph().constant(Array::of(indices(x.size(axis))));
 }
-// 1, 2, … along the axis, where the shape is that of x except for the size of this axis.
+// 1, 2, … along the axis. The shape is x's shape except for the size of this axis.
 Tensor counted(const Tensor& x, std::int64_t axis, std::int64_t size, DType dtype = f64) {
   Shape shape = x.shape();
   shape[static_cast<int>(axis < 0 ? axis + shape.size() : axis)] = size;
@@ -399,7 +400,7 @@ TEST(Axes, AxesOutOfRangeOrRepeatedAreRefused) {
   for (const AlongAxis& o : along_axis)
     for (const std::int64_t axis : {2, -3}) {
       SCOPED_TRACE(o.name);
-      if (std::string(o.name) != "pad") {  // has a number for each axis
+      if (std::string(o.name) != "pad") {  // pad has a number for each axis
         EXPECT_THROW(o.op(x, axis), Error);
       }
     }

@@ -1,4 +1,4 @@
-// Work along an axis: top_k, cumsum, flip; and counting: arange, tril, triu.
+// Tests ops along an axis: top_k, cumsum and flip; and ops that count: arange, tril and triu.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,7 +11,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The lines of a tensor along an axis, each as the row-major positions of its elements.
+// The lines of a tensor along an axis. Each line is a list of row-major element positions.
 std::vector<std::vector<std::size_t>> lines(const Shape& shape, int axis) {
   std::int64_t outer = 1, inner = 1;
   for (int a = 0; a < axis; ++a) outer *= shape[a];
@@ -33,7 +33,7 @@ TEST(TopK, SortsTheLargestAndKeepsTheOrderOfEquals) {
       for (View kind : all_views)
         for (std::int64_t k : {std::int64_t{1}, std::int64_t{3}, shape[axis]}) {
           Graph g;
-          // Few different values: many ties.
+          // Few distinct values give many ties.
           const Given x = given(g, shape, t == f64 ? f64 : i64, kind, 1, is_float(t) ? -3 : 0, 6);
           const Tensor v = cast(x.tensor, t);
           Shape small = shape;
@@ -57,7 +57,7 @@ TEST(TopK, SortsTheLargestAndKeepsTheOrderOfEquals) {
         }
 }
 
-TEST(TopK, OfLongLinesAgreesWithSorting) {
+TEST(TopK, LongLinesAgreeWithSorting) {
   Graph g;
   const Given x = given(g, {2, 5000}, f32);
   const auto best = top_k(x.tensor, 700);
@@ -70,7 +70,7 @@ TEST(TopK, OfLongLinesAgreesWithSorting) {
   expect_values(best[0], {x}, expected);
 }
 
-TEST(TopK, TakesNaNForTheLargest) {
+TEST(TopK, TreatsNaNAsTheLargest) {
   Graph g;
   const Tensor x = g.input("x", {5}, f32);
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
@@ -79,7 +79,7 @@ TEST(TopK, TakesNaNForTheLargest) {
   EXPECT_EQ(places.values<std::int64_t>(), (std::vector<std::int64_t>{1, 4, 2, 0}));
 }
 
-TEST(TopK, GradientGoesToTheElementsTaken) {
+TEST(TopK, GradientFlowsToTheSelectedElements) {
   for (View kind : {View::contiguous, View::transposed, View::sliced})
     for (int axis : {0, 1}) {
       Graph g;
@@ -89,7 +89,7 @@ TEST(TopK, GradientGoesToTheElementsTaken) {
     }
 }
 
-TEST(TopK, RefusesMoreThanThereAre) {
+TEST(TopK, RefusesKAboveTheLength) {
   Graph g;
   const Tensor x = g.input("x", {2, 3});
   expect_error<ShapeError>([&] { top_k(x, 4); }, {"[top_k]", "k is 4, expected 0 to 3", "axis_ops_test.cpp"});
@@ -115,15 +115,15 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
               expected[at] = sum += x.values[at];
             }
           }
-          // n additions of partial sums no larger than the last one.
+          // n additions of partial sums that do not exceed the last one.
           const double tolerance = is_float(t) ? rounding(t) + length * 2 * rounding(compute_type(t)) : 0;
           expect_values(cumsum(x.tensor, axis, reverse), {x}, expected,
                         tolerance * (is_float(t) ? length : 1));
         }
 }
 
-// Sums of few numbers of 16 bits are exact in f64; those of subnormal numbers too.
-TEST(Cumsum, RoundsEachSumOfHalfTypesOnce) {
+// Sums of few 16-bit numbers are exact in f64, including subnormal numbers.
+TEST(Cumsum, RoundsEachSumOf16BitTypesOnce) {
   constexpr std::int64_t rows = 21, columns = 37;
   for (const DType t : {bf16, f16})
     for (const double scale : {1., t == bf16 ? 1e-38 : 1e-4}) {
@@ -148,7 +148,7 @@ TEST(Cumsum, RoundsEachSumOfHalfTypesOnce) {
     }
 }
 
-TEST(Cumsum, GradientRunsTheOtherWay) {
+TEST(Cumsum, GradientRunsInTheOppositeDirection) {
   for (bool reverse : {false, true})
     for (View kind : all_views) {
       Graph g;
@@ -195,11 +195,11 @@ TEST(Triangles, HaveTriangularGradientsInOnePass) {
   const Given x = given(g, {3, 4}, f64, View::transposed, 1);
   expect_gradients(weighted_sum(tril(x.tensor, 1) * triu(x.tensor, -1)), {x});
   const Program program = compile(g, {tril(x.tensor)});
-  EXPECT_EQ(program.steps().size(), 3u) << program.text();  // two counts and one fused chain
+  EXPECT_EQ(program.steps().size(), 3u) << program.text();  // two counts and one fused step
   expect_error<ShapeError>([&] { tril(g.input("v", {3})); }, {"[tril]", "two dimensions", "f32 [3]"});
 }
 
-TEST(Flip, TurnsAnAxisAround) {
+TEST(Flip, ReversesAnAxis) {
   Graph g;
   const Given x = given(g, {2, 3}, f64, View::sliced, 1);
   const Vector& v = x.values;
@@ -207,7 +207,7 @@ TEST(Flip, TurnsAnAxisAround) {
   expect_gradients(weighted_sum(flip(x.tensor, 0)), {x});
 }
 
-TEST(AxisOps, TakeEmptyTensors) {
+TEST(AxisOps, AcceptEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 3}, f32), y = given(g, {2, 0}, f32, View::contiguous, 2);
   expect_values(cumsum(x.tensor, 0), {x}, {});

@@ -1,5 +1,5 @@
-// The graphs that pointwise ops, views, ops by index and reductions record, compared with calls_golden.txt.
-// Each call with its defaults, with each option, and at both sides of each limit.
+// Compares the graphs that pointwise ops, views, index ops and reductions record with calls_golden.txt. Each
+// call is made with its defaults, with each option, and on both sides of each limit.
 #include "tests/support/golden_calls.h"
 
 namespace {
@@ -368,7 +368,7 @@ const Call reductions[] = {
     CALL(block_norms({})),
 };
 
-TEST(CallsGolden, GraphsGradientsAndErrorsAreThoseRecorded) {
+TEST(CallsGolden, GraphsGradientsAndErrorsMatchTheGoldenFile) {
   const GoldenLines now = results_of({pointwise, shapes, by_index, reductions});
   EXPECT_GT(now.size(), 200u);
   expect_golden(GOLDEN_FILES "ops/calls_golden.txt", now);

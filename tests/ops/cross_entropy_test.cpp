@@ -1,4 +1,4 @@
-// cross_entropy compared with plain loops, its gradient with that of its decomposition.
+// Compares cross_entropy with plain loops, and its gradient with the gradient of its decomposition.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -58,7 +58,7 @@ TEST(CrossEntropy, AgreesWithPlainLoopsOnEveryViewAndType) {
         }
 }
 
-TEST(CrossEntropy, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
+TEST(CrossEntropy, FirstAndSecondDerivativesMatchThePlainOps) {
   for (View view : {View::contiguous, View::transposed, View::expanded})
     for (double smoothing : {0., 0.1}) {
       Graph g;
@@ -92,7 +92,7 @@ TEST(CrossEntropy, HasNoSecondTensorOfTheLogitsSize) {
   EXPECT_LT(m.arena, 2 * rows * n * 4u);
 }
 
-TEST(CrossEntropy, IsZeroWhereAllTargetsAreIgnored) {
+TEST(CrossEntropy, IsZeroIfAllTargetsAreIgnored) {
   Graph g;
   const Given x = given(g, {3, 4});
   const Tensor t = g.input("t", {3}, i64), loss = cross_entropy(x.tensor, t);
@@ -102,7 +102,7 @@ TEST(CrossEntropy, IsZeroWhereAllTargetsAreIgnored) {
   EXPECT_EQ(doubles(v[1]), Vector(12, 0.0));
 }
 
-TEST(CrossEntropy, StandsLargeAndInfiniteLogits) {
+TEST(CrossEntropy, HandlesLargeAndInfiniteLogits) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}), t = g.input("t", {2}, i64);
   const Tensor loss = cross_entropy(x, t, {.reduction = Reduction::none});
@@ -114,7 +114,7 @@ TEST(CrossEntropy, StandsLargeAndInfiniteLogits) {
   EXPECT_TRUE(close(doubles(v[1]), {0, 0, 0, 0, -0.5, 0.5}, 1e-6));
 }
 
-TEST(CrossEntropy, EndsTheRunAtATargetThatIsNoClass) {
+TEST(CrossEntropy, AnInvalidTargetEndsTheRun) {
   for (std::int64_t bad : {4, -1}) {
     Graph g;
     const Given x = given(g, {3, 4});
@@ -123,7 +123,7 @@ TEST(CrossEntropy, EndsTheRunAtATargetThatIsNoClass) {
   }
 }
 
-TEST(CrossEntropy, RefusesTargetsOfAnotherShapeOrType) {
+TEST(CrossEntropy, RefusesTargetsOfAWrongShapeOrType) {
   Graph g;
   const Given x = given(g, {3, 4});
   EXPECT_THROW(cross_entropy(x.tensor, g.input("t", {4}, i64)), ShapeError);

@@ -1,5 +1,5 @@
-// flash_attn inside graphs: the worked example of [Attention To Tiling], identities, layouts and memory,
-// refusals, dead memory, second derivatives and recomputation.
+// Tests flash_attn inside graphs: the worked example of [Attention To Tiling], identities, layouts and
+// memory, refusals, unused memory, second derivatives and recomputation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using reference::prints_as;
 using reference::random_vector;
 using reference::Vector;
 
-// Inputs filled with numbers of their own.
+// Inputs, each filled with different numbers.
 struct Inputs {
   Tensor input(const Shape& shape, DType dtype = f64) {
     const Tensor t = g.input("x" + std::to_string(feeds.size()), shape, dtype);
@@ -31,8 +31,8 @@ struct Inputs {
   std::vector<Feed> feeds;
 };
 
-// [Attention To Tiling] with X = I, so that the weights are Q, K and V: forward, backward and the update, as
-// one program.
+// The example of [Attention To Tiling] with X = I, so that the weights are Q, K and V: forward, backward and
+// update in one program.
 TEST(FlashAttnGraph, TrainsTheWorkedExample) {
   Graph g;
   const auto parameter = [](const char* name, const Vector& values) {
@@ -75,9 +75,9 @@ TEST(FlashAttnGraph, TrainsTheWorkedExample) {
   EXPECT_TRUE(prints_as(Vector(new_k.begin(), new_k.begin() + 4), "2.30 0 0.56 0"));
 }
 
-// u = (P ⊛ z_P).sum = (O ⊛ z_O).sum [Stratos, FlashAttention Lemma 2.1], and rows of z_S sum to z_ξ, for
+// u = (P ⊛ z_P).sum = (O ⊛ z_O).sum [Stratos, FlashAttention Lemma 2.1]. Rows of z_S sum to z_ξ, because
 // P.sum = 1.
-TEST(FlashAttnGraph, KeepsTheIdentitiesOfSoftmaxGradients) {
+TEST(FlashAttnGraph, SatisfiesTheIdentitiesOfSoftmaxGradients) {
   Inputs x;
   const Tensor q = x.input({2, 3, 7, 5}), k = x.input({2, 3, 9, 5}), v = x.input({2, 3, 9, 4}),
                bias = x.input({2, 3, 7, 9}), z_o = x.input({2, 3, 7, 4}), z_lse = x.input({2, 3, 7});
@@ -89,7 +89,7 @@ TEST(FlashAttnGraph, KeepsTheIdentitiesOfSoftmaxGradients) {
   EXPECT_TRUE(close(x.value(sum(z_s, {3})), x.value(z_lse)));
 }
 
-// Multi-head attention from projections to the merged heads, and back: no step copies anything.
+// Multi-head attention from projections to the merged heads, and its backward: no step copies data.
 TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
   Graph g;
   const std::int64_t B = 2, L = 6, H = 4, Hk = 2, d = 8, dv = 4, C = 16;
@@ -99,7 +99,7 @@ TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
     return linear(x, w).view({B, L, n, -1}).transpose(1, 2);
   };
   const AttentionResult a = flash_attn(heads(wq, H), heads(wk, Hk), heads(wv, Hk), {.causal = true});
-  const Tensor merged = a.o.transpose(1, 2).view({B, L, H * dv});  // would throw if it were not a view
+  const Tensor merged = a.o.transpose(1, 2).view({B, L, H * dv});  // throws if it is not a view
   EXPECT_TRUE(merged.layout().is_contiguous());
   const Tensor y = linear(merged, wo);
   const auto z = gradients(y, {wq, wk, wv, wo}, g.input("z", y.shape()));
@@ -113,7 +113,7 @@ TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
   EXPECT_EQ(products, 3 + 1 + 4);  // projections of x; z of the merged heads; z of the weights
 }
 
-TEST(FlashAttnGraph, GradientsLieLikeWhatTheyAreOf) {
+TEST(FlashAttnGraph, GradientsHaveTheLayoutOfTheirTensors) {
   Graph g;
   const Tensor q = g.input("q", {2, 5, 3, 4}).transpose(1, 2), k = g.input("k", {2, 3, 6, 4}),
                v = g.input("v", {2, 6, 2, 3, 4}).slice(2, 1, 2).squeeze(2).transpose(1, 2);
@@ -125,8 +125,8 @@ TEST(FlashAttnGraph, GradientsLieLikeWhatTheyAreOf) {
   EXPECT_EQ(transpose(z[2].layout(), 1, 2), row_major({2, 6, 3, 4}));
 }
 
-// The option is one of the backward; the CPU's keeps to its order.
-TEST(FlashAttnGraph, HandsTheNondeterministicToTheBackward) {
+// The option belongs to the backward. The CPU's backward keeps its order.
+TEST(FlashAttnGraph, PassesNondeterministicToTheBackward) {
   Inputs x;
   const Tensor q = x.input({1, 2, 70, 8}, f32), k = x.input({1, 1, 90, 8}, f32),
                z_o = x.input(q.shape(), f32);
@@ -142,9 +142,9 @@ TEST(FlashAttnGraph, HandsTheNondeterministicToTheBackward) {
   EXPECT_TRUE(gradient[0].same_bits(gradient[1]));
 }
 
-// The backward has the forward's kernels. The CPU's are multiply-adds; others are refused when the program is
-// compiled, with the layer, the operands and the line of the call.
-TEST(FlashAttnGraph, HandsTheKernelsToTheBackwardAndRefusesWhatTheCpuLacks) {
+// The backward uses the forward's kernels. On the CPU these are multiply-adds. Other kernels are refused at
+// compile time, with the layer, the operands and the line of the call.
+TEST(FlashAttnGraph, PassesTheKernelsToTheBackwardAndRefusesUnsupportedOnes) {
   using enum AttentionKernels;
   Inputs x;
   const Tensor q = x.input({1, 2, 7, 8}, f32), k = x.input({1, 1, 9, 8}, f32), z_o = x.input(q.shape(), f32);
@@ -179,8 +179,8 @@ TEST(FlashAttnGraph, HandsTheKernelsToTheBackwardAndRefusesWhatTheCpuLacks) {
   EXPECT_NO_THROW(eval(standard_attn(q, k, k, {.kernels = wgmma}).o, x.feeds));
 }
 
-// Queries, keys and values are parts of one projection: the backward writes its gradient, and nothing is
-// copied.
+// Queries, keys and values are parts of one projection. The backward writes the projection's gradient
+// directly, without a copy.
 TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
   const std::int64_t B = 2, L = 5, d = 4;
   for (const std::int64_t key_heads : {1, 3}) {
@@ -193,7 +193,7 @@ TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
     const Program in_place = compile(x.g, {z});
     for (const Step& s : in_place.steps()) EXPECT_NE(s.op, &concat_op);
 
-    // If a part is fetched too, it has separate memory, and the parts are copied.
+    // If a part is also fetched, it has separate memory, and the parts are copied.
     const auto parts_of_z = gradients(a.o, {parts[0], parts[1], parts[2]}, z_o);
     const Tensor joined = concat({parts_of_z[0], parts_of_z[1], parts_of_z[2]}, 2);
     const auto both = eval({joined, parts_of_z[1]}, x.feeds, {.verify = true});
@@ -201,7 +201,7 @@ TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
   }
 }
 
-TEST(FlashAttnGraph, GivesLseInTheComputeType) {
+TEST(FlashAttnGraph, ReturnsLseInTheComputeType) {
   Graph g;
   const auto lse_of = [&](DType t) {
     const Tensor q = g.input("q", {1, 1, 2, 4}, t);
@@ -212,8 +212,8 @@ TEST(FlashAttnGraph, GivesLseInTheComputeType) {
   EXPECT_EQ(lse_of(bf16), f32);
 }
 
-// L = T = 32768, d = 64, one head: beyond inputs, o, ξ and the gradients less than 4 MiB; the matrix alone
-// would be 4 GiB.
+// L = T = 32768, d = 64, one head. In addition to inputs, o, ξ and the gradients, it needs less than 4 MiB.
+// The attention matrix would need 4 GiB.
 TEST(FlashAttnGraph, NeedsNoMemoryForTheMatrix) {
   Graph g;
   const std::int64_t L = 32768, d = 64;
@@ -230,7 +230,7 @@ TEST(FlashAttnGraph, NeedsNoMemoryForTheMatrix) {
     }
 }
 
-TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
+TEST(FlashAttnGraph, RefusesMismatchedOperands) {
   Graph g;
   const auto t = [&](const Shape& s, DType dtype = f32) { return g.input("x", s, dtype); };
   const auto message = [&](const Tensor& q, const Tensor& k, const Tensor& v,
@@ -244,7 +244,7 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
         messages[fused ? 0 : 1] = e.what();
       }
     }
-    // Both report the same, each with the name of the called function.
+    // Both report the same error, each with the name of the called function.
     const std::string name = "[flash_attn] ";
     if (messages[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + messages[0];
     if (!messages[0].starts_with(name)) return "no name: " + messages[0];
@@ -281,8 +281,8 @@ TEST(FlashAttnGraph, RefusesWhatDoesNotFit) {
   expect(message(q, k, v, {.cu_seqlens_k = cu}), "without cu_seqlens_q");
 }
 
-// What comes from outside at each run is checked at each run.
-TEST(FlashAttnGraph, RefusesARunWhoseLengthsLeaveTheTensors) {
+// Values that are fed at each run are checked at each run.
+TEST(FlashAttnGraph, RefusesARunWithLengthsOutsideTheTensors) {
   Graph g;
   const Tensor q = g.input("q", {2, 1, 3, 4}), k = g.input("k", {2, 1, 8, 4}), n = g.input("n", {2}, i32),
                cu = g.input("cu", {3}, i32), one_q = slice(q, 0, 0, 1), one_k = slice(k, 0, 0, 1);
@@ -304,8 +304,9 @@ TEST(FlashAttnGraph, RefusesARunWhoseLengthsLeaveTheTensors) {
   }
 }
 
-// Keys beyond a row's length, and rows of no sequence, may hold anything: nothing of it comes through.
-TEST(FlashAttnGraph, NeverReadsWhatIsNotAttendedTo) {
+// Keys beyond a row's length, and rows outside all sequences, may have any values. They must not affect the
+// results.
+TEST(FlashAttnGraph, NeverReadsUnattendedKeysAndRows) {
   const auto run = [](bool packed, bool fused, double softcap, double rest) {
     Graph g;
     const std::int64_t L = 5, T = 300, d = 6;
@@ -340,7 +341,7 @@ TEST(FlashAttnGraph, NeverReadsWhatIsNotAttendedTo) {
       }
 }
 
-// The second derivative, through flash_attn_backward's decomposition, against differences of the first.
+// Compares the second derivative, from flash_attn_backward's decomposition, with differences of the first.
 TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 3, 2}, f64), k = g.input("k", {1, 1, 4, 2}, f64),
@@ -368,9 +369,9 @@ TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   }
 }
 
-// o is linear in v for a fixed mask, so ⟨o, z_o⟩ = ⟨v, z_v⟩ holds only if the backward, and a recomputed
-// forward, draw the forward's mask; another step draws another.
-TEST(FlashAttnGraph, DropsTheSameInTheBackwardAndWhenRecomputed) {
+// For a fixed mask, o is linear in v. So ⟨o, z_o⟩ = ⟨v, z_v⟩ holds only if the backward and a recomputed
+// forward draw the forward's mask. A different step draws a different mask.
+TEST(FlashAttnGraph, DropsTheSameElementsInTheBackwardAndWhenRecomputed) {
   Inputs x;
   const Tensor q = x.input({1, 2, 20, 4}), k = x.input({1, 2, 30, 4}), v = x.input({1, 2, 30, 4}),
                z_o = x.input({1, 2, 20, 4});
@@ -393,8 +394,8 @@ TEST(FlashAttnGraph, DropsTheSameInTheBackwardAndWhenRecomputed) {
 }
 
 }  // namespace
-// Boundaries rise within the rows, and lengths are within the keys; they need not begin at 0. Otherwise the
-// error names the first wrong one, or how far a boundary falls.
+// Boundaries must not decrease within the rows, and lengths must be within the keys. Boundaries need not
+// begin at 0. Otherwise the error names the first wrong value, or the decrease.
 TEST(FlashAttnGraph, WrongSequencesAndLengthsAreNamed) {
   using Numbers = std::vector<std::int32_t>;
   const auto expect_fault = [](Program& p, const std::string& fault) {

@@ -1,5 +1,5 @@
-// flash_attn and standard_attn, forward and every gradient, against the oracle: all options, head groupings,
-// memory orders and types.
+// Compares flash_attn and standard_attn, forward and every gradient, with the oracle: all options, head
+// groupings, memory orders and types.
 #include <tilegrad/ops/flash_attn.h>
 
 #include <gtest/gtest.h>
@@ -21,10 +21,10 @@ using reference::Index;
 using reference::random_vector;
 using reference::Vector;
 
-// How q, k and v lie in memory.
+// The memory layout of q, k and v.
 enum class Order {
   heads_first,  // [B, H, L, d]
-  rows_first,   // [B, L, H, d], as a projection leaves it
+  rows_first,   // [B, L, H, d], the layout of a projection
   packed,       // a slice of [B, L, 3, H, d]-like memory: gaps between rows
   last_strided  // [B, H, d, L]: the last axis is not contiguous
 };
@@ -45,7 +45,7 @@ Vector doubles(const Array& a) {
   return a.to(f64).values<double>();
 }
 
-// The numbers of a problem as its dtype holds them, and the oracle's answer to them.
+// The numbers of a problem rounded to its dtype, and the oracle's results for them.
 struct Numbers {
   explicit Numbers(const Problem& p) : p(p), n(p.n), o(p.o) {
     q = rounded(random_vector(n.B * n.H * n.L * n.d, 1), 3);
@@ -80,7 +80,7 @@ struct Numbers {
   Vector q, k, v, z_o, z_lse;
 };
 
-// The problem as a graph. Input memory is in the problem's order; the tensors are [B, heads, rows, size].
+// The problem as a graph. Input memory has the problem's order; the tensors are [B, heads, rows, size].
 struct Build {
   Build(const Numbers& x, bool fused) : x(x) {
     const AttentionShape& n = x.n;
@@ -110,7 +110,7 @@ struct Build {
     Tensor loss = sum(y.o.to(f64) * z_o.to(f64));
     if (!x.z_lse.empty()) {
       const Tensor z = floats("z_lse", y.lse.shape(), x.z_lse).to(f64);
-      // a query that sees nothing has ξ = −∞, whose gradient is zero by definition
+      // If a query sees no key, its ξ is −∞, whose gradient is zero by definition.
       loss = loss +
              sum(where(equal(y.lse.to(f64), -std::numeric_limits<double>::infinity()), 0, y.lse.to(f64)) * z);
     }
@@ -155,7 +155,7 @@ struct Build {
     if (strided) return floats(name, {B, heads, size, rows}, moved).transpose(2, 3);
     const Tensor t = floats(name, {B, rows, heads, size}, moved);
     if (x.p.order == Order::rows_first) return t.transpose(1, 2);
-    // a view with gaps of what is itself computed
+    // A view with gaps of a computed tensor.
     return slice(expand(t.unsqueeze(2), {B, rows, 3, heads, size}).contiguous(), 2, 1, 2)
         .squeeze(2)
         .transpose(1, 2);
@@ -190,8 +190,8 @@ bool same(const Result& a, const Result& b) {
          a.z_bias == b.z_bias && a.z_sink == b.z_sink;
 }
 
-// The op planned and with poisoned memory, over one to three threads, and the plain graph, against the
-// oracle.
+// Compares the op, in planned memory and with poisoned memory, on one to three threads, and the plain graph
+// with the oracle.
 void check(const Problem& p, const std::string& what) {
   SCOPED_TRACE(what);
   const Numbers x(p);
@@ -208,7 +208,7 @@ struct Option {
   reference::AttentionOptions o;
 };
 
-// Every option by itself and all that go together, for these sizes.
+// Each option by itself, and all compatible options together, for these sizes.
 std::vector<Option> options_for(const AttentionShape& n) {
   using O = reference::AttentionOptions;
   std::vector<Option> all = {{"none", O{}}, {"scale", O{.scale = 0.7}}};
@@ -270,11 +270,11 @@ TEST(FlashAttn, SharesKeysAmongAGroupOfHeads) {
 TEST(FlashAttn, SharesOneKeyHead) {
   check_all({2, 3, 1, 12, 9, 3, 6}, Order::packed);
 }
-TEST(FlashAttn, TakesAStridedLastAxis) {
+TEST(FlashAttn, AcceptsAStridedLastAxis) {
   check_all({1, 2, 1, 10, 15, 4, 2}, Order::last_strided);
 }
 
-// Several tiles in each direction, none of them full.
+// Several tiles in each direction, each of them partial.
 TEST(FlashAttn, AgreesWithTheOracleAcrossTiles) {
   using O = reference::AttentionOptions;
   const AttentionShape n{1, 2, 1, 150, 333, 9, 6};
@@ -293,7 +293,7 @@ TEST(FlashAttn, AgreesWithTheOracleAcrossTiles) {
         "packed");
 }
 
-TEST(FlashAttn, TakesRaggedAndEmptyShapes) {
+TEST(FlashAttn, AcceptsRaggedAndEmptyShapes) {
   const Index shapes[][7] = {{1, 1, 1, 1, 1, 1, 1}, {1, 2, 1, 1, 17, 3, 5}, {1, 1, 1, 17, 1, 2, 2},
                              {1, 2, 2, 0, 3, 4, 4}, {1, 2, 2, 3, 0, 4, 4},  {0, 2, 1, 3, 4, 4, 4},
                              {2, 0, 0, 3, 4, 4, 4}, {1, 2, 1, 5, 5, 65, 1}};
@@ -302,15 +302,15 @@ TEST(FlashAttn, TakesRaggedAndEmptyShapes) {
       const AttentionShape n{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
       check({n, {.causal = causal}}, std::to_string(n.L) + " " + std::to_string(n.T));
     }
-  check({{1, 2, 1, 3, 0, 4, 4}, {.sink = {0.5, -1}}}, "sink alone");
+  check({{1, 2, 1, 3, 0, 4, 4}, {.sink = {0.5, -1}}}, "only a sink");
 }
 
-TEST(FlashAttn, GivesTheGradientWithoutOneOfLse) {
+TEST(FlashAttn, NeedsNoGradientOfLse) {
   check({{1, 2, 1, 9, 8, 4, 4}, {.causal = true, .sink = {0.3, 0.2}}, Order::rows_first, f64, false},
-        "o alone");
+        "only o");
 }
 
-// Distance in the dtype's own terms: what adding and taking away 0.3 does to the numbers.
+// The distance in the dtype: the change of the numbers if 0.3 is added and subtracted.
 double slack(const Vector& expected, DType t) {
   double most = 0;
   Graph g;
@@ -332,10 +332,11 @@ double farthest(const Vector& got, const Vector& expected) {
   return most;
 }
 
-// In f32 every number is reached by sums of at most d + H·(L + T) terms of size about 1. In half types,
-// FlashAttention's rule: at most twice (softcap: thrice) as far from the f64 answer as the unfused
-// computation in the same dtype, and what rounding at the size of 0.3 costs. The unfused one rounds the
-// scores, P, z_P and the result: a few units in the last place of numbers up to the largest.
+// In f32, every number is a sum of at most d + H·(L + T) terms of size about 1. 16-bit types follow
+// FlashAttention's rule. The distance from the f64 result is at most twice the unfused computation's distance
+// in the same dtype (three times with softcap), plus the rounding of numbers near 0.3. The unfused
+// computation rounds the scores, P, z_P and the result. These errors are a few units in the last place of the
+// largest numbers.
 TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
   const AttentionShape n{2, 4, 2, 35, 70, 32, 24};
   const double chain = static_cast<double>(n.d + n.H * (n.L + n.T)) * 0x1p-24;
@@ -348,7 +349,7 @@ TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
       const Numbers x({n, option.o, Order::rows_first, t});
       Build fused(x, true), plain(x, false);
       const Result fused_got = fused.run(), fused_expected = x.oracle(fused.key), plain_got = plain.run(),
-                   plain_expected = x.oracle(plain.key);  // the two draw masks of their own
+                   plain_expected = x.oracle(plain.key);  // each draws its own mask
       if (t == f32) {
         EXPECT_TRUE(agree(fused_got, fused_expected, chain));
         EXPECT_TRUE(agree(plain_got, plain_expected, chain));

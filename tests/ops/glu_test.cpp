@@ -1,4 +1,4 @@
-// swiglu, in two tensors and packed in one.
+// Tests swiglu, with two tensors and with one packed tensor.
 #include "tests/support/op_testing.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// Rows by number: embedding, index_select, index_add, index_assign.
+// Tests ops that select rows by index: embedding, index_select, index_add, index_assign.
 #include "core/base/piece_size.h"
 #include "tests/support/op_testing.h"
 
@@ -39,7 +39,7 @@ TEST(Embedding, GradientSumsOverRepeatedIndices) {
     }
 }
 
-TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
+TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
   Graph g;
   const Tensor w = g.input("w", {37, 300}, f32), i = g.input("i", {2000}, i64);
   Array weight({37, 300}, f32), index({2000}, i64), cotangent({2000, 300}, f32);
@@ -52,7 +52,7 @@ TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
   const Array one = eval(z, feeds, {.threads = 1});
   for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(z, feeds, {.threads = threads}).same_bits(one)) << threads;
   if (has_small_pieces) return;
-  // So few rows are one piece: added in order, in f32, as in the plain loop.
+  // This number of rows is one piece: rows are added in order, in f32, as in the plain loop.
   std::vector<float> expected(37 * 300);
   for (std::int64_t k = 0; k < 2000; ++k)
     for (int c = 0; c < 300; ++c)
@@ -60,8 +60,8 @@ TEST(Embedding, GradientHasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_EQ(one.values<float>(), expected);
 }
 
-TEST(Embedding, GradientInHalfPrecisionIsSummedWider) {
-  // 4096 times 2^-8: summed in bf16 itself the result would stick at 2.
+TEST(Embedding, GradientIn16BitTypesIsSummedInF32) {
+  // 4096 times 2^-8: a sum in bf16 would stay at 2.
   Graph g;
   const Tensor w = g.input("w", {2, 3}, bf16), i = g.input("i", {4096}, i32);
   const Tensor z = gradients(sum(cast(embedding(w, i), f32)) * 0.00390625, {w})[0];
@@ -90,7 +90,7 @@ TEST(Embedding, ReportsAnIndexOutOfRangeWithPositionAndLine) {
           },
           {"[embedding] index ", "at position 70", "expected 0 to 5", "index_test.cpp"});
     }
-    for (double v : table.read().values<float>()) ASSERT_EQ(v, 0);  // no step after it has run
+    for (double v : table.read().values<float>()) ASSERT_EQ(v, 0);  // no later step has run
     program.run({{i, Array({3, 50}, i64)}});
     EXPECT_EQ(table.read().at(0), -150);
   }
@@ -103,8 +103,8 @@ TEST(Embedding, RefusesWrongOperands) {
   expect_error<ShapeError>([&] { embedding(slice(w, 0, 0, 1).reshape({3}), i); }, {"[embedding]", "two dim"});
 }
 
-// f(place in x, place in src) for each element of src, in order, that goes to a slice of x [A, B, C] on
-// `axis`; index −1: it goes nowhere.
+// Calls f(position in x, position in src) in order for each element of src that is written to a slice of x
+// [A, B, C] on `axis`. Index −1 means that the element is not written.
 template <class F>
 void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
   std::int64_t outer = 1, inner = 1;
@@ -117,7 +117,7 @@ void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
         if (i >= 0) f((p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q, from);
 }
 
-// out[p, j, q] = x[p, i[j], q] and its transpose, as plain loops.
+// Computes out[p, j, q] = x[p, i[j], q] and its transpose by plain loops.
 Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
   Vector out;
   for_each_place(shape, axis, index, [&](std::int64_t to, std::size_t) { out.push_back(x[to]); });
@@ -129,7 +129,7 @@ Vector added(Vector x, const Shape& shape, int axis, const Vector& index, const 
   return x;
 }
 
-TEST(IndexSelect, TakesIndicesOfAnyShapeOnAnyAxis) {
+TEST(IndexSelect, AcceptsIndicesOfAnyShapeOnAnyAxis) {
   const Shape shape{3, 4, 2};
   for (int axis : {0, 1, 2})
     for (View kx : all_views)
@@ -143,7 +143,7 @@ TEST(IndexSelect, TakesIndicesOfAnyShapeOnAnyAxis) {
       }
 }
 
-TEST(IndexSelect, OfLargeSlicesIsSharedBetweenThreads) {
+TEST(IndexSelect, LargeSlicesAreDividedBetweenThreads) {
   Graph g;
   const Given x = given(g, {3, 40000}, f32, View::transposed, 5);
   const Given i = indices(g, {5}, i32, View::contiguous, 3, 10);
@@ -169,7 +169,7 @@ TEST(IndexAdd, AddsAlongAnyAxisInEveryDtype) {
         }
 }
 
-// Slices are summed in blocks of 128 elements, with smaller blocks in tests that shrink them.
+// Slices are summed in blocks of 128 elements. Tests that shrink them use smaller blocks.
 TEST(IndexAdd, HasSlicesAroundTheSizeOfABlock) {
   for (const DType t : {f64, f32, bf16})
     for (const std::int64_t length : {31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257}) {
@@ -194,7 +194,7 @@ TEST(IndexAdd, HasGradientsOfBothOperands) {
   }
 }
 
-TEST(IndexAdd, OfAVectorAndOfNothing) {
+TEST(IndexAdd, AcceptsVectorsAndEmptyTensors) {
   Graph g;
   const Given x = given(g, {4}, f64, View::contiguous, 9);
   const Given s = given(g, {6}, f64, View::contiguous, 10);
@@ -234,7 +234,7 @@ TEST(IndexAssign, AssignsAlongAnyAxisInEveryDtype) {
           part[axis] = 5;
           const Given x = given(g, shape, t, kx, 6, 0, t == boolean ? 2 : 16),
                       s = given(g, part, t, ks, 7, 0, t == boolean ? 2 : 16);
-          // From −1, rounded down, and more numbers than places.
+          // Indices starting at −1, rounded down, and more indices than rows.
           const Given i = given(g, {5}, i32, View::sliced, 12, 0, static_cast<double>(shape[axis]) + 1);
           Vector numbers = i.values;
           for (double& n : numbers) n -= 1;
@@ -299,7 +299,7 @@ TEST(IndexAssign, AssignsAListInOneStepOnAnyNumberOfThreads) {
     }
 }
 
-TEST(IndexAssign, OfNothing) {
+TEST(IndexAssign, AcceptsEmptyTensors) {
   Graph g;
   const Given x = given(g, {4}, f64, View::contiguous, 9);
   const Given i = indices(g, {6}, i64, View::contiguous, 4, 16);
@@ -308,7 +308,7 @@ TEST(IndexAssign, OfNothing) {
                 x.values);
 }
 
-TEST(IndexAssign, RefusesWrongShapesAndNumbers) {
+TEST(IndexAssign, RefusesWrongShapesAndIndices) {
   Graph g;
   const Tensor x = g.input("x", {3, 4}), i = g.input("i", {2}, i64), s = g.input("s", {3, 4});
   expect_error<ShapeError>([&] { index_assign(x, 0, i, s); }, {"[index_assign]", "must have shape [2, 4]"});
@@ -333,7 +333,7 @@ TEST(IndexAssign, RefusesWrongShapesAndNumbers) {
         {"[index_assign] index " + std::to_string(bad) + " at position 1", "expected 0 to 2"});
 }
 
-// f(a, b, c) for every element of [A, B, C].
+// Calls f(a, b, c) for every element of [A, B, C].
 template <class F>
 void for_each(const Shape& shape, F f) {
   for (std::int64_t a = 0; a < shape[0]; ++a)
@@ -341,7 +341,7 @@ void for_each(const Shape& shape, F f) {
       for (std::int64_t c = 0; c < shape[2]; ++c) f(a, b, c);
 }
 
-// Where indices [A, B, C] with value i at (a, b, c) point in a tensor, selecting from `axis`.
+// The position to which index i at (a, b, c) of indices [A, B, C] refers, in a tensor indexed along `axis`.
 std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::int64_t b, std::int64_t c) {
   std::int64_t at[] = {a, b, c};
   at[axis] = static_cast<std::int64_t>(i);
@@ -350,7 +350,7 @@ std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::
 
 TEST(Gather, PicksElementsAlongAnyAxis) {
   const Shape shape{3, 4, 5},
-      reach{2, 3, 4};  // the indices reach less far than the tensor, and are longer on the axis
+      reach{2, 3, 4};  // the indices have smaller extents than the tensor, except on the axis
   for (DType t : {f64, f32, bf16, i64, u8})
     for (int axis : {0, 1, 2})
       for (View kx : all_views)
@@ -388,7 +388,7 @@ TEST(Gather, ReportsAnIndexOutOfRange) {
 }
 
 TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
-  const Shape shape{3, 4, 20};  // more neighbours than are summed at once
+  const Shape shape{3, 4, 20};  // more neighbors than are summed at the same time
   for (DType t : {f64, f32, bf16, f16, i64, i32, u8})
     for (int axis : {0, 1, 2})
       for (View kx : all_views)
@@ -411,7 +411,7 @@ TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
         }
 }
 
-TEST(ScatterAdd, TakesMoreIndicesThanElements) {
+TEST(ScatterAdd, AcceptsMoreIndicesThanElements) {
   Graph g;
   const Given x = given(g, {7}, f64), s = given(g, {1000}, f64, View::sliced, 2);
   const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
@@ -444,7 +444,7 @@ TEST(ScatterAdd, ReportsAnIndexOutOfRange) {
       {"[scatter_add] index 3 at position 53", "expected 0 to 2"});
 }
 
-TEST(ScatterAdd, IntoNothingIsOutOfRange) {
+TEST(ScatterAdd, AnEmptyTargetIsOutOfRange) {
   Graph g;
   const Tensor x = g.input("x", {0}), i = g.input("i", {2}, i64), s = g.input("s", {2});
   expect_error<Error>(

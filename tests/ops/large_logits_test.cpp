@@ -1,4 +1,4 @@
-// Losses and normalisers whose logits are all large in magnitude.
+// Tests losses and normalizers if all logits are large in magnitude.
 #include "tests/support/large_logits.h"
 
 namespace tg {
@@ -6,7 +6,7 @@ namespace {
 
 const CompileOptions one_thread{.threads = 1};
 
-TEST(LargeLogits, AnOffsetChangesNoBitOfCrossEntropyAndSoftmax) {
+TEST(LargeLogits, AnOffsetDoesNotChangeCrossEntropyAndSoftmaxBitwise) {
   large_logits::expect_no_bit_changes(one_thread);
 }
 TEST(LargeLogits, TheGradientOfLogsumexpIsAProbability) {
@@ -16,7 +16,7 @@ TEST(LargeLogits, AnOffsetDoesNotChangeTheLossOfAHead) {
   large_logits::expect_right_head(one_thread);
 }
 
-// The second derivative runs the decomposition.
+// The second derivative uses the decomposition.
 TEST(LargeLogits, AnOffsetDoesNotChangeSecondDerivatives) {
   for (const large_logits::Case& c : large_logits::cases()) {
     if (c.dtype == bf16) continue;

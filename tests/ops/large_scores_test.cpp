@@ -1,5 +1,5 @@
-// Attention rows whose scores are all large in magnitude: results and gradients (first and second order) of
-// flash_attn and its decomposition, weights, dropout.
+// Tests attention if all scores of a row are large in magnitude: results and gradients (first and second
+// order) of flash_attn and its decomposition, weights, and dropout.
 #include "tests/support/large_scores.h"
 
 namespace tg {
@@ -9,7 +9,7 @@ using namespace large_scores;
 
 class LargeScores : public ::testing::TestWithParam<DType> {};
 
-TEST_P(LargeScores, ResultsAndGradientsAreThoseOfF64) {
+TEST_P(LargeScores, ResultsAndGradientsMatchF64) {
   for (Case c : cases())
     for (const auto& [B, H, Hk, L, T] : {std::tuple{1, 1, 1, 1, 5}, std::tuple{2, 2, 1, 3, 300},
                                          std::tuple{1, 2, 2, 20, 40}, std::tuple{1, 2, 1, 130, 290}}) {
@@ -19,15 +19,15 @@ TEST_P(LargeScores, ResultsAndGradientsAreThoseOfF64) {
       expect_right(c, GetParam());
     }
 }
-// A bias that f16 has, and queries of ordinary length.
-TEST_P(LargeScores, BiasesOfTheTypesRange) {
+// A bias within the range of f16, and queries of ordinary length.
+TEST_P(LargeScores, BiasesOfTheTypesRangeMatchF64) {
   for (const std::int64_t L : {1, 40})
     expect_right({.name = "-60000", .L = L, .T = 70, .bias = [](auto, auto) { return -57344.; }}, GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Types, LargeScores, ::testing::Values(f64, f32, bf16, f16),
                          [](const auto& x) { return std::string(name_of(x.param)); });
 
-// The number of rows whose P does not add up to 1, and of elements that differ from `expected`.
+// Counts rows whose P does not sum to 1, and elements that differ from `expected`.
 TEST(LargeScoresGraph, WeightsOfEqualScoresAreEqual) {
   for (const double b : {-1e9, 1e6, -static_cast<double>(std::numeric_limits<float>::max())}) {
     Graph g;
@@ -37,7 +37,7 @@ TEST(LargeScoresGraph, WeightsOfEqualScoresAreEqual) {
   }
 }
 
-// One key, whose P is 1 whatever its score is.
+// If there is a single key, its P is 1 for any score.
 TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   for (const float score : {1e6F, -1e6F, 1e10F, 3e30F}) {
     Graph g;
@@ -51,7 +51,7 @@ TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   }
 }
 
-// Ranges of keys are merged, and a sink is: the largest score decides, even beyond the largest integer.
+// Ranges of keys are merged, and so is a sink. The largest score decides, even beyond the largest integer.
 TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
   constexpr std::int64_t T = 3000;
   for (const std::int64_t largest : {0, 1500, 2999})
@@ -70,8 +70,8 @@ TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
     }
 }
 
-// o is linear in v for a fixed mask: ⟨o, z_o⟩ = ⟨v, z_v⟩.
-TEST(LargeScoresGraph, DropoutDropsTheSameInBothDirections) {
+// For a fixed mask, o is linear in v: ⟨o, z_o⟩ = ⟨v, z_v⟩.
+TEST(LargeScoresGraph, DropoutDropsTheSameElementsInBothDirections) {
   Graph g;
   const auto constant = [&](const Shape& s, std::uint64_t seed, double by) {
     Numbers x = integers(numel(s), 4, seed);
@@ -87,8 +87,8 @@ TEST(LargeScoresGraph, DropoutDropsTheSameInBothDirections) {
   EXPECT_NE(by_o, 0);
 }
 
-// Gradients of gradients go through the decomposition of the backward, in which ξ is an input.
-TEST(LargeScoresGraph, SecondDerivativesAreThoseOfStandardAttn) {
+// Second derivatives use the decomposition of the backward, in which ξ is an input.
+TEST(LargeScoresGraph, SecondDerivativesMatchStandardAttn) {
   Results r[2];
   for (const bool is_fused : {true, false}) {
     Graph g;

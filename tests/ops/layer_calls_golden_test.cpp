@@ -1,5 +1,5 @@
-// The graphs that layers, losses, attention and ops of ranks record, compared with layer_calls_golden.txt.
-// Each call with its defaults, with each option, and at both sides of each limit.
+// Compares the graphs that layers, losses, attention and collectives record with layer_calls_golden.txt. Each
+// call is made with its defaults, with each option, and on both sides of each limit.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/ops/ring_attention.h>
@@ -366,7 +366,7 @@ const Call by_ranks[] = {
     CALL(all_reduce({in.x(), Tensor()}, 2)),
 };
 
-TEST(LayerCallsGolden, GraphsGradientsAndErrorsAreThoseRecorded) {
+TEST(LayerCallsGolden, GraphsGradientsAndErrorsMatchTheGoldenFile) {
   const GoldenLines now = results_of({layers, attention, by_ranks});
   EXPECT_GT(now.size(), 200u);
   expect_golden(GOLDEN_FILES "ops/layer_calls_golden.txt", now);

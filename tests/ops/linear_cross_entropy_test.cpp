@@ -1,4 +1,4 @@
-// linear_cross_entropy compared with cross_entropy of a product, which has kernels of its own.
+// Compares linear_cross_entropy, which has its own kernels, with cross_entropy of a matmul.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/support/op_testing.h"
 
@@ -7,7 +7,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The same of plain ops. z_loss is that of the mean over targets that count.
+// The same loss from plain ops. z_loss is a mean over the targets that count.
 Tensor plain(const Tensor& x, const Tensor& w, const Tensor& targets, const LinearCrossEntropyOptions& o) {
   const Tensor logits = matmul_wide(x, w);
   Tensor loss = cross_entropy(
@@ -32,7 +32,7 @@ std::vector<LinearCrossEntropyOptions> every_option() {
 constexpr std::int64_t rows = 6, width = 5, classes = 21;
 const std::vector<std::int32_t> some_targets{3, 0, 20, 5, 3, 7};
 
-TEST(LinearCrossEntropy, IsCrossEntropyOfTheProduct) {
+TEST(LinearCrossEntropy, MatchesCrossEntropyOfTheProduct) {
   for (DType dtype : float_dtypes)
     for (View view : all_views)
       for (const LinearCrossEntropyOptions& o : every_option()) {
@@ -55,7 +55,7 @@ TEST(LinearCrossEntropy, IsCrossEntropyOfTheProduct) {
       }
 }
 
-TEST(LinearCrossEntropy, TakesLeadingAxesAndTiedWeights) {
+TEST(LinearCrossEntropy, AcceptsLeadingAxesAndTiedWeights) {
   Graph g;
   const Given x = given(g, {2, 3, width}, f64, View::contiguous, 1),
               table = given(g, {classes, width}, f64, View::contiguous, 2);
@@ -70,9 +70,9 @@ std::int64_t count(const Graph& g, std::string_view op) {
   return std::ranges::count_if(g.nodes(), [&](const Node& n) { return n.op->name == op; });
 }
 
-// Losses, the gradients of x and w, in chunks of one unit, of two, of rows that are no unit, and whole: as
-// many chunks as that makes, and the same bits. 607 rows are eight units of 64 and one of 95.
-TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
+// Losses and the gradients of x and w in chunks: one unit, two units, a partial unit, and the whole. Each has
+// the expected number of chunks and bitwise identical results. 607 rows are eight units of 64 and one of 95.
+TEST(LinearCrossEntropy, AnyChunksMatchBitwise) {
   const std::int64_t n = 607, c = 40, V = 300;
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{0, 1},   {1, 9},   {64, 9},  {128, 5},
                                                                  {150, 5}, {301, 3}, {607, 1}, {5000, 1}};
@@ -108,8 +108,8 @@ TEST(LinearCrossEntropy, HasTheSameBitsInAnyChunks) {
       }
 }
 
-// Of less than two units chunks are not possible, and nothing is cut.
-TEST(LinearCrossEntropy, HasUnitsWhereThereAreTwoOfThem) {
+// Fewer than two units cannot be divided into chunks.
+TEST(LinearCrossEntropy, HasUnitsIfThereAreAtLeastTwo) {
   EXPECT_EQ(linear_cross_entropy_unit(50304), 4096);
   EXPECT_EQ(linear_cross_entropy_unit(8192), 4096);
   EXPECT_EQ(linear_cross_entropy_unit(8000), 8192);
@@ -149,7 +149,7 @@ TEST(LinearCrossEntropy, HasExactGradientsInChunks) {
   expect_gradients(weighted_sum(loss), {x, table});
 }
 
-// Neither logits beside G, nor a gradient of theirs.
+// There are no logits in addition to G, and there is no gradient of the logits.
 TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
   Graph g;
   const std::int64_t n = 64, V = 4096;
@@ -158,7 +158,7 @@ TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
   EXPECT_LT(compile(g, z).memory().arena, 3 * n * V * 4u / 2);
 }
 
-TEST(LinearCrossEntropy, StandsLargeLogits) {
+TEST(LinearCrossEntropy, HandlesLargeLogits) {
   Graph g;
   const Tensor x = g.input("x", {2, 1}), w = g.input("w", {1, 3}), t = g.input("t", {2}, i64);
   const Tensor loss = linear_cross_entropy(x, w, t, {.reduction = Reduction::none});
@@ -201,7 +201,7 @@ TEST(LinearCrossEntropy, HasAFirstDerivativeOnly) {
   expect_error<GradientError>([&] { gradients(sum(chunks), {many.tensor}); }, {"first derivative only"});
 }
 
-TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
+TEST(LinearCrossEntropy, RefusesMismatchedOperands) {
   Graph g;
   const Given x = given(g, {3, 4}), w = given(g, {4, 7});
   const Tensor t = g.input("t", {3}, i64);

@@ -1,5 +1,5 @@
-// Sums of many numbers keep their error bounds: running sums, sums over axes, sums by index, products along a
-// long k, and norms of numbers whose squares are out of range.
+// Checks the error bounds of sums of many numbers. Covers running sums, sums over axes, sums by index, GEMMs
+// with a long k, and norms of numbers whose squares are out of range.
 #include <limits>
 
 #include "tests/support/op_testing.h"
@@ -9,7 +9,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// 2^24 and then ones: a running sum in f32 stays at 2^24.
+// 2^24 followed by ones: a running sum in f32 would stay at 2^24.
 TEST(CumSum, AddsSmallNumbersToALargeSum) {
   constexpr std::int64_t n = 3000;
   for (const bool reverse : {false, true})
@@ -30,7 +30,7 @@ TEST(CumSum, AddsSmallNumbersToALargeSum) {
     }
 }
 
-// Each sum is the exact one, rounded once, if f64 has it.
+// Each sum is the exact sum, rounded once, if f64 can represent the exact sum.
 TEST(CumSum, RoundsEachSumOnce) {
   for (const DType dtype : {f32, bf16, f16}) {
     constexpr std::int64_t n = 2000;
@@ -38,7 +38,7 @@ TEST(CumSum, RoundsEachSumOnce) {
     const Given x = given(g, {n}, dtype, View::contiguous, 5, -1, 1);
     const Array y = run_checked({cumsum(x.tensor, 0)}, {x.feed()})[0];
     Array once({1}, dtype);
-    double sum = 0;  // exact: numbers below 2^11 in steps of at most 2^-32
+    double sum = 0;  // exact: numbers below 2^11 in steps of at least 2^-32
     for (std::int64_t i = 0; i < n; ++i) {
       sum += x.values[static_cast<std::size_t>(i)];
       once.set(0, sum);
@@ -58,8 +58,8 @@ TEST(CumSum, GradientAddsSmallNumbersToALargeSum) {
     ASSERT_EQ(y.at(i), static_cast<float>(0x1p24 + static_cast<double>(n - 1 - i)));
 }
 
-// 2^22 times 0.1 to one place: rounding errors of a running sum would all have the same sign.
-TEST(SumsByIndex, OfMillionsOfSlicesKeepTheirBound) {
+// Adds 0.1 to one element 2^22 times: all rounding errors of a running sum would have the same sign.
+TEST(SumsByIndex, MillionsOfSlicesStayWithinTheirBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   Graph g;
   const Tensor x = full(g, {2, 1}, 0), src = full(g, {n, 1}, 0.1f), to = full(g, {n}, 1, i64);
@@ -72,8 +72,8 @@ TEST(SumsByIndex, OfMillionsOfSlicesKeepTheirBound) {
   }
 }
 
-// One result each: in more parts than the header's bound counts.
-TEST(LongSums, OfOneResultKeepTheirBound) {
+// A single result each, computed in more parts than the header's bound counts.
+TEST(LongSums, OneResultStaysWithinItsBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   const double bound = (n / 0x1p15 + 0x1p10) * 0x1p-24;
   Graph g;
@@ -95,8 +95,8 @@ TEST(LongSums, OfOneResultKeepTheirBound) {
     EXPECT_NEAR(v[k].at(0), sums[k], (bound + 0x1p-22) * sums[k]) << k;
 }
 
-// Products along a long k of each kind: rows and columns, few and many, and each order in memory.
-TEST(LongSums, ProductsKeepTheirBound) {
+// GEMMs with a long k of each kind: rows and columns, few and many, and each memory order.
+TEST(LongSums, ProductsStayWithinTheirBound) {
   for (const std::int64_t m : {1, 3, 12})
     for (const std::int64_t n : {1, 3, 12})
       for (const bool along_a : {true, false})
@@ -113,8 +113,8 @@ TEST(LongSums, ProductsKeepTheirBound) {
         }
 }
 
-// Equal extremes share a gradient by their number, which f16 may not have.
-TEST(Extremes, OfMoreElementsThanF16CountsShareTheGradient) {
+// Equal extremes share a gradient by dividing by their number, which may exceed the range of f16.
+TEST(Extremes, MoreEqualElementsThanF16CountsShareTheGradient) {
   constexpr std::int64_t n = 70000;
   Graph g;
   const Tensor x = g.input("x", {n}, f16);
@@ -128,7 +128,7 @@ struct NormCase {
   double norm;
 };
 
-TEST(Norms, AreRightWhereverTheyAreInRange) {
+TEST(Norms, AreCorrectInTheWholeRange) {
   constexpr double infinity = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   const NormCase cases[] = {{f32, {3e20, 4e20}, 5e20},
@@ -154,7 +154,7 @@ TEST(Norms, AreRightWhereverTheyAreInRange) {
                             {f64, {1e200, nan}, nan},
                             {f64, {nan, 1}, nan}};
   for (const NormCase& c : cases) {
-    // Alone, in a second block of numbers, and strided.
+    // At the start of the numbers, in a later block, and strided.
     for (const std::int64_t before : {0, 1024, 20000}) {
       Graph g;
       const auto n = before + static_cast<std::int64_t>(c.values.size());
@@ -170,8 +170,8 @@ TEST(Norms, AreRightWhereverTheyAreInRange) {
           {{x, xs}, {two, twos}});
       for (std::size_t k = 0; k < 3; ++k) {
         const double got = v[k].at(0), size = std::abs(c.norm);
-        // Rounding of the numbers and of the norm, and half a unit of the smallest number, where that is
-        // more.
+        // The rounding of the numbers and of the norm, or half a unit of the smallest number if that is
+        // larger.
         const double bound =
             std::max(4 * rounding(c.dtype == f64 ? f64 : f32) * size + rounding(c.dtype) * size,
                      c.dtype == f64 ? 1e-323 : 3e-45);

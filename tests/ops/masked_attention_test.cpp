@@ -1,4 +1,4 @@
-// The oracle of flash_attn: each option against its meaning, and all of them against differences.
+// Tests the oracle of flash_attn: each option against its definition, and all options against differences.
 #include "tests/reference/masked_attention.h"
 
 #include "tests/reference/reference_checks.h"
@@ -29,7 +29,7 @@ AttentionGradients differentiate(const Inputs& x, const AttentionOptions& o) {
   return standard_attention_reference_backward(x.n, x.q, x.k, x.v, x.z_o, x.z_lse, o);
 }
 
-// b's logits are a's plus shift.
+// Expects that b's logits are a's plus `shift`.
 void expect_same(const Inputs& x, const AttentionOptions& a, const AttentionOptions& b, double shift = 0) {
   Vector lse = run(x, a).lse;
   for (double& xi : lse) xi += shift;
@@ -52,7 +52,7 @@ std::vector<std::string> mask(Index L, Index T, const AttentionOptions& o, Index
 }
 using Mask = std::vector<std::string>;
 
-TEST(Mask, CausalAlignsBottomRightUnlessTopLeftIsAsked) {
+TEST(Mask, CausalAlignsBottomRightUnlessTopLeftIsRequested) {
   EXPECT_EQ(mask(2, 4, {.causal = true}), (Mask{"xxx.", "xxxx"}));
   EXPECT_EQ(mask(2, 4, {.causal = true, .top_left = true}), (Mask{"x...", "xx.."}));
   EXPECT_EQ(mask(4, 2, {.causal = true}), (Mask{"..", "..", "x.", "xx"}));
@@ -79,7 +79,7 @@ TEST(Mask, PackedSequencesSeeOnlyThemselves) {
             (Mask{"x....", "xx...", "...x.", "...xx"}));
 }
 
-TEST(MaskedAttention, OptionsSaidTwoWaysAgree) {
+TEST(MaskedAttention, EquivalentOptionsAgree) {
   const Inputs x = random_inputs({2, 2, 1, 4, 6, 3, 2}, 1);
   Vector triangle(4 * 6, 0.0);  // [L, T], −∞ above the bottom-right diagonal
   for (Index i = 0; i < 4; ++i)
@@ -120,7 +120,7 @@ TEST(MaskedAttention, GroupedHeadsAreRepeatedKeyHeads) {
   EXPECT_TRUE(close(z_v, z.z_v));
 }
 
-// A row of a batch with a shorter cache is a problem with fewer keys, whatever the rest of the cache holds.
+// A row of a batch with a shorter cache equals a problem with fewer keys, for any values of the other keys.
 TEST(MaskedAttention, KeysBeyondTheLengthAreNotRead) {
   Inputs x = random_inputs({1, 1, 1, 3, 6, 3, 2}, 3), cut = x;
   cut.n.T = 4;
@@ -178,7 +178,7 @@ TEST(MaskedAttention, SinkIsAnExtraKeyWithoutAValue) {
   EXPECT_TRUE(close(z.z_sink, {w.z_bias[4], w.z_bias[9]}));
 }
 
-// One query and two keys, worked out: scores 6 and −6 scaled to 3 and −3, capped to 2 tanh(±1.5).
+// One query and two keys, computed by hand: scores 6 and −6, scaled to 3 and −3, capped to 2 tanh(±1.5).
 TEST(MaskedAttention, SoftcapActsOnTheScaledScoreBeforeTheBias) {
   const Inputs x{{1, 1, 1, 1, 2, 1, 1}, {2}, {3, -3}, {1, 0}, {1}, {0}};
   const AttentionOptions o{.scale = 0.5, .bias = {0.25, 0}, .bias_shape = {1, 1, 1, 2}, .softcap = 2};
@@ -187,8 +187,8 @@ TEST(MaskedAttention, SoftcapActsOnTheScaledScoreBeforeTheBias) {
   EXPECT_TRUE(close(run(x, o).lse, {std::log(std::exp(s + 0.25) + std::exp(-s))}, 1e-15));
 }
 
-// Scores all equal: P = 1/4, so that O counts the values kept, over 4 (1 − dropout).
-TEST(MaskedAttention, DropoutRescalesWhatIsKeptAndLeavesTheStatistic) {
+// All scores are equal, so P = 1/4, and O is the number of kept values divided by 4 (1 − dropout).
+TEST(MaskedAttention, DropoutRescalesKeptValuesAndNotTheStatistic) {
   Inputs x = random_inputs({1, 2, 1, 2, 4, 1, 1}, 6);
   std::fill(x.q.begin(), x.q.end(), 0.0);
   x.v = {1, 10, 100, 1000};
@@ -198,7 +198,7 @@ TEST(MaskedAttention, DropoutRescalesWhatIsKeptAndLeavesTheStatistic) {
   EXPECT_TRUE(close(run(x, o).lse, Vector(4, std::log(4.0))));
 }
 
-TEST(MaskedAttention, RowsWithNothingToAttendAreZeroAndHaveNoGradient) {
+TEST(MaskedAttention, RowsWithoutVisibleKeysAreZeroAndHaveNoGradient) {
   const AttentionOptions empty[] = {{.kv_lengths = {0, 0}},
                                     {.bias = {-kInfinity}},
                                     {.cu_q = {0, 0}, .cu_k = {0, 3}},
@@ -213,18 +213,18 @@ TEST(MaskedAttention, RowsWithNothingToAttendAreZeroAndHaveNoGradient) {
     EXPECT_EQ(z.z_v, Vector(x.v.size(), 0.0));
     EXPECT_EQ(z.z_bias, Vector(o.bias.size(), 0.0));
   }
-  // With L = 4 and T = 3 only the first causal row is empty.
+  // With L = 4 and T = 3, only the first causal row is empty.
   const AttentionForward f = run(x, {.causal = true});
   EXPECT_EQ(f.lse[0], -kInfinity);
   EXPECT_TRUE(std::isfinite(f.lse[1]));
-  // The sink is something to attend, without a value.
+  // With a sink, the softmax has an entry, but no value.
   const AttentionForward with_sink = run(x, {.sink = {0.5, -2}, .kv_lengths = {0, 0}});
   EXPECT_EQ(with_sink.o, Vector(x.z_o.size(), 0.0));
   EXPECT_EQ(with_sink.lse[0], 0.5);
   EXPECT_EQ(with_sink.lse[4], -2);
 }
 
-// Every input's gradient, z_ξ included, option by option and with many at once.
+// The gradient of every input, including z_ξ, for each option and for many together.
 TEST(MaskedAttention, BackwardIsTheDerivativeUnderEveryOption) {
   const auto checkered = [](Index b, Index h, Index i, Index t) { return (b + 2 * h + 3 * i + t) % 3 != 0; };
   const Vector per_row = random_vector(2 * 4, 20), full = random_vector(2 * 2 * 4 * 6, 21);

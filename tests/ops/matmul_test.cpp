@@ -1,4 +1,5 @@
-// matmul and linear against a plain triple loop: shapes, strides, types, gradients, and what is not copied.
+// Compares matmul and linear with a plain triple loop: shapes, strides, types, gradients, and views that are
+// not copied.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +15,7 @@ using reference::random_vector;
 
 using Vector = std::vector<double>;
 
-// An f64 input filled with numbers of its own.
+// An f64 input filled with different numbers for each seed.
 struct Given {
   Given(Graph& g, const Shape& shape, std::uint64_t seed, DType dtype = f64)
       : tensor(g.input("x" + std::to_string(seed), shape, dtype)),
@@ -38,7 +39,7 @@ Vector elements(const Array& a, const Layout& l) {
   return out;
 }
 
-// a [batch, m, k] · b [batch, k, n], each batch whole.
+// a [batch, m, k] · b [batch, k, n], without broadcasting.
 Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::int64_t m, std::int64_t k,
                    std::int64_t n) {
   Vector c(batch * m * n, 0.0);
@@ -50,8 +51,8 @@ Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::in
   return c;
 }
 
-// matmul of two views of fed inputs, against the loop over explicitly broadcast copies; checked also with
-// poisoned memory and three threads.
+// Compares matmul of two views of fed inputs with the loop over explicitly broadcast copies. Also checked
+// with poisoned memory and three threads.
 void check(const Given& a, const Given& b, const Tensor& x, const Tensor& y, const Shape& shape) {
   const Tensor c = matmul(x, y);
   ASSERT_EQ(c.shape(), shape);
@@ -95,7 +96,7 @@ TEST(Matmul, AgreesWithTheTripleLoopOnEveryRank) {
   run({2, 5, 7}, {2, 7, 0}, {2, 5, 0});
 }
 
-TEST(Matmul, TakesAnyStrides) {
+TEST(Matmul, AcceptsAnyStrides) {
   Graph g;
   const Given a(g, {6, 4, 10}, 1), b(g, {6, 10, 8}, 2), heads(g, {6, 8, 3, 10}, 3), column(g, {1, 10, 1}, 4);
   check(b, a, transpose(b.tensor, 1, 2), transpose(a.tensor, 1, 2), {6, 8, 4});
@@ -108,7 +109,7 @@ TEST(Matmul, TakesAnyStrides) {
         {6, 3, 8, 4});
 }
 
-TEST(Matmul, RoundsHalfTypesOnce) {
+TEST(Matmul, Rounds16BitTypesOnce) {
   for (const DType t : {f32, bf16, f16}) {
     Graph g;
     const Given a(g, {37, 50}, 1, t), b(g, {50, 21}, 2, t);
@@ -116,7 +117,7 @@ TEST(Matmul, RoundsHalfTypesOnce) {
         triple_loop(a.array.to(f64).values<double>(), b.array.to(f64).values<double>(), 1, 37, 50, 21);
     const Array c = eval(matmul(a.tensor, b.tensor), {a.feed(), b.feed()});
     EXPECT_EQ(c.dtype(), t);
-    // a chain of 50 multiply-adds in f32 on terms below 1, and one rounding of a sum below 50
+    // 50 dependent multiply-adds in f32 on terms below 1, and one rounding of a sum below 50.
     const double unit = t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(c.at(static_cast<std::int64_t>(i)), expected[i],
@@ -124,13 +125,13 @@ TEST(Matmul, RoundsHalfTypesOnce) {
   }
 }
 
-TEST(Matmul, OfTwoFloatTypesTakesTheWider) {
+TEST(Matmul, TwoFloatTypesGiveTheWider) {
   Graph g;
   EXPECT_EQ(matmul(g.input("a", {2, 3}, bf16), g.input("b", {3, 4}, f32)).dtype(), f32);
   EXPECT_THROW(matmul(g.input("i", {2, 3}, i64), g.input("j", {3, 4}, i64)), DTypeError);
 }
 
-TEST(Matmul, SaysWhichSizesDiffer) {
+TEST(Matmul, ErrorNamesTheSizesThatDiffer) {
   Graph g;
   const auto message = [&](const Shape& a, const Shape& b) -> std::string {
     try {
@@ -148,7 +149,7 @@ TEST(Matmul, SaysWhichSizesDiffer) {
   EXPECT_NE(message({}, {8}), "none");
 }
 
-// z_A = z·Bᵀ, z_B = Aᵀ·z, each against the loop, for a batch that b does not have.
+// Compares z_A = z·Bᵀ and z_B = Aᵀ·z with the loop, for a batch axis that b does not have.
 TEST(Matmul, GradientsAreProductsWithTheTransposes) {
   Graph g;
   const Given a(g, {2, 5, 3}, 1), b(g, {3, 4}, 2), z(g, {2, 5, 4}, 3);
@@ -202,8 +203,8 @@ TEST(Linear, AddsTheBiasInsideTheProduct) {
   EXPECT_TRUE(close(got[0].values<double>(), got[1].values<double>()));
 }
 
-// A transformer's projections: only the products themselves may run.
-TEST(Linear, OfRowsAndItsGradientsCopyNothing) {
+// A transformer's projections: only the GEMMs themselves may run.
+TEST(Linear, RowsAndTheirGradientsNeedNoCopies) {
   Graph g;
   const Tensor x = g.input("x", {2, 5, 3}), w = g.input("w", {4, 3}), z = g.input("z", {2, 5, 4});
   const auto zs = gradients(linear(x, transpose(w, 0, 1)), {x, w}, z);
@@ -213,8 +214,8 @@ TEST(Linear, OfRowsAndItsGradientsCopyNothing) {
   for (const Step& s : p.steps()) EXPECT_EQ(s.op->name, "matmul");
 }
 
-// The sums of products of halves, rounded to f32 and not to the half type: small integers come out exactly.
-TEST(MatmulWide, KeepsWhatAHalfTypeWouldRoundAway) {
+// Sums of products of 16-bit numbers, rounded to f32 instead of the 16-bit type: small integers are exact.
+TEST(MatmulWide, KeepsDigitsBeyond16BitTypes) {
   for (const DType dtype : {bf16, f16})
     for (const std::int64_t rows : {1, 3, 40}) {
       Graph g;

@@ -1,4 +1,5 @@
-// layer_norm and rms_norm compared with plain loops, their gradients with those of their decompositions.
+// Compares layer_norm and rms_norm with plain loops, and their gradients with the gradients of their
+// decompositions.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -38,7 +39,7 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
             {layer_norm(x.tensor, w.tensor, b.tensor), layer_norm(x.tensor),
              layer_norm(x.tensor, w.tensor, {}, 0.1), rms_norm(x.tensor, w.tensor, 1e-5), rms_norm(x.tensor)},
             {x.feed(), w.feed(), b.feed()});
-        // A row of equal elements has no spread: there 1/σ = 1/√eps magnifies the rounding of the mean.
+        // A row of equal elements has variance 0: 1/σ = 1/√eps magnifies the rounding of the mean.
         const double tolerance = (dtype == f64 ? 1e-12 : 2e-4) + 2 * rounding(dtype);
         EXPECT_TRUE(close(doubles(y[0]), plain_norm(x.values, n, w.values, b.values, 1e-5, true), tolerance));
         EXPECT_TRUE(close(doubles(y[1]), plain_norm(x.values, n, {}, {}, 1e-5, true), tolerance));
@@ -49,7 +50,7 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
 }
 
 TEST(Norm,
-     StaysAccurateFarFromZero) {  // the variance is that of the differences, not a difference of squares
+     StaysAccurateFarFromZero) {  // the variance is not a difference of squares
   Graph g;
   const Given x = given(g, {4, 256}, f32, View::contiguous, 1, 1000, 1001);
   const auto y = run_checked({layer_norm(x.tensor)}, {x.feed()});
@@ -67,7 +68,7 @@ TEST(Norm, RefusesAGradientOfItsStatistics) {
   }
 }
 
-// First and second derivatives of the fused op and of plain ops, by all operands.
+// First and second derivatives of the fused op and of plain ops, with respect to all operands.
 template <bool centred>
 void check_gradients(const Shape& shape, View view, bool weighted, bool biased) {
   SCOPED_TRACE(shape.text() + " view " + std::to_string(int(view)));
@@ -102,7 +103,7 @@ void check_gradients(const Shape& shape, View view, bool weighted, bool biased) 
     EXPECT_TRUE(close(doubles(v[i]), doubles(v[i + results[0].size()]), 1e-11)) << "result " << i;
 }
 
-TEST(Norm, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
+TEST(Norm, FirstAndSecondDerivativesMatchThePlainOps) {
   for (const Shape& shape : {Shape{2, 3, 8}, Shape{5, 65}, Shape{530, 19}})
     for (View view : {View::contiguous, View::transposed, View::expanded}) {
       check_gradients<true>(shape, view, true, true);
@@ -125,8 +126,8 @@ TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // two-phase sums over ro
   EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 1e-6));
 }
 
-// Kernels add up blocks of 2^16 numbers: two whole ones and a ragged last one.
-TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
+// Kernels sum blocks of 2^16 numbers: two whole blocks and a ragged last one.
+TEST(Norm, GradientsOfRowsOfSeveralBlocksMatchThePlainOps) {
   constexpr std::int64_t n = 2 * 65536 + 37;
   for (const bool centred : {true, false}) {
     Graph g;
@@ -140,13 +141,13 @@ TEST(Norm, GradientsOfRowsOfSeveralBlocksAreThoseOfThePlainOps) {
     const auto exact = gradients(plain, {x.tensor, w.tensor}, cast(z.tensor, f64));
     all.insert(all.end(), exact.begin(), exact.end());
     const auto v = run_checked(all, {x.feed(), w.feed(), z.feed()});
-    // Fewer than 32 roundings of numbers below 4, after sums in blocks that f64 adds up.
+    // Fewer than 32 roundings of numbers below 4. f64 adds the sums of the blocks.
     EXPECT_TRUE(close(doubles(v[0]), doubles(v[2]), 128 * 0x1p-24)) << centred;
     EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 128 * 0x1p-24)) << centred;
   }
 }
 
-TEST(Norm, TakesEmptyTensors) {
+TEST(Norm, AcceptsEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 5}), w = given(g, {5}, f64, View::contiguous, 2);
   const Tensor y = layer_norm(x.tensor, w.tensor);
@@ -156,7 +157,7 @@ TEST(Norm, TakesEmptyTensors) {
   EXPECT_EQ(doubles(v[2]), Vector(5, 0.0));
 }
 
-TEST(Norm, RefusesWeightsThatDoNotFit) {
+TEST(Norm, RefusesMismatchedWeights) {
   Graph g;
   const Given x = given(g, {2, 5}), w = given(g, {4}, f64, View::contiguous, 2);
   EXPECT_THROW(layer_norm(x.tensor, w.tensor), ShapeError);

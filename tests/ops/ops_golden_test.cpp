@@ -1,5 +1,5 @@
-// The calls that each op accepts or refuses, their errors and costs, the graphs that its definition records,
-// and what it promises to the compiler are compared with ops_golden.txt (tests/support/golden.h).
+// Compares each op with ops_golden.txt (tests/support/golden.h): the calls that it accepts or refuses, their
+// errors and costs, the graphs that its definition records, and its promises to the compiler.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Operand with_shape(const Operand& x, const Shape& shape) {
   return {x.dtype, row_major(shape)};
 }
 
-// The operands of a call, and calls that differ from it in one respect each.
+// The operands of a call, and of calls that differ from it in one respect each.
 std::vector<Operands> neighbours(const Operands& base) {
   std::vector<Operands> all{base, {}};
   const auto with = [&](std::size_t i, const Operand& x) {
@@ -81,12 +81,12 @@ std::vector<Operands> neighbours(const Operands& base) {
     all.push_back(base);
     all.back().push_back(x);
   }
-  for (const DType t : all_dtypes) {  // of all operands that had the type of the first
+  for (const DType t : all_dtypes) {  // for all operands with the type of the first
     all.push_back(base);
     for (Operand& x : all.back())
       if (x.dtype == base[0].dtype) x.dtype = t;
   }
-  std::set<std::int64_t> sizes;  // a size of several operands
+  std::set<std::int64_t> sizes;  // sizes shared by several operands
   for (const Operand& x : base) sizes.insert(x.shape().begin(), x.shape().end());
   for (const std::int64_t size : sizes) {
     all.push_back(base);
@@ -99,7 +99,7 @@ std::vector<Operands> neighbours(const Operands& base) {
   return all;
 }
 
-// A message with # in place of each number, and [#] in place of each list of them.
+// A message with # instead of each number, and [#] instead of each list of numbers.
 std::string without_numbers(const std::string& message) {
   const std::string digits = "0123456789";
   std::string s;
@@ -117,8 +117,8 @@ std::string without_numbers(const std::string& message) {
   return s;
 }
 
-// Calls that differ from the given one in two respects: they show which check comes first. One operand with
-// a wrong type and a different shape, and with `across` some in which two operands differ.
+// Calls that differ from the given one in two respects, to show which check is first. One operand has a wrong
+// type and a different shape. With `across`, some calls have two different operands.
 std::vector<Operands> second_neighbours(const Operands& base, bool across) {
   constexpr std::size_t some = 16;
   std::vector<Operands> all;
@@ -139,7 +139,7 @@ std::vector<Operands> second_neighbours(const Operands& base, bool across) {
 
 // ---- attributes ----
 
-// Changes a field in the nth way; false if that leaves it as it is.
+// Changes a field in the nth way. Returns false if that does not change it.
 bool change(bool& x, int nth) {
   x = !x;
   return nth == 0;
@@ -166,10 +166,10 @@ bool change(DType& x, int nth) {
 }
 template <class T>
 bool change(T&, int) {
-  return false;  // a text made of other fields
+  return false;  // a text assembled from other fields
 }
 
-// Attributes that differ in one field, except axes: functions check those.
+// Attributes that differ in one field, except axes, which functions check.
 template <class A>
 std::vector<Attrs> changed_attrs(const A& attrs) {
   std::vector<Attrs> all;
@@ -194,7 +194,7 @@ std::vector<Attrs> changed_attrs_of(const Attrs& attrs) {
   const auto add = [&]<class T>() {
     try {
       all = changed_attrs(attrs.as<T>());
-    } catch (const Error&) {  // they are others
+    } catch (const Error&) {  // the attributes have a different type
     }
   };
   (add.template operator()<A>(), ...);
@@ -253,7 +253,7 @@ void record_sample(const Sample& s, DType dtype, Recorded& r) {
   r.out = s.call(r.in);
 }
 
-// The numbers of a sample's inputs, and those that it expects.
+// The numbers of a sample's inputs, and its expected numbers.
 std::string text_of(const Sample& s) {
   std::string text = s.name;
   const auto add = [&](const std::vector<double>& numbers) {
@@ -270,7 +270,7 @@ std::string text_of(const Sample& s) {
   return text;
 }
 
-// An op's promises to the compiler: the operands whose memory its results may use, and its kind.
+// An op's promises to the compiler: the operands whose memory its results may reuse, and its kind.
 std::string promises_of(const Op& op) {
   std::string text;
   for (const auto& [out, in] : op.inplace)
@@ -289,7 +289,7 @@ std::string promises_of(const Op& op) {
   return text + (op.not_differentiable.empty() ? "" : "not differentiable: " + op.not_differentiable);
 }
 
-// No op's attributes.
+// Attributes that do not belong to any op.
 struct ForeignAttrs {
   int number = 0;
   void fields(auto&& field) const { field("number", number); }
@@ -330,7 +330,7 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
           op.decompose(in, attrs);
           decomposed.add(r.graph);
         }
-        // Only every third sample, if there are many.
+        // If there are many samples, only every third.
         const bool varies = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 3 == 0);
         for (const Attrs& other : varies ? neighbours(attrs) : std::vector<Attrs>()) {
           other_attributes.add(op, operands, other);
@@ -343,8 +343,8 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
         }
         if (op.decompose && varies) otherwise_decomposed.add(r.graph);
       }
-      // By all inputs, and by each of them when the gradients of the others are not needed: in every fourth
-      // sample, if there are many.
+      // With respect to all inputs, and to each single one if the other gradients are not needed. If there
+      // are many samples, only every fourth.
       const bool each = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 4 == 0);
       for (std::size_t alone = each ? 0 : r.wrt.size(); alone <= r.wrt.size(); ++alone) {
         Recorded d;
@@ -382,7 +382,7 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
   }
 }
 
-TEST(OpsGolden, CallsCostsAndGraphsAreThoseRecorded) {
+TEST(OpsGolden, CallsCostsAndGraphsMatchTheGoldenFile) {
   tg::testing::GoldenLines now;
   for (const Op* op : all_ops())
     if (op->infer && op->samples) add_op(*op, now);

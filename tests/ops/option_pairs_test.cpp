@@ -1,5 +1,5 @@
-// Losses, norms, rope, sample and the random ops with each option alone, in pairs, and in two calls of one
-// graph, values and gradients against loops in f64.
+// Tests losses, norms, rope, sample and the random ops with each single option, in pairs, and in two calls of
+// one graph. Values and gradients are compared with loops in f64.
 #include "tests/support/option_pairs.h"
 
 #include <tilegrad/core/base/rng.h>
@@ -29,7 +29,7 @@ void add(Vector& to, const Vector& x) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += x[i];
 }
 
-// Sets both rows' options; a row alone if they are the same one.
+// Sets the options of both rows, or of one row if they are the same.
 template <class O>
 O both(const std::vector<void (*)(O&)>& rows, std::size_t a, std::size_t b) {
   O o;
@@ -38,7 +38,8 @@ O both(const std::vector<void (*)(O&)>& rows, std::size_t a, std::size_t b) {
   return o;
 }
 
-// Each row alone and each pair in one call, then in two calls: check(options of the calls).
+// Calls check(options of the calls) for each single row and each pair in one call, then for pairs in two
+// calls.
 template <class O, class F>
 void check_pairs(const std::vector<void (*)(O&)>& rows, F check) {
   each_pair(rows.size(), [&](std::size_t a, std::size_t b) {
@@ -83,9 +84,9 @@ PlainLoss plain_loss(const Vector& logits, std::size_t V, const std::vector<std:
   return all;
 }
 
-constexpr std::size_t loss_rows = 230, width = 5, classes = 7;  // three units of 64 rows and more
+constexpr std::size_t loss_rows = 230, width = 5, classes = 7;  // three units of 64 rows, and more
 
-// Targets of which some are ignored.
+// Targets, some of which are ignored.
 std::vector<std::int64_t> targets_for(std::int64_t ignore_index) {
   std::vector<std::int64_t> t;
   for (std::size_t r = 0; r < loss_rows; ++r) t.push_back(static_cast<std::int64_t>(r * 5 % classes));
@@ -94,7 +95,7 @@ std::vector<std::int64_t> targets_for(std::int64_t ignore_index) {
   return t;
 }
 
-// Σ over elements of a loss, each with a factor of its own.
+// The sum of a loss's elements, each with a different factor.
 Tensor with_factors(const Tensor& loss, const Vector& factors) {
   Vector some(factors.begin(), factors.begin() + loss.numel());
   return sum(loss * loss.graph().constant(Array::of(loss.shape(), some).to(loss.dtype())));
@@ -150,11 +151,11 @@ const std::vector<void (*)(LinearCrossEntropyOptions&)> linear_losses = {
     [](auto& o) { o.z_loss = 0.03; },
     [](auto& o) { o.chunk_rows = 64; },
     [](auto& o) { o.unit_rows = 64; },
-    // Chunks take effect with units only: three of them, and a longer last one.
+    // Chunks require units: three units here, and a longer last one.
     [](auto& o) { o.chunk_rows = 1, o.unit_rows = 64; },
 };
 
-TEST(LossPairs, OfLinearCrossEntropyAgreeWithLoops) {
+TEST(LossPairs, LinearCrossEntropyMatchesLoops) {
   using O = LinearCrossEntropyOptions;
   expect_each_field_is_set(linear_losses.size(), [](std::size_t i) { return both(linear_losses, i, i); });
   for (const DType dtype : {f64, f32})
@@ -198,7 +199,7 @@ const std::vector<void (*)(CrossEntropyOptions&)> losses = {
     [](auto& o) { o.label_smoothing = 0.2; },
 };
 
-TEST(LossPairs, OfCrossEntropyAgreeWithLoops) {
+TEST(LossPairs, CrossEntropyMatchesLoops) {
   using O = CrossEntropyOptions;
   expect_each_field_is_set(losses.size(), [](std::size_t i) { return both(losses, i, i); });
   for (const DType dtype : {f64, f32})
@@ -244,7 +245,7 @@ PlainNorm plain_norm(const NormCall& c, const Vector& x, const Vector& w, const 
   return all;
 }
 
-// Calls share x, and the weight and the bias if they have them.
+// Calls share x, and also the weight and the bias if they have them.
 void check_norms(const std::vector<NormCall>& calls) {
   Graph g;
   const std::int64_t rows = 6, n = 21;
@@ -351,7 +352,7 @@ TEST(RopePairs, AgreeWithLoops) {
   check_pairs<RopeCall>(ropes, check_ropes);
 }
 
-// How a setting of sample is given.
+// How a setting of sample is specified.
 enum class As { absent, number, tensor, narrow_tensor };  // narrow: i32 or f32
 struct SampleCall {
   As temperature = As::absent, top_k = As::absent, top_p = As::absent;
@@ -371,7 +372,7 @@ const std::vector<void (*)(SampleCall&)> samples = {
     [](SampleCall& c) { c.keys = 1000; },
 };
 
-// The token at u of the distribution of the kept logits, which are in the order of their tokens.
+// The token at quantile u of the distribution of the kept logits, in the order of their tokens.
 std::int32_t plain_sample(const Vector& logits, double temperature, std::int64_t top_k, double top_p,
                           double u) {
   std::vector<std::size_t> order(logits.size());
@@ -402,7 +403,7 @@ void check_samples(const std::vector<SampleCall>& calls) {
   std::vector<std::vector<std::int32_t>> expected;
   for (const SampleCall& c : calls) {
     const std::string call = std::to_string(drawn.size());
-    // Of row r: tensors have a value of their own for each row.
+    // Settings of row r: tensors have a separate value for each row.
     const auto temperature = [&](std::int64_t r) {
       return c.temperature == As::absent   ? 1
              : c.temperature == As::number ? 0.5
@@ -469,7 +470,7 @@ TEST(RandomPairs, TwoNodesOfAGraphDrawDifferentNumbers) {
   }
 }
 
-// Each dropout of a graph has a mask of its own, which its gradient has too.
+// Each dropout of a graph has its own mask. Its gradient uses the same mask.
 TEST(RandomPairs, EachDropoutHasItsOwnMaskForwardAndBackward) {
   Graph g;
   const Given x = given(g, {200}, f64, View::contiguous, 1, 1, 2);

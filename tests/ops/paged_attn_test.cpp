@@ -1,5 +1,5 @@
-// paged_attn: against its definition and its decomposition in all options, and that a row's bits depend on
-// nothing but the row.
+// Compares paged_attn with its definition and its decomposition for all options. A row must be bitwise
+// independent of all other rows.
 #include "tests/support/option_pairs.h"
 #include "tests/support/paged_problem.h"
 
@@ -17,7 +17,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The keys of a range, as backends/cpu/kernels/attention/decode.cpp has it for heads to 64.
+// The number of keys in a range, as in backends/cpu/kernels/attention/decode.cpp for head size ≤ 64.
 constexpr std::int64_t range = 512;
 
 void expect_decomposition(const PagedCall& c) {
@@ -86,7 +86,7 @@ TEST(PagedAttn, TwoCallsOfAGraphMatchTheDefinition) {
   });
 }
 
-TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
+TEST(PagedAttn, AcceptsPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
   for (const std::int64_t page : {1, 3, 16, 64})
     for (const DType t : float_dtypes) {
       SCOPED_TRACE(::testing::Message() << "page " << page << ", " << name_of(t));
@@ -100,7 +100,7 @@ TEST(PagedAttn, TakesPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
     }
 }
 
-TEST(PagedAttn, TakesHeadsOfAnySizeAndNumber) {
+TEST(PagedAttn, AcceptsHeadsOfAnySizeAndNumber) {
   for (const DType t : {f32, bf16})
     for (const auto& [d, dv] : {std::pair{1, 1}, {40, 7}, {80, 96}, {192, 128}, {576, 512}})
       for (const auto& [H, Hk, L] : {std::tuple{1, 1, 1}, {5, 1, 30}, {80, 1, 2}, {4, 4, 70}}) {
@@ -113,7 +113,7 @@ TEST(PagedAttn, TakesHeadsOfAnySizeAndNumber) {
       }
 }
 
-// With room for several ranges, groups of rows share the places of keys although they see different keys.
+// With room for several ranges, groups of rows share the positions of keys although they see different keys.
 TEST(PagedAttn, GroupsOfRowsSeeTheirOwnKeys) {
   for (const DType t : {f32, bf16})
     for (const auto& [H, L] : {std::pair{64, 2}, {80, 2}, {32, 4}, {70, 8}})
@@ -136,7 +136,7 @@ bool same(const PagedCall::Result& a, const PagedCall::Result& b) {
   return a.o.same_bits(b.o) && a.lse.same_bits(b.lse);
 }
 
-// Calls that make rows of more than one block, more than one group, and converted ones.
+// Calls with rows of more than one block, more than one group, and converted rows.
 std::vector<PagedCall> shapes() {
   return {{.H = 4, .Hk = 2, .d = 64, .dv = 48},
           {.H = 6, .Hk = 1, .d = 40, .dv = 24, .dtype = bf16, .sink = true},
@@ -144,7 +144,7 @@ std::vector<PagedCall> shapes() {
           {.H = 2, .Hk = 2, .d = 16, .dv = 16, .dtype = f64, .options = {.window_left = 100}}};
 }
 
-TEST(PagedAttn, ARowHasTheSameBitsAloneAndInABatch) {
+TEST(PagedAttn, ARowMatchesBitwiseInAnyBatch) {
   for (PagedCall all : shapes())
     for (const std::int64_t L : {1, 3, 20}) {
       all.L = L, all.sequences = {3, 0, 1, 2}, all.lengths = {range + 70, 5, range, 0};
@@ -159,7 +159,7 @@ TEST(PagedAttn, ARowHasTheSameBitsAloneAndInABatch) {
     }
 }
 
-TEST(PagedAttn, APromptHasTheSameBitsInPartsOfAnySize) {
+TEST(PagedAttn, APromptMatchesBitwiseInPartsOfAnySize) {
   constexpr std::int64_t length = range + 70;
   for (PagedCall c : shapes()) {
     c.L = length, c.lengths = {length};
@@ -175,7 +175,7 @@ TEST(PagedAttn, APromptHasTheSameBitsInPartsOfAnySize) {
   }
 }
 
-TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
+TEST(PagedAttn, ResultsDependNeitherOnPagesNorOnThreads) {
   for (PagedCall c : shapes())
     for (const std::int64_t L : {2, 33}) {
       c.L = L, c.sequences = {0, 1}, c.lengths = {range + 1, 77};
@@ -189,17 +189,17 @@ TEST(PagedAttn, BitsDependNeitherOnPagesNorOnThreads) {
     }
 }
 
-// The decomposition's flash_attn of few queries decodes, in one piece of memory.
-TEST(PagedAttn, HasTheBitsOfDecodingWithoutPages) {
+// The decomposition's flash_attn decodes few queries from contiguous memory.
+TEST(PagedAttn, MatchesDecodingWithoutPagesBitwise) {
   for (PagedCall c : shapes()) {
     c.L = 4, c.sequences = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
     EXPECT_TRUE(same(c.run(), c.run({}, true)));
   }
 }
 
-// A key or value that only later queries see is NaN: the queries before it are as without it, and so are
-// those whose window begins after it.
-TEST(PagedAttn, AQueryIsAsWithoutTheKeysThatItDoesNotSee) {
+// A key or value that only later queries see is NaN. Earlier queries, and queries whose window begins after
+// it, must not change.
+TEST(PagedAttn, AQueryIsIndependentOfKeysThatItDoesNotSee) {
   struct Case {
     std::int64_t T, L, H, d;
     DType dtype;
@@ -287,7 +287,7 @@ TEST(PagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   run({2, 0, 1, 2}, {4, 8});
 }
 
-TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
+TEST(PagedAttn, ErrorsNameMismatchedOperands) {
   Graph g;
   const Tensor q = g.input("q", {2, 4, 3, 8}, f32), k = g.input("k", {5, 16, 2, 8}, f32),
                v = g.input("v", {5, 16, 2, 6}, f32), table = g.input("table", {2, 4}, i32),
@@ -314,7 +314,7 @@ TEST(PagedAttn, ErrorsNameWhatDoesNotFit) {
           PagedAttentionOptions{.scale = std::nan("")});
   refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
   refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
-  // Kernels count the keys of a sequence in 32 bits: pages of 16 tokens may have 2^31 - 16 of them.
+  // Kernels count the keys of a sequence in 32 bits: pages of 16 tokens allow at most 2^31 - 16 keys.
   const std::int64_t most = INT32_MAX / 16;
   EXPECT_EQ(paged_attn(q, k, v, g.input("table", {2, most}, i32), n).o.shape(), (Shape{2, 4, 3, 6}));
   refused({"must be below 2^31"}, q, k, v, g.input("table", {2, most + 1}, i32), n);

@@ -16,7 +16,7 @@ std::size_t at(std::int64_t i) {
   return static_cast<std::size_t>(i);
 }
 
-// 32768 elements of a copy are a part.
+// A part of a copy has 32768 elements.
 TEST(PieceEnds, IndexSelect) {
   struct Row {
     std::int64_t before, count, slice;
@@ -45,7 +45,7 @@ TEST(PieceEnds, IndexSelect) {
   }
 }
 
-// With n indices, max(64, 32768 / n) elements of a slice are a part.
+// With n indices, a part has max(64, 32768 / n) elements of a slice.
 TEST(PieceEnds, IndexAssign) {
   struct Row {
     std::int64_t count, slice;
@@ -78,7 +78,7 @@ TEST(PieceEnds, IndexAssign) {
   }
 }
 
-// 128 elements of a slice and 64 indices are a part; sums of 4096 equal indices are added up.
+// A part has 128 elements of a slice and 64 indices. Sums of 4096 equal indices are checked.
 TEST(PieceEnds, IndexAdd) {
   struct Row {
     std::int64_t count, slice;
@@ -103,14 +103,14 @@ TEST(PieceEnds, IndexAdd) {
       const std::string what = to_string(r.count) + " slices of " + to_string(r.slice);
       const std::vector<Feed> feeds{x.feed(), i.feed(), s.feed()};
       expect_exactly(index_add(x.tensor, 1, i.tensor, s.tensor), feeds, expected, what);
-      // The same with the indexed axis last, where slices are walked across.
+      // The same with the indexed axis last: each slice is strided.
       const Tensor last = index_add(contiguous(transpose(x.tensor, 1, 2)), 2, i.tensor,
                                     contiguous(transpose(s.tensor, 1, 2)));
       expect_exactly(transpose(last, 1, 2), feeds, expected, what + ", across");
     }
 }
 
-// 1 + 8192 / n rows of n elements are a part.
+// A part has 1 + 8192 / n rows of n elements.
 TEST(PieceEnds, Gather) {
   struct Row {
     std::int64_t rows, length;
@@ -143,7 +143,7 @@ TEST(PieceEnds, Gather) {
       }
 }
 
-// 256 elements of a line are added at once, and 16 neighbouring lines; lines are parts together.
+// 256 elements of a line, or 16 adjacent lines, are added at the same time. A part has several lines.
 TEST(PieceEnds, ScatterAdd) {
   struct Row {
     Shape x, src;
@@ -184,8 +184,8 @@ TEST(PieceEnds, ScatterAdd) {
   }
 }
 
-// The position that errors name is that of the first wrong index in row-major order, in any part.
-TEST(PieceEnds, ScatterAddNamesThePlaceOfAWrongIndex) {
+// Errors name the position of the first wrong index in row-major order, in any part.
+TEST(PieceEnds, ScatterAddNamesThePositionOfAWrongIndex) {
   for (const Shape& shape : {Shape{2, 600}, Shape{600, 2}, Shape{3, 4, 40}})
     for (int axis = 0; axis < shape.size(); ++axis)
       for (const std::int64_t wrong :
@@ -205,7 +205,7 @@ TEST(PieceEnds, ScatterAddNamesThePlaceOfAWrongIndex) {
       }
 }
 
-// Indices are counted row-major, whatever part or line one is in; the first wrong one is named.
+// Indices are counted in row-major order, in any part or line. The first wrong one is named.
 TEST(PieceEnds, WrongIndicesAreNamed) {
   const auto check = [](const Tensor& y, const Tensor& i, std::int64_t wrong, std::int64_t size) {
     Array index(i.shape(), i.dtype());
@@ -243,7 +243,7 @@ TEST(PieceEnds, WrongIndicesAreNamed) {
   }
 }
 
-// 256 elements of a line, or neighbours of 256 lines, are added at once.
+// 256 elements of a line, or neighbors of 256 lines, are added at the same time.
 TEST(PieceEnds, Cumsum) {
   for (const std::int64_t n : {1, 2, 255, 256, 257, 511, 512, 513, 700})
     for (const bool along : {true, false})
@@ -251,7 +251,7 @@ TEST(PieceEnds, Cumsum) {
         for (const DType dtype : {f64, f32, bf16, f16, i32}) {
           Graph g;
           const Shape shape = along ? Shape{3, n} : Shape{5, n};
-          Vector v;  // sums of any stretch stay small: exact in each type
+          Vector v;  // sums of any range stay small: exact in each type
           for (std::int64_t i = 0; i < numel(shape); ++i) {
             constexpr double pattern[] = {1, 2, -3, 5, -4, -1};
             v.push_back(pattern[(along ? i % n : i / n) % 6]);
@@ -271,7 +271,7 @@ TEST(PieceEnds, Cumsum) {
         }
 }
 
-// 256 elements are offered at once; short lines are parts together.
+// 256 elements are compared at the same time. A part has several short lines.
 TEST(PieceEnds, TopK) {
   struct Row {
     std::int64_t lines, n, k;
@@ -301,7 +301,7 @@ TEST(PieceEnds, TopK) {
       }
 }
 
-// 256 numbers are a part.
+// A part has 256 numbers.
 TEST(PieceEnds, Arange) {
   for (const std::int64_t n : {0, 1, 255, 256, 257, 512, 513, 1000})
     for (const DType dtype : {f64, f32, i64, i32}) {
@@ -314,7 +314,7 @@ TEST(PieceEnds, Arange) {
     }
 }
 
-// 32768 elements of a copy are a part; several copies are divided together.
+// A part of a copy has 32768 elements. Several copies are divided together.
 TEST(PieceEnds, Concat) {
   const std::vector<std::vector<std::int64_t>> lists{
       {32767, 1, 32769}, {32768, 32768}, {1, 65536, 32767, 5}, {32769}, {65537, 0, 3}, {20000, 20000, 20000}};
@@ -355,7 +355,7 @@ TEST(PieceEnds, SliceAssign) {
     }
 }
 
-// 1024 elements are searched at once; 8192 / n results over n elements are a part.
+// 1024 elements are searched at the same time. A part has 8192 / n results over n elements.
 TEST(PieceEnds, PositionsOfExtremes) {
   struct Row {
     std::int64_t outs, n;
@@ -396,8 +396,8 @@ TEST(PieceEnds, PositionsOfExtremes) {
       }
 }
 
-// Rows: 1024 elements are added at once, 32768 / n results are a part, and 32768 elements of one row.
-// Columns: 512 of them together, four rows at a time, and 256 rows before they are added to the total.
+// Rows: 1024 elements are added at the same time, and a part has 32768 / n results, or 32768 elements of one
+// row. Columns: 512 are added together, four rows at a time; after 256 rows, they are added to the total.
 TEST(PieceEnds, Reductions) {
   struct Row {
     std::int64_t outs, n;
@@ -438,7 +438,7 @@ TEST(PieceEnds, Reductions) {
     }
 }
 
-// Fused steps: blocks of 1024 elements, or square tiles of 32 where an operand is transposed.
+// Fused steps: blocks of 1024 elements, or square tiles of 32 if an operand is transposed.
 TEST(PieceEnds, FusedSteps) {
   for (const std::int64_t n : {1, 1023, 1024, 1025, 2047, 2048, 2049, 24577}) {
     Graph g;

@@ -1,5 +1,5 @@
-// Pointwise ops against the C library in double, over dtypes, broadcasts and views, and where they are
-// delicate.
+// Compares pointwise ops with the C library in double, over dtypes, broadcasts and views, and at critical
+// arguments.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ struct Case {
   const char* name;
   Tensor (*op)(TensorArg);
   double (*expected)(double);
-  double low, high;  // arguments
+  double low, high;  // range of arguments
 };
 
 double sigmoid_of(double x) {
@@ -87,8 +87,8 @@ TEST_P(UnaryOps, AgreeWithTheCLibraryInEveryFloatingTypeAndView) {
     const auto got = eval({whole, transposed, part, row}, {{x, xs}});
     const auto check = [&](double value, std::int64_t i) {
       const double argument = xs.at(i), expected = c.expected(argument);
-      // Rounding of the result and of the computation in f32 or f64, whose terms are at most |x| and 1 in
-      // size.
+      // The roundings of the result and of the computation in f32 or f64, whose terms have sizes of at most
+      // |x| and 1.
       const double compute = dtype == f64 ? 4 * 0x1p-53 : 8 * 0x1p-24;
       const double bound = 1.01 * epsilon(dtype) * std::fabs(expected) +
                            compute * std::max({std::fabs(expected), std::fabs(argument), 1.0});
@@ -122,7 +122,8 @@ std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType 
   return out;
 }
 
-// Operands that are transposed relative to the result are read in tiles; sizes around and between tiles.
+// Operands that are transposed relative to the result are read in tiles. Tests sizes near multiples of the
+// tile size.
 TEST(Transposed, OperandsMeetTheirPartners) {
   for (DType t : {f64, f32, bf16, i64, i32, u8}) {
     for (std::int64_t rows : {8, 31, 64, 70}) {
@@ -147,7 +148,7 @@ TEST(Transposed, OperandsMeetTheirPartners) {
   }
 }
 
-// Large results go past the caches to memory.
+// Large results bypass the caches.
 TEST(Large, ResultsAreComplete) {
   const std::int64_t n = 2100;
   Graph g;
@@ -183,10 +184,10 @@ TEST(Arithmetic, WorksOnEveryNumericType) {
             (Values{1024, 3, -8}));
 }
 
-TEST(Arithmetic, OfSmallIntegersWrapsAround) {
+TEST(Arithmetic, SmallIntegersWrapAround) {
   EXPECT_EQ(on(add, {250}, {10}, u8), (Values{4}));
   EXPECT_EQ(on(mul, {1 << 30}, {4}, i32), (Values{0}));
-  Graph g;  // also where a chain would keep more bits
+  Graph g;  // also if a fused step would keep more bits
   const Tensor x = g.input("x", {1}, i32), y = g.input("y", {1}, u8);
   const auto v = eval({cast((x + x), i64) * 1, cast(y + y, i64)},
                       {{x, std::vector<std::int32_t>{1 << 30}}, {y, std::vector<std::uint8_t>{200}}});
@@ -209,9 +210,9 @@ TEST(Arithmetic, PromotesMixedTypes) {
   EXPECT_THROW(div(i, i), DTypeError);
 }
 
-// Functions that become constant or linear, whose slopes and curvatures are known far out. The polynomials of
-// their formulas overflow there.
-TEST(Extremes, DerivativesFarOutAreTheirLimits) {
+// Functions that become constant or linear for large |x|: their slopes and curvatures there are known. The
+// polynomials of their formulas overflow there.
+TEST(Extremes, DerivativesOfHugeNumbersAreTheirLimits) {
   struct Function {
     const char* name;
     Tensor (*f)(TensorArg);
@@ -259,7 +260,8 @@ TEST(Extremes, NaNStaysNaNInEveryDerivative) {
     }
 }
 
-// ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a), whatever b is; of whole exponents all derivatives by a exist at a = 0.
+// ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a) for any b. For integer exponents, all derivatives with respect to a exist
+// at a = 0.
 TEST(Extremes, DerivativesOfPowersDoNotEndAtExponentZeroOrBaseZero) {
   Graph g;
   const Tensor a = g.input("a", {3}, f64), b = g.input("b", {3}, f64);
@@ -292,12 +294,12 @@ TEST(Extremes, DerivativesOfPowersDoNotEndAtExponentZeroOrBaseZero) {
     }
 }
 
-TEST(Extremes, MaximumAndMinimumPassNaNOn) {
+TEST(Extremes, MaximumAndMinimumPropagateNaN) {
   for (double v : on(maximum, {nan, 1, nan}, {1, nan, nan})) EXPECT_TRUE(std::isnan(v));
   for (double v : on(minimum, {nan, 1, nan}, {1, nan, nan}, f32)) EXPECT_TRUE(std::isnan(v));
 }
 
-TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
+TEST(Extremes, InfinitiesAndOverflowMatchTheCLibrary) {
   const auto unary = [](Tensor (*f)(TensorArg), Values x, DType t) {
     return on([f](const Tensor& a, const Tensor&) { return f(a); }, x, x, t);
   };
@@ -313,9 +315,8 @@ TEST(Extremes, InfinitiesAndOverflowAreTheCLibrarys) {
   }
 }
 
-// Around 2^16, from where on vectors are computed by the C library, and far beyond; with small ones next to
-// them.
-TEST(Extremes, SinesOfLargeNumbersAreTheCLibrarys) {
+// Near 2^16, where vectors switch to the C library, and far beyond, next to small numbers.
+TEST(Extremes, SinesOfLargeNumbersMatchTheCLibrary) {
   Values x;
   for (const double size : {1e3, 1e5, 1e7, 1e8, 6e8, 1e10, 1e20, 1e38})  // vectors of one size
     for (int i = 0; i < 32; ++i) x.push_back(static_cast<float>((i % 2 ? 1 : -1) * size * (1 + 0.013 * i)));
@@ -328,7 +329,7 @@ TEST(Extremes, SinesOfLargeNumbersAreTheCLibrarys) {
   }
 }
 
-TEST(Where, PicksAndNeverMixesInTheOtherSide) {
+TEST(Where, SelectsAndNeverMixesInTheOtherSide) {
   Graph g;
   const Tensor x = g.input("x", {4}, f32);
   const Tensor safe = where(greater(x, 0), log(x), 0);
@@ -345,7 +346,7 @@ TEST(Clamp, KeepsTheGradientOnTheClosedInterval) {
   EXPECT_THROW(clamp(x, 2, 1), Error);
 }
 
-// The gradients of f by a and by b at the given points, for a cotangent of 1.
+// The gradients of f with respect to a and b at the given points, for a cotangent of 1.
 template <class F>
 std::pair<Values, Values> gradients_on(F f, const Values& a, const Values& b, DType dtype = f64) {
   Graph g;
@@ -377,7 +378,7 @@ TEST(Kinks, HaveTheDocumentedGradient) {
   EXPECT_EQ(at(sign, {-2, 0, 3}), (Values{0, 0, 0}));
 }
 
-// b·a^(b - 1) and a^b·log a, where these are 0·∞: 0⁰ = 1 does not change with a, and 0^b is 0 for all b > 0.
+// b·a^(b - 1) and a^b·log a if they are 0·∞: 0⁰ = 1 does not depend on a, and 0^b is 0 for all b > 0.
 TEST(Pow, HasFiniteGradientsAtABaseOfZero) {
   const auto [za, zb] = gradients_on(tg::pow, {0, 0, 0, 2, 2}, {0, 1, 2, 0, 1});
   EXPECT_EQ(za, (Values{0, 1, 0, 0, 1}));
@@ -409,10 +410,10 @@ TEST(Cast, RoundsToNearestEvenAndTruncatesToIntegers) {
   EXPECT_EQ(values(v[1]), (Values{1.00390625, -2.75, 0, 3.01171875}));
   EXPECT_EQ(values(v[2]), (Values{1, -2, 0, 3}));
   EXPECT_EQ(values(v[3]), (Values{1, 1, 0, 1}));
-  EXPECT_EQ(values(v[4]), values(v[0]));  // a chain rounds where the cast says so
+  EXPECT_EQ(values(v[4]), values(v[0]));  // a fused step rounds at the cast
 }
 
-// In a cast, in a chain of ops that ends in a half type, and from what is not contiguous.
+// In a cast, in a fused step with a 16-bit result, and from a non-contiguous tensor.
 TEST(Cast, HalfwayCasesRoundToEven) {
   const std::vector<float> cases = halfway_cases();
   const auto n = static_cast<std::int64_t>(cases.size());
@@ -432,7 +433,7 @@ TEST(Cast, HalfwayCasesRoundToEven) {
   }
 }
 
-// A number and half the distance to the next: sums that only the store of the result rounds.
+// A number plus half the distance to the next: only storing the result rounds these sums.
 template <class Half>
 void expect_sums_to_round_to_even(DType dtype) {
   Values a, b, expected;
@@ -466,8 +467,8 @@ TEST(Cast, TruncatesTowardsZeroOnBothSides) {
     }
 }
 
-// A chain computes integers in 64 bits: what a narrower type cannot hold must be cut where the cast is.
-TEST(Cast, NarrowIntegersWrapInsideAChainToo) {
+// A fused step computes integers in 64 bits. They must be truncated at a cast to a narrower type.
+TEST(Cast, NarrowIntegersWrapInsideAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {3}, i64);
   const std::int64_t big = (1LL << 32) + 5;
@@ -499,7 +500,7 @@ TEST(Rank8, TensorsWithAnyPermutationWork) {
   for (std::int64_t i = 0; i < xs.numel(); ++i) xs.set(i, static_cast<double>(i));
   const auto v = eval({contiguous(t), exp(t * 0) * t}, {{x, xs}});
   EXPECT_TRUE(v[0].same_bits(v[1]));
-  EXPECT_EQ(v[0].at(1), 6);  // last axis of the permutation is axis 5, stride 6
+  EXPECT_EQ(v[0].at(1), 6);  // the last axis of the permutation is axis 5, with stride 6
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Ops in which ranks exchange data, over 1 to 4 processes: values, gradients, bits, and refusals.
+// Tests collectives over 1 to 4 processes: values, gradients, bitwise equality, and refusals.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using namespace tg;
 using Values = std::vector<double>;
 
-// Element i of x on a rank: numbers that no two elements of the group share.
+// Element i of x on a rank. All elements of the group are different.
 double element(int rank, std::int64_t i) {
   return std::sin(1.0 + 17.0 * rank + 0.37 * static_cast<double>(i));
 }
@@ -42,7 +42,7 @@ CompileOptions of(Communicator& ranks) {
   return {.threads = 2, .ranks = {std::shared_ptr<void>(), &ranks}};
 }
 
-// f of the whole group's x, computed by each rank for itself.
+// The whole group's x, which each rank computes itself.
 Values all_of(const Communicator& ranks, const Shape& shape) {
   Values all;
   for (int r = 0; r < ranks.size(); ++r)
@@ -50,7 +50,7 @@ Values all_of(const Communicator& ranks, const Shape& shape) {
   return all;
 }
 
-TEST(Ranks, EachOpGivesWhatItSays) {
+TEST(Ranks, EachOpMatchesItsDefinition) {
   for (int n : {2, 3, 4})
     run_ranks(n, [n](Communicator& ranks) {
       const int r = ranks.rank();
@@ -88,7 +88,7 @@ TEST(Ranks, EachOpGivesWhatItSays) {
     });
 }
 
-// The functions copy views; kernels read them as they lie.
+// The functions copy views; kernels read views in place.
 TEST(Ranks, KernelsReadViewsOfAnyStrides) {
   run_ranks(2, [](Communicator& ranks) {
     Graph g;
@@ -110,13 +110,13 @@ TEST(Ranks, KernelsReadViewsOfAnyStrides) {
   });
 }
 
-// Another axis, operands that are views, lists of tensors of several dtypes and sizes.
+// A different axis, operands that are views, and lists of tensors of several dtypes and sizes.
 TEST(Ranks, ListsAxesAndViews) {
   run_ranks(2, [](Communicator& ranks) {
     const int r = ranks.rank();
     Graph g;
     const Tensor x = g.input("x", {3, 4}, f64), i = g.input("i", {4}, i64), empty = g.input("e", {0, 2}, f32);
-    const Tensor large = g.input("l", {300000}, f64);  // more than is shared at once
+    const Tensor large = g.input("l", {300000}, f64);  // more than one share call sends
     const std::vector<Feed> feeds{{x, array_of(r, {3, 4})},
                                   {i, std::vector<std::int64_t>{10 * r, 10 * r + 1, 10 * r + 2, 10 * r + 3}},
                                   {empty, Array({0, 2}, f32)},
@@ -143,8 +143,8 @@ TEST(Ranks, ListsAxesAndViews) {
   });
 }
 
-// The sum of 4 ranks has the bits of (x₀ + x₁) + (x₂ + x₃), and of 3 those of (x₀ + x₁) + x₂, in f32; half
-// types are rounded once, or not at all.
+// The sum over 4 ranks is bitwise identical to (x₀ + x₁) + (x₂ + x₃), and over 3 ranks to (x₀ + x₁) + x₂, in
+// f32. 16-bit types are rounded once, or not at all.
 TEST(Ranks, SumsAreAFixedTree) {
   for (int n : {3, 4})
     run_ranks(n, [n](Communicator& ranks) {
@@ -159,7 +159,7 @@ TEST(Ranks, SumsAreAFixedTree) {
         EXPECT_EQ(y[1].dtype(), f32);
         std::vector<Array> xs;
         for (int r = 0; r < n; ++r) xs.push_back(array_of(r, shape, dtype));
-        int in_line = 0;  // sums that another order would round otherwise
+        int in_line = 0;  // number of sums that a different order would round differently
         for (std::int64_t i = 0; i < 1000; ++i) {
           float v[4] = {};
           for (int r = 0; r < n; ++r) v[r] = static_cast<float>(xs[static_cast<std::size_t>(r)].at(i));
@@ -173,21 +173,21 @@ TEST(Ranks, SumsAreAFixedTree) {
           EXPECT_EQ(y[0].at(i), one.at(0)) << i;
         }
         EXPECT_TRUE(n == 3 || dtype != f32 || in_line > 50) << in_line;
-        if (n == 3) continue;  // 1,000 elements are no multiple
+        if (n == 3) continue;  // 1,000 is not divisible by 3
         const Array piece = eval(reduce_scatter({x}, n)[0], feed, of(ranks));
         for (std::int64_t i = 0; i < 250; ++i) EXPECT_EQ(piece.at(i), y[0].at(ranks.rank() * 250 + i)) << i;
       }
     });
 }
 
-// Tensors that are shared in several parts, in each dtype and with sums of another dtype.
-TEST(Ranks, SumsOfMoreThanIsSharedAtOnce) {
+// Tensors that are shared in several parts, in each dtype, and with sums in a different dtype.
+TEST(Ranks, SumsOfMoreThanOneShareMatch) {
   run_ranks(2, [](Communicator& ranks) {
     for (const DType dtype : {f64, f32, bf16, f16}) {
       const auto count = static_cast<std::int64_t>(2 * Communicator::most_shared / size_of(dtype)) + 6;
       Graph g;
       const Tensor x = g.input("x", {2 * count}, dtype);
-      // Small whole numbers: each sum is exact in every dtype.
+      // Small integers: each sum is exact in every dtype.
       const auto number = [](int rank, std::int64_t i) { return static_cast<double>(i % 61 + 64 * rank); };
       Array own({2 * count}, dtype);
       for (std::int64_t i = 0; i < 2 * count; ++i)
@@ -215,7 +215,7 @@ std::vector<gradcheck::Result> checked(const RankCase& c, Communicator& ranks) {
   return gradcheck::check_ranks(c, std::shared_ptr<Communicator>(std::shared_ptr<void>(), &ranks), {});
 }
 
-TEST(Ranks, GradientsAreThoseOfDifferences) {
+TEST(Ranks, GradientsMatchDifferences) {
   for (int n : {2, 4})
     run_ranks(n, [](Communicator& ranks) {
       for (const RankCase& c : gradcheck::rank_cases(ranks.size()))
@@ -228,7 +228,7 @@ TEST(Ranks, GradientsAreThoseOfDifferences) {
     });
 }
 
-// What is wrong on one rank is the result of all.
+// An error on one rank is the result of all ranks.
 TEST(Ranks, WrongGradientsAreFound) {
   run_ranks(2, [](Communicator& ranks) {
     const auto one = [&](auto f, bool is_input_replicated, bool is_output_replicated) {
@@ -251,13 +251,13 @@ TEST(Ranks, WrongGradientsAreFound) {
 
     const auto own = [](const Tensor& x) { return x * 2; };
     const auto differs = checked(one(own, false, true), ranks);
-    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 has other bits than rank 0");
+    EXPECT_EQ(differs[0].note, "output 0 is replicated, but rank 1 differs bitwise from rank 0");
     const auto partial = checked(one(own, true, false), ranks);
     EXPECT_EQ(partial[1].note,
-              "the gradient of input 0 is replicated, but rank 1 has other bits than rank 0");
+              "the gradient of input 0 is replicated, but rank 1 differs bitwise from rank 0");
     EXPECT_EQ(partial[1].status, Status::mismatch);
 
-    // On rank 1 in f32 only.
+    // On rank 1, only in f32.
     const auto rank_of = [](const Tensor& x) {
       return local_shard({arange(x.graph(), 0, 2, 1, x.dtype())}, 2)[0];
     };
@@ -276,7 +276,7 @@ TEST(Ranks, WrongGradientsAreFound) {
   });
 }
 
-// The gradient of one element is wrong, in turn of each: no element or cotangent is 0.
+// The gradient of one element is wrong, for each element in turn: no element or cotangent is 0.
 TEST(Ranks, AWrongGradientOfEachElementIsFound) {
   run_ranks(2, [](Communicator& ranks) {
     for (int wrong = 0; wrong < 6; ++wrong) {
@@ -323,14 +323,14 @@ std::string refusal(F f) {
   return "nothing was refused";
 }
 
-TEST(Ranks, CallsThatCannotBeAreRefused) {
+TEST(Ranks, InvalidCallsAreRefused) {
   Graph g;
   const Tensor x = g.input("x", {4, 3}, f32), i = g.input("i", {4}, i64);
   EXPECT_NE(refusal([&] { reduce_scatter({x}, 3); }).find("4, is not a multiple of 3 ranks"),
             std::string::npos);
   EXPECT_NE(refusal([&] { local_shard({x}, 2, 1); }).find("3, is not a multiple of 2 ranks"),
             std::string::npos);
-  for (const int ranks : {1, 2}) {  // what cannot be on several does not pass on one
+  for (const int ranks : {1, 2}) {  // calls that several ranks cannot make are refused on one rank, too
     EXPECT_NE(
         refusal([&] { all_reduce({i}, ranks, {.wide = true}); }).find("needs a floating tensor; got i64"),
         std::string::npos);
@@ -348,7 +348,7 @@ TEST(Ranks, CallsThatCannotBeAreRefused) {
             std::string::npos);
 }
 
-TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
+TEST(Ranks, DifferentProgramsAreNamedBeforeTheyRun) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
     const Tensor x = g.input("x", {4}, f32);
@@ -366,11 +366,11 @@ TEST(Ranks, ProgramsThatDifferAreNamedBeforeTheyRun) {
                 shorter.find("differ in step") != std::string::npos)
         << shorter;
     const std::string size = refusal([&] { compile(g, {all_reduce({x}, 2)[0]}, of(ranks)); });
-    EXPECT_NE(size.find("is of 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
+    EXPECT_NE(size.find("is for 2 ranks, but compile got a communicator of 3"), std::string::npos) << size;
   });
 }
 
-// The step that waits throws what the communicator throws.
+// The waiting step throws the communicator's exception.
 TEST(Ranks, ALostRankEndsTheRun) {
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) -> std::string {
     Graph g;

@@ -1,5 +1,5 @@
-// Reductions against plain loops in f64, on every view and type, and what they promise about order, NaN,
-// ties and empty axes.
+// Compares reductions with plain loops in f64 on every view and type. Also tests their guarantees about
+// order, NaN, ties and empty axes.
 #include "core/base/piece_size.h"
 #include "tests/support/op_testing.h"
 
@@ -8,7 +8,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// f(accumulated, element) folded over the reduced axes, row-major over the others.
+// f(accumulated, element), folded over the reduced axes; row-major over the others.
 template <class F>
 Vector fold(const Vector& x, const Shape& shape, const Axes& axes, double start, F f) {
   Shape kept = shape;
@@ -43,7 +43,7 @@ struct Where {
   Shape shape;
   Axes axes;
 };
-// Rows, columns, both, none; sizes around vector widths and above the sizes of blocks and pieces.
+// Rows, columns, both, and no axes. Sizes are near vector widths, and above the sizes of blocks and pieces.
 const Where places[] = {{{7}, {0}},
                         {{5, 67}, {1}},
                         {{67, 5}, {0}},
@@ -67,20 +67,20 @@ TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
                        std::to_string(int(view)) + " " + std::string(name_of(dtype)));
           Graph g;
           const Given x = given(g, p.shape, dtype, view, 1, 0.9, 1.1);
-          // What normalize_axes makes of an empty list: all axes.
+          // normalize_axes converts an empty list to all axes.
           Axes axes = p.axes;
           Vector expected = fold(x.values, p.shape, axes, k.start, k.f);
           const double n = static_cast<double>(numel(p.shape)) / static_cast<double>(expected.size());
           if (k.op == static_cast<Tensor (*)(TensorArg, const Axes&, bool)>(mean))
             for (double& w : expected) w /= n;
           const Tensor y = k.op(x.tensor, axes, false);
-          // Sums: a few additions in sequence per block of elements. Products: one rounding per factor.
+          // Sums: a few sequential additions per block of elements. Products: one rounding per factor.
           const double steps = k.start == 1 ? n : 4 + n / 256;
           EXPECT_TRUE(close(doubles(run_checked({y}, {x.feed()})[0]), expected, 4 * steps * rounding(dtype)));
         }
 }
 
-TEST(Reduce, HalfTypesAccumulateInF32) {
+TEST(Reduce, SixteenBitTypesAccumulateInF32) {
   for (DType dtype : {bf16, f16}) {
     Graph g;
     const Given x = given(g, {300, 3}, dtype);
@@ -122,7 +122,7 @@ TEST(Reduce, IntegersAndBooleansSumToI64) {
   EXPECT_EQ(y[4].item<std::int32_t>(), -100000);
 }
 
-TEST(Reduce, ExtremesPassNaNOn) {
+TEST(Reduce, ExtremesPropagateNaN) {
   for (std::size_t at : {std::size_t{0}, std::size_t{70}, std::size_t{99}}) {
     Graph g;
     const Tensor x = g.input("x", {100});
@@ -135,9 +135,9 @@ TEST(Reduce, ExtremesPassNaNOn) {
   }
 }
 
-// Vectors of columns and single columns after the last vector combine rows in the same order. The sign of a
+// Vectors of columns, and single columns after the last vector, combine rows in the same order. The sign of a
 // zero depends on that order.
-TEST(Reduce, EqualColumnsHaveEqualBits) {
+TEST(Reduce, EqualColumnsMatchBitwise) {
   for (const Kind& k : kinds)
     for (DType dtype : {f64, f32})
       for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 9, 259})
@@ -159,8 +159,8 @@ TEST(Reduce, EqualColumnsHaveEqualBits) {
           }
 }
 
-// Of equal numbers the first is the extreme, which the sign of a zero shows: it depends neither on the
-// vectors of the processor nor on how a long row is split.
+// The extreme of equal numbers is the first one, and the sign of a zero shows which one it is. It depends
+// neither on the processor's vectors nor on the division of a long row.
 TEST(Reduce, ExtremeOfZerosIsTheFirst) {
   for (const DType dtype : {f64, f32, bf16})
     for (const std::int64_t n : {2, 3, 5, 8, 9, 16, 17, 31, 33, 64, 100, 1025, 70000})
@@ -217,7 +217,7 @@ TEST(Reduce, PositionsOfExtremesAreTheFirstOnes) {
       }
 }
 
-TEST(Reduce, PositionOfANaNIsThatOfTheExtreme) {
+TEST(Reduce, PositionOfANaNMatchesTheExtreme) {
   Graph g;
   const Tensor x = g.input("x", {100});
   std::vector<float> xs(100, 1.f);
@@ -231,7 +231,7 @@ TEST(Reduce, PositionOfANaNIsThatOfTheExtreme) {
   EXPECT_EQ(z[1].item<std::int64_t>(), 70);
 }
 
-TEST(Reduce, AnyAndAllAreOfWhatIsNotZero) {
+TEST(Reduce, AnyAndAllTestForNonzero) {
   Graph g;
   const Tensor x = g.input("x", {3, 2});
   const auto y = run_checked({any(x, {1}), all(x, {1}), any(x), all(x)},
@@ -266,9 +266,9 @@ TEST(Reduce, GradientOfAProductSurvivesZeros) {
   EXPECT_EQ(v, (Vector{12, 8, 6, 0, 8, 0, 0, 0, 0}));
 }
 
-// The derivative of Π x by the elements `by`, contracted with c once for each further order: a sum over all
-// ordered choices of `order` more elements. Its terms are products of c of the chosen and x of the other
-// elements.
+// The derivative of Π x with respect to the elements `by`, contracted with c once for each further order. It
+// is a sum over all ordered choices of `order` more elements. Each term multiplies c of the chosen elements
+// and x of the other elements.
 double product_derivative(const Vector& x, const Vector& c, std::vector<std::size_t> by, int order) {
   if (order == 0) {
     double y = 1;
@@ -286,7 +286,7 @@ double product_derivative(const Vector& x, const Vector& c, std::vector<std::siz
   return y;
 }
 
-// x is laid out so that the reduced axes are merged into rows, whichever they are.
+// x is stored so that the reduced axes merge into rows, for any axes.
 TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
   for (DType dtype : {f64, f32, bf16, f16})
     for (std::int64_t n : {1, 2, 3, 7, 8, 9, 17})
@@ -322,7 +322,7 @@ TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
         }
 }
 
-TEST(Reduce, GradientOfAProductDividesByNothing) {
+TEST(Reduce, GradientOfAProductNeedsNoDivision) {
   Graph g;
   const Tensor x = g.input("x", {4, 2}, f32);
   const float infinity = INFINITY;
@@ -335,8 +335,8 @@ TEST(Reduce, GradientOfAProductDividesByNothing) {
   EXPECT_EQ(eval(z, {{none, Vector{}}}).numel(), 0);
 }
 
-// Axes that the gradient cuts into slices at several levels, of a size that eight does not divide.
-TEST(Reduce, GradientOfALongProductIsThatOfQuotients) {
+// The gradient splits axes into slices at several levels. The size is not divisible by eight.
+TEST(Reduce, GradientOfALongProductMatchesQuotients) {
   for (const Where& p : {Where{{3, 1000}, {1}}, Where{{1000, 3}, {0}}, Where{{5, 3, 77}, {0, 2}}}) {
     Graph g;
     const Given x = given(g, p.shape, f64, View::contiguous, 1, 0.9, 1.1);

@@ -1,5 +1,5 @@
-// Every op in the list is complete: shape rule, gradient (its own or by decomposition) or its refusal,
-// kernel, samples, decomposition. A broken op shows that the test would see it.
+// Checks that every registered op is complete: shape rule, gradient (its own or from its decomposition) or a
+// reason for having none, kernel, samples and decomposition. A broken op proves that the test detects gaps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,13 +26,13 @@ bool has_kernel(const Op& op, const cpu::KernelSet& set) {
                      [&](const cpu::KernelEntry& e) { return e.op == op.name; });
 }
 
-// A fused op: its gradient is a separate op, or it has second derivatives only by decomposition.
+// A fused op: its gradient is a separate op, or only its decomposition has second derivatives.
 bool owes_decomposition(const Op& op) {
   return op.name.ends_with("_backward") || find_op(op.name + "_backward") != nullptr ||
          (op.first_order_only && !op.host);
 }
 
-// Whether calling the sample records the op, and whether there is something to differentiate by and of.
+// Whether calling the sample records the op, and whether it has inputs and outputs to differentiate.
 struct Recorded {
   bool op = false, floating_input = false, floating_output = false;
 };
@@ -57,7 +57,7 @@ bool is_documented(const Op& op) {
          op.doc.find('\n') == std::string::npos;
 }
 
-// What an op lacks, one line for each.
+// The missing parts of an op, one line for each.
 std::vector<std::string> gaps(const Op& op) {
   std::vector<std::string> lacks;
   if (op.name.empty()) lacks.push_back("a name");
@@ -116,7 +116,7 @@ TEST(Registry, EveryKernelBelongsToAnOp) {
   }
 }
 
-// A complete op, from which each test below takes something away.
+// A complete op. Each test below removes one part of it.
 Op whole(const std::string& name) {
   return {.name = name,
           .doc = "x → y: y = x + x",
@@ -134,7 +134,7 @@ Op whole(const std::string& name) {
           .host = [](std::span<const HostView>, std::span<const HostView>, const Attrs&) {}};
 }
 
-TEST(Registry, SeesWhatAnOpLacks) {
+TEST(Registry, DetectsMissingParts) {
   Op op = whole("incomplete");
   EXPECT_EQ(joined(gaps(op)), "itself in its sample 'vector'; a sample with a gradient");
   op = whole("incomplete");
@@ -149,7 +149,7 @@ TEST(Registry, SeesWhatAnOpLacks) {
   EXPECT_EQ(lacks.find("a shape rule; a kernel for baseline"), 0u) << lacks;
 }
 
-TEST(Registry, SeesALineThatDocumentsNothing) {
+TEST(Registry, DetectsADocLineWithoutContent) {
   Op op = whole("undocumented");
   op.samples = {};
   for (const char* doc : {"", "y = x", "x → y", "x → y: ", "y = x: x → y", "x → y: two\nlines"}) {
@@ -158,7 +158,7 @@ TEST(Registry, SeesALineThatDocumentsNothing) {
   }
 }
 
-TEST(Registry, SeesADecompositionThatIsOwed) {
+TEST(Registry, DetectsAMissingDecomposition) {
   Op op = whole("something_backward");
   op.samples = {};
   EXPECT_EQ(joined(gaps(op)), "the decomposition it owes; samples");
@@ -183,7 +183,7 @@ TEST(Registry, ABrokenRegisteredOpIsFound) {
     EXPECT_NE(lacks.find(part), std::string::npos) << part << " is not missed in: " << lacks;
 }
 
-TEST(Registry, ANameIsTakenOnce) {
+TEST(Registry, ANameIsRegisteredOnce) {
   const auto refusal_of = [](Op op) {
     try {
       register_op(std::move(op));
@@ -197,20 +197,20 @@ TEST(Registry, ANameIsTakenOnce) {
   EXPECT_EQ(all_ops().back(), &own);
   EXPECT_EQ(find_op("an_op_of_a_use"), nullptr);
   EXPECT_EQ(find_op("add"), &add_op);
-  // The compiler's own ops have names too.
+  // The compiler's own ops have names, too.
   for (const std::string& name :
        {std::string("add"), std::string("an_op_of_a_user"), fused_op.name, reduced_chain_op.name})
     EXPECT_EQ(refusal_of(whole(name))
                   .find("[register_op] '" + name + "' is the name of another op: choose a new one"),
               0u)
         << name;
-  EXPECT_EQ(refusal_of(whole("")).find("[register_op] '' is no name for an op"), 0u);
+  EXPECT_EQ(refusal_of(whole("")).find("[register_op] '' is not a name for an op"), 0u);
   EXPECT_NE(refusal_of(whole("a\nname")), "taken");
   EXPECT_EQ(refusal_of({.name = "add"}).find("[register_op] 'add' has no shape rule (Op::infer)"), 0u);
   EXPECT_EQ(refusal_of(whole("another_op_of_a_user")), "taken");
 }
 
-// Inputs without elements: each size of a sample's inputs becomes 0 everywhere, and each axis of each input
+// Inputs without elements. Each size of a sample's inputs becomes 0 everywhere, and each axis of each input
 // becomes 0 by itself. A call with such inputs either throws an Error or runs, and so do its gradients.
 std::vector<std::vector<SampleInput>> without_elements(const Sample& s) {
   std::set<std::int64_t> sizes;
@@ -230,7 +230,7 @@ std::vector<std::vector<SampleInput>> without_elements(const Sample& s) {
   return all;
 }
 
-// False if the call is refused.
+// Returns false if the call is refused.
 bool runs_on_zeros(const Sample& s, const std::vector<SampleInput>& inputs) {
   try {
     Graph g;
@@ -264,7 +264,7 @@ bool runs_on_zeros(const Sample& s, const std::vector<SampleInput>& inputs) {
   }
 }
 
-TEST(Registry, OpsTakeOrRefuseExtentsOfZero) {
+TEST(Registry, OpsAcceptOrRefuseExtentsOfZero) {
   int ran = 0, refused = 0;
   for (const Op* op : all_ops())
     if (op->samples)

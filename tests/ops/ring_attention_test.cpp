@@ -1,5 +1,5 @@
-// Ring attention: that its calls see each pair of a query and a key once, and that several ranks give what
-// flash_attn gives of the whole sequence, with its gradients.
+// Tests ring attention: its calls see each pair of a query and a key once. On several ranks, it gives the
+// results and gradients of flash_attn of the whole sequence.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg;
 
-// How often each key (second) is seen by each query (first), by position in the whole sequence.
+// How often each query (first) sees each key (second), by position in the whole sequence.
 using Pairs = std::map<std::pair<std::int64_t, std::int64_t>, int>;
 
 void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::vector<std::int64_t>& queries,
@@ -26,7 +26,7 @@ void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::v
         ++pairs[{queries[static_cast<std::size_t>(c.query + i)], keys[static_cast<std::size_t>(c.key + t)]}];
 }
 
-// A call has rows that see something, on some rank, and only bounds that exclude something.
+// Expects that on some rank, the call has rows that see keys, and that each of its bounds excludes some pair.
 void expect_needed(const detail::RingCall& c, std::int64_t piece, const std::string& what) {
   ASSERT_TRUE(c.queries > 0 && c.keys > 0) << what;
   ASSERT_TRUE(c.query >= 0 && c.query + c.queries <= 2 * piece) << what;
@@ -53,7 +53,8 @@ TEST(RingSchedule, EachVisiblePairIsSeenOnce) {
             for (const detail::RingStep& step : steps)
               for (const detail::RingCall& c : step.calls) {
                 expect_needed(c, piece, what);
-                // flash_attn counts from the last key, so that bounds need as many keys as queries, or none.
+                // flash_attn aligns with the last key, so bounds require equal numbers of keys and queries,
+                // or no keys.
                 const std::int64_t there =
                     c.visible.empty() ? c.keys : c.visible[static_cast<std::size_t>(rank)];
                 ASSERT_TRUE((c.left < 0 && c.right < 0) ||
@@ -73,7 +74,7 @@ TEST(RingSchedule, EachVisiblePairIsSeenOnce) {
   EXPECT_EQ(made, 4470u);  // fewer if calls that could be one are joined, more if not
 }
 
-// Merging needs a finite ξ to begin with.
+// Merging needs a finite ξ to start with.
 TEST(RingSchedule, TheFirstCallOfAQueryHasItsOwnKey) {
   for (std::int64_t left : {-1, 0, 2, 9})
     for (std::int64_t right : {-1, 0, 2, 9}) {
@@ -91,7 +92,7 @@ TEST(RingSchedule, TheFirstCallOfAQueryHasItsOwnKey) {
     }
 }
 
-TEST(RingSchedule, ACausalMaskIsTheSameWorkForAllRanks) {
+TEST(RingSchedule, ACausalMaskDividesTheWorkEvenly) {
   for (int ranks : {2, 3, 8}) {
     const auto steps = detail::ring_schedule(ranks, 4, {-1, 0});
     EXPECT_EQ(std::ssize(steps), ranks);
@@ -110,14 +111,14 @@ TEST(RingSchedule, ACausalMaskIsTheSameWorkForAllRanks) {
   }
 }
 
-// Hops that nobody needs are left out, and calls that all ranks make alike are one.
+// Unneeded hops are omitted, and identical calls of all ranks are one call.
 TEST(RingSchedule, StepsAndCallsAreFew) {
   const auto shifts = [](const detail::RingMask& mask) {
     std::vector<int> all;
     for (const detail::RingStep& step : detail::ring_schedule(8, 16, mask)) all.push_back(step.shift);
     return all;
   };
-  EXPECT_EQ(shifts({10, 0}), (std::vector{0, 1, 7}));  // the piece before, which is to the left or the right
+  EXPECT_EQ(shifts({10, 0}), (std::vector{0, 1, 7}));  // the previous piece, to the left or to the right
   EXPECT_EQ(shifts({20, 0}), (std::vector{0, 1, 2, 6, 7}));
   EXPECT_EQ(shifts({0, 0}), (std::vector{0}));
   for (const detail::RingStep& step : detail::ring_schedule(4, 16, {}))
@@ -132,14 +133,15 @@ TEST(RingPositions, ThePiecesOfARank) {
   EXPECT_THROW(ring_positions(2, 2, 8), Error);
 }
 
-// One call, on [B, L, heads, d] of which heads are views. `d` and `dv` as flash_attn has them.
+// One call on views of [B, L, heads, d]. `d` and `dv` are as in flash_attn.
 struct Case {
   std::string name;
   std::int64_t B = 1, H = 2, Hk = 2, length = 24, d = 4, dv = 4;
   AttentionOptions options = {.causal = true};
   bool values_are_keys = false;
-  bool with_lse = true;  // the loss reads ξ too
-  bool rounded = false;  // numbers are multiples of 1/4: products are exact, and some scores of a row equal
+  bool with_lse = true;  // the loss reads ξ, too
+  bool rounded = false;  // numbers are multiples of 1/4: products are exact, and some scores of a row are
+                         // equal
 };
 
 double number(std::int64_t i, double start) {
@@ -154,7 +156,7 @@ Array numbers(const Shape& shape, double start, DType dtype = f64, bool rounded 
   return a;
 }
 
-// o, ξ, z_q, z_k, z_v of the rank's tokens (those of `positions`), of attention by `attend`.
+// o, ξ, z_q, z_k and z_v of the rank's tokens (at `positions`), for the attention function `attend`.
 template <class Attend>
 std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor& positions, Attend attend) {
   const auto own = [&](const Array& all) {
@@ -168,7 +170,7 @@ std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor&
                                      : own(numbers({c.B, c.length, c.Hk, c.dv}, 3, dtype));
   const auto [o, lse] = attend(heads(q), heads(k), heads(v));
   const Tensor merged = transpose(o, 1, 2);
-  EXPECT_EQ(merged.view({c.B, q.size(1), c.H * c.dv}).rank(), 3);  // or it would throw
+  EXPECT_EQ(merged.view({c.B, q.size(1), c.H * c.dv}).rank(), 3);  // throws if it is not a view
   Tensor loss = sum(cast(merged, compute_type(dtype)) *
                     cast(own(numbers({c.B, c.length, c.H, c.dv}, 4, dtype)), compute_type(dtype)));
   if (c.with_lse)
@@ -180,7 +182,7 @@ std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor&
 
 constexpr const char* names[] = {"o", "lse", "z_q", "z_k", "z_v"};
 
-// The largest difference, of numbers about 1.
+// The largest difference, for numbers of size about 1.
 double difference(const Array& ring, const Array& whole, const std::vector<std::int64_t>& positions) {
   const std::int64_t L = std::ssize(positions), batch = ring.shape()[0], row = ring.numel() / batch / L,
                      length = whole.numel() / batch / row;
@@ -247,7 +249,7 @@ std::vector<Case> cases() {
 
 class RingAttention : public ::testing::TestWithParam<int> {};
 
-TEST_P(RingAttention, EqualsOneFlashAttnOfTheWholeSequence) {
+TEST_P(RingAttention, MatchesFlashAttnOfTheWholeSequence) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -256,9 +258,9 @@ TEST_P(RingAttention, EqualsOneFlashAttnOfTheWholeSequence) {
       120);
 }
 
-// Rows whose ξ has no bits for log π, nor for the weights of results over parts of the keys. Gradients of q
-// and k are 2^14 times as long as others, and so are their errors.
-TEST_P(RingAttention, OfLargeScoresEqualsOneFlashAttn) {
+// Rows whose ξ is so large that it cannot represent log π, or the weights of partial results. Gradients of q
+// and k are 2^14 times larger than usual, and so are their errors.
+TEST_P(RingAttention, LargeScoresMatchFlashAttn) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -276,7 +278,7 @@ TEST_P(RingAttention, OfLargeScoresEqualsOneFlashAttn) {
 }
 
 // Each part of o and of the gradients is rounded to bf16, and the sums once more.
-TEST_P(RingAttention, OfHalfTypesToTheirRounding) {
+TEST_P(RingAttention, SixteenBitTypesMatchToTheirRounding) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -286,7 +288,7 @@ TEST_P(RingAttention, OfHalfTypesToTheirRounding) {
       120);
 }
 
-TEST_P(RingAttention, TwoRunsHaveTheSameBits) {
+TEST_P(RingAttention, TwoRunsMatchBitwise) {
   run_ranks(GetParam(), [](Communicator& ranks) {
     const Case c{.name = "bits", .H = 4};
     const std::vector<Array> a = on_ranks(c, ranks, bf16), b = on_ranks(c, ranks, bf16);
@@ -296,8 +298,8 @@ TEST_P(RingAttention, TwoRunsHaveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, RingAttention, ::testing::Values(2, 4));
 
-// In a segment that is computed again: keys go round once more.
-TEST(RingAttentionGraph, CanBeComputedAgain) {
+// In a recomputed segment, the keys circulate once more.
+TEST(RingAttentionGraph, CanBeRecomputed) {
   run_ranks(2, [](Communicator& ranks) {
     const Case c{.name = "checkpoint", .with_lse = false};
     const auto run = [&](bool again) {
@@ -319,8 +321,8 @@ TEST(RingAttentionGraph, CanBeComputedAgain) {
   });
 }
 
-// Nothing is as large as the whole sequence, and each hop is one step.
-TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
+// No tensor has the size of the whole sequence, and each hop is one step.
+TEST(RingAttentionGraph, AProgramNeedsMemoryForTheRanksShareOnly) {
   run_ranks(4, [](Communicator& ranks) {
     const Case c{.name = "share", .length = 16};  // of the rank
     Graph g;
@@ -340,7 +342,7 @@ TEST(RingAttentionGraph, AProgramHasTheRanksShareOnly) {
   });
 }
 
-TEST(RingAttentionGraph, AWindowOfTheWholeSequenceIsNone) {
+TEST(RingAttentionGraph, AWindowOfTheWholeSequenceHasNoEffect) {
   const auto calls = [](std::int64_t left) {
     Graph g;
     const Tensor q = g.input("q", {1, 2, 8, 4});
@@ -353,14 +355,14 @@ TEST(RingAttentionGraph, AWindowOfTheWholeSequenceIsNone) {
   EXPECT_GT(calls(14), calls(-1));
 }
 
-TEST(RingAttentionGraph, OfOneRankItIsFlashAttn) {
+TEST(RingAttentionGraph, OneRankUsesFlashAttn) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 5, 4});
   const auto [o, lse] = ring_attention(q, q, q, 1, {.causal = true});
   EXPECT_EQ(g.node_of(o.id()).op->name, "flash_attn");
 }
 
-TEST(RingAttentionGraph, WhatIsRefused) {
+TEST(RingAttentionGraph, InvalidCallsAreRefused) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 6, 4}), bias = g.input("b", {6, 6}), odd = g.input("o", {1, 2, 5, 4}),
                flat = g.input("f", {6, 4}), longer = g.input("l", {1, 2, 8, 4});
@@ -377,13 +379,14 @@ TEST(RingAttentionGraph, WhatIsRefused) {
   };
   has(refusal(q, q, 0, {}), "the number of ranks is 0, expected 1 to 64");
   has(refusal(q, q, 65, {}), "the number of ranks is 65, expected 1 to 64");
-  has(refusal(q, q, 2, {.dropout = 0.1}), "there is no dropout of attention weights on several ranks");
-  has(refusal(q, q, 2, {.bias = bias}), "there is no bias, sink, cu_seqlens or kv_lengths on several ranks");
+  has(refusal(q, q, 2, {.dropout = 0.1}), "dropout is not supported on several ranks");
+  has(refusal(q, q, 2, {.bias = bias}),
+      "bias, sink, cu_seqlens and kv_lengths are not supported on several ranks");
   has(refusal(q, q, 2, {.window_left = -2}), "window_left is out of range: got -2");
   EXPECT_NE(refusal(q, q, 2, {.alignment = AttentionOptions::top_left})
                 .find("[ring_attention/flash_attn] top-left alignment needs causal = true"),
             std::string::npos);
-  has(refusal(odd, odd, 2, {}), "the rank has 5 tokens, expected two pieces of one size, not empty");
+  has(refusal(odd, odd, 2, {}), "the rank has 5 tokens, expected an even number of at least 2");
   has(refusal(flat, flat, 2, {}), "needs q [B, H, L, d], k [B, Hk, L, d] and v [B, Hk, L, dv]; got");
   has(refusal(q, longer, 2, {}), "q, k and v differ in length");
 }

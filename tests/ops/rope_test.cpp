@@ -1,4 +1,4 @@
-// rope against the rotation written out, in both pairings; its gradient is the rotation back.
+// Compares rope with the written-out rotation, in both pairings. Its gradient is the inverse rotation.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -53,7 +53,7 @@ TEST(Rope, AgreesWithTheRotationOnEveryViewAndType) {
         }
 }
 
-TEST(Rope, TakesPositionsThatBroadcast) {
+TEST(Rope, AcceptsPositionsThatBroadcast) {
   Graph g;
   const Given x = given(g, {2, 3, 4, 8});
   const Tensor shared = g.input("shared", {4}, i32), each = g.input("each", {2, 1, 4}, i64);
@@ -94,7 +94,7 @@ TEST(Rope, ProductsOfRowsDependOnTheirDistanceOnly) {
   EXPECT_NEAR(y[0].item<double>(), y[1].item<double>(), 1e-12);
 }
 
-TEST(Rope, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
+TEST(Rope, FirstAndSecondDerivativesMatchThePlainOps) {
   for (bool interleaved : {false, true})
     for (View view : {View::contiguous, View::transposed}) {
       Graph g;
@@ -113,7 +113,7 @@ TEST(Rope, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
     }
 }
 
-TEST(Rope, TakesFrequenciesOfItsOwn) {
+TEST(Rope, AcceptsCustomFrequencies) {
   Graph g;
   const Given x = given(g, {3, 4});
   const auto y = run_checked(
@@ -122,7 +122,7 @@ TEST(Rope, TakesFrequenciesOfItsOwn) {
   EXPECT_TRUE(y[0].same_bits(y[1]));
 }
 
-TEST(Rope, RefusesWhatDoesNotFit) {
+TEST(Rope, RefusesMismatchedOperands) {
   Graph g;
   const Given x = given(g, {3, 5});
   EXPECT_THROW(rope(x.tensor), ShapeError);

@@ -1,6 +1,6 @@
-// Rows that end next to a vector, a chunk of the online normaliser (1024 elements) or a block of sums (65536)
-// are compared with plain loops in f64. So are numbers of rows next to those of a part, and results that are
-// written past the caches.
+// Compares rows that end next to a vector, a chunk of the online normalizer (1024 elements) or a block of
+// sums (65536) with plain loops in f64. Also tests numbers of rows near the size of a part, and results that
+// bypass the caches.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
 #include "ops/random.h"
@@ -28,7 +28,7 @@ std::vector<Rows> row_ends() {
   return all;
 }
 
-// Digits of a row that rises, so that each chunk has a new maximum; or of one that falls.
+// Digits of an increasing row, so that each chunk has a new maximum, or of a decreasing row.
 Vector slope(const Rows& r, int seed) {
   Vector v = digits(r.rows * r.n, seed, 100);
   for (std::size_t i = 0; i < v.size(); ++i) {
@@ -42,7 +42,7 @@ double tolerance_of(DType dtype) {
   return dtype == f64 ? 1e-12 : 3e-6;
 }
 
-TEST(RowEnds, SoftmaxAndItsKin) {
+TEST(RowEnds, SoftmaxAndRelatedOps) {
   for (const Rows& r : row_ends())
     for (const DType dtype : {f64, f32}) {
       Graph g;
@@ -120,7 +120,7 @@ TEST(RowEnds, CrossEntropy) {
     }
 }
 
-// Gradients of weights are added up over stretches of rows, 128 rows and 256 columns at a time.
+// Gradients of weights are summed over blocks of rows, 128 rows and 256 columns at a time.
 TEST(RowEnds, Norms) {
   std::vector<Rows> all = row_ends();
   for (const std::int64_t n : {255, 256, 257, 511, 513}) all.push_back({5, n});
@@ -171,7 +171,7 @@ TEST(RowEnds, Norms) {
       }
 }
 
-// 16 rows of the table of cosines and sines are a part.
+// A part has 16 rows of the table of cosines and sines.
 TEST(RowEnds, Rope) {
   for (const std::int64_t L : {1, 15, 16, 17, 33})
     for (const std::int64_t d : {2, 6, 14, 16, 18, 34, 66})
@@ -210,7 +210,7 @@ TEST(RowEnds, Rope) {
             }
 }
 
-// Chunks of 8192 elements of a list of tensors, in blocks of 1024.
+// A list of tensors is divided into chunks of 8192 elements, in blocks of 1024.
 TEST(RowEnds, NormsOfLists) {
   const std::vector<std::vector<std::int64_t>> lists{{1023}, {1024},       {1025, 0, 3}, {8191, 8193},
                                                      {8192}, {8192, 8192}, {1},          {17000, 5},
@@ -242,7 +242,7 @@ TEST(RowEnds, NormsOfLists) {
     }
 }
 
-// Numbers whose squares are out of range, next to those whose are not, at each index of a block.
+// Numbers whose squares are out of range, next to ordinary numbers, at each index of a block.
 TEST(RowEnds, NormsOfHugeAndTinyNumbers) {
   for (const double scale : {1., 1e30, 1e-30, 1e200, 1e-200, 1e300, 1e-300})
     for (const double other : {0., 1., 1e30, 1e-30, 1e200, 1e-300})
@@ -267,7 +267,7 @@ TEST(RowEnds, NormsOfHugeAndTinyNumbers) {
         }
 }
 
-TEST(RowEnds, SumsOfSquaresKeepTheirThreeScales) {
+TEST(RowEnds, SumsOfSquaresUseThreeScales) {
   constexpr double infinity = INFINITY, up = 0x1p600, down = 0x1p-600;
   SquareSums s;
   s.add(3, 1), s.add(5, up), s.add(7, down);
@@ -357,8 +357,8 @@ TEST(RowEnds, AdamW) {
       }
 }
 
-// 1024 numbers are drawn at once, and 8192 are a part. Each is made from the words of its index
-// (core/base/rng.h).
+// 1024 numbers are drawn at the same time, and a part has 8192. Each number depends only on the words of its
+// index (core/base/rng.h).
 TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
   for (const std::int64_t n : {1, 2, 3, 4, 5, 1023, 1024, 1025, 8191, 8193})
     for (const DType dtype : {f64, f32, f16}) {
@@ -420,8 +420,8 @@ TEST(RowEnds, ADropoutMaskDependsOnItsIndices) {
   }
 }
 
-// Results of 16 MiB and more are written past the caches, those of 4 MiB if an operand is transposed. They
-// are bitwise identical to the results of their halves, which are not.
+// Results of 16 MiB or more bypass the caches, and results of 4 MiB do if an operand is transposed. They are
+// bitwise identical to the results of their halves, which do not.
 TEST(RowEnds, LargeResultsMatchTheirHalvesBitwise) {
   struct Row {
     const char* name;
@@ -462,7 +462,7 @@ TEST(RowEnds, LargeResultsMatchTheirHalvesBitwise) {
   }
 }
 
-TEST(RowEnds, LargeTransposedResultsAreThoseOfPlainLoops) {
+TEST(RowEnds, LargeTransposedResultsMatchPlainLoops) {
   Graph g;
   const std::int64_t rows = 1031, columns = 1025;
   const Tensor x = g.input("x", {columns, rows}), y = g.input("y", {rows, columns});

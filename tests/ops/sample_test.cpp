@@ -1,4 +1,4 @@
-// sample: the tokens of nn::sample_token, for every row on its own.
+// Tests sample: it draws the tokens of nn::sample_token, independently for every row.
 #include "ops/sample.h"
 
 #include <tuple>
@@ -26,7 +26,7 @@ TEST(SampleWeights, AreExponentialsRoundedToIntegers) {
   EXPECT_EQ(sample_weight(-inf, 0, 0, 50), 0u);  // temperature ∞
 }
 
-#if defined(__x86_64__) && !defined(__FMA__)  // elsewhere compilers may contract products and sums
+#if defined(__x86_64__) && !defined(__FMA__)  // on other targets compilers may contract products and sums
 TEST(SampleWeights, ExponentialsMatchTheirSeriesBitwise) {
   for (int i = 0; i < 400000; ++i) {
     // Halfway between multiples of log 2, where the last terms are the largest.
@@ -56,7 +56,7 @@ TEST(SampleWeights, AShareIsTheUpperHalfOfAProduct) {
   }
 }
 
-TEST(SampleWeights, ReserveTheBitsOfANumberOfLogits) {
+TEST(SampleWeights, ReserveBitsForTheNumberOfLogits) {
   const std::pair<std::uint64_t, int> all[] = {{1, 62},   {2, 61},   {3, 61},         {4, 60},
                                                {255, 55}, {256, 54}, {0x7fffffff, 32}};
   for (const auto& [n, bits] : all) EXPECT_EQ(sample_bits(n), bits) << n;
@@ -91,7 +91,7 @@ TEST(SampleWeights, AShareOfAllIsAtLeastOneAndAtMostAll) {
     EXPECT_EQ(kept_weight(total, top_p), kept) << total << " " << top_p;
 }
 
-TEST(SampleWeights, OrderIsThatOfNumbers) {
+TEST(SampleWeights, OrderMatchesTheOrderOfNumbers) {
   const double rising[] = {-INFINITY, -1e300, -1e30, -2, -1,   -1e-40, -1e-310, 0,
                            1e-310,    1e-40,  1,     2,  1e30, 1e300,  INFINITY};
   EXPECT_EQ(order_of(nan), 0u);
@@ -110,7 +110,7 @@ TEST(SampleWeights, OrderIsThatOfNumbers) {
   }
 }
 
-TEST(SampleWeights, AreDrawnAtTemperaturesWhoseInverseIsFinite) {
+TEST(SampleWeights, AreDrawnIfTheInverseTemperatureIsFinite) {
   for (const double t : {1., 1e-300, 1e300, static_cast<double>(inf)}) EXPECT_TRUE(is_drawn(t)) << t;
   for (const double t : {0., -1., 1e-310, static_cast<double>(nan), -static_cast<double>(inf)})
     EXPECT_FALSE(is_drawn(t)) << t;
@@ -126,11 +126,11 @@ TEST(Sample, DrawsTheSameTokensFromLogitsOfEveryDtype) {
   std::vector<SampledRow> rows = random_rows(random, 100, 50);
   for (SampledRow& row : rows)
     for (float& x : row.logits)
-      x = static_cast<float>(bfloat16(std::clamp(x, -100.f, 100.f)));  // f16 holds most
+      x = static_cast<float>(bfloat16(std::clamp(x, -100.f, 100.f)));  // f16 can represent most of these
   for (const DType dtype : {f64, bf16}) expect_sampled(rows, true, {}, dtype);
 }
 
-TEST(Sample, ARowDependsOnItselfAlone) {
+TEST(Sample, ARowDependsOnlyOnItself) {
   std::mt19937_64 random(4);
   const std::vector<SampledRow> rows = random_rows(random, 33, 70);
   const std::vector<std::int32_t> together = drawn_together(rows, true, {});
@@ -138,7 +138,7 @@ TEST(Sample, ARowDependsOnItselfAlone) {
     EXPECT_EQ(drawn_together({rows[r]}, true, {})[0], together[r]) << r;
 }
 
-TEST(Sample, TakesViewsAndNumbersForSettings) {
+TEST(Sample, AcceptsViewsAndNumbersForSettings) {
   Graph g;
   const Tensor x = g.input("x", {5, 3}), keys = g.input("keys", {2, 3}, i64);
   const std::vector<float> logits{0, 1, 2, 3, 4, 9, 1, 1, 1, 2, 0, 3, 7, 7, 0};
@@ -157,7 +157,7 @@ TEST(Sample, TakesViewsAndNumbersForSettings) {
   }
 }
 
-// Keys, settings and logits of any strides: every draw would differ with another key.
+// Keys, settings and logits with any strides. A wrong key would change every draw.
 TEST(Sample, ReadsViewsOfEachOperand) {
   constexpr std::int64_t B = 60, V = 7;
   Graph g;
@@ -190,7 +190,7 @@ TEST(Sample, ReadsViewsOfEachOperand) {
   }
 }
 
-TEST(Sample, TakesTheFirstOfTheLikeliestWhereThereIsNothingToDraw) {
+TEST(Sample, GreedyUsesTheFirstOfTheLikeliest) {
   const std::vector<float> tie{1, 3, nan, 3};
   for (const double temperature : {0., -1., std::nan(""), 1e-310})
     EXPECT_EQ(drawn_together({{tie, {.temperature = temperature}}}, false, {})[0], 1) << temperature;
@@ -206,8 +206,8 @@ TEST(Sample, KeepsTheFirstOfEqualLogits) {
   }
 }
 
-// The engine's draws are those of Generator::extend().
-TEST(Sample, DrawsTheTextThatTheGeneratorWrites) {
+// The engine draws the same tokens as Generator::extend().
+TEST(Sample, MatchesTheGenerator) {
   nn::Params params(3);
   const nn::Model model(params, {.vocabulary = 31, .context = 12, .layers = 1, .heads = 2, .width = 16});
   nn::Generator generator(model);
@@ -222,7 +222,7 @@ TEST(Sample, DrawsTheTextThatTheGeneratorWrites) {
   }
 }
 
-TEST(Sample, RefusesWhatDoesNotFit) {
+TEST(Sample, RefusesMismatchedOperands) {
   Graph g;
   const Tensor x = g.input("x", {3, 4}), t = g.input("t", {3}), keys = g.input("keys", {3, 2}, i64),
                k = g.input("k", {3}, i32);

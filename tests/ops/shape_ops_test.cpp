@@ -1,5 +1,5 @@
-// Slices assigned and read, split, concat, stack, pad: values against plain loops on every kind of view,
-// gradients against differences.
+// Tests assigned and read slices, split, concat, stack and pad. Values are compared with plain loops on every
+// kind of view, and gradients with differences.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -24,7 +24,7 @@ TEST(Slice, GradientsOfOverlappingSlicesAdd) {
   EXPECT_EQ(eval(z, {{x, Vector(5)}}, {.verify = true}).values<double>(), (Vector{1, 1, 11, 11, 10}));
 }
 
-TEST(Slice, OfNothingHasAGradientOfZeros) {
+TEST(Slice, AnEmptySliceHasAZeroGradient) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64);
   const Tensor z = gradients(sum(slice(x, 0, 2, 2)), {x})[0];
@@ -56,7 +56,7 @@ TEST(SliceAssign, HasGradientsOfBothOperands) {
     }
 }
 
-TEST(SliceAssign, TakesItsStartFromATensor) {
+TEST(SliceAssign, ReadsItsStartFromATensor) {
   for (DType index : {i64, i32}) {
     Graph g;
     const Given x = given(g, {2, 5, 3}, f64, View::transposed, 6);
@@ -107,7 +107,7 @@ TEST(SliceAssign, RefusesAStartOutOfRangeAndKeepsTheParameter) {
   }
 }
 
-TEST(SliceAssign, RefusesWhatDoesNotFit) {
+TEST(SliceAssign, RefusesMismatchedOperands) {
   Graph g;
   const Tensor x = g.input("x", {3, 4}), s = g.input("s", {3, 2}), d = g.input("d", {3, 2}, f64);
   expect_error<ShapeError>([&] { slice_assign(x, s, 1, 3); }, {"[slice_assign]", "do not lie", "size 4"});
@@ -164,7 +164,7 @@ TEST(Split, GivesViewsOfThePieces) {
   }
 }
 
-TEST(Split, GradientPutsPiecesTogetherAndZerosWhereNoneArrives) {
+TEST(Split, GradientJoinsPiecesAndFillsMissingOnesWithZeros) {
   for (View kind : all_views) {
     Graph g;
     const Given x = given(g, {2, 6, 2}, f64, kind, 12);
@@ -225,7 +225,7 @@ TEST(Concat, JoinsAnyViewsAlongAnyAxis) {
     }
 }
 
-TEST(Concat, OfLargeTensorsIsSharedBetweenThreads) {
+TEST(Concat, LargeTensorsAreDividedBetweenThreads) {
   Graph g;
   const Given a = given(g, {300, 130}, f32, View::contiguous, 15);
   const Given b = given(g, {300, 250}, f32, View::transposed, 16);
@@ -248,12 +248,12 @@ TEST(Concat, HasSlicesAsGradients) {
     }
 }
 
-TEST(Concat, TakesTheWiderDtype) {
+TEST(Concat, PromotesToTheWiderDtype) {
   Graph g;
   EXPECT_EQ(concat({g.input("a", {2}, bf16), g.input("b", {1}, f64)}).dtype(), f64);
 }
 
-TEST(Concat, RefusesWhatDoesNotFit) {
+TEST(Concat, RefusesMismatchedOperands) {
   Graph g;
   const Tensor a = g.input("a", {2, 3}), b = g.input("b", {3, 2});
   expect_error<ShapeError>([&] { concat({a, b}, 0); }, {"[concat]", "f32 [2, 3], f32 [3, 2]", "axis 0 only"});
@@ -298,7 +298,7 @@ TEST(Pad, RefusesNegativeAndMissingNumbers) {
 }
 
 // Larger than the part that one thread fills.
-TEST(Full, HoldsItsNumberEverywhere) {
+TEST(Full, HasItsNumberEverywhere) {
   Graph g;
   for (const DType dtype : {f64, f32, bf16, u8, boolean})
     for (const std::int64_t n : {1, 65535, 65536, 65537, 140000}) {
@@ -307,7 +307,7 @@ TEST(Full, HoldsItsNumberEverywhere) {
     }
 }
 
-TEST(ShapeOps, TakeEmptyTensors) {
+TEST(ShapeOps, AcceptEmptyTensors) {
   Graph g;
   const Given x = given(g, {0, 3}, f32, View::contiguous, 22);
   expect_values(concat({x.tensor, x.tensor}, 1), {x}, {});

@@ -1,5 +1,5 @@
-// softmax, log_softmax and logsumexp against the seeds' plain loops, on every view and axis; their limits;
-// their derivatives against closed forms and those of plain ops.
+// Compares softmax, log_softmax and logsumexp with plain loops on every view and axis. Also tests their
+// limits, and compares their derivatives with closed forms and plain ops.
 #include "tests/reference/softmax.h"
 #include "tests/support/op_testing.h"
 
@@ -68,7 +68,7 @@ TEST(Softmax, RowsSumToOne) {
   for (double s : doubles(y[0])) EXPECT_NEAR(s, 1, 1e-6);
 }
 
-TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of the online normaliser
+TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of the online normalizer
   Graph g;
   const std::int64_t n = 10000;
   const Tensor x = g.input("x", {2, n}, f64);
@@ -82,9 +82,9 @@ TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of t
   EXPECT_TRUE(close(doubles(y[1]), {log_sum(rising), log_sum(falling)}, 1e-14));
 }
 
-// exp of a logit that far above the rest overflows unless the maximum is found, wherever it is; below the
-// rest it counts for nothing.
-TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
+// The exp of a logit far above the rest overflows unless the maximum is found at any position. A logit far
+// below the rest does not affect the result.
+TEST(Softmax, FindsOneLargeLogitAtEveryPosition) {
   for (const DType dtype : {f32, f64})
     for (const double large : {1e4, -1e4})
       for (const std::int64_t n : {1, 7, 100, 1100})
@@ -100,7 +100,7 @@ TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
                                       cross_entropy(axis == 0 ? transpose(x, 0, 1) : x, arange(g, 0, n),
                                                     {.reduction = Reduction::none})},
                                      {{x, xs}});
-          // Of a row: one element `large`, n - 1 that are 0.
+          // The expected result of a row with one element `large` and n - 1 elements that are 0.
           const double sum = large > 0 || n == 1 ? large : std::log(static_cast<double>(n - 1));
           Vector p, log_p;
           for (std::int64_t i = 0; i < n; ++i)
@@ -114,7 +114,7 @@ TEST(Softmax, FindsOneLargeLogitAtEveryPlace) {
         }
 }
 
-TEST(Softmax, StandsInfinitiesAndPassesNaNOn) {
+TEST(Softmax, HandlesInfinitiesAndPropagatesNaN) {
   Graph g;
   const Tensor x = g.input("x", {4, 3});
   const float inf = INFINITY;
@@ -130,7 +130,7 @@ TEST(Softmax, StandsInfinitiesAndPassesNaNOn) {
   EXPECT_TRUE(std::isnan(s[3]));
 }
 
-TEST(Softmax, GradientIsTheSeeds) {
+TEST(Softmax, GradientMatchesTheSeed) {
   Graph g;
   const Given x = given(g, {31}), z = given(g, {31}, f64, View::contiguous, 2);
   const auto v = run_checked({gradients(softmax(x.tensor), {x.tensor}, z.tensor)[0]}, {x.feed(), z.feed()});
@@ -139,8 +139,8 @@ TEST(Softmax, GradientIsTheSeeds) {
   EXPECT_TRUE(close(doubles(v[0]), expected));
 }
 
-// Each op compared with the same in plain ops.
-TEST(Softmax, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
+// Compares each op with its definition in plain ops.
+TEST(Softmax, FirstAndSecondDerivativesMatchThePlainOps) {
   for (const Shape& shape : {Shape{4, 21}, Shape{3, 5, 2}})
     for (std::int64_t axis : {0, 1})
       for (View view : {View::contiguous, View::transposed, View::expanded}) {
@@ -166,7 +166,7 @@ TEST(Softmax, FirstAndSecondDerivativesAreThoseOfThePlainOps) {
       }
 }
 
-TEST(Softmax, GradientOfLogSumIsZeroWhereEverythingIsMasked) {
+TEST(Softmax, GradientOfLogSumIsZeroIfEverythingIsMasked) {
   Graph g;
   const Tensor x = g.input("x", {2, 2}, f64);
   const Tensor z = gradients(logsumexp(x, {1}), {x}, g.constant(Array::of<double>({2}, {1, 1})))[0];
@@ -174,7 +174,7 @@ TEST(Softmax, GradientOfLogSumIsZeroWhereEverythingIsMasked) {
   EXPECT_EQ(doubles(v[0]), (Vector{0, 0, 0.5, 0.5}));
 }
 
-TEST(Softmax, TakesEmptyTensorsAndRefusesAxesThatAreNotThere) {
+TEST(Softmax, AcceptsEmptyTensorsAndRefusesMissingAxes) {
   Graph g;
   const Given x = given(g, {0, 4});
   EXPECT_EQ(run_checked({softmax(x.tensor, 0)}, {x.feed()})[0].shape(), (Shape{0, 4}));

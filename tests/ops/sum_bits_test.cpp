@@ -1,6 +1,6 @@
-// The order in which sums are added up, by their bits: compared with sum_bits.txt (tests/support/golden.h),
-// which has lines for each instruction set. Products are not among them, since compilers may contract their
-// additions.
+// Checks the order of additions in sums through their exact bits. They are compared with sum_bits.txt
+// (tests/support/golden.h), which has lines for each instruction set. GEMMs are not included, because
+// compilers may contract their additions.
 #include "backends/cpu/kernel.h"
 #include "core/base/piece_size.h"
 #include "tests/support/golden.h"
@@ -17,7 +17,7 @@ std::string bits_of(const Array& a) {
   return sum.text();
 }
 
-TEST(SumBits, AreThoseRecorded) {
+TEST(SumBits, MatchTheGoldenFile) {
   if (has_small_pieces) GTEST_SKIP() << "other pieces";
   GoldenLines now;
   struct Row {

@@ -73,7 +73,7 @@ TEST(Addresses, NamesThatCannotBeFoundAreReported) {
     for (const int timeout : {0, 100}) {
       const std::string seconds = timeout == 0 ? "0.0 s" : "0.1 s";
       EXPECT_EQ(outcome(1, name, 29501, timeout),
-                "lost: [ranks] rank 0 did not come in " + seconds + " (" + line + ")");
+                "lost: [ranks] rank 0 did not join within " + seconds + " (" + line + ")");
     }
   }
 }
@@ -81,8 +81,8 @@ TEST(Addresses, NamesThatCannotBeFoundAreReported) {
 TEST(Addresses, ListsOfAddressesAreReleased) {
   const Port free(false), taken(true);
   const std::string at = "127.0.0.1:";
-  EXPECT_EQ(outcome(1, "127.0.0.1", free.number, 300), "lost: [ranks] rank 0 did not come in 0.3 s (" + at +
-                                                           std::to_string(free.number) +
+  EXPECT_EQ(outcome(1, "127.0.0.1", free.number, 300), "lost: [ranks] rank 0 did not join within 0.3 s (" +
+                                                           at + std::to_string(free.number) +
                                                            ": Connection refused)");
   EXPECT_EQ(lists, 0) << "of each attempt";
   EXPECT_EQ(outcome(0, "127.0.0.1", taken.number), "wrong: [ranks] another process listens on " + at +
@@ -90,7 +90,7 @@ TEST(Addresses, ListsOfAddressesAreReleased) {
                                                        ": expected a free port, and TG_PORT sets another");
   EXPECT_EQ(lists, 0);
   EXPECT_EQ(outcome(0, "127.0.0.1", free.number),
-            "lost: [ranks] rank 1 did not come in 0.0 s (1 of 2 are here); rank 0 listens on " + at +
+            "lost: [ranks] rank 1 did not join within 0.0 s (1 of 2 joined); rank 0 listens on " + at +
                 std::to_string(free.number));
   EXPECT_EQ(lists, 0);
 }

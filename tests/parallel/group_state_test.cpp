@@ -92,7 +92,7 @@ TEST(GroupState, TheEndOfAConnectionIsALossUnlessTheRankHasEnded) {
     EXPECT_EQ(one.memory->lost().has_value(), !has_ended);
     if (!has_ended) {
       EXPECT_EQ(error_of([&] { one.group->check(); }),
-                "lost: [ranks] rank 0 is gone: its process ended without a word, or was killed");
+                "lost: [ranks] rank 0 is lost: its process exited without reporting an error, or was killed");
     }
   }
 }
@@ -130,7 +130,7 @@ TEST(GroupOptions, AreCheckedAtTheirLimits) {
   // Ranks and sizes; those that are right look for rank 0.
   const JoinOptions now{.join_timeout = milliseconds(0)};
   const auto of = [&](int rank, int size) { return joined(local(rank, size), now); };
-  const std::string absent = "[ranks] rank 0 did not come in 0.0 s";
+  const std::string absent = "[ranks] rank 0 did not join within 0.0 s";
   EXPECT_EQ(of(1, 2), absent);
   EXPECT_EQ(of(1023, 1024), absent);
   for (const auto& [rank, size] : {std::pair(1024, 1025), {1, 1}, {2, 2}, {-1, 2}, {0, 0}, {0, -1}})
@@ -144,7 +144,7 @@ TEST(GroupOptions, AreCheckedAtTheirLimits) {
   }
   for (const int port : {1, 65535}) {
     hosts.port = port;
-    EXPECT_EQ(joined(hosts, now).find("[ranks] rank 0 did not come in 0.0 s (127.0.0.1:"), 0u);
+    EXPECT_EQ(joined(hosts, now).find("[ranks] rank 0 did not join within 0.0 s (127.0.0.1:"), 0u);
   }
 }
 

@@ -109,7 +109,7 @@ TEST(Group, ARankThatHasEndedIsNotWaitedFor) {
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == ending) continue;
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].text.find(
-                    "lost: [ranks] rank " + std::to_string(ending) + " has ended while rank "),
+                    "lost: [ranks] rank " + std::to_string(ending) + " exited while rank "),
                 0u)
           << results[static_cast<std::size_t>(rank)].text;
     }
@@ -249,7 +249,7 @@ TEST(HangDetector, NamesTheRankThatOthersWaitFor) {
   EXPECT_EQ(w.after(5000), "");  // all compute
   w.ranks[0].is_waiting = w.ranks[2].is_waiting = true;
   EXPECT_EQ(w.after(1000), "");
-  EXPECT_EQ(w.after(200), "1 hangs after step 7, for 6.0 s, while rank 0 waits for it");
+  EXPECT_EQ(w.after(200), "1 made no progress for 6.0 s after step 7; rank 0 is waiting for it");
 }
 
 // Where a rank waits on its GPU it may be for its own work: one that has ended may well have done its part.
@@ -258,12 +258,12 @@ TEST(HangDetector, GivesARankThatWaitsOnItsGpuTheTimeOfAStep) {
   for (auto& r : w.ranks) r.steps = 8;
   w.ranks[0].is_waiting = w.ranks[0].is_on_gpu = true;
   EXPECT_EQ(w.after(1000), "");
-  EXPECT_EQ(w.after(100), "1 hangs after step 7, for 1.0 s, while rank 0 waits for it");
+  EXPECT_EQ(w.after(100), "1 made no progress for 1.0 s after step 7; rank 0 is waiting for it");
   Watched long_steps(2, 3000);
   for (auto& r : long_steps.ranks) r.steps = 8;
   long_steps.ranks[0].is_waiting = long_steps.ranks[0].is_on_gpu = long_steps.ranks[1].has_ended = true;
   EXPECT_EQ(long_steps.after(3000), "");
-  EXPECT_EQ(long_steps.after(100), "1 has ended while rank 0 waits for it");
+  EXPECT_EQ(long_steps.after(100), "1 exited while rank 0 is waiting for it");
 }
 
 TEST(HangDetector, LetsARankPauseAndCountsAnewAfterIt) {
@@ -273,7 +273,7 @@ TEST(HangDetector, LetsARankPauseAndCountsAnewAfterIt) {
   EXPECT_EQ(w.after(60'000), "");
   w.ranks[0].pauses = 0;
   EXPECT_EQ(w.after(1000), "");
-  EXPECT_EQ(w.after(100), "0 hangs after step 0, for 1.0 s, while rank 1 waits for it");
+  EXPECT_EQ(w.after(100), "0 made no progress for 1.0 s after step 0; rank 1 is waiting for it");
 }
 
 TEST(HangDetector, WaitsForTwentyMeanSteps) {
@@ -302,7 +302,7 @@ TEST(HangDetector, NamesAProcessWithoutASignOfLifeWhateverItSaidLast) {
   for (auto& r : w.ranks) r.is_waiting = true;
   w.ranks[2].pauses = 1;
   EXPECT_EQ(w.after(900, {2}), "");
-  EXPECT_EQ(w.after(300, {2}), "2 is stopped, without a sign of life for 1.0 s, while rank 0 waits for it");
+  EXPECT_EQ(w.after(300, {2}), "2 is stopped: no heartbeat for 1.0 s; rank 0 is waiting for it");
 }
 
 // What ranks of other hosts say of themselves comes a little later.
@@ -323,7 +323,7 @@ TEST(HangDetector, WithoutATimeoutOnlyFindsRanksThatHaveEnded) {
   EXPECT_EQ(w.after(600'000), "");
   w.ranks[1].has_ended = true;
   EXPECT_EQ(w.after(1000), "");
-  EXPECT_EQ(w.after(100), "1 has ended while rank 0 waits for it");
+  EXPECT_EQ(w.after(100), "1 exited while rank 0 is waiting for it");
 }
 
 }  // namespace

@@ -68,27 +68,27 @@ struct Rules {
       if (now.ranks[r].is_waiting && (waiter == now.ranks.size() || moved[r] < moved[waiter])) waiter = r;
     if (waiter == now.ranks.size()) return "";
     const std::int64_t waited = now.time - moved[waiter];
-    const std::string whom = "while rank " + std::to_string(waiter) + " waits for it";
+    const std::string whom = "rank " + std::to_string(waiter) + " is waiting for it";
     const auto lost = [&](std::size_t r, const std::string& why) {
       return std::to_string(r) + " " + why + whom;
     };
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       if (now.ranks[r].has_ended && !now.ranks[waiter].is_on_gpu && waited >= 1000 &&
           now.time - moved[r] >= 1000)
-        return lost(r, "has ended ");
+        return lost(r, "exited while ");
     if (step_timeout == 0) return "";
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       if (now.ranks[r].has_ended && waited >= timeout[r] && now.time - moved[r] >= timeout[r])
-        return lost(r, "has ended ");
+        return lost(r, "exited while ");
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       if (r != waiter && now.time - beaten[r] >= timeout[r] && waited >= timeout[r])
-        return lost(r, "is stopped, without a sign of life for " + seconds(now.time - beaten[r]) + ", ");
+        return lost(r, "is stopped: no heartbeat for " + seconds(now.time - beaten[r]) + "; ");
     for (std::size_t r = 0; r < now.ranks.size(); ++r) {
       const Seen& s = now.ranks[r];
       if (!s.is_waiting && !s.has_ended && s.pauses == 0 && s.steps > 0 &&
           now.time - moved[r] >= timeout[r] && waited >= timeout[r])
-        return lost(r, "hangs after step " + std::to_string(s.steps - 1) + ", for " +
-                           seconds(now.time - moved[r]) + ", ");
+        return lost(r, "made no progress for " + seconds(now.time - moved[r]) + " after step " +
+                           std::to_string(s.steps - 1) + "; ");
     }
     return "";
   }

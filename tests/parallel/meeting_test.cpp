@@ -17,14 +17,14 @@ TEST(Meeting, RankZeroReportsWhomItWaitsForAndGivesUpInTime) {
   Hosted h(4);
   Peer second;
   h.time.at(650, [&] { second.comes(join_of_rank(2, 4)); });
-  EXPECT_EQ(h.meets(), "lost: [ranks] ranks 1 and 3 did not come in 2.4 s (2 of 4 are here)");
+  EXPECT_EQ(h.meets(), "lost: [ranks] ranks 1 and 3 did not join within 2.4 s (2 of 4 joined)");
   EXPECT_EQ(h.time.now(), 2400);
   Lines expected;  // a 24th of the time, then each 12th
   for (int t = 100; t < 2400; t += 200)
     expected.push_back(std::to_string(t) + " [ranks] waiting for " +
-                       (t < 650 ? "ranks 1, 2 and 3 (1 of 4 are here)" : "ranks 1 and 3 (2 of 4 are here)"));
+                       (t < 650 ? "ranks 1, 2 and 3 (1 of 4 joined)" : "ranks 1 and 3 (2 of 4 joined)"));
   EXPECT_EQ(h.reports, expected);
-  EXPECT_EQ(second.hears(), "lost: [ranks] ranks 1 and 3 did not come in 2.4 s (2 of 4 are here)");
+  EXPECT_EQ(second.hears(), "lost: [ranks] ranks 1 and 3 did not join within 2.4 s (2 of 4 joined)");
   EXPECT_EQ(second.hears(), "the end");
 }
 
@@ -35,8 +35,8 @@ TEST(Meeting, RankZeroNamesEightAbsentRanks) {
                                    {10, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 1 others"},
                                    {30, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 21 others"}}) {
     Hosted h(size, 0);
-    EXPECT_EQ(h.meets(), std::string("lost: [ranks] ") + text + " did not come in 0.0 s (1 of " +
-                             std::to_string(size) + " are here)");
+    EXPECT_EQ(h.meets(), std::string("lost: [ranks] ") + text + " did not join within 0.0 s (1 of " +
+                             std::to_string(size) + " joined)");
     EXPECT_EQ(h.time.now(), 0);
   }
 }
@@ -77,8 +77,8 @@ TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
   const std::string other_job = " (this is '" + job + "')";
   const auto here = [&](int rank) {
     return "[ranks] rank " + std::to_string(rank) +
-           " of this job is here already: expected one process of each rank, and another TG_JOB for another "
-           "job" +
+           " of this job has already joined: expected one process per rank, and a different TG_JOB for a "
+           "different job" +
            other_job;
   };
   struct Case {
@@ -89,13 +89,15 @@ TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
   const Case cases[] = {
       {[](Join& j) { j.magic ^= 1; }, ""},
       {[](Join& j) { j.version = 3; },
-       "[ranks] rank 2 joins by version 3, rank 0 by 2: expected the same program", true},
+       "[ranks] rank 2 uses protocol version 3, rank 0 uses 2: expected the same program", true},
       {[](Join& j) { j.version = 1; },
-       "[ranks] rank 2 joins by version 1, rank 0 by 2: expected the same program", true},
+       "[ranks] rank 2 uses protocol version 1, rank 0 uses 2: expected the same program", true},
       {[](Join& j) { j.job[3] ^= 1; },
-       "[ranks] rank 2 is of another job than rank 0: expected the same TG_JOB, if it is set" + other_job},
+       "[ranks] rank 2 belongs to a different job from rank 0: expected the same TG_JOB, if it is set" +
+           other_job},
       {[](Join& j) { j.job[39] = 1; },
-       "[ranks] rank 2 is of another job than rank 0: expected the same TG_JOB, if it is set" + other_job},
+       "[ranks] rank 2 belongs to a different job from rank 0: expected the same TG_JOB, if it is set" +
+           other_job},
       {[](Join& j) { j.size = 4; }, "[ranks] rank 2 is of 4 ranks, rank 0 of 3: expected the same number",
        true},
       {[](Join& j) { j.build[0] = 'B', j.build[8] = 'x'; },
@@ -189,15 +191,15 @@ TEST(Meeting, AMissingRankEndsTheOthers) {
     h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
     h.time.at(50, [&] { says_more ? first.says("more") : first.leaves(); });
     h.time.at(80, [&] { second.comes(join_of_rank(2, 3)); });
-    EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 ended before all ranks had come");
+    EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 exited before all ranks joined");
     EXPECT_EQ(h.time.now(), 80);
-    EXPECT_EQ(second.hears(), "lost: [ranks] rank 1 ended before all ranks had come");
+    EXPECT_EQ(second.hears(), "lost: [ranks] rank 1 exited before all ranks joined");
   }
   Hosted h(3);  // the last one does not wait for its welcome
   Peer first, second;
   h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
   h.time.at(20, [&] { second.comes(join_of_rank(2, 3)), second.leaves(); });
-  EXPECT_EQ(h.meets(), "lost: [ranks] rank 2 ended before all ranks had come");
+  EXPECT_EQ(h.meets(), "lost: [ranks] rank 2 exited before all ranks joined");
 }
 
 TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
@@ -211,7 +213,7 @@ TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
   EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
   Lines expected;  // as often as without it
   for (int t = 333; t < 6000; t += 666)
-    expected.push_back(std::to_string(t) + " [ranks] waiting for rank 1 (1 of 2 are here)");
+    expected.push_back(std::to_string(t) + " [ranks] waiting for rank 1 (1 of 2 joined)");
   EXPECT_EQ(h.reports, expected);
 }
 
@@ -299,10 +301,10 @@ TEST(Meeting, RepliesAreCutToTheirRoom) {
               0);
     wrong.says(bytes_of_join(join_of_rank(1, 2)));  // of the other job
   });
-  EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not come in 0.1 s (1 of 2 are here)");
+  EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not join within 0.1 s (1 of 2 joined)");
   const std::string whole =
-      "wrong: [ranks] rank 1 is of another job than rank 0: expected the same TG_JOB, if it is set (this is "
-      "'" +
+      "wrong: [ranks] rank 1 belongs to a different job from rank 0: expected the same TG_JOB, if it is set "
+      "(this is '" +
       h.world.job;
   EXPECT_EQ(wrong.hears(), whole.substr(0, 7 + 499));
 }
@@ -311,16 +313,15 @@ TEST(Meeting, ARankFindsAnotherProcessAtItsPlace) {
   Peer first;
   first.listens();
   Hosted h(2);
-  EXPECT_EQ(
-      h.meets(),
-      "wrong: [ranks] rank 0 of this job is here already: expected one process with rank 0, and another "
-      "TG_JOB for another job (this is '" +
-          job + "')");
+  EXPECT_EQ(h.meets(),
+            "wrong: [ranks] rank 0 of this job has already joined: expected one process with rank 0, and a "
+            "different TG_JOB for a different job (this is '" +
+                job + "')");
 }
 
 TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
   JoiningRank g;
-  EXPECT_EQ(g.meets(), "lost: [ranks] rank 0 did not come in 2.4 s");
+  EXPECT_EQ(g.meets(), "lost: [ranks] rank 0 did not join within 2.4 s");
   std::vector<std::int64_t> naps{5, 10, 20, 40, 80};
   std::int64_t sum = 155;
   for (; sum < 2400; sum += 100) naps.push_back(100);
@@ -333,7 +334,7 @@ TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
 }
 
 TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
-  const std::string longest(499, 'w'), gone = "lost: [ranks] rank 0 ended before all ranks had come";
+  const std::string longest(499, 'w'), gone = "lost: [ranks] rank 0 exited before all ranks joined";
   const auto memory = SharedMemory::create(3);
   struct Case {
     std::function<void(JoiningRank&)> reply;
@@ -447,9 +448,9 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
     std::string expected;
     int others = 0;
   };
-  const std::string memory = "[ranks] cannot make shared memory: ",
+  const std::string memory = "[ranks] cannot create shared memory: ",
                     file = "[ranks] reading /proc/self/exe failed: ",
-                    absent = "[ranks] rank 1 did not come in 0.0 s (1 of 2 are here)";
+                    absent = "[ranks] rank 1 did not join within 0.0 s (1 of 2 joined)";
   const auto expect = [](const Case& c, const std::string& got) {
     EXPECT_EQ(got, c.expected) << c.call;
     EXPECT_TRUE(has_failed()) << c.call;
@@ -463,8 +464,8 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
   }
   for (const Case& c : {Case{"socket", EMFILE, "[ranks] socket failed: Too many open files"},
                         {"connect", EACCES, "[ranks] connect failed: Permission denied"},
-                        {"connect", EAGAIN, "[ranks] rank 0 did not come in 0.0 s"},
-                        {"connect", EINTR, "[ranks] rank 0 did not come in 0.0 s"}}) {
+                        {"connect", EAGAIN, "[ranks] rank 0 did not join within 0.0 s"},
+                        {"connect", EINTR, "[ranks] rank 0 did not join within 0.0 s"}}) {
     JoiningRank g(0);
     fail_call_of(c.call, c.error);
     expect(c, failure_of([&] { meet(local(1, 2), g.options, "build"); }));

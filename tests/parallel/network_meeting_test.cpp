@@ -204,7 +204,7 @@ TEST(NetworkMeeting, RankZeroWelcomesTwoConnectionsOfEachRank) {
     h.time.at(50 * (i + 1), [&, i] { peers[i].comes(h.port, join_bytes(ranks[i], 3, purposes[i])); });
   ASSERT_EQ(h.meets(), "no error");
   EXPECT_EQ(h.time.now(), 200);
-  EXPECT_EQ(h.reports, (Lines{"100 [ranks] waiting for ranks 1 and 2 (1 of 3 are here)" + h.where()}));
+  EXPECT_EQ(h.reports, (Lines{"100 [ranks] waiting for ranks 1 and 2 (1 of 3 joined)" + h.where()}));
   for (const Joining& p : peers) EXPECT_EQ(p.verdict(), "welcome: ");
   for (std::size_t i = 0; i < 4; ++i)
     for (std::size_t j = 0; j < i; ++j) EXPECT_NE(peers[i].challenge, peers[j].challenge);
@@ -259,13 +259,13 @@ TEST(NetworkMeeting, RankZeroHearsOnlyWhoKnowsTheToken) {
     Hosted h(2, 600);
     Joining other;
     h.time.at(50, [&] { other.connects(h.port, [&] { other.says(c.answer(other)); }); });
-    const std::string counted = c.is_counted ? "; connections with another token: 1" : "";
+    const std::string counted = c.is_counted ? "; connections with a different token: 1" : "";
     EXPECT_EQ(h.meets(),
-              "lost: [ranks] rank 1 did not come in 0.6 s (1 of 2 are here)" + h.where() + counted);
+              "lost: [ranks] rank 1 did not join within 0.6 s (1 of 2 joined)" + h.where() + counted);
     EXPECT_EQ(other.verdict(), c.verdict);
     EXPECT_TRUE(other.has_ended());
     ASSERT_FALSE(h.reports.empty());
-    EXPECT_EQ(h.reports.back(), "575 [ranks] waiting for rank 1 (1 of 2 are here)" + h.where() + counted);
+    EXPECT_EQ(h.reports.back(), "575 [ranks] waiting for rank 1 (1 of 2 joined)" + h.where() + counted);
   }
 }
 
@@ -288,9 +288,10 @@ TEST(NetworkMeeting, AnAnswerInPiecesIsAcceptedForFiveSeconds) {
         EXPECT_EQ(h.time.now(), 6000);
         EXPECT_EQ(control.verdict(), "welcome: ");
       } else {
-        EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not come in 9.0 s (1 of 2 are here)" + h.where());
+        EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not join within 9.0 s (1 of 2 joined)" + h.where());
         EXPECT_TRUE(control.has_ended());
-        EXPECT_EQ(data.verdict(), "lost: [ranks] rank 1 did not come in 9.0 s (1 of 2 are here)" + h.where());
+        EXPECT_EQ(data.verdict(),
+                  "lost: [ranks] rank 1 did not join within 9.0 s (1 of 2 joined)" + h.where());
       }
     }
 }
@@ -308,9 +309,9 @@ TEST(NetworkMeeting, BytesAfterAnAnswerEndTheRun) {
       });
     });
     h.time.at(60, [&] { control.says(all.substr(first)); });
-    EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 ended before all ranks had come");
+    EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 exited before all ranks joined");
     EXPECT_EQ(h.time.now(), 60 + 1000);  // rank 0 waits for its other connection
-    EXPECT_EQ(control.verdict(), "lost: [ranks] rank 1 ended before all ranks had come");
+    EXPECT_EQ(control.verdict(), "lost: [ranks] rank 1 exited before all ranks joined");
   }
 }
 
@@ -325,10 +326,9 @@ TEST(NetworkMeeting, RefusalsReachBothConnectionsOfARank) {
   EXPECT_EQ(h.time.now(), 300);
   EXPECT_EQ(control.verdict(), line);
   EXPECT_EQ(data.verdict(), line);
-  EXPECT_EQ(
-      again.verdict(),
-      "wrong: [ranks] rank 1 of this job is here already: expected one process of each rank, and another "
-      "TG_JOB for another job (this is 'scripted')");
+  EXPECT_EQ(again.verdict(),
+            "wrong: [ranks] rank 1 of this job has already joined: expected one process per rank, and a "
+            "different TG_JOB for a different job (this is 'scripted')");
 }
 
 // Rank 1 of two, whose rank 0 follows a script.
@@ -376,7 +376,7 @@ TEST(NetworkMeeting, ARankLooksForRankZeroLessAndLessOften) {
   JoiningRank g;
   const int port = free_port();
   const std::string why = " (127.0.0.1:" + std::to_string(port) + ": Connection refused)";
-  EXPECT_EQ(g.meets(port), "lost: [ranks] rank 0 did not come in 2.4 s" + why);
+  EXPECT_EQ(g.meets(port), "lost: [ranks] rank 0 did not join within 2.4 s" + why);
   std::vector<std::int64_t> naps{5, 10, 20, 40, 80, 160};
   std::int64_t sum = 315;
   for (; sum < 2400; sum += 250) naps.push_back(250);
@@ -397,8 +397,8 @@ TEST(NetworkMeeting, ARankAsksASilentHostAgain) {
     const sockaddr_in a = loopback(port);
     (void)::connect(p.socket.fd, reinterpret_cast<const sockaddr*>(&a), sizeof a);
   }
-  EXPECT_EQ(g.meets(port), "lost: [ranks] rank 0 did not come in 12 s (127.0.0.1:" + std::to_string(port) +
-                               ": Connection timed out)");
+  EXPECT_EQ(g.meets(port), "lost: [ranks] rank 0 did not join within 12 s (127.0.0.1:" +
+                               std::to_string(port) + ": Connection timed out)");
   EXPECT_EQ(g.time.now(), 12'000);
   EXPECT_EQ(g.time.naps, (std::vector<std::int64_t>{5, 10}));
 }
@@ -449,14 +449,13 @@ TEST(NetworkMeeting, ARankChecksTheVerdict) {
     std::string expected;
   };
   const std::string stranger =
-      "wrong: [ranks] what answers on AT does not know the token: expected rank 0 of this job";
+      "wrong: [ranks] the process on AT does not know the token: expected rank 0 of this job";
   const Case cases[] = {
       {[](const std::string& n) { return JoiningRank::reply(1, "why", 'a', n); }, "wrong: why"},
       {[](const std::string& n) { return JoiningRank::reply(2, "why", 'a', n); }, "lost: why"},
       {[](const std::string& n) { return JoiningRank::reply(3, "", 'a', n); },
-       "wrong: [ranks] rank 0, on AT, has another token: expected the same TG_TOKEN or content of "
-       "TG_TOKEN_FILE on "
-       "all hosts"},
+       "wrong: [ranks] rank 0, on AT, has a different token: expected the same TG_TOKEN or content of "
+       "TG_TOKEN_FILE on all hosts"},
       {[](const std::string& n) { return JoiningRank::reply(0, "", 'c', n); }, stranger},
       {[](const std::string&) { return JoiningRank::reply(0, "", 'a', std::string(32, 'x')); }, stranger},
       {[](const std::string& n) {
@@ -470,9 +469,9 @@ TEST(NetworkMeeting, ARankChecksTheVerdict) {
        },
        stranger},
       {[](const std::string& n) { return JoiningRank::reply(0, "", 'a', n).substr(0, 543); },
-       "lost: [ranks] rank 0 ended before all ranks had come"},
+       "lost: [ranks] rank 0 exited before all ranks joined"},
       {[](const std::string&) { return std::string(); },
-       "lost: [ranks] rank 0 ended before all ranks had come"},
+       "lost: [ranks] rank 0 exited before all ranks joined"},
   };
   for (const Case& c : cases) {
     JoiningRank g;
@@ -510,7 +509,7 @@ TEST(NetworkMeeting, ARankTriesAgainWithoutAChallenge) {
   g.time.at(250, [&] {
     g.nonce_of(g.data, 'b', 0), g.control.accepts(g.host), g.control.says(std::string(40, 'x'));
   });
-  EXPECT_EQ(g.meets(port), "wrong: [ranks] what listens on 127.0.0.1:" + std::to_string(port) +
+  EXPECT_EQ(g.meets(port), "wrong: [ranks] the process that listens on 127.0.0.1:" + std::to_string(port) +
                                " is not rank 0: expected a free port, and TG_PORT sets another");
   EXPECT_EQ(g.time.naps, (std::vector<std::int64_t>{5}));
 }
@@ -543,7 +542,7 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
         {"setsockopt", EPERM, "[ranks] setsockopt failed: Operation not permitted"},
         {"bind", EACCES, listens + "Permission denied"},
         {"bind", EADDRNOTAVAIL,
-         "[ranks] MASTER_ADDR is 127.0.0.1, which is no address of this host: expected rank 0's"},
+         "[ranks] MASTER_ADDR is 127.0.0.1, which is not an address of this host: expected rank 0's"},
         {"bind", EADDRINUSE, busy},
         {"listen", EADDRINUSE, busy},
         {"listen", EIO, listens + "Input/output error"}}) {
@@ -553,10 +552,11 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
   for (const Case& c :
        {Case{"socket", EMFILE, "[ranks] socket failed: Too many open files"},
         {"socket", EAFNOSUPPORT,
-         "[ranks] rank 0 did not come in 0.0 s (" + at + ": Address family not supported by protocol)"},
-        {"connect", ENETUNREACH, "[ranks] rank 0 did not come in 0.0 s (" + at + ": Network is unreachable)"},
+         "[ranks] rank 0 did not join within 0.0 s (" + at + ": Address family not supported by protocol)"},
+        {"connect", ENETUNREACH,
+         "[ranks] rank 0 did not join within 0.0 s (" + at + ": Network is unreachable)"},
         {"getsockopt", ENOBUFS,
-         "[ranks] rank 0 did not come in 0.0 s (" + at + ": No buffer space available)"},
+         "[ranks] rank 0 did not join within 0.0 s (" + at + ": No buffer space available)"},
         {"setsockopt", EPERM, "[ranks] setsockopt failed: Operation not permitted"}}) {
     const VirtualTime time;
     EXPECT_EQ(failure_of(c, peer, {.join_timeout = milliseconds(0)}), c.expected) << c.call;
@@ -584,8 +584,8 @@ TEST(NetworkMeeting, AddressesOfIpv6AreNamedInBrackets) {
     const auto port = line.find(":" + std::to_string(w.port));
     return port == line.npos ? line : line.substr(0, port);
   };
-  EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not come in 0.0 s ([::1]");
-  EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not come in 0.0 s (127.0.0.1");
+  EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not join within 0.0 s ([::1]");
+  EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not join within 0.0 s (127.0.0.1");
   // No address of every network, though its first bytes are.
   for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::ffff:0.1.0.0", "::ffff:1.0.0.0", "::2"})
     EXPECT_EQ(meeting_at(0, address).find("expected the one address"), std::string::npos) << address;
@@ -611,10 +611,9 @@ TEST(NetworkMeeting, MissingDescriptorsCloseStrangers) {
       h.time.at(35, [&] { is_closed = silent.hears(40, 0).size() == 40 && silent.has_ended(0); });
       h.time.at(40, [&] { data.comes(h.port, join_bytes(1, 2, 1)); });
       const bool is_refused = error == EMFILE && !has_stranger;
-      EXPECT_EQ(h.meets(), is_refused
-                               ? "wrong: [ranks] rank 0 may open no more files, and needs one for each of 2 "
-                                 "connections: expected a higher limit (ulimit -n)"
-                               : "no error");
+      EXPECT_EQ(h.meets(), is_refused ? "wrong: [ranks] rank 0 cannot open more files, and needs one for "
+                                        "each of 2 connections: expected a higher limit (ulimit -n)"
+                                      : "no error");
       EXPECT_TRUE(has_failed());
       EXPECT_EQ(is_closed, has_stranger && error != EAGAIN) << error;
     }
@@ -676,7 +675,7 @@ TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
     const int port = g.host.listens();
     g.time.at(20, [&] { g.challenges(g.control, 'a'), g.time.next_recv_error = error; });
     g.time.at(30, [&] { g.challenges(g.data, 'b'); });
-    const std::string end = error == EIO ? "did not come in 2.4 s" : "does not answer";
+    const std::string end = error == EIO ? "did not join within 2.4 s" : "does not answer";
     EXPECT_EQ(g.meets(port).substr(0, 21 + end.size()), "lost: [ranks] rank 0 " + end) << error;
     EXPECT_EQ(g.time.naps.size(), error == EIO ? 1u : 0u) << error;
     Hosted h(2);

@@ -201,11 +201,11 @@ TEST(NetworkSharing, TheLargestSizeMayDiffer) {
 TEST(NetworkSharing, ImpossibleSizesEndTheRun) {
   Sharing zero(0, 3);
   zero.pairs[0].says(word(2) + "bb"), zero.pairs[1].says(word((1 << 20) + 1));
-  EXPECT_EQ(zero.shares("aa"), "lost: [ranks] rank 2 sent what no rank sends");
-  EXPECT_EQ(zero.shares("aa"), "lost: [ranks] rank 2 sent what no rank sends");
+  EXPECT_EQ(zero.shares("aa"), "lost: [ranks] rank 2 sent an invalid message");
+  EXPECT_EQ(zero.shares("aa"), "lost: [ranks] rank 2 sent an invalid message");
   Sharing one(1, 2);
   one.pairs[0].says(head(3, 0, -1) + "aaabbb");
-  EXPECT_EQ(one.shares("bb"), "lost: [ranks] rank 0 sent what no rank sends");
+  EXPECT_EQ(one.shares("bb"), "lost: [ranks] rank 0 sent an invalid message");
   Sharing large(0, 1);
   EXPECT_EQ(large.shares(std::string((1 << 20) + 1, 'x')),
             "[ranks] share: 1048577 bytes: expected at most 1048576");
@@ -232,7 +232,7 @@ TEST(NetworkSharing, AfterTheEndOfAConnectionNewsAreAwaited) {
         if (has_news) s.time.at(4930, [&] { s.memory->mark_lost(1 - rank, "has no room", rank); });
         const std::string who = "lost: [ranks] rank " + std::to_string(1 - rank);
         errno = EAGAIN;  // as an earlier call may leave it
-        EXPECT_EQ(s.shares("a"), who + (has_news ? " has no room" : " is gone: its connection ended"));
+        EXPECT_EQ(s.shares("a"), who + (has_news ? " has no room" : " is lost: its connection ended"));
         EXPECT_EQ(s.time.now(), has_news ? 4950 : 5000);
         for (const std::int64_t ms : s.time.naps) EXPECT_EQ(ms, 50);
       }
@@ -417,8 +417,8 @@ TEST(NotesRules, ARankCountsBeatsOfRanksThatItDoesNotHear) {
 }
 
 TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
-  const std::string gone = "is gone: its process ended without a word, or was killed",
-                    nonsense = "sent what no rank sends";
+  const std::string gone = "is lost: its process exited without reporting an error, or was killed",
+                    nonsense = "sent an invalid message";
   struct Case {
     std::function<void(Noting&)> says;
     std::string loss;  // of rank 2, or another's
@@ -453,7 +453,7 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
        "2 " + gone},
       {[](Noting& n) { n.time.next_recv_error = EPIPE; }, "1 " + gone},
       {[](Noting& n) { n.time.next_recv_error = ETIMEDOUT; },
-       "1 is gone: its host does not answer (Connection timed out)"},
+       "1 is lost: its host does not answer (Connection timed out)"},
       {[](Noting& n) { n.time.next_recv_error = EINTR; }, "none", true},
       {[](Noting& n) { n.time.next_recv_error = EAGAIN; }, "none", true},
       {[](Noting& n) {

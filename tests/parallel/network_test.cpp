@@ -280,7 +280,7 @@ TEST(Network, ARankThatHasEndedIsNotWaitedFor) {
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == ending) continue;
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].text.find(
-                    "lost: [ranks] rank " + std::to_string(ending) + " has ended while rank "),
+                    "lost: [ranks] rank " + std::to_string(ending) + " exited while rank "),
                 0u)
           << results[static_cast<std::size_t>(rank)].text;
     }
@@ -365,9 +365,9 @@ TEST(NetworkRendezvous, SaysWhichRanksDoNotCome) {
   const std::string where = "127.0.0.1:" + std::to_string(port);
   auto results = ask(3, [&](int i) { return joining(host_world(i, 4, port), soon); });
   expect_all(results,
-             "lost: [ranks] rank 3 did not come in 0.7 s (3 of 4 are here); rank 0 listens on " + where);
+             "lost: [ranks] rank 3 did not join within 0.7 s (3 of 4 joined); rank 0 listens on " + where);
   results = ask(2, [&](int i) { return joining(host_world(i + 1, 3, port), soon); });
-  expect_all(results, "lost: [ranks] rank 0 did not come in 0.7 s (" + where + ": Connection refused)");
+  expect_all(results, "lost: [ranks] rank 0 did not join within 0.7 s (" + where + ": Connection refused)");
 }
 
 TEST(NetworkRendezvous, RefusesAnotherToken) {
@@ -378,13 +378,14 @@ TEST(NetworkRendezvous, RefusesAnotherToken) {
     if (i == 2) w.token.back() = 'x';
     return joining(w, soon);
   });
-  EXPECT_EQ(results[2].text,
-            "wrong: [ranks] rank 0, on " + where +
-                ", has another token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
+  EXPECT_EQ(
+      results[2].text,
+      "wrong: [ranks] rank 0, on " + where +
+          ", has a different token: expected the same TG_TOKEN or content of TG_TOKEN_FILE on all hosts");
   for (const std::size_t r : {0, 1})
     EXPECT_EQ(results[r].text,
-              "lost: [ranks] rank 2 did not come in 0.7 s (2 of 3 are here); rank 0 listens on " + where +
-                  "; connections with another token: 2");
+              "lost: [ranks] rank 2 did not join within 0.7 s (2 of 3 joined); rank 0 listens on " + where +
+                  "; connections with a different token: 2");
 }
 
 // Only the refusal of a rank that knows the token ends the others.
@@ -410,10 +411,9 @@ TEST(NetworkRendezvous, TurnsAwayWhoIsNotOfThisJobAndTheOthersGoOn) {
     return joining(w);
   });
   for (const std::size_t i : {0, 1, 3}) EXPECT_EQ(results[i].text, "no error");
-  EXPECT_EQ(
-      results[2].text,
-      "wrong: [ranks] rank 1 is of another job than rank 0: expected the same TG_JOB, if it is set (this is "
-      "'test')");
+  EXPECT_EQ(results[2].text,
+            "wrong: [ranks] rank 1 belongs to a different job from rank 0: expected the same TG_JOB, if it "
+            "is set (this is 'test')");
 }
 
 TEST(NetworkRendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
@@ -425,7 +425,8 @@ TEST(NetworkRendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
     return joining(host_world(rank, 3, port));
   });
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].text, "no error");
-  EXPECT_EQ(results[3].text.find("wrong: [ranks] rank 1 of this job is here already"), 0u) << results[3].text;
+  EXPECT_EQ(results[3].text.find("wrong: [ranks] rank 1 of this job has already joined"), 0u)
+      << results[3].text;
   EXPECT_EQ(results[4].text.find("wrong: [ranks] another process listens on 127.0.0.1:"), 0u)
       << results[4].text;
 }
@@ -438,7 +439,7 @@ TEST(NetworkRendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
       return joining(host_world(rank, 3, port), {.join_timeout = milliseconds(5000)});
     });
     EXPECT_EQ(results[static_cast<std::size_t>(1 - killed)].text,
-              "lost: [ranks] rank " + std::to_string(killed) + " ended before all ranks had come");
+              "lost: [ranks] rank " + std::to_string(killed) + " exited before all ranks joined");
   }
 }
 
@@ -508,7 +509,7 @@ TEST(NetworkRendezvous, AProofCannotBeRepeated) {
   });
   EXPECT_EQ(results[2].kind, '+') << results[2].text;
   EXPECT_EQ(results[2].text, "");
-  EXPECT_NE(results[0].text.find("; connections with another token: 1"), std::string::npos)
+  EXPECT_NE(results[0].text.find("; connections with a different token: 1"), std::string::npos)
       << results[0].text;
 }
 
@@ -542,9 +543,9 @@ TEST(NetworkRendezvous, RefusesARankZeroThatDoesNotKnowTheToken) {
     });
     EXPECT_EQ(results[0].text,
               speaks_our_way
-                  ? "wrong: [ranks] what answers on  does not know the token: expected rank 0 of this job"
-                  : "wrong: [ranks] what listens on  is not rank 0: expected a free port, and TG_PORT sets "
-                    "another");
+                  ? "wrong: [ranks] the process on  does not know the token: expected rank 0 of this job"
+                  : "wrong: [ranks] the process that listens on  is not rank 0: expected a free port, and "
+                    "TG_PORT sets another");
   }
 }
 
@@ -566,8 +567,9 @@ TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
   for (const char* any : {"0.0.0.0", "::", "::ffff:0.0.0.0"})
     EXPECT_EQ(with_address(any), std::string("wrong: [ranks] MASTER_ADDR is ") + any +
                                      ": expected the one address of rank 0's host that others use");
-  EXPECT_EQ(with_address("192.0.2.1"),
-            "wrong: [ranks] MASTER_ADDR is 192.0.2.1, which is no address of this host: expected rank 0's");
+  EXPECT_EQ(
+      with_address("192.0.2.1"),
+      "wrong: [ranks] MASTER_ADDR is 192.0.2.1, which is not an address of this host: expected rank 0's");
   EXPECT_EQ(with_address("no.such.host.invalid")
                 .find("wrong: [ranks] MASTER_ADDR is no.such.host.invalid, which cannot be found: "),
             0u);
@@ -581,7 +583,7 @@ TEST(NetworkRendezvous, MeetsOverIpv6AndByName) {
       w.address = address;
       return joining(w, {.join_timeout = milliseconds(5000)});
     });
-    if (results[0].text.find("no address of this host") != std::string::npos)
+    if (results[0].text.find("not an address of this host") != std::string::npos)
       GTEST_SKIP() << "this host has no " << address;
     expect_all(results, "no error");
   }
@@ -639,10 +641,9 @@ TEST(NetworkRendezvous, DoesNotBeginWithoutATokenOrAPort) {
   World w = host_world(0, 2, 0);
   EXPECT_EQ(error_of([&] { parallel::join(w); }), "wrong: [ranks] port 0: expected 1 to 65535");
   w.token.clear();
-  EXPECT_EQ(
-      error_of([&] { parallel::join(w); }),
-      "wrong: [ranks] the token of ranks on several hosts has 0 characters: expected 32 to 4096, as of: "
-      "openssl rand -hex 32");
+  EXPECT_EQ(error_of([&] { parallel::join(w); }),
+            "wrong: [ranks] the token of ranks on several hosts has 0 characters: expected 32 to 4096, for "
+            "example from: openssl rand -hex 32");
 }
 
 // One of our own kind may still send anything.
@@ -664,7 +665,7 @@ TEST(Notes, EndsTheRunWhereAPeerSendsWhatNoRankSends) {
     if (bytes.size() >= 512) {
       ASSERT_TRUE(memory->lost());
       EXPECT_EQ(memory->lost()->rank, 2);
-      EXPECT_EQ(memory->lost()->why, "sent what no rank sends");
+      EXPECT_EQ(memory->lost()->why, "sent an invalid message");
     }
   }
 }
@@ -681,7 +682,7 @@ TEST(NetworkCommunicator, RefusesMoreBytesThanRanksShare) {
     const std::array<std::uint64_t, 3> sent{std::uint64_t{1} << 60, 0, ~std::uint64_t{0}};
     (void)!::send(peer.fd, sent.data(), sizeof sent, MSG_NOSIGNAL);
     EXPECT_EQ(error_of([&] { numbers(ranks, 0); }),
-              "lost: [ranks] rank " + std::to_string(1 - rank) + " sent what no rank sends");
+              "lost: [ranks] rank " + std::to_string(1 - rank) + " sent an invalid message");
   }
 }
 

@@ -39,12 +39,12 @@ TEST(Rendezvous, SaysWhichRanksDoNotCome) {
     for (const RankResult& r : results) EXPECT_EQ(r.text, results[0].text);
     return results[0].text;
   };
-  EXPECT_EQ(joined({0, 1, 3}, 4), "lost: [ranks] rank 2 did not come in 0.6 s (3 of 4 are here)");
-  EXPECT_EQ(joined({0, 3}, 4), "lost: [ranks] ranks 1 and 2 did not come in 0.6 s (2 of 4 are here)");
-  EXPECT_EQ(joined({0}, 20),
-            "lost: [ranks] ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 others did not come in 0.6 s "
-            "(1 of 20 are here)");
-  EXPECT_EQ(joined({1, 2}, 3), "lost: [ranks] rank 0 did not come in 0.6 s");
+  EXPECT_EQ(joined({0, 1, 3}, 4), "lost: [ranks] rank 2 did not join within 0.6 s (3 of 4 joined)");
+  EXPECT_EQ(joined({0, 3}, 4), "lost: [ranks] ranks 1 and 2 did not join within 0.6 s (2 of 4 joined)");
+  EXPECT_EQ(
+      joined({0}, 20),
+      "lost: [ranks] ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 others did not join within 0.6 s (1 of 20 joined)");
+  EXPECT_EQ(joined({1, 2}, 3), "lost: [ranks] rank 0 did not join within 0.6 s");
 }
 
 TEST(Rendezvous, ReportsWhomRankZeroWaitsFor) {
@@ -56,7 +56,7 @@ TEST(Rendezvous, ReportsWhomRankZeroWaitsFor) {
     return lines;
   });
   EXPECT_EQ(results[0].text,
-            "[ranks] waiting for rank 1 (1 of 2 are here)\n");  // after 200 ms, then after 600
+            "[ranks] waiting for rank 1 (1 of 2 joined)\n");  // after 200 ms, then after 600
   EXPECT_EQ(results[1].text, "");
 }
 
@@ -103,10 +103,9 @@ TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
     return error_of([&] { parallel::join(world_of(rank, 4), {.join_timeout = milliseconds(3000)}); });
   });
   for (const RankResult& r : results)
-    EXPECT_EQ(
-        r.text,
-        "wrong: [ranks] rank 0 may open no more files, and needs one for each of 3 connections: expected "
-        "a higher limit (ulimit -n)");
+    EXPECT_EQ(r.text,
+              "wrong: [ranks] rank 0 cannot open more files, and needs one for each of 3 connections: "
+              "expected a higher limit (ulimit -n)");
 }
 
 TEST(Rendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
@@ -122,7 +121,7 @@ TEST(Rendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].text, "no error");
   for (std::size_t i = 3; i < 5; ++i)
     EXPECT_EQ(results[i].text.find("wrong: [ranks] rank " + std::to_string(4 - i) +
-                                   " of this job is here already: expected one process"),
+                                   " of this job has already joined: expected one process"),
               0u)
         << results[i].text;
 }
@@ -184,7 +183,7 @@ TEST(Rendezvous, RefusesProcessesOfAnotherUser) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(700));
     return std::to_string(got);
   });
-  EXPECT_EQ(results[0].text, "lost: [ranks] rank 1 did not come in 1.2 s (1 of 2 are here)");
+  EXPECT_EQ(results[0].text, "lost: [ranks] rank 1 did not join within 1.2 s (1 of 2 joined)");
   EXPECT_EQ(results[1].text, "0");
   results = ask(2, [](int i) {
     const World world = world_of(1, 2);
@@ -210,9 +209,10 @@ TEST(Rendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
     });
     EXPECT_EQ(results[static_cast<std::size_t>(killed)].text, "ended by signal Alarm clock");
     EXPECT_EQ(results[static_cast<std::size_t>(1 - killed)].text,
-              "lost: [ranks] rank " + std::to_string(killed) + " ended before all ranks had come");
+              "lost: [ranks] rank " + std::to_string(killed) + " exited before all ranks joined");
     // Rank 2 comes too late, and hears it from rank 0 if that lives.
-    EXPECT_EQ(results[2].text, killed == 0 ? "lost: [ranks] rank 0 did not come in 0.4 s" : results[0].text);
+    EXPECT_EQ(results[2].text,
+              killed == 0 ? "lost: [ranks] rank 0 did not join within 0.4 s" : results[0].text);
   }
 }
 

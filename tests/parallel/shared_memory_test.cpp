@@ -413,7 +413,7 @@ TEST(SharedMemory, RefusesWhatCannotBe) {
             "[ranks] share: 1048577 bytes: expected at most 1048576");
 
   EXPECT_NO_THROW(SharedMemory::open(dup(memory->descriptor()), 2));
-  const std::string not_ours = "[ranks] what was sent is not the shared memory of 3 ranks";
+  const std::string not_ours = "[ranks] the received file is not the shared memory of 3 ranks";
   EXPECT_EQ(error_of([&] { SharedMemory::open(dup(memory->descriptor()), 3); }), not_ours);
   EXPECT_EQ(error_of([] { SharedMemory::open(-1, 3); }), not_ours);
 #if defined(__linux__)

@@ -61,12 +61,12 @@ TEST(Watchdog, ReadsTheStateOfEachRank) {
   };
   const auto waits = [](SharedMemory& m, std::uint32_t how = 1) { m.state(1).is_waiting = how; };
   const Case cases[] = {
-      {[&](SharedMemory& m) { waits(m), m.state(2).has_ended = 1; }, "2 has ended while rank 1 waits for it",
-       0},
+      {[&](SharedMemory& m) { waits(m), m.state(2).has_ended = 1; },
+       "2 exited while rank 1 is waiting for it", 0},
       {[&](SharedMemory& m) { waits(m, 2), m.state(2).has_ended = 1; }, "none", 0},
       {[&](SharedMemory& m) { waits(m, 2), m.state(2).has_ended = 1; },
-       "2 has ended while rank 1 waits for it"},
-      {[&](SharedMemory& m) { waits(m), m.state(2).steps = 5; }, "2 hangs after step 4, for "},
+       "2 exited while rank 1 is waiting for it"},
+      {[&](SharedMemory& m) { waits(m), m.state(2).steps = 5; }, "2 made no progress for "},
       {[&](SharedMemory& m) { waits(m), m.state(2).steps = 5, m.state(2).pauses = 1; }, "none"},
       {[&](SharedMemory& m) { waits(m), m.state(2).steps = 5, m.state(2).is_waiting = 1; }, "none"},
       {[&](SharedMemory& m) { waits(m), m.state(2).steps = 5; }, "none", 500, true},
@@ -113,7 +113,7 @@ TEST(Watchdog, NamesTheRankWhoseConnectionEnds) {
     pairs[(first + 1) % 3].leaves();
     await(*memory, 1000);
     EXPECT_EQ(loss_of(*memory), std::to_string((first + 1) % 3 + 1) +
-                                    " is gone: its process ended without a word, or was killed");
+                                    " is lost: its process exited without reporting an error, or was killed");
   }
 }
 

@@ -149,10 +149,11 @@ TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
        {std::pair(std::string(4096, 'x') + "\n", std::string(4096, 'x')),
         {" \t\r\n" + std::string(32, 'x') + " y\r\n\t ", std::string(32, 'x') + " y"},
         {std::string(5000, 'x'),
-         "[ranks] TG_TOKEN_FILE has 4097 characters: expected 32 to 4096, as of: "
-         "openssl rand -hex 32"},
+         "[ranks] TG_TOKEN_FILE has 4097 characters: expected 32 to 4096, for example from: openssl rand "
+         "-hex 32"},
         {" \n",
-         "[ranks] TG_TOKEN_FILE has 0 characters: expected 32 to 4096, as of: openssl rand -hex 32"}}) {
+         "[ranks] TG_TOKEN_FILE has 0 characters: expected 32 to 4096, for example from: openssl rand -hex "
+         "32"}}) {
     std::ofstream(path) << content;
     try {
       EXPECT_EQ(world_of(v).token, expected);
@@ -186,7 +187,7 @@ TEST(World, ATokenFileIsNoPipe) {
     ADD_FAILURE() << "it waits for a writer";
     ::close(::open(path.c_str(), O_RDWR));  // which ends the wait
   }
-  EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is no file");
+  EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is not a regular file");
   std::filesystem::remove(path);
 }
 
@@ -235,18 +236,17 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
       {with(hosts, {{"MASTER_PORT", "0"}}), "MASTER_PORT is 0: expected 1 to 65534"},
       {with(hosts, {{"TG_PORT", "65536"}}), "TG_PORT is 65536: expected 1 to 65535"},
       {with(hosts, {{"TG_TOKEN", std::string(4097, 'x')}}),
-       "TG_TOKEN has 4097 characters: expected 32 to 4096, as of: openssl rand -hex 32"},
+       "TG_TOKEN has 4097 characters: expected 32 to 4096, for example from: openssl rand -hex 32"},
       {with(torchrun, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE is 99999999999: expected 1 to 1024"},
       {with(torchrun, {{"WORLD_SIZE", "4.0"}}), "WORLD_SIZE is '4.0': expected 1 to 1024"},
       {with(torchrun, {{"RANK", "0"}, {"LOCAL_RANK", "1"}}),
-       "LOCAL_RANK is 1 but RANK is 0: expected the same number, for all ranks are on one host"},
+       "LOCAL_RANK is 1 but RANK is 0: expected the same number because all ranks are on one host"},
       {with(torchrun, {{"LOCAL_RANK", "4"}}), "LOCAL_RANK is 4 but LOCAL_WORLD_SIZE is 4: expected 0 to 3"},
       {with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}}),
        "LOCAL_WORLD_SIZE is 5 but WORLD_SIZE is 4: expected 1 to 4"},
       {with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
-       two_hosts +
-           "neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, as of: "
-           "openssl rand -hex 32"},
+       two_hosts + "neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, for "
+                   "example from: openssl rand -hex 32"},
       {with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}), two_hosts + no_address},
       {without(with(torchrun, {{"LOCAL_WORLD_SIZE", "2"}}), "MASTER_PORT"),
        two_hosts +
@@ -256,14 +256,15 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
       {with(hosts, {{"TG_PORT", "0"}}), "TG_PORT is 0: expected 1 to 65535"},
       {with(hosts, {{"TG_PORT", "x"}}), "TG_PORT is 'x': expected 1 to 65535"},
       {with(hosts, {{"TG_TOKEN", "secret"}}),
-       "TG_TOKEN has 6 characters: expected 32 to 4096, as of: openssl rand -hex 32"},
+       "TG_TOKEN has 6 characters: expected 32 to 4096, for example from: openssl rand -hex 32"},
       {with(hosts, {{"TG_TOKEN", "  " + std::string(31, 'x') + " \n"}}),
-       "TG_TOKEN has 31 characters: expected 32 to 4096, as of: openssl rand -hex 32"},
+       "TG_TOKEN has 31 characters: expected 32 to 4096, for example from: openssl rand -hex 32"},
       {with(hosts, {{"TG_TOKEN_FILE", "/x"}}),
        "TG_TOKEN and TG_TOKEN_FILE are both set: expected one of them"},
       {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/no/such/file"}}),
        "TG_TOKEN_FILE is /no/such/file, which cannot be read: No such file or directory"},
-      {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/"}}), "TG_TOKEN_FILE is /, which is no file"},
+      {with(without(hosts, "TG_TOKEN"), {{"TG_TOKEN_FILE", "/"}}),
+       "TG_TOKEN_FILE is /, which is not a regular file"},
       {without(torchrun, "RANK"),
        "WORLD_SIZE is 4 but RANK is not set: expected both (torchrun and tools/launch set them)"},
       {without(torchrun, "WORLD_SIZE"),

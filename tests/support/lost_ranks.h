@@ -23,9 +23,10 @@ inline void expect_killed_ranks_named(const AskThree& ask) {
     for (int rank = 0; rank < 3; ++rank) {
       const RankResult& r = results[static_cast<std::size_t>(rank)];
       EXPECT_EQ(r.kind, rank == killed ? '?' : 'l');
-      EXPECT_EQ(r.text, rank == killed ? "ended by signal Killed"
-                                       : "[ranks] rank " + std::to_string(killed) +
-                                             " is gone: its process ended without a word, or was killed");
+      EXPECT_EQ(r.text, rank == killed
+                            ? "ended by signal Killed"
+                            : "[ranks] rank " + std::to_string(killed) +
+                                  " is lost: its process exited without reporting an error, or was killed");
     }
   }
 }
@@ -48,10 +49,11 @@ inline void expect_hanging_ranks_named(const AskThree& ask, milliseconds step_ti
         numbers(group->communicator(), 0);
         return std::string("all together");
       });
-      const std::string line = "[ranks] rank " + std::to_string(hanging) + " hangs after step 4, for ";
+      const std::string line = "[ranks] rank " + std::to_string(hanging) + " made no progress for ";
       for (const RankResult& r : results) {
         EXPECT_EQ(r.kind, pauses ? '+' : 'l');
         EXPECT_EQ(r.text.find(pauses ? "all together" : line), 0u) << r.text;
+        EXPECT_EQ(r.text.find(" after step 4; rank ") == std::string::npos, pauses) << r.text;
       }
     }
 }
@@ -75,8 +77,7 @@ inline void expect_stopped_ranks_named(const AskThree& ask, milliseconds step_ti
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == stopped) continue;
       const std::string& text = results[static_cast<std::size_t>(rank)].text;
-      EXPECT_EQ(text.find("lost: [ranks] rank " + std::to_string(stopped) +
-                          " is stopped, without a sign of life for "),
+      EXPECT_EQ(text.find("lost: [ranks] rank " + std::to_string(stopped) + " is stopped: no heartbeat for "),
                 0u)
           << text;
     }

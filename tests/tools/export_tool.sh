@@ -32,7 +32,7 @@ for model in gpt-bytes llama-bpe llama-chars; do
 done
 grep -q '^note .*GELU' "$dir/out" && fail "a note about GELU for llama"
 "$export" --model "$dir/llama-bpe-hf" --to gguf --weights-dtype q8_0 --out "$dir/q.gguf" >"$dir/out" || fail "exporting to q8_0"
-grep -q "^writes  *$dir/q.gguf: llama, Q8_0, " "$dir/out" && grep -q '^note  *rows that are no multiple of 32' "$dir/out" ||
+grep -q "^writes  *$dir/q.gguf: llama, Q8_0, " "$dir/out" && grep -q '^note  *rows that are not a multiple of 32' "$dir/out" ||
   fail "the table is: $(cat "$dir/out")"
 "$export" --model "$dir/llama-bpe.gguf" --to hf --out "$dir/from-gguf" >/dev/null || fail "exporting a GGUF file"
 cmp -s "$dir"/{from-gguf,llama-bpe-hf}/model.safetensors || fail "other weights by way of GGUF"

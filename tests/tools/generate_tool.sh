@@ -190,7 +190,7 @@ refuses 1 'model_type is "bert", expected one of' --model "$(mkdir "$dir/bert" &
 sed -i 's/"E": 36/"E": 37/' "$folder/tokenizer.json"
 refuses 1 'has 38 tokens, the model 37' --model "$folder"
 sed -i 's/"c": 2.*"E": 37/"E": 1/; s/"b": 1, //' "$folder/tokenizer.json"
-refuses 1 "has 2 tokens, the model's texts end with 2, its eos_token_id" --model "$folder"
+refuses 1 "has 2 tokens, the model's sequences end with 2, its eos_token_id" --model "$folder"
 rm "$folder/tokenizer.json"
 refuses 1 'tokenizer.json: No such file' --model "$folder"
 

@@ -69,21 +69,21 @@ ended "0 0 0 0 "
 for r in 0 1 2 3; do says $r "rank $r of 4: 800 by"; done
 for killed in 0 1 3; do
   all 4 "$joined" 200 kill $killed 100
-  for r in 0 1 2 3; do [ $r = $killed ] || says $r "rank $killed is gone: its process ended without a word, or was killed"; done
+  for r in 0 1 2 3; do [ $r = $killed ] || says $r "rank $killed is lost: its process exited without reporting an error, or was killed"; done
 done
 all 4 "$joined" 200 fail 2 100
 ended "75 75 1 75 "
 for r in 0 1 3; do says $r 'rank 2 failed: \[test\] planted'; done
 all 4 "$joined" 200 hang 3 100
 ended "75 75 75 75 "
-for r in 0 1 2; do says $r 'rank 3 hangs after step 99'; done
+for r in 0 1 2; do says $r 'rank 3 made no progress for .* after step 99'; done
 
 # Without a token, with one that others may read, with another one.
 token_file= all 2 "$joined" 5
 ended "2 2 "
 says 0 'cannot be read'
 rank 0 2 env -u TG_TOKEN_FILE "$joined" 5 >"$dir/rank.0" 2>&1 && fail "joined without a token"
-says 0 'neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, as of: openssl rand -hex 32'
+says 0 'neither TG_TOKEN nor TG_TOKEN_FILE is set: expected a secret, the same on all hosts, for example from: openssl rand -hex 32'
 chmod 640 "$dir/token"
 all 2 "$joined" 5
 ended "2 2 "
@@ -93,10 +93,10 @@ rank 0 2 "$joined" 5 >"$dir/rank.0" 2>&1 &
 pid=$!
 rank 1 2 env -u TG_TOKEN_FILE TG_TOKEN=0123456789abcdef0123456789abcdef "$joined" 5 >"$dir/rank.1" 2>&1
 [ $? = 2 ] || fail "another token: exit code $?"
-says 1 'has another token'
+says 1 'has a different token'
 wait $pid
 [ $? = 75 ] || fail "after another token rank 0 ended with $?"
-says 0 "rank 1 did not come in 5.0 s (1 of 2 are here); rank 0 listens on $address:$((port + 1)); connections with another token: "
+says 0 "rank 1 did not join within 5.0 s (1 of 2 joined); rank 0 listens on $address:$((port + 1)); connections with a different token: "
 # Two programs.
 cp "$joined" "$dir/other" && printf x >>"$dir/other"
 all 2 sh -c 'if [ $RANK = 1 ]; then exec '"$dir/other"' 5; else exec '"$joined"' 5; fi'
@@ -110,7 +110,7 @@ if [ -n "$TG_OWN_NAMESPACES" ]; then
   (while [ ! -e "$dir/ready.0" ] || [ ! -e "$dir/ready.1" ]; do sleep 0.05; done; sleep 0.3; on b ip link set vb down) &
   all 2 "$joined" 100000 slow 0 0
   ended "75 75 "
-  for r in 0 1; do grep -qE "rank $((1 - r)) is (gone: its host does not answer|stopped)" "$dir/rank.$r" || fail "rank $r: $(cat "$dir/rank.$r")"; done
+  for r in 0 1; do grep -qE "rank $((1 - r)) is (lost: its host does not answer|stopped)" "$dir/rank.$r" || fail "rank $r: $(cat "$dir/rank.$r")"; done
   on b ip link set vb up
 fi
 
@@ -139,7 +139,7 @@ done
 ) &
 all 4 "$train" $options --out "$dir/killed"
 [ "$codes" = "75 75 75 137 " ] || fail "exit codes $codes after rank 3 was killed: $(cat "$dir"/rank.*)"
-for r in 0 1 2; do says $r 'rank 3 is gone'; done
+for r in 0 1 2; do says $r 'rank 3 is lost'; done
 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null || fail "it is not resumed"
 same killed
 

@@ -83,15 +83,15 @@ ends 0 5 "$launch" -n 1 "$joined" 10
 ends 0 5 "$joined" 10
 for rank in 0 1 2; do
   ends 75 5 "$launch" -n 3 "$joined" 1000 kill $rank $((RANDOM % 1000))
-  has err "joined_rank: \[ranks\] rank $rank is gone: its process ended without a word, or was killed" 2
+  has err "joined_rank: \[ranks\] rank $rank is lost: its process exited without reporting an error, or was killed" 2
   has err "^launch: rank $rank was ended by signal 9 (Killed)$" 1
   ends 1 5 "$launch" -n 3 "$joined" 1000 fail $rank $((RANDOM % 1000))
   has err "joined_rank: \[ranks\] rank $rank failed: \[test\] planted" 2
   has err "^launch: rank $rank ended with exit code 1$" 1
 done
 ends 75 5 "$launch" -n 3 "$joined" 1000 hang 1 7
-has err "joined_rank: \[ranks\] rank 1 hangs after step 6, for [12].[0-9] s, while rank [02] waits for it" 2
-has err "^\[rank 1\] \[ranks\] rank 1 hangs after step 6" 1  # and is ended itself
+has err "joined_rank: \[ranks\] rank 1 made no progress for [12].[0-9] s after step 6; rank [02] is waiting for it" 2
+has err "^\[rank 1\] \[ranks\] rank 1 made no progress for .* after step 6" 1  # and is ended itself
 
 # Started again after a loss, as often as is said, and not after an error.
 ends 0 5 "$launch" -n 3 --restarts 2 "$joined" 100 kill 1 50 "$dir/once"
@@ -189,6 +189,6 @@ done
 wait
 has out0 'rank 0 of 2: 20 by' 1
 has out1 'rank 1 of 2: 20 by' 1
-refuses_command 75 "rank 1 did not come in 5.0 s (1 of 2 are here)" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$joined" 1
+refuses_command 75 "rank 1 did not join within 5.0 s (1 of 2 joined)" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$joined" 1
 [ $failed = 0 ] && echo "launch: all as it must be"
 exit $failed

@@ -62,7 +62,7 @@ done
 # Bad input: one line.
 refuses_command 2 '--lora is for --model' "$train" --text "$text" --lora 4 --out "$dir/x"
 refuses_command 2 '--lora-targets is for --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
-refuses_command 1 'target "q_prj" is no Linear layer of the model, which has down_proj, gate_proj' "$train" --model "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
+refuses_command 1 'target "q_prj" is not a Linear layer of the model, which has down_proj, gate_proj' "$train" --model "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
 refuses_command 1 '--lora is 5, but' "$train" --resume --out "$dir/whole" --lora 5
 refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --model "$dir/whole" --to hf --out "$dir/x"
 refuses_command 1 'has no adapter, which --to peft needs' "$export" --model "$dir/full" --to peft --out "$dir/x"
@@ -70,7 +70,7 @@ refuses_command 1 'has no adapter, which --merge needs' "$export" --model "$dir/
 refuses_command 2 '--merge makes a whole model' "$export" --model "$dir/whole" --merge --to peft --out "$dir/x"
 refuses_command 2 "--model $folder has no adapter" "$export" --model "$folder" --to peft --out "$dir/x"
 refuses_command 1 "$dir/whole is a run of train" "$generate" --model "$dir/whole" --adapter "$dir/peft"
-refuses_command 1 'adapter_config.json: target "c_attn" is no Linear layer of the model' "$generate" --prompt the --model "$folder" --adapter "$dir/peft"
+refuses_command 1 'adapter_config.json: target "c_attn" is not a Linear layer of the model' "$generate" --prompt the --model "$folder" --adapter "$dir/peft"
 refuses_command 1 'the adapter is of a model with ' "$generate" --prompt the --model "$folder" --adapter "$dir/run"
 refuses_command 1 'there is no checkpoint in' "$generate" --prompt the --model "$folder" --adapter "$dir/nowhere"
 change_copy "$dir/whole/last" "$generate" sed -i 's/\\"r\\": 4/\\"r\\": 5/'

@@ -101,9 +101,9 @@ pid=$!
 for _ in $(seq 300); do [ -s "$dir/waits" ] && break || sleep 0.1; done
 kill $pid
 wait $pid 2>/dev/null || true
-grep -q '^train: \[ranks\] waiting for ranks 1 and 2 (1 of 3 are here)$' "$dir/waits" || fail "rank 0 does not say for whom it waits: $(cat "$dir/waits")"
+grep -q '^train: \[ranks\] waiting for ranks 1 and 2 (1 of 3 joined)$' "$dir/waits" || fail "rank 0 does not say for whom it waits: $(cat "$dir/waits")"
 "$launch" -n 4 "$train" $options --profile 2 --out "$dir/profile" >"$dir/profile.txt" || fail "--profile ended with $?"
-grep -qE '^exchanges between ranks [0-9.]+ .* of which [0-9.]+ .* are exposed$' "$dir/profile.txt" || fail "no exchanges in the profile"
+grep -qE '^communication between ranks: [0-9.]+ .* if run one by one, [0-9.]+ .* exposed$' "$dir/profile.txt" || fail "no exchanges in the profile"
 refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"
 
 # Sequences that are divided among ranks: the losses of one rank, to rounding.

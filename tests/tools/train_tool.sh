@@ -125,7 +125,7 @@ grep -qE '^train: \[trap-nan\] step [0-9]+: [a-z_]+ \(.*\) made .* of f32 \[.*\]
 
 # A profile reports where the time goes, and writes no files.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
-for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
+for word in 'one run: ' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
   grep -q -- "$word" "$dir/profile.txt" || fail "the profile has no '$word'"
 done
 [ -z "$(find "$dir/profile" -type f 2>/dev/null)" ] || fail "a profile leaves files"

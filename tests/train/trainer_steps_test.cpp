@@ -398,7 +398,7 @@ TEST(OptimizerState, CountsAndSquaresAreNotNegative) {
     EXPECT_EQ(state_error(name, {0}, 5), "no error") << name;
     EXPECT_EQ(state_error(name, {2, 0}, is_counted ? 7 : 5), "no error") << name;
     EXPECT_EQ(state_error(name, {2, 1}, is_counted ? 5 : 7),
-              "here: its steps, taken and skipped, are " + std::to_string(is_counted ? 7 : 5) +
+              "here: its performed and skipped steps are " + std::to_string(is_counted ? 7 : 5) +
                   ", but the run is at step " + std::to_string(is_counted ? 5 : 7));
     EXPECT_EQ(state_error(name, {0, 1, -0.5}, 5),
               "here: " + name + " has -0.500000 at element 2, which is never negative");

@@ -210,7 +210,7 @@ TEST(Trainer, AStateThatNoRunSavesIsRefusedBeforeAnyWeightChanges) {
   expect("optimizer.v.transformer.wte.weight", -1,
          "optimizer.v.transformer.wte.weight has -1.000000 at element 0, which is never negative");
   expect("optimizer.step", -5, "optimizer.step has -5.000000 at element 0, which is never negative");
-  expect("optimizer.step", 2, "its steps, taken and skipped, are 2, but the run is at step 3");
+  expect("optimizer.step", 2, "its performed and skipped steps are 2, but the run is at step 3");
 }
 
 }  // namespace

@@ -330,7 +330,7 @@ TEST(TrainingSteps, WrongBatchesStepsAndRanksAreRefused) {
     Bigram own;
     const optim::Sgd divided(own.params.all(), {.ranks = ranks});
     expect_error<Error>([&] { train::TrainingProgram(own.model, divided, options(2)); },
-                        {"the optimizer divides its update among other ranks than those of the program"});
+                        {"the optimizer divides its update among ranks that are not those of the program"});
     train::ProgramOptions three = options(3);
     three.ranks = ranks;
     expect_error<Error>([&] { train::TrainingProgram(own.model, divided, three); },

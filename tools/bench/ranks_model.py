@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the tables of "Bytes and time" and "Past one host" in docs/parallel.md: what ranks send, from formulas, and a model
-of how attention and training steps scale, from what was measured on one host and assumed of a network. Needs no packages.
+"""Prints the tables in docs/notes/ranks-model.md: the bytes that ranks send, from formulas, and a model of how attention and
+training steps scale, from measurements on one host and an assumed network. Needs no packages.
 
     python3 tools/bench/ranks_model.py
 
@@ -88,8 +88,8 @@ def row(cells):
 
 
 def table_of(model):
-    print(f"{model.name}, Ψ = {model.parameters:,}; a batch of {model.batch:,} tokens takes {model.seconds * 1e3:,.1f} ms on one GPU; "
-          f"the last column is of steps of {model.step:,} tokens.\n")
+    print(f"{model.name}, Ψ = {model.parameters:,}: one GPU needs {model.seconds * 1e3:,.1f} ms for a batch of {model.batch:,} tokens.")
+    print(f"In the last column, a step has {model.step:,} tokens.\n")
     row(["GPUs", "hosts", "NVLink, MB", "network, MB", "exchange, ms", "a batch each", "a step divided"])
     print("|" + "---|" * 7)
     whole = model.step / model.batch

@@ -1,4 +1,5 @@
-// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters, which writes copies too.
+// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters, which also writes
+// low-precision copies.
 #include "ops/adamw.h"
 
 #include <cmath>
@@ -15,7 +16,7 @@ double scalar(const Arg& a) {
   return v;
 }
 
-// What is the same for all parameters.
+// Factors that are the same for all parameters.
 struct Factors {
   double rate, scale, pace, correction, eps, b1, b2;
 
@@ -27,7 +28,8 @@ struct Factors {
   }
 };
 
-// Elements begin … end - 1 of one parameter; in: p, g, m, v; out: p', m', v', and the copy of p' or nothing.
+// Updates elements begin … end - 1 of one parameter. in: p, g, m, v; out: p', m', v', and optionally the copy
+// of p'.
 template <class C>
 void update(const Factors& f, double decay, const Arg* in, const Arg* out, i64 begin, i64 end, C* buffer) {
   using V = vector_t<C>;

@@ -1,6 +1,6 @@
-// The tiles of AMX, as gemm_tiles.h asks for them. Accumulators are f32, rounded to nearest even after each
-// addition; denormals are treated as zeros. The instructions are written in assembly, because the rest of
-// this instruction set is compiled without them.
+// AMX tiles, with the interface that gemm_tiles.h requires. Accumulators are f32, rounded to nearest even
+// after each addition. Denormals are treated as zeros. The instructions are inline assembly, because the rest
+// of this instruction set is compiled without them.
 #pragma once
 
 #include "backends/cpu/kernels/micro.h"
@@ -9,7 +9,7 @@
 namespace tg::cpu::TG_ISA {
 
 struct Amx {
-  // Holding tiles makes a thread expensive to switch away from: release them after use.
+  // A thread with configured tiles is expensive to switch away from, so release them after use.
   static void configure() {
     struct alignas(64) Config {
       std::uint8_t palette, start_row, reserved[14];
@@ -38,7 +38,7 @@ struct Amx {
   TG_INLINE static void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
-  // A pair of each two lanes, rounded as below.
+  // Returns a pair in every second lane, rounded as below.
   TG_INLINE static F32 round_pairs(F32 first, F32 second) {
     U32 both;
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));

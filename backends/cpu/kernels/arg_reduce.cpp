@@ -1,4 +1,4 @@
-// argmax and argmin: the first index of the extreme among the reduced elements, counted row-major; a NaN
+// argmax and argmin: the first index of the extreme among the reduced elements, in row-major order. A NaN
 // counts as the extreme.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/kernels.h"
@@ -7,15 +7,15 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = piece_size(1024, 64);        // elements searched together
-constexpr i64 shared_from = piece_size(8192, 64);  // elements that are worth a part of their own
+constexpr i64 block = piece_size(1024, 64);        // elements searched at a time
+constexpr i64 shared_from = piece_size(8192, 64);  // elements that justify a separate part
 
 template <class C, bool least>
 TG_INLINE bool beats(C a, C b) {  // NaN beats every number
   return (least ? a < b : a > b) || (a != a && b == b);
 }
 
-// The extreme of n values; NaN if one is.
+// Returns the extreme of n values, or NaN if any of them is NaN.
 template <class C, bool least>
 C extreme(const C* p, i64 n) {
   using V = vector_of<C>;

@@ -1,4 +1,4 @@
-// Lists of axes that kernels iterate over: sizes and strides, merged where possible, and a counter over all
+// Lists of axes that kernels iterate over: sizes and strides, merged if possible, and a counter over all
 // their index tuples.
 #pragma once
 
@@ -12,7 +12,7 @@ struct Axis {
   i64 size, in, out;  // strides in elements of an input and of an output
 };
 
-// Axes from the outermost to the innermost.
+// Axes from outermost to innermost.
 struct AxisList {
   int rank = 0;
   Axis axis[max_rank];
@@ -26,12 +26,12 @@ struct AxisList {
     return n;
   }
   const Axis& inner() const { return axis[rank - 1]; }
-  // Sorts the axes by their strides in the input or output, for cases where the order does not matter.
+  // Sorts the axes by their strides in the input or output, for cases in which the order does not matter.
   void sort(i64 Axis::*by = &Axis::in) {
     for (int i = 1; i < rank; ++i)
       for (int k = i; k > 0 && axis[k - 1].*by < axis[k].*by; --k) swap(axis[k - 1], axis[k]);
   }
-  // Merges two neighbouring axes where the outer stride is the inner stride times the inner size.
+  // Merges two adjacent axes if the outer stride equals the inner stride times the inner size.
   void merge() {
     int n = 0;
     for (int i = 0; i < rank; ++i) {
@@ -43,7 +43,7 @@ struct AxisList {
     }
     rank = n;
   }
-  // The list without its innermost axis.
+  // Returns the list without its innermost axis.
   AxisList outer() const {
     AxisList l = *this;
     if (l.rank > 0) --l.rank;
@@ -51,8 +51,8 @@ struct AxisList {
   }
 };
 
-// Axes first … last - 1 of a layout, merged, with strides `in` and `out` times `scale`: those of a second
-// layout whose axes from `out_first` on have the same sizes, if it is given.
+// Returns axes first … last - 1 of a layout, merged, with strides `in` and `out` times `scale`. If `out` is
+// given, its axes starting at `out_first` have the same sizes.
 inline AxisList axes_of(const Layout& in, int first, int last, i64 scale, const Layout* out = nullptr,
                         int out_first = 0, i64 out_scale = 1) {
   AxisList l;
@@ -62,8 +62,8 @@ inline AxisList axes_of(const Layout& in, int first, int last, i64 scale, const 
   return l;
 }
 
-// The axes of x that a reduction keeps, whose `out` are the strides of its result y, and those that it
-// reduces.
+// The axes of x that a reduction keeps, and the axes that it reduces. `out` of kept axes are strides of its
+// result y.
 struct ReducedAxes {
   AxisList kept, reduced;
   ReducedAxes(const Layout& x, const Layout& y, const ReduceAttrs& a) {
@@ -78,8 +78,8 @@ struct ReducedAxes {
   }
 };
 
-// Steps through the index tuples of a list in row-major order, keeping the two offsets. After the last tuple
-// comes the first.
+// Iterates over the index tuples of a list in row-major order and tracks both offsets. The first tuple
+// follows the last.
 class Counter {
  public:
   Counter(const AxisList& list, i64 start) : list_(list) {
@@ -106,8 +106,8 @@ class Counter {
   i64 index_[max_rank];
 };
 
-// Elements start … start + n - 1 of a list whose innermost axis is `run`, as pieces of runs:
-// f(number of elements before it, its offsets in the input and in the output, its length).
+// Calls f(number of earlier elements, offsets in the input and in the output, length) for the runs that
+// contain elements start … start + n - 1 of a list whose innermost axis is `run`.
 template <class F>
 TG_INLINE void each_run(const AxisList& outer, const Axis& run, i64 start, i64 n, F f) {
   Counter row(outer, start / run.size);

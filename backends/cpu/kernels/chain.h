@@ -1,5 +1,5 @@
-// A thread's work on a fused chain of pointwise ops: a block of elements goes through all instructions while
-// it stays in the first-level cache.
+// A thread's work on a fused elementwise step: a block of elements passes through all instructions while it
+// is in the L1 cache.
 #pragma once
 
 #include "backends/cpu/kernels/kernels.h"
@@ -8,8 +8,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// Walks elements [start, start + n) of the iteration space as runs along the innermost axis:
-// f(first element of the run within the block, its offset in the operand, length).
+// Calls f(first element of the run within the block, its offset in the operand, length) for the runs along
+// the innermost axis of elements [start, start + n) of the iteration space.
 template <class F>
 TG_INLINE void for_runs(const PointwisePlan& p, const PointwisePlan::Access& o, i64 start, i64 n, F f) {
   i64 index[max_rank], offset = 0;
@@ -33,7 +33,7 @@ TG_INLINE void for_runs(const PointwisePlan& p, const PointwisePlan::Access& o, 
   }
 }
 
-// One thread's run of a chain.
+// One thread's execution of a fused elementwise step.
 struct Chain {
   using Plan = PointwisePlan;
   const Plan& p;
@@ -50,7 +50,7 @@ struct Chain {
     return false;
   }
 
-  // All instructions on n elements; an instruction without a slot writes to its output.
+  // Runs all instructions on n elements. An instruction without a slot writes to its output.
   void compute(const std::byte* const* in, std::byte* const* out, i64 n) const {
     for (int c = 0; c < p.code_size; ++c) {
       const Plan::Instruction& instruction = p.code[c];
@@ -69,7 +69,7 @@ struct Chain {
     }
   }
 
-  // Elements start … start + n - 1 of the iteration.
+  // Computes elements start … start + n - 1 of the iteration.
   void run_stretch(i64 start, i64 n) const {
     const std::byte* in[Plan::max_inputs];
     for (int i = 0; i < p.inputs; ++i) {
@@ -98,7 +98,8 @@ struct Chain {
     }
   }
 
-  // The same elements of the output that a reduction reads, in the compute type, until the next stretch.
+  // Computes the same elements, and returns those of the output that a reduction reads. They are in the
+  // compute type and valid until the next call.
   const std::byte* reduced_stretch(i64 start, i64 n) const {
     run_stretch(start, n);
     return slot(p.output_slot[p.reduced]);
@@ -114,8 +115,8 @@ struct Chain {
       o.store(to, from, o.strides[p.rank - 1], n);
   }
 
-  // Tile number t: at most Plan::tile indices of tile_axis by as many of the last axis, which is the inner
-  // axis of the block.
+  // Computes tile number t. It has at most Plan::tile indices of tile_axis and of the last axis, which is the
+  // inner axis of the block.
   void run_tile(i64 t) const {
     const int last = p.rank - 1, axis = p.tile_axis;
     i64 index[max_rank];
@@ -124,7 +125,7 @@ struct Chain {
       index[a] = t % steps * width;
       t /= steps;
     };
-    take(axis, Plan::tile);  // consecutive tiles are neighbours along the input's contiguous axis
+    take(axis, Plan::tile);  // consecutive tiles are adjacent along the input's contiguous axis
     take(last, Plan::tile);
     for (int a = last - 1; a >= 0; --a)
       if (a != axis) take(a, 1);
@@ -167,7 +168,7 @@ struct Chain {
 
   static i64 tiles(i64 n) { return (n + Plan::tile - 1) / Plan::tile; }
 
-  // Transposes a tile of input i, whose columns are contiguous in memory, to a block [rows, columns]. T has
+  // Transposes a tile of input i, whose columns are contiguous in memory, into a block [rows, columns]. T has
   // the size of the compute type.
   template <class T>
   void transpose_tile(int i, const std::byte* from, std::byte* to, i64 rows, i64 columns) const {

@@ -1,4 +1,4 @@
-// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp), a row of logits at a time.
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp), one row of logits at a time.
 #include "ops/cross_entropy.h"
 
 #include "backends/cpu/kernels/online.h"

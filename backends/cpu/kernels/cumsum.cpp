@@ -1,4 +1,4 @@
-// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse; floats are added up in f64.
+// cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse. Floats are summed in f64.
 #include "backends/cpu/kernels/lines.h"
 #include "ops/index.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr i64 block = piece_size(256, 32);
 
-// total += row, and sums = total, n of each; `sums` may be `row` itself.
+// total += row and sums = total, for n elements. `sums` may be `row` itself.
 template <class S>
 void add_row(double* total, const S* row, S* sums, i64 n) {
   i64 i = 0;

@@ -1,5 +1,5 @@
-// Results without operands. full: every element is one number, converted once and then copied. arange:
-// out_i = start + i·step, computed in f64 (integers in i64) and rounded once.
+// Results without operands. full: every element has the same value, which is converted once and then copied.
+// arange: out_i = start + i·step, computed in f64 (integers in i64) and rounded once.
 #include <tilegrad/core/graph/graph.h>
 #include "backends/cpu/kernels/kernels.h"
 #include "ops/index.h"

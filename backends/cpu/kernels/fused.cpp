@@ -1,5 +1,5 @@
-// Runs a fused chain of pointwise ops block by block. A block stays in the first-level cache while it goes
-// through all instructions, so that memory is read and written once.
+// Runs a fused elementwise step block by block. A block stays in the L1 cache while it passes through all
+// instructions, so memory is read and written once.
 #include <cstdio>
 
 #include "backends/cpu/kernels/chain.h"
@@ -19,7 +19,7 @@ void run(Worker& w, const Call& call) {
   if (tiled && p.numel > 0)
     blocks = p.numel / (p.shape[last] * p.shape[p.tile_axis]) * Chain::tiles(p.shape[last]) *
              Chain::tiles(p.shape[p.tile_axis]);
-  // Parts of whole blocks, several per thread so that a slow one does not hold up the rest.
+  // Parts of whole blocks, several per thread, so that a slow thread does not delay the others.
   const i64 parts = blocks < w.threads * 8 ? blocks : w.threads * 8;
   w.each(parts, [&](i64 part) {
     for (i64 b = blocks * part / parts; b < blocks * (part + 1) / parts; ++b) {

@@ -1,4 +1,4 @@
-// gather: out[a, b, c] = x[a, indices[a, b, c], c], the axis selected from being any one.
+// gather: out[a, b, c] = x[a, indices[a, b, c], c]. The selected axis may be any one.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 

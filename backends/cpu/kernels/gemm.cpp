@@ -1,6 +1,6 @@
-// Blocks of C are handed out to threads. A block runs through k in fixed chunks; for each chunk A is packed
-// (or read in place) once and stays in L2 while panels of B pass through L1. B is packed once by all threads
-// together where the product is large, else by each thread for its own columns, which needs no barrier.
+// GEMM by blocks of C that are handed out to threads. A block iterates over k in fixed chunks. For each chunk
+// A is packed (or read in place) once and stays in L2 while panels of B pass through L1. For large GEMMs, all
+// threads pack B together, once. Otherwise each thread packs its own columns, which needs no barrier.
 #include "backends/cpu/kernels/gemm.h"
 
 #include <cstdio>
@@ -11,14 +11,14 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-// Everything that follows from shapes, strides, types and the number of threads.
+// Everything that depends only on shapes, strides, types and the number of threads.
 struct Plan {
   i64 batches;
-  bool pairs;  // of bf16 along k, each in the space of an f32
+  bool pairs;  // pairs of bf16 along k, each in the space of an f32
   i64 k;       // elements, or pairs, along k
   bool pack_a, pack_b, shared_b, own_c;
   bool panel_b;                            // packed panel by panel, each just before its only use
-  bool copy_a;                             // pack_a: copies rows as they lie, row_length apart
+  bool copy_a;                             // pack_a: copies rows unchanged, with a stride of row_length
   i64 k_chunks;                            // chunk q is [q·k/k_chunks, (q+1)·k/k_chunks)
   i64 pass;                                // columns whose B is packed at a time, a multiple of the panel
   i64 row_blocks;                          // of m
@@ -27,8 +27,8 @@ struct Plan {
 
   i64 k_start(i64 q) const { return q * k / k_chunks; }
 
-  // Blocks are numbered along the longer side last. A thread's stretch of blocks is then a stretch of that
-  // side, as in the steps before and after, whose elements are in its cache.
+  // Blocks are numbered so that the index along the longer side varies slowest. A thread's range of blocks is
+  // then a range of that side, whose elements are in its cache, as in the previous and next steps.
   bool by_rows;
   i64 row_of(i64 block) const { return by_rows ? block / column_blocks : block % row_blocks; }
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
@@ -39,9 +39,10 @@ constexpr i64 row_block = TG_VECTOR_BYTES == 32 ? piece_size(192, 12) : piece_si
 constexpr i64 column_block = piece_size(1024, 64);
 constexpr i64 pass_bytes = piece_size(8 << 20, 1 << 14);  // packed B of one pass
 constexpr i64 pack_b_from =
-    TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; 512 bits come with a larger L1
+    TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; CPUs with 512-bit vectors have a larger L1
 
-// Elements between the rows of a copy of k of them: an odd number of cache lines, so that no rows collide.
+// Stride between rows in a copy with k elements per row: an odd number of cache lines, so that no rows
+// collide.
 template <class T>
 i64 row_length(i64 k) {
   constexpr i64 line = 64 / sizeof(T);
@@ -59,8 +60,9 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pairs = is_pairs(g);
   p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
   p.k_chunks = k_chunks(p.k);
-  // Added where C lies, D would come before the second chunk, from a block of its own after the last: one of
-  // them for all rows, however D and C lie.
+  // If D were added in place in C, it would be added before the second chunk. With a separate block it is
+  // added after the last one. A batch-invariant GEMM must use the same order for all rows, whatever the
+  // layouts of D and C.
   p.own_c = p.own_c || (g.batch_invariant && g.d.data && p.k_chunks > 1);
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
@@ -72,8 +74,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
-  // Blocks, for balance: cores are not equally fast, so a thread that has done its own takes what others have
-  // left.
+  // Enough blocks for load balance: cores are not equally fast, so a thread that has finished its own blocks
+  // continues with blocks of other threads.
   const i64 enough = threads == 1 ? 1 : 4 * threads, many = threads == 1 ? 1 : 6 * threads;
   if (p.shared_b) {
     if (p.row_blocks < enough)
@@ -91,14 +93,15 @@ Plan plan_for(const Gemm& g, int threads) {
   if (p.panel_b) p.shared_b = false;
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
-  // Each block packs its rows of A again. That pays for many columns, or where rows of A would collide in the
-  // cache, or come from beyond it unasked for.
+  // Each block packs its rows of A again. That is faster for many columns, or if rows of A would collide in
+  // the cache, or come from beyond the cache without prefetching.
   const i64 a_stride = g.a.col == 1 ? g.a.row : g.a.col;
   const bool rows_collide = a_stride * static_cast<i64>(sizeof(T)) % 2048 == 0;
   const bool unasked = !asks_ahead && g.a.row == 1 && g.m * g.k * static_cast<i64>(sizeof(T)) > (512 << 10);
   p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) ||
              (columns > 4 * N && (rows_collide || unasked || columns >= 512));
-  // Rows along k are copied: the micro-kernel takes them as fast as chunks, for which they are transposed.
+  // Rows along k are copied. The micro-kernel reads them as fast as chunks, which would have to be
+  // transposed.
   p.copy_a = TG_VECTOR_BYTES == 32 && p.pack_a && g.a.col == 1;
   p.a_elements = !p.pack_a ? 0 : rows * (p.copy_a ? row_length<T>(k_longest) : k_longest);
   p.b_elements = !p.pack_b ? 0 : p.panel_b ? N * k_longest : (p.shared_b ? p.pass : columns) * p.k;
@@ -109,7 +112,7 @@ Plan plan_for(const Gemm& g, int threads) {
 template <class T>
 inline constexpr bool may_be_pairs = has_pairs && sizeof(T) == 4;
 
-// A[i0:i1, k0:k1] into chunks or rows, B[k0:k1, j0:j1] into panels; k0 and k1 as Plan::k counts.
+// Packs A[i0:i1, k0:k1] into chunks or rows, and B[k0:k1, j0:j1] into panels. k0 and k1 count as in Plan::k.
 template <class T>
 Left<T> pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
   if constexpr (may_be_pairs<T>)
@@ -139,8 +142,8 @@ void pack_b(const Gemm& g, [[maybe_unused]] const Plan& p, i64 item, i64 k0, i64
   });
 }
 
-// The block C[i0:i1, j0:j1]. packed: B from column j0 on, chunk by chunk of k, each `columns` wide; or null.
-// panel: where a panel is packed, with panel_b.
+// Computes the block C[i0:i1, j0:j1]. packed: B, starting at column j0, chunk by chunk of k, each `columns`
+// wide, or null. panel: memory for a packed panel, with panel_b.
 template <class T>
 void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const T* packed,
            i64 columns, i64 skip, T* scratch_a, T* own, T* panel) {
@@ -219,7 +222,7 @@ void run(const Gemm& g, Worker& w) {
     for (i64 pass = 0; pass < passes; ++pass) {
       const i64 start = pass * p.pass, panels = at_most(p.pass / N, ceil_div(g.n - start, N)),
                 columns = panels * N;
-      if (item + pass > 0 && !w.barrier()) return;  // the packed B of the pass before is free
+      if (item + pass > 0 && !w.barrier()) return;  // the previous pass no longer uses its packed B
       w.each(panels * p.k_chunks, [&](i64 part) {
         const i64 q = part / panels, j = part % panels * N;
         const i64 k0 = p.k_start(q), k1 = p.k_start(q + 1);
@@ -262,7 +265,8 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
                              : "packed by each block");
 }
 
-// A row of each of many batch items that share B, such as a token of each text: rows of one product.
+// Converts many batch items that share B and have a row each, such as one token of each sequence, to rows of
+// one GEMM.
 Gemm with_items_as_rows(Gemm g) {
   for (int i = 0; g.m == 1 && i < g.batch_rank; ++i) {
     if (g.batch[i] == 1 || g.b.batch_strides[i] != 0) continue;
@@ -272,9 +276,9 @@ Gemm with_items_as_rows(Gemm g) {
   return g;
 }
 
-// The product or its transpose, whichever is faster: the additions are the same.
+// Returns the GEMM or its transpose, whichever is faster. The additions are the same.
 Gemm oriented(const Gemm& g) {
-  // Few rows on tiles: a transposed weight is copied as it lies if it is the left operand.
+  // Few rows on tiles: a transposed weight is copied without transposing if it is the left operand.
   if (g.batch_invariant && is_for_tiles(g) && g.b.row == 1 && g.m <= 16 && g.m < g.n) return swapped(g);
   return normalised(g);
 }
@@ -289,7 +293,7 @@ constexpr GemmCase on_tiles{
 constexpr GemmCase nothing{[](const Gemm&, int) { return Scratch(); }, [](const Gemm&, Worker&) {},
                            [](const Gemm&, int, char*, std::size_t) {}};
 
-// A product as it is computed, and how.
+// The GEMM to compute, and its implementation.
 struct Chosen {
   Gemm g;
   const GemmCase& how;

@@ -1,6 +1,6 @@
-// A part takes a span of columns of C and walks over its rows in small groups, so that the columns of B come
-// from memory once. An element is a vector of sums, one for each lane, over the vectors along k in their
-// order, and then the sum of the lanes: the same additions in whatever group or span it lies.
+// GEMM by dot products. A part processes a range of columns of C and iterates over its rows in small groups,
+// so that the columns of B are read from memory once. An element is the sum of the lanes of a vector, which
+// accumulates the vectors along k in order. The additions are therefore the same in any group or range.
 #include <cstdio>
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -8,33 +8,34 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 few_rows = 8;                                    // up to which it is the faster way,
-constexpr i64 more_rows = 32, long_row = 512;                  // or to which for such long rows
-constexpr int group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // whose sums stay in registers
-constexpr i64 few_columns = 32, most_columns = 64;             // of a span
+constexpr i64 few_rows = 8;                    // for at most this many rows, it is the fastest way,
+constexpr i64 more_rows = 32, long_row = 512;  // or for this many rows if they are so long
+constexpr int group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // rows whose sums stay in registers
+constexpr i64 few_columns = 32, most_columns = 64;             // of a range
 constexpr i64 span_elements = piece_size(128 << 10, 1 << 10);  // of B, which stay in L2
-constexpr i64 chunk_bytes = piece_size(2048, 256);             // of a row at a time: a group's stay in L1
-// Whose sums are added to the total as one: bounds the rounding error.
+constexpr i64 chunk_bytes = piece_size(2048, 256);  // of a row at a time: a group's chunks stay in L1
+// Number of chunks whose sum is added to the total at a time. This bounds the rounding error.
 constexpr i64 chunks_together = piece_size(32, 2);
-constexpr i64 many_rows = 4 * group_rows;  // that share the cost of copying a span of B
+constexpr i64 many_rows = 4 * group_rows;  // rows that share the cost of copying a range of B
 
-// The tile whose sums are in registers. With registers to spare, the next tile begins while the lanes of this
-// one are added up.
+// The size of the tile whose sums are in registers. If registers are left, the next tile begins while the
+// lanes of this one are summed.
 constexpr int tile_rows = 4;
 constexpr int most_columns_at_once = 4;
 constexpr int columns_at_once(int rows) {
   if (TG_VECTOR_BYTES == 64 || rows <= 2) return most_columns_at_once;
   return TG_VECTOR_BYTES == 32 ? 3 : 2;
 }
-constexpr i64 own_columns = most_columns + most_columns_at_once;  // a span's, up to whole tiles
+constexpr i64 own_columns = most_columns + most_columns_at_once;  // of a range, rounded up to whole tiles
 
-// Whether the tiles of a group write no more than its columns.
+// Whether the tiles of a group write only its columns.
 bool ends_with_tile(i64 rows, i64 columns) {
   const int at_once = columns_at_once(static_cast<int>(at_most(rows, tile_rows)));
   return at_once != 3 && columns % at_once == 0;  // three sums are stored as four
 }
 
-// Lanes with bit `half` hold sums of b, the others of a: of the two lanes whose numbers differ in that bit.
+// Adds pairs of lanes whose numbers differ only in bit `half`. Lanes with that bit contain the sums of b,
+// other lanes the sums of a.
 template <int half, class V, int... lane>
 TG_INLINE V add_halves(V a, V b, std::integer_sequence<int, lane...>) {
   constexpr int W = sizeof...(lane);
@@ -42,7 +43,7 @@ TG_INLINE V add_halves(V a, V b, std::integer_sequence<int, lane...>) {
          __builtin_shufflevector(a, b, (lane & half ? W + lane - half : lane + half)...);
 }
 
-// v[0]: lane i·(lanes / N) is the sum of the lanes of v[i]; added in the order of reduce_add.
+// v[0]: lane i·(lanes / N) becomes the sum of the lanes of v[i], in the order of reduce_add.
 template <int N, class V, int half = lanes<V> / 2>
 TG_INLINE void reduce_together(V* v) {
   if constexpr (half > 0) {
@@ -64,7 +65,7 @@ TG_INLINE void store_lanes(T* to, V v, std::integer_sequence<int, lane...>) {
   __builtin_memcpy(to, &some, sizeof some);
 }
 
-// to[i·ld + j] = the sum of the lanes of v[i·J + j], for `count` vectors from the one numbered `first` on.
+// to[i·ld + j] = the sum of the lanes of v[i·J + j], for `count` vectors, starting at vector `first`.
 template <int J, int count, int first = 0, class T, class V>
 TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
   constexpr int W = lanes<V>, N = count >= 16 && W >= 16 ? 16
@@ -73,7 +74,7 @@ TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
                                                          : 2;
   reduce_together<N>(v);
   const V sums = in_front<N>(v[0], std::make_integer_sequence<int, W>());
-  constexpr int side = N < J ? N : J;  // sums that lie side by side
+  constexpr int side = N < J ? N : J;  // number of adjacent sums
   each_constant<N / side>([&](auto i) {
     constexpr int nth = first + i * side;
     store_lanes<i * side>(to + nth / J * ld + nth % J, sums, std::make_integer_sequence<int, side>());
@@ -81,8 +82,8 @@ TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
   if constexpr (count > N) reduce_tile<J, count - N, first + N>(v + N, to, ld);
 }
 
-// Which part of the rows along k a call of `dots` takes: `kept` holds the lanes' sums before it,
-// [columns][M], unless it is the first, and after it, unless it is the last.
+// The part of the rows along k that a call of `dots` processes. `kept` has the lanes' sums, [columns][M]:
+// before the part, unless it is the first, and after it, unless it is the last.
 template <class V>
 struct Chunk {
   i64 k;
@@ -90,8 +91,8 @@ struct Chunk {
   V* kept;
 };
 
-// to[i·ld + j] = Σ_p a(i, p)·b(p, j) for M rows and the J columns at `column`, whose lanes' sums are kept at
-// `kept`, `kept_col` apart.
+// to[i·ld + j] = Σ_p a(i, p)·b(p, j) for M rows and the J columns at `column`. Their lanes' sums are in
+// `kept`, with stride `kept_col`.
 template <class E, int M, int J, int kept_col>
 TG_INLINE void dots_tile(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
                          const typename E::Storage* const* column, typename E::V* kept, typename E::T* to,
@@ -138,14 +139,15 @@ TG_INLINE void dots_tile(const Chunk<typename E::V>& chunk, const typename E::St
     for (int j = 0; j < J; ++j) kept[j * kept_col + i] = sum[i * J + j];
 }
 
-// The same for M rows and `columns` columns; up to the end of the last tile anything is written.
+// The same for M rows and `columns` columns. Elements after them, up to the end of the last tile, are
+// undefined.
 template <class E, int M>
 void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
           const typename E::Storage* b, i64 b_col, i64 columns, typename E::T* to, i64 ld) {
   constexpr int tiles = (M + tile_rows - 1) / tile_rows, J = columns_at_once(tiles > 1 ? tile_rows : M);
   for (i64 j0 = 0; j0 < columns; j0 += J) {
     const typename E::Storage* column[J];
-    for (int j = 0; j < J; ++j) column[j] = b + at_most(j0 + j, columns - 1) * b_col;  // the last repeated
+    for (int j = 0; j < J; ++j) column[j] = b + at_most(j0 + j, columns - 1) * b_col;  // repeat the last one
     each_constant<tiles>([&](auto tile) __attribute__((always_inline)) {
       constexpr int i = tile * M / tiles, rows = (tile + 1) * M / tiles - i;
       dots_tile<E, rows, J, M>(chunk, a + i * a_row, a_row, column, chunk.kept + j0 * M + i, to + i * ld + j0,
@@ -160,21 +162,21 @@ constexpr auto dots_of_rows(i64 rows, std::integer_sequence<int, i...>) {
   return of[rows - 1];
 }
 
-// C^T = B^T·A^T where C has fewer columns than rows and a group holds them.
+// C^T = B^T·A^T if C has fewer columns than rows and they fit in a group.
 Gemm with_few_rows(const Gemm& g) {
   return g.n < g.m && g.n <= few_rows && g.a.col == 1 ? swapped(g) : g;
 }
 
-// How the work is divided and what is copied; the result does not depend on it.
+// How the work is divided, and which operands are copied. The result does not depend on it.
 struct DotPlan {
   i64 batches, span, spans, row_blocks;
-  bool pairs, widen;    // of bf16; operands are copied in the compute type
-  bool copy_a, copy_b;  // chunk by chunk of a group's rows, or of a span's columns
+  bool pairs, widen;    // for bf16; operands are copied in the compute type
+  bool copy_a, copy_b;  // one chunk of a group's rows, or of a range's columns, at a time
   i64 chunks;           // of k
-  i64 chunk;            // elements, the last one's are fewer than twice as many
+  i64 chunk;            // elements; the last chunk has fewer than twice this number
 
   DotPlan(const Gemm& g, int threads) : batches(batches_of(g)), pairs(is_pairs(g)) {
-    // Of many rows A is read again for each span: from beyond L2, if it is large.
+    // If there are many rows, A is read again for each range, from beyond L2 if it is large.
     const i64 enough = 4 * threads;
     const bool wide = g.m >= many_rows && batches * g.n >= enough * most_columns;
     span = at_least(8, at_most(wide ? most_columns : few_columns, span_elements / g.k));
@@ -184,7 +186,7 @@ struct DotPlan {
     widen = !pairs && size_of(g.type) == 2 && g.m > group_rows;
     chunk = chunk_bytes / (pairs ? 2 : g.type == DType::f64 ? 8 : 4);
     chunks = at_least(1, g.k / chunk);
-    // Chunks of rows that are a power of two apart would push each other out of L1.
+    // Chunks of rows at a distance of a power of two would evict each other from L1.
     const bool rows_collide = g.a.row * static_cast<i64>(size_of(g.type)) % 2048 == 0;
     copy_b = widen || (g.m >= many_rows && chunks > 1);
     copy_a = copy_b || g.a.col != 1 || (g.m > group_rows && chunks > 1 && rows_collide);
@@ -198,11 +200,12 @@ struct DotPlan {
 };
 
 template <class T>
-bool is_plain(const Gemm& g) {  // C is nothing but the sums as they are
+bool is_plain(const Gemm& g) {  // C consists of the unmodified sums
   return !g.d.data && g.c.col == 1 && size_of(g.out_type) == sizeof(T);
 }
 
-// Lines of k elements, `line` apart and each `along` apart, one after another.
+// Copies lines of k elements to consecutive memory. `line` is the stride of lines, and `along` the stride in
+// a line.
 template <class S, class To>
 void copy_lines(i64 lines, i64 k, const S* from, i64 line, i64 along, To* to) {
   if constexpr (std::is_same_v<To, compute_t<S>>) {
@@ -218,7 +221,7 @@ void copy_lines(i64 lines, i64 k, const S* from, i64 line, i64 along, To* to) {
     for (i64 p = 0; p < k; ++p) to[i * k + p] = static_cast<To>(from[i * line + p * along]);
 }
 
-// E: how elements are read, which lie in memory as S, or are copied as what E reads.
+// E: how elements are read. S: how they are stored in memory. Copies have the storage type of E.
 template <class E, class S>
 void run(const Gemm& g, const DotPlan& plan, Worker& w) {
   using T = typename E::T;
@@ -240,14 +243,16 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
     for (i64 group = 0; group < groups; ++group) {
       const i64 i0 = first + group * rows / groups, count = first + (group + 1) * rows / groups - i0;
       const S* const from_a = element<T, S>(g, g.a, item, i0, 0);
-      // Sums go where they belong if nothing is left to do to them, and no tile goes beyond the last column.
+      // Sums are written directly to C if they need no further processing and no tile exceeds the last
+      // column.
       T own[group_rows * own_columns], *sums = own;
       i64 row = own_columns;
       if (is_plain<T>(g) && ends_with_tile(count, columns))
         sums = const_cast<T*>(element<T, T>(g, g.c, item, i0, j0)), row = g.c.row;
       V kept[own_columns * group_rows], total[own_columns * group_rows];
       for (i64 q = 0; q < plan.chunks; ++q) {
-        // Sums of many chunks begin anew, and the last chunk's begin with the total of all before it.
+        // The sums of a number of chunks restart at zero. The last chunk starts with the total of all
+        // previous ones.
         const bool is_last = q + 1 == plan.chunks;
         if (plan.chunks > chunks_together && q > 0 && (is_last || q % chunks_together == 0))
           for (i64 i = 0; i < columns * count; ++i) {

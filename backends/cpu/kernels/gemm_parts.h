@@ -1,5 +1,5 @@
-// Shared by the ways to compute matrix products: what they are, where elements lie, and how a finished block
-// is written.
+// Shared by the GEMM implementations: the conditions that select them, the offsets of elements, and the write
+// of a finished block.
 #pragma once
 
 #include <type_traits>
@@ -10,26 +10,27 @@
 
 namespace tg::cpu::TG_ISA {
 
-// A way to compute products. Its functions are as gemm_scratch, gemm and gemm_choice.
+// An implementation of gemm. Its functions correspond to gemm_scratch, gemm and gemm_choice.
 struct GemmCase {
   Scratch (*scratch)(const Gemm& g, int threads);
   void (*run)(const Gemm& g, Worker& worker);
   void (*choice)(const Gemm& g, int threads, char* text, std::size_t size);
 };
 
-// Products whose operands both run along k in memory, as x times a transposed weight: dot products of
-// vectors, nothing transposed. Of few rows or columns; with Gemm::batch_invariant of any number of rows, so
-// that few and many rows are added up in one order. Does not depend on m with batch_invariant.
+// GEMMs with both operands contiguous along k, such as x times a transposed weight, as dot products of
+// vectors without transposing. For few rows or columns. With Gemm::batch_invariant it is used for any number
+// of rows, so that few and many rows have the same summation order. The condition does not depend on m with
+// batch_invariant.
 bool is_dots(const Gemm& g);
 extern const GemmCase gemm_dots;
 
-// Products of a few rows with a half matrix that runs along n in memory, as absorbed attention's with
-// kv_b_proj: the matrix is read and converted as it lies, instead of being packed first.
-// The bits are those of the packed product, which takes more rows.
+// GEMMs of a few rows with a 16-bit matrix that is contiguous along n, such as absorbed attention with
+// kv_b_proj. The matrix is read and converted in place instead of being packed first. Results are bitwise
+// identical to the packed GEMM, which is used for more rows.
 bool is_rows(const Gemm& g);
 extern const GemmCase gemm_rows;
 
-// Products of bf16 pairs, and of bf16 on AMX tiles.
+// GEMMs of bf16 pairs, and of bf16 on AMX tiles.
 inline bool is_pairs(const Gemm& g) {
   return has_pairs && g.type == DType::bf16 && g.bf16 == Bf16Unit::pairs;
 }
@@ -41,9 +42,9 @@ inline bool is_for_tiles([[maybe_unused]] const Gemm& g) {
 #endif
 }
 
-// Parts of k, one after the other; the additions of an element are cut there.
+// Returns the number of consecutive parts of k. The summation of an element is split there.
 inline i64 k_chunks(i64 k) {
-  // A chunk of 14 rows: 21 KiB of L1; panel of B: 48 KiB, through L1 from L2.
+  // A chunk of 14 rows: 21 KiB of L1. A panel of B: 48 KiB, which passes from L2 through L1.
   constexpr i64 k_block = piece_size(384, 32);
   return at_least(1, ceil_div(k, k_block));
 }
@@ -62,7 +63,7 @@ inline Gemm swapped(Gemm g) {
   return g;
 }
 
-// C with unit row stride is C^T with unit column stride.
+// A C with unit row stride is a C^T with unit column stride.
 inline Gemm normalised(const Gemm& g) {
   return g.c.col == 1 || g.c.row != 1 ? g : swapped(g);
 }
@@ -71,7 +72,7 @@ inline i64 aligned(i64 bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Offset of a batch item in each operand.
+// Returns the offset of a batch item in an operand.
 inline i64 batch_offset(const Gemm& g, const Gemm::Matrix& x, i64 item) {
   i64 offset = 0;
   for (int i = g.batch_rank - 1; i >= 0; --i) {

@@ -5,17 +5,18 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr int most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums stay in registers
+constexpr int most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // rows whose sums stay in registers
 constexpr i64 most_columns = piece_size(1024, 64);        // of a part: its sums stay in L1 and L2
-constexpr i64 ahead = 12;  // rows of B, which the hardware does not see coming, are fetched so far ahead
+// Rows of B are prefetched this many rows ahead, because the hardware prefetcher does not detect them.
+constexpr i64 ahead = 12;
 
-// What keeps enough sums in flight.
+// Number of vectors that keeps enough sums in flight.
 constexpr int vectors_at_once(int rows) {
   constexpr bool many = TG_VECTOR_BYTES == 64;  // registers
   return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 2) ? 4 : 2;
 }
 
-// Numbers and Pairs, which are read from rows of B and packed.
+// Numbers and Pairs that are read from rows of B in place.
 template <class S>
 struct HalfNumbers : Numbers<S> {
   static TG_INLINE F32 read(const S* p, i64, bool) { return load(p); }
@@ -30,7 +31,7 @@ struct HalfPairs : Pairs {
   static constexpr auto multiply = multiply_pairs;
 };
 
-// c[M × N vectors] = A·B, plus c if it adds. A is packed: [k / depth][M].
+// c[M × N vectors] = A·B, plus c if `adds`. A is packed: [k / depth][M].
 template <class E, int M, int N>
 void row_block(i64 k, const float* a, const typename E::Storage* b, i64 row, float* c, i64 ldc, bool adds) {
   constexpr int W = lanes<F32>;
@@ -60,7 +61,7 @@ void row_block(i64 k, const float* a, const typename E::Storage* b, i64 row, flo
     }
 }
 
-// Whole pairs of vectors of columns; returns how many columns these are.
+// Computes whole pairs of vectors of columns, and returns the number of these columns.
 template <class E, int M>
 i64 row_blocks(i64 k, const float* a, const typename E::Storage* b, i64 row, i64 n, float* c, i64 ldc,
                bool adds) {
@@ -79,8 +80,8 @@ constexpr auto blocks_of_rows(i64 rows, std::integer_sequence<int, i...>) {
 
 struct RowsPlan {
   i64 batches, spans, span;  // columns of a part, a multiple of the panel
-  i64 k;                     // elements along k, or pairs, the last of which may be short
-  i64 chunks;                // of k, as the packed product has them
+  i64 k;                     // elements along k, or pairs; the last pair may be incomplete
+  i64 chunks;                // of k, as in the packed GEMM
 
   RowsPlan(const Gemm& g, int threads)
       : batches(batches_of(g)), k(is_pairs(g) ? ceil_div(g.k, 2) : g.k), chunks(k_chunks(k)) {
@@ -140,7 +141,7 @@ constinit const GemmCase gemm_rows{
     },
     [](const Gemm& g, int threads, char* text, std::size_t size) {
       const RowsPlan plan(g, threads);
-      std::snprintf(text, size, "half rows of b in place, rows: %lld, parts: %lld",
+      std::snprintf(text, size, "16-bit rows of b in place, rows: %lld, parts: %lld",
                     static_cast<long long>(g.m), static_cast<long long>(plan.batches * plan.spans));
     }};
 

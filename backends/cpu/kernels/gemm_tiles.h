@@ -1,10 +1,10 @@
-// The product of bf16 matrices on a unit of eight tiles of 16 rows × 64 bytes, for any such unit:
-// gemm_tiles.cpp has AMX, the tests a plain model of it. Unit::multiply<C, A, B>() adds to tile C (16×16 f32)
-// the product of tile A (16 rows × 16 pairs of bf16 along k) and tile B (16 pairs × 16 columns).
+// GEMM of bf16 matrices on a unit with eight tiles of 16 rows × 64 bytes. The unit is a parameter: gemm.cpp
+// uses AMX, and the tests use a plain model. Unit::multiply<C, A, B>() adds the product of tile A (16
+// rows × 16 pairs of bf16 along k) and tile B (16 pairs × 16 columns) to tile C (16×16 f32).
 //
-// A block of 32×32 of C stays in four tiles through a chunk of k. A panel (32 columns of B) is multiplied by
-// the groups (32 rows of A) of a row block, both from L2. Between chunks the accumulators are stored in f32,
-// so that each element is one chain of additions over k, however the work is divided.
+// A 32×32 block of C stays in four tiles during a chunk of k. A panel (32 columns of B) is multiplied by the
+// groups (32 rows of A) of a row block, both from L2. Between chunks the accumulators are stored in f32. Each
+// element is therefore summed over k in order, however the work is divided.
 #pragma once
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -15,10 +15,10 @@ namespace tg::cpu::TG_ISA {
 struct TilePlan {
   i64 batches;
   i64 groups, panels, steps;      // m, n, k in units of 32
-  i64 chunk, depth;               // most steps in a chunk; most steps of A packed at a time
-  i64 pass;                       // panels packed of B at a time
-  i64 row_blocks, column_blocks;  // of all groups, of a pass
-  bool shared_b;                  // packed by all threads for all, or by each for its column block
+  i64 chunk, depth;               // maximum steps in a chunk; maximum steps of A packed at a time
+  i64 pass;                       // panels of B packed at a time
+  i64 row_blocks, column_blocks;  // of all groups; of a pass
+  bool shared_b;                  // packed by all threads together, or by each thread for its column block
 
   i64 group_start(i64 block) const { return block * groups / row_blocks; }
   i64 panel_start(i64 first, i64 count, i64 block) const { return first + block * count / column_blocks; }
@@ -34,7 +34,7 @@ struct TilePlan {
 
 // Chooses how to divide the work by a rough estimate of cycles.
 inline TilePlan plan_tiles(const Gemm& g, int threads) {
-  // Steps: 64 KiB each for a panel and a group, which L2 delivers fast enough.
+  // Steps in a chunk: 64 KiB each for a panel and a group, which L2 provides fast enough.
   constexpr i64 chunk = piece_size(32, 2);
   constexpr i64 deepest = piece_size(64, 4);                                   // steps of A packed at a time
   constexpr i64 a_blocks = piece_size(512, 8);                                 // of 2 KiB, half of L2
@@ -51,7 +51,7 @@ inline TilePlan plan_tiles(const Gemm& g, int threads) {
   p.pass = at_most(p.panels, at_least(8, pass_blocks / p.steps));
   const i64 passes = ceil_div(p.panels, p.pass);
 
-  // Cores are not equally fast: the last block may begin when all others are done.
+  // Cores are not equally fast: the last block may begin when all others have finished.
   const auto time_of = [&](i64 blocks, double block) {
     return (static_cast<double>(blocks) / threads + (threads > 1 ? 1 : 0)) * block;
   };
@@ -93,8 +93,8 @@ inline Scratch tiles_scratch(const Gemm& g, int threads) {
           static_cast<std::size_t>(p.shared_b ? p.b_floats() : 0) * sizeof(float)};
 }
 
-// f(i, s) for i < lines and s < steps: steps inside if a line's steps follow one another in memory, else
-// lines, whose elements of one step do.
+// Calls f(i, s) for i < lines and s < steps. The inner loop is over steps if the steps of a line are
+// consecutive in memory. Otherwise it is over lines, whose elements of one step are consecutive.
 template <class F>
 void in_order_of(bool along, i64 lines, i64 steps, F f) {
   if (along) {
@@ -106,14 +106,14 @@ void in_order_of(bool along, i64 lines, i64 steps, F f) {
   }
 }
 
-// to = from + A·B for a block of C [32][32] with rows `ld` floats apart, of which R×C tiles are computed;
-// `from` null: 0. `ahead` bytes of each step from `next` on are brought to L2.
+// to = from + A·B for a block of C [32][32] whose rows have a stride of `ld` floats. R×C of its tiles are
+// computed. `from` null: 0. In each step, `ahead` bytes are prefetched into L2, starting at `next`.
 template <class Unit, int R, int C>
 void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, i64 ld,
                     const char* next, i64 ahead) {
   constexpr i64 line = 64;
   const i64 row = ld * static_cast<i64>(sizeof(float));
-  // f(its number as a constant, its offset) for each tile of C.
+  // Calls f(its number as a constant, its offset) for each tile of C.
   const auto each_tile = [ld](auto f) __attribute__((always_inline)) {
     each_constant<2 * R>([&](auto i) {
       constexpr i64 row = i / 2 * 16, column = i % 2 * 16;
@@ -142,7 +142,7 @@ void multiply_block(i64 steps, const float* a, const float* b, const float* from
   each_tile([&](auto i, i64 at) { Unit::template store<i>(to + at, row); });
 }
 
-// multiply_block for a block of which that many rows and columns are needed.
+// Returns multiply_block for a block in which this many rows and columns are needed.
 template <class Unit>
 auto block_multiplier(i64 rows, i64 columns) {
   const bool tall = rows > 16, wide = columns > 16;
@@ -150,7 +150,7 @@ auto block_multiplier(i64 rows, i64 columns) {
               : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
 }
 
-// Rows by columns of C from (row, column) on = block [32][32] + D, rounded to the storage type.
+// Writes rows by columns of C, starting at (row, column): block [32][32] + D, rounded to the storage type.
 template <class Unit>
 void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 columns, const float* block) {
   const bool plain = g.out_type == DType::bf16 && g.c.col == 1 && !g.d.data && columns == block_side;
@@ -159,7 +159,8 @@ void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 co
   for (i64 r = 0; r < rows; ++r, c += g.c.row) Unit::round_row(c, block + r * block_side);
 }
 
-// Groups [i0, i1) by panels [j0, j1) of C; b: the packed panels from j0 on, each [steps] blocks.
+// Computes groups [i0, i1) by panels [j0, j1) of C. b: the packed panels, starting at j0, each with [steps]
+// blocks.
 template <class Unit>
 void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const float* b,
                  float* scratch) {
@@ -207,7 +208,7 @@ void run_tiles(const Gemm& g, Worker& w) {
   const TilePlan p = plan_tiles(g, w.threads);
   float* const own = reinterpret_cast<float*>(w.scratch);
   const i64 passes = ceil_div(p.panels, p.pass), blocks = p.row_blocks * p.column_blocks;
-  // Panels [j0, j1), steps [s0, s1), to where those of panel j0 are packed.
+  // Packs steps [s0, s1) of panels [j0, j1). `to` is the destination of panel j0.
   const auto pack_panels = [&](i64 item, i64 j0, i64 j1, i64 s0, i64 s1, float* to) {
     const auto* from = element<float, bfloat16>(g, g.b, item, 0, 0);
     in_order_of(g.b.row == 1, j1 - j0, s1 - s0, [&](i64 j, i64 s) {
@@ -237,8 +238,8 @@ void run_tiles(const Gemm& g, Worker& w) {
   for (i64 item = 0; item < p.batches; ++item)
     for (i64 start = 0; start < p.panels; start += p.pass) {
       const i64 count = at_most(p.pass, p.panels - start);
-      if (item + start > 0 && !w.barrier()) return;  // the panels of the pass before are free
-      // A part reads whole lines that follow one another: of a few panels at one step, or of one panel.
+      if (item + start > 0 && !w.barrier()) return;  // the previous pass no longer uses its panels
+      // A part reads whole consecutive lines: a few panels at one step, or one panel.
       const i64 together = g.b.row == 1 ? 1 : 8, parts = ceil_div(count, together);
       const i64 deep = g.b.row == 1 ? p.steps : 1;
       w.each(parts * ceil_div(p.steps, deep), [&](i64 part) {

@@ -1,6 +1,7 @@
 // index_add: out = x, then out[p, indices[j], q] += src[p, j, q] for every j, where p, j and q stand for any
-// number of axes each. The indices are sorted first, so that each slice of out is summed in the compute type,
-// in the order of j, by one thread at a time: the same bits for any number of threads, and one rounding.
+// number of axes each. The indices are sorted first, so that one thread at a time sums each slice of out in
+// the compute type, in the order of j. Results are bitwise identical for any number of threads and are
+// rounded once.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 
@@ -8,15 +9,16 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 block = piece_size(128, 32);  // elements of a slice summed at once
+constexpr i64 block = piece_size(128, 32);  // elements of a slice summed at a time
 constexpr i64 at_once = piece_size(64, 8);  // sorted indices in one part
-// Slices that are added up before they are added to the total, in f64: bounds the rounding error.
+// Number of slices that are summed before their sum is added to the total, in f64. This bounds the rounding
+// error.
 constexpr i64 together = piece_size(4096, 16);
 
-// The indices in ascending order, equal ones in their original order: a counting sort.
+// The indices in ascending order, by a stable counting sort.
 struct Sorted {
   i64 *position, *index;  // [count]: the original position of an index, and the index
-  i64* first;             // [size + 1]: where each index begins in the two; `count` at the end
+  i64* first;  // [size + 1]: the first position of each index in the two arrays; `count` at the end
 
   Sorted(std::byte* memory, i64 indices)
       : position(reinterpret_cast<i64*>(memory)), index(position + indices), first(index + indices) {}
@@ -39,12 +41,12 @@ struct Sorted {
       index[first[i]] = i;
       position[first[i]++] = j;
     }
-    // first[i] is now where index i + 1 begins; the last valid one is where they end.
+    // first[i] is now the first position of index i + 1. The last valid entry is the end of all indices.
   }
 };
 
-// Sums for one range of sorted indices [begin, end) and n elements of their slices. `out` and `src` point at
-// the first element; steps are in bytes.
+// Sums for a range of sorted indices [begin, end) and n elements of their slices. `out` and `src` point to
+// the first element. Steps are in bytes.
 template <class C>
 struct Sum {
   using Whole = std::conditional_t<std::is_same_v<C, float>, double, C>;
@@ -52,7 +54,7 @@ struct Sum {
   StoreFn store;
   bool direct;             // src can be read in place
   i64 out_step, src_step;  // along the run, in elements
-  i64 slice;               // bytes from one slice of out to the next
+  i64 slice;               // bytes between slices of out
 
   void run(std::byte* out, const std::byte* src, const Sorted& s, i64 count, i64 begin, i64 end,
            const AxisList& number, i64 n) const {
@@ -62,7 +64,7 @@ struct Sum {
       const i64 index = s.index[k];
       std::byte* row = out + index * slice;
       load(total, row, out_step, n);
-      Whole whole[block];  // of sums of `together` slices; unused if there are no more
+      Whole whole[block];  // sums of `together` slices each; unused if there are fewer slices
       const i64 first = k;
       for (; k < count && s.index[k] == index; ++k) {
         if (k > first && (k - first) % together == 0)
@@ -89,9 +91,11 @@ template <class C>
 void add_all(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
   const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
-  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
+  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  const int more = indices.layout.rank() - 1;
   const i64 size = static_cast<i64>(size_of(x.dtype));
-  // The run: x's last axis but the indexed one. Everything else but the indexed axis is walked.
+  // The run is x's last axis that is not indexed. The counter iterates over all other axes except the indexed
+  // one.
   const int run = rank == 1 ? -1 : axis == rank - 1 ? rank - 2 : rank - 1;
   AxisList walked;  // `in`: of src, `out`: of out, in bytes
   for (int a = 0; a < rank; ++a)

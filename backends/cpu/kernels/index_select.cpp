@@ -1,5 +1,5 @@
 // index_select: out[p, j, q] = x[p, indices[j], q], where p, j and q stand for any number of axes each.
-// embedding is the same with no p.
+// embedding is the same without p.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 

@@ -1,5 +1,5 @@
-// Included by every file of CPU kernels: the interface of a kernel, and what the files of an instruction set
-// share.
+// Included by every file of CPU kernels: the interface of a kernel, and declarations that the files of an
+// instruction set share.
 #pragma once
 
 #include <type_traits>
@@ -15,7 +15,7 @@ inline i64 ceil_div(i64 a, i64 b) {
 inline i64 round_up(i64 n, i64 unit) {
   return ceil_div(n, unit) * unit;
 }
-// Of integers. Floating-point numbers would be rounded.
+// Only for integers. Floating-point numbers would be rounded.
 template <class T>
 requires std::is_floating_point_v<T>
 void at_most(T, T) = delete;
@@ -40,7 +40,7 @@ extern const std::span<const BlockEntry> pointwise_blocks;  // pointwise.cpp
 LoadFn block_load(DType memory, DType block);               // convert.cpp
 StoreFn block_store(DType block, DType memory);
 
-// f(a value of the compute type of `dtype`): double, float or i64.
+// Calls f(a value of the compute type of `dtype`): double, float or i64.
 template <class F>
 TG_INLINE auto with_compute_type(DType dtype, F f) {
   switch (compute_type(dtype)) {
@@ -53,7 +53,7 @@ TG_INLINE auto with_compute_type(DType dtype, F f) {
   }
 }
 
-// f(an unsigned integer of `size` bytes), for kernels that only move elements.
+// Calls f(an unsigned integer of `size` bytes), for kernels that only move elements.
 template <class F>
 TG_INLINE auto with_bits(std::size_t size, F f) {
   switch (size) {
@@ -68,7 +68,7 @@ TG_INLINE auto with_bits(std::size_t size, F f) {
   }
 }
 
-// Kernel::run for ops on floats: computes in f64 if the first operand is f64, else in f32.
+// Kernel::run for ops on floats: computes in f64 if the first operand is f64, otherwise in f32.
 using RunFn = void (*)(Worker&, const Call&);
 template <RunFn in_f64, RunFn in_f32>
 void run_float(Worker& w, const Call& call) {

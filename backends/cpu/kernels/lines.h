@@ -1,5 +1,5 @@
 // Work along one axis: a tensor's lines in the direction of the axis. Lines along the innermost axis are
-// processed one at a time; otherwise neighbouring lines form a group, so that memory is read in whole cache
+// processed one at a time. Otherwise adjacent lines form a group, so that memory is read in whole cache
 // lines.
 #pragma once
 
@@ -8,11 +8,11 @@
 namespace tg::cpu::TG_ISA {
 
 struct Lines {
-  const Layout* shape;           // whose lines these are
-  int axis, run = -1;            // run: the axis of neighbouring lines, -1 where lines go one at a time
-  i64 length;                    // of a line
-  i64 width = 1;                 // lines in a group, the last of a run may have fewer
-  i64 along_run = 1, count = 1;  // groups
+  const Layout* shape;  // of the tensor
+  int axis, run = -1;   // run: the axis of adjacent lines, or -1 if lines are processed one at a time
+  i64 length;           // of a line
+  i64 width = 1;        // lines in a group; the last group of a run may have fewer
+  i64 along_run = 1, count = 1;  // number of groups
 
   Lines(const Layout& l, int axis, i64 widest) : shape(&l), axis(axis), length(l.shape[axis]) {
     for (int a = axis + 1; a < l.rank(); ++a)
@@ -25,7 +25,8 @@ struct Lines {
       if (a != axis) count *= a == run ? along_run : l.shape[a];
   }
 
-  // f(a, i): the group's index i on each axis a except `axis`; on `run`, that of its first line.
+  // Calls f(a, i) with the group's index i on each axis a except `axis`. On `run`, it is the index of its
+  // first line.
   template <class F>
   TG_INLINE void for_index(i64 group, F f) const {
     if (run >= 0) f(run, group % along_run * width);
@@ -36,13 +37,13 @@ struct Lines {
       group /= shape->shape[a];
     }
   }
-  // How many lines the group has.
+  // Returns the number of lines in the group.
   i64 lines(i64 group) const {
     if (run < 0) return 1;
     const i64 left = shape->shape[run] - group % along_run * width;
     return left < width ? left : width;
   }
-  // Offset in elements of the group's first element in a tensor with these strides.
+  // Returns the offset in elements of the group's first element in a tensor with these strides.
   i64 offset(i64 group, const Layout& l) const {
     i64 at = 0;
     for_index(group, [&](int a, i64 i) { at += i * l.strides[a]; });
@@ -50,7 +51,7 @@ struct Lines {
   }
   i64 run_step(const Layout& l) const { return run < 0 ? 1 : l.strides[run]; }
 
-  // Hands out groups to the team, several at once where lines are short: one each().
+  // Hands out groups to the team, several at a time if lines are short. It counts as one each().
   template <class F>
   void each(Worker& w, F&& f) const {
     const i64 at_once = 1 + piece_size(1 << 13, 64) / (length * width + 1);

@@ -1,5 +1,5 @@
-// matmul: C = A·B, or A·B + D, on whatever strides the operands have; broadcast axes have stride 0. And
-// matmul_in_units: rows of a unit or more have the same bits in any product, so only k is cut.
+// matmul: C = A·B, or A·B + D, for operands with any strides; broadcast axes have stride 0. And
+// matmul_in_units: rows of at least a unit are bitwise identical in any GEMM, so only k is split.
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/kernels.h"
 #include "ops/matmul_in_units.h"
@@ -8,11 +8,11 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// x [..., rows, columns] as seen from the product, whose leading axes are `batch`.
+// x [..., rows, columns] as an operand of the GEMM, whose leading axes are `batch`.
 Gemm::Matrix operand(const Arg& x, const Shape& out) {
   const Layout& l = x.layout;
   const int rank = l.rank(), extra = out.size() - rank;
-  const auto stride = [&](int axis) {  // of the product's axis
+  const auto stride = [&](int axis) {  // along the GEMM's axis
     const int own = axis - extra;
     return own < 0 || (l.shape[own] == 1 && out[axis] != 1) ? 0 : l.strides[own];
   };
@@ -61,8 +61,8 @@ void choice(const Call& c, int threads, char* text, std::size_t size) {
   gemm_choice(gemm_of(c), threads, text, size);
 }
 
-// f(the product of a unit), from the first terms to the last, until f returns false. Each adds to what the
-// one before left.
+// Calls f(the GEMM of a unit) in order until f returns false. Each unit adds to the result of the previous
+// one.
 template <class F>
 void each_unit(const Call& c, F&& f) {
   const auto& attrs = c.attrs->as<MatmulInUnitsAttrs>();

@@ -7,8 +7,8 @@ template <class T>
 using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
                         const T* d, i64 ldd, int tail, const char* next, i64 step);
 
-// One tile of M rows and N vectors; the last vector has `tail` columns. Partial: the last vector of B must
-// not be read beyond them.
+// Computes one tile of M rows and N vectors. The last vector has `tail` columns. Partial: reads of the last
+// vector of B must not exceed them.
 template <class E, int M, int N, bool Partial, class T = typename E::T>
 void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
             int tail, const char* next, i64 step) {
@@ -60,7 +60,8 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
   }
 }
 
-// Few rows leave registers for more columns: what keeps enough independent sums in flight.
+// With few rows, more columns fit in registers. Returns the number of vectors that keeps enough independent
+// sums in flight.
 constexpr int wide(int rows) {
   constexpr bool many = TG_VECTOR_BYTES == 64;  // registers
   return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 3) ? 4 : 2;
@@ -99,7 +100,7 @@ void run_tiles(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const 
                                               : (partial ? K::one_partial : K::one);
     const T* bj = packed_b ? b.data + j * k : b.data + j;
     const i64 ldb = packed_b ? 2 * W : b.ld;
-    // While chunk after chunk of A uses this panel of B, the next one comes from the outer caches.
+    // While consecutive chunks of A use this panel of B, the next panel is prefetched from the outer caches.
     const i64 panel = 2 * W * static_cast<i64>(sizeof(T));
     const i64 step = packed_b && j + columns < n ? panel / chunks.count : 0;
     const char* next = reinterpret_cast<const char*>(step ? bj + 2 * W * k : bj);

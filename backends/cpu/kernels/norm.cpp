@@ -1,7 +1,7 @@
 // layer_norm and rms_norm over the last axis, forward and backward (formulas: ops/norm.cpp). A row is read
-// from memory once and stays in the first-level cache for its two or three passes. The gradients of weight
-// and bias are sums over rows, in two phases: first for each stretch of rows of fixed size, then over the
-// stretches in order.
+// from memory once and stays in the L1 cache during its two or three passes. The gradients of weight and bias
+// are sums over rows, in two phases: first for each range of rows of fixed size, then over the ranges in
+// order.
 #include "ops/norm.h"
 
 #include "backends/cpu/kernels/rows.h"
@@ -50,10 +50,10 @@ void forward(Worker& w, const Call& call) {
 }
 
 constexpr i64 columns_at_once = piece_size(256, 32);
-// Added up before they are added to the total: bounds the rounding error.
+// Number of rows that are summed before their sum is added to the total. This bounds the rounding error.
 constexpr i64 rows_at_once = piece_size(128, 4);
 
-// Stretches of rows whose contributions to z_weight and z_bias are added up separately.
+// Number of row ranges whose contributions to z_weight and z_bias are summed separately.
 i64 stretches(i64 rows, i64 n) {
   i64 s = rows * n / 8192 < rows / 8 ? rows * n / 8192 : rows / 8;
   return s < 1 ? 1 : s > 64 ? 64 : s;
@@ -95,14 +95,14 @@ void backward(Worker& w, const Call& call) {
         for_vectors<C>(count, [&](i64 i, int k) {
           const V zi = load_n(zb + i, k), hat = (load_n(xb + i, k) - mu) * s;
           const V g = weight ? zi * load_n(weight_b + i, k) : zi;
-          sum_g += g, sum_gx += g * hat;  // beyond k, z is 0
+          sum_g += g, sum_gx += g * hat;  // z is 0 for elements beyond k
           if (z_w) store_n(z_wb + i, load_n(z_wb + i, k) + zi * hat, k);
           if (z_b) store_n(z_bb + i, load_n(z_bb + i, k) + zi, k);
         });
         all_g = reduce_add(sum_g), all_gx = reduce_add(sum_gx);
       };
       add_block(0, n < summed_block ? n : summed_block);
-      if (__builtin_expect(n > summed_block, 0)) {  // their sums are added up in f64
+      if (__builtin_expect(n > summed_block, 0)) {  // their sums are accumulated in f64
         double whole_g = static_cast<double>(all_g), whole_gx = static_cast<double>(all_gx);
         for (i64 first = summed_block; first < n; first += summed_block) {
           add_block(first, n - first < summed_block ? n - first : summed_block);
@@ -131,7 +131,7 @@ void backward(Worker& w, const Call& call) {
   w.each(sums * blocks, [&](i64 job) {
     const i64 which = job / blocks, first = job % blocks * columns_at_once;
     const i64 m = n - first < columns_at_once ? n - first : columns_at_once;
-    C* to = partial + which * n + first;  // the first stretch's, and then the total
+    C* to = partial + which * n + first;  // the sum of the first range, and then the total
     for (i64 part = 1; part < parts; ++part) add_to(to, partial + (part * sums + which) * n + first, m);
     const Arg& out = call.out[static_cast<std::size_t>(1 + which)];
     block_store(dtype_of<C>, out.dtype)(out.data + first * static_cast<i64>(size_of(out.dtype)), to, 1, m);

@@ -1,6 +1,6 @@
-// The online normaliser [Ye, Online Softmax §3]: maximum c and sum of exponentials π of a row, in one pass
-// over it by chunks that stay in the first-level cache: π ← π·exp(c − c') + Σ exp(x − c'), c' = max(c, max
-// x).
+// The online normalizer [Ye, Online Softmax §3]: the maximum c of a row and the sum π of its exponentials, in
+// one pass. The row is processed in chunks that stay in the L1 cache: π ← π·exp(c − c') + Σ exp(x − c') with
+// c' = max(c, max x).
 #pragma once
 
 #include "backends/cpu/kernels/rows.h"
@@ -11,7 +11,7 @@ template <class C>
 class Normalizer {
  public:
   C max = static_cast<C>(-__builtin_inf());
-  C sum = 0;  // of exp(x - max); NaN if an x is, 0 if every x is -∞
+  C sum = 0;  // of exp(x - max); NaN if any x is NaN, 0 if all x are -∞
 
   static constexpr i64 chunk = piece_size(1024, 64);
 
@@ -33,12 +33,12 @@ class Normalizer {
  private:
   using V = vector_t<C>;
 
-  // keep(i, exp(x - max), k) is called for k elements from i on.
+  // Calls keep(i, exp(x - max), k) for k elements, starting at i.
   template <class Keep>
   TG_INLINE void take_chunk(const C* p, i64 n, Keep keep) {
     constexpr int W = lanes<V>;
     const C lowest = static_cast<C>(-__builtin_inf());
-    V top[2] = {splat<V>(max), splat<V>(max)};  // NaN is left out by this order of the operands
+    V top[2] = {splat<V>(max), splat<V>(max)};  // this operand order ignores NaN
     i64 i = 0;
     for (; i + 2 * W <= n; i += 2 * W)
       top[0] = TG_ISA::max(load(p + i), top[0]), top[1] = TG_ISA::max(load(p + i + W), top[1]);
@@ -50,7 +50,7 @@ class Normalizer {
     const C higher = reduce_max(TG_ISA::max(top[0], top[1]));
     if (higher > max && sum != 0) sum *= exp_of(max - higher);
     max = higher;
-    const V shift = splat<V>(max == lowest ? C{0} : max);  // all -∞: exp gives 0 and not NaN
+    const V shift = splat<V>(max == lowest ? C{0} : max);  // all -∞: exp returns 0, not NaN
     sum += sum_of<C>(n, [&](i64 j, int k) {
       __builtin_prefetch(p + j +
                          2 * chunk);  // memory works while exp is computed; rows often follow one another

@@ -1,5 +1,5 @@
 // Copies matrix blocks into the order that the micro-kernel reads, and converts storage types to the compute
-// type: straight or transposed rows, packed A chunks and packed B panels (the layouts of micro.h).
+// type. There are straight and transposed rows, packed A chunks and packed B panels (the layouts of micro.h).
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// Stage `S` of a transposition exchanges bit S of the row number with bit S of the lane number: rows r and r
-// + S.
+// Stage `S` of a transposition exchanges bit S of the row number with bit S of the lane number, for rows r
+// and r + S.
 template <int S, class V, int... L>
 TG_INLINE void exchange(V& low, V& high, std::integer_sequence<int, L...>) {
   constexpr int W = lanes<V>;
@@ -28,13 +28,13 @@ TG_INLINE void transpose_stages(V* v) {
   }
 }
 
-// A W×W block of v, one vector per row, transposed in registers.
+// Transposes a W×W block of v, one vector per row, in registers.
 template <class V>
 TG_INLINE void transpose_block(V* v) {
   transpose_stages<1>(v);
 }
 
-// to[r·ld_to + c] = from[r·ld_from + c] for r < rows, c < columns; columns up to `padded` become 0.
+// to[r·ld_to + c] = from[r·ld_from + c] for r < rows, c < columns. Columns up to `padded` become 0.
 template <class S>
 void copy_rows(i64 rows, i64 columns, i64 padded, const S* from, i64 ld_from, compute_t<S>* to, i64 ld_to) {
   constexpr int W = lanes<vector_t<S>>;
@@ -47,7 +47,7 @@ void copy_rows(i64 rows, i64 columns, i64 padded, const S* from, i64 ld_from, co
   }
 }
 
-// to[c·ld_to + r] = from[r·ld_from + c] for r < rows, c < columns; r up to the next multiple of the vector
+// to[c·ld_to + r] = from[r·ld_from + c] for r < rows, c < columns. r up to the next multiple of the vector
 // becomes 0.
 template <class S>
 void copy_transposed(i64 rows, i64 columns, const S* from, i64 ld_from, compute_t<S>* to, i64 ld_to) {
@@ -71,17 +71,17 @@ void copy_transposed(i64 rows, i64 columns, const S* from, i64 ld_from, compute_
   }
 }
 
-// A(i, p) = from[i·row + p·col], i < m, p < k, into packed chunks. `to` has room for m·k elements.
+// Packs A(i, p) = from[i·row + p·col], i < m, p < k, into chunks. `to` has room for m·k elements.
 template <class S>
 void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) {
   using T = compute_t<S>;
   using V = vector_t<S>;
   constexpr int W = lanes<V>;
   const RowChunks<T> chunks(m);
-  // A chunk's rows at one p are at most a vector. Later p of the chunk overwrite what a whole one leaves
-  // beyond them, if there is room: AVX2's masked stores are slow.
+  // A chunk's rows at one p fit in a vector. If there is room, a whole vector is stored, and later p of the
+  // chunk overwrite the excess elements, because AVX2's masked stores are slow.
   constexpr bool spills = Tile<T>::rows <= W;
-  if (row == 1) {  // along the contiguous rows: a few p of a chunk, then the next one beside it
+  if (row == 1) {  // along the contiguous rows: a few p of a chunk, then of the next chunk
     constexpr i64 few = 8;
     for (i64 p0 = 0; p0 < k; p0 += few)
       for (i64 chunk = 0; chunk < chunks.count; ++chunk) {
@@ -90,7 +90,7 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
         for (i64 p = p0; p < p0 + few && p < k; ++p) {
           const S* a = from + p * col + i0;
           T* out = to + i0 * k + p * rows;
-          __builtin_prefetch(a + 16 * col);  // the hardware does not see these strides coming
+          __builtin_prefetch(a + 16 * col);  // the hardware prefetcher does not detect these strides
           if (spills && (k - p) * rows >= W && i0 + W <= m) {
             store(out, load(a));
             continue;
@@ -136,8 +136,8 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
   }
 }
 
-// B(p, j) = from[p·row + j·col], p < k, j < n, into packed panels. `to` has room for k·(n up to
-// Tile::columns).
+// Packs B(p, j) = from[p·row + j·col], p < k, j < n, into panels. `to` has room for k·n elements, with n
+// rounded up to a multiple of Tile::columns.
 template <class S>
 void pack_right(i64 k, i64 n, const S* from, i64 row, i64 col, compute_t<S>* to) {
   using T = compute_t<S>;
@@ -158,18 +158,18 @@ void pack_right(i64 k, i64 n, const S* from, i64 row, i64 col, compute_t<S>* to)
   }
 }
 
-// ---- pairs of bf16 along k, each in the space of an f32; an odd k ends in a pair with 0 ----
+// ---- pairs of bf16 along k, each in the space of an f32; if k is odd, the last pair contains a 0 ----
 
 TG_INLINE float pair_of(const bfloat16* first, const bfloat16* second) {
   const std::uint32_t bits = first->bits | (second ? static_cast<std::uint32_t>(second->bits) << 16 : 0u);
   return __builtin_bit_cast(float, bits);
 }
-TG_INLINE F32 pairs_of(const bfloat16* first, const bfloat16* second) {  // a vector of each, side by side
+TG_INLINE F32 pairs_of(const bfloat16* first, const bfloat16* second) {  // one vector of each, interleaved
   const U32 high = second ? (U32)load(second) : U32{};
   return (F32)((U32)load(first) >> 16 | high);
 }
 
-// A(i, p), i < m, p < k, into packed chunks of pairs: m·⌈k/2⌉ places.
+// Packs A(i, p), i < m, p < k, into chunks of pairs: m·⌈k/2⌉ floats.
 inline void pack_left_pairs(i64 m, i64 k, const bfloat16* from, i64 row, i64 col, float* to) {
   const i64 pairs = (k + 1) / 2;
   if (col == 1 && row % 2 == 0 && k % 2 == 0)
@@ -195,7 +195,8 @@ inline void pack_left_pairs(i64 m, i64 k, const bfloat16* from, i64 row, i64 col
   }
 }
 
-// B(p, j), p < k, j < n, into packed panels of pairs: ⌈k/2⌉·(n up to Tile::columns) places.
+// Packs B(p, j), p < k, j < n, into panels of pairs: ⌈k/2⌉·n floats, with n rounded up to a multiple of
+// Tile::columns.
 inline void pack_right_pairs(i64 k, i64 n, const bfloat16* from, i64 row, i64 col, float* to) {
   const i64 pairs = (k + 1) / 2;
   if (row == 1 && col % 2 == 0 && k % 2 == 0)

@@ -1,5 +1,5 @@
-// Copies of bf16 blocks into the order of AMX tiles. A tile is 16 rows of 16 pairs of neighbours along k, 1
-// KiB; a block is two: 32 rows of A, or 32 columns of B, by 32 elements along k.
+// Copies of bf16 blocks into the order of AMX tiles. A tile is 16 rows with 16 pairs of elements that are
+// adjacent along k, 1 KiB. A block has two tiles: 32 rows of A, or 32 columns of B, by 32 elements along k.
 #pragma once
 
 #include "backends/cpu/kernels/pack.h"
@@ -7,12 +7,12 @@
 namespace tg::cpu::TG_ISA {
 
 constexpr int block_side = 32;
-constexpr i64 block_floats = 512;  // a pair in the place of a float
+constexpr i64 block_floats = 512;  // a pair has the size of a float
 
-// How a tile orders its pairs: rows of A lie along k, B has a row of 16 columns for each pair.
+// The order of pairs in a tile. A has rows along k, and B has a row of 16 columns for each pair.
 enum class TileOrder { along_k, across_k };
 
-// A whole block whose elements (r, p) lie at x[r·across + p·along]; one of the strides is 1.
+// Packs a whole block whose element (r, p) is x[r·across + p·along]. One of the strides is 1.
 template <TileOrder order>
 void pack_whole_block(const bfloat16* x, i64 across, i64 along, float* to) {
   constexpr int W = lanes<F32>;
@@ -58,7 +58,7 @@ void pack_whole_block(const bfloat16* x, i64 across, i64 along, float* to) {
   }
 }
 
-// A block of any strides, of which `rows` by `depth` elements exist; the others become 0.
+// Packs the existing `rows` by `depth` elements of a block with any strides. The others become 0.
 template <TileOrder order>
 void pack_block(const bfloat16* x, i64 across, i64 along, i64 rows, i64 depth, float* to) {
   if (rows >= block_side && depth >= block_side && (across == 1 || along == 1))

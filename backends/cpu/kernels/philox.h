@@ -1,5 +1,5 @@
-// The Philox generator of core/base/rng.h on vectors: one counter per lane, and the words that elements of a
-// tensor draw.
+// The Philox generator of core/base/rng.h on vectors: one counter per lane, and the words for the elements of
+// a tensor.
 #pragma once
 
 #include <utility>
@@ -31,7 +31,7 @@ TG_INLINE void multiply_words(U32 a, std::uint32_t m, U32& high, U32& low) {
 #endif
 }
 
-// philox() of core/base/rng.h, one counter per lane.
+// philox() of core/base/rng.h, with one counter per lane.
 TG_INLINE void philox_lanes(U32 c[4], std::uint64_t key) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < philox_rounds; ++round) {
@@ -44,13 +44,13 @@ TG_INLINE void philox_lanes(U32 c[4], std::uint64_t key) {
   }
 }
 
-// a[0], b[0], a[1], b[1], … from the lower or the upper halves of a and b.
+// Returns a[0], b[0], a[1], b[1], … from the lower or the upper halves of a and b.
 template <int first, int... i>
 TG_INLINE U32 interleave(U32 a, U32 b, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(a, b, (first + i / 2 + i % 2 * lanes<U32>)...);
 }
 
-// Words 0 … 3 of the blocks first … first + lanes - 1 of an element-wise random op (element_counter), in
+// Writes words 0 … 3 of blocks first … first + lanes - 1 of an elementwise random op (element_counter), in
 // order: to[4·lanes].
 TG_INLINE void element_words(std::uint64_t first, std::uint64_t key, std::uint32_t* to) {
   constexpr int W = lanes<U32>;
@@ -58,7 +58,7 @@ TG_INLINE void element_words(std::uint64_t first, std::uint64_t key, std::uint32
   U32 lane;
   for (int i = 0; i < W; ++i) lane[i] = static_cast<std::uint32_t>(i);
   const PhiloxBlock start = element_counter(first);
-  const U32 low = lane + start[0], carry = (U32)(low < lane);  // all ones where the lower word wrapped
+  const U32 low = lane + start[0], carry = (U32)(low < lane);  // all ones if the lower word wrapped
   U32 c[4] = {low, U32{} + start[1] - carry, U32{}, U32{}};
   philox_lanes(c, key);
   const U32 even[2] = {interleave<0>(c[0], c[2], all), interleave<W / 2>(c[0], c[2], all)};

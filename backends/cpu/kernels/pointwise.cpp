@@ -1,4 +1,4 @@
-// The pointwise ops, each one line of the table below: its formula on vectors.
+// The elementwise ops. Each is one line of the table below: its formula on vectors.
 #include <cmath>
 
 #include "backends/cpu/kernels/kernels.h"
@@ -13,15 +13,15 @@ TG_INLINE V number(double x) {
   return splat<V>(x);
 }
 template <class V, class M>
-TG_INLINE V truth(M mask) {  // 1 where true, else 0
+TG_INLINE V truth(M mask) {  // 1 if true, otherwise 0
   return select(mask, number<V>(1), number<V>(0));
 }
 template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
-// Arguments beyond ±limit are taken as ±limit, or at_least -limit: there σ or Φ is 0 or 1 in f64, and at ±∞
-// the formulas below would multiply 0 by ∞. NaN stays NaN.
+// Arguments beyond ±limit count as ±limit, or as at_least -limit. There σ or Φ is 0 or 1 in f64, and at ±∞
+// the formulas below would compute 0·∞. NaN stays NaN.
 template <class V>
 TG_INLINE V at_least(double limit, V x) {
   return max(number<V>(limit), x);
@@ -30,8 +30,8 @@ template <class V>
 TG_INLINE V within(double limit, V x) {
   return at_least(-limit, min(number<V>(limit), x));
 }
-// d/dx x·σ(w) = σ·(1 + x·w′·(1 - σ)) from w and v = x·w′; 1 - σ = exp(-w)·σ without cancellation, but for the
-// largest exponentials, where σ is 0.
+// d/dx x·σ(w) = σ·(1 + x·w′·(1 - σ)) from w and v = x·w′. 1 - σ = exp(-w)·σ has no cancellation. Large
+// exponentials are clamped, because σ is then 0.
 template <class V>
 TG_INLINE V slope_of(V v, V w) {
   const V e = exp(-w), s = number<V>(1) / (number<V>(1) + e);
@@ -93,14 +93,14 @@ TG_INLINE V truncated(V a) {
   for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
   return a;
 }
-// Whole vectors: GCC 12 drops the conversion to float of elements that are stored as doubles again.
+// Whole vectors, because GCC 12 drops the conversion to float of elements that are stored as doubles again.
 template <class V>
 TG_INLINE V as_float(V a) {
   using Floats [[gnu::vector_size(lanes<V> * sizeof(float))]] = float;
   return __builtin_convertvector(__builtin_convertvector(a, Floats), V);
 }
 
-// A vector from p if the op has such an operand, else `other`, which it ignores.
+// Loads a vector from p if the op has such an operand. Otherwise returns `other`, which the op ignores.
 template <bool has, class T, class V>
 TG_INLINE V load_if(const T* p, V other) {
   if constexpr (has) return load(p);
@@ -116,12 +116,12 @@ void block(void* out, const void* pa, const void* pb, const void* pc, i64 n) {
   const T *a = static_cast<const T*>(pa), *b = static_cast<const T*>(pb), *c = static_cast<const T*>(pc);
   i64 i = 0;
   for (; i + lanes<V> <= n; i += lanes<V>) {
-    __builtin_prefetch(a + i + 1024);  // the next block: memory works while this one is computed
+    __builtin_prefetch(a + i + 1024);  // the next block: memory is read while this one is computed
     const V x = load(a + i);
     store(o + i, formula(x, load_if<(operands > 1)>(b + i, x), load_if<(operands > 2)>(c + i, x)));
   }
   if (i == n) return;
-  T tail[3][lanes<V>] = {};  // the last few, through a full vector
+  T tail[3][lanes<V>] = {};  // the remaining elements, as a full vector
   const auto bytes = static_cast<std::size_t>(n - i) * sizeof(T);
   __builtin_memcpy(tail[0], a + i, bytes);
   if constexpr (operands > 1) __builtin_memcpy(tail[1], b + i, bytes);
@@ -191,8 +191,8 @@ constexpr BlockEntry table[] = {
     TG_FLOAT("silu_slope", 1, silu_slope_of(within(800, a)))
     TG_FLOAT("gelu_slope", 1, gelu_slope_of(within(20, a)))
     TG_FLOAT("gelu_tanh_slope", 1, gelu_tanh_slope_of(within(30, a)))
-    // GELU: x·Φ(x); the tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
-    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // below, it is less than 1e-86, and so is its slope
+    // GELU: x·Φ(x). The tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
+    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // below, its value and slope are less than 1e-86
     TG_FLOAT("gelu_tanh", 1, gelu_tanh_of(at_least(-30, a)))
 };
 // clang-format on

@@ -1,6 +1,5 @@
 // Random ops, element by element from Philox words, in the order that core/base/rng.h and core/base/random.h
-// define.
-// Compiled without contraction of products and sums: the same bits on every instruction set.
+// define. Compiled without FMA contraction, so that results are bitwise identical for every instruction set.
 #include "ops/random.h"
 
 #include <tilegrad/core/base/random.h>
@@ -21,8 +20,8 @@ std::uint64_t key_of(const Arg& rng, std::uint64_t stream) {
                   static_cast<std::uint32_t>(stream));
 }
 
-// The words of elements start … start + n - 1, `each` (1 or 2) of them per element; start is a multiple of 4.
-// Writes up to a vector of words more than needed.
+// Computes the words of elements start … start + n - 1, `each` (1 or 2) of them per element. start is a
+// multiple of 4. May write up to a vector of words more than needed.
 TG_INLINE void draw(i64 start, i64 n, int each, std::uint64_t key, Word* to) {
   const i64 first = start * each / 4, blocks = (n * each + 3) / 4;
   for (i64 b = 0; b < blocks; b += lanes<U32>)
@@ -48,7 +47,8 @@ void dropout_as(Worker& w, const Call& call) {
   });
 }
 
-// What each op computes from the words of n elements, in f64 (integers in i64) before rounding to the dtype.
+// make() is the function of an op. It computes values from the words of n elements, in f64 (integers in i64).
+// They are then rounded to the dtype.
 template <class C, class F>
 TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   const auto& r = call.attrs->as<RandomAttrs>();
@@ -65,9 +65,9 @@ TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   });
 }
 
-// f32: rounded to nearest; 16-bit types: to odd, and then to nearest in memory. The limits are numbers of the
-// dtype, so numbers may be rounded before they are limited. range.unit is 1, because the ends are numbers of
-// the dtype too.
+// f32 is rounded to nearest. 16-bit types are rounded to odd, and to nearest when they are stored. The limits
+// are numbers of the dtype, so numbers may be rounded before they are clamped. range.unit is 1, because the
+// limits are representable in the dtype.
 template <bool odd>
 void uniform_narrow(Worker& w, const Call& call, const UniformRange& range) {
   const F32 first = splat<F32>(range.first), last = splat<F32>(range.last);
@@ -92,7 +92,7 @@ void normal_as(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
   const double mean = r.a, std = r.b;
   fill<C>(w, call, 1, [=](C* x, const Word* words, i64 n) {
-    for (i64 i = 0; i < n; i += 2) {  // an odd n writes one more, into the buffer
+    for (i64 i = 0; i < n; i += 2) {  // an odd n writes one more element, into the buffer
       double a, b;
       normal_pair(words[i], words[i + 1], a, b);
       x[i] = static_cast<C>(mean + std * a);
@@ -117,7 +117,7 @@ void run_bernoulli(Worker& w, const Call& call) {
     for (i64 i = 0; i < n; ++i) x[i] = words[i] < bound;
   });
 }
-// low + ⌊u·(high - low)⌋ with u of 64 bits
+// low + ⌊u·(high - low)⌋ with 64 bits of u
 void run_randint(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
   const auto low = static_cast<i64>(r.a);

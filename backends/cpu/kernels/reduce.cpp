@@ -1,11 +1,12 @@
 // Reductions over axes: y[o] = f(x[o, 0], x[o, 1], …) for sum, mean, sum of squares, product, maximum and
-// minimum. Two walks: along rows when the innermost axis in memory is reduced, down columns when it is kept.
-// Either splits long reductions into pieces that depend on the shape alone, and combines the pieces' results
-// in their order: the same bits for any number of threads. Sums add up short blocks first, so that the
-// rounding error grows with the number of blocks and not of elements.
+// minimum. If the innermost axis in memory is reduced, the kernel iterates along rows. If it is kept, it
+// iterates down columns. In either case long reductions are split into pieces that depend only on the shape,
+// and the pieces' results are combined in order. Results are therefore bitwise identical for any number of
+// threads. Sums are computed in short blocks first, so that the rounding error grows with the number of
+// blocks and not of elements.
 //
-// x may be what a chain of pointwise ops makes, row by row (core/compile/reduced_chains.h): the call then has
-// the chain's plan, and the blocks that are reduced are those that the chain leaves in the first-level cache.
+// x may be computed row by row by fused elementwise ops (core/compile/reduced_chains.h). The call then has
+// their plan, and the reduced blocks are the blocks that these ops leave in the L1 cache.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/chain.h"
 #include "backends/cpu/kernels/simd_math.h"
@@ -15,9 +16,9 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// The function applied to an element, and how two results are combined; on scalars and on vectors.
+// The function applied to an element, and how two results are combined, on scalars and on vectors.
 struct Sum {
-  using Combine = Sum;  // the same on results: without `lift`
+  using Combine = Sum;  // the same for results: without `lift`
   template <class C>
   static constexpr C identity() {
     return 0;
@@ -64,15 +65,15 @@ struct Extreme : Sum {
   }
 };
 
-constexpr i64 block = piece_size(1024, 64);        // elements of a row that are reduced on their own
+constexpr i64 block = piece_size(1024, 64);        // elements of a row that are reduced separately
 constexpr i64 column_block = piece_size(512, 64);  // columns that are reduced together
-constexpr i64 row_block = piece_size(256, 8);  // rows that are added up before they are added to the total
-constexpr i64 piece = piece_size(32768, 256);  // elements that are worth a part of their own
+constexpr i64 row_block = piece_size(256, 8);  // rows that are summed before their sum is added to the total
+constexpr i64 piece = piece_size(32768, 256);  // elements that justify a separate part
 constexpr i64 most_parts = 256;
 
-// How a reduction iterates and is split; depends on shapes and strides only.
+// How a reduction iterates and is split. It depends only on shapes and strides.
 struct Plan : ReducedAxes {
-  i64 outs, count;  // elements of y, and of x for each of them
+  i64 outs, count;  // elements of y; elements of x for each of them
   bool columns;
   i64 width, outer;  // columns: size of the innermost kept axis, product of the others
   i64 units;         // rows: outs; columns: blocks of columns
@@ -98,15 +99,15 @@ struct Plan : ReducedAxes {
   }
 };
 
-// The arithmetic of a reduction on blocks of values. The walks call it through pointers, and so are compiled
-// per type and not per reduction.
+// The arithmetic of a reduction on blocks of values. It is called through pointers, so that the iteration
+// code is compiled per type and not per reduction.
 template <class C>
 struct Blocks {
   using V = vector_of<C>;
   C identity;
   V (*add_block)(V total, const C* p, i64 n);  // n ≤ block values into a vector of partial results
-  C (*across)(V);                              // a vector of partial results, as one
-  C (*reduce_block)(const C* p, i64 n);        // n ≤ block values, as one
+  C (*across)(V);                              // combines a vector of partial results
+  C (*reduce_block)(const C* p, i64 n);        // combines n ≤ block values
   void (*four_rows)(C* to, const C* const from[4], i64 n);  // to[c] = f(to[c], from[0][c], …, from[3][c])
   void (*one_row)(C* to, const C* from, i64 n);             // to[c] = f(to[c], from[c])
 };
@@ -163,7 +164,7 @@ constexpr Blocks<C> blocks_of{R::template identity<C>(), BlocksOf<R, C>::add_blo
                               BlocksOf<R, C>::across,    BlocksOf<R, C>::reduce_block,
                               BlocksOf<R, C>::four_rows, BlocksOf<R, C>::one_row};
 
-// What of a chain's numbers lies in a block, and where what may be made now ends.
+// The range of computed elements in a block, and the limit up to which elements may be computed.
 template <class C>
 struct Made {
   i64 begin, end, limit;
@@ -175,15 +176,15 @@ struct Reduction {
   using V = vector_of<C>;
 
   const Plan& plan;
-  const Blocks<C>&elements, &results;  // two, where an element is changed before it is combined
+  const Blocks<C>&elements, &results;  // different if an element is transformed before it is combined
   const std::byte* x;
   std::byte* y;
   i64 x_size, y_size;  // bytes of an element
-  bool same_type;      // x is stored, or made, in the compute type
+  bool same_type;      // x is stored or computed in the compute type
   LoadFn load_block;
   StoreFn store_block, convert;
   double divisor;
-  const Chain* chain;  // makes x; null if it lies in memory
+  const Chain* chain;  // computes x; null if it is in memory
 
   Reduction(const Plan& p, const Blocks<C>& of_elements, const Blocks<C>& of_results, const Call& call,
             const Chain* makes_x, double by)
@@ -196,7 +197,7 @@ struct Reduction {
         chain(makes_x) {
     const ReducedChain* made = chain ? &call.attrs->as<ReducedChain>() : nullptr;
     const DType dtype = made ? made->dtype : call.in[0].dtype, compute = compute_type(dtype);
-    // Of a type that is stored in fewer digits, the chain's numbers are read where it has stored them.
+    // If the elements are stored in a lower-precision dtype, the reduction reads the stored values.
     const bool stored =
         made && chain->p.reduced < chain->p.stored && chain->p.output[chain->p.reduced].converts;
     x = stored ? call.out[static_cast<std::size_t>(chain->p.reduced)].data : made ? nullptr : call.in[0].data;
@@ -207,7 +208,7 @@ struct Reduction {
     convert = made ? TG_ISA::block_store(made->chain.compute, compute) : nullptr;
   }
 
-  // n elements at an offset as values of the compute type: in place, or in `buffer`.
+  // Returns n elements at an offset as values of the compute type, in place or in `buffer`.
   const C* values(i64 offset, i64 stride, i64 n, C* buffer, Made<C>& made) const {
     if (chain) return made_values(offset, n, buffer, made);
     const std::byte* from = x + offset * x_size;
@@ -216,8 +217,8 @@ struct Reduction {
     return buffer;
   }
 
-  // The same of numbers that the chain makes, each once: n of a long row, or all of a short one, with those
-  // of the rows behind it that a block has room for.
+  // The same for elements that the fused ops compute. Each is computed once: n of a long row, or all of a
+  // short one, together with as many of the following rows as fit in a block.
   const C* made_values(i64 offset, i64 n, C* buffer, Made<C>& made) const {
     if (offset + n > made.end) {
       const i64 rows = plan.count <= block ? block / plan.count * plan.count : n, left = made.limit - offset;
@@ -244,7 +245,7 @@ struct Reduction {
     store_block(y + offset * y_size, &v, 1, 1);
   }
 
-  // Elements begin … end - 1 of the reduction that starts at offset `base`.
+  // Reduces elements begin … end - 1 of the row that starts at offset `base`.
   C reduce_row(i64 base, i64 begin, i64 end, C* buffer, Made<C>& made) const {
     if (begin == end) return elements.identity;
     const i64 length = plan.reduced.rank > 0 ? plan.reduced.inner().size : 1;
@@ -299,7 +300,7 @@ struct Reduction {
 
   i64 count_or_one() const { return plan.count > 0 ? plan.count : 1; }
 
-  // Rows begin … end - 1 of n columns that start at offset `base`, into to[n].
+  // Reduces rows begin … end - 1 of n columns that start at offset `base` into to[n].
   void reduce_columns(C* to, i64 base, i64 begin, i64 end, i64 n, C* buffer) const {
     for (i64 c = 0; c < n; ++c) to[c] = elements.identity;
     if (begin == end) return;
@@ -326,7 +327,7 @@ struct Reduction {
   }
 
   void columns(Worker& w) const {
-    C* total = reinterpret_cast<C*>(w.scratch);  // [column_block], then five buffers like it
+    C* total = reinterpret_cast<C*>(w.scratch);  // [column_block], then five more buffers of this size
     C* buffer = total + column_block;
     C* partial = reinterpret_cast<C*>(w.shared);  // [units, splits, column_block]
     const AxisList outer = plan.kept.outer();
@@ -376,7 +377,7 @@ void run(Worker& w, const Call& call) {
   if (!call.plan) return run_with(call.in[0].dtype, nullptr);
   const auto& p = *static_cast<const PointwisePlan*>(call.plan);
   const Chain chain{p, call, w.scratch + own_scratch};
-  const bool streams = chain.streams();  // the chain may be gone after run_with: Worker::barrier
+  const bool streams = chain.streams();  // run_with may end the lifetime of `chain`: Worker::barrier
   run_with(call.attrs->as<ReducedChain>().dtype, &chain);
   if (streams) stream_end();
 }

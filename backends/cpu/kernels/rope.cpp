@@ -1,4 +1,5 @@
-// rope: first a table of cosines and sines, one row per distinct position, then all rows of x rotated by it.
+// RoPE: first computes a table of cosines and sines, one row per distinct position, and then rotates all rows
+// of x by it.
 #include "ops/rope.h"
 
 #include <cmath>
@@ -9,11 +10,11 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// Where the table's rows come from: the axes of positions along which they differ. `in` is the stride of
-// positions, `out` the row of the table.
+// The axes of positions along which the table's rows differ. `in` is the stride of positions, `out` the row
+// of the table.
 struct Table {
   AxisList axes;
-  AxisList rows;  // the axes of x but the last; `out` is the row of the table
+  AxisList rows;  // the axes of x except the last; `out` is the row of the table
   i64 count = 1;
 
   explicit Table(const Call& call) {
@@ -33,7 +34,7 @@ struct Table {
   }
 };
 
-// cos and sin of n angles, each given modulo 2π.
+// Computes cos and sin of n angles, which are given modulo 2π.
 template <class C>
 void cos_and_sin(const double* angle, C* c, C* s, i64 n) {
   if constexpr (sizeof(C) == 8) {
@@ -55,8 +56,8 @@ TG_INLINE V swapped(V v, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(v, v, (i ^ 1)...);
 }
 
-// y = row x rotated by the factors c and s [pairs], or for interleaved pairs [2·pairs] with each cosine twice
-// and each sine as -sin, sin.
+// y = row x rotated by the factors c and s [pairs]. For interleaved pairs they are [2·pairs], with each
+// cosine twice and each sine as -sin, sin.
 template <class C>
 void rotate(const C* x, C* y, const C* c, const C* s, i64 pairs, i64 d, bool interleaved) {
   using V = vector_t<C>;
@@ -79,7 +80,7 @@ void rotate(const C* x, C* y, const C* c, const C* s, i64 pairs, i64 d, bool int
 
 template <class C>
 void run_as(Worker& w, const Call& call) {
-  if (call.out[0].layout.numel() == 0) return;  // there may be no positions
+  if (call.out[0].layout.numel() == 0) return;  // the positions may be empty
   const auto& a = call.attrs->as<RopeAttrs>();
   const int last = call.in[0].layout.rank() - 1;
   const AxisRows<C> x(call.in[0], last), y(call.out[0], last, call.in[0].data);
@@ -100,7 +101,7 @@ void run_as(Worker& w, const Call& call) {
       if (given)
         block_load(call.in[1].dtype, DType::i64)(
             &position, call.in[1].data + at.in * static_cast<i64>(size_of(call.in[1].dtype)), 0, 1);
-      for (i64 i = 0; i < pairs; ++i) {  // in f64 up to here: a large position times ω has no digits to lose
+      for (i64 i = 0; i < pairs; ++i) {  // in f64 up to here: a large position times ω needs all digits
         const double angle = static_cast<double>(position) * frequency[i] * (a.inverse ? -1 : 1);
         angles[i] = sizeof(C) == 8 ? angle
                                    : angle - 6.28318530717958647693 *

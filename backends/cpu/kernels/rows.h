@@ -8,12 +8,13 @@
 
 namespace tg::cpu::TG_ISA {
 
-// A result of at least this many bytes is written past the caches.
+// A result of at least this many bytes bypasses the caches.
 inline constexpr i64 stream_from = piece_size(16 << 20, 1 << 12);
 
-// The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes.
-// A row that is contiguous in memory and of type C is used in place; others go through a buffer of n elements
-// of C. So do the rows of a result too large for the caches, which are written past them.
+// The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes. A
+// row that is contiguous in memory and of type C is used in place. Other rows are copied through a buffer of
+// n elements of C. The rows of a result that is too large for the caches are also copied, and bypass the
+// caches.
 template <class C>
 class AxisRows {
  public:
@@ -29,7 +30,7 @@ class AxisRows {
     store_ = block_store(compute, a.dtype);
     direct_ = a.dtype == compute && (stride_ == 1 || n == 1);
   }
-  // A result; `over` are the operands whose memory it may share, which are in the caches already.
+  // A result. `over` are the operands whose memory it may share, which are already in the caches.
   template <class... Over>
   AxisRows(const Arg& a, int axis, Over... over) : AxisRows(a, axis) {
     streams_ = direct_ && n * count * static_cast<i64>(sizeof(C)) >= stream_from &&
@@ -46,7 +47,7 @@ class AxisRows {
     load_(&v, at(row), 0, 1);
     return v;
   }
-  // Where to write a row, and the call that ends it.
+  // Returns the destination of a row. The next function must be called after the row has been written.
   C* target(i64 row, C* buffer) const {
     return direct_ && !streams_ ? reinterpret_cast<C*>(at(row)) : buffer;
   }
@@ -57,13 +58,13 @@ class AxisRows {
     else if (streams_ || !direct_)
       store_(to, values, stride_, n);
   }
-  // Call it when the thread has written its last row.
+  // Call it after the thread has written its last row.
   void end() const {
     if (streams_) stream_end();
   }
 
-  i64 count = 0;  // rows
-  i64 n = 1;      // elements of each
+  i64 count = 0;  // number of rows
+  i64 n = 1;      // elements per row
 
  private:
   static constexpr DType compute = dtype_of<C>;
@@ -85,12 +86,11 @@ class AxisRows {
   bool direct_ = false, streams_ = false;
 };
 
-// All elements of an operand in row-major order, block by block, for kernels to which the shape does not
-// matter.
+// All elements of an operand in row-major order, block by block, for kernels that ignore the shape.
 template <class C>
 class Flat {
  public:
-  static constexpr i64 block = 1024;  // elements a buffer has to hold
+  static constexpr i64 block = 1024;  // elements that a buffer must hold
 
   explicit Flat(const Arg& a) : data_(a.data), size_(static_cast<i64>(size_of(a.dtype))) {
     for (int i = 0; i < a.layout.rank(); ++i) outer_.push({a.layout.shape[i], a.layout.strides[i], 0});
@@ -103,7 +103,7 @@ class Flat {
     direct_ = a.dtype == dtype_of<C> && outer_.rank == 0 && (inner_.in == 1 || inner_.size == 1);
   }
 
-  // Elements start … start + n - 1, n ≤ block.
+  // Returns elements start … start + n - 1, n ≤ block.
   const C* read(i64 start, i64 n, C* buffer) const {
     if (direct_) return reinterpret_cast<const C*>(data_) + start;
     each_run(outer_, inner_, start, n, [&](i64 at, i64 offset, i64, i64 m) {
@@ -131,8 +131,8 @@ class Flat {
   bool direct_;
 };
 
-// Hands out n elements: f(start, number), at most Flat's block of them at a time, starts being multiples of
-// it.
+// Hands out n elements: calls f(start, count) for at most Flat's block of them at a time. `start` is a
+// multiple of the block.
 template <class F>
 TG_INLINE void each_block(Worker& w, i64 n, F f) {
   constexpr i64 block = Flat<float>::block, some = 8 * block;
@@ -165,13 +165,13 @@ inline i64 chunks_of(i64 count) {
   return ceil_div(count, list_chunk);
 }
 
-// f(tensor, chunk's number among all, first element, one past the last) for each chunk of each tensor;
-// count(i) is the number of elements of tensor i. Chunks depend on shapes alone.
+// Calls f(tensor, chunk's index among all, first element, one past the last) for each chunk of each tensor.
+// count(i) returns the number of elements of tensor i. Chunks depend only on shapes.
 template <class Count, class F>
 TG_INLINE void each_chunk(Worker& w, i64 tensors, Count count, F f) {
   i64 chunks = 0;
   for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
-  i64 tensor = 0, first = 0;  // `first`: of this tensor; a stretch's chunks come in increasing order
+  i64 tensor = 0, first = 0;  // `first`: of this tensor; a range's chunks are in increasing order
   w.each(chunks, [&](i64 chunk) {
     if (chunk < first) tensor = first = 0;
     for (i64 own; chunk >= first + (own = chunks_of(count(tensor))); ++tensor) first += own;
@@ -180,7 +180,8 @@ TG_INLINE void each_chunk(Worker& w, i64 tensors, Count count, F f) {
   });
 }
 
-// ---- loops along a row: f(i, k) is given k elements from i on, k being a whole vector or what is left ----
+// ---- loops along a row: f(i, k) processes k elements, starting at i; k is a whole vector or the remainder
+// ----
 
 template <class C, class F>
 TG_INLINE void for_vectors(i64 n, F f) {
@@ -201,7 +202,7 @@ TG_INLINE void store_n(C* p, vector_t<C> v, int k) {
   else
     store_partial(p, v, k);
 }
-// The first k elements of v, and `other` for the rest.
+// Returns the first k elements of v, and `other` for the rest.
 template <class C>
 TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
   using V = vector_t<C>;
@@ -211,11 +212,11 @@ TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
   return select(load(at) < splat<V>(k), v, splat<V>(other));
 }
 
-// Elements of a long row that are added up in their compute type before their sum is added to the row's in
-// f64.
+// Number of elements of a long row that are summed in their compute type before their sum is added to the
+// row's in f64.
 inline constexpr i64 summed_block = piece_size(1 << 16, 256);
 
-// Σ f(i, k) over elements begin … end - 1 of a row; f gives 0 in elements beyond k. Four sums side by side
+// Σ f(i, k) over elements begin … end - 1 of a row. f returns 0 for elements beyond k. Four independent sums
 // hide the adder's latency.
 template <class C, class F>
 TG_INLINE C sum_of_block(i64 begin, i64 end, F& f) {
@@ -242,7 +243,7 @@ TG_INLINE C sum_of(i64 n, F f) {
   return n <= summed_block ? sum_of_block<C>(0, n, f) : sum_of_blocks<C>(n, f);
 }
 
-// exp of one number, by the same arithmetic as the vectors'.
+// exp of one number, by the same arithmetic as for vectors.
 template <class C>
 TG_INLINE C exp_of(C x) {
   return exp(splat<vector_t<C>>(x))[0];

@@ -1,5 +1,5 @@
-// sample: a token for each row of logits, by the weights of ops/sample.h. A row is one part.
-// Compiled without contraction of products and sums: the same bits on every instruction set.
+// sample: draws a token for each row of logits, with the weights of ops/sample.h. A row is one part. Compiled
+// without FMA contraction, so that results are bitwise identical for every instruction set.
 #include "ops/sample.h"
 
 #include "backends/cpu/kernels/rows.h"
@@ -20,8 +20,8 @@ struct Likeliest {
   }
 };
 
-// The likeliest tokens, as few as have at least `needed` of `amount` together: of equal ones the first. Finds
-// `least` by its digits of eight bits, the highest first.
+// Returns the smallest set of the most likely tokens that has at least `needed` of `amount` in total. Equal
+// tokens are ordered by index. Finds `least` in digits of eight bits, starting at the highest.
 template <class C, class F>
 Likeliest likeliest(const C* logits, i64 n, Weight needed, F amount) {
   constexpr int bits = 8 * static_cast<int>(sizeof(C));

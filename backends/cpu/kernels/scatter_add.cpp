@@ -1,5 +1,5 @@
-// scatter_add: out = x, then out[a, indices[a, b, c], c] += src[a, b, c] in the order of b. A line of out in
-// the direction of the axis is summed by one thread, floats in f64, and rounded once.
+// scatter_add: out = x, then out[a, indices[a, b, c], c] += src[a, b, c] in the order of b. One thread sums a
+// line of out in the direction of the axis. Floats are summed in f64 and rounded once.
 #include "backends/cpu/kernels/lines.h"
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
@@ -8,8 +8,8 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-constexpr i64 widest = 16;                  // neighbouring lines summed together
-constexpr i64 block = piece_size(256, 16);  // elements added to one line at once
+constexpr i64 widest = 16;                  // adjacent lines summed together
+constexpr i64 block = piece_size(256, 16);  // elements added to one line at a time
 
 Lines lines_of(const Call& call) {
   return {call.out[0].layout, static_cast<int>(call.attrs->as<AxisAttrs>().axis), widest};
@@ -27,7 +27,7 @@ void add_all(Worker& w, const Call& call) {
   C* total = reinterpret_cast<C*>(w.scratch);  // [length, lines]
   lines.each(w, [&](i64 group) {
     const i64 n = lines.lines(group);
-    i64 reached = n;  // lines that the indices have
+    i64 reached = n;  // number of lines in the indices
     i64 x_at = 0, out_at = 0, src_at = 0, index_at = 0, number = 0;
     lines.for_index(group, [&](int a, i64 i) {
       const i64 there = indices.layout.shape[a] - i;
@@ -43,7 +43,7 @@ void add_all(Worker& w, const Call& call) {
       for (int b = a + 1; b < indices.layout.rank(); ++b) step *= indices.layout.shape[b];
       number += i * step;
     });
-    // Between memory and the block: whole lines, or a row of one element of each line.
+    // Moves data between memory and the block: whole lines, or a row with one element of each line.
     const auto move = [&](auto&& f, std::byte* at, const Layout& l) {
       const i64 step = l.strides[axis], neighbour = lines.run_step(l);
       if (lines.run < 0)
@@ -53,9 +53,9 @@ void add_all(Worker& w, const Call& call) {
     };
     move([&](std::byte* at, C* to, i64 step, i64 many) { load(to, at, step, many); }, x.data + x_at * size,
          x.layout);
-    i64 row = 1;  // indices from one place on the axis to the next
+    i64 row = 1;  // stride in indices along the axis
     for (int b = axis + 1; b < indices.layout.rank(); ++b) row *= indices.layout.shape[b];
-    // What is added comes in blocks along the line, or in rows across the lines.
+    // Addends are processed in blocks along the line, or in rows across the lines.
     const bool single = lines.run < 0;
     const i64 src_step = single ? src.layout.strides[axis] : lines.run_step(src.layout);
     const i64 index_step = single ? indices.layout.strides[axis] : lines.run_step(indices.layout);
@@ -76,7 +76,7 @@ void add_all(Worker& w, const Call& call) {
 
 void run(Worker& w, const Call& call) {
   if (call.out[0].layout.numel() == 0) {
-    // The axis is empty: every index is out of range.
+    // The axis is empty, so every index is out of range.
     if (call.in[1].layout.numel() > 0) w.check_index(read_index(call.in[1], 0), 0, 0);
     return;
   }

@@ -1,7 +1,7 @@
-// Vectors as wide as the instruction set of the translation unit: F32, F64 and their integers, loads and
-// stores with conversion from and to the storage types, partial loads and stores for edges, and what hardware
-// has as one instruction. Arithmetic and comparisons are the compiler's vector operators; a comparison gives
-// an integer vector of 0 and -1, the mask that `select` takes. Elementary functions are in simd_math.h.
+// Vectors of the translation unit's instruction set: F32, F64 and their integers. There are loads and stores
+// with conversion from and to the storage types, partial loads and stores for edges, and operations that are
+// one instruction. Arithmetic and comparisons use the compiler's vector operators. A comparison returns an
+// integer vector of 0 and -1, the mask for `select`. Elementary functions are in simd_math.h.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ using U32 = vector_of<std::uint32_t>;
 using I64 = vector_of<std::int64_t>;
 using U64 = vector_of<std::uint64_t>;
 
-// The compute type of a storage type: its scalar, the vector of it and the mask that a comparison gives.
+// The compute type of a storage type: its scalar, its vector and the mask that a comparison returns.
 template <class T>
 struct Compute {  // f32, bf16, f16
   using scalar = float;
@@ -70,10 +70,10 @@ TG_INLINE To bits_as(From v) {  // reinterprets the bits
 template <class V, class S>
 TG_INLINE V splat(S x) {
   using E = decltype(V{}[0] + V{}[0]);
-  return static_cast<E>(x) - V{};  // x - 0 is x for every x, -0 included
+  return static_cast<E>(x) - V{};  // x - 0 is x for every x, including -0
 }
 
-// f(0), … f(count − 1), as constants.
+// Calls f(0), … f(count − 1) with constants.
 template <class F, int... i>
 TG_INLINE void each_of(F f, std::integer_sequence<int, i...>) {
   (f(std::integral_constant<int, i>()), ...);
@@ -146,8 +146,9 @@ TG_INLINE void store(float16* p, F32 v) {  // rounds to nearest even
 #endif
 }
 
-// Copies whole vectors to memory past the caches, which need not read what is overwritten: for results too
-// large to stay there. `to` is aligned to a vector; stream_end() comes before another thread may read.
+// Copies whole vectors to memory past the caches, so the overwritten memory is not read first. For results
+// that are too large for the caches. `to` is aligned to a vector. stream_end() must be called before another
+// thread may read.
 TG_INLINE void stream_copy(std::byte* to, const std::byte* from, i64 bytes) {
   for (i64 i = 0; i < bytes; i += TG_VECTOR_BYTES) {
     const I32 v = load(reinterpret_cast<const std::int32_t*>(from + i));
@@ -221,7 +222,7 @@ TG_INLINE V select(M mask, V a, V b) {  // mask ? a : b, lane by lane
   return mask ? a : b;
 }
 
-// Whether some lane is not 0.
+// Whether any lane is not 0.
 template <class M>
 TG_INLINE bool is_any(M mask) {
 #if TG_VECTOR_BYTES == 64
@@ -235,7 +236,7 @@ TG_INLINE bool is_any(M mask) {
 #endif
 }
 
-// a·b + c, fused where the instruction set has it.
+// a·b + c, fused if the instruction set supports it.
 template <class V>
 TG_INLINE V fma(V a, V b, V c) {
 #if TG_VECTOR_BYTES == 64
@@ -248,8 +249,8 @@ TG_INLINE V fma(V a, V b, V c) {
   return a * b + c;
 }
 
-// max(a, b) is a > b ? a : b, min(a, b) is a < b ? a : b: where either is NaN the result is b. GCC makes one
-// instruction of that, except with a constant.
+// max(a, b) is a > b ? a : b, and min(a, b) is a < b ? a : b. If either is NaN, the result is b. GCC
+// generates one instruction for that, except with a constant.
 template <class V>
 TG_INLINE V max(V a, V b) {
 #if TG_VECTOR_BYTES == 64
@@ -291,9 +292,9 @@ TG_INLINE F32 round(F32 a) {  // to nearest even
 #endif
 }
 
-// 1/a for a normal number with a normal reciprocal, within a unit in the last place and half.
+// 1/a for a normal number with a normal reciprocal, with an error of at most 1.5 ulp.
 TG_INLINE F32 reciprocal(F32 a) {
-#if TG_VECTOR_BYTES == 64  // from 14 bits by a step of Newton's method: an eighth of the time of a division
+#if TG_VECTOR_BYTES == 64  // from 14 bits by one Newton step: an eighth of the time of a division
   const F32 r = (F32)_mm512_rcp14_ps((__m512)a);
   return fma(r, fma(-a, r, splat<F32>(1.f)), r);
 #else
@@ -316,7 +317,7 @@ TG_INLINE F64 copysign(F64 magnitude, F64 sign) {
 
 TG_INLINE I32 to_int(F32 a) {
   return __builtin_convertvector(a, I32);
-}  // towards zero; |a| < 2^31
+}  // toward zero; |a| < 2^31
 TG_INLINE F32 to_float(I32 a) {
   return __builtin_convertvector(a, F32);
 }
@@ -346,8 +347,8 @@ TG_INLINE F64 high_half(F32 v) {
 TG_INLINE HalfF32 nearest_float(F64 v) {
   return __builtin_convertvector(v, HalfF32);
 }
-// odd_float() of core/base/dtype.h for two vectors. If the result is stored in a 16-bit type, the numbers
-// have been rounded once.
+// odd_float() of core/base/dtype.h for two vectors. If the result is then stored in a 16-bit type, the
+// numbers have been rounded only once.
 #if TG_VECTOR_BYTES == 64
 TG_INLINE HalfF32 odd_float(F64 v) {
   const __m256 cut = _mm512_cvt_roundpd_ps((__m512d)v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
@@ -370,7 +371,7 @@ TG_INLINE F64 odd_in_24_bits(F64 v) {  // NaN stays NaN
   const I64 bits = (I64)v;
   return (F64)((bits | ((bits & beyond) + beyond)) & ~beyond);
 }
-// Numbers of 24 bits are exact in f32, except in the range of its subnormal numbers.
+// Numbers of 24 bits are exact in f32, except in its subnormal range.
 TG_INLINE F32 odd_floats(F64 low, F64 high) {
   const F32 fast = join(nearest_float(odd_in_24_bits(low)), nearest_float(odd_in_24_bits(high)));
   const I32 is_subnormal = ((U32)fast & 0x7fffffffu) - 1 < 0x7fffffu;
@@ -378,34 +379,34 @@ TG_INLINE F32 odd_floats(F64 low, F64 high) {
   return fast;
 }
 #endif
-// Rounded to f64, except that odd_float() of it is that of the integer.
+// Rounds to f64, in such a way that odd_float() of the result equals odd_float() of the integer.
 TG_INLINE F64 to_double(I64 x) {
   const I64 beyond = x & 2047, size = x >> 53, kept = (x & ~std::int64_t{2047}) | 2048;
   x = select((size != 0) & (size != -1) & (beyond != 0), kept, x);
 #if TG_VECTOR_BYTES == 64
   return __builtin_convertvector(x, F64);
-#else  // the halves of x as the low bits of numbers of 2^84 and 2^52
+#else  // the halves of x as the low bits of numbers near 2^84 and 2^52
   const U64 low = ((U64)x & 0xffffffffu) | 0x4330000000000000u, high = ((U64)x >> 32) ^ 0x4530000080000000u;
   return ((F64)high - splat<F64>(0x1.00000801p84)) + (F64)low;
 #endif
 }
 TG_INLINE F32 odd_floats(I64 low, I64 high) {
-  constexpr std::uint64_t exact = 1 << 24;  // f32 has all integers up to this one
+  constexpr std::uint64_t exact = 1 << 24;  // f32 represents all integers up to this one
   if (__builtin_expect(!is_any((((U64)low + exact) | ((U64)high + exact)) & ~(2 * exact - 1)), 1))
     return join(__builtin_convertvector(__builtin_convertvector(low, HalfI32), HalfF32),
                 __builtin_convertvector(__builtin_convertvector(high, HalfI32), HalfF32));
   return odd_floats(to_double(low), to_double(high));
 }
 
-// Numbers of f64 rounded once, to nearest even, to those of a 16-bit type.
+// Numbers of f64 rounded once, to nearest even, to a 16-bit type.
 template <class Half>
 TG_INLINE F64 rounded(F64 x) {
   constexpr bool is_bf16 = sizeof(Half) == 2 && __is_same(Half, bfloat16);
   constexpr int surplus = is_bf16 ? 45 : 42;               // bits of f64's 52
   constexpr double least = is_bf16 ? 0x1p-126 : 0x1p-14;   // normal number
-  constexpr double last_bit = is_bf16 ? 0x1p-81 : 0x1p28;  // whose last bit is the subnormals'
+  constexpr double last_bit = is_bf16 ? 0x1p-81 : 0x1p28;  // its last bit is the last bit of the subnormals
   constexpr double above = is_bf16 ? 0x1p128 : 0x1p16;
-  const F64 size = select(x == x, abs(x), F64{});  // of NaN, whose bits would overflow, 0
+  const F64 size = select(x == x, abs(x), F64{});  // 0 for NaN, whose bits would overflow
   const I64 bits = (I64)size, up = bits + ((i64{1} << (surplus - 1)) - 1) + ((bits >> surplus) & 1);
   const F64 normal = (F64)(up & ~((i64{1} << surplus) - 1));
   F64 y = select(size < splat<F64>(least), (size + splat<F64>(last_bit)) - splat<F64>(last_bit), normal);

@@ -1,7 +1,7 @@
-// exp, exp2, log, tanh, erf, sin and cos of a vector. f32: branch-free polynomials, within 2 units in the
-// last place (3 without fused multiply-add), with the limits, subnormals, infinities and NaN of the scalar
-// functions. f64: the C library, lane by lane. The polynomials are minimax fits made for these intervals
-// (weighted Remez exchange).
+// exp, exp2, log, tanh, erf, sin and cos of a vector. For f32 they are branch-free polynomials with an error
+// of at most 2 ulp (3 without FMA). They have the limits, subnormals, infinities and NaN of the scalar
+// functions. For f64 they call the C library, lane by lane. The polynomials are minimax fits for these
+// intervals (weighted Remez exchange).
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ TG_INLINE F32 horner(F32 x, float highest, C... rest) {
   return polynomial(x, splat<F32>(highest), rest...);
 }
 
-// p · 2^n for an integral n in [-252, 254] and p near 1: overflows to infinity, underflows gradually.
+// p · 2^n for an integral n in [-252, 254] and p near 1. Overflows to infinity, underflows gradually.
 TG_INLINE F32 scale_by_power(F32 p, F32 n) {
 #if TG_VECTOR_BYTES == 64
   return (F32)_mm512_scalef_ps((__m512)p, (__m512)n);
@@ -66,12 +66,12 @@ TG_INLINE F32 log(F32 x) {
   y = fma(e, splat<F32>(0x1.7f7d1cp-20f), y);
   y = fma(z2, splat<F32>(-0.5f), y);
   F32 r = fma(e, splat<F32>(0x1.62e4p-1f), z + y);
-  r = select(x < splat<F32>(__builtin_inff()), r, x);  // +inf and NaN give themselves
+  r = select(x < splat<F32>(__builtin_inff()), r, x);  // +inf and NaN are returned unchanged
   r = select(x == zero, splat<F32>(-__builtin_inff()), r);
   return select(x < zero, splat<F32>(__builtin_nanf("")), r);
 }
 
-// Odd polynomial near 0, 1 - 2/(e^(2|x|) + 1) beyond.
+// Odd polynomial near 0, 1 - 2/(e^(2|x|) + 1) elsewhere.
 TG_INLINE F32 tanh(F32 x) {
   const F32 a = abs(x), one = splat<F32>(1.f), t = a * a;
   const F32 q = horner(t, -0x1.75e19ap-8f, 0x1.522690p-6f, -0x1.b83c58p-5f, 0x1.110726p-3f, -0x1.555532p-2f);
@@ -80,7 +80,7 @@ TG_INLINE F32 tanh(F32 x) {
   return copysign(select(a < splat<F32>(0.625f), small, large), x);
 }
 
-// Odd polynomial near 0, 1 - exp(p(|x|)) beyond, p fitted to log erfc.
+// Odd polynomial near 0, 1 - exp(p(|x|)) elsewhere. p is fitted to log erfc.
 TG_INLINE F32 erf(F32 x) {
   const F32 a = abs(x), t = a * a;
   const F32 q = horner(t, 0x1.6537bep-14f, -0x1.acb080p-11f, 0x1.550becp-8f, -0x1.b81558p-6f, 0x1.ce2e58p-4f,
@@ -91,8 +91,8 @@ TG_INLINE F32 erf(F32 x) {
   return copysign(select(a < splat<F32>(0.9f), small, splat<F32>(1.f) - exp(p)), x);
 }
 
-// Φ(x), the normal distribution function, for x ≥ -20, as 1/(1 + 2^(x·p(x²))), p fitted to log₂(Φ(-x)/Φ(x))/x
-// on |x| ≤ 6: with rounding within 4.3·2⁻²⁴ of the function, and 0.3 % of it where it is small.
+// Φ(x), the normal distribution function, for x ≥ -20, as 1/(1 + 2^(x·p(x²))). p is fitted to
+// log₂(Φ(-x)/Φ(x))/x for |x| ≤ 6. The error including rounding is 4.3·2⁻²⁴, or 0.3 % of Φ for small Φ.
 TG_INLINE F32 normal_cdf(F32 x) {
   const F32 t = min(splat<F32>(36.f), x * x);
   const F32 p = horner(t, 6.15318151e-11f, -8.09066694e-09f, 4.29764099e-07f, -1.17230561e-05f,
@@ -107,7 +107,7 @@ TG_INLINE V lane_by_lane(V v, F f) {
   return r;
 }
 
-// x = n·π/2 + r: sin and cos of r by polynomials, swapped and signed by the quadrant n (+1 for the cosine).
+// x = n·π/2 + r. sin and cos of r are polynomials, swapped and signed by the quadrant n (+1 for the cosine).
 TG_INLINE F32 sin_or_cos(F32 x, int quadrant) {
 #if defined(__FMA__)
   const F32 n = round(x * splat<F32>(0x1.45f306p-1f));
@@ -125,7 +125,7 @@ TG_INLINE F32 sin_or_cos(F32 x, int quadrant) {
   return lane_by_lane(x, [quadrant](float y) { return quadrant ? ::cosf(y) : ::sinf(y); });
 #endif
 }
-TG_INLINE bool all_below(F32 x, float bound) {  // false if any |lane| is not below (NaN included)
+TG_INLINE bool all_below(F32 x, float bound) {  // false if any |lane| is not below (including NaN)
   return !is_any(~(abs(x) < splat<F32>(bound)));
 }
 TG_INLINE F32 sin(F32 x) {

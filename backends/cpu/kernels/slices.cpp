@@ -1,6 +1,6 @@
-// Regions of tensors that are copied. concat: the inputs one after the other along an axis. slice_assign: out
-// = x, then out[…, start + i·step, …] = src[…, i, …]; slice_at: out[…, i, …] = x[…, start + i, …]. Where the
-// planner lets out share x's memory only the region is touched.
+// Copies of tensor regions. concat: the inputs one after another along an axis. slice_assign: out = x, then
+// out[…, start + i·step, …] = src[…, i, …]. slice_at: out[…, i, …] = x[…, start + i, …]. If the planner lets
+// out share x's memory, only the region is accessed.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 
@@ -8,7 +8,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// The address of x[…, index, …].
+// Returns the address of x[…, index, …].
 std::byte* at_index(const Arg& x, int axis, i64 index) {
   return x.data + index * x.layout.strides[axis] * static_cast<i64>(size_of(x.dtype));
 }
@@ -18,7 +18,7 @@ void run_concat(Worker& w, const Call& call) {
   const Arg& out = call.out[0];
   const i64 step = out.layout.strides[axis] * static_cast<i64>(size_of(out.dtype));
   int last = 0;
-  i64 start = 0;  // where input `last` begins along the axis
+  i64 start = 0;  // offset of input `last` along the axis
   const auto at = [&](int i) {
     if (i < last) last = 0, start = 0;
     for (; last < i; ++last) start += call.in[static_cast<std::size_t>(last)].layout.shape[axis];

@@ -1,6 +1,6 @@
-// softmax, log_softmax and logsumexp along one axis by the online normaliser [Ye, Online Softmax §3]: one
-// pass over a row for maximum and sum, one that writes. And the gradients of the first two (formulas:
-// ops/softmax.cpp).
+// softmax, log_softmax and logsumexp along one axis by the online normalizer [Ye, Online Softmax §3]: one
+// pass over a row computes maximum and sum, and one writes. Also contains the gradients of the first two
+// (formulas: ops/softmax.cpp).
 #include "ops/index.h"
 
 #include "backends/cpu/kernels/online.h"

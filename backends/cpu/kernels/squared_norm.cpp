@@ -1,6 +1,6 @@
-// Norms of a list of tensors. squared_norm: Σ x², global_norm: √Σ x². Each chunk is summed block by block,
-// and the chunks' sums in their order in f64: the same bits for any number of threads. block_norms: √Σ x² of
-// each block.
+// Norms of a list of tensors. squared_norm: Σ x². global_norm: √Σ x². Each chunk is summed block by block,
+// and the chunks' sums are added in order in f64. Results are therefore bitwise identical for any number of
+// threads. block_norms: √Σ x² of each block.
 #include <tilegrad/ops/block_norms.h>
 #include "backends/cpu/kernels/rows.h"
 #include "ops/square_sums.h"
@@ -21,7 +21,7 @@ void add_block(SquareSums& to, const C* v, i64 n) {
   });
   if (is_in_range(squares)) return to.add(static_cast<double>(squares), 1);
   const double factor = SquareSums::factor_for(squares);
-  constexpr i64 beside = 8;  // sums at a time, in vectors
+  constexpr i64 beside = 8;  // independent sums, in vectors
   double again[beside] = {};
   const auto add = [&](i64 i, i64 k) {
     const double e = static_cast<double>(v[i]) * factor;

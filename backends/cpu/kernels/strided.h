@@ -1,4 +1,4 @@
-// Copies of strided regions shared between threads. Types do not matter here: strides are in bytes.
+// Copies of strided regions, shared between threads. Dtypes do not matter here, because strides are in bytes.
 #pragma once
 
 #include "backends/cpu/kernels/axes.h"
@@ -6,8 +6,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// A copy of a region: to[i, j, …] = from[i, j, …], axes in an order that writes forwards, merged where one
-// stride walks two of them.
+// A copy of a region: to[i, j, …] = from[i, j, …]. Its axes are ordered so that it writes in ascending order,
+// and merged if one stride covers two of them.
 struct Move {
   AxisList outer;           // `in` is a stride of `from` in bytes, `out` of `to`
   Axis run;                 // the innermost axis
@@ -15,7 +15,7 @@ struct Move {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
 
-  // The region's axes in any order; strides in elements.
+  // The region's axes in any order. Strides are in elements.
   Move(int axes, const i64* sizes, DType dtype, std::byte* to, const i64* to_strides, const std::byte* from,
        const i64* from_strides);
   Move(const Arg& to, const Arg& from)
@@ -28,7 +28,7 @@ void move_elements(const Move& m, i64 begin, i64 end);
 
 inline constexpr i64 moved_at_once = piece_size(1 << 15, 64);  // elements in one part of shared work
 
-// Makes the copies at(0) … at(count-1) together, in one each().
+// Makes the copies at(0) … at(count-1) in one each().
 template <class At>
 void move_all(Worker& w, int count, At&& at) {
   if (w.threads == 1) {
@@ -53,7 +53,7 @@ inline void move_all(Worker& w, const Move& m) {
   move_all(w, 1, [&](int) { return m; });
 }
 
-// Element `at` (an offset in bytes) of a tensor of i64 or i32.
+// Reads element `at` (an offset in bytes) of a tensor of i64 or i32.
 TG_INLINE i64 read_index(const Arg& x, i64 at) {
   if (x.dtype == DType::i32) {
     std::int32_t v;

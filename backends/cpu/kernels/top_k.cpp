@@ -1,5 +1,5 @@
-// top_k: values and indices of the k largest elements of each line in descending order; of equal ones the
-// first comes first. NaN counts as larger than any number.
+// top_k: values and indices of the k largest elements of each line in descending order. Equal elements are
+// ordered by index, and NaN is larger than any number.
 #include "backends/cpu/kernels/lines.h"
 #include "ops/index.h"
 
@@ -14,7 +14,7 @@ TG_INLINE bool larger(C a, C b) {
   return a > b || (a != a && b == b);
 }
 
-// The best k elements seen so far, as a heap with the worst of them on top.
+// The best k elements so far, as a heap with the worst of them on top.
 template <class C>
 struct Best {
   C* value;
@@ -35,7 +35,7 @@ struct Best {
       swap(at, child);
     }
   }
-  void offer(C v, i64 p) {  // places come in ascending order
+  void offer(C v, i64 p) {  // positions must be in ascending order
     if (count < k) {
       value[count] = v;
       place[count] = p;

@@ -1,3 +1,4 @@
+// Chooses attention kernels, describes the choice, and lays out workspace.
 #include <algorithm>
 
 #include "backends/cuda/attention/decoding/decoding.h"
@@ -9,7 +10,7 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Throws if the call requires kernels of a different family.
+// Throws if AttentionOptions::kernels requires kernels of a different family.
 void require_asked(const Candidate& c, KernelFamily family, const char* reason) {
   const AttentionCall& x = c.x;
   const bool wgmma = x.kernels == AttentionKernels::wgmma;
@@ -24,10 +25,10 @@ void require_asked(const Candidate& c, KernelFamily family, const char* reason) 
 }
 
 void require_batch(const AttentionCall& x) {
-  if (x.B > INT32_MAX) throw DeviceError("attention takes batches below 2^31");
+  if (x.B > INT32_MAX) throw DeviceError("attention supports batches below 2^31");
 }
 
-// Rows of k, or v, of a cache that are those of an index_assign's tensor: all rows of all heads, in order.
+// Whether `a`, k or v of a cache, is the memory of an index_assign's tensor: all rows of all heads, in order.
 bool is_cache(const AttentionCall::TensorView& a, int rows, int heads, const Arg& tensor) {
   const Layout& l = tensor.layout;
   return a.data == tensor.data && l.rank() == 3 && l.is_contiguous() && l.shape[1] == heads &&
@@ -63,7 +64,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     return std::nullopt;
   if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;
   const Arg& indices = step.in[4];
-  int axes = 0;  // that have a size
+  int axes = 0;  // that are longer than 1
   for (int axis = 0; axis < indices.layout.rank(); ++axis) axes += indices.layout.shape[axis] > 1;
   if (indices.dtype != DType::i32 || !indices.layout.is_contiguous() || indices.layout.numel() != x.B ||
       axes > 1 || !is_constant(indices, call))
@@ -75,10 +76,11 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     if (before.data != after.data || !is_cache(values ? x.v : x.k, rows, x.Hk, after) ||
         call.written->others_write(after, &step))
       return std::nullopt;
-    // Blocks write results while others still read what is added.
+    // Blocks write results while other blocks still read the added rows.
     for (const Arg& out : call.out)
       if (overlap(range_of(out), range_of(more))) return std::nullopt;
-    // Of what is added: the axes of the indices, of which one has a size, heads, numbers.
+    // The axes of the added rows are those of the indices, at most one of which is longer than 1, heads, and
+    // elements.
     const Layout& l = more.layout;
     const int last = l.rank() - 1;
     AttentionCall::TensorView& to = values ? added.v : added.k;
@@ -168,7 +170,7 @@ Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_w
   some = memory.take<int2>(x.B * tiles);
   seen = memory.take<int>(x.B * tiles * (2 * queries + 4));
   rows = memory.take<float>(all * 2 * queries);
-  turns = memory.take<int>(all * backward_blocks(width));
+  counters = memory.take<int>(all * backward_blocks(width));
   z_q = memory.take<float>(all * queries * width);
   bytes = memory.bytes;
 }

@@ -1,4 +1,4 @@
-// How the forward on Hopper divides its work.
+// How Hopper's forward kernels divide their work.
 #include <algorithm>
 
 #include "backends/cuda/attention/workspace.h"
@@ -40,14 +40,17 @@ AttentionCall with_heads_as_rows(const AttentionCall& x) {
   return items_of(to) < items_of(x) ? to : x;
 }
 
-// The shortest of estimates. A tile takes a block some time; blocks of a multiprocessor share its tensor
-// cores, and all that run at a time share what memory delivers, half as much again if some read the same
-// keys. An item takes time beside its tiles, and so does the merge.
+// Minimizes an estimate of the run time:
+// - A block needs a fixed time per tile.
+// - The blocks of a multiprocessor share its tensor cores.
+// - All running blocks share the memory bandwidth, which is 1.5 times higher if some blocks read the same
+//   keys.
+// - Each work item and the merge have a fixed cost.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu) {
   constexpr double item = 3, merge = 4, tile = 0.4;                                     // µs
-  constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 8e6;  // bytes in a µs
-  constexpr double products = 4.5e6;  // FLOPs in a µs, of a multiprocessor
-  // At d 64, long heads in parts have tiles of their own.
+  constexpr double block_reads = 72e3, memory_delivers = 4.2e6, merge_passes_on = 8e6;  // bytes per µs
+  constexpr double products = 4.5e6;  // FLOPs per µs and multiprocessor
+  // At head size 64, long heads whose keys are split use different tiles.
   const auto [queries, keys, blocks] =
       std::max(x.d, x.dv) <= 64 && x.L > 64 ? ForwardTile{128, 128} : forward_tile(x);
   const i64 items = x.B * x.H * pieces(x.L, queries), tiles = pieces(x.T, keys),

@@ -1,5 +1,5 @@
-// flash_attn, flash_attn_backward and paged_attn: checks of sequences, lengths and tables, and the kernels
-// that kernel_table.cpp lists.
+// flash_attn, flash_attn_backward and paged_attn on CUDA: checks lengths, sequences and page tables, then
+// launches the kernel that kernel_table.cpp selects.
 #include <algorithm>
 
 #include "backends/cuda/attention/decoding/decoding.h"
@@ -50,40 +50,38 @@ std::string describe(const Choice& c, const Ropes& r) {
 
 using Choose = Choice(const Call& call, std::byte* base);
 
-// Of flash_attn and paged_attn.
+// Plan of flash_attn and paged_attn.
 struct ForwardPlan final : KernelPlan {
   Choose* choose;
-  std::shared_ptr<void> zeros;  // the counters of its kernel, zero between calls
+  std::shared_ptr<void> zeros;  // the kernel's counters, zero between calls
   AttentionCall::Added added = {};
-  RopesBeside beside = {};
+  FusedRopes fused = {};
 
   explicit ForwardPlan(Choose* c) : choose(c) {}
   void launch(const Stream& s, const Call& call) const override {
     Choice c = choose(call, s.workspace);
     if (added.count > 0) c.x.added = added, c.x.fixed_keys = true;
     if (c.family() == KernelFamily::decoding)
-      c.work.turns = static_cast<int*>(zeros.get());
+      c.work.counters = static_cast<int*>(zeros.get());
     else
       c.work.taken = static_cast<Taken*>(zeros.get());
     const bool is_empty = c.x.B == 0 || c.x.H == 0 || c.x.L == 0;
-    if (is_empty || !c.decodes()) launch_checks(s, c.x);  // kernels of decoding check, too
+    if (is_empty || !c.decodes()) launch_checks(s, c.x);  // decoding kernels do these checks themselves
     if (is_empty) return;
     if (c.split) launch_split(s, c.x, *c.split);
-    launch_choice(s, c, beside.ropes);
+    launch_choice(s, c, fused.ropes);
   }
   std::size_t workspace(const Call& call) const override { return choose(call, nullptr).bytes(); }
-  std::string choice(const Call& call) const override {
-    return describe(choose(call, nullptr), beside.ropes);
-  }
+  std::string choice(const Call& call) const override { return describe(choose(call, nullptr), fused.ropes); }
 };
 
 struct BackwardPlan final : KernelPlan {
-  RopesBeside beside = {};
+  FusedRopes fused = {};
 
   void launch(const Stream& s, const Call& call) const override {
     const Choice c = choice_of(call, s.workspace);
-    const Ropes& ropes = beside.ropes;
-    if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // u, too
+    const Ropes& ropes = fused.ropes;
+    if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // also computes u
     launch_checks(s, c.x);
     if (c.split) launch_split(s, c.x, *c.split);
     if (c.family() != KernelFamily::hopper) launch_row_stats(s, c.x, c.work, c.powers());
@@ -99,7 +97,7 @@ struct BackwardPlan final : KernelPlan {
     launch_bias_and_sink(s, c.x, c.work);
   }
   std::size_t workspace(const Call& call) const override { return choice_of(call).bytes(); }
-  std::string choice(const Call& call) const override { return describe(choice_of(call), beside.ropes); }
+  std::string choice(const Call& call) const override { return describe(choice_of(call), fused.ropes); }
 };
 
 template <Choose* choose>
@@ -114,7 +112,7 @@ PlanPtr plan_forward(const Call& call) {
   return plan;
 }
 
-// A plan that also computes `assign`. Null if the kernel does not.
+// A plan that also computes `assign`; null if the kernel does not support it.
 PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_pages) {
   Choose* const choose = in_pages ? &paged_choice : &choice_of;
   const Choice c = choose(attention, nullptr);
@@ -125,15 +123,15 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
   return plan;
 }
 
-// A plan for a flash_attn that also computes the ropes before it, or for a flash_attn_backward that also
-// computes those after it: one or two, with the bits that steps of their own would leave. Null if the kernel
-// does not compute them, or if one step would overwrite what another still reads.
+// A plan for a flash_attn with the one or two RoPE steps before it, or for a flash_attn_backward with the
+// RoPE steps after it. Results are bitwise identical to separate steps. Null if the kernel does not support
+// these steps, or if one step would overwrite memory that another still reads.
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
   const Choice c = choice_of(call);
-  std::optional<RopesBeside> beside = ropes_beside(ropes, call);
-  if (!beside || !takes_ropes(c, beside->ropes)) return nullptr;
+  std::optional<FusedRopes> fused = fused_ropes(ropes, call);
+  if (!fused || !takes_ropes(c, fused->ropes)) return nullptr;
   const auto with_them = [&](auto plan) -> PlanPtr {
-    plan->beside = std::move(*beside);
+    plan->fused = std::move(*fused);
     return plan;
   };
   return c.kernel->backward ? with_them(std::make_unique<BackwardPlan>())
@@ -154,7 +152,7 @@ FusionMatch ropes_after(const Upcoming& next) {
   const Step& attention = next.steps[0];
   std::size_t n = 0;
   while (n < 2 && n + 1 < next.steps.size() && is_rope_of(attention, next.steps[n + 1])) ++n;
-  for (const Step& rope : next.steps.subspan(1, n))  // what is rotated is not stored as it was
+  for (const Step& rope : next.steps.subspan(1, n))  // the gradient before RoPE is not stored
     if (attention.reads[rope.in[0].data == attention.out[0].data ? 0 : 1] > 1) return {};
   return n > 0 ? FusionMatch{n + 1} : FusionMatch{};
 }
@@ -169,7 +167,7 @@ extern const Kernel flash_attn_backward_kernel{
 extern const Kernel paged_attn_kernel{&attention::plan_forward<&attention::paged_choice>};
 
 extern const FusionRule added_rows_rule{
-    "rows added to a cache and attention",
+    "cache append and attention",
     [](const Upcoming& next) {
       return next.is_next(appends_cache_for, 1) ? FusionMatch{2, 1} : FusionMatch{};
     },
@@ -180,12 +178,12 @@ extern const FusionRule added_rows_rule{
     }};
 
 extern const FusionRule ropes_before_attention_rule{
-    "ropes and attention", &attention::ropes_before, [](const Upcoming& next, const FusionMatch& match) {
+    "RoPE and attention", &attention::ropes_before, [](const Upcoming& next, const FusionMatch& match) {
       return attention::plan_with_ropes(next.steps.first(match.made_by), next.call(match.made_by));
     }};
 
 extern const FusionRule ropes_after_attention_rule{
-    "the gradient of attention and ropes of it", &attention::ropes_after,
+    "attention gradient and RoPE", &attention::ropes_after,
     [](const Upcoming& next, const FusionMatch& match) {
       return attention::plan_with_ropes(next.steps.subspan(1, match.count - 1), next.call(0));
     }};

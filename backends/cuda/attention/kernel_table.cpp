@@ -1,4 +1,4 @@
-// The table of attention's kernels: which calls each computes.
+// The table of attention kernels: which calls each kernel computes.
 #include "backends/cuda/attention/decoding/decoding.h"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
@@ -8,8 +8,8 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// Why rows cannot be copied in pieces of 16 bytes; null if they can. Each row must begin at a multiple of 16
-// bytes, and its size must be a multiple of 16 bytes.
+// Why rows cannot be copied in 16-byte pieces; null if they can. Each row must be aligned to 16 bytes, and
+// its size must be a multiple of 16 bytes.
 const char* reason_against_rows(const AttentionCall& x) {
   const int piece = 16 / static_cast<int>(size_of(x.type));
   if (x.dv == 0) return "heads of v of size 0";
@@ -20,7 +20,7 @@ const char* reason_against_rows(const AttentionCall& x) {
 }
 
 // Why tensor cores cannot compute a call; null if they can. They support bf16 and f16 with head sizes up to
-// 576 (q, k) and 512 (v), and f32 up to 128.
+// 576 (q, k) and 512 (v), and f32 with head sizes up to 128.
 const char* reason_against_tensor_cores(const AttentionCall& x) {
   if (x.type == DType::f64) return "f64";
   const int most = x.type == DType::f32 ? 128 : 576, most_v = x.type == DType::f32 ? 128 : 512;
@@ -29,14 +29,14 @@ const char* reason_against_tensor_cores(const AttentionCall& x) {
   return reason_against_rows(x);
 }
 
-// Whether latents in one piece have a range of keys at a fixed position for each multiprocessor, and so few
-// heads that reading the keys limits the speed.
+// Whether MLA latents in a contiguous cache have at least one fixed key range per multiprocessor, and so few
+// heads that reading the keys is the bottleneck.
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
   return decoding::takes_few_heads(x) && x.B * ranges >= gpu.processors;
 }
 
-// Whether a block has the shared memory.
+// Whether a block has enough shared memory.
 bool fits_forward(const AttentionCall& x, const Gpu& gpu) {
   return with_shape<128, 192, 256, 576>(x, [&](auto d, auto dv, auto) {
     return fitting_stages<forward::TileShape<of_16_bits, d, dv, any>>(gpu) > 0;
@@ -56,7 +56,7 @@ const char* reason_against_hopper(const AttentionCall& x, bool backward) {
   if (x.bias.data) return "bias";
   if (x.dropout > 0) return "dropout";
   if (x.B == 0 || x.H == 0 || x.L == 0 || x.T == 0) return "nothing to multiply";
-  if (x.type == DType::f32) return nullptr;  // operands are copies
+  if (x.type == DType::f32) return nullptr;  // operands are copied
   const auto expanded = [](const AttentionCall::TensorView& a, std::int64_t batch, int heads, int rows) {
     return (a.batch == 0 && batch > 1) || (a.head == 0 && heads > 1) || (a.row == 0 && rows > 1);
   };
@@ -66,8 +66,9 @@ const char* reason_against_hopper(const AttentionCall& x, bool backward) {
   return nullptr;
 }
 
-// The fewest that keep nearly all of the GPU busy; each needs B·H·L·d floats of memory. For short sequences,
-// clearing and reducing z_Q's sums costs more than one pass saves. 0: two passes are faster.
+// Number of blocks per key head for the deterministic one-pass kernel: the smallest number that keeps nearly
+// all of the GPU busy. Each one needs B·H·L·d floats of memory. 0 selects two passes: for short sequences,
+// clearing and reducing the z_Q accumulators costs more than one pass saves.
 int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
   using i64 = std::int64_t;
@@ -75,7 +76,7 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   if (is_wide(x) || x.T < least_keys) return 0;
   const one_pass::Cut c = one_pass::with_shape(
       x, [](auto d, auto dv, auto options) { return one_pass::cut<one_pass::by_key, d, dv, options>(); });
-  // Each processor has room for 8 warps with all the registers that a thread can have.
+  // A multiprocessor holds 8 warps whose threads have the maximum number of registers.
   const i64 heads = i64{x.B} * x.Hk, pieces = (x.T + c.kept - 1) / c.kept,
             places = i64{gpu.processors} * 8 / c.warps;
   for (const double needed : {0.95, 0.9, 0.85})
@@ -86,9 +87,9 @@ int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   return 0;
 }
 
-// For a forward on Hopper.
+// Workspace of a forward on Hopper.
 Workspace forward_workspace(const AttentionCall& x, const Gpu& gpu, std::byte* base) {
-  if (x.type == DType::f32) return {};  // its kernels take all keys
+  if (x.type == DType::f32) return {};  // its kernels do not split keys
   const int parts = parts_of_keys(with_heads_as_rows(x), gpu);
   return Workspace::of_parts(parts, parts > 1 ? std::size_t(x.B) * x.H * x.L : 0, x.dv, base);
 }
@@ -107,7 +108,7 @@ bool may_be_on_tensor_cores(const Candidate& c) {
   return c.x.kernels != AttentionKernels::plain && !c.on_tensor_cores;
 }
 
-// In one piece, by the portable kernels for tensor cores.
+// Portable tensor-core kernels, for contiguous k and v.
 bool is_portable(const Candidate& c) {
   return may_be_on_tensor_cores(c) && !c.x.table;
 }
@@ -119,9 +120,9 @@ bool reads_latents(const Candidate& c) {
          decoding::takes_by_wgmma(c.x, c.gpu) &&
          (c.x.table || c.batch_invariant || has_many_ranges(c.x, c.gpu));
 }
-// Whether a block each computes the heads of a call for Hopper with all their queries and keys, and all run
-// at the same time: each head has keys of its own. A call that asks for certain kernels has them. Not with
-// batch_invariant: whether there are few heads depends on the batch.
+// Whether the short-heads kernel computes a call for Hopper. One block processes all queries and keys of a
+// head, each head has its own keys, and all blocks run concurrently. Never with batch_invariant, because the
+// number of heads depends on the batch, and never if the call requests a specific kernel family.
 bool has_short_heads(const Candidate& c) {
   constexpr int longest = 64, widest = 64;
   const AttentionCall& x = c.x;
@@ -131,8 +132,8 @@ bool has_short_heads(const Candidate& c) {
          size_of(x.type) == 2 && is_plain && x.H == x.Hk && x.L <= longest && x.T <= longest &&
          x.d <= widest && x.dv <= widest && x.B * x.H <= 2 * c.gpu.processors;
 }
-// For wide heads in one piece, wgmma reads keys faster. It reads them in parts, whose number depends on the
-// batch.
+// For wide heads in a contiguous cache, the wgmma kernel reads keys faster than the decoding kernels. It
+// splits the keys into parts, whose number depends on the batch.
 bool decodes(const Candidate& c, bool of_f32) {
   const AttentionCall& x = c.x;
   using enum AttentionKernels;
@@ -154,25 +155,24 @@ bool any(const Candidate&) {
 
 constexpr bool forward = false, backward = true;
 constexpr char few_short_heads[] =
-    "on Hopper, bf16, f16: few heads of size ≤ 64, each with keys of its own, and at most 64 queries and "
-    "keys; without bias, sink, softcap, dropout, packed sequences, lengths and batch_invariant";
+    "on Hopper, bf16, f16: few heads of size ≤ 64, H = Hk, and at most 64 queries and keys; no bias, sink, "
+    "softcap, dropout, packed sequences, lengths or batch_invariant";
 
 constexpr AttentionKernel kernels[] = {
     {KernelFamily::latents, forward, "tensor cores, wgmma, decoding",
-     "latents of at least 16 heads on Hopper: in pages; in one piece with batch_invariant, or with as many "
-     "ranges "
-     "of keys as multiprocessors",
+     "MLA latents of at least 16 heads, on Hopper: a paged cache, or a contiguous one with batch_invariant "
+     "or with at least one key range per multiprocessor",
      &reads_latents,
      [](const AttentionCall& x, const Gpu&, std::byte* base) {
        return decoding::workspace_by_wgmma(x, base);
      },
      &launch_latents_sm90},
     {KernelFamily::decoding, forward, "multiply-adds, decoding",
-     "f32: few queries, or a cache in pages; head size ≤ 256",
+     "f32: few queries, or a paged cache; head size ≤ 256",
      [](const Candidate& c) { return decodes(c, true); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::decoding, forward, "tensor cores, decoding",
-     "bf16, f16: few queries, or a cache in pages; not wide heads in one piece on Hopper without "
-     "batch_invariant",
+     "bf16, f16: few queries, or a paged cache; on Hopper without batch_invariant, a contiguous cache of "
+     "wide heads uses wgmma instead",
      [](const Candidate& c) { return decodes(c, false); }, &decoding_workspace, &launch_decoding},
     {KernelFamily::short_heads, forward, "tensor cores, short sequences", few_short_heads, &has_short_heads,
      nullptr,
@@ -180,9 +180,8 @@ constexpr AttentionKernel kernels[] = {
        launch_short_forward(s, x, work, {});
      },
      &launch_short_forward},
-    {KernelFamily::hopper, forward, "tensor cores, wgmma",
-     "on Hopper, without bias, dropout and expanded operands", &is_on_hopper, &forward_workspace,
-     &launch_forward_sm90},
+    {KernelFamily::hopper, forward, "tensor cores, wgmma", "on Hopper, no bias, dropout or expanded operands",
+     &is_on_hopper, &forward_workspace, &launch_forward_sm90},
     {KernelFamily::f32, forward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, nullptr,
      &launch_forward},
     {KernelFamily::narrow, forward, "tensor cores", "bf16, f16: head size ≤ 128", &is_narrow, nullptr,
@@ -200,9 +199,9 @@ constexpr AttentionKernel kernels[] = {
      },
      &launch_short_backward},
     {KernelFamily::hopper, backward, "tensor cores, wgmma",
-     "on Hopper: head size ≤ 256, without bias, dropout and expanded operands", &is_on_hopper,
+     "on Hopper: head size ≤ 256, no bias, dropout or expanded operands", &is_on_hopper,
      [](const AttentionCall& x, const Gpu&, std::byte* base) { return Workspace(x, base); },
-     &launch_backward_sm90, &launch_turned_backward_sm90},
+     &launch_backward_sm90, &launch_rotated_backward_sm90},
     {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
      &launch_two_passes},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
@@ -210,8 +209,8 @@ constexpr AttentionKernel kernels[] = {
      [](const Candidate& c) { return is_portable(c) && c.x.nondeterministic && fits_one_pass(c.x, c.gpu); },
      &one_pass_workspace, &launch_one_pass},
     {KernelFamily::one_pass, backward, "tensor cores, one pass in order",
-     "bf16, f16: head size ≤ 128 and at least 1,024 keys, if few sums of z_q keep the GPU busy and a block "
-     "has the shared memory",
+     "bf16, f16: head size ≤ 128 and at least 1,024 keys, if few z_q accumulators keep the GPU busy and a "
+     "block has the shared memory",
      [](const Candidate& c) {
        return is_portable(c) && fits_one_pass(c.x, c.gpu) && one_pass_workers(c.x, c.gpu) > 0;
      },

@@ -1,4 +1,4 @@
-// Which kernel computes a call, and in how much workspace: chosen on the host, without a GPU.
+// Selects the kernel of an attention call and computes its workspace. Runs on the host and needs no GPU.
 #pragma once
 
 #include <optional>
@@ -9,59 +9,64 @@
 
 namespace tg::cuda::attention {
 
-// Kernels of one family compute the same kind of call.
+// Families of kernels. All kernels of one family compute the same kinds of calls.
 enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents, short_heads };
 
-// Only the forwards of Hopper and of decoding read `work`; `powers` is null unless operands are split.
+// Launches a kernel. Among the forwards, only those of Hopper and decoding read `work`. `powers` is null
+// unless f32 operands are split into f16.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 
-// The same with RoPE, which the kernel computes as well (ropes.h).
+// Launches a kernel that also applies RoPE.
 struct Ropes;
 using LaunchWithRopes = void(const Stream& s, const AttentionCall& x, const Workspace& work,
                              const Ropes& ropes);
 
-// A call, and what the conditions of kernels read.
+// A call with the properties that the table's conditions read.
 struct Candidate {
   const AttentionCall& x;
   bool backward;
   const Gpu& gpu;
-  bool batch_invariant;                     // CompileOptions has it
-  const char *on_tensor_cores, *on_hopper;  // why these kernels cannot compute it; null if they can
+  bool batch_invariant;                     // CompileOptions::batch_invariant
+  const char *on_tensor_cores, *on_hopper;  // why these kernels cannot compute the call; null if they can
 
   Candidate(const AttentionCall& x, bool backward, const Gpu& gpu, bool batch_invariant);
 };
 
-// Whether Hopper's own kernels may be used for the call, if they can compute it.
+// Whether the call's options and the GPU permit Hopper's wgmma kernels. `on_hopper` has the reason if these
+// kernels cannot compute the call.
 bool may_be_on_hopper(const Candidate&);
 
 // A row of the table of kernels (kernel_table.cpp).
 struct AttentionKernel {
   KernelFamily family;
   bool backward;
-  const char* description;  // in the log, and what inspect prints
-  const char* condition;    // when it is chosen, in words, if no earlier row is
+  const char* description;  // printed in the log and by inspect
+  const char* condition;    // when it is chosen, if no earlier row is; only documentation
   bool (*accepts)(const Candidate&);
   Workspace (*workspace)(const AttentionCall& x, const Gpu& gpu, std::byte* base);  // null: none
   Launch* launch;
-  LaunchWithRopes* launch_with_ropes = nullptr;  // null: the kernel rotates nothing
+  LaunchWithRopes* launch_with_ropes = nullptr;  // null: the kernel applies no RoPE
 };
 
-// All rows, in the order in which they are tried; the last one of each direction accepts every call.
+// All rows, in the order in which they are tried. The last row of each direction accepts every call.
 std::span<const AttentionKernel> attention_kernels();
 
+// The selected kernel of a call, with its workspace.
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  const char* reason = nullptr;        // on Hopper, why its own kernels are not used
-  Workspace work;                      // of a backward
-  std::optional<SplitOperands> split;  // of f32 on tensor cores
+  const char* reason = nullptr;        // on Hopper: why the wgmma kernels are not used
+  Workspace work;                      // workspace of the kernel
+  std::optional<SplitOperands> split;  // for f32 on tensor cores
 
-  // With workspace at `base`; null to compute its size only. Throws DeviceError, with the reason, if the
-  // kernels that the call asks for cannot compute it. batch_invariant: CompileOptions has it.
+  // Places the workspace at `base`; null only computes its size. Throws DeviceError with the reason if
+  // AttentionOptions::kernels requests kernels that cannot compute the call. `batch_invariant` is
+  // CompileOptions::batch_invariant.
   Choice(const AttentionCall& x, bool backward, const Gpu& gpu, std::byte* base = nullptr,
          bool batch_invariant = false);
   std::size_t bytes() const { return work.bytes + (split ? split->bytes : 0); }
-  // The call with the operands that kernels multiply, and the powers of two that scale them.
+  // The call with the operands that the kernels multiply. If they are split, powers() returns their scaling
+  // exponents.
   AttentionCall operands() const;
   const Powers* powers() const { return split ? split->powers : nullptr; }
   KernelFamily family() const { return kernel->family; }
@@ -69,50 +74,52 @@ struct Choice {
   std::string describe() const;
 };
 
-// Of a call of flash_attn or flash_attn_backward, and of one of paged_attn.
+// Chooses the kernel of a flash_attn or flash_attn_backward call. paged_choice() does the same for
+// paged_attn.
 Choice choice_of(const Call& call, std::byte* base = nullptr);
 Choice paged_choice(const Call& call, std::byte* base = nullptr);
 
-// What an index_assign adds to the cache in the step before, if the kernel of a choice can do it: of
-// decoding, one row for each text.
+// The rows that an index_assign in the previous step appends to the cache, if the chosen kernel can append
+// them itself: a decoding kernel, with one row per sequence.
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& assign);
 
-// Whether rows begin at multiples of 16 bytes, `piece` elements.
+// Whether the data and all strides of `a` are aligned to 16 bytes, which are `piece` elements.
 bool in_pieces(const AttentionCall::TensorView& a, int piece);
 
-// f32 operands as f16 terms, in split_terms.cu.
+// Splits f32 operands into f16; in split_terms.cu.
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& split);
-// z_bias and z_sink, in bias_gradient.cu.
+// Computes z_bias and z_sink; in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// The parts of launch_decoding in decoding_f32.cu, decoding_split_kv_sm80.cu and decoding_latent_sm80.cu.
+// launch_decoding() calls one of these. They are in decoding_f32.cu, decoding_split_kv_sm80.cu and
+// decoding_latent_sm80.cu.
 void launch_f32_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_decoding_split_kv(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Workspace& work);
-// That of launch_latents_sm90 in decoding_latent_16_sm90.cu: of decoding::takes_few_heads().
+// launch_latents_sm90() calls it if decoding::takes_few_heads(); in decoding_latent_16_sm90.cu.
 void launch_few_latents_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// Compute the bases of far rows (far_rows.cuh), and their gradients, which are added to those of all other
-// rows; `ropes` rotates them. In plain.cu.
+// Recompute the softmax bases of far rows (far_rows.cuh), then the gradients of these rows, which are added
+// to the gradients of all other rows. `ropes` is applied to the gradients. In plain.cu.
 void launch_normalize(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspace& work, const Ropes& ropes);
 
-// Results of parts of the keys become O and ξ, in merge_sm90.cu.
+// Merges the results over parts of the keys into O and ξ; in merge_sm90.cu.
 void launch_merge(const Stream& s, const AttentionCall& x, const Workspace& work, bool by_scores);
 
-// All others.
-// What the backward starts from: u, ξ and the keys of each tile of queries. In row_stats.cu.
+// All other kernels. launch_row_stats prepares the backward: u, ξ and the visible keys of each query tile; in
+// row_stats.cu.
 Launch launch_row_stats;
 Launch launch_plain_forward, launch_plain_backward;  // plain.cu
 Launch launch_forward;                               // forward_sm80.cu
 Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_decoding;                              // decoding_sm80.cu
 Launch launch_latents_sm90;                          // decoding_latent_sm90.cu
-Launch launch_backward_sm90;                         // backward_sm90.cu, with u and all that it starts from
-LaunchWithRopes launch_turned_backward_sm90;         // there, too: of calls that takes_ropes() accepts
-// In short_heads_sm80.cu. The backward computes u as well.
+Launch launch_backward_sm90;                         // backward_sm90.cu; also computes u, ξ and visible keys
+LaunchWithRopes launch_rotated_backward_sm90;        // backward_sm90.cu: calls that takes_ropes() accepts
+// In short_heads_sm80.cu. The backward also computes u.
 LaunchWithRopes launch_short_forward, launch_short_backward;
 Launch launch_two_passes;  // backward_two_passes_sm80.cu
-Launch launch_one_pass;    // backward_one_pass_sm80.cu, wide heads in two passes too
+Launch launch_one_pass;    // backward_one_pass_sm80.cu: also wide heads in two passes
 
 }  // namespace tg::cuda::attention

@@ -1,5 +1,5 @@
-// What kernels on tensor cores are compiled for: element types, head sizes, and what they do to scores beyond
-// a mask and a positive factor. The functions here call f with a call's values as
+// Variants that tensor-core kernels are compiled for: element types, head sizes, and score modifications
+// beyond a mask and a positive factor. The functions here call f with a call's values as compile-time
 // constants.
 #pragma once
 
@@ -13,25 +13,26 @@
 
 namespace tg::cuda::attention {
 
-enum Options { none, only_dropout, any };  // each does what those before it do
+enum Options { none, only_dropout, any };  // each variant also handles the cases of the previous ones
 
-// Whether P is dropped from.
+// Whether dropout is applied to P.
 template <Options options>
 TG_HOST_DEVICE constexpr bool drops(const AttentionCall& x) {
   return options == only_dropout || (options == any && x.dropout > 0);
 }
 
-// Wide heads are those beyond 128.
+// Wide heads have size > 128.
 inline bool is_wide(const AttentionCall& x) {
   return x.d > 128 || x.dv > 128;
 }
 
-// Whether q·k may be compared in place of scores: without a bias, these are it times a positive factor.
+// Whether q·k may be compared instead of scores. Without a bias, the scores are then q·k times a positive
+// factor.
 TG_HOST_DEVICE inline bool has_plain_scores(const AttentionCall& x) {
   return x.softcap == 0 && static_cast<float>(x.scale) > 0;
 }
 
-// Whether queries may see different numbers of keys.
+// Whether different queries may see different numbers of keys.
 inline bool is_uneven(const AttentionCall& x) {
   return x.causal || x.window_left >= 0 || x.window_right >= 0 || x.lengths || x.cu_q;
 }
@@ -39,19 +40,19 @@ inline bool is_uneven(const AttentionCall& x) {
 template <auto value>
 using constant = std::integral_constant<decltype(value), value>;
 
-// The first of rising constants that is not below `value`, or the last.
+// Calls f with the first of the ascending constants that is ≥ `value`, or with the last one.
 template <auto first, auto... more, class V, class F>
 auto with_constant(V value, F&& f) {
   if constexpr (sizeof...(more) > 0)
     if (value > first) return with_constant<more...>(value, f);
   return f(constant<first>());
 }
-// The size of v that a kernel has beside a size of q and k.
+// Padded size of v in kernels whose q and k have padded size `size`.
 constexpr int values_beside(int size) {
   return size == 192 ? 128 : size == 576 ? 512 : size;
 }
-// The sizes that d and dv are padded to, of which `sizes` are those of d, and the options: wide heads
-// have one kernel for none and one for all.
+// Calls f with the padded sizes D and DV and with the variant. `sizes` lists the values of D. Wide heads have
+// only the variants `none` and `any`.
 template <int... sizes, class F>
 auto with_shape(const AttentionCall& x, F&& f) {
   const int size = std::max(x.d, x.dv), least = size <= 192 && x.dv > 128 ? 256 : size;
@@ -63,7 +64,7 @@ auto with_shape(const AttentionCall& x, F&& f) {
     });
   });
 }
-// A zero of the type, bf16 or f16.
+// Calls f with a zero of the 16-bit type, bf16 or f16.
 auto with_16_bits(DType type, auto&& f) {
   return type == DType::bf16 ? f(__nv_bfloat16()) : f(__half());
 }

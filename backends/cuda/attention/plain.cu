@@ -1,7 +1,7 @@
-// Attention for any dtype and any head sizes, in plain multiply-adds: forward (FlashAttention-2) [Stratos,
-// FlashAttention §D], and backward in a pass over keys for z_K and z_V and one over queries for z_Q, so that
-// every sum has one owner and one order. Outputs wider than 64 are computed by several blocks, each of which
-// computes the scores again.
+// Attention for any dtype and head size with plain multiply-adds: forward (FlashAttention-2) [Stratos,
+// FlashAttention §D], and backward in one pass over keys for z_K and z_V and one over queries for z_Q. Every
+// gradient is accumulated by one thread in a fixed order. For outputs wider than 64 columns, several blocks
+// each recompute the scores.
 #include "backends/cuda/attention/plain.cuh"
 
 #include "backends/cuda/attention/kernels.h"
@@ -17,7 +17,7 @@ constexpr int chunks_of(int size) {
   return size > 0 ? tiles_of(size) : 1;
 }
 
-// The keys that the 64 queries from i0 on attend.
+// The keys that the 64 queries from i0 see.
 __device__ KeyRange keys_of_tile(const AttentionCall& x, int b, int i0) {
   const int lane = threadIdx.x % 32;
   KeyRange r = keys_of_query(x, b, i0 + lane);
@@ -27,9 +27,9 @@ __device__ KeyRange keys_of_tile(const AttentionCall& x, int b, int i0) {
   return warp_union(r);
 }
 
-// c ← max(c, a.max), π ← exp(c_old − c)·π + exp(a − c).sum, G ← exp(c_old − c)·G + exp(a − c)·V;
-// O = G ⊘ π, ξ = c + log π. A block for 64 queries and 64 columns of O. Tiles begin at multiples of 64 keys,
-// whatever queries see.
+// Forward: c ← max(c, a.max), π ← exp(c_old − c)·π + exp(a − c).sum, G ← exp(c_old − c)·G + exp(a − c)·V;
+// finally O = G ⊘ π, ξ = c + log π. A block computes 64 queries and 64 columns of O. Tiles always begin at
+// multiples of 64 keys.
 template <class S, template <class> class KeyRows>
 __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
     forward(const __grid_constant__ AttentionCall x) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   C top[4], sum[4], g[4][4] = {};  // c, π, G
   for (int r = 0; r < 4; ++r) {
     keys[r] = keys_of_query(x, b, i0 + at.i + r);
-    // The sink is a first key with value 0.
+    // The sink counts as a first key with value 0.
     top[r] = x.sink ? widen(static_cast<const S*>(x.sink)[h]) : C(-INFINITY);
     sum[r] = top[r] > C(-INFINITY) ? 1 : 0;
   }
@@ -100,14 +100,14 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   store(x.o.at<S>(b, h), x.o.row, i0, x.L, e0, x.dv, g, C(1));
 }
 
-// Keys that some query of a tile sees: the same for all threads.
+// Keys that at least one query of a tile sees; equal in all threads.
 template <bool far_only>
 __device__ KeyRange keys_of_tile(const AttentionCall& x, const Workspace& work, int b, int tile) {
   if (far_only) return keys_of_tile(x, b, tile * edge);
   const int2 all = work.some[b * tiles_of(x.L) + tile];
   return {all.x, all.y};
 }
-// Whether some row of a tile of a head is far.
+// Whether a head's tile contains a far row.
 __device__ bool has_far_rows(const AttentionCall& x, const Workspace& work, int b, int h, int tile) {
   const int groups = Workspace::far_groups(x), first = tile * (edge / 16),
             end = min(first + edge / 16, groups);
@@ -116,9 +116,10 @@ __device__ bool has_far_rows(const AttentionCall& x, const Workspace& work, int 
   return any;
 }
 
-// Rotates a tile of whole rows of 64 numbers back, as the kernels that store it do. By all threads.
+// Applies the inverse rotation to a tile of whole rows of 64 elements, like the kernels that store it. Called
+// by all threads.
 template <class C>
-__device__ void turn_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, int row0, C factor) {
+__device__ void rotate_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, int row0, C factor) {
   if (!ropes.table) return;
   const Own at;
   put(s, sums, false);
@@ -133,8 +134,9 @@ __device__ void turn_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, int
     }
 }
 
-// z_V = Σ (P ⊛ keep)ᵀ·z_O, z_K = Σ z_Aᵀ·q·scale over the queries of the group's heads, in order: 64 keys and
-// 64 columns of each, by a block. far_only: adds the terms of far rows to the results of other kernels.
+// z_V = Σ (P ⊛ keep)ᵀ·z_O and z_K = Σ z_Aᵀ·q·scale over the queries of the group's heads, in order. A block
+// computes 64 keys and 64 columns of each. far_only adds the contributions of far rows to the results of
+// other kernels.
 template <bool far_only, class S>
 __device__ void key_item(const AttentionCall& x, const Workspace& work, const TilePosition& place, int e0,
                          const Ropes& ropes) {
@@ -166,12 +168,12 @@ __device__ void key_item(const AttentionCall& x, const Workspace& work, const Ti
       }
     }
   if (far_only && !any) return;
-  if (far_only) turn_back(zk, s, ropes, j0, C(1));
+  if (far_only) rotate_back(zk, s, ropes, j0, C(1));
   store<far_only>(x.z_k.at<S>(b, key_head), x.z_k.row, j0, x.T, e0, x.d, zk, static_cast<C>(x.scale));
   store<far_only>(x.z_v.at<S>(b, key_head), x.z_v.row, j0, x.T, e0, x.dv, zv, C(1));
 }
 
-// z_Q = z_A·K·scale, of 64 queries and 64 columns, by a block. far_only: of far rows.
+// z_Q = z_A·K·scale for 64 queries and 64 columns, computed by a block. far_only: only for far rows.
 template <bool far_only, class S>
 __device__ void query_item(const AttentionCall& x, const Workspace& work, const TilePosition& place, int e0,
                            const Ropes& ropes) {
@@ -192,7 +194,7 @@ __device__ void query_item(const AttentionCall& x, const Workspace& work, const 
     put(s, za, true);
     multiply_tile(zq, s, k, j0, e0);
   }
-  if (far_only) turn_back(zq, s, ropes, i0, C(1));
+  if (far_only) rotate_back(zq, s, ropes, i0, C(1));
   store<far_only>(x.z_q.at<S>(b, h), x.z_q.row, i0, x.L, e0, x.d, zq, static_cast<C>(x.scale));
 }
 
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(threads, 1)
   query_item<false, S>(x, work, query_place(x, blockIdx.x / chunks, edge), blockIdx.x % chunks * edge, {});
 }
 
-// {c, log π} of query i, by a warp. Products are added up in the order of multiply().
+// Computes {c, log π} of query i by a warp. Products are added in the order of multiply().
 template <class S>
 __device__ void normalize_row(const AttentionCall& x, int b, int h, int i, RowBase<compute_t<S>>* to) {
   using C = compute_t<S>;
@@ -239,7 +241,7 @@ __device__ void normalize_row(const AttentionCall& x, int b, int h, int i, RowBa
   if (lane == 0) *to = sum == 0 ? RowBase<C>{0, INFINITY} : RowBase<C>{top, log(sum)};
 }
 
-// The bases of far rows. A warp looks at 32 groups of rows at a time.
+// Computes the bases of far rows. A warp examines 32 groups of rows at a time.
 template <class S>
 __global__ void __launch_bounds__(threads)
     normalize(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
@@ -263,8 +265,8 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// Adds the gradients of far rows to the results of other kernels, whose z_Q is 0 in far rows. If no row is
-// far, the blocks end, else they process items in turn.
+// Adds the gradients of far rows to the results of other kernels, whose z_Q is 0 in far rows. Blocks exit if
+// no row is far. Otherwise they process items in round-robin order.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     far_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,

@@ -1,5 +1,5 @@
-// Tiles of attention in plain multiply-adds: the 256 threads of a block hold a tile of 64 × 64 numbers, 4 × 4
-// each, and accumulate products of tiles, which are copied to shared memory in slices.
+// Attention tiles with plain multiply-adds. The 256 threads of a block have a tile of 64 × 64 elements, 4 × 4
+// each. They accumulate products of tiles, which are copied to shared memory in slices.
 #pragma once
 
 #include "backends/cuda/attention/stages/far_rows.cuh"
@@ -9,8 +9,8 @@
 namespace tg::cuda::attention::plain {
 
 constexpr int edge = range_tile;  // rows and columns of a tile
-constexpr int depth = 32;         // of a slice
-constexpr int pitch = 68;         // elements from row to row in shared memory
+constexpr int depth = 32;         // rows of a slice
+constexpr int pitch = 68;         // elements between rows in shared memory
 constexpr int threads = 256;
 
 constexpr int tiles_of(int n) {
@@ -28,14 +28,14 @@ __device__ Shared<C>& shared_memory() {
   return *reinterpret_cast<Shared<C>*>(bytes);
 }
 
-// Launches a kernel with the shared memory it needs.
+// Launches a kernel with the required shared memory.
 template <class C, class... A>
 void launch(void (*kernel)(A...), const Stream& s, i64 blocks, const std::type_identity_t<A>&... args) {
   if (blocks == 0) return;
   launch_kernel(s, {blocks_for(blocks, 1), threads, sizeof(Shared<C>)}, kernel, args...);
 }
 
-// Where in the tile a thread's 4 × 4 numbers are.
+// Position of a thread's 4 × 4 elements in the tile.
 struct Own {
   int i, j;
   __device__ Own() : i(threadIdx.x / 16 * 4), j(threadIdx.x % 16 * 4) {}
@@ -59,7 +59,8 @@ __device__ void multiply(C (&x)[4][4], const C (*left)[pitch], const C (*right)[
   }
 }
 
-// Rows [from, to) of an operand [rows, size]. Other rows read as zeros; their memory may hold anything.
+// Rows [from, to) of an operand [rows, size]. Other rows read as zeros, because their memory may contain
+// anything.
 template <class S>
 struct Rows {
   const S* data;
@@ -68,25 +69,25 @@ struct Rows {
   __device__ compute_t<S> at(int r, int e) const {
     return r >= from && r < to && e < size ? widen(data[r * stride + e]) : compute_t<S>(0);
   }
-  // Of a key head, K or V.
+  // K or V of a key head.
   static __device__ Rows of_head(const AttentionCall& x, const AttentionCall::TensorView& a, int b, int head,
                                  KeyRange keys, int size) {
     return {a.at<S>(b, head), a.row, keys.from, keys.to, size};
   }
 };
 
-// The same of a cache in pages.
+// The same for a paged cache.
 template <class S>
 struct PagedRows {
   const S* data;
-  const int* table;  // of the text
+  const int* table;  // of the sequence
   int page, pool;
   i64 page_stride, stride;
   int from, to, size;
   __device__ compute_t<S> at(int r, int e) const {
     if (r < from || r >= to || e >= size) return 0;
     const int number = table[r / page];
-    if (number < 0 || number >= pool) return 0;  // that fault is reported elsewhere
+    if (number < 0 || number >= pool) return 0;  // the fault is reported elsewhere
     return widen(data[number * page_stride + r % page * stride + e]);
   }
   static __device__ PagedRows of_head(const AttentionCall& x, const AttentionCall::TensorView& a, int b,
@@ -109,7 +110,7 @@ __device__ void load(C (*to)[pitch], const R& rows, int r0, int e0) {
     to[n / edge][n % edge] = rows.at(r0 + n / edge, e0 + n % edge);
 }
 
-// x = left[i0 + i]·right[j0 + j], products of rows.
+// x = left[i0 + i]·right[j0 + j], dot products of rows.
 template <class L, class R, class C>
 __device__ void multiply_rows(C (&x)[4][4], Shared<C>& s, const L& left, int i0, const R& right, int j0) {
   for (auto& r : x)
@@ -157,15 +158,14 @@ __device__ void store(S* data, i64 stride, int r0, int rows, int e0, int columns
     }
 }
 
-// 64 queries of one head, starting at i0, and for the four queries of the thread the keys that they see,
-// their bases and u.
+// 64 queries of one head, starting at i0. For each of the thread's four queries: visible keys, base and u.
 template <class S>
 struct Queries {
   using C = compute_t<S>;
   int b, h, i0;
   KeyRange keys[4];
-  const RowBase<C>* bases;  // of the first of the four
-  unsigned counts = 0;      // bit r: P of the rth may not be 0
+  const RowBase<C>* bases;  // of the first of the four queries
+  unsigned counts = 0;      // bit r: P of query r may be nonzero
   C u[4];
   Rows<S> q, z;
 
@@ -183,15 +183,15 @@ struct Queries {
       counts |= unsigned{some} << r;
       u[r] = some ? static_cast<const C*>(work.u)[at] : C(0);
     }
-    // Queries that attend nothing lie before and after all sequences, or hold finite numbers.
+    // Queries without visible keys are outside of all sequences, or have finite values.
     const KeyRange any = queries_of_sequences(x);
     q = {x.q.at<S>(b, h), x.q.row, any.from, any.to, x.d};
     z = {x.z_o.at<S>(b, h), x.z_o.row, q.from, q.to, x.dv};
   }
 };
 
-// P ⊛ keep and z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u) of a tile of queries and the keys from j0, a multiple of 64;
-// `before_cap`: z_A times the slope of the cap, which makes it the gradient of scale·q·k.
+// P ⊛ keep and z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u) for a tile of queries and the keys from j0, a multiple of 64.
+// `before_cap` multiplies z_A by the slope of the softcap, which makes it the gradient of scale·q·k.
 template <class S, class C>
 __device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const AttentionCall& x,
                                 const Queries<S>& n, const Rows<S>& k, const Rows<S>& v, int j0,

@@ -1,3 +1,4 @@
+// Matches RoPE steps next to an attention step and decides whether the attention kernel computes them.
 #include "backends/cuda/attention/ropes.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace tg::cuda {
 
 namespace {
 
-// The same numbers at the same places.
+// Whether `a` and `b` are the same elements at the same addresses.
 bool is_same(const Arg& a, const Arg& b) {
   return a.data == b.data && a.layout.shape == b.layout.shape && a.layout.strides == b.layout.strides;
 }
@@ -30,11 +31,11 @@ bool is_rope_of(const Step& attention, const Step& rope) {
 
 namespace attention {
 
-std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call& call) {
+std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& call) {
   const bool backward = call.attrs->as<AttentionAttrs>().backward;
-  // Where q and k come from and go to: what attention itself reads or writes, and what is in its place.
+  // `own` is what attention itself reads or writes. `other` is the tensor on the far side of the RoPE step.
   const std::span<const Arg> own = backward ? call.out : call.in;
-  RopesBeside all;
+  FusedRopes all;
   Ropes& r = all.ropes;
   for (const Step& s : steps) {
     const auto& a = s.attrs.as<RopeAttrs>();
@@ -56,10 +57,10 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
     for (r.lanes = 0; 2 << r.lanes < r.pairs;) ++r.lanes;
     all.table = table;
 
-    // What a forward writes, it reads as that operand alone.
+    // The forward must read the rotated tensor as this operand only, because it overwrites it.
     const auto is_mine = [&](const Arg& operand) { return overlap(range_of(mine), range_of(operand)); };
     if (std::ranges::count_if(own, is_mine) != 1) return std::nullopt;
-    // Blocks read and write at the same time, each the rows of its head.
+    // Blocks run concurrently. Each reads and writes the rows of its own head.
     if (!is_same(mine, other) && overlap(range_of(mine), range_of(other))) return std::nullopt;
     if (meets(other, backward ? call.in : call.out)) return std::nullopt;
     for (const Step& another : steps)
@@ -71,7 +72,7 @@ std::optional<RopesBeside> ropes_beside(std::span<const Step> steps, const Call&
 bool takes_ropes(const Choice& c, const Ropes& r) {
   if (c.family() == KernelFamily::short_heads) return r.pairs % 2 == 0;
   const AttentionCall& x = c.x;
-  const bool is_plain = x.softcap == 0 && !x.cu_q && !x.lengths && x.L == x.T;  // all queries see a key
+  const bool is_plain = x.softcap == 0 && !x.cu_q && !x.lengths && x.L == x.T;  // every query sees a key
   return c.kernel->launch_with_ropes && size_of(x.type) == 2 && x.d == 64 && c.work.width == 64 && is_plain &&
          r.of_q && r.of_k && !r.interleaved && r.inverse && r.pairs == 32;
 }

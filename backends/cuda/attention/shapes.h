@@ -1,5 +1,5 @@
-// How kernels on tensor cores divide their work, and their layout of shared memory, which may exceed what a
-// GPU has: the host needs these numbers to choose a kernel.
+// Tile shapes and shared-memory layouts of the tensor-core kernels. The host reads them to choose a kernel,
+// because a layout may exceed the shared memory of the GPU.
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
@@ -19,8 +19,8 @@ constexpr int aligned(int bytes, int to) {
   return (bytes + to - 1) / to * to;
 }
 
-// Of a kernel's TileShape, the most stages of tiles for which a block has the shared memory; 0 if not even
-// for one.
+// The largest number of TileShape's pipeline stages that fits in a block's shared memory; 0 if not even one
+// fits.
 template <class TileShape>
 int fitting_stages(const Gpu& gpu) {
   int n = TileShape::most_stages;
@@ -28,12 +28,13 @@ int fitting_stages(const Gpu& gpu) {
   return n;
 }
 
-// What operands are on tensor cores: bf16 or f16 as they are, or f32 as one or two f16 terms.
+// Operand format on tensor cores: bf16 or f16, or f32 split into one or two f16 values.
 enum Numbers { of_16_bits, one_term, two_terms };
-// The type of results of a kernel whose TileShape says what operands of type S are.
+// Result type of a kernel whose TileShape defines the format of operands of type S.
 template <class S, class TileShape>
 using Result = std::conditional_t<TileShape::split, float, S>;
-// Numbers of a row of an operand of size `size`: where it is split, of all terms, and padded.
+// Elements per row in memory of an operand with head size `size`. Split rows contain all f16 values and
+// padding.
 template <class TileShape>
 TG_HOST_DEVICE int size_in_memory(const AttentionCall::TensorView& a, int size) {
   return TileShape::split ? static_cast<int>(a.row) : size;
@@ -41,13 +42,13 @@ TG_HOST_DEVICE int size_in_memory(const AttentionCall::TensorView& a, int size) 
 
 namespace forward {
 
-// d ≤ D, dv ≤ DV; `rows` queries and `columns` of O per warp, as many as registers hold; warps that share
-// the widest values compute the same scores.
+// For d ≤ D and dv ≤ DV. Each warp has `rows` queries and `columns` columns of O, as many as registers hold.
+// The two warps that share the columns of the widest values compute the same scores.
 template <Numbers numbers, int D, int DV, Options options>
 struct TileShape {
   static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
-  // Keys and values have one stage, each fetched while the other is multiplied: then 64 keys and 64 queries
-  // need 97 KiB, and two blocks share a multiprocessor that has 227.
+  // Keys and values have one stage each. Each tile is fetched while the other one is multiplied. A block with
+  // 64 keys and 64 queries then needs 97 KiB, so two blocks fit on a multiprocessor with 227 KiB.
   static constexpr bool alternating = DV == 256;
   static constexpr int terms = numbers == two_terms ? 2 : 1;
   static constexpr int rows = (split ? D <= 64 : DV <= 128) ? 32 : 16, queries = 4 * rows,
@@ -68,27 +69,30 @@ struct TileShape {
 
 namespace one_pass {
 
-enum Side { by_key, by_query };  // what a block keeps
+enum Side { by_key, by_query };  // which rows a block keeps
 
-// How a block's work is divided among its warps: tiles of `kept` and `passing` rows; P and z_A in pieces of
-// score_rows × score_columns; sums in parts of sum_rows × v_columns (z_V) or own_columns
-// (z_K or z_Q); a passing tile's z_Q in pieces of q_rows × q_columns.
+// Tiling of a block's work among its warps.
+// - A block keeps `kept` rows and iterates over tiles of `passing` rows.
+// - P and z_A are computed in tiles of score_rows × score_columns per warp.
+// - Each warp accumulates sum_rows × v_columns of z_V, and sum_rows × own_columns of z_K or z_Q.
+// - z_Q of a passing tile is computed in tiles of q_rows × q_columns.
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
-// Without softcap, bias and dropout, the warps of wide heads work in two groups: one makes P, one z_P and
-// z_A. Each warp then has one piece of scores, twice as wide, which reads a third less of shared memory.
+// Without softcap, bias and dropout, the warps of wide heads are specialized: one group computes P, the other
+// z_P and z_A. Each warp then has one score tile of twice the width, which reads a third less shared memory.
 constexpr bool in_groups(int D, Options options) {
   return D > 128 && D <= 256 && options == none;
 }
-constexpr bool has_wide_sums = arch >= 900;  // before, red_add_v4 is four instructions, and takes registers
+// Before Hopper, red_add_v4 is four instructions and needs more registers.
+constexpr bool has_wide_sums = arch >= 900;
 constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
-// d ≤ D and dv ≤ DV. As large as registers allow: (sum_rows·columns + 2·score_rows·score_columns)
-// / 32 and some 60 for the rest.
+// For d ≤ D and dv ≤ DV, as large as registers allow. A thread needs (sum_rows·columns +
+// 2·score_rows·score_columns) / 32 registers and about 60 others.
 template <Side side, int D, int DV, Options options>
 consteval Cut cut() {
   constexpr bool plain = options == none;
-  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // of a piece of scores
+  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // of a score tile
   if (side == by_query)
     return D <= 256 ? Cut{8, 64, 64, 32, wide_columns, 32, 0, D / 4, 0, 0}
                     : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};
@@ -100,15 +104,15 @@ consteval Cut cut() {
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 
-// Where a block works: the batch entry and the head (by key that of the keys), its first row, the nth piece
-// of all, and the worker whose sums of z_Q it adds to.
+// Work of a block: the batch entry, the head (by_key: the key head), its first row, its index among all
+// items, and the worker to whose z_Q accumulator it adds.
 struct WorkItem {
   int b, head, kept0, nth, worker;
 };
 
-// A block's shared memory. Passing tiles have one to three stages, as there is room. With three, P and z_A
-// have two buffers, and warps synchronise once per tile instead of twice: some add to their sums while others
-// compute the next tile's scores.
+// A block's shared memory. Passing tiles have one to three stages, as many as fit. With three stages, P and
+// z_A are double-buffered and warps synchronize once per tile instead of twice. Some warps then accumulate
+// while others compute the scores of the next tile.
 template <Side side, int D, int DV, Options options>
 struct TileShape {
   static constexpr Cut c = cut<side, D, DV, options>();
@@ -122,11 +126,11 @@ struct TileShape {
                        stages = aligned(item + int(sizeof(WorkItem)), 1024), passing_b = passing * D * 2,
                        stage = passing_b + passing * DV * 2;
   static constexpr int most_stages = !by_query && D > 64 && D <= 128 ? 3 : 2;
-  static constexpr int second = stages + 3 * stage - p;  // from the first buffers of P and z_A to the second
+  static constexpr int second = stages + 3 * stage - p;  // offset of the second buffers of P and z_A
   static constexpr std::size_t bytes(int n) { return stages + n * stage + (n == 3 ? seen - p : 0); }
 };
 
-// The shapes that one pass is compiled for.
+// Calls f with the shapes for which the one-pass kernels are compiled.
 auto with_shape(const AttentionCall& x, auto&& f) {
   return attention::with_shape<64, 96, 128, 192, 256, 576>(
       x, [&](auto d, auto dv, auto options) { return f(d, dv, constant<(options == none ? none : any)>()); });

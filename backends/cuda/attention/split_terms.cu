@@ -1,5 +1,6 @@
-// Converts f32 operands of attention to f16 terms: measures row lengths, chooses powers of two, writes the
-// terms. In three launches, or in one if there are enough short heads to give each a block.
+// Splits f32 attention operands into one or two f16 values per element. Measures row lengths, chooses powers
+// of two, and writes the values. Uses three launches, or one if there are enough short heads to give each a
+// block.
 #include <algorithm>
 #include <cfloat>
 
@@ -14,7 +15,7 @@ namespace split_terms {
 using SplitOperand = SplitOperands::SplitOperand;
 constexpr int block_threads = 256, head_threads = 512, empty = -10000;
 
-// A block's share of an operand: rows of some heads.
+// A block's part of an operand: rows of one or more heads.
 struct Part {
   int b, head, heads;
   KeyRange rows;
@@ -23,7 +24,7 @@ __device__ Part chunk_of(const SplitOperand& a, int n) {
   const int head = n / a.chunks(), row0 = n % a.chunks() * SplitOperands::chunk;
   return {head / a.heads, head % a.heads, 1, {row0, min(row0 + SplitOperands::chunk, a.rows)}};
 }
-// The rows of it that the call reads: memory of others may hold anything.
+// Restricts a part to the rows that the call reads, because other rows may contain anything.
 __device__ Part valid(const AttentionCall& x, const SplitOperand& a, Part part) {
   if (const int* cu = a.keys ? x.cu_k : x.cu_q)
     part.rows = {max(cu[0], part.rows.from), min(cu[x.segments], part.rows.to)};
@@ -32,7 +33,8 @@ __device__ Part valid(const AttentionCall& x, const SplitOperand& a, Part part) 
   return part;
 }
 
-// f(h, row, column, numbers) for the thread's four columns of each row; zeros past the operand's last column.
+// Calls f(h, row, column, values) for the thread's four columns of each row. Columns past the operand's last
+// one are zeros.
 template <int W, int Threads, class F>
 __device__ __forceinline__ void for_each_piece(const SplitOperand& a, const Part& part, F&& f) {
   constexpr int lanes = W / 4;
@@ -46,12 +48,12 @@ __device__ __forceinline__ void for_each_piece(const SplitOperand& a, const Part
   }
 }
 
-// The larger of `top` and |x|; ∞ and NaN are ignored, since no power of two helps them.
+// The larger of `top` and |x|. ∞ and NaN are ignored because no scale represents them.
 __device__ __forceinline__ float larger(float top, float x) {
   return fabsf(x) <= FLT_MAX ? fmaxf(top, fabsf(x)) : top;
 }
 
-// k with √square < 2ᵏ; `empty` of 0.
+// k with √square < 2ᵏ; `empty` if square is 0.
 __device__ int exponent_above(double square) {
   if (square == 0) return empty;
   int e;
@@ -59,8 +61,8 @@ __device__ int exponent_above(double square) {
   return (e + 1) >> 1;
 }
 
-// k with 2ᵏ above the length of the part's rows, from the largest number in each column. Known to the first
-// warp.
+// k with 2ᵏ above the length of every row of the part, from the largest element of each column. The result is
+// valid in the first warp.
 template <int W, int Threads>
 __device__ __forceinline__ int exponent_of_rows(const SplitOperand& a, const Part& part) {
   __shared__ float tops[Threads];
@@ -81,17 +83,17 @@ __device__ __forceinline__ int exponent_of_rows(const SplitOperand& a, const Par
   return exponent_above(square);
 }
 
-// The exponent for rows no longer than 2ᵏ, and where it is kept.
+// The scaling exponent for rows of length at most 2ᵏ. power_of() is its location for an operand.
 __device__ __forceinline__ int power_for(int k) {
   return k == empty ? 0 : min(Powers::longest - k, 126);
 }
 __device__ __forceinline__ int& power_of(Powers& p, int operand) {
   return operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
 }
-// The exponent of a bound of z_A, from the longest rows of V and z_O.
+// Exponent of the bound of z_A that the longest rows of V and z_O imply.
 constexpr int bound_of_z_a = 2 * Powers::longest + 1;
 
-// The part times 2ᵉ in one or two terms.
+// Writes the part times 2ᵉ as one or two f16 values per element.
 template <int W, int Threads>
 __device__ __forceinline__ void write_terms(const SplitOperand& a, const Part& part, int e, int terms) {
   const float unit = power_of_two(e);
@@ -107,7 +109,7 @@ __device__ __forceinline__ void write_terms(const SplitOperand& a, const Part& p
   });
 }
 
-// Bounds for the length of a chunk's rows and, for z_O, of |z_ξ|.
+// Bounds the length of a chunk's rows and, for z_O, |z_ξ|.
 template <int W>
 __global__ void __launch_bounds__(block_threads)
     measure(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
@@ -126,9 +128,8 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) a.greatest[blockIdx.x] = {k, exponent_above(double{top} * top)};
 }
 
-// One warp chooses the powers of a key head.
-//
-// z_A = P ⊛ (M ⊛ z_P − u), M of zeros and ones, is below 2·|z_o|·|v| + |z_ξ| of the longest rows.
+// One warp chooses the exponents of a key head. z_A = P ⊛ (M ⊛ z_P − u), with M of zeros and ones, is below
+// 2·|z_o|·|v| + |z_ξ| for the longest rows.
 __global__ void __launch_bounds__(32)
     choose(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   const int lane = threadIdx.x;
@@ -152,8 +153,8 @@ __global__ void __launch_bounds__(32)
   operands.powers[blockIdx.x] = p;
 }
 
-// Writes a chunk's terms, with as many blocks as a multiprocessor can hold. Chunks are processed last to
-// first: those measured last may still be in the cache.
+// Writes the f16 values of a chunk, with full occupancy. Chunks are processed from last to first, because the
+// chunks measured last may still be in the cache.
 template <int W>
 __global__ void __launch_bounds__(block_threads, 8)
     split(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
@@ -166,8 +167,8 @@ __global__ void __launch_bounds__(block_threads, 8)
   write_terms<W, block_threads>(a, part, power_of(p, operand), operands.terms);
 }
 
-// All three steps in one block for one operand of a key head with few rows: the second read hits the cache.
-// z_ξ is not read.
+// Does all three steps in one block for one operand of a key head with few rows, so the second read hits the
+// cache. Does not read z_ξ.
 template <int W>
 __global__ void __launch_bounds__(head_threads, 2)
     split_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(head_threads, 2)
   write_terms<W, head_threads>(a, part, power, operands.terms);
 }
 
-// Whether one block per key head fills the GPU and finishes quickly enough.
+// Whether one block per key head and operand fills the GPU and has little work.
 bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gpu& gpu) {
   constexpr i64 most_rows = 512;
   return !x.z_lse && x.T <= most_rows && i64(x.L) * (x.H / x.Hk) <= most_rows &&

@@ -1,5 +1,5 @@
-// Memory that attention needs in addition to its operands: of the backward O(B·H·L), more for one pass; and
-// the f16 terms of f32 operands.
+// Memory that attention needs in addition to its operands: O(B·H·L) for the backward, more for its one-pass
+// kernels, and the f16 copies of f32 operands.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,7 +10,7 @@
 
 namespace tg::cuda::attention {
 
-// Hands out memory, each piece 256-byte aligned; with a null base it only counts.
+// Bump allocator. Each allocation is 256-byte aligned. With a null base it only counts bytes.
 struct Arena {
   std::byte* base;
   std::size_t bytes = 0;
@@ -22,19 +22,20 @@ struct Arena {
   }
 };
 
-constexpr int range_tile = 64;  // queries
+constexpr int range_tile = 64;  // queries per tile, for the key ranges below
 
-// Whether f32 is multiplied with its own accuracy, and not TF32's.
+// Whether f32 operands are split into two f16 values, for f32 accuracy. With TF32, one f16 value is enough.
 inline bool is_of_two_terms(const AttentionCall& x) {
   return x.type == DType::f32 && !x.tf32;
 }
 
-// The head size of the backward's kernels on Hopper that a call takes, and their queries of a tile.
+// Padded head size of Hopper's backward kernel for a call.
 inline int backward_width(const AttentionCall& x) {
   return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
                                           [](auto d) { return int{d}; });
 }
-// Of two f16 terms (f32), shared memory has room for no more.
+// Queries per tile of that kernel. Two f16 values per f32 element (terms = 2) leave shared memory for fewer
+// queries.
 constexpr int backward_queries(int width, bool last_stores, int terms) {
   return terms == 2     ? (width <= 64 ? 64 : 32)
          : width <= 64  ? 128
@@ -42,141 +43,148 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
          : width <= 192 ? 48
                         : 64;
 }
-// Whether it pays that the last block to add to a tile's z_Q stores it, that kernels begin early, and that
-// tiles are small: with many keys, the blocks that come last in the grid would hold the others up. Two terms
-// leave no shared memory for it, one term of f32 with a softcap no registers, and the softcap of other types
-// is too rare for kernels of its own.
+// Whether the last block that adds to a tile's z_Q also stores it. These kernels also start early
+// (programmatic launch) and have smaller tiles. With many keys this would be slower, because the last blocks
+// of the grid would delay the others. Two f16 values per f32 element leave no shared memory for it. One f16
+// value per f32 element leaves no registers for it if there is a softcap. For 16-bit types, a softcap is too
+// rare to justify separate kernels.
 inline bool last_stores(const AttentionCall& x) {
   return backward_width(x) <= 128 && !x.nondeterministic && x.T <= (is_uneven(x) ? 2048 : 1024) &&
          x.softcap == 0 && !is_of_two_terms(x);
 }
 
-// Blocks of a cluster of those kernels.
+// Blocks per cluster of Hopper's backward kernel.
 constexpr int backward_blocks(int width) {
   return width > 192 ? 2 : 1;
 }
 
-// Blocks of a multiprocessor, of the forward on Hopper, where a head has at most 64 queries.
+// Blocks per multiprocessor of Hopper's forward kernels for heads of at most 64 queries.
 constexpr int short_blocks(int width) {
   return width <= 64 ? 3 : 2;
 }
 
-// How the forward on Hopper divides its work, in division_sm90.cpp. An item is some queries of a head with
-// the keys that they see. Where there are fewer items than multiprocessors, the keys of each are cut in
-// parts, whose results are merged; and queries of several heads that share keys become one tile.
+// Work division of the forward on Hopper, in division_sm90.cpp. A work item is some queries of a head with
+// the keys that they see. With fewer items than multiprocessors, the keys of each item are split into parts
+// whose results are merged. Queries of several heads that share keys then become one tile.
 
-// At d 64 there are other shapes for fewer.
+// At head size 64, calls with fewer keys than this use different tiles.
 constexpr int few_keys = 2048;
 
-// The queries of an item, the keys of its tiles and the blocks of a multiprocessor, as shapes_sm90.h has
-// them.
+// Queries per item, keys per tile, and blocks per multiprocessor; equal to the TileShape in shapes_sm90.h.
 struct ForwardTile {
   int queries, keys, blocks = 1;
 };
 ForwardTile forward_tile(const AttentionCall& x);
 
-// The call with the queries of all heads that share a key head as queries of one head, those of a head after
-// those of the head before, if that makes fewer items and q and o lie so in memory, as ξ does. Which keys a
-// query sees, and its sink, are then those of query i % L of the head.
+// Returns the call with the query heads of each key head flattened into the rows of one head, head after
+// head. Row i then has the mask of query i % L of the original head, and the sink of its query head. Returns
+// `x` unchanged if that does not reduce the number of items, or if q and o are not stored in this order, as ξ
+// is.
 AttentionCall with_heads_as_rows(const AttentionCall& x);
 
-// Into how many parts the keys of an item of such a call are cut; 1 where that is fastest.
+// Number of parts into which the keys of each item are split; 1 if no split is fastest.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu);
 
-// Of a forward whose blocks take one item of work after the other: how many are taken beyond the first of
-// each block, and how many blocks have found none left. Zeros between calls: the last block to leave clears
-// it, which saves a step that would.
+// Work counters of a forward whose blocks fetch items dynamically. `items` counts the items fetched beyond
+// the first one of each block. `blocks` counts the blocks that found no further item. Both are zero between
+// calls. The last block to leave clears them, which saves a memset.
 struct Taken {
   int items, blocks;
 #ifdef __CUDACC__
   __device__ void leave() {
-    __threadfence();  // all that this block took has been counted
+    __threadfence();  // all items fetched by this block have been counted
     if (atomicAdd(&blocks, 1) + 1 == static_cast<int>(gridDim.x)) items = blocks = 0;
   }
 #endif
 };
 
+// Device memory of a call. Null pointers are not used by the chosen kernel.
 struct Workspace {
   void* u = nullptr;             // [B, H, L] of the compute type
   void* bases = nullptr;         // [B, H, L] of RowBase<compute type>
-  unsigned char* far = nullptr;  // [B, H, groups of 16 queries]: whether some row is far (far_rows.cuh)
-  int2* some = nullptr;          // [B, tiles]: keys {from, to} that some query of the tile sees
-  int2* every = nullptr;         // [B, tiles]: keys that all of them see
-  float2* stats =
-      nullptr;  // [B, H, L]: ξ in units of log 2 (+∞ where P is 0, and of far rows) and u, for tensor cores
-  // In one pass also z_Q's sums: [workers, B, H, 16-row groups, d/8] parts of 16 × 8 in the order in which a
-  // warp's registers hold them.
+  unsigned char* far = nullptr;  // [B, H, groups of 16 queries]: whether a row of the group is far
+  int2* some = nullptr;          // [B, tiles]: keys {from, to} that at least one query of the tile sees
+  int2* every = nullptr;         // [B, tiles]: keys that all queries of the tile see
+  // [B, H, L] {ξ in units of log 2, u} for tensor cores. ξ is +∞ in rows with P = 0 and in far rows.
+  float2* stats = nullptr;
+  // f32 accumulators of z_Q for the one-pass kernels: [workers, B, H, 16-row groups, d/8] fragments of
+  // 16 × 8, in the register order of a warp.
   float* z_q = nullptr;
-  // In order, the blocks of a key head: each takes some of its keys and has sums of its own. In free order 1:
-  // all blocks add to the same.
+  // Deterministic: the number of blocks per key head. Each block processes some of the keys and has its own
+  // accumulator. Nondeterministic: 1, all blocks add to the same accumulator.
   int workers = 0;
-  int parts = 1;           // of the keys; see o and lse
-  int width = 0;           // of a backward on Hopper; see rows
-  Taken* taken = nullptr;  // of a forward on Hopper; not part of the workspace: it outlives the call
-  // Of a forward on Hopper whose keys are cut in parts, the results of each: O [parts, B, H, L, dv] and {c,
-  // π} [parts, B, H, L]. Of decoding the parts are ranges, in the order of Partial (decoding_merge.cuh).
+  int parts = 1;           // number of parts of the keys; see o and lse
+  int width = 0;           // padded head size of a backward on Hopper; see rows
+  Taken* taken = nullptr;  // counters of a forward on Hopper; not part of the workspace: outlives the call
+  // Results of each part, for a forward on Hopper with split keys: O [parts, B, H, L, dv] and {c, π} [parts,
+  // B, H, L]. In decoding, the parts are key ranges in the order of Partial (decoding_merge.cuh).
   float* o = nullptr;
   float2* lse = nullptr;
-  // Of a backward on Hopper, in tiles of backward_queries() queries: ξ in units of log 2 (+∞ where P
-  // is 0, and of far rows) and u of each, and which keys they see. z_q has queries·width sums of each tile,
-  // in the order in which its warps hold them.
+  // For a backward on Hopper, with backward_queries() queries per tile. `rows` has ξ in units of log 2 (+∞ in
+  // rows with P = 0 and in far rows) and u. `seen` has the visible keys. `z_q` then has queries·width
+  // accumulators per tile, in the order of its warps' registers.
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
-  int* seen = nullptr;  // [B, tiles, 2·queries + 4]: first and last of each query, {from, to} that all see,
-                        // that some sees
-  // [B, H, tiles, blocks of a cluster]: how many clusters have added to the block's columns of the tile's
-  // z_Q. Of decoding, how many ranges have been written (bytes_of_counters()): as `taken` not part of the
-  // workspace.
-  int* turns = nullptr;
+  // [B, tiles, 2·queries + 4]: first and last key of each query, then {from, to} of the keys that all queries
+  // see and of the keys that at least one sees.
+  int* seen = nullptr;
+  // [B, H, tiles, blocks per cluster]: the number of clusters that have added to the block's columns of the
+  // tile's z_Q. In decoding, the number of finished ranges (bytes_of_counters()), which like `taken` is not
+  // part of the workspace.
+  int* counters = nullptr;
   std::size_t bytes = 0;
 
   Workspace() = default;
+  // For the portable backward. `sums_of_z_q` is `workers`; 0 for two passes.
   Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base);
 
-  // Of a backward on Hopper.
+  // For a backward on Hopper.
   Workspace(const AttentionCall& x, std::byte* base);
 
-  // Of a forward: results of parts of the keys, `rows` rows of each part.
+  // For a forward with split keys: results of `rows` rows for each part.
   static Workspace of_parts(int parts, std::size_t rows, int dv, std::byte* base);
 
   TG_HOST_DEVICE static int tiles(const AttentionCall& x) { return (x.L + range_tile - 1) / range_tile; }
   TG_HOST_DEVICE static int far_groups(const AttentionCall& x) { return (x.L + 15) / 16; }
-  // Memory of what both kinds of backward have.
+  // Allocates the memory that every backward needs.
   void take_rows(Arena& memory, const AttentionCall& x);
   TG_HOST_DEVICE static int groups_of_rows(const AttentionCall& x) { return tiles(x) * (range_tile / 16); }
-  // Keys that all queries of the tile of query i see.
+  // Keys that all queries of query i's tile see.
   TG_HOST_DEVICE KeyRange keys_of_all(const AttentionCall& x, int b, int i) const {
     const int2 r = every[b * tiles(x) + i / range_tile];
     return {r.x, r.y};
   }
-  // Of query head `head` = (worker·B + b)·H + h, rows 16·rows … and columns 8·column … of z_Q's sums.
+  // The 16 × 8 fragment at rows 16·rows and columns 8·column of the z_Q accumulator of head = (worker·B +
+  // b)·H + h.
   TG_HOST_DEVICE float* z_q_part(const AttentionCall& x, long long head, int rows, int column) const {
     return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
   }
 };
-// nvcc loads the members of a larger argument again at each use, and ptxas then spills registers.
+// A larger argument makes nvcc reload its members at each use, and ptxas then spills registers.
 static_assert(sizeof(Workspace) <= 128);
 
-// Exponents of a key head and its query heads: q holds q·2^q, and so on.
+// Scaling exponents of a key head and its query heads: the kernels multiply q·2^q, and likewise the other
+// operands.
 struct Powers {
   int q, k, v, z_o;
-  int z_a;  // z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) is multiplied, and P ⋅ 2^room_for_p
-  // P is at most 1 for the ξ of these scores, but flash_attn_backward takes any ξ: f16 holds P to 2⁸, and z_A
-  // to 2⁶ times its bound for such a P.
+  int z_a;  // kernels multiply z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) and P ⋅ 2^room_for_p
+  // P is at most 1 for the ξ of these scores, but flash_attn_backward accepts any ξ. f16 can hold P up to 2⁸,
+  // and z_A up to 2⁶ times its bound for P ≤ 1.
   static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
-  // Of z_A as it is multiplied.
+  // Exponent of z_A as the kernels multiply it.
   TG_HOST_DEVICE int of_z_a() const { return room_for_z_a + z_o + v + z_a; }
 };
 
-// The f32 operands of a call as f16 terms: x·2ᵉ rounded to f16, which has the 10 bits of fraction of TF32 and
-// is multiplied twice as fast, or x·2ᵉ = high + low, three products with the error of f32 (tile/terms.cuh). e
-// is one for each operand and key head, such that the longest of its rows is not longer than 2¹⁴. Numbers
-// down to 2⁻²⁸ of that keep all bits in one term, and in two terms what is lost of a number is below 2⁻²² of
-// it or 2⁻³⁸ of the longest row, whichever is more.
+// f32 operands of a call as f16 values, scaled by a power of two 2ᵉ. With one value per element, x·2ᵉ is
+// rounded to f16, which has TF32's 10 fraction bits and multiplies twice as fast. With two, x·2ᵉ = high +
+// low, and three f16 GEMMs give f32 accuracy (tile/terms.cuh).
+// Each operand and key head has its own e, chosen such that its longest row has at most length 2¹⁴. One value
+// keeps all of its fraction bits for elements down to 2⁻²⁸ of that length. Two values lose less than 2⁻²² of
+// the element or 2⁻³⁸ of the longest row, whichever is larger.
 struct SplitOperands {
   struct SplitOperand {
     AttentionCall::TensorView from;
     __half* to = nullptr;      // [B, heads, rows, terms·width]
-    int2* greatest = nullptr;  // [B, heads, chunks]: k with 2ᵏ above the length of each row, and above |z_ξ|
+    int2* greatest = nullptr;  // [B, heads, chunks]: k with 2ᵏ above the length of each row, and k of |z_ξ|
     int heads = 0, rows = 0, size = 0;
     bool keys = false;
     TG_HOST_DEVICE int chunks() const { return (rows + chunk - 1) / chunk; }
@@ -184,14 +192,14 @@ struct SplitOperands {
       return static_cast<long long>(batch) * heads * chunks();
     }
   };
-  static constexpr int chunk = 128;  // rows of a block
-  int terms, width;                  // 1 or 2; of heads, padded
+  static constexpr int chunk = 128;  // rows per block
+  int terms, width;                  // f16 values per element, 1 or 2; padded head size
   int count;
-  SplitOperand operand[4];  // q, k, v, and z_o of a backward
+  SplitOperand operand[4];  // q, k, v, and for a backward z_o
   Powers* powers;           // [B, Hk]
   std::size_t bytes = 0;
 
-  // `boxes`: for Hopper's copies of tiles, of 64 columns, each of one term.
+  // `boxes`: pad for Hopper's TMA boxes of 64 columns, each with one value per element.
   SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base);
 };
 

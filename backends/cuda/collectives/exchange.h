@@ -1,5 +1,5 @@
-// Kernels of an exchange between ranks: copies of many pieces of memory in one launch, and sums over what
-// ranks sent, in a fixed order.
+// Kernels for exchanges between ranks: copies of many memory ranges in one launch, and sums over the received
+// data, in a fixed order.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace tg::cuda {
 
-// Bytes of an operand, or of the workspace, whose address is known when a launch is recorded.
+// Bytes of an operand or of the workspace. The address is known when a launch is recorded.
 struct BufferSlice {
   std::byte* at;       // null: the workspace
-  std::size_t offset;  // bytes
+  std::size_t offset;  // in bytes
   constexpr std::byte* in(std::byte* workspace) const { return (at ? at : workspace) + offset; }
 };
 
@@ -20,14 +20,14 @@ struct PieceCopy {
   std::size_t bytes;
 };
 
-// Tables for a launch of all copies, of which none overlaps another.
+// Tables for one launch of all copies. The copies do not overlap.
 struct CopyListPlan;
 std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>& copies);
 void launch_copy_list(const Stream& s, const CopyListPlan& plan);
 
-// Σ over ranks of `count` elements of type `from`, as elements of type `to`. Those of this rank are at `own`,
-// those of the first other rank in the workspace, at `received`, and those of each further one `stride`
-// behind. Both are multiples of 16.
+// A sum over ranks of `count` elements of type `from`, stored as type `to`. This rank's elements are at
+// `own`. Elements of the first other rank are in the workspace at `received`, and each further rank's follow
+// after `stride`. Both are multiples of 16.
 struct RankSum {
   const std::byte* own;
   std::byte* out;
@@ -38,10 +38,11 @@ struct RankSum {
 
 constexpr int most_summed_ranks = 8;
 
-// Tables for a launch of all sums.
+// Tables for one launch of all sums.
 struct OrderedSumPlan;
 std::shared_ptr<const OrderedSumPlan> plan_ordered_sum(const std::vector<RankSum>& sums);
-// In f32, or f64 for f64, by a tree whose left half is the largest power of two below the number of ranks.
+// Sums in f32 (f64 in f64) as a binary tree. Its left half has the largest power of two of ranks below
+// `ranks`.
 void launch_ordered_sum(const Stream& s, const OrderedSumPlan& plan, int rank, int ranks);
 
 }  // namespace tg::cuda

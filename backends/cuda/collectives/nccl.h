@@ -1,5 +1,5 @@
-// NCCL, found at run time: without it, and with one rank, everything else works. Its interface as far as it
-// is used here, as NCCL's own header has it since 2.10.
+// NCCL, loaded at run time. Everything except multi-GPU exchanges works without it. The declarations below
+// are the part of NCCL's interface that is used here, as in NCCL's header since 2.10.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ struct NcclId {
   char bytes[128];
 };
 enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };
-enum class NcclType : int { bytes = 0 };  // data only travel: what they are NCCL need not know
+enum class NcclType : int { bytes = 0 };  // data is sent as bytes, because NCCL does not need its dtype
 using NcclComm = struct NcclCommunicator*;
 
 // Functions of libnccl.
@@ -36,25 +36,25 @@ struct Nccl {
   const char* (*get_error_string)(NcclResult result);
 };
 
-// The library that TG_NCCL names, or else libnccl.so.2. Throws DeviceError, in one line, if there is none, or
-// one before 2.18.
+// Returns the library named by TG_NCCL, or otherwise libnccl.so.2. Throws DeviceError with a one-line message
+// if there is none, or if it is older than 2.18.
 const Nccl& nccl();
 
-// The ranks' GPUs: an NCCL communicator over all of them. When a rank is lost its exchanges that wait on this
-// GPU end, with any numbers for what did not come: who waited for them asks Communicator::check_lost(). CUDA
-// graphs that use it must be destroyed before it.
+// An NCCL communicator over the ranks' GPUs. When a rank is lost, exchanges on this GPU end with undefined
+// data for everything not received, so a caller that waited for them must call Communicator::check_lost().
+// CUDA graphs that use the communicator must be destroyed before it.
 class NcclGroup {
  public:
-  // That of these ranks on this GPU, made by the first call, which all ranks must make. Throws DeviceError if
-  // two ranks have the same GPU.
+  // Returns the group of these ranks on this GPU. The first call creates it, and all ranks must make that
+  // call. Throws DeviceError if two ranks have the same GPU.
   static std::shared_ptr<NcclGroup> of(const std::shared_ptr<Communicator>& ranks, int gpu);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
 
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
-  // Calls between begin() and end() are one operation on the stream, in which each send waits for the recv of
-  // its peer. Throws DeviceError; RankLost where a rank is lost.
+  // Calls between begin() and end() are one operation on the stream, in which each send waits for its peer's
+  // recv. Throws DeviceError, or RankLost if a rank is lost.
   void begin() const;
   void send(const void* from, std::size_t bytes, int to, cudaStream_t stream) const;
   void recv(void* to, std::size_t bytes, int from, cudaStream_t stream) const;
@@ -63,13 +63,13 @@ class NcclGroup {
  private:
   NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm, int gpu);
   void connect() const;
-  void abort();  // once, by another thread
+  void abort();  // called once, by another thread
   bool has_failed() const;
   const std::shared_ptr<Communicator> ranks_;
   const NcclComm comm_;
   const int gpu_;
-  std::thread aborting_;         // waits for the graphs to be destroyed
-  std::shared_ptr<void> watch_;  // over the ranks
+  std::thread aborting_;         // waits until the graphs are destroyed
+  std::shared_ptr<void> watch_;  // for lost ranks
 };
 
 }  // namespace tg::cuda

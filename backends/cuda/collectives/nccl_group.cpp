@@ -20,9 +20,9 @@ namespace tg::cuda {
 
 namespace {
 
-// Where a rank is lost NCCL may report it first, without naming the rank: an error waits this long for the
-// watchdog, which names it. That takes up to 30 s if a host does not answer (dead_after in
-// parallel/network_door.cpp).
+// If a rank is lost, NCCL may report an error first, without the rank. An error is therefore held for this
+// time, until the watchdog identifies the rank. This takes up to 30 s if a host does not answer (dead_after
+// in parallel/network_listener.cpp).
 constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
@@ -37,8 +37,8 @@ void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
-// Where a GPU sits, which tells two of them apart whatever numbers processes have for them: the start of the
-// system that it belongs to, and its place there. And the network that its process sees.
+// The location of a GPU, which distinguishes GPUs independently of the device numbers in each process: the
+// boot ID of its host and its PCI bus ID. Also the network namespace of its process.
 struct GpuPlace {
   std::array<char, 40> system, gpu;
   std::array<char, 32> network;
@@ -46,7 +46,8 @@ struct GpuPlace {
 
 GpuPlace place_of(int gpu) {
   GpuPlace own{};
-  check(cudaDeviceGetPCIBusId(own.gpu.data(), static_cast<int>(own.gpu.size()), gpu), "the place of a GPU");
+  check(cudaDeviceGetPCIBusId(own.gpu.data(), static_cast<int>(own.gpu.size()), gpu),
+        "the PCI bus ID of a GPU");
   std::ifstream("/proc/sys/kernel/random/boot_id").read(own.system.data(), own.system.size() - 1);
   std::error_code none;
   const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", none).string();
@@ -60,9 +61,9 @@ void check_places(Communicator& ranks, int gpu) {
     for (std::size_t b = a + 1; b < all.size(); ++b)
       if (all[a].system == all[b].system && all[a].gpu == all[b].gpu)
         throw DeviceError("[ranks] ranks " + std::to_string(a) + " and " + std::to_string(b) +
-                          " have the same GPU, " + all[a].gpu.data() + ": each needs one of its own");
-  // Ranks of one host need no other interface, and NCCL prefers those that lead outside. It reads this when a
-  // group's number is made.
+                          " have the same GPU, " + all[a].gpu.data() + ": each rank needs its own GPU");
+  // Ranks of one host need only the loopback interface, but NCCL prefers external ones. It reads this
+  // variable when a group's ID is created.
   const bool is_one_host = std::all_of(all.begin(), all.end(), [&](const GpuPlace& p) {
     return p.system == all[0].system && p.network == all[0].network;
   });
@@ -78,11 +79,11 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   const Nccl& library = nccl();
   check_places(*ranks, gpu);
   NcclId id{};
-  if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "a group's number", *ranks);
+  if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "the ID of a group", *ranks);
   id = gather_one(*ranks, id)[0];
-  const RankWait waits(ranks.get());  // or nobody would miss one that does not come here
+  const RankWait waits(ranks.get());  // otherwise a rank that does not join would go unnoticed
   NcclComm comm = nullptr;
-  check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "meeting the other ranks",
+  check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "connecting to the other ranks",
              *ranks);
   const std::shared_ptr<NcclGroup> group(new NcclGroup(ranks, comm, gpu));
   group->connect();
@@ -90,7 +91,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   return group;
 }
 
-// NCCL connects two ranks when one first sends to the other, which it cannot while a program is recorded.
+// NCCL connects two ranks at the first send between them. It cannot do so while a program is recorded.
 void NcclGroup::connect() const {
   const auto bytes = static_cast<std::size_t>(2 * size());
   const std::shared_ptr<void> memory = zeros_on_device(bytes);
@@ -102,17 +103,17 @@ void NcclGroup::connect() const {
     recv(at + size() + r, 1, r, nullptr);
   }
   end();
-  check(cudaStreamSynchronize(nullptr), "meeting the other ranks");
+  check(cudaStreamSynchronize(nullptr), "connecting to the other ranks");
 }
 
 NcclGroup::NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm, int gpu)
     : ranks_(std::move(ranks)), comm_(comm), gpu_(gpu), watch_(ranks_->on_lost([this] { abort(); })) {}
 
-// comm_abort ends exchanges at once and then waits until no graph uses the communicator, which whoever calls
-// this may have to destroy.
+// comm_abort ends exchanges immediately. It then waits until no graph uses the communicator, and the caller
+// may have to destroy that graph.
 void NcclGroup::abort() {
   aborting_ = std::thread([comm = comm_, gpu = gpu_] {
-    cudaSetDevice(gpu);  // or it would set up another GPU for this thread
+    cudaSetDevice(gpu);  // otherwise this thread would initialize another GPU
     nccl().comm_abort(comm);
   });
 }
@@ -127,9 +128,10 @@ bool NcclGroup::has_failed() const {
   }
 }
 
-// To destroy it is to wait for the other ranks to do so, who after a failure do not.
+// Destroying a communicator waits for the other ranks to destroy theirs, which they do not do after a
+// failure.
 NcclGroup::~NcclGroup() {
-  watch_.reset();  // from here on nobody else aborts it
+  watch_.reset();  // from here on, no other thread aborts it
   if (aborting_.joinable())
     aborting_.join();
   else if (has_failed())
@@ -138,7 +140,7 @@ NcclGroup::~NcclGroup() {
     nccl().comm_destroy(comm_);
 }
 
-// Where a rank is lost there may be no communicator any more: abort() waits for no one but graphs.
+// If a rank is lost, the communicator may no longer exist, because abort() waits only for graphs.
 void NcclGroup::begin() const {
   ranks_->check_lost();
   check_nccl(nccl().group_start(), "starting an exchange", *ranks_);

@@ -1,6 +1,6 @@
-// out[i] = Σ_s x_s[i] over the ranks, for a list of tensors in one launch (exchange.h). The order is a
-// tree that depends on the number of ranks alone: with two, four and eight micro-batches on as many ranks, or
-// on fewer that add theirs by the same tree, the sums have the same bits.
+// out[i] = Σ_s x_s[i] over the ranks, for a list of tensors in one launch (exchange.h). Additions form a tree
+// that depends only on the number of ranks. If two, four or eight micro-batches are distributed over fewer
+// ranks, which add theirs in the same tree, the sums are bitwise identical.
 #include "backends/cuda/collectives/exchange.h"
 
 #include <bit>
@@ -19,14 +19,14 @@ struct Summed {
   DType from, to;
 };
 
-// Element or pack `i` of what rank s has.
+// Returns element or pack `i` of rank s.
 template <class P>
 __device__ __forceinline__ P of_rank(const Summed& t, const std::byte* received, int s, int rank, i64 i) {
   const std::byte* x = s == rank ? t.own : received + t.received + (s < rank ? s : s - 1) * t.stride;
   return reinterpret_cast<const P*>(x)[i];
 }
 
-// Ranks first … first + N − 1.
+// Sums ranks first … first + N − 1.
 template <class S, class C, int N, int V>
 __device__ __forceinline__ void add_tree(const Summed& t, const std::byte* received, int first, int rank,
                                          i64 i, C (&sum)[V]) {

@@ -23,7 +23,7 @@ struct Message {
   }
 };
 
-// Messages that are on their way together. NCCL takes microseconds for each, so those of a list of tensors to
+// Messages of one NCCL group call. NCCL needs microseconds for each, so the messages of a list of tensors to
 // the same rank are packed into one.
 struct Exchange {
   std::vector<Message> sent, received;
@@ -31,7 +31,7 @@ struct Exchange {
   std::shared_ptr<const CopyListPlan> pack, unpack;
 };
 
-// An exchange, copies and sums, and where a rank's sum is only a piece, another exchange.
+// An exchange, copies and sums. If a rank sums only its shard, a second exchange follows.
 struct RanksPlan final : KernelPlan {
   std::shared_ptr<NcclGroup> group;
   Exchange first, second;
@@ -93,7 +93,7 @@ class RanksPlanner {
       send({x.data, 0}, bytes, to);
       return receive({y.data, 0}, bytes, from);
     }
-    const bool gathers = kind == Collective::all_gather;  // else all_to_all: the piece of each rank
+    const bool gathers = kind == Collective::all_gather;  // otherwise all_to_all: the piece of each rank
     const Bytes each = gathers ? bytes : piece;
     for (int r = 0; r < ranks_; ++r) {
       const BufferSlice from{x.data, gathers ? 0 : static_cast<Bytes>(r) * piece},
@@ -115,9 +115,9 @@ class RanksPlanner {
     if (bytes > 0) plan_.first.packed.push_back({from, to, bytes});
   }
 
-  // Few elements go whole to all ranks, each of which adds all; so do all between two ranks, for then the
-  // sums, which may be twice as wide, need not travel. Else a rank adds a piece, and the sums of pieces go to
-  // all.
+  // Few elements are sent whole to all ranks, and each rank sums all of them. Two ranks do the same for any
+  // size, because sums, which may be twice as wide, need not be sent then. Otherwise each rank sums a shard
+  // and sends the sums to all ranks.
   void add_sum(const Arg& x, const Arg& y) {
     constexpr std::int64_t few = 1 << 14, granule = 64;
     const std::int64_t n = x.layout.numel();
@@ -153,7 +153,7 @@ class RanksPlanner {
     if (count > 0) plan_.summed.push_back({x.data + first * size_of(x.dtype), out, 0, 0, count, x.dtype, to});
   }
 
-  // What the other ranks send lies as they packed it, one behind the other.
+  // Data from the other ranks is stored consecutively, as they packed it.
   void receive_for_sums() {
     Bytes all = 0, last = 0;
     for (RankSum& s : plan_.summed) {
@@ -162,7 +162,7 @@ class RanksPlanner {
       all += aligned_to_16(last);
     }
     for (RankSum& s : plan_.summed) s.stride = all;
-    // A single message is not packed, and ends where the tensor does.
+    // A single message is not packed and ends with the tensor.
     const Bytes sent = plan_.summed.size() == 1 ? last : all;
     for (int r = 0; r < ranks_; ++r)
       if (r != rank_) {
@@ -171,16 +171,16 @@ class RanksPlanner {
       }
   }
 
-  // The messages of each peer become one, in the workspace, in which each begins at a multiple of 16;
-  // `copies` packs those that are sent, and unpacks those that are received.
+  // Combines the messages of each peer into one in the workspace, where each message is aligned to 16 bytes.
+  // `copies` packs messages before they are sent, or unpacks them after they are received.
   void pack(std::vector<Message>& messages, std::vector<PieceCopy>& copies, bool sent) {
-    std::vector<Message> before, packed;  // before: those of a peer before, of what was packed last
+    std::vector<Message> before, packed;  // before: the previous peer's messages that were packed
     for (int r = 0; r < ranks_; ++r) {
       std::vector<Message> own;
       std::ranges::copy_if(messages, std::back_inserter(own), [&](const Message& m) { return m.peer == r; });
       if (own.size() < 2) {
         packed.insert(packed.end(), own.begin(), own.end());
-      } else if (sent && own == before) {  // the same to all
+      } else if (sent && own == before) {  // the same data for all peers
         packed.push_back({packed.back().at, packed.back().bytes, r});
       } else {
         const Bytes begin = plan_.received;

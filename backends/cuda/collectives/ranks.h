@@ -1,6 +1,6 @@
-// Steps in which ranks exchange data (ops/ranks.cpp) on GPUs: NCCL carries pieces between them, and a kernel
-// of ours adds what arrived in a fixed order. So the bits of a sum depend neither on NCCL's algorithms nor on
-// how the GPUs are connected.
+// Collectives (ops/ranks.cpp) on GPUs. NCCL transfers the data between ranks, and our kernel adds the
+// received data in a fixed order. So a sum depends bitwise neither on NCCL's algorithms nor on the
+// interconnect.
 #pragma once
 
 #include "backends/cuda/collectives/nccl.h"
@@ -8,11 +8,11 @@
 
 namespace tg::cuda {
 
-// `group` is null for steps of one rank. Throws DeviceError for operands that are not row-major, and for more
-// ranks than a sum takes (most_summed_ranks).
+// `group` is null for steps of one rank. Throws DeviceError for operands that are not row-major, and for sums
+// over more than most_summed_ranks ranks.
 PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
 
-// While one exists this rank waits on its GPU, perhaps for others. `ranks` may be null.
+// While one exists, this rank counts as waiting on its GPU, perhaps for other ranks. `ranks` may be null.
 class RankWait {
  public:
   explicit RankWait(Communicator* ranks) : ranks_(ranks) {

@@ -1,4 +1,4 @@
-// f32 → bf16 or f16, rounded to nearest, of a list of tensors .
+// f32 → bf16 or f16, rounded to nearest, for a list of tensors.
 #include <algorithm>
 #include <string>
 
@@ -10,7 +10,7 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr int pack = 4;  // elements that a thread reads at once
+constexpr int pack = 4;  // elements per load
 
 struct CastTensor {
   const float* from;

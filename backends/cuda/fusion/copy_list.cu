@@ -1,4 +1,4 @@
-// to[i] = from[i] for a list of pieces of memory, in one launch (exchange.h).
+// to[i] = from[i] for a list of memory ranges, in one launch (exchange.h).
 #include "backends/cuda/collectives/exchange.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"

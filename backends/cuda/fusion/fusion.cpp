@@ -5,7 +5,7 @@
 
 namespace tg::cuda {
 
-// Each is defined in the file of its kernels.
+// Each rule is defined in the file of its kernels.
 extern const FusionRule cast_list_rule, small_products_rule, horizontal_fusion_rule, sum_of_few_rule,
     added_rows_rule, ropes_before_attention_rule, two_ropes_rule, ropes_after_attention_rule,
     norm_backward_sum_rule, product_of_rows_rule, product_gelu_rule, transposed_product_rule;
@@ -13,24 +13,24 @@ extern const FusionRule cast_list_rule, small_products_rule, horizontal_fusion_r
 namespace {
 
 // The first rule that matches and has a plan is used, so rules for many steps precede rules for few. A list
-// of casts is faster than a kernel of small steps that contains them. A product in a list of small products
-// is not fused with its neighbours, and its operands are not copied.
+// of casts is faster than a horizontally fused kernel that contains them. A GEMM in a list of small GEMMs is
+// not fused with adjacent steps, and its operands are not copied.
 const FusionRule* const rules[] = {
     &cast_list_rule,               // casts to one 16-bit type
-    &small_products_rule,          // independent products of few tiles
-    &horizontal_fusion_rule,       // chains and sums of few numbers
+    &small_products_rule,          // independent GEMMs with few tiles
+    &horizontal_fusion_rule,       // elementwise steps and sums of few elements
     &sum_of_few_rule,              // a sum of few terms
-    &added_rows_rule,              // rows added to a cache, and its attention
-    &ropes_before_attention_rule,  // ropes of queries and keys, and their attention
-    &two_ropes_rule,               // two ropes
-    &ropes_after_attention_rule,   // the gradient of attention, and ropes of its results
+    &added_rows_rule,              // rows appended to a cache, and its attention
+    &ropes_before_attention_rule,  // RoPE of queries and keys, and their attention
+    &two_ropes_rule,               // two RoPE steps
+    &ropes_after_attention_rule,   // the gradient of attention, and RoPE of its results
     &norm_backward_sum_rule,       // the gradient of a norm, and a sum with it
-    &product_of_rows_rule,         // a sum or norm, a product of rows, and gelu of it
-    &product_gelu_rule,            // a product by cuBLASLt, and gelu of it
-    &transposed_product_rule,      // a copy of an operand, and a product
+    &product_of_rows_rule,         // a sum or norm, a GEMM of few rows, and its gelu
+    &product_gelu_rule,            // a cuBLASLt GEMM and its gelu
+    &transposed_product_rule,      // a copy of an operand and a GEMM
 };
 
-// The same numbers in the same order.
+// Whether both are the same elements in the same order.
 bool is_all_of(const Arg& read, const Arg& made) {
   return read.data == made.data && read.dtype == made.dtype && read.layout.is_contiguous() &&
          made.layout.is_contiguous() && read.layout.numel() == made.layout.numel();

@@ -1,5 +1,5 @@
-// Small steps in one kernel of one block: a launch takes longer than a chain of pointwise ops on a few
-// numbers, such as those between a loss and its gradient.
+// Horizontal fusion: one block computes several steps with few elements. A launch takes longer than an
+// elementwise kernel for few elements, such as the steps between a loss and its gradient.
 
 #include <algorithm>
 #include <string>
@@ -15,7 +15,7 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr std::int64_t most_small_numbers = 4096;  // of a step
+constexpr std::int64_t most_small_numbers = 4096;  // per step
 constexpr std::size_t most_steps = 16;
 
 bool is_small_chain(const Step& s) {
@@ -32,7 +32,7 @@ std::int64_t numbers_of(const Step& s) {
   return (s.op == &fused_op ? s.out[0] : s.in[0]).layout.numel();
 }
 
-// A power of two, so that sums are halved.
+// Returns a power of two, so that sums can be reduced in halves.
 int threads_for(std::span<const Step> steps) {
   int threads = 32;
   for (const Step& s : steps)
@@ -50,7 +50,7 @@ std::string parameters(const Step& s) {
   return code;
 }
 
-// A function of a step, in a namespace of its own.
+// Returns the function of a step, in a separate namespace.
 std::string source_of(const Step& s, std::size_t nth, int threads) {
   const bool narrow = reach_of(s.in, s.out) + most_small_numbers < (1ll << 31), chain = s.op == &fused_op;
   const DType compute = chain ? s.attrs.as<FusedAttrs>().compute : compute_type(s.in[0].dtype);
@@ -62,7 +62,7 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
     code +=
         chain_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
   } else {
-    // By as many threads as its length asks for, not as the block has.
+    // Use as many threads as the length requires, independently of the block size.
     const std::string own = digits(threads_for({&s, 1}));
     code += "  __shared__ T part[" + own + "];\n  if (threadIdx.x < " + own + ") {\n  T sum = 0;\n" +
             sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", own) +
@@ -85,18 +85,19 @@ struct HorizontalFusionPlan final : KernelPlan {
     const void* fault = &s.faults.fault->step;
     std::vector<const void*> data{fault};
     data.insert(data.end(), operands.begin(), operands.end());
-    launch_compiled(s, kernel, 1, static_cast<unsigned>(threads), std::move(data), "small steps");
+    launch_compiled(s, kernel, 1, static_cast<unsigned>(threads), std::move(data), "fused small kernels");
   }
   std::string choice(const Call&) const override {
-    return std::to_string(steps) + " small steps in one kernel, compiled by NVRTC, a block of " +
+    return std::to_string(steps) +
+           " steps in one kernel (horizontal fusion), compiled by NVRTC, a block of " +
            std::to_string(threads) + " threads";
   }
 };
 
-// How many of the steps, from the first on, one block computes as fast as a kernel for each: chains, and sums
-// to one number, of at most 4,096 numbers. One is a sum, or none. A sum is added in an order that depends on
-// its operand alone, whatever is beside it, but not in that of the kernel for sums: `in_their_order`, there
-// are none.
+// Returns the number of leading steps that one block computes as fast as a kernel for each: elementwise
+// steps, and sums to a single element, of at most 4,096 elements. A single step counts only if it is a sum.
+// The order of a sum's additions depends only on its operand, but differs from the order of the sum kernel.
+// If `in_their_order`, sums are therefore excluded.
 std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;
   bool sums = false;
@@ -134,9 +135,9 @@ PlanPtr plan_horizontal_fusion(std::span<const Step> steps, const Gpu& gpu) {
 
 }  // namespace
 
-// The last step is left out if it is a sum that the kernel of the product after it computes.
+// The last step is excluded if it is a sum that the next GEMM's kernel computes.
 extern const FusionRule horizontal_fusion_rule{
-    "small steps in one kernel",
+    "horizontal fusion",
     [](const Upcoming& next) {
       const bool in_order = next.options.in_order || next.options.batch_invariant;
       const std::size_t n = horizontal_fusion_together(next.steps, in_order);

@@ -1,4 +1,4 @@
-// Sums of few terms (fusion.h): a kernel made for each.
+// Sums of few terms (fusion.h), with a separately compiled kernel for each.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,7 +13,7 @@ namespace tg::cuda {
 
 namespace {
 
-constexpr int few_block = 128;  // threads
+constexpr int few_block = 128;  // threads per block
 constexpr std::int64_t most_terms = 32, most_terms_in_all = std::int64_t{1} << 20;
 
 bool is_summed(const Step& s, int axis) {
@@ -21,7 +21,7 @@ bool is_summed(const Step& s, int axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-// Offsets of the terms of a sum, row-major.
+// Returns the offsets of a sum's terms, in row-major order.
 std::vector<std::int64_t> terms_of(const Step& s) {
   const Layout& l = s.in[0].layout;
   std::vector<std::int64_t> at{0};

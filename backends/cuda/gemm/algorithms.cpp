@@ -24,7 +24,7 @@ namespace {
 // algorithm (eight words), in hexadecimal.
 class AlgorithmCache {
  public:
-  std::set<ChoiceKey> shared;  // those that all ranks have from rank 0
+  std::set<ChoiceKey> shared;  // choices that all ranks received from rank 0
 
   explicit AlgorithmCache(const Gpu& gpu) {
     const std::filesystem::path folder = cache_folder();
@@ -39,22 +39,21 @@ class AlgorithmCache {
       SavedChoice bits;
       for (std::uint64_t& w : key) in >> w;
       for (std::uint64_t& w : bits) in >> w;
-      if (in) chosen_.emplace(key, bits);  // of several entries with one key the first counts
+      if (in) chosen_.emplace(key, bits);  // if a key occurs twice, the first entry wins
     }
   }
   std::optional<SavedChoice> find(const ChoiceKey& key) const {
     const auto at = chosen_.find(key);
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
-  // On ranks other than 0 not in the file, which is the same for all of them.
+  // Ranks other than 0 do not append to the file, because all ranks receive rank 0's choices.
   void add(const ChoiceKey& key, const SavedChoice& bits, bool is_saved) {
     if (!chosen_.insert_or_assign(key, bits).second || !is_saved || path_.empty()) return;
     std::string line;
     for (std::uint64_t w : key) line += hexadecimal(w) + " ";
     for (std::uint64_t w : bits) line += hexadecimal(w) + " ";
     line.back() = '\n';
-    if (std::FILE* file =
-            std::fopen(path_.c_str(), "a")) {  // appending keeps the lines of several processes whole
+    if (std::FILE* file = std::fopen(path_.c_str(), "a")) {  // appends keep lines of several processes intact
       std::fwrite(line.data(), 1, line.size(), file);
       std::fclose(file);
     }
@@ -69,11 +68,11 @@ std::mutex mutex;
 thread_local Communicator* ranks = nullptr;
 
 AlgorithmCache& cache_of(const Gpu& gpu) {
-  static auto& caches = *new std::map<int, AlgorithmCache>;  // by ordinal
+  static auto& caches = *new std::map<int, AlgorithmCache>;  // by device ordinal
   return caches.try_emplace(gpu.ordinal, gpu).first->second;
 }
 
-// Rank 0's.
+// Returns rank 0's choice on all ranks.
 std::optional<SavedChoice> of_first_rank(const std::optional<SavedChoice>& own) {
   struct Shown {
     std::uint64_t is_there;
@@ -115,7 +114,7 @@ std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice) {
   const auto b = std::bit_cast<cublasLtMatmulAlgo_t>(choice);
   const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
-    std::uint32_t v = 0;  // of two bytes or four
+    std::uint32_t v = 0;  // of two or four bytes
     std::size_t written = 0;
     cublasLtMatmulAlgoConfigGetAttribute(&algorithm, what, &v, sizeof v, &written);
     return v;

@@ -1,8 +1,8 @@
-// A cache of the fastest cuBLASLt algorithm for each matmul, and of whether a kernel of our own is faster
-// than several steps'. It is saved to a file, so that later runs choose the same algorithm and give the same
-// bits: in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one file for each kind of GPU and version of
-// cuBLASLt. If the file cannot be written, choices last as long as the process. And the stopwatch that
-// compares launches.
+// Caches the fastest cuBLASLt algorithm of each matmul, and whether one of our kernels is faster than several
+// steps. The cache is saved to a file, so later runs choose the same algorithms and are bitwise identical.
+// The file is in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one for each GPU model and cuBLASLt
+// version. If it cannot be written, choices last for the life of the process. Also contains the stopwatch
+// that compares launches.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,18 +17,18 @@
 
 namespace tg::cuda {
 
-// A choice: an algorithm's bytes, or whether something was chosen, in the first word.
+// A choice: the bytes of an algorithm, or a flag in the first word.
 using SavedChoice = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
 using ChoiceKey = std::array<std::uint64_t, 2>;
 
 std::optional<SavedChoice> known_choice(const ChoiceKey& key, const Gpu& gpu);
-// Returns what is to be used. None: there was no memory to time any.
+// Saves a choice and returns the one to use. nullopt: there was no memory to time any algorithm.
 std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
                                        std::optional<SavedChoice> choice);
 
-// While one exists, this thread's choices are those of rank 0, which all ranks must make in the same order:
-// two GPUs of a kind may find different algorithms the fastest, and then ranks would have different bits.
-// Null: there is one rank.
+// While one exists, this thread uses rank 0's choices, and all ranks must make the same choices in the same
+// order. Two GPUs of the same model may time different algorithms as fastest, and ranks would then differ
+// bitwise. Null: there is only one rank.
 class SharedChoices {
  public:
   explicit SharedChoices(Communicator* ranks);
@@ -36,8 +36,8 @@ class SharedChoices {
   SharedChoices(const SharedChoices&) = delete;
 };
 
-// Whether the choice is this algorithm. Their bytes do not say: cuBLASLt leaves whatever was in memory in
-// some of them.
+// Whether the choice is this algorithm. Comparing bytes is not enough, because cuBLASLt leaves some of them
+// uninitialized.
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice);
 
 // Times launches, to choose the fastest of several kernels for a step.
@@ -48,9 +48,9 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  cudaStream_t stream() const { return stream_; }  // that of the launches
-  // The shortest of three rounds of three launches, in ms; it ends after a round that took 1.2 times `best`.
-  // Infinity if they failed.
+  cudaStream_t stream() const { return stream_; }  // the stream of the launches
+  // Returns the shortest of three rounds of three launches, in ms. Stops after a round longer than 1.2 ×
+  // `best`. Returns infinity if the launches failed.
   float time(const std::function<void()>& launch, float best) const;
 
  private:

@@ -1,8 +1,8 @@
-// E = exp(x·wᵀ − c) on Hopper, c a number of each row, with the sum of E and the largest logit of each row in
-// each tile: no logit is stored. Blocks stay on their multiprocessor and take one tile after the other. One
-// thread copies operands by TMA; two warpgroups have a tile each and take turns, so that one's exponentials
-// are computed and stored while the other's products run. Blocks of a pair have the same columns, each half
-// of whose rows of w one of them copies for both.
+// Computes E = exp(x·wᵀ − c) on Hopper, where c is a value per row. For each row of each tile, it also writes
+// the sum of E and the largest logit. No logit is stored. Blocks are persistent and process one tile after
+// another. One thread copies operands by TMA. Two warpgroups process alternate tiles, so one computes and
+// stores exponentials while the other multiplies. Both blocks of a pair compute the same columns. Each block
+// copies half of the rows of w for both.
 #pragma once
 
 #include "backends/cuda/kernels/launch.cuh"
@@ -15,34 +15,34 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 64, columns = 256, depth = 64, stages = 5, pair_rows = 2 * rows;
-// Pairs of tiles one below the other that are computed one after the other: their rows of x stay in the
-// second-level cache, and columns of w are read for all of them.
+// Number of row pairs that are processed for a column tile before the next one. Their rows of x stay in the
+// L2 cache, and all of them read the same columns of w.
 constexpr int together = 16;
 constexpr float log2_e = 1.44269504f;
 
 struct Sum {
-  float sum, largest;  // of E, and of the logits
+  float sum, largest;  // sum of E, largest logit
 };
 
 struct Plan {
   CUtensorMap x, w;
-  int n, V, depths;  // depths: steps of `depth` along c
+  int n, V, depths;  // depths: number of steps of `depth` along c
   int row_pairs, column_tiles;
-  const float* shift;  // c [n]; ∞: all of the row's E are 0
+  const float* shift;  // c [n]; ∞: E is 0 for the whole row
   void* E;             // [n, V]
   Sum* sums;           // [column_tiles, n]
-  // Null, or which pairs of row tiles to compute: some[0] if any, some[1 + i] the ith.
+  // Null, or flags of the row tile pairs to compute: some[0] for any, some[1 + i] for pair i.
   const int* some;
 };
 
 using X = SwizzledTile<rows, depth>;
-// Rows of w, in such an order that a thread's sums in the accumulator belong to neighbouring columns of E: of
-// 128 rows, in place 32·i + 2·j + e is row 8·j + 2·i + e. To TMA this is a tensor [4, V / 8, 2, c].
+// Rows of w are permuted so that a thread's accumulators belong to adjacent columns of E: of 128 rows,
+// position 32·i + 2·j + e contains row 8·j + 2·i + e. TMA sees a tensor [4, V / 8, 2, c].
 using W = SwizzledTile<columns, depth>;
 
 using Shared = OperandStages<X, W, stages>;
 
-// The tiles of a pair of blocks, in order.
+// Iterates over the tiles of a pair of blocks.
 struct Schedule {
   const Plan& plan;
   int next, row_pair = 0, column_tile = 0;
@@ -63,7 +63,7 @@ struct Schedule {
   }
 };
 
-// By one thread.
+// Runs on one thread.
 __device__ __forceinline__ void load(const Shared& shared, const Plan& plan, u32 rank) {
   u32 use = 0;
   Schedule tiles(plan);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load(const Shared& shared, const Plan& plan, u32
   }
 }
 
-// One of the two warpgroups, of every other tile.
+// One of the two warpgroups. It computes every second tile.
 template <class S>
 struct Consumer {
   const Shared& shared;
@@ -91,7 +91,7 @@ struct Consumer {
   int warpgroup;
   u32 rank, use = 0;
 
-  // Products of a tile start when the other warpgroup has started all of its own.
+  // A warpgroup starts its GEMM of a tile after the other warpgroup has issued its whole GEMM.
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(1 + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(1 + (warpgroup ^ 1), 256); }
 
@@ -132,7 +132,7 @@ struct Consumer {
     store(logits, own_row, column_tile, shift);
   }
 
-  // The thread has 8 neighbouring columns of each 32, of two rows.
+  // The thread has 8 adjacent columns of each 32, in two rows.
   __device__ __forceinline__ void store(Accumulator<16, columns>& logits, int own_row, int column_tile,
                                         const float (&shift)[2]) const {
     const int column0 = column_tile * columns + lane_id() % 4 * 8;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(pair_threads, 1) exp_product(const __grid_cons
   if (plan.some && plan.some[0] == 0) return;
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared shared{shared_address(memory)};
-  constexpr int consumers = 8;  // the four warps of a tile, of each block
+  constexpr int consumers = 8;  // the four warps of a tile, in each block
   run_pair(
       shared.ring(), consumers, [&](u32 rank) { load(shared, plan, rank); },
       [&](int warpgroup, u32 rank) {

@@ -1,6 +1,6 @@
-// linear_cross_entropy without a pass over the logits (target.cuh), with c = l_t: then e_t = 1. Where a
-// row's sum is beyond 2^64, its loss above 44 nats, exponentials might overflow: kernels that end at once if
-// there is no such row compute it again with c its largest logit.
+// linear_cross_entropy without a pass over the logits (target.cuh), with c = l_t, so that e_t = 1. If a row's
+// sum exceeds 2^64 (a loss above 44 nats), exponentials might overflow. Further kernels then recompute the
+// row with c = its largest logit. They return immediately if there is no such row.
 
 #include <algorithm>
 
@@ -26,12 +26,12 @@ struct HeadLoss {
   float hit, z_loss;  // 1 − ε and λ
   float *loss, *factor;
   __nv_bfloat16* G;
-  float *own, *shift;  // [n]: l_t, and the number that is subtracted from logits
+  float *own, *shift;  // [n]: l_t, and the value subtracted from logits
   Sum* sums;           // [column_tiles, n]
-  int* again;          // whether there are rows to be computed again, and for each pair of row tiles
+  int* again;          // flags: any row to recompute, then one for each pair of row tiles
 };
 
-// l_t of each row, by a warp.
+// Computes l_t of each row, one warp per row.
 __global__ void __launch_bounds__(256) target_logits(const __grid_constant__ HeadLoss a, Faults faults) {
   begin_early();
   const int r = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32),
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(256) target_logits(const __grid_constant__ Hea
   if (r % exp_product::pair_rows == 0) a.again[1 + r / exp_product::pair_rows] = 0;
 }
 
-// s, in the order of the tiles; loss, h, and the target's G.
+// Sums s in the order of the tiles, then computes the loss, h and the target's G.
 __global__ void __launch_bounds__(rows_of_block* slices)
     finish_rows(const __grid_constant__ HeadLoss a, Faults faults, bool is_again) {
   begin_early();
@@ -101,7 +101,7 @@ int tiles(int n, int of) {
   return (n + of - 1) / of;
 }
 
-// Where everything lies in the workspace.
+// Offsets in the workspace.
 struct Places {
   std::size_t sums, again, bytes;
   Places(std::size_t n, std::size_t V) {
@@ -120,7 +120,8 @@ Places places_of(const Call& c) {
 bool is_for_head_loss(const Call& call) {
   const Arg &x = call.in[0], &w = call.in[1];
   const Layout &lx = x.layout, &lw = w.layout;
-  constexpr i64 least = 1024, largest = i64{1} << 30;  // fewer logits of a row: cuBLASLt's product and a pass
+  // With fewer logits in a row, a cuBLASLt GEMM and a separate pass are used.
+  constexpr i64 least = 1024, largest = i64{1} << 30;
   return call.gpu.hopper && x.dtype == DType::bf16 && lx.strides[1] == 1 && lw.strides[0] == 1 &&
          has_rows_of_pieces(x, lx.strides[0]) && has_rows_of_pieces(w, lw.strides[1]) &&
          lx.shape[1] % 8 == 0 && lx.shape[1] > 0 && lw.shape[1] % 8 == 0 && lw.shape[1] >= least &&

@@ -1,5 +1,5 @@
-// matmul by cuBLASLt: C = A·B, or A·B + D, with gelu_tanh of it as an epilogue. cuBLASLt is column-major, so
-// it computes Cᵀ = Bᵀ·Aᵀ. A transposed operand is a flag, a broadcast one a batch stride of 0.
+// matmul by cuBLASLt: C = A·B, or A·B + D, with an optional gelu_tanh epilogue. cuBLASLt is column-major, so
+// it computes Cᵀ = Bᵀ·Aᵀ. A transposed operand sets a flag. A broadcast operand has a batch stride of 0.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -42,14 +42,15 @@ cudaDataType_t type_of(DType t) {
   return t == f64 ? CUDA_R_64F : t == f32 ? CUDA_R_32F : t == bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// A matrix [rows, columns] of a batch, row i at data + i·row, its elements `col` apart.
+// A matrix [rows, columns] of a batch. Row i begins at data + i·row, and its elements have stride `col`.
 struct Matrix {
   std::int64_t rows, columns, row, col;
   bool row_major() const { return (col == 1 || columns == 1) && (row >= columns || rows == 1); }
   bool column_major() const { return (row == 1 || rows == 1) && (col >= rows || columns == 1); }
 };
 
-// The last two axes of x, and the strides of its leading axes after broadcasting to those of the product.
+// The last two axes of x, and the strides of its leading axes after broadcasting to the leading axes of the
+// GEMM.
 struct View {
   Matrix matrix;
   std::array<std::int64_t, max_rank> batch{};
@@ -84,9 +85,9 @@ Product product_of(const Call& call) {
   return p;
 }
 
-// Leading axes. Neighbouring axes are merged where, in all operands, the outer stride is the inner stride
-// times the inner size. The innermost becomes the strided batch of a cuBLASLt call; there is a call for each
-// index of the others.
+// Merges leading axes. Two adjacent axes are merged if, in all operands, the outer stride equals the inner
+// stride times the inner size. The innermost axis becomes the strided batch of a cuBLASLt call. Each index of
+// the remaining axes needs a separate call.
 void merge_batch(Product& p) {
   View* views[] = {&p.a, &p.b, &p.c, &p.d};
   std::size_t n = 0;
@@ -110,15 +111,15 @@ struct Plan final : KernelPlan {
   Product product;
   bool own = false;           // use our own kernel, for any strides
   bool rows = false;          // use rows_gemm
-  RowsContext of_rows;        // what that computes in addition
+  RowsContext of_rows;        // the additional ops that rows_gemm computes
   bool small = false;         // use multiply_small
-  bool bias = false;          // D is one row for all
-  std::byte* gelu = nullptr;  // where gelu_tanh of the result goes
-  bool keeps = false;         // the result before gelu_tanh is needed too
+  bool bias = false;          // D is one row for all rows
+  std::byte* gelu = nullptr;  // output of gelu_tanh
+  bool keeps = false;         // the result before gelu_tanh is also needed
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  std::size_t bytes = 0;  // of workspace
+  std::size_t bytes = 0;  // of the workspace
   Scales scales{};
 
   void launch(const Stream& s, const Call& call) const override;
@@ -131,7 +132,7 @@ struct Plan final : KernelPlan {
   }
 };
 
-// The cuBLASLt layout of a matrix in memory, column-major, with the batch of the innermost leading axis.
+// The cuBLASLt layout of a matrix, column-major, with the innermost leading axis as its batch.
 cublasLtMatrixLayout_t layout_of(DType t, const Product& p, const View& v) {
   const Matrix& m = v.matrix;
   const bool rows = m.row_major();
@@ -159,11 +160,12 @@ Scales without_sum(DType t) {
   return t == f64 ? Scales{&wide[0], &wide[1]} : Scales{&narrow[0], &narrow[1]};
 }
 
-// Two ones in the GPU's memory. With a β of 1 that it knows, and C where the result goes, cuBLASLt rounds the
-// product before it adds it in memory; so where the arena puts the result would decide its bits.
+// Two ones in the GPU's memory. If cuBLASLt knows that β = 1 and C and D are the same buffer, it rounds the
+// product before it adds it in memory. The result would then depend on the offset that the arena assigns to
+// it.
 Scales with_sum(DType t, const Gpu& gpu) {
   static std::mutex mutex;
-  static auto& ones = *new std::map<int, std::shared_ptr<void>>;  // by ordinal, for the life of the process
+  static auto& ones = *new std::map<int, std::shared_ptr<void>>;  // by device ordinal; never freed
   const struct {
     double wide = 1;
     float narrow = 1;
@@ -176,8 +178,9 @@ Scales with_sum(DType t, const Gpu& gpu) {
   return {one, one};
 }
 
-// The alignment that cuBLASLt is told of, in bytes: 16 at most, which the longest loads take. Where in the
-// arena an operand lies must not decide more than that: the choice decides the bits.
+// The alignment reported to cuBLASLt, in bytes: at most 16, which is enough for the longest loads. An
+// operand's offset in the arena must not influence the choice further, because the choice determines the
+// result bitwise.
 std::uint32_t alignment_of(std::uintptr_t place) {
   std::uint32_t bytes = 16;
   while (place % bytes != 0) bytes /= 2;
@@ -187,7 +190,7 @@ std::uint32_t alignment_of(const std::byte* data) {
   return alignment_of(reinterpret_cast<std::uintptr_t>(data));
 }
 
-// A hash of everything that the choice of an algorithm may depend on.
+// Returns a hash of everything that the choice of an algorithm may depend on.
 ChoiceKey key_of(const Plan& p, const Call& call) {
   const Product& x = p.product;
   Hasher h;
@@ -210,8 +213,8 @@ void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
   check_lt(cublasLtMatmulDescSetAttribute(p.desc, what, &value, sizeof value), "a product");
 }
 
-// Chooses the algorithm that was chosen before, or else the fastest, by timing each on the operands' own
-// memory with a separate output. False if none of them ran.
+// Uses the algorithm that was chosen before, or otherwise times each one on the real operands, with a
+// separate output, and uses the fastest. Returns false if none of them ran.
 bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
             const ChoiceKey& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
@@ -260,7 +263,7 @@ bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicRe
   return ran;
 }
 
-// Sets the product's epilogue. A result that is kept must have rows whose length is a multiple of 8.
+// Sets the cuBLASLt epilogue. If the result before gelu is kept, its row length must be a multiple of 8.
 void set_epilogue(Plan& p, const Call& call) {
   if (p.bias) {
     set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.out[0].dtype));
@@ -317,7 +320,8 @@ std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
-  // Of all calls: their operands begin at multiples of the strides of the leading axes but the innermost.
+  // Holds for all calls: their operands begin at multiples of the strides of all leading axes except the
+  // innermost.
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data, const View& v,
                          DType type) {
     std::uint32_t bytes = alignment_of(data);
@@ -401,20 +405,19 @@ extern const Kernel matmul_kernel{&plan};
 
 namespace {
 
-// Whether a step that is computed together with the product would overwrite its factors, or part of what it
-// leaves.
+// Whether a step that is fused with the GEMM would overwrite its operands or part of its result.
 bool overwrites(const Step& other, const Call& product) {
   const Arg& out = other.out[0];
   return overlap(range_of(product.in[0]), range_of(out)) || overlap(range_of(product.in[1]), range_of(out)) ||
          crosses(product.out[0], out);
 }
 
-// The norm of the product's row, as its kernel computes it: all blocks read what the norm reads, and one of
-// them writes what the norm writes while others still read. Nothing for a norm that lies otherwise.
+// Returns the norm that the GEMM kernel computes for its row. All blocks read the norm's inputs, while one of
+// them writes its outputs. Returns nullopt if the norm's memory is laid out differently.
 std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu) {
   const auto& attrs = norm.attrs.as<NormAttrs>();
   const std::int64_t k = norm.out[0].layout.shape.back();
-  const auto overwritten = [&](const Arg& out) {  // then nobody reads it
+  const auto overwritten = [&](const Arg& out) {  // then no later step reads it
     return overlap(range_of(product.out[0]), range_of(out)) ||
            (gelu && overlap(range_of(gelu->out[0]), range_of(out)));
   };
@@ -454,15 +457,17 @@ tg::Strides product_strides(const Arg& x, const Shape& product, std::int64_t row
   return strides;
 }
 
-// cuBLASLt's order of additions depends on the number of rows.
+// cuBLASLt's summation order depends on the number of rows.
 bool is_product_of_rows(const Call& call) {
   return call.batch_invariant || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
 }
 
 namespace {
 
-// A plan that also computes gelu_tanh, the step after the product. Null if cuBLASLt has no kernel for it or
-// does not document its accuracy (f32, f64), or if one step would overwrite what the other still reads.
+// Returns a plan that also computes gelu_tanh, the step after the GEMM. Returns null in these cases:
+// - cuBLASLt has no kernel for it.
+// - cuBLASLt does not document its accuracy (f32, f64).
+// - One step would overwrite memory that the other still reads.
 PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   if (epilogue_of(gelu) != Epilogue::gelu_tanh || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
@@ -474,20 +479,22 @@ PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   return p->own ? nullptr : std::move(p);
 }
 
-// A plan for a product of rows. Its kernel also computes the sum or norm `before` it and `gelu` after it
-// (null: there is no such step), with the bits that steps of their own would leave. Null if it does not
-// compute one of them, or if one step would overwrite what the other still reads.
+// Returns a plan for a GEMM of few rows. Its kernel also computes the sum or norm `before` it and `gelu`
+// after it (null: there is no such step). Results are bitwise identical to those of separate steps. Returns
+// null if the kernel cannot compute one of them, or if one step would overwrite memory that the other still
+// reads.
 PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
   auto p = make_plan(call, nullptr);
   const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;
-  const auto uses_split_kv = [&](const Step* other) {
+  const auto is_separate = [&](const Step* other) {
     if (!other) return true;
-    bool apart = !overwrites(*other, call) && (call.in.size() < 3 || !crosses(call.in[2], other->out[0]));
+    bool separate = !overwrites(*other, call) && (call.in.size() < 3 || !crosses(call.in[2], other->out[0]));
     if (sum)
-      for (const Arg& in : sum->in) apart = apart && !crosses(in, other->out[0]) && !crosses(in, call.out[0]);
-    return apart;
+      for (const Arg& in : sum->in)
+        separate = separate && !crosses(in, other->out[0]) && !crosses(in, call.out[0]);
+    return separate;
   };
-  if (p->own || !uses_split_kv(sum) || !uses_split_kv(gelu)) return nullptr;
+  if (p->own || !is_separate(sum) || !is_separate(gelu)) return nullptr;
   RowsContext& context = p->of_rows;
   if (gelu) {
     context.function = epilogue_of(*gelu);
@@ -509,7 +516,7 @@ bool is_matmul_of_rows(const Upcoming& next, std::size_t i) {
 }  // namespace
 
 extern const FusionRule product_of_rows_rule{
-    "a product of rows, the sum or norm before it and gelu after it",
+    "a product of few rows, the sum or norm before it and gelu after it",
     [](const Upcoming& next) {
       const bool prepares = next.is_next(is_sum_for, 1) || next.is_next(is_norm_for, 1);
       const std::size_t product = prepares, count = product + 1 + next.is_next(is_epilogue_of, product + 1);

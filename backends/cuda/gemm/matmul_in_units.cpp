@@ -1,5 +1,5 @@
-// matmul_in_units: on Hopper, where it can, one kernel that adds up along k in order. Else a product for each
-// unit: units of one size have one plan, and so the same algorithm in any product of several.
+// matmul_in_units. On Hopper, one kernel sums along k in order if it can. Otherwise each unit is a separate
+// GEMM. Units of the same size share one plan, so they use the same algorithm in a GEMM of any length.
 #include "ops/matmul_in_units.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 static_assert(least_unit % ordered_product_step == 0);
 
-// `size` elements of the axis, from `first` on.
+// Returns `size` elements of the axis, starting at `first`.
 Arg part_of(Arg a, int axis, std::int64_t first, std::int64_t size) {
   a.layout.shape[axis] = size;
   if (a.data) a.data += first * a.layout.strides[axis] * static_cast<std::int64_t>(size_of(a.dtype));
@@ -26,7 +26,7 @@ class ProductInUnits final : public KernelPlan {
  public:
   explicit ProductInUnits(const Call& call) : attrs_(call.attrs->as<MatmulInUnitsAttrs>()) {
     sizes_ = units_of(call.in[0].layout.shape[attrs_.along_k ? 1 : 0], attrs_.unit);
-    // The first may have nothing to add to, the last is larger.
+    // The first unit may have no addend, and the last unit is larger.
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}, sizes_.size() - 1})
       if (i < sizes_.size() && !plan_of(i)) plan_of(i) = planned(call, i);
   }
@@ -58,7 +58,7 @@ class ProductInUnits final : public KernelPlan {
     return p;
   }
 
-  // f(the product of unit i), a matmul.
+  // Calls f with the matmul of unit i.
   template <class F>
   void with_unit(const Call& call, std::size_t i, F&& f) const {
     const Attrs none;
@@ -80,7 +80,7 @@ class ProductInUnits final : public KernelPlan {
 
   MatmulInUnitsAttrs attrs_;
   std::vector<std::int64_t> sizes_;
-  std::array<PlanPtr, 3> plans_;  // of the first unit, the last, and those between
+  std::array<PlanPtr, 3> plans_;  // of the first unit, the middle units and the last unit
   std::size_t workspace_ = 0;
 };
 

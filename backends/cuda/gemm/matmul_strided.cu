@@ -9,11 +9,11 @@ namespace {
 constexpr int tile = 16;
 
 struct Operands {
-  Strides batch[4];  // of a, b, d, c: leading axes of the product
+  Strides batch[4];  // of a, b, d, c: leading axes of the GEMM
   i64 row[4], col[4];
 };
 
-// A thread for each element of C; tiles of A and B go through shared memory. O: of C and D.
+// One thread per element of C. Tiles of A and B are staged in shared memory. O: the dtype of C and D.
 template <class S, class O>
 __global__ void multiply(const S* a, const S* b, const O* d, O* c, Operands o, i64 m, i64 n, i64 k,
                          i64 batches) {

@@ -1,4 +1,4 @@
-// Products added up along k in order (matmul.h).
+// GEMMs that are summed along k in order (matmul.h).
 #include "backends/cuda/gemm/matmul.h"
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace {
 
 static_assert(ordered::depth == ordered_product_step);
 
-// The stride between rows or columns of a matrix in pieces of 16 bytes, 0 if it is no such matrix.
+// The stride between rows or columns of a matrix of aligned 16-byte pieces; 0 if the matrix is not of that
+// form.
 i64 pitch_of(const Arg& a, int along) {
   const Layout& l = a.layout;
   const i64 pitch = l.strides[1 - along];
@@ -33,7 +34,8 @@ i64 tiles(i64 n, i64 of) {
   return (n + of - 1) / of;
 }
 
-// As many columns as take the least time with all pairs of blocks at work; the bits are the same.
+// Returns the tile width with the least time if all pairs of blocks are busy. Both give bitwise identical
+// results.
 int columns_for(i64 m, i64 n, const Gpu& gpu) {
   const auto time = [&](int columns) {
     const i64 all = tiles(m, ordered::pair_rows) * tiles(n, columns);
@@ -71,7 +73,7 @@ void launch(const Stream& s, const Call& call) {
 }
 
 template <class S, int columns>
-void launch_as_it_lies(const Stream& s, const Call& call) {
+void launch_in_place(const Stream& s, const Call& call) {
   using ordered::Tiles;
   const bool a_across = pitch_of(call.in[0], 1) == 0, b_across = pitch_of(call.in[1], 1) > 0;
   if (a_across) return launch<Tiles<S, columns, true, true>>(s, call);
@@ -109,7 +111,7 @@ void OrderedProductPlan::launch(const Stream& s, const Call& call) const {
   const bool narrow = columns_for(l.shape[0], l.shape[1], s.gpu) == 192;
   with_half(call.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    narrow ? launch_as_it_lies<S, 192>(s, call) : launch_as_it_lies<S, 256>(s, call);
+    narrow ? launch_in_place<S, 192>(s, call) : launch_in_place<S, 256>(s, call);
   });
 }
 

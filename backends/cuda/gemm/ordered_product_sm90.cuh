@@ -1,8 +1,9 @@
-// C = A·B or C = A·B + D on Hopper, in 16 bits, added up along k in order, in f32, from D on: so k may be cut
-// anywhere between two steps of `depth`, and the sum so far stored and read again, with the same bits.
-// Neither do the bits of an element depend on m or n. Blocks stay on their multiprocessor and take one tile
-// after the other. One thread copies operands by TMA; two warpgroups multiply half of the tile's rows each.
-// Blocks of a pair have the same columns: each copies half of what they have of B for both.
+// C = A·B or C = A·B + D on Hopper, in 16 bits. Sums start at D and are accumulated in f32 along k in order.
+// So k may be split between any two steps of `depth`: the partial sum is stored and read again, and the
+// result is bitwise identical. The result of an element does not depend on m or n either. Blocks are
+// persistent and process one tile after another. One thread copies operands by TMA. Each of two warpgroups
+// multiplies half of the tile's rows. Both blocks of a pair compute the same columns, and each copies half of
+// their part of B for both.
 #pragma once
 
 #include "backends/cuda/kernels/launch.cuh"
@@ -15,12 +16,12 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 128, depth = 64, stages = 4, pair_rows = 2 * rows;
-// Tiles side by side that are computed at the same time: they read the same rows of A.
+// Number of adjacent tiles that are processed at the same time. They read the same rows of A.
 constexpr int together = 8;
 
 struct Plan {
   CUtensorMap a, b;
-  int m, n, depths;  // depths: steps of `depth` along k
+  int m, n, depths;  // depths: number of steps of `depth` along k
   int row_pairs, column_tiles;
   const float* d;  // [m, n], or null
   void* c;         // [m, n], may be d
@@ -28,7 +29,7 @@ struct Plan {
   bool is_wide;  // C is f32
 };
 
-// Tiles of `columns` columns, of operands that lie along k or across it, that is along m or n.
+// Tiles of `columns` columns. Operands are contiguous along k, or across it (along m or n).
 template <class S_, int columns_, bool a_across_, bool b_across_>
 struct Tiles {
   using S = S_;
@@ -36,14 +37,14 @@ struct Tiles {
   static constexpr bool a_across = a_across_, b_across = b_across_;
   using A = std::conditional_t<a_across, SwizzledTile<depth, rows>, SwizzledTile<rows, depth>>;
   using B = std::conditional_t<b_across, SwizzledTile<depth, columns>, SwizzledTile<columns, depth>>;
-  // Rows in memory of what is copied at a time, 64 numbers each.
+  // Number of rows in memory of one TMA box. A row has 64 elements.
   static constexpr int a_box = a_across ? depth : rows, b_box = b_across ? depth / 2 : columns / 2;
 };
 
 template <class Tiles>
 using Shared = OperandStages<typename Tiles::A, typename Tiles::B, stages>;
 
-// The tiles of a pair of blocks, in order.
+// Iterates over the tiles of a pair of blocks.
 struct Schedule {
   const Plan& plan;
   int next = static_cast<int>(blockIdx.x) / 2, row_pair = 0, column_tile = 0;
@@ -58,7 +59,7 @@ struct Schedule {
   }
 };
 
-// By one thread.
+// Runs on one thread.
 template <class Tiles>
 __device__ __forceinline__ void load(const Shared<Tiles>& shared, const Plan& plan, u32 rank) {
   using A = typename Tiles::A;
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(pair_threads, 1) multiply(const __grid_constan
   begin_early();
   TG_DYNAMIC_SHARED(memory, 1024);
   const Shared<Tiles> shared{shared_address(memory)};
-  constexpr int consumers = 16;  // the eight warps of a tile, of each block
+  constexpr int consumers = 16;  // the eight warps of a tile, in each block
   run_pair(
       shared.ring(), consumers, [&](u32 rank) { load<Tiles>(shared, plan, rank); },
       [&](int warpgroup, u32 rank) {

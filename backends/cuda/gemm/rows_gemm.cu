@@ -1,11 +1,12 @@
-// y = x·w + d, an element's additions in one order however many rows x has. A block takes 16 or 32 outputs,
-// which are columns of w, of up to 64 rows. k is cut into 8 slices at fixed places, one for each warp; the
-// sums of the first four are added in their order, those of the last four, and the two.
+// y = x·w + d. Each element's summation order is the same for any number of rows of x. A block computes 16 or
+// 32 outputs (columns of w) for up to 64 rows. k is split into 8 slices at fixed positions, one for each
+// warp. The sums of the first four slices are added in order, then those of the last four, and then both
+// results.
 //
-// Each warp copies what it multiplies into shared memory, several chunks of k ahead, and waits for no copies
-// but its own. Weights that no step writes are copied before the step before has ended.
+// Each warp copies its operands into shared memory several chunks of k ahead, and waits only for its own
+// copies. Weights that no step writes are copied before the previous kernel has finished.
 //
-// In 16 bits by TensorRows (rows_gemm_tensor.cuh), in f32 by multiply-adds.
+// 16-bit types use TensorRows (rows_gemm_tensor.cuh), and f32 uses FMAs.
 #include "backends/cuda/gemm/matmul.h"
 
 #include "backends/cuda/gemm/rows_gemm_tensor.cuh"
@@ -14,7 +15,7 @@ namespace tg::cuda {
 
 namespace {
 
-// In f32. Lane 8·g + t.
+// f32. A lane's number is 8·g + t.
 template <bool along_k, int rows_>
 struct PlainRows {
   using type = float;
@@ -23,13 +24,14 @@ struct PlainRows {
   static constexpr int blocks = rows <= (along_k ? 4 : 1) ? 2 : 1;
   static constexpr int pieces_w = along_k ? 4 : 8, of_row = along_k ? 1 : 2, pieces_x = rows * of_row;
   static constexpr int x_offset = pieces_w * piece_bytes, chunk_bytes = x_offset + pieces_x * piece_bytes;
-  static constexpr int depth = 12288 / chunk_bytes;  // chunks on their way
+  static constexpr int depth = 12288 / chunk_bytes;  // number of chunks in flight
   static_assert(depth > 0);
 
   const RowsProduct& p;
   const int g = tile::lane_id() / 8, t = tile::lane_id() % 8, i0, j0, first;
   const float *x, *w;
-  float sum[4 * rows] = {};  // along_k: of outputs 4·n + g over the lane's pieces of k; else of 4·t + n
+  // along_k: partial sums of outputs 4·n + g over the lane's pieces of k. Otherwise: of outputs 4·t + n.
+  float sum[4 * rows] = {};
 
   __device__ __forceinline__ PlainRows(const RowsProduct& p, int item, int i0, int j0, int first, int)
       : p(p), i0(i0), j0(j0), first(first) {
@@ -42,7 +44,7 @@ struct PlainRows {
     return (p.longest_slice() < depth ? p.longest_slice() : depth) * chunk_bytes;
   }
 
-  // As above. Each lane copies what it multiplies into places of its own.
+  // As in TensorRows. Each lane copies its own operands into its own part of shared memory.
   template <class Wait>
   __device__ __forceinline__ void multiply(u32 to, int chunks, int, bool constant, Wait&& before_x) {
     to += tile::lane_id() * 16;
@@ -77,8 +79,9 @@ struct PlainRows {
     }
   }
 
-  // f(n, address, whether it is not beyond the end of k) for the lane's pieces of a chunk: four neighbours
-  // along k of output 4·n + g, or four outputs of row 8·g + n; four of a row of x.
+  // Calls f(n, address, whether it is within k) for the lane's pieces of a chunk. A piece of w is four
+  // adjacent elements along k of output 4·n + g, or four outputs of row 8·g + n. A piece of x is four
+  // elements of a row.
   template <class F>
   __device__ __forceinline__ void each_w(int nth, F&& f) const {
     const int k0 = nth * k_chunk;
@@ -127,8 +130,9 @@ struct PlainRows {
   }
 
  private:
-  // Adds the first `count` sums over the lanes that have the same outputs, in steps of `by` lanes and less.
-  // Of two lanes each keeps half of the sums, from number `from` on, or one of them (`own`) the last one.
+  // Reduces the first `count` sums over the lanes that have the same outputs, with lane distances `by`, by /
+  // 2, …. Each lane of a pair keeps half of the sums, starting at index `from`. One of them (`own`) keeps the
+  // last sum.
   template <int by, int count, class F>
   __device__ __forceinline__ void fold(int from, bool own, F& f) {
     if constexpr (by == (along_k ? 0 : 4)) {
@@ -156,17 +160,17 @@ struct PlainRows {
   }
 };
 
-// Sums of a slice in shared memory, [rows, outputs] with space between rows.
+// Sums of a slice in shared memory, [rows, outputs], with padding between rows.
 template <class Rows>
 constexpr int shared_row = Rows::outputs + 4;
 template <class Rows>
 constexpr int slice_floats = shared_row<Rows>* Rows::rows;
-// Numbers of y, neighbours in a row, that a thread writes.
+// Number of adjacent elements of a row of y that a thread writes.
 template <class Rows>
 constexpr int numbers_of_thread =
     Rows::rows* Rows::outputs <= 2 * k_slice_threads ? 2 : Rows::rows* Rows::outputs / k_slice_threads;
 
-// A warp's part of shared memory: chunks that are on their way, and at last its sums.
+// A warp's part of shared memory: first the chunks in flight, later its sums.
 template <class Rows>
 __host__ __device__ int warp_bytes(const RowsProduct& p) {
   const int copies = Rows::bytes(p), sums = slice_floats<Rows> * 4;
@@ -186,7 +190,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   const int first = p.slice(warp), end = p.slice(warp + 1), longest = p.longest_slice(),
             bytes = warp_bytes<Rows>(p);
   const auto sums_of = [&](int slice) { return reinterpret_cast<float*>(memory + slice * bytes); };
-  // Numbers of y that a thread writes. What is added to them arrives while the warp multiplies.
+  // Number of elements of y that a thread writes. Their addends are loaded while the warp multiplies.
   constexpr int V = numbers_of_thread<Rows>;
   const bool writes = V * static_cast<int>(threadIdx.x) < Rows::rows * Rows::outputs;
   const int i = V * threadIdx.x / Rows::outputs, j = V * threadIdx.x % Rows::outputs;
@@ -200,7 +204,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
       wait_for_kernel_before();
       if (writes) p.read_added<S, form>(added, false, item, i0 + i, j0 + j);
     });
-    __syncwarp();  // no lane needs copies any more
+    __syncwarp();  // all lanes have read the copies
     rows.each([&](int i, int j, float sum) { sums_of(warp)[i * shared_row<Rows> + j] = sum; });
     __syncthreads();
     if (writes) {
@@ -219,7 +223,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
   }
 }
 
-// x row after row, for loads of 16 bytes.
+// Copies x to contiguous rows, for 16-byte loads.
 template <class S>
 __global__ void __launch_bounds__(256) copy_rows_of_x(S* to, const __grid_constant__ RowsProduct p) {
   const i64 i = i64{blockIdx.x} * blockDim.x + threadIdx.x, each = i64{p.m} * p.k;
@@ -246,8 +250,8 @@ void launch_form_of_rows(const Stream& s, const RowsProduct& p) {
       p, [&](auto form) { launch_rows_gemm<TensorRows<S, true, groups, outputs, form.value>>(s, p); });
 }
 
-// The numbers of rows and outputs choose what a block computes, and nothing else. Measured on an H100 with
-// 132 multiprocessors: as many rows as leave blocks for three quarters of them.
+// The numbers of rows and outputs only determine which part a block computes. Measured on an H100 with 132
+// multiprocessors: use as many rows per block as leave blocks for three quarters of the multiprocessors.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
   const i64 processors = s.gpu.processors;
@@ -287,7 +291,7 @@ bool is_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
 }
 
-// Whether all that is reached from data in steps of `stride` and along the batch is aligned to 16 bytes.
+// Whether all addresses at multiples of `stride` and along the batch are aligned to 16 bytes.
 bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
   const Strides& batch = p.batch[which];
   bool fits = is_aligned(p.data[which]) && stride % count == 0;
@@ -295,7 +299,8 @@ bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
   return fits;
 }
 
-// How many neighbours along n of all that is added and written can be reached at once: 8, 4, 2 or 1.
+// Number of adjacent elements along n of all addends and results that one instruction can access: 8, 4, 2 or
+// 1.
 int together_in(const RowsProduct& p) {
   const auto fit = [&](int count) {
     bool all = p.n % count == 0 && is_aligned(p.sum) && is_aligned(p.result);
@@ -309,7 +314,7 @@ int together_in(const RowsProduct& p) {
   return 1;
 }
 
-// Operands with strides along the product's axes; a broadcast axis has stride 0.
+// Operands with strides along the GEMM's axes. A broadcast axis has stride 0.
 RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullptr) {
   const Shape& out = call.out[0].layout.shape;
   const int r = out.size();
@@ -374,7 +379,7 @@ bool is_faster_by_rows_gemm(const Call& call) {
   const RowsProduct p = rows_product_of(call);
   if (p.batches != 1 || !is_along_k(p, t) || !x_in_pieces(p, t)) return false;
   const int processors = call.gpu.processors;
-  if (p.k > 4096 && p.n < 16 * processors) return false;  // cuBLASLt cuts k where there are few outputs
+  if (p.k > 4096 && p.n < 16 * processors) return false;  // cuBLASLt splits k if there are few outputs
   return p.m <= 8 || (p.m <= 16 && p.n <= 128 * processors) || (p.m <= 64 && p.n <= 32 * processors) ||
          (p.m <= 128 && i64{p.n} * p.k <= i64{1} << 22) ||
          (p.m <= 256 && p.n <= 8 * processors && i64{p.n} * p.k <= i64{1} << 20);
@@ -419,7 +424,7 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
   const RowsProduct p = rows_product_of(call);
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
-                  ", rows alone, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
+                  ", batch-invariant, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");
   if (t != DType::f32 && is_along_k(p, t) && takes_wide_tiles(p, call.gpu))
     s += ", wgmma with tiles of " + std::to_string(wide_tile_rows(p, call.gpu)) + " rows and 64 outputs";
   else if (t != DType::f32 && are_many_rows(p, call.gpu))

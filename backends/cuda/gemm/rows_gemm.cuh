@@ -1,4 +1,4 @@
-// What the kernels of rows_gemm share: the product, where k is cut, and how results are written.
+// Shared by the kernels of rows_gemm: the GEMM's operands, the split of k and the write of results.
 #pragma once
 
 #include "backends/cuda/gemm/matmul.h"
@@ -13,23 +13,23 @@
 
 namespace tg::cuda {
 
-// Slices of k. The sums of the first half of them are added in their order, those of the second half, and the
-// two.
+// Number of slices of k. The sums of the first half are added in order, then those of the second half, then
+// both results.
 constexpr int k_slices = 8;
-constexpr int k_chunk = 32;  // of k, which a warp multiplies together; a slice is a number of chunks
+constexpr int k_chunk =
+    32;  // elements of k per multiplication of a warp; a slice is a whole number of chunks
 constexpr int k_slice_threads = 32 * k_slices;
-constexpr int piece_bytes = 512;  // that a warp's lanes copy together
+constexpr int piece_bytes = 512;  // bytes that the lanes of a warp copy at a time
 
-// Adds the sum of a slice, one after the other: to `sum`, which begins again with the second half, and in the
-// end is the sum of all.
+// Adds the sums of the slices in order. `sum` restarts at the second half and finally becomes the total.
 __device__ __forceinline__ void add_slice(int slice, float of_slice, float& half, float& sum) {
   sum = slice % (k_slices / 2) == 0 ? of_slice : sum + of_slice;
   if (slice == k_slices / 2 - 1) half = sum;
   if (slice == k_slices - 1) sum = half + sum;
 }
 
-// What is added to V neighbours of y along n: d, or the sum of d and e, as they lie in memory. They are
-// converted when they are needed, so that no thread waits for them before.
+// The addends of V adjacent elements of y along n, as stored in memory: d, or d and e, whose sum is added.
+// They are converted only when they are needed, so no thread waits for them earlier.
 template <int V>
 struct Added {
   unsigned d[V], e[V];
@@ -44,33 +44,35 @@ struct Added {
   }
 };
 
-// What a kernel has code for. Nearly all products are one item in one dtype, whose numbers can be read and
-// written several at once; the function is known when the kernel is launched. A block executes most of its
-// instructions once, and waits for them where they have to be fetched, so kernels of such products have no
-// code for others.
+// The cases that a kernel has code for. Nearly all GEMMs have one batch item and one dtype, and their
+// elements can be accessed several at a time. The function is known at launch. A block executes most of its
+// instructions once and waits for instruction fetches, so kernels for these GEMMs contain no code for other
+// cases.
 enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
 
-// Operands with strides along the product's axes; a broadcast axis has stride 0.
+// Operands with strides along the GEMM's axes. A broadcast axis has stride 0.
 struct RowsProduct {
   enum Which { x, w, d, e, y, operands };
-  // Each block needs these; they are close together, for they are fetched from memory at every launch.
+  // Each block needs these fields. They are adjacent because every launch fetches them from memory.
   int m, n, k, batches;
-  const std::byte* data[operands];  // null where there is none
+  const std::byte* data[operands];  // null if there is no such operand
   i64 row[operands], col[operands];
-  // [batches, m, n], null where nobody reads them: d + e, and `function` of y.
+  // [batches, m, n], null if no step reads them: d + e, and `function` of y.
   std::byte *sum, *result;
   Epilogue function;
   bool constant[operands];  // no step of the program writes it
-  bool wide;                // d, e and y are f32, though x and w are not
-  bool resident;            // all blocks of its kernel run at the same time
-  int w_ahead;              // stages of w on their way to a warp
-  int together;  // neighbours along n that can be read and written at once in d, e, y, sum and result
-  Strides batch[operands];  // leading axes of the product
+  bool wide;                // d, e and y are f32, although x and w are not
+  bool resident;            // all blocks of the kernel are resident at the same time
+  int w_ahead;              // stages of w in flight per warp
+  // Number of adjacent elements along n that one instruction can access in d, e, y, sum and result.
+  int together;
+  Strides batch[operands];  // leading axes of the GEMM
 
   template <class S, Form form = Form::any>
   __device__ __forceinline__ const S* at(Which which, int item) const {
     if constexpr (form != Form::any) return reinterpret_cast<const S*>(data[which]);
-    // A loop, for most products have one item: their kernel is short, and its code is there when it runs.
+    // A loop, because most GEMMs have one item: the kernel stays short and its instructions are fetched in
+    // time.
     i64 offset = 0;
     auto left = static_cast<unsigned>(item);
 #pragma unroll 1
@@ -82,15 +84,15 @@ struct RowsProduct {
     return reinterpret_cast<const S*>(data[which]) + offset;
   }
 
-  // Blocks of that many rows and outputs each.
+  // Number of blocks with this many rows and outputs each.
   i64 tiles(int rows, int outputs) const {
     return (i64{m} + rows - 1) / rows * ((i64{n} + outputs - 1) / outputs) * batches;
   }
-  // Slices begin with an even chunk: in 16 bits they are whole lines of 128 bytes.
+  // Slices begin at even chunks, so in 16 bits they consist of whole 128-byte lines.
   __host__ __device__ int longest_slice() const {  // in chunks
     return static_cast<int>((pairs_of_chunks() + k_slices - 1) / k_slices * 2);
   }
-  // The first chunk of a slice.
+  // Returns the first chunk of a slice.
   __device__ __forceinline__ int slice(int nth) const {
     return static_cast<int>(pairs_of_chunks() * static_cast<unsigned>(nth) / k_slices * 2);
   }
@@ -98,7 +100,7 @@ struct RowsProduct {
     return (static_cast<unsigned>(k) + 2 * k_chunk - 1) / (2 * k_chunk);
   }
 
-  // Reads those of d and e that are constant, or those that are not, for V numbers of y from (i, j) on.
+  // Reads V elements of d and e, starting at (i, j): only constant operands, or only the others.
   template <class S, Form form, int V>
   __device__ __forceinline__ void read_added(Added<V>& to, bool those, int item, int i, int j) const {
     if (i >= m || j >= n || (form == Form::any && together < V)) return;
@@ -108,8 +110,8 @@ struct RowsProduct {
       read_added_as<S, form>(to, those, item, i, j);
   }
 
-  // The constant ones of d and e for a row's `outputs` numbers from (i, j0) on, to the second-level cache:
-  // they are read when the tile has been multiplied.
+  // Prefetches into the L2 cache the constant operands among d and e, for `outputs` elements of a row
+  // starting at (i, j0). They are read after the tile has been multiplied.
   template <class S, int outputs>
   __device__ __forceinline__ void prefetch_added(int item, int i, int j0) const {
     const int j = j0 + threadIdx.x;
@@ -124,7 +126,7 @@ struct RowsProduct {
       }
   }
 
-  // V numbers of y from (i, j) on: `sums` of the product, and what is added to them.
+  // Writes V elements of y, starting at (i, j): the GEMM's `sums` plus their addends.
   template <class S, Form form, int V>
   __device__ __forceinline__ void write(int item, int i, int j, const float (&sums)[V],
                                         const Added<V>& added) const {
@@ -135,8 +137,8 @@ struct RowsProduct {
       write_as<S, form>(item, i, j, sums, added);
   }
 
-  // A tile of y from (i0, j0) on, in turns of V numbers for each thread; fill(i, j, sums) gives those of the
-  // product in row i of the tile from output j on.
+  // Writes a tile of y that starts at (i0, j0). Each thread writes V elements at a time. fill(i, j, sums)
+  // provides the GEMM's sums in row i of the tile, starting at output j.
   template <class S, Form form, int rows, int outputs, int threads, class Fill>
   __device__ __forceinline__ void write_tile(int item, int i0, int j0, Fill&& fill) const {
     constexpr int V = 8;
@@ -182,7 +184,7 @@ struct RowsProduct {
         unpack<T>(added.template as<T>(added.e), right);
 #pragma unroll
         for (int v = 0; v < V; ++v) more[v] += right[v];
-        const Words<T, V> both = packed<T>(more);  // rounded, as in a step of its own
+        const Words<T, V> both = packed<T>(more);  // rounded, as in a separate step
         unpack<T>(both, more);
         if (sum) put(sum, number, both);
       }
@@ -199,7 +201,7 @@ struct RowsProduct {
     put(result, number, packed<T>(value));
   }
 
-  // The same of operands that do not lie so, or numbers of which some are beyond the end of a row.
+  // The same for operands with other layouts, or if some elements are beyond the end of a row.
   template <class T, int V>
   __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
 #pragma unroll
@@ -235,7 +237,7 @@ struct RowsProduct {
 inline bool is_usual(const RowsProduct& p) {
   return p.batches == 1 && !p.wide && p.together >= 8;
 }
-// Calls f with the form of such a product, an integral constant.
+// Calls f with the form of such a GEMM as an integral constant.
 template <class F>
 void with_usual_form(const RowsProduct& p, F&& f) {
   if (!p.result) return f(std::integral_constant<Form, Form::usual>());
@@ -243,9 +245,9 @@ void with_usual_form(const RowsProduct& p, F&& f) {
                                : f(std::integral_constant<Form, Form::usual_gelu_tanh>());
 }
 
-// Lets a product begin before the kernel before it has ended, on Hopper. Returns whether all its blocks then
-// run at the same time. A product and the next one share the multiprocessors; a third one would get in their
-// way.
+// Lets a GEMM begin before the previous kernel has finished, on Hopper. Returns whether all of its blocks are
+// then resident. A GEMM and the next one share the multiprocessors. Enough shared memory is reserved to keep
+// a third one out.
 inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
   shape.early = gpu.hopper;
   const bool resident = shape.early && blocks <= 2 * gpu.processors;
@@ -254,18 +256,19 @@ inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
   return resident;
 }
 
-// rows_gemm_norm.cu: of one row, which it normalises itself.
+// rows_gemm_norm.cu: for a single row, which the kernel also normalizes.
 bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu);
 void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t);
 
-// rows_gemm_sm90.cu: by wgmma, of a usual form and weights along k, where the blocks of rows_gemm.cu would
-// not all run at the same time.
+// rows_gemm_sm90.cu: uses wgmma for usual forms with weights along k, if the blocks of rows_gemm.cu would not
+// all be resident at the same time.
 bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu);
 int wide_tile_rows(const RowsProduct& p, const Gpu& gpu);
 void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t);
 
-// rows_gemm_many.cu: of more than 16 rows, if there are more of its tiles than multiprocessors. With fewer,
-// smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, those of rows_gemm.cu 48).
+// rows_gemm_many.cu: for more than 16 rows, if it has more tiles than there are multiprocessors. With fewer,
+// smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, the tiles of rows_gemm.cu
+// 48 µs).
 bool are_many_rows(const RowsProduct& p, const Gpu& gpu);
 void launch_many_rows(const Stream& s, const RowsProduct& p, DType t, bool along_k);
 

@@ -1,7 +1,6 @@
-// rows_gemm of many rows in 16 bits: the same products and additions as in rows_gemm.cu, by tiles that pass
-// through shared memory in stages. Eight warps have 32 outputs and 32 rows each. They go through all of k,
-// and add what they have to their total at the end of each slice. On Hopper rows_gemm_sm90.cu takes the usual
-// products.
+// rows_gemm of many rows in 16 bits. Multiplications and additions are the same as in rows_gemm.cu. Tiles are
+// staged in shared memory. Each of eight warps has 32 outputs and 32 rows, iterates over all of k, and adds
+// its sum to its total at the end of each slice. On Hopper, rows_gemm_sm90.cu computes the usual forms.
 #include "backends/cuda/gemm/rows_gemm.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
@@ -18,20 +17,20 @@ struct ManyRows {
   static constexpr int row_bytes = 2 * depth;  // of x, and of w along k
   static constexpr int x_bytes = rows * row_bytes, stage_bytes = x_bytes + outputs * row_bytes;
   static constexpr int shared_row = outputs + 4;  // of sums, in floats
-  // Totals of the first half of the slices lie behind the stages, totals of all in their place.
+  // Totals of the first half of the slices are stored after the stages. Overall totals replace the stages.
   static constexpr int half_at = stages * stage_bytes, bytes = half_at + rows * shared_row * 4;
   static_assert(rows * shared_row * 4 <= half_at);
 
   static constexpr int k_step =
-      along_k ? 32 : 16;  // of w's rows, or rows along k, that the threads copy together
+      along_k ? 32 : 16;  // rows of w, or rows along k, copied at a time by all threads
 
   const RowsProduct& p;
   const int i0, j0, chunks = p.slice(k_slices);
   const int lane = tile::lane_id(), warp = threadIdx.x / 32, first_output = warp / 2 * 32,
             first_row = warp % 2 * 32;
-  const unsigned short *x, *w;    // the first piece that the thread copies
-  const u32 memory, right, left;  // tiles; where ldmatrix finds operands in the first tile of x and of w
-  float sum[2][4][4] = {}, total[2][4][4];  // of 16 outputs and 8 rows each
+  const unsigned short *x, *w;              // first piece that the thread copies
+  const u32 memory, right, left;            // tiles; ldmatrix offsets in the first tiles of x and w
+  float sum[2][4][4] = {}, total[2][4][4];  // 16 outputs and 8 rows each
 
   __device__ __forceinline__ ManyRows(const RowsProduct& p, int item, int i0, int j0, u32 memory)
       : p(p),
@@ -45,13 +44,13 @@ struct ManyRows {
         right(place(first_row + lane % 8, lane / 8)),
         left(x_bytes + (along_k ? place(first_output + lane % 16, lane / 16) : place_of_matrix())) {}
 
-  // What a thread copies: a piece of a row of x, or of w along k; or of a row of w along n.
+  // Indices of the pieces that a thread copies from a row of x, from w along k, or from a row of w along n.
   static __device__ __forceinline__ int row_of() { return threadIdx.x / 8; }
   static __device__ __forceinline__ int piece_of() { return threadIdx.x % 8; }
   static __device__ __forceinline__ int k_of() { return threadIdx.x / 16; }
   static __device__ __forceinline__ int output_of() { return threadIdx.x % 16; }
 
-  // Where 16 bytes of a row lie in a tile. Those of the eight rows that make a part of 8 × 8 are in different
+  // Offset of 16 bytes of a row in a tile. The pieces of the eight rows of an 8 × 8 part are in different
   // banks.
   static __device__ __forceinline__ u32 place(int row, int piece) {
     return static_cast<u32>(row * row_bytes + (piece ^ row % 8) * 16);
@@ -59,13 +58,13 @@ struct ManyRows {
   static __device__ __forceinline__ u32 place_along_n(int row, int piece) {
     return static_cast<u32>(row * 2 * outputs + (piece ^ row % 8) * 16);
   }
-  // The row of a part of 8 × 8 that the lane names to ldmatrix: parts are outputs 0 … 8 and 8 … 16, and then
-  // those two of the next eight rows along k.
+  // The row of an 8 × 8 matrix whose address the lane passes to ldmatrix. The matrices are outputs 0 … 8 and
+  // 8 … 16, then the same outputs of the next eight rows along k.
   __device__ __forceinline__ u32 place_of_matrix() const {
     return place_along_n(lane % 8 + lane / 16 * 8, first_output / 8 + lane / 8 % 2);
   }
 
-  // Copies of a stage of x, and of w; none beyond the last.
+  // Start the copies of a stage of x or w, unless it is beyond the last one.
   __device__ __forceinline__ void ask_x(int stage) const {
     const int k0 = stage * depth;
     if (k0 >= p.k) return;
@@ -92,7 +91,7 @@ struct ManyRows {
              k0 + k_of() + 16 * n < p.k && j0 + 8 * output_of() < p.n);
   }
 
-  // Half of a stage.
+  // Multiplies half of a stage.
   __device__ __forceinline__ void add(int chunk) {
     const u32 at = memory + chunk / 2 % stages * stage_bytes;
     const int part = chunk % 2;
@@ -116,7 +115,7 @@ struct ManyRows {
         for (int n = 0; n < 4; ++n) tile::mma(sum[o][n], a[o][half], b[n][2 * half], b[n][2 * half + 1], S());
   }
 
-  // f(place in [rows, outputs] in shared memory, sum, total) for all that the thread has.
+  // Calls f(offset in [rows, outputs] in shared memory, sum, total) for each element of the thread.
   template <class F>
   __device__ __forceinline__ void each(F&& f) {
 #pragma unroll
@@ -135,11 +134,11 @@ struct ManyRows {
     if (slice == k_slices / 2 - 1) each([&](int at, float, float t) { half[at] = t; });
   }
 
-  // before_x() comes before the first element of x is read; `at_once`: weights are read before that.
+  // before_x() is called before the first element of x is read. at_once: weights are read before that.
   template <class Wait>
   __device__ __forceinline__ void multiply(bool at_once, float* half, Wait&& before_x) {
     int slice = 0, end = p.slice(1);
-    const auto end_slices = [&](int chunk) {  // that end before it
+    const auto end_slices = [&](int chunk) {  // that end before this chunk
       while (slice < k_slices && end == chunk) {
         end_slice(slice, half);
         end = p.slice(++slice + 1);
@@ -158,7 +157,7 @@ struct ManyRows {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       if (chunk % 2 == 0) {
         ptx::cp_async_wait<stages - 2>();
-        __syncthreads();  // the stage is there, and the one before it is free
+        __syncthreads();  // the stage has arrived, and the previous one is free
         ask_w(chunk / 2 + stages - 1), ask_x(chunk / 2 + stages - 1), ptx::cp_async_commit();
       }
       end_slices(chunk);
@@ -211,7 +210,7 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
   }
 }
 
-using AnyManyRows = ManyRows<__half, true, Form::any>;  // all have the same tiles
+using AnyManyRows = ManyRows<__half, true, Form::any>;  // all instances have the same tiles
 i64 many_rows_tiles(const RowsProduct& p) {
   return p.tiles(AnyManyRows::rows, AnyManyRows::outputs);
 }

@@ -1,6 +1,6 @@
-// y = norm(x)·w + d of one row x, which each block normalises itself: that takes less time than a kernel
-// before the product. The norm's arithmetic is that of norm.cu for rows that may be few, the product's that
-// of rows_gemm.cu, and so are the bits.
+// y = norm(x)·w + d for a single row x, which each block normalizes itself. That is faster than a separate
+// kernel before the GEMM. The norm is computed as in norm.cu for batch-invariant rows, and the GEMM as in
+// rows_gemm.cu, so results are bitwise identical to theirs.
 #include "backends/cuda/gemm/rows_gemm_tensor.cuh"
 #include "backends/cuda/kernels/norm.cuh"
 
@@ -8,8 +8,8 @@ namespace tg::cuda {
 
 namespace {
 
-// A warp's weights are all on their way at once. x, [k] and zeros up to a whole number of pairs of chunks,
-// lies behind those of all warps.
+// All copies of a warp's weights are in flight at the same time. x, [k] and zero-padded to a whole number of
+// chunk pairs, is stored after the weights of all warps.
 template <class Rows>
 std::size_t bytes_of_weights(const RowsProduct& p) {
   return static_cast<std::size_t>(p.longest_slice() / 2 * Rows::w_bytes);
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
             row = ptx::shared_address(memory) + k_slices * longest * Rows::w_bytes;
   if (!p.constant[p.w] || !norm.constant) wait_for_kernel_before();
 
-  // The thread's pack of the norm's vectors, the weights of the warp's slice, and what is added to the
-  // thread's numbers of y, where no step writes them; then the rest.
+  // First read everything that no step writes: the thread's pack of the norm's vectors, the weights of the
+  // warp's slice, and the addends for the thread's part of y. Then read the rest.
   const int i = V * threadIdx.x;
   const bool here = i < p.k;
   const auto pack = [&](const std::byte* of) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
     rows.ask_w(at);
     ptx::cp_async_commit();
   }
-  constexpr int W = 2;  // numbers of y
+  constexpr int W = 2;  // number of elements of y
   const bool writes = W * static_cast<int>(threadIdx.x) < outputs;
   const int j = W * threadIdx.x;
   Added<W> added;
@@ -124,7 +124,7 @@ bool has_room(const RowsProduct& p, const Gpu& gpu) {
 }  // namespace
 
 bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu) {
-  if (p.k > k_slice_threads * pack_of<__half>) return false;  // a pack for each thread
+  if (p.k > k_slice_threads * pack_of<__half>) return false;  // one pack per thread
   return computes_16_outputs(p, gpu, 8) ? has_room<16>(p, gpu) : has_room<32>(p, gpu);
 }
 

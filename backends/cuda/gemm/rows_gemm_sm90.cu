@@ -1,6 +1,7 @@
-// rows_gemm in 16 bits by wgmma: the same products and additions as in rows_gemm.cu. One warp copies tiles of
-// x and w by TMA; two warpgroups multiply 64 outputs, the left operand, by the tile's rows, the right one,
-// over half of the slices of k each. At the end of a slice its sum is added to the half's total.
+// rows_gemm in 16 bits by wgmma. Multiplications and additions are the same as in rows_gemm.cu. One warp
+// copies tiles of x and w by TMA. Two warpgroups multiply 64 outputs (left operand) by the tile's rows (right
+// operand). Each warpgroup has half of the slices of k. At the end of a slice, its sum is added to the half's
+// total.
 #include <limits>
 
 #include "backends/cuda/gemm/rows_gemm.cuh"
@@ -14,18 +15,19 @@ namespace {
 
 using tile::u32;
 
-// Of y: `rows` rows and 64 outputs. Each of two warpgroups has half of the slices of k, and a ring of stages.
+// A tile of y with `rows` rows and 64 outputs. Each of two warpgroups has half of the slices of k and its own
+// ring.
 template <class S, int rows_, int blocks_, Form form_>
 struct WideTile {
   using type = S;
   static constexpr Form form = form_;
   static constexpr int rows = rows_, outputs = 64, halves = 2;
-  static constexpr int depth = 2 * k_chunk;  // of k in a stage; slices begin with one
+  static constexpr int depth = 2 * k_chunk;  // of k in a stage; each slice begins at a stage
   static constexpr int threads = 128 * halves, all_threads = threads + 32;
   using X = tile::SwizzledTile<rows, depth>;
   using W = tile::SwizzledTile<outputs, depth>;
   static constexpr int stage_bytes = X::bytes + W::bytes;
-  static constexpr int blocks = blocks_;  // that a multiprocessor holds
+  static constexpr int blocks = blocks_;  // per multiprocessor
   static constexpr int stages = (blocks == 1 ? 216 : 110) * 1024 / (halves * stage_bytes);  // of a ring
   using Ring = tile::Ring<stages>;
   static constexpr int rings_at = halves * stages * stage_bytes;
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
   };
   const int row_tiles = (p.m + Tile::rows - 1) / Tile::rows, nth = static_cast<int>(blockIdx.x) / row_tiles,
             i0 = (static_cast<int>(blockIdx.x) - nth * row_tiles) * Tile::rows, j0 = nth * Tile::outputs;
-  // Steps of k; where a half begins.
+  // Stages of k, and the stage where each half begins.
   const auto step_of = [&](int slice) { return p.slice(slice) / 2; };
   if (threadIdx.x == 0) {
     ring(0).init(4), ring(1).init(4);
@@ -66,9 +68,9 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
   }
   __syncthreads();
 
-  if (threadIdx.x >= Tile::threads) {  // the warp that copies
+  if (threadIdx.x >= Tile::threads) {  // the copying warp
     const int middle = step_of(k_slices / 2), all = step_of(k_slices), longer = max(middle, all - middle);
-    // f(half, n, step) for the nth step of each half.
+    // Calls f(half, n, stage) for the nth stage of each half.
     const auto each_half = [&](int n, auto&& f) {
       if (n < middle) f(0, n, n);
       if (middle + n < all) f(1, n, middle + n);
@@ -129,7 +131,7 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
     tile::for_each(total, [&](int r, int c, float& to) { to = slice == 0 ? sum(r, c) : to + sum(r, c); });
   }
 
-  ptx::bar_sync(1, Tile::threads);  // no warpgroup multiplies what lies where totals go
+  ptx::bar_sync(1, Tile::threads);  // all warpgroups have read the stages that the totals overwrite
   float* const totals = reinterpret_cast<float*>(memory);
   const int output = static_cast<int>(threadIdx.x % 128 / 32) * 16 + tile::lane_row(),
             row = tile::lane_column();
@@ -173,10 +175,10 @@ struct TileShape {
   int rows, blocks;
 };
 
-// Measured on an H200 (docs/notes/h200-decoding.md). Where k is short, two small tiles for each
-// multiprocessor, of which one is copied while the other is multiplied. Where it is long, one tile with as
-// few rows of padding as will do, if each has a multiprocessor of its own; if not, larger tiles, that read
-// weights less often.
+// Measured on an H200 (docs/notes/h200-few-row-gemms.md). If k is short, each multiprocessor has two small
+// tiles, and one is copied while the other is multiplied. If k is long, one tile per multiprocessor with the
+// least row padding is used, provided that every tile has its own multiprocessor. Otherwise larger tiles
+// read the weights less often.
 TileShape tile_shape(const RowsProduct& p, const Gpu& gpu) {
   constexpr TileShape of_32{32, 2}, of_64{64, 2}, of_96{96, 1}, of_128{128, 1};
   const bool is_short = p.k <= 1024;

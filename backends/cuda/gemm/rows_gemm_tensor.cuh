@@ -1,8 +1,8 @@
-// Products of few rows in 16 bits, on tensor cores: what a warp does.
+// GEMMs of few rows in 16 bits on tensor cores: the work of one warp.
 //
-// Yᵀ = Wᵀ·Xᵀ: 16 outputs are the left operand, 8 rows of x the right one. Each mma multiplies 16 neighbours
-// along k, as wgmma does (rows_gemm_sm90.cu): tensor cores add up 16 products at once, in which order does
-// not matter, and then the sum before. Hopper's two instructions give the same bits.
+// Yᵀ = Wᵀ·Xᵀ: the left operand is 16 outputs, and the right one is 8 rows of x. Each mma multiplies 16
+// adjacent elements along k, as wgmma does (rows_gemm_sm90.cu). Tensor cores add 16 products independently of
+// their order, and then the previous sum. Hopper's two instructions give bitwise identical results.
 #pragma once
 
 #include "backends/cuda/gemm/rows_gemm.cuh"
@@ -12,15 +12,16 @@ namespace tg::cuda {
 
 using tile::u32;
 
-// Whether nearly all multiprocessors have two blocks of 16 outputs, and none three.
+// Whether nearly all multiprocessors have two blocks of 16 outputs, and none has three.
 inline bool are_almost_two(const RowsProduct& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   return 10 * narrow >= 18 * processors && narrow <= 2 * processors;
 }
 
-// Whether blocks of that many rows take 16 outputs, not 32. Measured on an H100: if each multiprocessor then
-// has one block, or almost two, but not if some have two and most have one. If slices are long, so that the
-// copies on their way are a small part of them, some may.
+// Whether blocks with this number of rows have 16 outputs instead of 32. Measured on an H100: 16 outputs are
+// faster if each multiprocessor then has one block, or almost all have two. They are slower if some have two
+// and most have one. A mixture is acceptable if slices are long, because the copies in flight are then a
+// small part of them.
 inline bool computes_16_outputs(const RowsProduct& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;
@@ -28,7 +29,7 @@ inline bool computes_16_outputs(const RowsProduct& p, const Gpu& gpu, int rows) 
          (is_long && 10 * narrow >= 14 * processors && narrow <= 2 * processors);
 }
 
-// along_k: w runs along k in memory, else along n. Lane 4·g + t.
+// along_k: w is contiguous along k, otherwise along n. A lane's number is 4·g + t.
 template <class S, bool along_k, int groups, int outputs_, Form form_>
 struct TensorRows {
   using type = S;
@@ -36,10 +37,10 @@ struct TensorRows {
   static constexpr int outputs = outputs_, rows = 8 * groups, tiles = outputs / 16;
   static constexpr int pieces_w = along_k ? outputs / 8 : 4;  // of a chunk
   static_assert(along_k || outputs == 32);
-  // A stage is two chunks, so that copies of rows along k are lines of 128 bytes: with half of a line at a
-  // time the second-level cache gives less. As many are on their way as there is room for if a multiprocessor
-  // of Hopper holds two blocks, others, with 99 KiB, one; Hopper holds one of 64 rows.
-  static constexpr int blocks = rows == 64 ? 1 : 2;  // that a multiprocessor holds
+  // A stage is two chunks, so copies of rows along k are 128-byte lines. With half lines, the L2 cache has
+  // less throughput. As many stages are in flight as fit in shared memory. A multiprocessor of Hopper holds
+  // two blocks, or one block of 64 rows. GPUs with 99 KiB of shared memory hold one block.
+  static constexpr int blocks = rows == 64 ? 1 : 2;  // per multiprocessor
   static constexpr int w_bytes = 2 * pieces_w * piece_bytes, x_bytes = 2 * groups * piece_bytes;
   static constexpr int room(bool hopper) { return rows == 64 ? 24576 : hopper ? 14336 : 12288; }
   static constexpr int x_ahead = room(false) / (w_bytes + x_bytes);
@@ -48,14 +49,15 @@ struct TensorRows {
 
   const RowsProduct& p;
   const int g = tile::lane_id() / 4, t = tile::lane_id() % 4;
-  // What the lane copies next: 16 bytes of rows lane / 8, lane / 8 + 4, … along k, or outputs of a row of w
-  // along n. Of w beyond the end along n the last outputs are computed again, or zeros, and not written.
+  // Source of the lane's next copies: 16 bytes in rows lane / 8, lane / 8 + 4, … along k, or outputs in a row
+  // of w along n. Beyond the end of n, the last outputs are recomputed, or computed from zeros. They are not
+  // written.
   const unsigned short *x, *w;
-  const int x_rows, w_rows;  // from the lane's first row on
-  int x_left, w_left;        // numbers of k, from what it copies next on
+  const int x_rows, w_rows;  // from the lane's first row to the end
+  int x_left, w_left;        // elements of k from its next copy to the end
   float sum[tiles][groups][4] = {};
 
-  // Chunks [first, end) of k.
+  // Initializes the range of chunks [first, end) of k.
   __device__ __forceinline__ TensorRows(const RowsProduct& p, int item, int i0, int j0, int first, int end)
       : p(p), x_rows(p.m - i0 - copied_row()), w_rows(p.n - j0 - copied_row()) {
     const int k0 = first * k_chunk, k_size = min(end * k_chunk, p.k) - k0;
@@ -74,13 +76,13 @@ struct TensorRows {
 
   static __device__ __forceinline__ int copied_row() { return tile::lane_id() / 8; }
   static __device__ __forceinline__ int copied_piece() { return tile::lane_id() % 8; }
-  // Where 16 bytes of a row along k lie in a stage. Eight that are read together, of a row each, are in
+  // Offset of 16 bytes of a row along k in a stage. Eight pieces that are read together, one per row, are in
   // different banks.
   static __device__ __forceinline__ u32 place(int row, int piece) {
     return static_cast<u32>(row * 128 + (piece ^ row % 8) * 16);
   }
 
-  // Copies of the next stage to `at`.
+  // Start the copies of the next stage to `at`.
   __device__ __forceinline__ void ask_w(u32 at) {
     const unsigned short* from = w;
     if constexpr (along_k) {
@@ -90,7 +92,7 @@ struct TensorRows {
         ptx::cp_async_16((at ^ n % 2 * 64) + n * 4 * 128, from, w_left > 0 && 4 * n < w_rows ? 16 : 0);
       w += 2 * k_chunk;
     } else {
-      // Of each chunk eight outputs of rows 8·n + g, which the lane reads itself.
+      // In each chunk, the lane copies eight outputs of rows 8·n + g, which only this lane reads.
       at += tile::lane_id() * 16;
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk)
@@ -112,21 +114,21 @@ struct TensorRows {
     x += 2 * k_chunk, x_left -= 2 * k_chunk;
   }
 
-  // Bytes of a warp's copies.
+  // Bytes of shared memory for a warp's copies.
   static __host__ __device__ int bytes(const RowsProduct& p) {
     const int stages = p.longest_slice() / 2;
     return (stages < p.w_ahead ? stages : p.w_ahead) * w_bytes +
            (stages < x_ahead ? stages : x_ahead) * x_bytes;
   }
 
-  // The sums over `chunks` chunks, of which a warp's longest slice has `longest`. Weights are copied at once
-  // if they are `constant`; before_x() comes before the first element of x is read.
+  // Computes the sums over `chunks` chunks. A warp's longest slice has `longest` chunks. Weights are copied
+  // immediately if they are `constant`. before_x() is called before the first element of x is read.
   template <class Wait>
   __device__ __forceinline__ void multiply(u32 memory, int chunks, int longest, bool constant,
                                            Wait&& before_x) {
-    // Before x is read, few stages of weights are on their way at a time: more would hold up x of the product
-    // before, which waits in the same queues. One, or 4 KiB where a slice does not fit and they have to come
-    // at the rate of memory.
+    // Before x is read, only a few stages of weights are in flight. More would delay the copies of x in the
+    // previous GEMM, which wait in the same queues. The limit is one stage. It is 4 KiB if a slice does not
+    // fit, because weights must then arrive at memory bandwidth.
     constexpr int early = w_bytes < 4096 ? 4096 / w_bytes : 1;
     const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
     const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;
@@ -153,11 +155,11 @@ struct TensorRows {
 #pragma unroll 1
     for (; chunks > 0; chunks -= 2) {
       ptx::cp_async_wait<x_ahead - 1>();
-      __syncwarp();  // copies of all lanes are there
+      __syncwarp();  // copies of all lanes have arrived
       add_chunk(w_at, x_at, 0);
       add_chunk(w_at, x_at, 1);
       if (x_more > 0) {
-        __syncwarp();  // no lane needs them any more
+        __syncwarp();  // all lanes have read them
         ask_x(x_at), --x_more;
         if (w_more > 0) ask_w(w_at), --w_more;
       }
@@ -168,28 +170,28 @@ struct TensorRows {
     }
   }
 
-  // A chunk of a stage.
+  // Multiplies a chunk of a stage.
   __device__ __forceinline__ void add_chunk(u32 w_at, u32 x_at, int chunk) {
     x_at += place(tile::lane_id() % 8, 4 * chunk + tile::lane_id() / 8);
     add_w(w_at, chunk, [&](int n, u32(&x)[4]) { ptx::ldmatrix(x, x_at + n * 8 * 128); });
   }
-  // The same where there is one row, whose numbers lie from x_at on, each chunk as place_in_row() says. All
-  // lanes take it, and others than those of row 0 add up what is not used.
+  // The same for a single row, whose elements start at x_at in the order of place_in_row(). All lanes read
+  // that row. Only lanes of row 0 compute sums that are used.
   __device__ __forceinline__ void add_chunk_of_row(u32 w_at, u32 x_at, int chunk) {
     const uint4 piece = ptx::ld_shared_v4(x_at + (4 * chunk + t) * 16);
     add_w(w_at, chunk,
           [&](int, u32(&x)[4]) { x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w; });
   }
-  // Where two neighbours of such a row lie, in bytes, and those after them 16 bytes further: k is a multiple
-  // of 8.
+  // Offset in bytes of two adjacent elements of such a row. The next two are 16 bytes further. k is a
+  // multiple of 8.
   static __device__ __forceinline__ int place_in_row(int k) {
     return k / k_chunk * 2 * k_chunk + k % k_chunk / 8 * 4;
   }
 
-  // x(n, words): numbers 2t, 2t + 1 of each 8 of a chunk of row 8·n + g.
+  // x(n, words) provides elements 2t, 2t + 1 of each 8 of a chunk of row 8·n + g.
   template <class X>
   __device__ __forceinline__ void add_w(u32 w_at, int chunk, X&& x) {
-    tile::Fragment left[tiles][2];  // 16 outputs, and 16 numbers of k
+    tile::Fragment left[tiles][2];  // 16 outputs and 16 elements of k
     if constexpr (along_k) {
       w_at += place(tile::lane_id() % 16, 4 * chunk + tile::lane_id() / 16);
 #pragma unroll
@@ -220,7 +222,7 @@ struct TensorRows {
     }
   }
 
-  // f(row, output, sum) for all that the lane has.
+  // Calls f(row, output, sum) for all sums of the lane.
   template <class F>
   __device__ __forceinline__ void each(F&& f) {
 #pragma unroll

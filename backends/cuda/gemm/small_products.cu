@@ -1,6 +1,7 @@
-// Small products, a block for each tile of 32 × 32 numbers of one of them (matmul.h). Its warps take
-// chunks of k in turn, copy what they multiply themselves, and wait for no others' copies; their sums are
-// added in their order. So a product's bits depend on its shape and on nothing beside it.
+// Small GEMMs, with one block for each tile of 32 × 32 elements (matmul.h). The warps of a block process
+// chunks of k round-robin. Each warp copies its own operands and does not wait for other warps' copies. The
+// warps' sums are added in order, so a GEMM's result depends bitwise only on its shape, not on other GEMMs in
+// the launch.
 #include "backends/cuda/gemm/matmul.h"
 
 #include <algorithm>
@@ -23,25 +24,25 @@ using tile::u32;
 constexpr int small_tile = 32, small_warps = 8, small_threads = 32 * small_warps;
 constexpr int small_chunk = 32;           // of k
 constexpr int operand_bytes = 2048;       // a chunk of one operand
-constexpr int sums_row = small_tile + 4;  // floats, with space between rows
+constexpr int sums_row = small_tile + 4;  // floats, with padding between rows
 constexpr int sums_bytes = small_tile * sums_row * 4;
-constexpr int most_products = 32;  // of a launch
+constexpr int most_products = 32;  // per launch
 
-// Lines of numbers that are neighbours in memory: rows of a matrix, or its columns.
+// Lines of elements that are contiguous in memory: rows or columns of a matrix.
 struct Lines {
   const unsigned short* data;
-  int step;        // from a line to the next
+  int step;        // stride between lines
   bool along_k;    // a line runs along k, and there is one for each row of a or column of b
-  bool in_pieces;  // lines are pieces of 16 aligned bytes
+  bool in_pieces;  // lines consist of aligned 16-byte pieces
 };
 
 struct SmallProduct {
   Lines a, b;
-  const unsigned short* d;  // null: nothing is added
+  const unsigned short* d;  // null: no addend
   unsigned short* y;
-  int m, n, k, d_step, y_step;  // d_step: 0 if one row is added to all
-  int first;                    // the number of its first block
-  bool in_fours;                // four neighbours of d and y can be reached at once
+  int m, n, k, d_step, y_step;  // d_step is 0 if one row is added to all
+  int first;                    // index of its first block
+  bool in_fours;                // four adjacent elements of d and y can be accessed at a time
 };
 template <int most>
 struct SmallProducts {
@@ -49,8 +50,8 @@ struct SmallProducts {
   SmallProduct at[most];
 };
 
-// A chunk of an operand to shared memory by a warp: its numbers k0 … k0 + 31 of k and i0 … i0 + 31 of its
-// other axis, and zeros for those that there are not. Code that runs once has to be short.
+// A warp copies a chunk of an operand to shared memory: elements k0 … k0 + 31 of k and i0 … i0 + 31 of the
+// other axis. Missing elements are zero. The code is kept short because it runs once.
 __device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, const Lines& x, int k0, int k,
                                            int i0, int others) {
   const int first = x.along_k ? i0 : k0, lines = x.along_k ? others : k, from = x.along_k ? k0 : i0,
@@ -77,7 +78,7 @@ __device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, con
   }
 }
 
-// sum += a chunk's product, [32, 32].
+// sum += the product of a chunk, [32, 32].
 template <class S>
 __device__ __forceinline__ void add_chunk(float (&sum)[2][4][4], tile::SharedTile<small_chunk> a,
                                           bool a_along_k, tile::SharedTile<small_chunk> b, bool b_along_k) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(small_threads)
     copy_chunk({to}, p.a, chunk * small_chunk, p.k, i0, p.m);
     copy_chunk({to + operand_bytes}, p.b, chunk * small_chunk, p.k, j0, p.n);
   };
-  // Four numbers of y that the thread writes, and what is added to them.
+  // Four elements of y that the thread writes, and their addends.
   const int i = i0 + static_cast<int>(threadIdx.x) / 8, j = j0 + static_cast<int>(threadIdx.x) % 8 * 4;
   const bool writes = i < p.m && j < p.n;
   Words<S, 4> added;
@@ -130,9 +131,9 @@ __global__ void __launch_bounds__(small_threads)
     ptx::cp_async_commit();
     if (chunk >= 0) {
       ptx::cp_async_wait<1>();
-      __syncwarp();  // copies of all lanes are there
+      __syncwarp();  // copies of all lanes have arrived
       add_chunk<S>(sum, {at}, p.a.along_k, {at + operand_bytes}, p.b.along_k);
-      __syncwarp();  // no lane needs them any more
+      __syncwarp();  // all lanes have read them
     }
     const u32 free = at;
     at = next, next = free;
@@ -176,7 +177,7 @@ bool is_aligned(const void* p, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// The lines of a matrix whose axis `k_axis` is k; step 0 if it has none.
+// Returns the lines of a matrix whose axis `k_axis` is k. The step is 0 if it has no contiguous lines.
 Lines lines_of(const Arg& x, int k_axis) {
   const Layout& l = x.layout;
   const std::int64_t k = l.shape[k_axis], others = l.shape[1 - k_axis], of_k = l.strides[k_axis],
@@ -195,7 +196,7 @@ i64 tiles_of(const Layout& y) {
   return (y.shape[0] + small_tile - 1) / small_tile * ((y.shape[1] + small_tile - 1) / small_tile);
 }
 
-// What is added: a tensor of the product's shape, or one row.
+// Whether d can be the addend: a tensor of the result's shape, or a single row.
 bool is_addend(const Arg& d, const Arg& y) {
   const Layout &l = d.layout, &of_y = y.layout;
   const int last = l.rank() - 1;
@@ -225,7 +226,7 @@ SmallProduct product_of(const Call& c) {
 struct SmallProductsPlan final : KernelPlan {
   std::vector<SmallProduct> products;
   i64 blocks = 0;
-  int longest = 0;  // k
+  int longest = 0;  // largest k
   DType type;
 
   explicit SmallProductsPlan(std::span<const Call> calls) : type(calls[0].out[0].dtype) {
@@ -259,17 +260,17 @@ void SmallProductsPlan::launch(const Stream& s, const Call&) const {
   products.size() == 1 ? launch_list<1>(s, *this) : launch_list<most_products>(s, *this);
 }
 
-// Whether one kernel can compute the product beside those `before` it: it neither reads nor overwrites what
-// they write, nor writes what they read, and there is room for it.
+// Whether the same launch can compute the GEMM and the GEMMs `before` it. It must not read or overwrite their
+// results or overwrite their operands, and there must be room for it.
 bool is_independent(const Call& product, std::span<const Call> before) {
-  const auto uses_split_kv = [&](const Call& other) {
+  const auto is_separate = [&](const Call& other) {
     return !meets(product.out[0], other.in) && !meets(product.out[0], other.out) &&
            !meets(other.out[0], product.in) && other.out[0].dtype == product.out[0].dtype;
   };
-  return before.size() < most_products && std::all_of(before.begin(), before.end(), uses_split_kv);
+  return before.size() < most_products && std::all_of(before.begin(), before.end(), is_separate);
 }
 
-// The first steps that are small products and need nothing of each other.
+// Returns the leading steps that are small GEMMs and do not depend on each other.
 std::vector<Call> independent_products(const Upcoming& next) {
   std::vector<Call> calls;
   for (std::size_t i = 0; i < next.steps.size() && next.steps[i].op->product; ++i) {

@@ -24,7 +24,7 @@ const Kernel& chain() {
   return *find_kernel(fused_op.name);
 }
 
-// Whether rows of a matrix lie one after the other, each in one piece.
+// Whether the rows of a matrix are contiguous and do not overlap.
 bool has_rows(const Layout& l) {
   return l.strides[1] == 1 && l.strides[0] >= l.shape[1];
 }
@@ -34,44 +34,45 @@ Layout transposed(const Layout& l) {
   return t;
 }
 
-struct Turn {
+struct OperandCopy {
   std::size_t operand;  // 0 or 1
-  bool along;           // its copy has rows along k; else across it
+  bool along;           // rows of the copy are contiguous along k; otherwise across it
 };
 
-// Of the operands that lie the wrong way the smaller one.
-std::optional<Turn> turn_of(const Call& call) {
+// Returns the smaller one of the operands in the unfavorable layout.
+std::optional<OperandCopy> copy_of(const Call& call) {
   if (call.in[0].dtype != f32 || call.out[0].dtype != f32) return std::nullopt;
   if (call.tf32 && !call.gpu.hopper) return std::nullopt;
   for (const auto& operands : {call.in, call.out})
     for (const Arg& a : operands)
       if (a.layout.rank() != 2) return std::nullopt;
   const Layout &a = call.in[0].layout, &b = call.in[1].layout;
-  constexpr double least = 1e8, most_bytes = 1 << 28;  // multiplications: beyond some µs; and of the copy
+  // Least number of multiplications, because a smaller GEMM takes only some µs, and largest size of the copy.
+  constexpr double least = 1e8, most_bytes = 1 << 28;
   const auto size = [](std::int64_t n) { return static_cast<double>(n); };
   if (size(a.shape[0]) * size(a.shape[1]) * size(b.shape[1]) < least) return std::nullopt;
   const bool along = call.tf32;
   const auto is_wrong = [&](const Layout& l, bool is_along) {
     return has_rows(is_along == along ? transposed(l) : l);
   };
-  const bool turns_a = is_wrong(a, true) && !is_wrong(a, false),
-             turns_b = is_wrong(b, false) && !is_wrong(b, true);
-  if (!turns_a && !turns_b) return std::nullopt;
-  const std::size_t operand = turns_a && (!turns_b || a.numel() < b.numel()) ? 0 : 1;
+  const bool copies_a = is_wrong(a, true) && !is_wrong(a, false),
+             copies_b = is_wrong(b, false) && !is_wrong(b, true);
+  if (!copies_a && !copies_b) return std::nullopt;
+  const std::size_t operand = copies_a && (!copies_b || a.numel() < b.numel()) ? 0 : 1;
   if (size(call.in[operand].layout.numel()) * sizeof(float) > most_bytes) return std::nullopt;
-  return Turn{operand, along};
+  return OperandCopy{operand, along};
 }
 
-// A product of which one operand is copied first.
+// A GEMM that copies one of its operands first.
 class TransposedProduct final : public KernelPlan {
  public:
-  TransposedProduct(const Call& call, Turn turn)
-      : turn_(turn), is_transposed_(turn.along != (turn.operand == 0)) {
-    const Layout& l = call.in[turn.operand].layout;
+  TransposedProduct(const Call& call, OperandCopy operand_copy)
+      : operand_copy_(operand_copy), is_transposed_(operand_copy.along != (operand_copy.operand == 0)) {
+    const Layout& l = call.in[operand_copy.operand].layout;
     from_ = is_transposed_ ? transposed(l) : l;
     to_ = row_major(from_.shape);
     copies_ = FusedAttrs{f32, {{&copy_op, f32, 1, {{FusedAttrs::Source::input, 0}}}}, {}};
-    // The product's algorithm is chosen by time, with a copy that is made for it.
+    // The algorithm is chosen by timing, with a copy that is allocated for this purpose.
     const ScratchMemory scratch(call.out[0].data ? size_of_copy() : 0);
     with_copy(call, scratch.data(), [&](const Call& copy, const Call& product) {
       copy_plan_ = chain().plan(copy);
@@ -95,18 +96,18 @@ class TransposedProduct final : public KernelPlan {
   std::string choice(const Call& call) const override {
     std::string s;
     with_copy(call, nullptr, [&](const Call&, const Call& product) { s = product_plan_->choice(product); });
-    return s + (turn_.operand == 0 ? ", the left" : ", the right") + " operand copied " +
-           (turn_.along ? "along" : "across") + " k before";
+    return s + (operand_copy_.operand == 0 ? ", the left" : ", the right") + " operand copied " +
+           (operand_copy_.along ? "along" : "across") + " k before";
   }
 
  private:
   std::size_t size_of_copy() const { return static_cast<std::size_t>(to_.numel()) * sizeof(float); }
 
-  // f(the copy's call, the product's).
+  // Calls f with the calls of the copy and the GEMM.
   template <class F>
   void with_copy(const Call& call, std::byte* memory, F&& f) const {
     std::vector<Arg> in(call.in.begin(), call.in.end());
-    Arg& operand = in[turn_.operand];
+    Arg& operand = in[operand_copy_.operand];
     const std::array from{Arg{f32, from_, operand.data}}, to{Arg{f32, to_, memory}};
     operand = {f32, is_transposed_ ? transposed(to_) : to_, memory};
     Call copy = call, product = call;
@@ -115,7 +116,7 @@ class TransposedProduct final : public KernelPlan {
     f(copy, product);
   }
 
-  Turn turn_;
+  OperandCopy operand_copy_;
   bool is_transposed_;  // rows of the copy are columns of the operand
   std::size_t copy_at_ = 0, least_ = 0;
   Layout from_, to_;
@@ -123,31 +124,31 @@ class TransposedProduct final : public KernelPlan {
   PlanPtr copy_plan_, product_plan_;
 };
 
-// Whether it takes less time than the product with its operands as they lie. Both read the operands' own
-// memory and write elsewhere.
-bool is_faster(const TransposedProduct& turned, const Call& call) {
+// Whether it is faster than the GEMM with its operands in place. Both read the real operands and write to
+// scratch memory.
+bool is_faster(const TransposedProduct& copying, const Call& call) {
   std::array<Arg, 1> out{call.out[0]};
-  Call as_it_lies = call, other = call;
-  as_it_lies.out = other.out = out;
-  const PlanPtr plan = matmul().plan(as_it_lies);
+  Call in_place = call, other = call;
+  in_place.out = other.out = out;
+  const PlanPtr plan = matmul().plan(in_place);
   const std::size_t result =
       (static_cast<std::size_t>(out[0].layout.extent()) * sizeof(float) + 255) / 256 * 256;
-  const ScratchMemory scratch(result + std::max(plan->workspace(as_it_lies), turned.workspace(call)));
+  const ScratchMemory scratch(result + std::max(plan->workspace(in_place), copying.workspace(call)));
   if (!scratch.data()) return false;
   out[0].data = scratch.data();
   const Stopwatch watch;
   const Stream s{watch.stream(), call.gpu, out[0].data + result, {nullptr, 0}};
   constexpr float any = std::numeric_limits<float>::infinity();
-  turned.launch(s, other);  // code is loaded
-  const float before = watch.time([&] { plan->launch(s, as_it_lies); }, any),
-              now = watch.time([&] { turned.launch(s, other); }, before);
+  copying.launch(s, other);  // loads the code
+  const float before = watch.time([&] { plan->launch(s, in_place); }, any),
+              now = watch.time([&] { copying.launch(s, other); }, before);
   cudaGetLastError();
   return now < any && now <= before;
 }
 
 ChoiceKey key_of(const Call& call) {
   Hasher h;
-  h.add("a turned product");
+  h.add("a product with a copied operand");
   h.add(std::uint64_t{call.tf32});
   for (const auto& operands : {call.in, call.out})
     for (const Arg& a : operands) {
@@ -160,18 +161,18 @@ ChoiceKey key_of(const Call& call) {
 }  // namespace
 
 PlanPtr plan_transposed_product(const Call& call) {
-  const std::optional<Turn> turn = turn_of(call);
-  if (!turn) return nullptr;
+  const std::optional<OperandCopy> operand_copy = copy_of(call);
+  if (!operand_copy) return nullptr;
   const auto key = key_of(call);
   std::optional<SavedChoice> choice = known_choice(key, call.gpu);
   if (choice && (*choice)[0] == 0) return nullptr;
-  auto turned = std::make_unique<TransposedProduct>(call, *turn);
-  if (!call.out[0].data) {  // planned without memory: with enough workspace for either choice
-    turned->need_at_least(matmul().plan(call)->workspace(call));
-    return turned;
+  auto copying = std::make_unique<TransposedProduct>(call, *operand_copy);
+  if (!call.out[0].data) {  // planned without memory: reserve enough workspace for either choice
+    copying->need_at_least(matmul().plan(call)->workspace(call));
+    return copying;
   }
-  if (!choice) choice = save_choice(key, call.gpu, SavedChoice{is_faster(*turned, call)});
-  return (*choice)[0] != 0 ? std::move(turned) : nullptr;
+  if (!choice) choice = save_choice(key, call.gpu, SavedChoice{is_faster(*copying, call)});
+  return (*choice)[0] != 0 ? std::move(copying) : nullptr;
 }
 
 extern const FusionRule transposed_product_rule{

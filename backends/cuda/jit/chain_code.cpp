@@ -43,8 +43,8 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast rounds to its target inside a chain (one from i64 when it is stored). Some ops have a form for
-// results of few digits. Every other instruction calls the function with its op's name.
+// A cast inside of a fused kernel rounds to its target dtype (a cast from i64 when it is stored). Some ops
+// have a variant for low-precision results. Every other instruction calls the function with its op's name.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
   if ((i.dtype == bf16 || i.dtype == f16) &&
@@ -55,7 +55,7 @@ std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }
 
-// From the inputs a0, a1, … of one element to the values r0, r1, … of the instructions.
+// Generates code that computes the instructions' values r0, r1, … from the inputs a0, a1, … of one element.
 std::string instructions(const FusedAttrs& f) {
   std::string code;
   for (std::size_t c = 0; c < f.code.size(); ++c) {
@@ -87,7 +87,7 @@ std::string chain_library() {
   return std::string(conversion_source) + pointwise_source;
 }
 
-// The kernel after this one may begin, and this one waits for the one before (begin_early in launch.cuh).
+// Lets the next kernel begin and waits for the previous one (begin_early in launch.cuh).
 const char* const chain_begins_early = R"(
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -95,14 +95,14 @@ const char* const chain_begins_early = R"(
 #endif
 )";
 
-// An ordinary cached load: otherwise all warps would queue for one address.
+// An ordinary cached load. Otherwise all warps would queue for one address.
 const char* const chain_stopped = "  const bool stopped = fault && *fault != 0x7fffffff;\n";
 
 std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                         bool narrow_index) {
   std::string code = chain_library() + chain_types(f.compute, vector, narrow_index) +
                      "extern \"C\" __global__ void __launch_bounds__(" + digits(chain_block) + ") chain(";
-  // An output may share an input's memory: no operand is read through the read-only cache.
+  // An output may share an input's memory, so no operand is read through the read-only cache.
   for (std::size_t o = 0; o < out.size(); ++o)
     code += std::string(storage(out[o].dtype)) + "* " + numbered("out", o) + ", ";
   code += "const int* fault";

@@ -45,7 +45,7 @@ std::vector<char> compile_source(const std::string& source, const Gpu& gpu) {
   return binary;
 }
 
-// Saves a binary in the cache. Without space or permission there, the next process compiles it again.
+// Saves a binary in the cache. If there is no space or permission, the next process compiles it again.
 void save_cubin(const std::filesystem::path& path, const std::vector<char>& binary) {
   const std::string_view bytes(binary.data(), binary.size());
   try {
@@ -54,7 +54,7 @@ void save_cubin(const std::filesystem::path& path, const std::vector<char>& bina
   }
 }
 
-// From the cache, or else compiled.
+// Loads the binary from the cache, or otherwise compiles it.
 std::vector<char> binary_of(const std::string& source, const std::array<std::uint64_t, 2>& digest,
                             const Gpu& gpu) {
   const std::filesystem::path folder = cache_folder();
@@ -121,7 +121,7 @@ cudaKernel_t compiled(const std::string& source, const std::string& name, const 
 
 void launch_compiled(const Stream& s, cudaKernel_t kernel, unsigned grid, unsigned block,
                      std::vector<const void*> parameters, const char* what) {
-  std::vector<void*> arguments;  // where the parameters are
+  std::vector<void*> arguments;  // addresses of the parameters
   for (const void*& p : parameters) arguments.push_back(&p);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,7 +1,6 @@
-// Kernels compiled at run time from CUDA C++ source, once for each GPU, and cached by the hash of the source;
-// and the folder that caches them, and choices (algorithms.h), between processes: $XDG_CACHE_HOME/tilegrad,
-// or
-// ~/.cache/tilegrad.
+// Kernels that are compiled at run time from CUDA C++ source, once for each GPU, and cached by the hash of
+// the source. Also manages the folder that caches them and the algorithm choices (algorithms.h) between
+// processes: $XDG_CACHE_HOME/tilegrad, or ~/.cache/tilegrad.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,17 +14,17 @@
 
 namespace tg::cuda {
 
-// Creates the folder if needed. An empty path if there is none.
+// Returns the cache folder and creates it if needed. Returns an empty path if there is none.
 std::filesystem::path cache_folder();
-// 16 digits.
+// Returns 16 hexadecimal digits.
 std::string hexadecimal(std::uint64_t x);
 
-// The kernel `name` (extern "C") of the source, valid for the life of the process. Throws DeviceError with
-// the compiler's log if the source does not compile.
+// Returns the kernel `name` (extern "C") of the source, valid for the life of the process. Throws DeviceError
+// with the compiler's log if the source does not compile.
 cudaKernel_t compiled(const std::string& source, const std::string& name, const Gpu& gpu);
 
-// Launches such a kernel, whose parameters are all pointers. On Hopper it may begin before the kernel before
-// it has ended: its source begins with chain_begins_early (chain_source.h).
+// Launches such a kernel. All of its parameters are pointers. On Hopper it may begin before the previous
+// kernel has finished, because its source begins with chain_begins_early (chain_source.h).
 void launch_compiled(const Stream& s, cudaKernel_t kernel, unsigned grid, unsigned block,
                      std::vector<const void*> parameters, const char* what);
 

@@ -1,5 +1,5 @@
-// Conversions of half types for the run-time compiler, each one instruction. The bits of a half type are an
-// unsigned short; results are rounded to nearest even. tests/gpu_emulator has a version of this file in plain
+// Conversions of 16-bit types for the run-time compiler, each one instruction. A 16-bit value is stored as an
+// unsigned short. Results are rounded to nearest even. tests/gpu_emulator has a version of this file in plain
 // C++.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Chains of pointwise ops: one kernel per chain and layout, from source made for it (chain_source.h).
+// Fused elementwise kernels: one kernel per op sequence and layout, from generated source (chain_source.h).
 #include <algorithm>
 #include <utility>
 
@@ -12,8 +12,8 @@ namespace tg::cuda {
 
 namespace {
 
-// Vectors of a thread: enough to keep 64 bytes of each operand in flight, but few enough for the registers
-// and for every multiprocessor to have two blocks.
+// Number of vectors per thread: enough to keep 64 bytes of each operand in flight. It is limited by the
+// number of registers and so that every multiprocessor has at least two blocks.
 int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
   int times = operands <= 3 ? 4 : operands <= 8 ? 2 : 1;
   while (times > 1 && vectors < std::int64_t{2} * gpu.processors * chain_block * times) times /= 2;
@@ -23,7 +23,7 @@ int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
 struct ChainPlan final : KernelPlan {
   cudaKernel_t kernel = nullptr;
   unsigned grid = 0;
-  int tile = 0;  // the side of its tiles; 0 without tiles
+  int tile = 0;  // tile side, or 0 without tiles
   bool is_full = false;
 
   explicit ChainPlan(const Call& c);
@@ -34,7 +34,7 @@ struct ChainPlan final : KernelPlan {
     for (const Arg& a : c.out) data.push_back(a.data);
     data.push_back(fault);
     for (const Arg& a : c.in) data.push_back(a.data);
-    launch_compiled(s, kernel, grid, chain_block, std::move(data), "a chain of pointwise ops");
+    launch_compiled(s, kernel, grid, chain_block, std::move(data), "a fused elementwise kernel");
   }
 
   std::string choice(const Call&) const override {
@@ -68,7 +68,7 @@ ChainPlan::ChainPlan(const Call& c) {
   grid = static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors));
 }
 
-// A tensor of one number is a chain without inputs.
+// `full` is a fused elementwise kernel without inputs.
 Call as_chain(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);

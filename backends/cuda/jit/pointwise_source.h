@@ -1,5 +1,5 @@
-// The functions of pointwise ops as CUDA C++ for the run-time compiler. The compute type T is double, float
-// or long long; true is 1. minimum, maximum, abs and sign pass NaN on as they do on the CPU.
+// The functions of elementwise ops as CUDA C++ for the run-time compiler. The compute type T is double, float
+// or long long; true is 1. minimum, maximum, abs and sign propagate NaN as on the CPU.
 #pragma once
 
 namespace tg::cuda {
@@ -20,7 +20,7 @@ __device__ i64 widen(bool x) { return x; }
 
 template <class S> struct narrow { template <class T> static S of(T x) { return (S)x; } };
 template <> struct narrow<bool> { template <class T> static bool of(T x) { return x != T(0); } };
-// odd_float of core/base/dtype.h: a 16-bit type's number is rounded once, from whatever type.
+// odd_float of core/base/dtype.h: a conversion to a 16-bit type rounds only once, whatever the source type.
 __device__ float odd_float(float x) { return x; }
 __device__ float odd_float(double x) {
   const float nearest = (float)x;
@@ -45,8 +45,8 @@ template <class T> T op_sub(T a, T b) { return a - b; }
 template <class T> T op_mul(T a, T b) { return a * b; }
 template <class T> T op_div(T a, T b) { return a / b; }
 template <class T> T op_pow(T a, T b) { return pow(a, b); }
-// The same where a 16-bit type holds the result: before it is rounded, its error is below 0.1 of the last place. The
-// processor's log2 is exact to 2⁻²²; near 1 that would be too few digits of a small number.
+// The same for a result in a 16-bit type: before rounding, the error is below 0.1 ulp of that type. The
+// hardware's log2 has an absolute error of 2⁻²². Near 1 that is too inaccurate, because the result is small.
 template <class T> T op_pow_half(T base, T exponent) {
   const float a = base, b = exponent, x = fabsf(a), f = x - 1.f;
   const float near_one = f * fmaf(f, fmaf(f, fmaf(f, fmaf(f, 0.288539f, -0.360674f), 0.480898f), -0.721348f), 1.442695f);
@@ -91,21 +91,23 @@ template <class T> T op_sin(T a) { return sin(a); }
 template <class T> T op_cos(T a) { return cos(a); }
 template <class T> T op_tanh(T a) { return tanh(a); }
 template <class T> T op_erf(T a) { return erf(a); }
-__device__ float inverse(float x) { return __fdividef(1.f, x); }  // within 2 units in the last place, 0 from 2¹²⁶ on
+__device__ float inverse(float x) { return __fdividef(1.f, x); }  // error at most 2 ulp; 0 for 2¹²⁶ or more
 __device__ double inverse(double x) { return 1 / x; }
 template <class T> T op_sigmoid(T a) { return inverse(T(1) + exp(-a)); }
 template <class T> T op_relu(T a) { return a < T(0) ? T(0) : a; }
-// Beyond ±limit as at ±limit, as on the CPU: at ±∞ the formulas below would multiply 0 by ∞. NaN stays NaN.
+// Values beyond ±limit count as ±limit, as on the CPU. At ±∞, the formulas below would compute 0·∞. NaN stays
+// NaN.
 template <class T> T at_least(T limit, T a) { return a < limit ? limit : a; }
 template <class T> T within(T limit, T a) { return a > limit ? limit : at_least(-limit, a); }
 template <class T> T op_silu(T a) { const T x = at_least(T(-800), a); return x * inverse(T(1) + exp(-x)); }
-// v·σ(w) + σ(w)·(1 - σ(w))·…: the slope of v·σ(w) where v is w, or its derivative times x.
+// σ(w)·(1 + v·(1 − σ(w))): the derivative of x·σ(w) with respect to x, where v is x times the derivative of w.
 template <class T> T slope_of(T v, T w) {
   const T e = exp(-w), s = inverse(T(1) + e);
   return s * (v * ((e < T(1e38) ? e : T(1e38)) * s) + T(1));
 }
 template <class T> T op_silu_slope(T a) { const T x = within(T(800), a); return slope_of(x, x); }
-// normal_cdf of backends/cpu/kernels/simd_math.h, with its errors: normcdff takes five times as long.
+// Same as normal_cdf of backends/cpu/kernels/simd_math.h, with the same error. normcdff takes five times as
+// long.
 __device__ float cdf(float x) {
   const float t = fminf(36.f, x * x);
   float p = 6.15318151e-11f;
@@ -127,8 +129,9 @@ template <class T> T op_gelu_tanh_slope(T a) {
   const T x = within(T(30), a);
   return slope_of(x * twice_du(x), twice_u(x));
 }
-// The same where a 16-bit type holds the result (gelu.cuh has them too), in half the instructions: log2 of Φ(−a) is a
-// polynomial, Φ within 2.3e-5 of itself up to a = 5, 1e-4 up to 7, 2e-3 (a rounding of bf16) up to 9.
+// The same for a result in a 16-bit type (as in gelu.cuh), in half the instructions. log2 of Φ(−a) is a
+// polynomial. The relative error of Φ is at most 2.3e-5 for a ≤ 5, 1e-4 for a ≤ 7 and 2e-3 (the rounding
+// error of bf16) for a ≤ 9.
 __device__ float lower_tail(float a) {
   float p = -1.3646127e-06f;
   p = fmaf(p, a, 5.1139323e-05f), p = fmaf(p, a, -0.00083962665f), p = fmaf(p, a, 0.008118628f);

@@ -1,6 +1,6 @@
-// Chains that end in a reduction over rows (core/compile/reduced_chains.h): one kernel per chain and layout,
-// from source made for it. Teams of threads go through rows as the kernels for reductions do, and make the
-// numbers that those read: the same bits.
+// Elementwise kernels with a fused reduction over rows (core/compile/reduced_chains.h): one kernel per op
+// sequence and layout, from generated source. Teams of threads process rows as the reduction kernels do, on
+// the same input values, so results are bitwise identical to a separate reduction.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -20,12 +20,12 @@ namespace tg::cuda {
 
 namespace {
 
-// Of a reduction, in which a sum and a product are rounded apart: how it begins, adds a number v to a total
-// s, and combines totals a and b, of type R.
+// The code of a reduction: its initial value, how to add a value v to a total s, and how to merge totals a
+// and b. Totals have type R. Sums and products are rounded separately.
 struct Ending {
   std::string_view op;
   const char *none, *add, *merge;
-  bool in_packs;         // as its kernel reads numbers
+  bool in_packs;         // in the order of its reduction kernel
   bool divides = false;  // the total is divided by the number of elements
 };
 constexpr Ending endings[] = {
@@ -39,7 +39,7 @@ constexpr Ending endings[] = {
 
 const Ending& ending_of(const Op& op) {
   const auto found = std::ranges::find(endings, op.name, &Ending::op);
-  if (found == std::end(endings)) throw DeviceError("no CUDA code for chains that end in " + op.name);
+  if (found == std::end(endings)) throw DeviceError("no CUDA code for fused kernels that end in " + op.name);
   return *found;
 }
 
@@ -63,14 +63,15 @@ template <class T> T larger(T a, T b) { return b > a || (b != b && a == a) ? b :
 template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b : a; }
 )";
 
-// What a kernel is made from.
+// The input of the code generator.
 struct Rows {
   const ReducedChain& r;
-  std::span<const Arg> in, out;  // those of the step: its last result is the reduction's
-  std::vector<Arg> made;         // the chain's results; one that is not stored last, as it is reduced
-  Step reduction;                // as if it were a step of its own
+  std::span<const Arg> in, out;  // operands of the step; its last output is the reduction's
+  // The results of the elementwise ops. If the reduced result is not stored, it is the last one.
+  std::vector<Arg> made;
+  Step reduction;  // the reduction as if it were a separate step
   RowOrder order;
-  int vector = 1;  // numbers that are loaded together, at most a pack
+  int vector = 1;  // elements that are loaded at a time, at most a pack
 
   explicit Rows(const Call& c)
       : r(c.attrs->as<ReducedChain>()),
@@ -86,7 +87,7 @@ struct Rows {
     if (is_of_few) order = {1, vector, RowOrder::in_turn};
     if (r.stored() < 0) made.back().dtype = compute_type(r.dtype);
   }
-  // Number e of a vector, as it is reduced.
+  // Returns the expression for element e of a vector, as input to the reduction.
   std::string number() const {
     const int stored = r.stored();
     if (stored < 0) return numbered("result", made.size() - 1) + ".at[e]";
@@ -106,10 +107,10 @@ std::int64_t blocks_of(std::int64_t jobs, int threads) {
   return (jobs + teams - 1) / teams;
 }
 
-// A thread's work on the numbers of its row, or of a piece of it, which it adds to `total`.
+// Returns the code that adds a thread's elements of a row, or of a piece of a row, to `total`.
 std::string row_loop(const Rows& w) {
   const Space s(w.in, w.made);
-  const int parts = w.order.pack / w.vector;  // of a pack
+  const int parts = w.order.pack / w.vector;  // per pack
   const std::size_t operands = w.in.size() + w.out.size() - 1;
   const std::int64_t each = (w.packs() + w.order.threads - 1) / w.order.threads,
                      most = operands <= 1   ? 8
@@ -150,7 +151,7 @@ std::string row_loop(const Rows& w) {
          access.stores + added + "      }\n    }\n";
 }
 
-// Of the threads of a team, which have `totals` each: all of them as one, `all`.
+// Returns the code that merges the totals of a team's threads, `totals` each, into one total `all`.
 std::string team_total(int threads, int totals) {
   const int width = std::min(threads, 32);
   std::string code;
@@ -184,7 +185,7 @@ std::string put_result(const Rows& w) {
          ">::of(all);\n    }\n";
 }
 
-// Everything up to the parameters of kernel `name`.
+// Returns the source up to the parameters of kernel `name`.
 std::string source_begin(const Rows& w, bool narrow_index, int threads, const char* name) {
   const Ending& ending = ending_of(*w.r.op);
   return chain_library() + reduction_source + chain_types(w.r.chain.compute, w.vector, narrow_index) +
@@ -195,7 +196,7 @@ std::string source_begin(const Rows& w, bool narrow_index, int threads, const ch
          "(";
 }
 
-// The body's loop: a team for each of the jobs, which begins with `totals` empty totals.
+// Returns the kernel's main loop: one team per job, which starts with `totals` empty totals.
 std::string each_job(std::int64_t jobs, int threads, int totals, const std::string& work) {
   const std::string teams = "(I)" + digits(block_of(threads) / threads), team = digits(threads);
   return std::string(chain_begins_early) + chain_stopped + "  const I jobs = " + digits(jobs) +
@@ -220,7 +221,7 @@ std::string reduced_chain_source(const Rows& w, bool narrow_index) {
                       (whole ? put_result(w) : "    if (lane == 0 && job < jobs) result[job] = all;\n"));
 }
 
-// The second launch, which combines the pieces of rows.
+// Returns the source of the second kernel, which merges the pieces of rows.
 std::string merge_source(const Rows& w) {
   const int threads = w.order.merging;
   const std::string pieces = "(I)" + digits(w.order.pieces);
@@ -243,10 +244,10 @@ struct Launch {
         block(static_cast<unsigned>(block_of(threads))) {}
 };
 struct ReducedChainPlan final : KernelPlan {
-  Launch rows, merge;  // the second for rows in pieces
+  Launch rows, merge;  // merge: if rows are split into pieces
   std::int64_t pieces;
-  int threads;            // of a row, or a piece
-  std::size_t bytes = 0;  // of what pieces leave
+  int threads;            // per row or piece
+  std::size_t bytes = 0;  // size of the pieces' totals
 
   explicit ReducedChainPlan(const Call& c);
   void launch(const Stream& s, const Call& c) const override;
@@ -273,7 +274,8 @@ void ReducedChainPlan::launch(const Stream& s, const Call& c) const {
   data.push_back(pieces > 1 ? s.workspace : result);
   data.push_back(fault);
   for (const Arg& a : c.in) data.push_back(a.data);
-  launch_compiled(s, rows.kernel, rows.grid, rows.block, std::move(data), "a chain that ends in a reduction");
+  launch_compiled(s, rows.kernel, rows.grid, rows.block, std::move(data),
+                  "an elementwise kernel with a fused reduction");
   if (pieces > 1)
     launch_compiled(s, merge.kernel, merge.grid, merge.block, {result, fault, s.workspace},
                     "the pieces of a reduction");

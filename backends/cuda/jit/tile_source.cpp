@@ -7,10 +7,10 @@ namespace tg::cuda {
 namespace {
 
 constexpr std::int64_t shortest = 16;           // shorter axes are not tiled
-constexpr std::int64_t most_shared = 48 << 10;  // bytes that a block has without opting in to more
-constexpr std::int64_t widest_vector = 4;       // bytes: 32 of them are a line, and a bank each
+constexpr std::int64_t most_shared = 48 << 10;  // available to a block without opt-in
+constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors are a line, with a bank for each
 
-// Elements in a load, a store and a cell of the transposed tile.
+// Returns the number of elements in a load, a store and a cell of the transposed tile.
 int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std::span<const Arg> out) {
   const std::size_t last = s.size.size() - 1;
   std::int64_t widest = 1;
@@ -21,7 +21,7 @@ int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std
     for (std::size_t o = 0; fits && o < out.size() + in.size(); ++o) {
       const bool is_input = o >= out.size();
       const Arg& a = is_input ? in[o - out.size()] : out[o];
-      if (is_input && s.stride[last][o] == 0) continue;  // one number for all of a vector
+      if (is_input && s.stride[last][o] == 0) continue;  // one element for a whole vector
       const std::size_t along = is_input && tiles.across[o - out.size()] ? tiles.axis : last;
       fits = reinterpret_cast<std::uintptr_t>(a.data) % (size_of(a.dtype) * static_cast<std::size_t>(v)) == 0;
       for (std::size_t axis = 0; fits && axis <= last; ++axis)
@@ -53,13 +53,14 @@ std::optional<Tiles> tiles_of(const Space& s, std::span<const Arg> in, std::span
     if (s.stride[last][o] <= 1) continue;
     for (std::size_t axis = 0; axis < last; ++axis) {
       if (s.stride[axis][o] != 1 || s.size[axis] < shortest) continue;
-      if (tiles.axis == none) tiles.axis = axis;  // the first such input decides
+      if (tiles.axis == none) tiles.axis = axis;  // the first such input selects the axis
       tiles.across[i] = tiles.axis == axis;
     }
   }
   if (tiles.axis == none) return std::nullopt;
   tiles.vector = tile_vector(s, tiles, in, out);
-  // Rows of 64 elements; of 128 where those would be few bytes, of 32 where many tiles share the memory.
+  // The side is 64 elements. It is 128 if rows would otherwise have few bytes, and 32 if many tiles share the
+  // memory.
   const bool is_long = std::min(s.size[last], s.size[tiles.axis]) > 64;
   tiles.side = tiles.vector > 1 && is_long ? 128 : 64;
   while (shared_bytes(tiles, tiles.side, in) > most_shared) tiles.side /= 2;
@@ -71,14 +72,14 @@ std::optional<Tiles> tiles_of(const Space& s, std::span<const Arg> in, std::span
   return tiles;
 }
 
-// In the source l counts along the innermost axis and t along the tile's other one, from the tile's corner
-// l0, t0. A cell of a transposed tile is `vector` neighbours along l, so that loads and stores move whole
-// words. Rows of cells are one longer than necessary, which puts the cells of a column into different banks.
+// In the source, l counts along the innermost axis and t along the tile's other axis, from the tile's corner
+// l0, t0. A cell of a transposed tile is `vector` adjacent elements along l, so loads and stores move whole
+// words. Rows are padded by one cell, so that the cells of a column are in different banks.
 std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles, std::span<const Arg> in,
                         std::span<const Arg> out, bool narrow_index) {
   const std::size_t last = s.size.size() - 1;
-  const int cells = tiles.side / tiles.vector;    // of a row
-  const int loads = cells * cells / chain_block;  // of a thread: `vector` vectors each
+  const int cells = tiles.side / tiles.vector;    // per row
+  const int loads = cells * cells / chain_block;  // per thread: `vector` vectors each
   const int stores = cells * tiles.side / chain_block, together = std::min(stores, 4);
   const std::string v = digits(tiles.vector), side = digits(tiles.side), c = digits(cells);
   const auto wide = [](std::int64_t x) { return "(I)" + digits(x); };
@@ -111,7 +112,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
   };
 
   const auto is_one = [&](std::size_t i) { return tiles.vector == 1 || s.stride[last][out.size() + i] == 0; };
-  std::string ask, turn, straight, read, write;
+  std::string ask, transpose, straight, read, write;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const std::size_t o = out.size() + i;
     const std::string type = storage(in[i].dtype), vec = "Vec<" + type + ">", from = numbered("from", i),
@@ -122,9 +123,9 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
               " " + held + "[" + digits(loads) + "][" + v + "];\n";
       ask += "    for (int r = 0; r < " + v + "; ++r) " + held + "[n][r] = *(const " + vec + "*)(" + from +
              " + ((l + r) * " + wide(s.stride[last][o]) + " + t));\n";
-      turn += "    for (int e = 0; e < " + v + "; ++e) {\n      " + vec +
-              " cell;\n      for (int r = 0; r < " + v + "; ++r) cell.at[r] = " + held +
-              "[n][r].at[e];\n      " + tile + "[l / " + v + "][t + e] = cell;\n    }\n";
+      transpose += "    for (int e = 0; e < " + v + "; ++e) {\n      " + vec +
+                   " cell;\n      for (int r = 0; r < " + v + "; ++r) cell.at[r] = " + held +
+                   "[n][r].at[e];\n      " + tile + "[l / " + v + "][t + e] = cell;\n    }\n";
     } else {
       straight += "  " + (is_one(i) ? type : vec) + " " + held + "[" + digits(together) + "];\n";
       read += "    " + held + "[n] = " +
@@ -137,7 +138,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
     code += "  " + type + "* " + to + " = " + numbered("out", o) + " + (" + start(o) + ");\n";
     write += "    *(Vec<" + type + ">*)(" + to + " + (" + at(o) + ")) = " + numbered("result", o) + ";\n";
   }
-  const std::string rows = digits(chain_block / cells),  // that the block's threads take together
+  const std::string rows = digits(chain_block / cells),  // that the threads of a block process at a time
       check = "    if (!(" + inside + ")) continue;\n",
                     along_t = "    const I t = threadIdx.x % " + c + " * " + v + ", l = (threadIdx.x / " + c +
                               " + n * " + rows + ") * " + v + ";\n" + check,
@@ -147,7 +148,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
     if (tiles.across[i]) return numbered("tile", i) + "[l / " + v + "][t].at[e]";
     return numbered("v", i) + "[n]" + (is_one(i) ? "" : ".at[e]");
   };
-  code += each(loads) + along_t + ask + "  }\n  if (stopped) return;\n" + each(loads) + along_t + turn +
+  code += each(loads) + along_t + ask + "  }\n  if (stopped) return;\n" + each(loads) + along_t + transpose +
           "  }\n  __syncthreads();\n  for (int first = 0; first < " + digits(stores) +
           "; first += " + digits(together) + ") {\n" + straight;
   if (!read.empty()) code += each(together) + along_l + read + "  }\n";

@@ -1,5 +1,5 @@
-// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters, in one launch (and another
-// for those in f64).
+// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters. One launch updates all
+// parameters, and a second one those in f64.
 #include "ops/adamw.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"
@@ -8,13 +8,13 @@ namespace tg::cuda {
 
 namespace {
 
-// How a parameter's elements are read: one by one, or in packs if p, m and v have one type.
+// How a parameter's elements are read: one at a time, or in packs if p, m and v have one dtype.
 enum class Read : int { any, f32, f32_bf16, f32_f16, bf16 };
 
 struct Tensors {
   ListOperand p, g, m, v;
   void *new_p, *new_m, *new_v;
-  void* copy;  // of p', in a half type; null: none
+  void* copy;  // of p', in a 16-bit type; null: none
   DType copy_type;
   double weight_decay;
   i64 count;
@@ -62,7 +62,8 @@ __device__ __forceinline__ double scalar(const void* data, DType type) {
   return is_float(type) ? load_as<double>(data, type, 0) : static_cast<double>(load_as<i64>(data, type, 0));
 }
 
-// What is the same for all elements: computed in f64 by two threads, for a power takes long, then rounded.
+// Factors that are the same for all elements. Two threads compute them in f64, because powers are slow, and
+// round them.
 template <class C>
 struct Factors {
   double rate;
@@ -106,7 +107,8 @@ __device__ void update_each(const Factors<C>& f, C keep, const Tensors& a, i64 b
   }
 }
 
-// p, m and v of type P and g of type G, V neighbours at a time; the rest at the end one by one.
+// Updates p, m and v of type P with g of type G, V adjacent elements at a time. The remaining elements at the
+// end are updated individually.
 template <class P, class G, int V = 4>
 __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep, const Tensors& a, i64 begin,
                                              i64 end) {
@@ -132,7 +134,7 @@ __device__ __forceinline__ void update_packs(const Factors<float>& f, float keep
   update_each(f, keep, a, packs * V, end);
 }
 
-// What a thread reads first, of packs of four, to the first-level cache.
+// Prefetches the thread's first packs of four into the L1 cache.
 __device__ __forceinline__ void ask_for_packs(const Tensors& a, i64 begin) {
   const i64 i = begin + 4 * threadIdx.x;
   if (a.read == Read::any || i >= a.count) return;
@@ -140,7 +142,7 @@ __device__ __forceinline__ void ask_for_packs(const Tensors& a, i64 begin) {
     ptx::prefetch_line(static_cast<const char*>(o->data) + i * (o->type == DType::f32 ? 4 : 2));
 }
 
-// Rows of the tables: `chunks` of `size` elements are the launch's own.
+// Rows of the tables. `chunks` chunks of `size` elements belong to this launch.
 template <class C>
 __global__ void __launch_bounds__(list_block)
     update(const Tensors* tensors, const Chunk* chunks, int count, i64 size,
@@ -186,7 +188,7 @@ __global__ void __launch_bounds__(list_block)
 struct AdamWPlan final : KernelPlan {
   std::shared_ptr<const Tensors> tensors;
   std::shared_ptr<const Chunk> chunks;  // those computed in f32, then those in f64
-  std::size_t single = 0, wide = 0;     // their numbers
+  std::size_t single = 0, wide = 0;     // number of chunks of each kind
   i64 size = list_chunk;                // of a chunk
 
   explicit AdamWPlan(const Call& c);

@@ -1,5 +1,5 @@
-// Elements of a dtype that only the launch knows, for operands that are small or rarely read: a switch that
-// goes the same way for all threads costs less than a kernel per dtype.
+// Elements of a dtype that is only known at launch, for operands that are small or rarely read. A switch
+// without divergence costs less than a kernel per dtype.
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 
-// f(null pointer of the storage type) for the types whose numbers are computed in C: integers and booleans in
+// Calls f(null pointer of the storage type) for the dtypes that are computed in C: integers and booleans in
 // i64, floats in float or double.
 template <class C, class F>
 __device__ __forceinline__ auto with_stored(DType type, F f) {
@@ -36,12 +36,12 @@ __device__ __forceinline__ auto with_stored(DType type, F f) {
   }
 }
 
-// Element `at` of data as C.
+// Returns element `at` of data as C.
 template <class C>
 __device__ __forceinline__ C load_as(const void* data, DType type, i64 at) {
   return with_stored<C>(type, [&](auto* stored) {
     using S = pointee_t<decltype(stored)>;
-    using Byte = std::conditional_t<std::is_same_v<S, bool>, unsigned char, S>;  // as the byte that it is
+    using Byte = std::conditional_t<std::is_same_v<S, bool>, unsigned char, S>;  // bool is read as a byte
     return static_cast<C>(widen(static_cast<const Byte*>(data)[at]));
   });
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_as(void* data, DType type, i64 at, C v) {
   });
 }
 
-// V consecutive elements, read or written in one piece.
+// V consecutive elements that are read or written by one access.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T at[V];
@@ -63,7 +63,7 @@ template <class S>
 inline constexpr int pack_of = 16 / static_cast<int>(sizeof(S));
 
 // V consecutive elements as the words that were loaded. If they were 16-bit elements, the compiler would
-// split the words right after the load, and so wait for them there.
+// split the words directly after the load, and wait for them there.
 template <class S, int V>
 struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Words {
   unsigned at[sizeof(S) * V / 4];
@@ -82,7 +82,7 @@ __device__ __forceinline__ void unpack(const Words<S, V>& words, compute_t<S> (&
     for (int e = 0; e < V; ++e) to[e] = widen(from[e]);
   }
 }
-// The largest of them; NaN only if all are.
+// The maximum of the elements. NaN only if all are.
 template <class S, int V>
 __device__ __forceinline__ compute_t<S> largest(Words<S, V> words) {
   if constexpr (sizeof(S) == 2 && V > 2) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ compute_t<S> largest(Words<S, V> words) {
     return x[0];
   }
 }
-// Halves are narrowed two by two, in one instruction.
+// 16-bit elements are narrowed in pairs, by one instruction.
 template <class S, int V>
 __device__ __forceinline__ Words<S, V> packed(const compute_t<S> (&from)[V]) {
   Words<S, V> words;

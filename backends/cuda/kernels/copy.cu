@@ -1,4 +1,4 @@
-// Copies of regions: concat, slice_assign and slice_at; and arange.
+// Copies of regions: concat, slice_assign and slice_at. Also arange.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -6,8 +6,8 @@ namespace tg::cuda {
 
 namespace {
 
-// An index on one axis that is only known when the kernel runs: operand `operand` of a copy (0: to, 1: from)
-// begins index·step units later, 0 ≤ index < bound.
+// An index on one axis that is only known at run time. Operand `operand` of a copy (0: to, 1: from) begins
+// index·step units later, where 0 ≤ index < bound.
 struct Start {
   Indices index;
   i64 bound, step;
@@ -15,7 +15,7 @@ struct Start {
   Faults faults;
 };
 
-// to[i] = from[i] for each unit of the region; from one element E again and again where U is larger.
+// to[i] = from[i] for each unit of the region. If U is larger than E, a single element is repeated.
 template <class U, class E, class I>
 __global__ void __launch_bounds__(threads_per_block)
     move(U* to, const E* from, const __grid_constant__ Region<2> r, const __grid_constant__ Start start,
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(threads_per_block)
   to[at[0]] = value.unit;
 }
 
-// Axes in the order in which `to` is written forwards; strides in elements.
+// Orders the axes so that `to` is written in ascending order. Strides are in elements.
 Region<2> region(const Layout& shape, const std::int64_t* to, const std::int64_t* from) {
   int order[max_rank], n = 0;
   for (int a = 0; a < shape.rank(); ++a) {
@@ -93,7 +93,7 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
   });
 }
 
-// out[…, start_i + j, …] = in_i[…, j, …], start_i being the sizes before input i.
+// out[…, start_i + j, …] = in_i[…, j, …], where start_i is the sum of the sizes of all inputs before i.
 void launch_concat(const Stream& s, const Call& c) {
   const Arg& out = c.out[0];
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
@@ -105,8 +105,8 @@ void launch_concat(const Stream& s, const Call& c) {
   }
 }
 
-// out = x, then out[…, start + i·step, …] = src[…, i, …]. Where out has x's memory only the region is
-// touched.
+// out = x, then out[…, start + i·step, …] = src[…, i, …]. If out shares x's memory, only the region is
+// accessed.
 void launch_assign(const Stream& s, const Call& c) {
   const Arg &x = c.in[0], &src = c.in[1], &out = c.out[0];
   const auto& a = c.attrs->as<SliceAssignAttrs>();
@@ -133,7 +133,7 @@ void launch_at(const Stream& s, const Call& c) {
               out.data, x.data, &start);
 }
 
-// out[i] = start + i·step, in f64, or in i64 for integers.
+// out[i] = start + i·step, computed in f64, or in i64 for integers.
 template <class S, class C, class I>
 __global__ void __launch_bounds__(threads_per_block) count(S* out, C start, C step, I n) {
   begin_early();

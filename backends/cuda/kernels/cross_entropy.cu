@@ -1,5 +1,5 @@
-// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp): logits are read once, ξ is computed
-// by the online normaliser [Ye, Online Softmax §3], and no tensor of their size is saved.
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp). Logits are read once, ξ is computed
+// by the online normalizer [Ye, Online Softmax §3], and no tensor of their size is saved.
 #include "ops/cross_entropy.h"
 
 #include "backends/cuda/kernels/online.cuh"
@@ -10,14 +10,14 @@ namespace {
 
 struct CrossEntropy {
   RowLayout x, targets, top, log_sum, z, z_x;
-  bool wide;                     // targets are i64, else i32
+  bool wide;                     // targets are i64, otherwise i32
   void *loss, *tops, *log_sums;  // [rows], the compute type: the forward's results, with c and log π
   i64 n, rows, ignore_index;
   double hit, share;  // 1 - ε and ε/V
   bool across;
 };
 
-// A row's class as it is stored, i64 or i32. It is not widened here, since that would wait for the load.
+// A row's class as stored, i64 or i32. It is not widened here, because that would wait for the load.
 struct Given {
   unsigned low, high;
 
@@ -30,7 +30,7 @@ struct Given {
     return wide ? static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low) : static_cast<int>(low);
   }
 };
-// -1 if the row is ignored or does not exist.
+// Returns -1 if the row is ignored or does not exist.
 template <class T>
 __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Given& given,
                                         const Faults& faults) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i6
   return -1;
 }
 
-// A row and its class, loaded while the row before is processed; the class only if `with_class`.
+// A row and its class, loaded while the previous row is processed. The class is loaded only if `with_class`.
 template <class S, class Row>
 struct Ahead {
   Row row;
@@ -134,13 +134,13 @@ CrossEntropy operands(const Call& c) {
   return a;
 }
 
-// Calls f with a row type: held in registers if rows are short enough and aligned.
+// Calls f with a row type. Rows are held in registers if they are short enough and aligned.
 template <class F>
 void with_row(const Call& c, CrossEntropy& a, std::initializer_list<const RowLayout*> rows,
               std::initializer_list<const RowLayout*> scalars, F&& f) {
   with_float(c.in[0].dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
-    using Row = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;  // a forward writes no rows: more loads can be in flight
+    using Row = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;  // no rows are written: more loads can be in flight
     bool held = fits<S, Row>(a.n, a.rows, rows);
     for (const RowLayout* r : scalars) held = held && r->quick_to_find(a.rows);
     a.across = !held && a.x.step != 1;

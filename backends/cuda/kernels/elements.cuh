@@ -1,4 +1,4 @@
-// Elements on the device: storage types widened to compute types, and operands of any strides.
+// Elements on the device: storage types that are widened to compute types, and operands with any strides.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@ namespace tg::cuda {
 
 using i64 = long long;
 
-// The compute type of a storage type: float for the half types, i64 for integers and booleans.
+// The compute type of a storage type: float for 16-bit types, i64 for integers and booleans.
 template <class S>
 using compute_t = std::conditional_t<std::is_integral_v<S>, i64,
                                      std::conditional_t<std::is_same_v<S, double>, double, float>>;
@@ -44,7 +44,7 @@ __device__ __forceinline__ S narrow(C x) {
   throw DeviceError("no CUDA kernel for " + std::string(name_of(t)));
 }
 
-// Calls f with a null pointer of the storage type of a dtype.
+// Calls f with a null pointer of a 16-bit dtype's storage type.
 template <class F>
 void with_half(DType t, F&& f) {
   t == DType::bf16 ? f(static_cast<__nv_bfloat16*>(nullptr)) : f(static_cast<__half*>(nullptr));
@@ -78,7 +78,7 @@ struct Strides {
   explicit Strides(const Layout& l) : rank(l.rank()) {
     for (int a = 0; a < rank; ++a) size[a] = l.shape[a], stride[a] = l.strides[a];
   }
-  // Offset in elements of row-major element i.
+  // Returns the offset in elements of row-major element i.
   __host__ __device__ i64 offset(i64 i) const {
     i64 at = 0;
     for (int a = rank - 1; a > 0; --a) {
@@ -87,7 +87,7 @@ struct Strides {
     }
     return rank > 0 ? at + i * stride[0] : 0;
   }
-  // The same where it fits 32 bits, which is several times as fast.
+  // The same for a 32-bit i, which is several times faster.
   __device__ i64 offset(unsigned i) const {
     i64 at = 0;
     for (int a = rank - 1; a > 0; --a) {

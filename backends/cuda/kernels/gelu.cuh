@@ -1,12 +1,12 @@
-// gelu and gelu_tanh as in pointwise_source.h, with the same roundings: a product whose kernel
-// computes them leaves the bits that a step of its own would.
+// gelu and gelu_tanh with the same roundings as in pointwise_source.h. A GEMM kernel that computes them is
+// bitwise identical to a separate step.
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm80.cuh"
 
 namespace tg::cuda {
 
-// f32: gelu_of(a), …; of results that are rounded to a half type: HalfGelu.
+// f32 results: gelu_of(a), …. Results that are rounded to a 16-bit type: HalfGelu.
 __device__ __forceinline__ float gelu_inverse(float x) {
   return __fdividef(1.f, x);
 }

@@ -1,8 +1,8 @@
-// index_add and scatter_add: each addition has a destination (key) and a source (position). They are sorted
-// by key (a stable sort), and the sorted list is divided into chunks of a fixed length: a thread sums a
-// chunk's sources for one unit of a slice. If a key lies within one chunk, its sum goes straight to out. If
-// it spans several, its sums are partial, and a second kernel adds them up. All sums are in the compute type,
-// in an order that only depends on the shapes. Few slices are added without a sort (add_few).
+// index_add and scatter_add. Each addition has a destination (key) and a source (position). A stable sort
+// orders them by key, and the sorted list is split into chunks of a fixed length. A thread sums a chunk's
+// sources for one unit of a slice. If a key is contained in one chunk, its sum is added directly to out. If
+// it spans several, its sums are partial, and a second kernel adds them. All sums are in the compute type, in
+// an order that depends only on the shapes. Few slices are added without a sort (add_few).
 #include <cub/device/device_radix_sort.cuh>
 #include <optional>
 
@@ -15,7 +15,7 @@ namespace {
 
 // ---- keys and positions ----
 
-// index_add: the key of position j is indices[j]; a key out of range becomes `limit`, which is skipped.
+// index_add: the key of position j is indices[j]. A key out of range becomes `limit`, which is skipped.
 __global__ void __launch_bounds__(threads_per_block)
     find_rows(Indices indices, const __grid_constant__ Region<1> number, i64 limit, Key* keys,
               unsigned* positions, Faults faults) {
@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(threads_per_block)
   positions[j] = static_cast<unsigned>(j);
 }
 
-// scatter_add: the key is the element of out, [a, indices[a, b, c], c], which is row-major. places: the
-// offsets of an index, and of [a, 0, c] in out.
+// scatter_add: the key is the row-major element number [a, indices[a, b, c], c] of out. `places` returns the
+// offsets of an index and of [a, 0, c] in out.
 __global__ void __launch_bounds__(threads_per_block)
     find_places(Indices indices, const __grid_constant__ Region<2> places, i64 size, i64 step, i64 limit,
                 Key* keys, unsigned* positions, Faults faults) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(threads_per_block)
   positions[i] = static_cast<unsigned>(i);
 }
 
-// The additions of a call, as found and sorted.
+// The additions of a call, unsorted and sorted.
 struct Additions {
   Key *keys, *sorted_keys;       // [count]
   unsigned *positions, *sorted;  // [count]
@@ -66,7 +66,7 @@ struct Additions {
     sort(count, limit, nullptr, nullptr);
     temporary = take(temporary_bytes);
   }
-  // Without memory, computes how much it needs.
+  // If memory is null, computes the required size.
   void sort(i64 count, i64 limit, void* memory, cudaStream_t stream) {
     int bits = 1;
     while (bits < 63 && limit >> bits != 0) ++bits;
@@ -90,7 +90,8 @@ struct Problem {
 Problem rows_problem(const Call& c) {
   const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
-  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
+  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  const int more = indices.layout.rank() - 1;
   Problem p{};
   p.count = count_of(c), p.limit = x.layout.shape[axis];
   Sums& m = p.sums;
@@ -124,7 +125,8 @@ void add_up(const Stream& s, const Call& c, Problem& p, Additions& a) {
   sum_up(s, c.out[0], c.in[2], m, p.v, s.workspace + a.bytes);
 }
 
-// If they are so few that to look at all indices for each key takes less time than a sort, and lie evenly.
+// Returns the parameters of add_few if the slices are equally spaced and so few that scanning all indices for
+// each key is faster than a sort.
 std::optional<FewSlices> few_slices(const Call& c, const Problem& p) {
   const Region<1> places = region_of(c.in[1].layout);
   const Sums& m = p.sums;
@@ -175,7 +177,7 @@ std::size_t workspace_of(Problem p, DType dtype) {
   p.sums.cut(p.v);
   return Additions(p.count, p.limit, nullptr).bytes + p.sums.partial_bytes(dtype, p.v);
 }
-// Addresses are not known yet: the larger of the sizes for whole units and for single elements.
+// Addresses are not known yet, so this is the larger of the sizes for whole units and for single elements.
 std::size_t workspace_rows(const Call& c) {
   check_count(c);
   Problem p = rows_problem(c), single = p;

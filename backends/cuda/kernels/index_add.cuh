@@ -7,18 +7,19 @@ namespace tg::cuda {
 
 using Key = unsigned long long;
 
-// out[keys[k]·step + u] += Σ src[number(positions[k]) + u] for the units u of a slice, keys being sorted.
+// out[keys[k]·step + u] += Σ src[number(positions[k]) + u] for the units u of a slice. Keys are sorted.
 struct Sums {
   const Key* keys;
   const unsigned* positions;
   i64 count;          // of both
-  Key limit;          // keys from here on are skipped
-  i64 step;           // in out, from a key to the next
-  Region<1> number;   // where a position's slice begins in src
+  Key limit;          // this key and larger ones are skipped
+  i64 step;           // in out, between keys
+  Region<1> number;   // offset of a position's slice in src
   Region<2> columns;  // units of a slice: in out and in src
-  i64 chunk, chunks;  // sorted entries that a thread processes; the number of chunks
+  i64 chunk, chunks;  // sorted entries per thread; number of chunks
 
-  // Converts from elements to units of v and chooses chunks: enough to fill any GPU, independent of this one.
+  // Converts from elements to units of v, and chooses chunks: enough to fill any GPU, independently of this
+  // one.
   void cut(int v) {
     columns.group(v);
     step /= v;
@@ -29,15 +30,15 @@ struct Sums {
     if (chunk < shortest) chunk = shortest;
     chunks = (count + chunk - 1) / chunk;
   }
-  // Bytes of the partial sums of keys that span chunks: two sums for each chunk and element of a slice.
+  // Bytes of partial sums for keys that span chunks: two sums for each chunk and each element of a slice.
   std::size_t partial_bytes(DType t, int v) const {
     return chunks > 1 ? static_cast<std::size_t>(chunks * 2 * columns.numel * v) * size_of(compute_type(t))
                       : 0;
   }
 };
 
-// The same of few slices, as index_add has them, without a sort: out[indices[j]·step + u] += Σ src[j, u] in
-// the order of j. Steps are those from one to the next of keys, indices, slices and elements of a slice.
+// The same for few slices of index_add, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the order
+// of j. The steps are strides between keys, indices, slices and elements of a slice.
 constexpr i64 most_few = 1024;
 struct FewSlices {
   int count;
@@ -45,16 +46,17 @@ struct FewSlices {
 };
 void add_few(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, const FewSlices& m);
 
-// Elements of the largest unit that is summed at once.
+// Returns the number of elements in the largest unit that is summed at a time.
 inline int sums_unit(DType t) {
   const std::size_t loaded = 16 / size_of(t), held = 32 / size_of(compute_type(t));
   return static_cast<int>(loaded < held ? loaded : held);
 }
 
-// v: elements of a unit, 1 or sums_unit.
+// v: the number of elements in a unit, 1 or sums_unit.
 void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int v, std::byte* partial);
 
-// out[a, indices[a, b, c], c] += src[a, b, c] if the axis of b has size 1: nothing is added to twice.
+// out[a, indices[a, b, c], c] += src[a, b, c] if the axis of b has size 1, so that no element is added to
+// twice.
 void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis);
 
 }  // namespace tg::cuda

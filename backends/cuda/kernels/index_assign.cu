@@ -1,5 +1,5 @@
-// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, of each
-// tensor of a list.
+// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, for
+// each tensor of a list.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -9,8 +9,8 @@ namespace {
 
 struct Assignment {
   Indices indices;
-  Region<2> number;  // j: where index j is among the indices, and its slice in src
-  Region<2> slice;   // p and q: in out where the index is 0, and in src where j is 0
+  Region<2> number;  // j: offset of index j among the indices, and of its slice in src
+  Region<2> slice;   // p and q: offset in out at index 0, and in src at j = 0
   i64 size, step;    // of the indexed axis of out
   Faults faults;
 
@@ -20,18 +20,18 @@ struct Assignment {
   }
 };
 
-// Tensors of a list that a launch writes: a key and its value go to the same rows of a cache.
+// Number of tensors that a launch writes: keys and values are written to the same rows of a cache.
 constexpr int assigned_at_once = 2;
 template <class U>
 struct Assignments {
   U* out[assigned_at_once];
   const U* src[assigned_at_once];
   Assignment of[assigned_at_once];
-  bool constant_indices;  // no step writes them: they are read before the kernel before has ended
+  bool constant_indices;  // no step writes them: they are read before the previous kernel has finished
 };
 
-// A block has some of slice j = blockIdx.x of tensor blockIdx.z, and looks whether a later one goes to the
-// same place: they are few.
+// A block copies a part of slice j = blockIdx.x of tensor blockIdx.z. First it checks whether a later slice
+// has the same index, which is fast because there are few slices.
 template <class U>
 __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constant__ Assignments<U> all) {
   let_next_kernel_begin();
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constan
 }
 
 Assignment assignment(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis) {
-  const int more = indices.layout.rank() - 1;  // axis a of x is axis a + more of src, after the indexed one
+  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  const int more = indices.layout.rank() - 1;
   Assignment m{Indices(indices), {}, {}, out.layout.shape[axis], out.layout.strides[axis], s.faults};
   for (int a = 0; a <= more; ++a)
     m.number.axis(indices.layout.shape[a], {indices.layout.strides[a], src.layout.strides[axis + a]});
@@ -71,7 +72,7 @@ Assignment assignment(const Stream& s, const Arg& indices, const Arg& src, const
   return m;
 }
 
-// Elements that can be copied at once.
+// Returns the number of elements that one access can copy.
 int vector_of(const Assignment& m, const Arg& src, const Arg& out) {
   const std::size_t bytes = size_of(out.dtype);
   int v = m.slice.vector(static_cast<int>(16 / bytes), {bytes, bytes}, {out.data, src.data}, m.step);
@@ -86,7 +87,7 @@ void group(Assignment& m, int v) {
   m.step /= v;
 }
 
-// The tensors from number `first` on, `count` of them.
+// Launches the assignments of `count` tensors, starting at `first`.
 void launch_assignments(const Stream& s, const Call& c, std::size_t first, int count) {
   const Arg& indices = c.in.back();
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
@@ -128,7 +129,7 @@ void launch_index_assign(const Stream& s, const Call& c) {
   }
 }
 
-// None. Offsets and places in a slice are counted in 32 bits.
+// No workspace is needed. Checks that offsets and positions in a slice fit 32 bits.
 std::size_t workspace_of_assign(const Call& c) {
   const i64 count = c.in.back().layout.numel();
   if (count > INT_MAX) throw DeviceError(std::to_string(count) + " indices: expected at most 2^31 - 1");

@@ -8,16 +8,16 @@ namespace {
 
 struct Selection {
   Indices indices;
-  Region<1> number;  // j: where index j is among the indices
+  Region<1> number;  // j: offset of index j among the indices
   Region<1> before;  // p: the axes of x before the indexed one
   Region<1> slice;   // q: the axes after it
   i64 size, step;    // of the indexed axis
-  i64 numel;         // units of out
+  i64 numel;         // number of units of out
   Faults faults;
-  bool constant_indices;  // no step writes them: they are read before the kernel before has ended
+  bool constant_indices;  // no step writes them: they are read before the previous kernel has finished
 };
 
-// out[p, j, q] = x[p, indices[j], q], a unit of q at a time.
+// out[p, j, q] = x[p, indices[j], q], one unit of q at a time.
 template <class U, class I>
 __global__ void __launch_bounds__(threads_per_block)
     select(U* out, const U* x, const __grid_constant__ Selection m) {
@@ -72,7 +72,7 @@ void launch_select(const Stream& s, const Call& c) {
 
 struct Gathering {
   Indices indices;
-  Region<2> places;  // of out: in the indices, and in x where the index is 0
+  Region<2> places;  // offsets in the indices, and in x at index 0
   i64 size, step;    // of the indexed axis
   Faults faults;
 };

@@ -6,16 +6,16 @@ namespace tg::cuda {
 
 namespace {
 
-// A thread for each unit and chunk. Sums of keys that begin and end in the chunk are added to out. partial
-// [chunks, 2, units] gets the sum of a key that began in an earlier chunk (0), and of one that begins here
-// and continues in the next (1).
+// One thread per unit and chunk. Sums of keys that begin and end in the chunk are added to out. Other sums
+// are stored in `partial`, [chunks, 2, units]. They are at 0 for a key that began in an earlier chunk, and at
+// 1 for a key that begins here and continues in the next chunk.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     sum_chunks(Unit<S, V>* out, const Unit<S, V>* src, Unit<compute_t<S>, V>* partial,
                const __grid_constant__ Sums m) {
   begin_early();
   using C = compute_t<S>;
-  constexpr int ahead = 4;  // slices read at once
+  constexpr int ahead = 4;  // number of slices read at a time
   const I n = thread_number<I>(), units = static_cast<I>(m.columns.numel);
   if (n >= units * static_cast<I>(m.chunks)) return;
   const I chunk = n / units, unit = n - chunk * units;
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(threads_per_block)
   }
 }
 
-// A block for each chunk and `across` elements of a slice: if a key begins in the chunk and continues in the
-// next, its partial sums are added up. The chunks are distributed over threadIdx.y.
+// One block per chunk and `across` elements of a slice. If a key begins in the chunk and continues in the
+// next one, the block adds its partial sums. The chunks are distributed over threadIdx.y.
 template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     sum_partials(S* out, const compute_t<S>* partial, const __grid_constant__ Sums m, int v, int across) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(threads_per_block)
   if (next >= m.count) return;
   const Key key = m.keys[next - 1];
   if (key >= m.limit || m.keys[next] != key || (begin > 0 && m.keys[begin - 1] == key)) return;
-  i64 low = next, high = m.count;  // the first entry of a larger key lies in (low, high]
+  i64 low = next, high = m.count;  // the first entry with a larger key is in (low, high]
   while (high - low > 1) {
     const i64 middle = low + (high - low) / 2;
     (m.keys[middle] == key ? low : high) = middle;
@@ -106,7 +106,7 @@ void sum_as(const Stream& s, const Arg& out, const Arg& src, const Sums& m, std:
   });
 }
 
-// out[…] += src for each element of src; places: in indices, src, and out at index 0.
+// out[…] += src for each element of src. `places` contains offsets in indices, in src, and in out at index 0.
 template <class S, class I>
 __global__ void __launch_bounds__(threads_per_block)
     add_each(S* out, const S* src, Indices indices, const __grid_constant__ Region<3> places, i64 size,
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(threads_per_block)
   to = narrow<S>(widen(to) + widen(src[at[1]]));
 }
 
-// A warp for each key and 32 elements of a slice: it finds the positions of its key, and then adds their
-// slices in that order. Short code, for it runs once.
+// One warp per key and 32 elements of a slice. It finds the positions of its key and then adds their slices
+// in that order. The code is kept short because it runs once.
 constexpr int few_warps = 8;
 template <class S>
 __global__ void __launch_bounds__(32 * few_warps)
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(32 * few_warps)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const i64 key = i64{blockIdx.x} * few_warps + warp, element = i64{blockIdx.y} * 32 + lane;
   int found = 0;
-  constexpr int together = 4;  // indices that a lane asks for at once
+  constexpr int together = 4;  // number of indices that a lane loads at a time
 #pragma unroll 1
   for (int first = 0; first < m.count; first += 32 * together) {
     i64 index[together];
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(32 * few_warps)
     const S before = to;
     src += element * m.src_column;
     C total = 0;
-    constexpr int ahead = 4;  // numbers read at once
+    constexpr int ahead = 4;  // number of elements read at a time
 #pragma unroll 1
     for (int n = 0; n < found; n += ahead) {
       S x[ahead];
@@ -172,14 +172,14 @@ __global__ void __launch_bounds__(32 * few_warps)
     }
     to = narrow<S>(widen(before) + total);
   }
-  // Of indices that are out of range one block says so.
+  // One block reports indices that are out of range.
   if (blockIdx.x > 0 || blockIdx.y > 0) return;
 #pragma unroll 1
   for (int j = threadIdx.x; j < m.count; j += 32 * few_warps)
     faults.check_index(indices[j * m.index_step], m.limit, j);
 }
 
-// Calls f with a null pointer of the storage type, for all dtypes but booleans.
+// Calls f with a null pointer of the storage type, for all dtypes except booleans.
 template <class F>
 void with_number(DType t, F&& f) {
   with_any(t, [&](auto* type) {

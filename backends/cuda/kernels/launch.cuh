@@ -1,5 +1,5 @@
-// The differences between CUDA C++ and plain C++ in a kernel's file, except for keywords: launches and
-// dynamic shared memory. With this file, and ptx_sm80.cuh for instructions, an ordinary compiler compiles
+// The constructs of a kernel's file, except keywords, that differ between CUDA C++ and plain C++: launches
+// and dynamic shared memory. With this file and ptx_sm80.cuh for instructions, an ordinary compiler compiles
 // every kernel.
 #pragma once
 
@@ -11,8 +11,8 @@
 #include "backends/cuda/runtime/kernel.h"
 #include "backends/cuda/tile/ptx_sm90.cuh"
 
-// Declares `unsigned char name[]`, the dynamic shared memory of the block, with that alignment in bytes.
-#ifndef TG_DYNAMIC_SHARED  // the emulator's <cuda_runtime.h> has its own
+// Declares `unsigned char name[]`, the block's dynamic shared memory, with this alignment in bytes.
+#ifndef TG_DYNAMIC_SHARED  // the emulator's <cuda_runtime.h> defines its own
 #define TG_DYNAMIC_SHARED(name, alignment) \
   extern __shared__ __align__(alignment)   \
   unsigned char name[]
@@ -23,16 +23,17 @@ namespace tg::cuda {
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
-  // On Hopper: it may begin before the kernel before it has ended, for which each of its threads waits
-  // (begin_early, or wait_for_kernel_before).
+  // On Hopper: the kernel may begin before the previous one has finished. Each of its threads must wait for
+  // the previous kernel (begin_early or wait_for_kernel_before).
   bool early = false;
-  // On Hopper: neighbours in x that run at the same time and reach each other's shared memory.
+  // On Hopper: the number of adjacent blocks in x that run at the same time and can access each other's
+  // shared memory.
   unsigned cluster = 1;
 
   LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
 };
 
-// Opts a kernel in to that many bytes of dynamic shared memory, if it needs that.
+// Opts a kernel in to this many bytes of dynamic shared memory if necessary.
 template <class... P>
 void allow_shared(void (*kernel)(P...), std::size_t bytes) {
   if (bytes > std::size_t{48} << 10)
@@ -40,7 +41,7 @@ void allow_shared(void (*kernel)(P...), std::size_t bytes) {
 }
 
 // kernel<<<grid, block, shared, s.stream>>>(args...), also with more than 48 KiB of shared memory. The
-// executor finds errors.
+// executor detects errors.
 template <class... P>
 void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P...),
                    const std::type_identity_t<P>&... args) {
@@ -59,7 +60,7 @@ void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P..
   cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// The same for a kernel that begins with begin_early(): short kernels one after the other cost less.
+// The same for a kernel that begins with begin_early(). This reduces the cost of consecutive short kernels.
 template <class... P>
 void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
                   const std::type_identity_t<P>&... args) {
@@ -67,7 +68,8 @@ void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
   launch_kernel(s, shape, kernel, args...);
 }
 
-// So many pairs of blocks as run at the same time, at most one for each of the tiles that they take in turn.
+// Returns as many pairs of blocks as can run at the same time, but no more than tiles. Each pair processes
+// tiles one after another.
 inline LaunchShape pairs_of_blocks(const Gpu& gpu, int tiles, unsigned threads, std::size_t shared) {
   const int pairs = std::clamp(gpu.processors / 2, 1, tiles);
   LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(threads), shared);
@@ -75,20 +77,20 @@ inline LaunchShape pairs_of_blocks(const Gpu& gpu, int tiles, unsigned threads, 
   return shape;
 }
 
-// The kernel after this one may begin now: until this one has ended, it waits in wait_for_kernel_before().
+// Lets the next kernel begin. Until this one has finished, the next one waits in wait_for_kernel_before().
 __device__ __forceinline__ void let_next_kernel_begin() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
 #endif
 }
-// By all threads, also by those that have nothing to do. Before it a kernel may only read what is_constant(),
-// which saves a wait for memory.
+// All threads must call it, including those without work. Before the call, a kernel may only read operands
+// for which is_constant() holds. Reading them early hides memory latency.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::wait_for_kernel_before();
 #endif
 }
-// Both, before anything that memory's contents decide.
+// Calls both, before anything that depends on the contents of memory.
 __device__ __forceinline__ void begin_early() {
   let_next_kernel_begin();
   wait_for_kernel_before();

@@ -1,5 +1,6 @@
-// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). Where head_loss.cu does not compute it: the
-// logits x·w into the memory of G, and then each row of them becomes its row of G, with c = ξ.
+// linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp) for calls that head_loss.cu does not support.
+// The logits x·w are stored in the memory of G. Then each of their rows is overwritten by its row of G, with
+// c = ξ.
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/target.cuh"
 #include "ops/cross_entropy.h"
@@ -93,7 +94,7 @@ struct LogitsPlan final : KernelPlan {
     return call;
   }
 
-  Attrs attrs;  // of the product
+  Attrs attrs;  // of the GEMM
   PlanPtr product;
 };
 

@@ -1,4 +1,4 @@
-// logsumexp along one axis: ξ = log Σ exp x by the online normaliser [Ye, Online Softmax §3], as a reduction.
+// logsumexp along one axis: ξ = log Σ exp x by the online normalizer [Ye, Online Softmax §3], as a reduction.
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/reduce_held.cuh"
 #include "ops/index.h"

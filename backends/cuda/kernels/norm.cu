@@ -1,5 +1,5 @@
-// layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp): first the mean, then the mean square
-// of the differences from it, both from registers.
+// layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp). First the mean is computed, and then
+// the mean square of the differences from it, both from registers.
 #include "backends/cuda/kernels/norm_short.cuh"
 
 namespace tg::cuda {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   const i64 staged = Row::held ? a.n : 0;
   C* vectors = reinterpret_cast<C*>(shared);
   const StagedVector<C, pack_of<S>> weight(a.weight, vectors, staged),
-      bias(a.bias, vectors + staged, staged);  // where there is a bias, there is a weight
+      bias(a.bias, vectors + staged, staged);  // a bias implies a weight
   __syncthreads();
   const C part = C(1) / static_cast<C>(a.n), eps = static_cast<C>(a.eps);
   for (i64 first = blockIdx.x * per_block; first < a.rows; first += step) {
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
-// The same for rows that may be few, a block for each: its threads have a pack each, and ask for all they
-// need before they wait for any of it; for weight and bias before the kernel before has ended, as they may
-// come from memory.
+// The same with a block per row, for batch-invariant programs. Each thread has one pack and issues all of its
+// loads before it waits for any of them. Weight and bias are loaded before the previous kernel has finished,
+// because they may have to be fetched from memory.
 template <class S, bool centred>
 __global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ Norm a) {
   let_next_kernel_begin();
@@ -92,15 +92,16 @@ __global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ 
   static_cast<C*>(a.scale)[r] = scale;
 }
 
-// Blocks for which a multiprocessor has registers if lanes have that many elements of a row: for each
-// element, its value, and the next row's in the storage type.
+// Returns the number of blocks that fit the registers of a multiprocessor if each lane has `slots` elements
+// of a row. An element needs registers for its value and for the next row's element in the storage type.
 template <class S, int slots>
 constexpr int short_blocks() {
   constexpr int registers = 34 + slots + slots * static_cast<int>(sizeof(S)) / 4;
   return registers <= 62 ? 4 : registers <= 78 ? 3 : 2;
 }
 
-// The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
+// The same for short rows, with a warp per row. A warp starts to load its next row before it processes this
+// one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
     normalize_short(const __grid_constant__ Norm a) {
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
   }
 }
 
-// True if the rows are short enough and aligned.
+// Returns true if the rows are short enough and aligned.
 template <class S, bool centred>
 bool run_short(const Stream& s, const Norm& a) {
   if (!evenly_spaced(a.x) || !evenly_spaced(a.y)) return false;
@@ -176,14 +177,14 @@ void run_norm(const Stream& s, const Call& c) {
     using Row = Held<S>;
     const std::size_t shared = staged_bytes<S>(a.n, (a.weight.data != nullptr) + (a.bias.data != nullptr));
     const bool held = fits<S, Row>(a.n, a.rows, {&a.x, &a.y}) && shared <= most_staged;
-    // By a rule that does not count the rows, for they do not decide bits.
+    // This condition must not count rows, because results must not depend on their number.
     if (held && c.batch_invariant && a.n <= 1024 * pack_of<S> && a.rows <= INT_MAX) {
       const auto threads = static_cast<unsigned>((a.n / pack_of<S> + 31) / 32 * 32);
       return launch_early(s, {static_cast<unsigned>(a.rows), threads}, normalize_alone<S, centred>, a);
     }
     if (held && run_short<S, centred>(s, a)) return;
     a.across = !held && a.x.step != 1;
-    Teams teams(a.n, Row::per_thread, a.across, 512);  // as many as may share the weights
+    Teams teams(a.n, Row::per_thread, a.across, 512);  // as many threads as can share the weights
     if (held) teams.shared = shared;
     held ? launch_rows(s, teams, a.rows, normalize<S, centred, Row>, a)
          : launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);

@@ -6,12 +6,12 @@
 
 namespace tg::cuda {
 
-// weight or bias [n], of a dtype and step of its own; data is null if there is none.
+// weight or bias [n], with its own dtype and step. data is null if there is none.
 struct NormVector {
   const void* data = nullptr;
   DType type = DType::f32;
   i64 step = 0;
-  bool in_packs = false;  // of `rows`' dtype, one after the other and aligned to 16 bytes
+  bool in_packs = false;  // has the dtype of `rows`, contiguous and aligned to 16 bytes
 
   NormVector() = default;
   NormVector(const Arg& a, DType rows)
@@ -21,7 +21,7 @@ struct NormVector {
         in_packs(type == rows && step == 1 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0) {}
 };
 
-// Its elements i … i + V − 1, of rows that are held; `none` if there is no vector.
+// Loads elements i … i + V − 1 for rows that are held in registers. Uses `none` if there is no vector.
 template <class S, class C, int V>
 __device__ __forceinline__ void load_pack(C (&to)[V], const NormVector& v, i64 i, C none) {
   if (v.in_packs)
@@ -30,15 +30,15 @@ __device__ __forceinline__ void load_pack(C (&to)[V], const NormVector& v, i64 i
   for (int e = 0; e < V; ++e) to[e] = v.data ? load_as<C>(v.data, v.type, (i + e) * v.step) : none;
 }
 
-// Its element i, of rows that are not held.
+// Returns element i for rows that are not held in registers.
 template <class C>
 __device__ __forceinline__ C element(const NormVector& v, i64 i) {
   return load_as<C>(v.data, v.type, i * v.step);
 }
 
-// The vector in shared memory, because registers limit the number of rows that a multiprocessor has in
-// flight. It is stored in packs of V, each in pieces of 16 bytes: all first pieces, then all second ones, so
-// that lanes that read neighbouring packs have no bank conflicts.
+// The vector in shared memory, because registers limit the number of rows in flight on a multiprocessor. It
+// is stored in packs of V, and each pack in pieces of 16 bytes: all first pieces, then all second ones. Lanes
+// that read adjacent packs therefore have no bank conflicts.
 template <class C, int V>
 struct StagedVector {
   static constexpr int E = 16 / static_cast<int>(sizeof(C));
@@ -46,7 +46,7 @@ struct StagedVector {
   int packs;
   bool given;
 
-  // The block's threads fill `to` [n]; it can be read after the next barrier.
+  // The block's threads fill `to` [n]. It can be read after the next barrier.
   __device__ __forceinline__ StagedVector(const NormVector& v, C* to, i64 n)
       : data(to), packs(static_cast<int>(n) / V), given(v.data) {
     if (!given) return;
@@ -55,7 +55,7 @@ struct StagedVector {
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs * V; i += threads)
       data[(i % V / E * packs + i / V) * E + i % E] = element<C>(v, i);
   }
-  // The elements that belong to pack p of a row; anything for packs beyond its end.
+  // Returns the elements of pack p of a row. For packs beyond its end, they are undefined.
   __device__ __forceinline__ void get(int p, C (&to)[V]) const {
     p = min(p, packs - 1);
 #pragma unroll
@@ -65,7 +65,7 @@ struct StagedVector {
       for (int e = 0; e < E; ++e) to[q * E + e] = piece.at[e];
     }
   }
-  // x ⊛ the vector, x + the vector; x itself if there is none.
+  // x ⊛ the vector, and x + the vector. x itself if there is no vector.
   __device__ __forceinline__ void multiply(C (&x)[V], int p) const {
     if (!given) return;
     C v[V];
@@ -82,8 +82,8 @@ struct StagedVector {
   }
 };
 
-// Normalises a row of which each thread has a pack x, or none of it (!here): (x − μ)/σ ⊛ w + b. sum_of_row(v)
-// is the sum of v over the row's threads, the same bits for all of them. `part` is 1/n.
+// Normalizes a row: (x − μ)/σ ⊛ w + b. Each thread has a pack x, or none if !here. sum_of_row(v) returns the
+// sum of v over the row's threads, bitwise identical in all of them. `part` is 1/n.
 template <bool centred, class C, int V, class Sum>
 __device__ __forceinline__ void normalise_pack(C (&x)[V], const C (&w)[V], const C (&b)[V], bool here, C part,
                                                C eps, Sum&& sum_of_row, C& mu, C& scale) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void normalise_pack(C (&x)[V], const C (&w)[V], const
   for (int e = 0; e < V; ++e) x[e] = x[e] * scale * w[e] + b[e];
 }
 
-// Bytes of shared memory of that many vectors, and the most that a block may use for them.
+// Bytes of shared memory for a number of vectors, and the limit for a block.
 template <class S>
 std::size_t staged_bytes(i64 n, int vectors) {
   return static_cast<std::size_t>(n * vectors) * sizeof(compute_t<S>);

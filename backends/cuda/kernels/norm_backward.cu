@@ -1,6 +1,6 @@
-// Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows: each block
-// adds up its rows, then a second launch adds up the blocks, of few blocks for several norms
-// (KernelPlan::deferred_sums).
+// Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows. Each block
+// sums its rows, and then a second launch sums the results of all blocks. If there are few blocks, one launch
+// does so for several norms (KernelPlan::deferred_sums).
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
@@ -12,16 +12,16 @@ namespace {
 
 struct Gradient {
   RowLayout x, z, z_x, mean, scale;
-  RowLayout other, total;  // total = z_x + other, if there is such a step; then z_x may be null
+  RowLayout other, total;  // total = z_x + other, if this step is fused; z_x may then be null
   NormVector weight;
   void* partial;  // [blocks, sums, n], the compute type
   i64 n, rows;
   bool weight_gradient, bias, across;
 };
 
-// Blocks of four warps for which a multiprocessor has registers if lanes have that many elements of a row:
-// for each element, sums of z ⊛ x̂ and of z, x and z in the compute type, and the next row's in the storage
-// type.
+// Returns the number of blocks with four warps that fit the registers of a multiprocessor if each lane has
+// `slots` elements of a row. Each element needs registers for sums of z ⊛ x̂ and of z, for x and z in the
+// compute type, and for the next row's x and z in the storage type.
 constexpr int short_gradient_threads = 128, short_gradient_warps = short_gradient_threads / 32;
 constexpr int most_short_gradient_blocks = 4;
 template <class S, int slots>
@@ -30,7 +30,7 @@ constexpr int short_gradient_blocks() {
   return registers <= 128 ? most_short_gradient_blocks : registers <= 168 ? 3 : 2;
 }
 
-// x becomes z_x + other as steps of their own would leave it: z_x is rounded before it is added.
+// x becomes z_x + other, as in separate steps: z_x is rounded before it is added.
 template <class S, class C, int V>
 __device__ __forceinline__ void add_other(C (&x)[V], const Words<S, V>& other) {
   const Words<S, V> rounded = packed<S>(x);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void add_other(C (&x)[V], const Words<S, V>& other) {
   for (int e = 0; e < V; ++e) x[e] += more[e];
 }
 
-// Adds up sum number `which` of a block's teams, in the order of the teams, into the block's partial.
+// Adds sum `which` of a block's teams into the block's partial sum, in the order of the teams.
 template <class C, class Row, class T>
 __device__ __forceinline__ void put_sum(const Gradient& a, const T& team, const C (&held)[Row::slots],
                                         int which, int pack) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void put_sum(const Gradient& a, const T& team, const 
   }
 }
 
-// A row of x and of z, with the sums z_w and z_b for each of a thread's elements.
+// A row of x and z, with the sums z_w and z_b for each of a thread's elements.
 constexpr int per_thread = 16;
 template <class S>
 using GradientRow = HeldRow<S, 2, per_thread / pack_of<S>>;
@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
   }
 }
 
-// z_w = Σ z ⊛ x̂ and z_b = Σ z over each stretch of rows, for rows that are not held: 32 columns by 8 rows.
+// z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows, for rows that are not held in registers: 32 columns
+// by 8 rows.
 template <class S, bool centred>
 __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradient a, i64 stretches) {
   begin_early();
@@ -176,13 +177,13 @@ __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradi
   }
 }
 
-// Columns of 32 sums each; eight threads share the parts of a column.
+// Number of deferred sums per launch, columns per block, and threads that share the parts of a column.
 constexpr int most_sums = 32, sum_columns_of_block = 32, sum_groups = 8;
 struct DeferredSums {
   int count;
   struct {
-    SumLeft sum;
-    int first;  // the number of its first block
+    DeferredSum sum;
+    int first;  // index of its first block
   } at[most_sums];
 };
 __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
   __shared__ float of_group[sum_groups][sum_columns_of_block];
   int nth = 0;
   while (nth + 1 < all.count && all.at[nth + 1].first <= static_cast<int>(blockIdx.x)) ++nth;
-  const SumLeft& s = all.at[nth].sum;
+  const DeferredSum& s = all.at[nth].sum;
   const int x = threadIdx.x % sum_columns_of_block, group = threadIdx.x / sum_columns_of_block,
             i = (static_cast<int>(blockIdx.x) - all.at[nth].first) * sum_columns_of_block + x;
   float sum = 0;
@@ -207,7 +208,8 @@ __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
   store_as(s.to, s.type, i * s.step, sum);
 }
 
-// The same for short rows, a warp each. A warp starts to load its next row before it works on this one.
+// The same for short rows, with a warp per row. A warp starts to load its next row before it processes this
+// one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<
       row.x.store(even_row<S>(a.total, r), k, x);
     });
   }
-  // The warps' sums, added up in their order.
+  // Adds the warps' sums in order.
   const int sums = a.weight_gradient + a.bias;
   for (int which = 0; which < sums; ++which) {
     const bool of_weight = a.weight_gradient && which == 0;
@@ -284,12 +286,12 @@ __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<
   }
 }
 
-// Blocks that share the rows, and so the partial sums of each column.
+// Number of blocks that share the rows, which is also the number of partial sums per column.
 i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
   return std::min<i64>((rows + short_gradient_warps - 1) / short_gradient_warps, blocks * gpu.processors);
 }
-// The least number of threads of a block. 16-bit numbers need as many registers but half the time; so more
-// threads share the weights.
+// Least number of threads in a block. Rows of 16-bit elements need the same number of registers but half the
+// time, so more threads share the weights.
 constexpr unsigned least_threads(std::size_t element_size) {
   return element_size == 2 ? 512 : 256;
 }
@@ -305,7 +307,7 @@ bool is_short(const Gradient& a) {
   return true;
 }
 
-// True if the rows are short enough and aligned. Sets `parts` to the number of blocks.
+// Returns true if the rows are short enough and aligned. Sets `parts` to the number of blocks.
 template <class S, bool centred>
 bool run_short_backward(const Stream& s, const Gradient& a, i64& parts) {
   if (!is_short(a)) return false;
@@ -324,7 +326,7 @@ bool is_held(const Gradient& a) {
          a.scale.quick_to_find(a.rows) && staged_bytes<S>(a.n, 1) <= most_staged;
 }
 
-// The arguments of a launch, but for its workspace and the sum after it.
+// Returns the arguments of a launch, except for its workspace and the fused sum.
 template <bool centred>
 Gradient gradient_of(const Call& c) {
   const auto& attrs = c.attrs->as<NormAttrs>();
@@ -343,19 +345,19 @@ Gradient gradient_of(const Call& c) {
 }
 
 struct GradientPlan final : KernelPlan {
-  // The sum of z_x and another tensor, both contiguous; null: there is none.
+  // The sum of z_x and another tensor, both contiguous. nullopt: there is none.
   struct WithSum {
     Arg other, total;
     bool writes_z_x;
   };
   std::optional<WithSum> with;
-  i64 parts = 0;                  // of the sums that are left, in memory of their own; 0: none are
+  i64 parts = 0;                  // of the deferred sums, in separate memory; 0: no sums are deferred
   std::shared_ptr<void> partial;  // [parts, sums, n], f32
 
   void launch(const Stream& s, const Call& c) const override;
   std::size_t workspace(const Call& c) const override;
   std::string choice(const Call& c) const override;
-  std::vector<SumLeft> deferred_sums(const Call& c) const override;
+  std::vector<DeferredSum> deferred_sums(const Call& c) const override;
 };
 
 bool is_centred(const Call& c) {
@@ -364,7 +366,7 @@ bool is_centred(const Call& c) {
 
 template <class S>
 i64 parts_left(const Gradient& a, const Gpu& gpu) {
-  constexpr i64 most = 16384;  // numbers, of each norm
+  constexpr i64 most = 16384;  // elements of each norm
   if (sizeof(compute_t<S>) > 4 || a.n == 0 || a.rows == 0 || !is_held<S>(a) || !is_short(a)) return 0;
   i64 parts = 0;
   with_short<S>(a.n,
@@ -429,7 +431,7 @@ void GradientPlan::launch(const Stream& s, const Call& c) const {
   is_centred(c) ? run_norm_backward<true>(s, c, *this) : run_norm_backward<false>(s, c, *this);
 }
 
-// Of the partial sums of the weights' gradients.
+// Workspace for the partial sums of the weights' gradients.
 std::size_t GradientPlan::workspace(const Call& c) const {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const i64 n = c.in[0].layout.shape.back(), rows = c.in[2].layout.numel();
@@ -445,11 +447,11 @@ std::string GradientPlan::choice(const Call&) const {
                             : "with the sum after it, and nothing but the sum";
 }
 
-std::vector<SumLeft> GradientPlan::deferred_sums(const Call& c) const {
+std::vector<DeferredSum> GradientPlan::deferred_sums(const Call& c) const {
   if (parts == 0) return {};
   const auto& attrs = c.attrs->as<NormAttrs>();
   const int sums = attrs.weight_gradient + attrs.bias, n = static_cast<int>(c.in[0].layout.shape.back());
-  std::vector<SumLeft> left;
+  std::vector<DeferredSum> left;
   for (int i = 0; i < sums; ++i) {
     const Arg& to = c.out[static_cast<std::size_t>(1 + i)];
     left.push_back({static_cast<const float*>(partial.get()) + i * n, to.data, to.dtype, to.layout.strides[0],
@@ -464,7 +466,8 @@ PlanPtr plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
   const Gradient a = is_centred(c) ? gradient_of<true>(c) : gradient_of<false>(c);
   bool held = false;
   with_float(c.in[0].dtype, [&](auto* type) { held = is_held<pointee_t<decltype(type)>>(a); });
-  // A thread reads a row's numbers, and writes them then; what all read, or is written otherwise, lies apart.
+  // Each thread reads a row's elements and then writes the same elements. Everything that is read by all
+  // threads or written in a different order must be separate memory.
   const Arg &z_x = c.out[0], &other = sum.in[sum.in[0].data == z_x.data], &total = sum.out[0];
   const bool apart = !crosses(c.in[0], total) && !crosses(c.in[1], total) && !crosses(other, total) &&
                      !crosses(other, z_x) && !meets(total, c.in.subspan(2)) &&
@@ -476,11 +479,11 @@ PlanPtr plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
   return p;
 }
 
-void add_up(const Stream& s, std::span<const SumLeft> sums) {
+void add_up(const Stream& s, std::span<const DeferredSum> sums) {
   for (; !sums.empty(); sums = sums.subspan(std::min<std::size_t>(sums.size(), most_sums))) {
     DeferredSums all{};
     unsigned blocks = 0;
-    for (const SumLeft& sum : sums.first(std::min<std::size_t>(sums.size(), most_sums))) {
+    for (const DeferredSum& sum : sums.first(std::min<std::size_t>(sums.size(), most_sums))) {
       all.at[all.count++] = {sum, static_cast<int>(blocks)};
       blocks += blocks_for(sum.n, sum_columns_of_block);
     }

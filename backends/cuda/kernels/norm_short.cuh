@@ -1,6 +1,6 @@
-// layer_norm and rms_norm of short rows, each by one warp: there is no barrier between the threads of a row,
-// and the next row is loaded while one is processed. weight and bias are read from shared memory, because
-// registers limit the warps of a multiprocessor.
+// layer_norm and rms_norm of short rows, with a warp per row. There is no barrier between the threads of a
+// row, and the next row is loaded while one is processed. Registers limit the warps of a multiprocessor, so
+// `weight` and `bias` are read from shared memory.
 #pragma once
 
 #include "backends/cuda/kernels/norm.cuh"
@@ -9,8 +9,8 @@ namespace tg::cuda {
 
 inline constexpr int short_threads = 256, short_warps = short_threads / 32;
 
-// Whether rows are at equal distances, and row r of such rows: to find other rows takes a call, which costs
-// registers.
+// Whether rows have a constant stride, and the address of row r in that case. Other layouts need a function
+// call, which costs registers.
 inline bool evenly_spaced(const RowLayout& rows) {
   return rows.outer.rank <= 1;
 }
@@ -26,12 +26,12 @@ __device__ __forceinline__ C sum_of_warp(C v) {
   return v;
 }
 
-// A lane's share of a row of n ≤ 32·V·K elements: packs of V, 32 packs apart.
+// A lane's share of a row with n ≤ 32·V·K elements: packs of V elements, at a distance of 32 packs.
 template <class S, int V, int K>
 struct ShortRow {
   Words<S, V> pack[K];
 
-  // f(k, the pack's number in the row) for the lane's packs.
+  // Calls f(k, index of the pack in the row) for the lane's packs.
   template <class F>
   static __device__ __forceinline__ void each(int n, F f) {
 #pragma unroll
@@ -51,7 +51,7 @@ struct ShortRow {
   }
 };
 
-// Calls f with integral constants V and K for rows of n elements of a type, and returns true; returns false
+// Calls f with integral constants V and K for rows of n elements of a type, and returns true. Returns false
 // if the rows are too long. A lane holds its share of a row in registers, with as few idle slots as possible.
 template <class S, class F>
 bool with_short(i64 n, F f) {

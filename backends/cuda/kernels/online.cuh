@@ -1,14 +1,14 @@
-// The online normaliser [Ye, Online Softmax §3]: maximum c and sum of exponentials π of a row in one pass
-// over it, by every thread for its elements and then for the team: π ← π·exp(c − c') + exp(x − c'), c' =
-// max(c, x).
+// The online normalizer [Ye, Online Softmax §3]: the maximum c of a row and the sum π of its exponentials, in
+// one pass. Each thread processes its elements, and then the team combines its results: π ←
+// π·exp(c − c') + exp(x − c') with c' = max(c, x).
 #pragma once
 
 #include "backends/cuda/kernels/rows.cuh"
 
 namespace tg::cuda {
 
-// eˣ for x ≤ 0: 2^(x·log₂e), with a relative error of 2⁻²² + |x|·2⁻²³, which matters little where eˣ is
-// small; below 2⁻¹²⁶ it is 0.
+// eˣ for x ≤ 0: 2^(x·log₂e), with a relative error of 2⁻²² + |x|·2⁻²³. It is 0 below 2⁻¹²⁶. The error is
+// large only if eˣ is small.
 __device__ __forceinline__ float exp_below(float x) {
   return ptx::ex2(x * 1.44269504f);
 }
@@ -19,7 +19,7 @@ __device__ __forceinline__ double exp_below(double x) {
 template <class C>
 struct Normalizer {
   C max = static_cast<C>(-__builtin_huge_val());
-  C sum = 0;  // of exp(x - max); NaN if an x is, 0 if every x is -∞
+  C sum = 0;  // of exp(x - max); NaN if any x is NaN, 0 if all x are -∞
 
   __device__ __forceinline__ void take(C x) {
     const C one[] = {x};
@@ -38,11 +38,11 @@ struct Normalizer {
 #pragma unroll
     for (int e = 0; e < count; ++e) sum += exp_below(x[e] - low);
   }
-  // The number to subtract from x before exp: if all are -∞, 0, so that exp gives 0 and not NaN.
+  // The value to subtract from x before exp. It is 0 if all x are -∞, so that exp returns 0 instead of NaN.
   __device__ __forceinline__ C shift() const {
     return max == static_cast<C>(-__builtin_huge_val()) ? C(0) : max;
   }
-  // The same over all elements of the team.
+  // Combines the results of all threads of the team.
   template <class T>
   __device__ __forceinline__ void combine(T& team) {
     const C all = team.max(max);
@@ -61,7 +61,7 @@ struct Normalizer {
   }
 };
 
-// Of a whole row (rows.cuh).
+// Returns the result for a whole row (rows.cuh).
 template <class T, class Row>
 __device__ __forceinline__ auto normalizer_of(T& team, const Row& row) {
   Normalizer<typename Row::C> all;

@@ -1,5 +1,5 @@
-// Random ops, from Philox words in the order that core/base/rng.h and core/base/random.h define. Compiled
-// without contraction of products and sums: the same bits as on the CPU.
+// Random ops from Philox words, in the order that core/base/rng.h and core/base/random.h define. Compiled
+// without FMA contraction, so that results are bitwise identical to the CPU.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/kernels/any.cuh"
@@ -38,7 +38,7 @@ __device__ __forceinline__ i64 all_threads() {
   return static_cast<i64>(gridDim.x) * threads_per_block;
 }
 
-// V elements from number i·V on: x·scale where the element's word is at or above the bound, else 0.
+// V elements, starting at index i·V: x·scale if the element's word is at or above the bound, otherwise 0.
 template <class C, int V>
 __device__ __forceinline__ void drop_pack(C (&x)[V], std::uint64_t i, std::uint64_t key, std::uint32_t bound,
                                           C scale) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void drop_pack(C (&x)[V], std::uint64_t i, std::uint6
   }
 }
 
-// Consecutive packs of V. The next one is loaded while the words for this one are computed.
+// Processes consecutive packs of V. The next one is loaded while the words for this one are computed.
 template <class S, int V>
 __global__ void __launch_bounds__(threads_per_block)
     drop_dense(Words<S, V>* y, const Words<S, V>* x, i64 packs, Source source, std::uint32_t bound,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(threads_per_block)
   }
 }
 
-// Any strides, four elements at a time.
+// Processes operands with any strides, four elements at a time.
 template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     drop(S* y, const S* x, i64 first, i64 numel, const __grid_constant__ Region<1> from, Source source,
@@ -119,7 +119,7 @@ void launch_dropout(const Stream& s, const Call& c) {
   });
 }
 
-// What each op computes from a block of words: f(words, values), `each` words for a value.
+// Calls f(words, values), the function of an op. It uses `each` words of a block for a value.
 template <class S, int each, class F>
 __global__ void __launch_bounds__(threads_per_block)
     make(S* out, i64 numel, Source source, const __grid_constant__ F f) {
@@ -140,14 +140,14 @@ __global__ void __launch_bounds__(threads_per_block)
 
 template <class S, int each, class F>
 void fill(const Stream& s, const Call& c, const F& f) {
-  const Arg& out = c.out[0];  // row-major, from an aligned address on
+  const Arg& out = c.out[0];  // row-major, starting at an aligned address
   const i64 numel = out.layout.numel();
   if (numel == 0) return;
   launch_early(s, {grid_for(s, (numel * each + 3) / 4), threads_per_block}, make<S, each, F>,
                reinterpret_cast<S*>(out.data), numel, Source(c.in[0], c.attrs->as<RandomAttrs>().stream), f);
 }
 
-// u of 53 bits for f64 and of 24 for the others.
+// u with 53 bits for f64 and with 24 for other dtypes.
 template <class S>
 struct Uniform {
   UniformRange range;
@@ -160,7 +160,7 @@ struct Uniform {
   }
 };
 
-// mean + std·n in f64, pairs of n by Box-Muller.
+// mean + std·n in f64. Pairs of n are from Box-Muller.
 template <class S>
 struct Normal {
   double mean, std;
@@ -181,7 +181,7 @@ struct Bernoulli {
   }
 };
 
-// low + ⌊u·range⌋ with u of 64 bits
+// low + ⌊u·range⌋ with 64 bits of u
 template <class S>
 struct Randint {
   i64 low;
@@ -221,8 +221,8 @@ void launch_randint(const Stream& s, const Call& c) {
   });
 }
 
-// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) at or above the bound; a block of words for each
-// thread.
+// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) is at or above the bound. Each thread computes a
+// block of words.
 __global__ void __launch_bounds__(threads_per_block)
     keep_mask(bool* keep, i64 rows, i64 queries, i64 keys, Source source, std::uint32_t bound) {
   begin_early();

@@ -1,6 +1,7 @@
-// Reductions over any axes, in two ways: along rows if the innermost axis in memory is reduced, down columns
-// if it is kept, with neighbouring threads on neighbouring columns. Long reductions are split between several
-// blocks, whose results a second launch combines. Shapes and the GPU determine every order of operations.
+// Reductions over any axes, in one of two ways. If the innermost axis in memory is reduced, threads iterate
+// along rows. If it is kept, they iterate down columns, with adjacent threads on adjacent columns. Long
+// reductions are split between several blocks, and a second launch combines their results. The order of
+// operations depends only on the shapes and the GPU.
 //
 // A reduction R has a State, init(), add(state, value, index), merge(a, b) and finish(state) → result.
 #pragma once
@@ -13,15 +14,15 @@
 
 namespace tg::cuda {
 
-// Where the elements of a reduction lie; strides are in elements, or in packs of them.
+// The layout of a reduction's elements. Strides are in elements or in packs of them.
 struct Walk {
   Strides kept, kept_out, reduced;
-  i64 outs, count, splits;  // results (packs of them for columns), elements of each, pieces of those
-  i64 out_step;             // between the results of a pack
-  int group;                // rows: threads for one result
+  i64 outs, count, splits;  // results (packs of them for columns), elements per result, splits per result
+  i64 out_step;             // stride between the results of a pack
+  int group;                // rows: threads per result
 };
 
-// Reverses the order of numbers, so that minima become maxima.
+// Reverses the order of values, so that minima become maxima.
 template <class C>
 __device__ __forceinline__ C flipped(C v) {
   if constexpr (std::is_same_v<C, i64>)
@@ -30,14 +31,15 @@ __device__ __forceinline__ C flipped(C v) {
     return -v;
 }
 
-// Where the results go: to `partial` [outs, splits] (rows) or [splits, outs] (columns) if it is not null.
+// The destination of results. If `partial` is not null, it receives [outs, splits] (rows) or [splits, outs]
+// (columns).
 template <class R>
 struct Results {
   typename R::State* partial;
   void* data;
   DType type;
   double divisor = 1;
-  bool flip = false;  // the order of elements was reversed, so that of results is too
+  bool flip = false;  // the order of elements was reversed, so the results are reversed back
 
   __device__ void put(i64 at, const typename R::State& s) const {
     auto v = R::finish(s);
@@ -69,7 +71,7 @@ struct Integers {
     v[0] = load_as<i64>(data, type, at);
   }
 };
-// States of a first launch as elements of the second.
+// The states of a first launch as elements of the second.
 template <class T>
 struct Partials {
   using value = T;
@@ -85,7 +87,7 @@ struct Merge : R {
   static __device__ __forceinline__ void add(State& s, const State& v, i64) { s = R::merge(s, v); }
 };
 
-// Not inlined: divisions are long, and this is called in many places.
+// Not inlined, because divisions need many instructions and this is called at many sites.
 static __device__ __noinline__ i64 place_of_many(const Strides& s, i64 i) {
   return i < (1ll << 31) ? s.offset(static_cast<unsigned>(i)) : s.offset(i);
 }
@@ -106,10 +108,10 @@ __device__ __forceinline__ T shuffle_down(T v, int by, int width) {
 }
 
 constexpr int reduce_block = 256;
-constexpr int column_threads = 1024;  // of a block, at most
-constexpr int column_width = 128;     // columns of a block, where they are read in packs
+constexpr int column_threads = 1024;  // per block, at most
+constexpr int column_width = 128;     // columns of a block that reads packs
 
-// add(unit) for units first, first + step, … below end, with their offsets.
+// Calls add(unit, offset) for the units first, first + step, … below end.
 template <class F>
 __device__ __forceinline__ void stride_over(const Strides& s, i64 first, i64 end, i64 step, F add) {
   if (s.rank <= 1) {
@@ -130,8 +132,8 @@ __device__ __forceinline__ void add_pack(typename R::State (&a)[V], const Source
   for (int e = 0; e < V; ++e) R::add(a[e], v[e], index + e);
 }
 
-// A group of threads for each piece of each row. `reduced` counts packs of V; what is left over of a row
-// that is no multiple of V, which then lies in one piece, goes to the last piece.
+// One group of threads for each split of each row. `reduced` counts packs of V. If a row's length is not a
+// multiple of V, the row is contiguous, and the last split processes the remainder.
 template <class R, class Source, int V>
 __global__ void __launch_bounds__(reduce_block)
     reduce_rows(Source x, const __grid_constant__ Walk w, Results<R> out) {
@@ -182,7 +184,7 @@ __global__ void __launch_bounds__(reduce_block)
   }
 }
 
-// Blocks of blockDim.x packs of columns by blockDim.y threads that share their rows.
+// Blocks of blockDim.x packs of columns. The blockDim.y threads of each column share its rows.
 template <class R, class Source, int V>
 __global__ void __launch_bounds__(column_threads)
     reduce_columns(Source x, const __grid_constant__ Walk w, Results<R> out) {
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(column_threads)
 #pragma unroll
     for (int e = 0; e < V; ++e) of_thread[threadIdx.y * width + threadIdx.x * V + e] = a[e];
     __syncthreads();
-    // A thread for each column, which takes the rows' threads in their order.
+    // One thread per column merges the results of the rows' threads in order.
     for (int c = threadIdx.y * tx + threadIdx.x; c < width && first * V + c < w.outs * V; c += tx * ty) {
       State total = of_thread[c];
       for (int y = 1; y < ty; ++y) total = R::merge(total, of_thread[y * width + c]);
@@ -229,29 +231,29 @@ struct ReduceAxis {
   i64 size, in, out;
 };
 
-// How a reduction iterates and is split; depends on shapes, strides and the GPU only.
+// How a reduction iterates and is split. It depends only on shapes, strides and the GPU.
 struct ReducePlan {
   ReduceAxis kept[max_rank], reduced[max_rank];  // outermost first, merged
   int kept_rank = 0, reduced_rank = 0;
   i64 outs = 1, count = 1, splits = 1;
   bool columns;
 
-  // `ordered`: elements are numbered row-major; otherwise axes are put into the order of memory.
+  // `ordered`: elements are numbered row-major. Otherwise axes are sorted by the order in memory.
   ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool keepdim, bool ordered, const Gpu& gpu);
 };
 
-// Of a reduction's call.
+// Returns the plan of a reduction's call.
 inline ReducePlan reduce_plan(const Call& c, bool ordered = false) {
   const auto& a = c.attrs->as<ReduceAttrs>();
   return ReducePlan(c.in[0].layout, c.out[0].layout, a.axes, a.keepdim, ordered, c.gpu);
 }
 
 Walk walk_of(const ReducePlan& p, int pack, bool columns);
-// Whether packs of that many elements can be read: every stride is a whole number of packs.
+// Whether packs of this many elements can be read: every stride is a whole number of packs.
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size);
 
-// Packs of columns by threads that share their rows: 256 in all, more where these do not fill the GPU, and at
-// least eight rows for each.
+// The block shape for columns: packs of columns by threads that share their rows. It has 256 threads in
+// total, or more if these do not fill the GPU, and each thread has at least eight rows.
 inline dim3 column_block(int pack, i64 outs, i64 count, i64 splits, std::size_t state, const Gpu& gpu) {
   unsigned tx = pack > 1 ? static_cast<unsigned>(std::max(column_width / pack, 8)) : 32;
   unsigned most = reduce_block / tx, ty = 1;
@@ -283,7 +285,8 @@ void launch_columns(const Stream& s, const Source& x, const Walk& w, const Resul
                reduce_columns<R, Source, V>, x, w, out);
 }
 
-// The second launch: `parts` states of each of n results, part p of result i at partial[p·part + i·result].
+// The second launch. It merges `parts` states for each of n results. Part p of result i is
+// partial[p·part + i·result].
 template <class R>
 void merge_partials(const Stream& s, const typename R::State* partial, i64 n, i64 parts, i64 part, i64 result,
                     const Strides& to, const Results<R>& out) {

@@ -1,5 +1,5 @@
-// max, min, argmax and argmin over any axes. A NaN counts as the extreme; of equal elements argmax and argmin
-// give the first, counted row-major over the reduced axes.
+// max, min, argmax and argmin over any axes. A NaN counts as the extreme. Among equal elements, argmax and
+// argmin return the first in row-major order of the reduced axes.
 #include "backends/cuda/kernels/reduce_held.cuh"
 
 namespace tg::cuda {
@@ -22,7 +22,7 @@ __device__ __forceinline__ C least() {
     return static_cast<C>(-__builtin_huge_val());
 }
 
-// The numbers, negated if `flip`: that reverses their order.
+// The values, negated if `flip`, which reverses their order.
 template <class S, int V>
 __device__ __forceinline__ Words<S, V> negated_if(Words<S, V> words, bool flip) {
   const unsigned signs = !flip ? 0 : sizeof(S) == 2 ? 0x80008000u : 0x80000000u;
@@ -45,7 +45,7 @@ struct Max {
   static __device__ __forceinline__ void add(C& s, C v, i64) { s = merge(s, v); }
   static __device__ __forceinline__ C finish(C s) { return s; }
 
-  // Of this thread's elements; halves are compared two by two.
+  // The extreme of this thread's elements. 16-bit elements are compared in pairs.
   template <class S, int V>
   static __device__ __forceinline__ C of_words(Words<S, V> words) {
     if constexpr (sizeof(S) == 2 && V > 2) {
@@ -89,8 +89,8 @@ struct ArgMax {
   static __device__ __forceinline__ i64 finish(const State& s) { return s.index; }
 
   static __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-  // First the extreme, then the index of the first element that equals it, which few threads have to look
-  // for.
+  // First finds the extreme, then the index of the first element that equals it, which only few threads have
+  // to search.
   template <class T, class Row>
   static __device__ __forceinline__ State of_row(T& team, const Row& row, bool flip) {
     const C own = Max<C>::of_thread(row, flip), top = team.reduce(own, Max<C>::merge);
@@ -107,7 +107,7 @@ struct ArgMax {
   }
 };
 
-// Elements, in reversed order for minima.
+// Elements in reversed order, for minima.
 template <class Source>
 struct Flipped : Source {
   bool flip;
@@ -124,7 +124,7 @@ void run_extreme(const Stream& s, const Call& c) {
   const ReducePlan p = reduce_plan(c, !packs);
   if (p.outs == 0) return;
   const Arg &x = c.in[0], &y = c.out[0];
-  const bool flip = minimum && packs;  // the results of argmin are indices, which stay as they are
+  const bool flip = minimum && packs;  // the results of argmin are indices, which stay unchanged
   if (!is_float(x.dtype))
     return reduce<R<i64>, 1>(s, p, Flipped<Integers>{{x.data, x.dtype}, minimum},
                              {nullptr, y.data, y.dtype, 1, flip});

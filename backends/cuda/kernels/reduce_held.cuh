@@ -1,8 +1,8 @@
-// Reductions of rows that are aligned and fit in registers: a team of threads holds a row, and starts to load
-// the next one before it works on it. Blocks iterate over the rows; there are as many as the GPU holds at
-// once.
+// Reductions of rows that are aligned and fit in registers. A team of threads holds a row and starts to load
+// the next one before it processes it. Blocks iterate over the rows. There are as many blocks as the GPU can
+// run at the same time.
 //
-// A reduction R that can do so has of_row(team, row, flip) → State, the same for all threads of the team.
+// A reduction R that supports this has of_row(team, row, flip) → State, the same for all threads of the team.
 #pragma once
 
 #include "backends/cuda/kernels/reduce.cuh"
@@ -15,9 +15,9 @@ template <class S>
 using ReducedRow = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;
 
 struct HeldReduction {
-  RowLayout x, y;  // y: a result for each row
+  RowLayout x, y;  // y: one result per row
   i64 n, rows;
-  bool flip;  // the order of numbers is reversed
+  bool flip;  // the order of values is reversed
 };
 
 template <class R, class S>
@@ -38,17 +38,17 @@ __global__ void __launch_bounds__(most_threads)
   }
 }
 
-// Whether a plan's reduction is one of rows in one piece, each neighbours in memory; then x and y are set.
+// Whether a plan reduces unsplit rows of adjacent elements. Sets x and y in this case.
 bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a);
 
-// Whether rows can be held and threads have at least half of what they can hold; then x and y are set.
+// Whether rows fit in registers and threads use at least half of their slots. Sets x and y in this case.
 template <class S>
 bool is_held(const ReducePlan& p, const void* data, HeldReduction& a) {
   using Row = ReducedRow<S>;
   return is_of_rows(p, data, a) && fits<S, Row>(a.n, a.rows, {&a.x}) && a.n >= 16 * Row::per_thread;
 }
 
-// False, and nothing done, unless rows can be held.
+// Returns false and does nothing unless rows can be held.
 template <class R, class S>
 bool reduce_held(const Stream& s, const ReducePlan& p, const void* data, const Results<R>& out,
                  bool flip = false) {

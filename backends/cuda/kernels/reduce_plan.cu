@@ -1,4 +1,4 @@
-// How reductions iterate and are split into pieces.
+// How reductions iterate and are split.
 #include "backends/cuda/kernels/reduce_held.cuh"
 #include "backends/cuda/kernels/reductions.h"
 
@@ -15,7 +15,7 @@ struct List {
   void sort() {
     std::stable_sort(axis, axis + rank, [](const ReduceAxis& a, const ReduceAxis& b) { return a.in > b.in; });
   }
-  // Merges two neighbouring axes where the outer stride is the inner stride times the inner size.
+  // Merges two adjacent axes if the outer stride equals the inner stride times the inner size.
   void merge() {
     int n = 0;
     for (int i = 0; i < rank; ++i) {
@@ -50,11 +50,11 @@ ReducePlan::ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool 
   kept_list.sort(), kept_list.merge();
   if (!ordered) reduced_list.sort();
   reduced_list.merge();
-  i64 step = -1;  // the smallest of the reduced axes
+  i64 step = -1;  // the smallest stride of the reduced axes
   for (int a = 0; a < reduced_rank; ++a) step = step < 0 ? reduced[a].in : std::min(step, reduced[a].in);
   columns = kept_rank > 0 && (reduced_rank == 0 || kept[kept_rank - 1].in < step);
   if (outs == 0) return;
-  // Eight blocks for each multiprocessor, unless that makes pieces too short to be worth a second launch.
+  // Eight blocks for each multiprocessor, unless splits would be too short to justify a second launch.
   const i64 enough = 8ll * gpu.processors;
   const i64 blocks = columns ? (outs + column_width - 1) / column_width : outs,
             shortest = columns ? 64 : 4096;
@@ -100,7 +100,7 @@ bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a) {
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size) {
   if (p.outs * p.count == 0 || (p.columns ? p.kept_rank : p.reduced_rank) == 0) return false;
   const ReduceAxis* inner = p.columns ? &p.kept[p.kept_rank - 1] : &p.reduced[p.reduced_rank - 1];
-  // A row in one piece may end with less than a pack.
+  // The last pack of a contiguous row may be incomplete.
   const bool whole = inner->size % pack == 0 || (!p.columns && p.reduced_rank == 1);
   bool fits = inner->in == 1 && inner->size >= pack && whole &&
               reinterpret_cast<std::uintptr_t>(data) % (static_cast<std::size_t>(pack) * element_size) == 0;
@@ -117,7 +117,7 @@ RowOrder row_order(const Arg& x, const Arg& y, const ReduceAttrs& reduce, bool i
   with_float(x.dtype, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     using Row = ReducedRow<S>;
-    // Rows of one piece: the last of several may have the end of a row, which is no pack.
+    // Packs must divide the row, because otherwise the last piece would contain an incomplete pack.
     if (takes_packs(p, nullptr, pack_of<S>, sizeof(S)) && p.count % pack_of<S> == 0) order.pack = pack_of<S>;
     HeldReduction a{};
     if (is_held<S>(p, nullptr, a))

@@ -1,4 +1,4 @@
-// What others use of the kernels for reductions.
+// The interface of the reduction kernels for other code.
 #pragma once
 
 #include "backends/cuda/runtime/kernel.h"
@@ -6,30 +6,30 @@
 
 namespace tg::cuda {
 
-// out[i] = Σ_p partial[p·step + i] for i < n, p < parts, always in ascending order of p; partial holds
-// doubles if `wide`, else floats; step > 1 or parts = 1; out is contiguous.
+// out[i] = Σ_p partial[p·step + i] for i < n, p < parts, always in ascending order of p. partial contains
+// doubles if `wide`, otherwise floats. step > 1 or parts = 1. out is contiguous.
 void sum_parts(const Stream& s, const void* partial, bool wide, long long n, long long parts, long long step,
                const Arg& out);
 
-// How the kernels for reductions go through rows that are neighbours in memory. Whoever goes through numbers
-// that are nowhere in memory (backends/cuda/jit/reduced_chain.cpp) adds them up in the same order. A team of
-// threads has a row, or one of its `pieces`, which begin at packs · piece / pieces: packs of `pack`
-// neighbours, of which thread t takes number t, t + threads, … A second launch, with a team for each row,
-// combines pieces.
+// How the reduction kernels iterate over rows of adjacent elements. A kernel that reduces values which are
+// not in memory (backends/cuda/jit/reduced_chain.cpp) adds them in the same order. A team of threads
+// processes a row, or one of its `pieces`, which begin at packs · piece / pieces. It consists of packs of
+// `pack` adjacent elements. Thread t processes packs t, t + threads, …. A second launch combines the pieces,
+// with a team per row.
 struct RowOrder {
   int threads;  // a power of two: less than a warp, or whole warps
   int pack;
   enum {
-    in_lanes,  // a total for each place in a pack; then halves of them are combined
-    by_packs,  // each pack by itself, from left to right; then packs
-    in_turn    // one number after the other
+    in_lanes,  // a total for each position in a pack; then halves of them are combined
+    by_packs,  // each pack separately, from left to right; then packs
+    in_turn    // one element after another
   } way;
   std::int64_t pieces = 1;
-  int merging = 1;  // threads of the second launch's teams
+  int merging = 1;  // threads per team in the second launch
 };
 
-// x: the tensor that is reduced, whose address does not matter; y: the result, as `reduce` says. `in_packs`:
-// whether that reduction's kernel reads packs of floating-point numbers.
+// x: the tensor to reduce; its address does not matter. y: the result, as `reduce` specifies. `in_packs`:
+// whether the kernel of that reduction reads packs of floating-point elements.
 RowOrder row_order(const Arg& x, const Arg& y, const ReduceAttrs& reduce, bool in_packs, const Gpu& gpu);
 
 }  // namespace tg::cuda

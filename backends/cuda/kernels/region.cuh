@@ -8,9 +8,9 @@
 
 namespace tg::cuda {
 
-// Axes from outermost to innermost. Neighbouring axes are merged where, in every operand, the outer stride is
-// the inner stride times the inner size. Strides are in elements, or in units of several once the region is
-// grouped.
+// The axes of the region from outermost to innermost. Two adjacent axes are merged if, in every operand, the
+// outer stride equals the inner stride times the inner size. Strides are in elements, or in units of several
+// elements once the region is grouped.
 template <int N>
 struct Region {
   int rank = 0;
@@ -30,8 +30,9 @@ struct Region {
     for (int k = 0; k < N; ++k) stride[rank - 1][k] = step[k];
   }
 
-  // How many neighbours along the innermost axis, at most `most` (a power of two), can be accessed at once in
-  // all operands: they are contiguous and aligned. `step`: a further distance between addresses.
+  // Returns the number of adjacent elements along the innermost axis that one access can read in all
+  // operands. They must be contiguous and aligned. It is at most `most`, a power of two. `step`: an
+  // additional stride between addresses.
   int vector(int most, const std::size_t (&bytes)[N], const void* const (&address)[N], i64 step = 0) const {
     for (int v = rank > 0 ? most : 1; v > 1; v /= 2) {
       bool fits = size[rank - 1] % v == 0 && step % v == 0;
@@ -44,7 +45,7 @@ struct Region {
     }
     return 1;
   }
-  // From elements to units of v of them along the innermost axis.
+  // Converts from elements to units of v elements along the innermost axis.
   void group(int v) {
     if (v == 1) return;
     numel /= v;
@@ -53,8 +54,8 @@ struct Region {
       for (int k = 0; k < N; ++k) stride[a][k] /= v;
   }
 
-  // The offset of element i of the region in each operand. I: unsigned where it fits, which is several times
-  // faster than unsigned long long.
+  // Returns the offset of element i of the region in each operand. I is unsigned if it is large enough, which
+  // is several times faster than unsigned long long.
   template <class I>
   __device__ __forceinline__ void offsets(I i, i64 (&at)[N]) const {
     for (int k = 0; k < N; ++k) at[k] = 0;
@@ -83,7 +84,7 @@ inline Region<1> region_of(const Layout& l) {
   return r;
 }
 
-// Calls f with a null pointer to a type of that many bytes: elements, and units of them up to 16 bytes.
+// Calls f with a null pointer to a type of this many bytes: elements, and units of them up to 16 bytes.
 template <class F>
 void with_element(std::size_t bytes, F&& f) {
   if (bytes == 1) return f(static_cast<unsigned char*>(nullptr));
@@ -118,27 +119,27 @@ __device__ __forceinline__ bool is_within(i64 index, i64 size) {
   return static_cast<unsigned long long>(index) < static_cast<unsigned long long>(size);
 }
 
-// V elements read and written together.
+// V elements that are read and written together.
 template <class S, int V>
 struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Unit {
   S at[V];
 };
 
-inline constexpr int threads_per_block = 256;  // of launches with a thread for each element or unit
+inline constexpr int threads_per_block = 256;  // for launches with a thread per element or unit
 
-// Number of this thread among all of the launch.
+// The index of this thread in the whole launch.
 template <class I>
 __device__ __forceinline__ I thread_number() {
   return static_cast<I>(blockIdx.x) * threads_per_block + threadIdx.x;
 }
 
-// Launches such a kernel.
+// Launches a kernel with a thread per element or unit.
 template <class... P>
 void launch_threads(const Stream& s, i64 n, void (*kernel)(P...), const std::type_identity_t<P>&... args) {
   launch_early(s, {blocks_for(n, threads_per_block), threads_per_block}, kernel, args...);
 }
 
-// to = from: the same shape and dtype, any strides; none of it may overlap.
+// to = from, with the same shape and dtype and any strides. They must not overlap.
 void copy(const Stream& s, const Arg& to, const Arg& from);
 
 }  // namespace tg::cuda

@@ -1,6 +1,6 @@
-// rope: all rows of x rotated by a table of cosines and sines, a row for each distinct position. Where
-// positions are given, each run makes the table first; where they are counted, plans share one that is made
-// once.
+// RoPE: rotates all rows of x by a table of cosines and sines that has a row for each distinct position. If
+// positions are given, each run computes the table first. If positions are implicit, plans share a table that
+// is computed once.
 #include "backends/cuda/fusion/rope.h"
 
 #include <map>
@@ -23,10 +23,10 @@ struct Frequencies {
   double at[frequencies_at_once];
 };
 
-// The rows of the table: the axes of positions along which they differ.
+// The rows of the table: the axes along which positions differ.
 struct TableRows {
-  Region<1> positions;  // where the position of a row of the table is
-  i64 step[max_rank];   // for each axis of x except the last: rows of the table from one index to the next
+  Region<1> positions;  // the position of a row of the table
+  i64 step[max_rank];   // for each axis of x except the last: stride in rows of the table
 
   explicit TableRows(const Call& c) {
     const Layout& x = c.in[0].layout;
@@ -44,7 +44,7 @@ struct TableRows {
 };
 
 // table [rows, 2, pairs]: cos and sin of position·ω_i for pairs first … first + n - 1. The angle is in f64,
-// because a large position times ω has no digits to lose. Without positions, they count from `start`.
+// because a large position times ω needs all of its digits. Without positions, they start at `start`.
 template <class C, class I>
 __global__ void __launch_bounds__(threads_per_block)
     make_table(C* table, const __grid_constant__ Region<1> rows, Indices positions, i64 start, int first,
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(threads_per_block)
   table[row * 2 * pairs + pairs + first + k] = static_cast<C>(s);
 }
 
-// Makes it on the stream, of these frequencies.
+// Computes the table on the stream for these frequencies.
 template <class C>
 void launch_table(const Stream& s, C* table, const Region<1>& rows, const Arg& positions,
                   const RopeAttrs& a) {
@@ -83,17 +83,17 @@ std::size_t bytes_of_table(i64 rows, std::size_t pairs, DType compute) {
   return static_cast<std::size_t>(rows) * 2 * pairs * size_of(compute);
 }
 
-// Rows of x that share a row of the table are rotated by the same threads, this many at once.
+// The same threads rotate rows of x that share a row of the table, this many at a time.
 constexpr int rows_at_once = 4;
 
-// What rotates of a row [first + 2·pairs + rest − first …]: elements first … first + 2·pairs − 1. The others
-// are copied, or left as they are where x and out lie in one place.
+// The rotated part of a row: elements first … first + 2·pairs − 1. The other elements are copied, or not
+// accessed if x and out are the same memory.
 struct Rotation {
-  Region<3> rows;  // of x, out, and the table, without the axis along which rows of x share one of the table
+  Region<3> rows;  // of x, out and the table, without the axis along which rows of x share a row of the table
   i64 x_step, out_step;           // along a row
   i64 sharing, x_next, out_next;  // the length of that axis, and the strides along it
-  int pairs, first, rest;         // that are rotated, elements before them, and all that are copied
-  int table_pairs;                // of a row of the table, whose last ones are these
+  int pairs, first, rest;         // rotated pairs, elements before them, and all copied elements
+  int table_pairs;                // pairs of a row of the table; the rotated pairs are its last ones
   bool interleaved, inverse;
 };
 struct Job {
@@ -101,7 +101,7 @@ struct Job {
   const void *x, *table;
   Rotation m;
 };
-// The jobs of a launch; blocks from `second` on do the other one.
+// The jobs of a launch. Blocks at `second` and later process the second job.
 template <int count>
 struct Jobs {
   Job at[count];
@@ -115,8 +115,8 @@ template <class S>
 __device__ __forceinline__ void unpack(const Unit<S, 1>& piece, compute_t<S> (&to)[1]) {
   to[0] = widen(piece.at[0]);
 }
-// 16 bytes are written by one instruction: the compiler writes half of these structs word by word, and the
-// second-level cache then has four times as much to do.
+// Writes 16 bytes by one instruction. The compiler writes half of these structs word by word, which causes
+// four times as many L2 cache accesses.
 template <class S, int V>
 __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
   if constexpr (V == 1) {
@@ -130,9 +130,9 @@ __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
   }
 }
 
-// (a, b) → (a·c - b·s, a·s + b·c): a thread has two times V elements of some rows, one half of what is
-// rotated apart, or V elements that are not rotated. V > 1 requires contiguous rows that begin at an aligned
-// address.
+// (a, b) → (a·c - b·s, a·s + b·c). A thread has two groups of V elements of some rows, which are half of the
+// rotated part apart. Or it has V elements that are not rotated. V > 1 requires contiguous rows with an
+// aligned address.
 template <class S, int V, class I, int count>
 __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constant__ Jobs<count> jobs) {
   begin_early();
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
   const S* const source = static_cast<const S*>(job.x) + at[0] + shared * m.x_next;
   S* const target = static_cast<S*>(job.out) + at[1] + shared * m.out_next;
   const auto here = [&](int h) { return shared + h < m.sharing; };
-  // Row h's elements from e on; the first row's if there is no row h.
+  // Loads row h's elements, starting at e. If there is no row h, loads the first row instead.
   const auto load = [&](int h, i64 e) {
     return *reinterpret_cast<const Piece<S, V>*>(source + (here(h) ? h * m.x_next : 0) + e * m.x_step);
   };
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
   };
   if constexpr (V > 1)
     if (m.interleaved) {
-      using Half = Unit<C, V / 2>;  // each piece has so many pairs of its own
+      using Half = Unit<C, V / 2>;  // each group has V / 2 pairs
       const auto half = [&](i64 pair) { return *reinterpret_cast<const Half*>(factors + pair); };
       const i64 ahead[2] = {u / 2, (u + m.pairs) / 2};
       const Half c[2] = {half(ahead[0]), half(ahead[1])},
@@ -217,7 +217,8 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
   });
 }
 
-// Pairs at the beginning of interleaved rows that nothing turns, as latent attention's are, in whole vectors.
+// Number of leading pairs in interleaved rows with frequency 0, as in latent attention, rounded down to whole
+// vectors.
 int still_pairs(const RopeAttrs& a, int vector) {
   std::size_t n = 0;
   while (a.interleaved && n < a.frequencies.size() && a.frequencies[n] == 0) ++n;
@@ -226,7 +227,7 @@ int still_pairs(const RopeAttrs& a, int vector) {
 
 struct RopeWork {
   Job job;
-  bool whole;  // in pieces of 16 bytes
+  bool whole;  // consists of aligned pieces of 16 bytes
   i64 threads;
 };
 template <class S>
@@ -282,7 +283,7 @@ void launch_as(const Stream& s, const Call& c, const void* table) {
 }
 
 struct RopePlan final : KernelPlan {
-  std::shared_ptr<const void> table;  // null: each run makes one in the workspace
+  std::shared_ptr<const void> table;  // null: each run computes one in the workspace
 
   explicit RopePlan(const Call& c) : table(rope_table(c)) {}
   void launch(const Stream& s, const Call& c) const override {
@@ -296,7 +297,7 @@ struct RopePlan final : KernelPlan {
   }
 };
 
-// Two ropes of one launch.
+// Two RoPE steps in one launch.
 struct TwoRopes final : KernelPlan {
   std::shared_ptr<const void> tables[2];
   Jobs<2> jobs;
@@ -309,7 +310,7 @@ struct TwoRopes final : KernelPlan {
       launch_early(s, {blocks, threads_per_block}, &rotate<S, 16 / sizeof(S), unsigned, 2>, jobs);
     });
   }
-  std::string choice(const Call&) const override { return "two ropes in one kernel"; }
+  std::string choice(const Call&) const override { return "two RoPE steps in one kernel"; }
 };
 
 template <class S>
@@ -325,8 +326,9 @@ PlanPtr two_ropes(const Call& first, const Call& second) {
   return p;
 }
 
-// Null if one of two ropes, such as those of a layer's queries and keys, needs the other's result or memory,
-// has no table of its own, or rows that do not lie in pieces of 16 bytes.
+// Returns null if one of two RoPE steps, such as a layer's queries and keys, needs the other's result or
+// memory. Also returns null if one has no shared table, or if its rows do not consist of aligned pieces of 16
+// bytes.
 PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   const Arg &a = first.out[0], &b = second.out[0];
   if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;
@@ -345,7 +347,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
   const std::int64_t rows = c.in[0].layout.shape[c.in[0].layout.rank() - 2];
   const std::size_t bytes = bytes_of_table(rows, a.frequencies.size(), compute);
   if (bytes == 0 || bytes > most) return nullptr;
-  // Programs and their copies ask for few different ones. A table lives as long as a plan that has it.
+  // Programs and their copies use few different tables. A table lives as long as any plan that uses it.
   using Key = std::tuple<int, DType, std::int64_t, std::int64_t, std::vector<double>>;
   static std::mutex guard;
   static auto& tables = *new std::map<Key, std::weak_ptr<const void>>;
@@ -354,7 +356,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
   std::weak_ptr<const void>& known = tables[{c.gpu.ordinal, compute, a.start, rows, a.frequencies}];
   if (std::shared_ptr<const void> table = known.lock()) return table;
   const std::shared_ptr<void> table = zeros_on_device(bytes);
-  const Stream stream{nullptr, c.gpu, nullptr, {}};  // that on which copies of tables are made
+  const Stream stream{nullptr, c.gpu, nullptr, {}};  // the stream on which tables are copied
   Region<1> counted;
   counted.axis(rows, {1});
   compute == DType::f64 ? launch_table(stream, static_cast<double*>(table.get()), counted, Arg{}, a)
@@ -367,7 +369,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
 extern const Kernel rope_kernel{&plan_as<RopePlan>};
 
 extern const FusionRule two_ropes_rule{
-    "two ropes",
+    "two RoPE steps",
     [](const Upcoming& next) {
       const auto are_ropes = [](const Step& a, const Step& b) {
         return rope_of(*a.op, a.attrs) && rope_of(*b.op, b.attrs);

@@ -1,5 +1,5 @@
-// Rows along one axis, each processed by a team of threads: held in registers if they fit and are aligned, so
-// that memory is read once; otherwise read again in each pass.
+// Rows along one axis, each processed by a team of threads. If rows are aligned and fit in registers, they
+// are held there, so that memory is read once. Otherwise each pass reads them again.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 
-// Where the rows of an operand lie, numbered row-major over the other axes.
+// The layout of an operand's rows, numbered row-major over the other axes.
 struct RowLayout {
   void* data;
   Strides outer;
@@ -46,7 +46,7 @@ struct RowLayout {
     const auto inner = static_cast<unsigned>(outer.size[1]), first = static_cast<unsigned>(row) / inner;
     return first * outer.stride[0] + (static_cast<unsigned>(row) - first * inner) * outer.stride[1];
   }
-  // Whether the address of a row is computed inline. A call would force spills of registers.
+  // Whether the address of a row can be computed inline. A call would force register spills.
   bool quick_to_find(i64 rows) const { return outer.rank <= 1 || (outer.rank == 2 && rows < (1ll << 31)); }
 
  private:
@@ -65,14 +65,14 @@ inline bool takes_packs(const RowLayout& r, i64 n, int pack, int element_size) {
 
 constexpr int most_threads = 512;
 
-// The shape of a launch over rows. A team is one or more warps, threads with the same threadIdx.y. A block
-// has blockDim.y teams and at least `least` threads. For rows whose elements interleave in memory (`across`),
-// a team is the 8 threads with the same threadIdx.x, and a block has 32 teams.
+// The shape of a launch over rows. A team is one or more warps: the threads with the same threadIdx.y. A
+// block has blockDim.y teams and at least `least` threads. If rows interleave in memory (`across`), a team is
+// the 8 threads with the same threadIdx.x, and a block has 32 teams.
 struct Teams {
   dim3 block;
   i64 rows_per_block;
   bool across;
-  std::size_t shared = 0;  // bytes of dynamic shared memory of a block
+  std::size_t shared = 0;  // dynamic shared memory of a block, in bytes
 
   Teams(i64 n, i64 per_thread, bool across_rows, unsigned least = 128) : across(across_rows) {
     unsigned threads = 32;
@@ -85,9 +85,9 @@ struct Teams {
   }
 };
 
-// Launches a kernel whose blocks iterate over the rows. There are as many blocks as the GPU holds at once, so
-// that a block's work before its first row is done once, and all blocks have the same number of rows. The
-// kernel begins with begin_early().
+// Launches a kernel whose blocks iterate over the rows. There are as many blocks as the GPU can run at the
+// same time. A block's work before its first row is then done once, and all blocks have the same number of
+// rows. The kernel begins with begin_early().
 template <class... P>
 void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P...),
                  const std::type_identity_t<P>&... args) {
@@ -132,7 +132,7 @@ struct Team {
     index = across ? threadIdx.x : threadIdx.y;
   }
 
-  // op over the team's values, the same bits for all its threads.
+  // Applies op over the team's values. The result is bitwise identical in all of its threads.
   template <class C, class Op>
   __device__ __forceinline__ C reduce(C v, Op op) {
     __shared__ C of_warp[any_shape ? 256 : 64];
@@ -148,7 +148,7 @@ struct Team {
 #pragma unroll
     for (int by = 16; by > 0; by /= 2) v = op(v, from_lane_xor(v, by));
     if (size == 32) return v;
-    half_ ^= 32;  // threads may still read the other half: one barrier is enough
+    half_ ^= 32;  // threads may still read the other half, so one barrier is enough
     const int warps = size / 32, first = half_ + index * warps;
     if (rank % 32 == 0) of_warp[first + rank / 32] = v;
     __syncthreads();
@@ -170,9 +170,9 @@ struct Team {
   int half_ = 0;
 };
 
-// The elements of one row of N operands, held in registers in the storage type, at most K packs of each per
-// thread. Nothing waits for memory before the elements are used, so a thread can load a row ahead of time.
-// Beyond the end of a row, functions get zeros and their results are ignored.
+// The elements of one row of N operands, held in registers in the storage type, with at most K packs of each
+// operand per thread. Loads are not awaited before the elements are used, so a thread can load a row ahead of
+// time. Beyond the end of a row, functions receive zeros and their results are ignored.
 template <class S, int N, int K>
 class HeldRow {
  public:
@@ -191,7 +191,7 @@ class HeldRow {
         if (here(k)) pack_[o][k] = reinterpret_cast<const Words<S, V>*>(in[o])[place(k)];
       }
   }
-  // The largest of this thread's elements; -∞ if there is none.
+  // The maximum of this thread's elements. -∞ if there are none.
   __device__ __forceinline__ C max() const {
     static_assert(N == 1);
     C top = static_cast<C>(-__builtin_huge_val());
@@ -201,7 +201,7 @@ class HeldRow {
     });
     return top;
   }
-  // f(the only operand's words, the first element's number) of each pack that this thread has.
+  // Calls f(the only operand's words, the first element's index) for each pack of this thread.
   template <class F>
   __device__ __forceinline__ void each_words(F f) const {
     static_assert(N == 1);
@@ -209,7 +209,7 @@ class HeldRow {
       if (here(k)) f(pack_[0][k], place(k) * V);
     });
   }
-  // Σ f(values…, the element's number) over this thread's elements.
+  // Σ f(values…, the element's index) over this thread's elements.
   template <class F>
   __device__ __forceinline__ auto sum(F f) const {
     return sum_of([&](int k) {
@@ -221,7 +221,7 @@ class HeldRow {
       return sum;
     });
   }
-  // Σ f(arrays of V values…, k, the pack's number) over the packs k that this thread holds.
+  // Σ f(arrays of V values…, k, the pack's index) over the packs k of this thread.
   template <class F>
   __device__ __forceinline__ auto sum_packs(F f) const {
     return sum_of([&](int k) {
@@ -233,7 +233,7 @@ class HeldRow {
         return f(x[0], x[1], k, place(k));
     });
   }
-  // Writes f(values…, the element's number).
+  // Writes f(values…, the element's index).
   template <class F>
   __device__ __forceinline__ void write(S* out, i64, F f) const {
     each_pack([&](int k) {
@@ -244,7 +244,7 @@ class HeldRow {
       if (here(k)) put(out, k, x[0]);
     });
   }
-  // Writes what f(arrays of V values…, the pack's number) makes of the first operand's.
+  // Writes the first operand's arrays after f(arrays of V values…, the pack's index) has modified them.
   template <class F>
   __device__ __forceinline__ void write_packs(S* out, F f) const {
     each_pack([&](int k) {
@@ -266,8 +266,8 @@ class HeldRow {
   __device__ __forceinline__ bool here(int k) const {
     return place(k) < packs_;
   }
-  // f(k) for all packs, including those that no thread of the team has: a branch would cost full rows more
-  // than it would save in the others.
+  // Calls f(k) for all packs, including packs that no thread of the team has. A branch would cost full rows
+  // more than it would save in the others.
   template <class F>
   __device__ __forceinline__ void each_pack(F f) const {
 #pragma unroll
@@ -305,8 +305,8 @@ class HeldRow {
 template <class S, int N = 1, int K = 4>
 using Held = HeldRow<S, N, K>;
 
-// The same for rows of any length and step, read from memory in each pass. If the rows of all operands begin
-// at the same offset from a pack, they are read in packs, except for the first and last elements.
+// The same for rows of any length and step, which each pass reads from memory. If the rows of all operands
+// begin at the same offset from a pack, they are read in packs, except for the first and last elements.
 template <class S, int N>
 class ReadRow {
  public:
@@ -327,7 +327,7 @@ class ReadRow {
     walk(static_cast<S*>(nullptr), 1, [&](auto... x) { total += f(x...); });
     return total;
   }
-  // f is called with arrays of 1 or V values of the only operand.
+  // Calls f with arrays of 1 or V values of the only operand.
   template <class F>
   __device__ __forceinline__ void read_packs(F f) const {
     static_assert(N == 1);
@@ -420,7 +420,7 @@ bool fits(i64 n, i64 rows, std::initializer_list<const RowLayout*> operands) {
   return all;
 }
 
-// Starts to load row r of `count` rows of n elements; loads nothing beyond the last row.
+// Starts to load row r of `count` rows of n elements. Loads nothing beyond the last row.
 template <class S, class Row, class T, class... More>
 __device__ __forceinline__ Row load_row(const T& team, i64 r, i64 count, i64 n, const RowLayout& x,
                                         const More&... more) {

@@ -1,5 +1,5 @@
-// Kernels of the runtime: fills of memory, short copies, and a note that makes an exception of a host
-// function a fault of the program, after which parameters are left alone.
+// Kernels of the runtime: memory fills, short copies, and the recording of a host function's exception as a
+// fault of the program, after which parameters are not modified.
 #include "backends/cuda/kernels/runtime.h"
 
 #include "backends/cuda/kernels/launch.cuh"
@@ -27,10 +27,10 @@ __global__ void __launch_bounds__(SetMemory::threads) set_memory(const __grid_co
 
 constexpr unsigned short_copy_threads = 256;
 constexpr std::size_t longest_short_copy = std::size_t{64} << 10;
-// Of so few bytes the driver makes a copy that is faster than a kernel.
+// For fewer bytes, the driver's copy is faster than a kernel.
 constexpr std::size_t shortest_to_gpu = std::size_t{1} << 10;
 
-// `bytes` in pieces of 16; the bytes after them are copied one by one.
+// Copies `bytes` in pieces of 16. The remaining bytes are copied individually.
 __global__ void __launch_bounds__(short_copy_threads)
     short_copy(unsigned char* to, const unsigned char* from, std::size_t bytes) {
   const std::size_t i = std::size_t{blockIdx.x} * short_copy_threads + threadIdx.x, pieces = bytes / 16;

@@ -1,4 +1,4 @@
-// Kernels of the runtime: fills of memory, and copies between the GPU and pinned host memory.
+// Kernels of the runtime: memory fills, and copies between the GPU and pinned host memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,12 +21,12 @@ struct SetMemory {
   }
 };
 
-// The kernel that takes one, for a node of a graph.
+// Returns the kernel whose argument is a SetMemory, for a graph node.
 void* set_memory_kernel();
 
-// Enqueue a copy of `bytes`. `host` is memory of pinned_memory(). Between two programs, a copy of few bytes
-// by a copy engine keeps the stream waiting for longer than one by a kernel that reads or writes the host's
-// memory: on an H200, 9 and 2 µs for 512 bytes to the host, 9 and 4 µs for 20 KB from it.
+// Enqueue a copy of `bytes`. `host` is memory of pinned_memory(). Between two programs, small copies by a
+// copy engine delay the stream longer than a kernel that accesses host memory. On an H200: 9 and 2 µs for 512
+// bytes to the host, 9 and 4 µs for 20 KB from it.
 cudaError_t copy_to_gpu(std::byte* to, const std::byte* host, std::size_t bytes, cudaStream_t stream);
 cudaError_t copy_to_host(std::byte* host, const std::byte* from, std::size_t bytes, cudaStream_t stream);
 

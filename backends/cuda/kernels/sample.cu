@@ -1,10 +1,10 @@
-// sample: a token for each row of logits, by the weights of ops/sample.h. Of long rows blocks have a piece
-// each: one kernel finds the likeliest token of every piece, a second one adds up the weights in it, and a
-// third one, a block for each row, draws the token. Short rows, and those restricted by top_k or top_p, are
-// the last one's alone; it reads the logits anew for whatever it needs of them. Where weights of a model
-// stream through the second-level cache, code that runs once a token comes from memory: what every token
-// takes is short, and loops are not unrolled that gain nothing by it. Compiled without contraction of
-// products and sums, as random.cu is.
+// sample: draws a token for each row of logits, with the weights of ops/sample.h. Long rows are split into
+// pieces, one per block. One kernel finds the most likely token of every piece, and a second one sums the
+// weights of each piece. A third one, with a block per row, draws the token. Short rows and rows restricted
+// by top_k or top_p use only the last kernel, which reads the logits again if it needs them. A model's
+// weights evict code from the L2 cache, so code that runs once per token is fetched from memory. The common
+// path is therefore short, and loops are unrolled only if that is faster. Compiled without FMA contraction,
+// as random.cu is.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
@@ -22,11 +22,11 @@ struct SampleRows {
   DType temperature_type, top_k_type, top_p_type;
   i64 n, rows;
   bool cut;
-  int bits;  // sample_bits(n): in device code std::bit_width is not what it is on the host (nvcc 13.0)
+  int bits;                   // sample_bits(n); std::bit_width differs in device code (nvcc 13.0)
   bool constant_temperature;  // no step writes it
   int* out;                   // [B]
-  // Of each row's pieces [B, pieces], if there are any: the likeliest token, its order, and the sum of the
-  // weights.
+  // For the pieces of each row, [B, pieces], if there are any: the most likely token, its order, and the sum
+  // of the weights.
   int pieces;
   int* likeliest;
   Weight *orders, *weights;
@@ -36,7 +36,7 @@ struct SampleRows {
   }
 };
 
-// op over the values of a warp's lanes, and of a block's threads, for each of them.
+// Apply op over the values of a warp's lanes, or of a block's threads. All of them receive the result.
 template <class T, class Op>
 __device__ T over_warp(T v, Op op) {
 #pragma unroll 1
@@ -47,7 +47,7 @@ template <class T, class Op>
 __device__ T over_block(T v, Op op) {
   __shared__ T of_warp[most_sample_warps];
   v = over_warp(v, op);
-  __syncthreads();  // others may still read what the call before left
+  __syncthreads();  // other threads may still read the result of the previous call
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
   T all = of_warp[0];
@@ -60,7 +60,8 @@ __device__ T sum_over_block(T v) {
   return over_block(v, [](T a, T b) { return a + b; });
 }
 
-// The likeliest of some tokens: of equal ones the first. As wide as its order, so that all of it is written.
+// The most likely of some tokens, or the first of equal ones. Token is as wide as Order, so that there is no
+// padding.
 template <class Order>
 struct Likely {
   using Token = std::conditional_t<sizeof(Order) == 8, i64, int>;
@@ -79,7 +80,7 @@ struct Likelier {
   }
 };
 
-// A row of logits, read by the block's threads.
+// A row of logits that the block's threads read.
 template <class S>
 struct LogitRow {
   using C = compute_t<S>;
@@ -90,7 +91,7 @@ struct LogitRow {
   __device__ LogitRow(const SampleRows& a, i64 r) : data(a.logits.at<S>(r)), step(a.logits.step), n(a.n) {}
   __device__ C at(i64 i) const { return widen(data[i * step]); }
 
-  // f(i, logit) for tokens begin … end − 1, each by one of so many threads.
+  // Calls f(i, logit) for tokens begin … end − 1. The tokens are distributed over `threads` threads.
   template <class F>
   __device__ __forceinline__ void each(i64 begin, i64 end, int thread, int threads, F f) const {
     constexpr int together = 8;
@@ -103,7 +104,7 @@ struct LogitRow {
         if (i + e * threads < end) f(i + e * threads, x[e]);
     }
   }
-  // The likeliest of tokens begin … end − 1.
+  // Returns the most likely of tokens begin … end − 1.
   __device__ Likely<Order> best(i64 begin, i64 end) const {
     Likely<Order> best;
     each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) {
@@ -111,16 +112,16 @@ struct LogitRow {
     });
     return over_block(best, Likelier());
   }
-  // Σ f(i, logit) of tokens begin … end − 1.
+  // Returns Σ f(i, logit) over tokens begin … end − 1.
   template <class F>
   __device__ Weight sum(i64 begin, i64 end, F f) const {
     Weight total = 0;
     each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) { total += f(i, x); });
     return sum_over_block(total);
   }
-  // The first of tokens begin … end − 1 up to which Σ f from begin on exceeds `target`, which is below the
-  // sum over all. The warps take a piece each of the range that is left, and the one with the place in it
-  // becomes the range.
+  // Returns the first of tokens begin … end − 1 for which the running sum of f exceeds `target`, which is
+  // below the total. The remaining range is split among the warps, and the piece that contains the token
+  // becomes the new range.
   template <class F>
   __device__ i64 find(i64 begin, i64 end, Weight target, F f) const {
     __shared__ Weight of_piece[most_sample_warps];
@@ -143,13 +144,13 @@ struct LogitRow {
   }
 };
 
-// The weights of a row's tokens, once its likeliest one is known, at a temperature at which one is drawn.
+// The weights of a row's tokens, given its most likely token and a temperature above 0.
 template <class S>
 struct Draw {
   using C = compute_t<S>;
-  double logit, rate;  // of the likeliest; 1/temperature
+  double logit, rate;  // of the most likely token; 1/temperature
   int bits;
-  bool any;  // whether there is a choice: otherwise the likeliest is infinite, or NaN
+  bool any;  // false if the maximum is infinite or NaN: then there is no choice
 
   __device__ Draw(const SampleRows& a, const LogitRow<S>& row, i64 best, double temperature)
       : logit(static_cast<double>(row.at(best))),
@@ -161,7 +162,8 @@ struct Draw {
   }
 };
 
-// The likeliest token of a row, of those of its pieces: by each warp, for they are few.
+// Returns the most likely token of a row, given those of its pieces. Each warp computes it, because they are
+// few.
 template <class S>
 __device__ Likely<typename LogitRow<S>::Order> best_of_pieces(const SampleRows& a, i64 r) {
   using Order = typename LogitRow<S>::Order;
@@ -208,8 +210,8 @@ struct Likeliest {
   __device__ bool has(Order order, i64 i) const { return order > least || (order == least && i <= last); }
 };
 
-// The likeliest tokens, as few as have at least `needed` of `amount` together: of equal ones the first. Finds
-// `least` by its digits of two bits, the highest first.
+// Returns the smallest set of the most likely tokens that has at least `needed` of `amount` in total. Equal
+// tokens are ordered by index. Finds `least` in digits of two bits, starting at the highest.
 template <class S, class F>
 __device__ Likeliest<typename LogitRow<S>::Order> likeliest(const LogitRow<S>& row, Weight needed, F amount) {
   using Order = typename LogitRow<S>::Order;
@@ -240,7 +242,7 @@ __device__ i64 token_of(const SampleRows& a, i64 r, double temperature) {
   using C = compute_t<S>;
   const LogitRow<S> row(a, r);
   const auto best = a.pieces > 0 ? best_of_pieces<S>(a, r) : row.best(0, a.n);
-  if (best.order == 0) return -1;  // NaN is before all others: all are
+  if (best.order == 0) return -1;  // NaN has the lowest order, so all logits are NaN
   if (!is_drawn(temperature)) return best.token;
   const Draw<S> weight(a, row, best.token, temperature);
   if (!weight.any) return best.token;
@@ -253,7 +255,7 @@ __device__ i64 token_of(const SampleRows& a, i64 r, double temperature) {
     const i64 k = load_as<i64>(a.top_k.data, a.top_k_type, a.top_k.offset(r));
     const double p = load_as<double>(a.top_p.data, a.top_p_type, a.top_p.offset(r));
     if (k > 0 && k < a.n) kept = likeliest(row, static_cast<Weight>(k), [](i64, C) -> Weight { return 1; });
-    // Weights of tokens that top_k leaves out are not needed to reach a share of the others.
+    // The weights of tokens that top_k excludes are not needed to reach the share of top_p.
     if (p < 1) kept = likeliest(row, kept_weight(row.sum(0, a.n, kept_weight_of), p), weight);
   }
   const i64 key = 2 * r;

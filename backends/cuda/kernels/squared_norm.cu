@@ -1,8 +1,8 @@
-// Norms of a list of tensors, each in one launch. squared_norm: Σ x², global_norm: √Σ x². Each thread sums
-// its elements, and each block sums its threads' sums in f64. The last block to finish adds up the blocks'
-// sums in their order: the same bits in every run on the same GPU. block_norms: a warp computes √Σ x² of a
-// block. Its bits depend neither on the block's place in a tensor nor on the tensor's length. Squares that
-// overflowed or vanished are added up again, in f64 (ops/square_sums.h).
+// Norms of a list of tensors, each op in one launch. squared_norm: Σ x². global_norm: √Σ x². Each thread sums
+// its elements, and each block sums its threads' sums in f64. The last block to finish adds the blocks' sums
+// in order, so results are bitwise identical in every run on the same GPU. block_norms: a warp computes √Σ x²
+// of a block. The result depends bitwise neither on the block's position in a tensor nor on the tensor's
+// length. If squares overflow or underflow, they are summed again in f64 (ops/square_sums.h).
 #include <tilegrad/ops/block_norms.h>
 #include "backends/cuda/kernels/tensor_list.cuh"
 #include "ops/square_sums.h"
@@ -46,7 +46,7 @@ __device__ __forceinline__ C squares_of_packs(const Source& a, i64 begin, i64 en
   return sum[0];
 }
 
-// Σ (factor·x)² in f64 over the elements that squares_of gives this thread: each V-th of [begin, end).
+// Σ (factor·x)² in f64 over the elements that squares_of assigns to this thread: every V-th of [begin, end).
 __device__ __noinline__ double squares_again(const Source& a, i64 begin, i64 end, int v, double factor) {
   double sum = 0;
   const auto add = [&](i64 i) {
@@ -82,7 +82,7 @@ __device__ C squares_of(const Source& a, i64 begin, i64 end) {
   return sum;
 }
 
-// Adds the thread's share of a chunk: packs of V elements, and one of those that fill no pack.
+// Adds the thread's share of a chunk: packs of V elements, and at most one of the remaining elements.
 template <class C>
 __device__ __forceinline__ void add_squares(SquareSums& to, const Source& a, i64 begin, i64 end) {
   const C squares = squares_of<C>(a, begin, end);
@@ -97,21 +97,22 @@ __device__ __forceinline__ double sum_of_block(double v) {
   __shared__ double of_warp[list_block / 32];
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) v += __shfl_down_sync(0xffffffffu, v, by);
-  __syncthreads();  // the sum before this one has been read
+  __syncthreads();  // all threads have read the previous sum
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
   if (threadIdx.x == 0)
     for (int w = 1; w < list_block / 32; ++w) v += of_warp[w];
   return v;
 }
-// Only numbers of f64 have big and small squares.
+// Only elements of f64 have big and small squares.
 template <class C>
 __device__ __forceinline__ SquareSums sum_of_block(const SquareSums& v) {
   if constexpr (sizeof(C) == 4) return {sum_of_block(v.mid)};
   return {sum_of_block(v.mid), sum_of_block(v.big), sum_of_block(v.small)};
 }
 
-// partial: the sums of each block; done: how many blocks have written theirs, 0 between launches.
+// partial: the sums of each block. done: the number of blocks that have written their sums, 0 between
+// launches.
 template <class C>
 __global__ void __launch_bounds__(list_block)
     sum_squares(const Source* tensors, const Chunk* chunks, int count, SquareSums* partial, unsigned* done,
@@ -153,7 +154,7 @@ TensorList<Source> sources_of(const Call& c) {
   return sources;
 }
 
-// Of squared_norm, or of its root.
+// squared_norm, or its root.
 template <bool root>
 struct SquaredNormPlan final : KernelPlan {
   ListTables<Source> list;
@@ -175,14 +176,14 @@ struct SquaredNormPlan final : KernelPlan {
   }
 };
 
-// An operand and where its norms go.
+// An operand and the destination of its norms.
 struct NormedBlocks {
   Source from;
   void* to;
 };
 
-// The thread's share of Σ x² over elements begin … end − 1: four of them in a row, the next four 128 further
-// on.
+// The thread's share of Σ x² over elements begin … end − 1: four adjacent elements, then four that are 128
+// further, and so on.
 template <class C>
 __device__ C share_of_block(const Source& a, i64 begin, i64 end) {
   C sum[4] = {};

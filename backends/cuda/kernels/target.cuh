@@ -1,6 +1,6 @@
-// What the kernels of linear_cross_entropy share: a row's class, h of a row, and the launch of the kernels in
-// head_loss.cu, on Hopper without a pass over the logits: the product stores exp(l − c) in place of logits
-// and adds up its rows (formulas: ops/linear_cross_entropy.cpp).
+// Shared by the kernels of linear_cross_entropy: a row's class, h of a row, and the plan of head_loss.cu. On
+// Hopper, that file avoids a pass over the logits: the GEMM stores exp(l − c) instead of logits and sums its
+// rows (formulas: ops/linear_cross_entropy.cpp).
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 
-// Classes, i32 or i64, of rows.
+// Classes of rows, i32 or i64.
 struct Targets {
   const void* data;
   i64 step, ignore_index;
@@ -16,7 +16,8 @@ struct Targets {
 
   Targets(const Arg& a, i64 ignore_index)
       : data(a.data), step(a.layout.strides[0]), ignore_index(ignore_index), wide(a.dtype == DType::i64) {}
-  // -1 if the row is ignored, or has no class of n: then a fault is recorded by one thread of the row.
+  // Returns -1 if the row is ignored or its class is not in 0 … n − 1. In the second case, one thread of the
+  // row records a fault.
   __device__ __forceinline__ i64 at(i64 row, i64 n, const Faults& faults, bool reports) const {
     const i64 t =
         wide ? static_cast<const i64*>(data)[row * step] : static_cast<const int*>(data)[row * step];
@@ -27,16 +28,16 @@ struct Targets {
   }
 };
 
-// 1 + 2λξ, the factor of a row's probabilities; not 0, by which the target's 1 is divided.
+// 1 + 2λξ, the factor of a row's probabilities. Never 0, because the target's 1 is divided by it.
 template <class C>
 __device__ __forceinline__ C row_factor(C log_sum, C z_loss) {
   const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(least_row_factor);
   return h < least && h > -least ? least : h;
 }
 
-// The plan of head_loss.cu for a call of bf16, with x and w in rows of c numbers that are multiples of 16
-// bytes, and V a multiple of 8; null for others. That does not depend on the number of rows, nor do the bits
-// of a row.
+// Returns the plan of head_loss.cu for a bf16 call if V is a multiple of 8 and the rows are multiples of 16
+// bytes. Returns null for other calls. Neither this condition nor a row's result depends on the number of
+// rows.
 PlanPtr plan_head_loss(const Call& call);
 
 }  // namespace tg::cuda

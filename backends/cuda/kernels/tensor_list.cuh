@@ -1,6 +1,6 @@
-// Kernels on a list of tensors, in one launch. Each tensor is divided into chunks, which blocks process in
-// turn. Tables in device memory, created with the plan, hold the addresses of the tensors and the list of
-// chunks.
+// Kernels on a list of tensors, in one launch. Each tensor is divided into chunks, and each block processes
+// several chunks. Tables in device memory, created with the plan, contain the addresses of the tensors and
+// the list of chunks.
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
@@ -10,7 +10,7 @@ namespace tg::cuda {
 
 inline constexpr int list_block = 256;   // threads
 inline constexpr i64 list_chunk = 4096;  // elements
-// Of few elements, so that every multiprocessor has a chunk, and a block one turn.
+// For few elements: every multiprocessor has a chunk, and a block has only one.
 inline constexpr i64 short_chunk = 1024;
 inline i64 chunk_of(i64 all, const Gpu& gpu) {
   return all <= list_chunk * gpu.processors ? short_chunk : list_chunk;
@@ -24,8 +24,8 @@ inline void add_chunks(std::vector<Chunk>& to, std::size_t tensor, i64 count, i6
   for (i64 n = 0; n * size < count; ++n) to.push_back({static_cast<int>(tensor), static_cast<int>(n)});
 }
 
-// The table's row of the block's first chunk, on its way before the kernel before has ended: no step writes
-// tables.
+// Prefetches the table row of the block's first chunk before the previous kernel has finished, because no
+// step writes tables.
 template <class T>
 __device__ __forceinline__ void ask_for_row(const T* tensors, const Chunk* chunks, int count) {
   if (static_cast<int>(blockIdx.x) >= count) return;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void ask_for_row(const T* tensors, const Chunk* chunk
 struct ListOperand {
   void* data;
   DType type;
-  bool linear;  // in one piece
+  bool linear;  // contiguous
   Strides at;
 
   explicit ListOperand(const Arg& a)
@@ -52,12 +52,12 @@ struct ListOperand {
   }
 };
 
-// The number of blocks for that many chunks: enough to fill the GPU, each with several chunks.
+// The number of blocks for a number of chunks: enough to fill the GPU, each with several chunks.
 inline unsigned list_grid(std::size_t chunks, const Gpu& gpu) {
   return static_cast<unsigned>(std::min<std::size_t>(chunks, 8ull * static_cast<unsigned>(gpu.processors)));
 }
 
-// The tables while they are made, of `count` elements each, or pieces of memory.
+// The tables during construction. They list tensors of `count` elements, or memory ranges.
 template <class T>
 struct TensorList {
   std::vector<T> tensors;
@@ -74,13 +74,13 @@ template <class T>
 struct ListTables {
   std::shared_ptr<const T> tensors;
   std::shared_ptr<const Chunk> chunks;
-  int count;  // of chunks
+  int count;  // number of chunks
 
   explicit ListTables(const TensorList<T>& list)
       : tensors(on_device(list.tensors)),
         chunks(on_device(list.chunks)),
         count(static_cast<int>(list.chunks.size())) {}
-  // kernel(tensors, chunks, count, args…), with `least` blocks or more.
+  // Launches kernel(tensors, chunks, count, args…) with at least `least` blocks.
   template <class... P>
   void launch(const Stream& s, unsigned least, void (*kernel)(const T*, const Chunk*, int, P...),
               const std::type_identity_t<P>&... args) const {

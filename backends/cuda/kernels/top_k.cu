@@ -1,6 +1,6 @@
-// top_k: values and indices of the k largest elements of each line in descending order, of equal ones the
-// first; NaN counts as larger than any number. A block finds the k-th largest by its bits, eight at a time,
-// collects the elements that are not below it, and sorts them.
+// top_k: values and indices of the k largest elements of each line in descending order. Equal elements are
+// ordered by index, and NaN is larger than any number. A block finds the k-th largest by its bits, eight at a
+// time, collects the elements that are not below it, and sorts them.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/index.h"
 
@@ -8,7 +8,7 @@ namespace tg::cuda {
 
 namespace {
 
-// Unsigned numbers in the order of the values.
+// Returns unsigned integers with the same order as the values.
 __device__ __forceinline__ unsigned key_of(float v) {
   if (v != v) return 0xffffffffu;
   if (v == 0) v = 0;  // -0 equals 0
@@ -35,12 +35,13 @@ struct Choice {
   RowLayout x, values, places;
   DType type;
   i64 n, count, k, room;  // room: k rounded up to a power of two
-  Entry* lists;           // [blocks, room], if they don't fit shared memory
+  Entry* lists;           // [blocks, room], if they do not fit in shared memory
 };
 
 constexpr i64 most_shared = 2048;  // entries
 
-// The key of the k-th largest, how many of that key are among the k, and whether these are all there are.
+// The key of the k-th largest element, the number of elements with that key among the k, and whether there
+// are no others.
 template <class K>
 struct Threshold {
   K key;
@@ -76,7 +77,7 @@ __device__ void find_threshold(const Choice& a, i64 x, Threshold<K>& t) {
   }
 }
 
-// Sorts room entries, a power of two, by a bitonic network.
+// Sorts `room` entries, a power of two, by a bitonic network.
 __device__ void sort(Entry* list, i64 room) {
   for (i64 run = 2; run <= room; run *= 2)
     for (i64 by = run / 2; by > 0; by /= 2) {
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(1024) choose(const __grid_constant__ Choice a)
       const K key = key_of(load_as<C>(a.x.data, a.type, x + i * a.x.step));
       if (key > t.key || (t.all && key == t.key)) list[atomicAdd(&taken, 1ull)] = {key, i};
     }
-    // Of the elements equal to the k-th, take the first ones: chunk by chunk, in the order of their indices.
+    // Collect the first elements that equal the k-th: chunk by chunk, in the order of their indices.
     i64 seen = 0;
     for (i64 first = 0; !t.all && seen < t.equal && first < a.n; first += blockDim.x) {
       const i64 i = first + threadIdx.x;

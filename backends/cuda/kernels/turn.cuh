@@ -1,4 +1,5 @@
-// The rotation of a pair, the same instructions in every kernel that rotates: so the same bits.
+// The rotation of a pair. Every kernel that rotates uses the same instructions, so results are bitwise
+// identical.
 #pragma once
 
 #include <cuda_runtime.h>

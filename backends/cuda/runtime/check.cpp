@@ -11,7 +11,7 @@ namespace tg::cuda {
 
 namespace {
 
-// A kernel failed while it ran, and CUDA returns the error from every later call.
+// A kernel failed at run time, and CUDA returns its error from every later call.
 constexpr cudaError_t sticky[] = {
     cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
     cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
@@ -36,7 +36,7 @@ void fail(cudaError_t status, std::string_view what) {
 
 cudaError_t query(cudaEvent_t event) {
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) cudaGetLastError();  // or the next launch would seem to have failed
+  if (status == cudaErrorNotReady) cudaGetLastError();  // otherwise the next launch would seem to have failed
   return status;
 }
 // Querying the current GPU costs a tenth of setting it.

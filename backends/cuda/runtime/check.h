@@ -7,22 +7,22 @@
 
 namespace tg::cuda {
 
-// Throws OutOfMemory or DeviceError, "[cuda] what: …". A sticky error of a kernel may surface at any later
-// call; then the message says how to find the step.
+// Throws OutOfMemory or DeviceError with message "[cuda] what: …". A kernel's sticky error may surface in any
+// later call. In this case the message explains how to find the step.
 [[noreturn]] void fail(cudaError_t status, std::string_view what);
 
 inline void check(cudaError_t status, std::string_view what) {
   if (status != cudaSuccess) fail(status, what);
 }
 
-// Whether the GPU has passed an event: cudaSuccess, cudaErrorNotReady, or an error.
+// Returns whether the GPU has passed an event: cudaSuccess, cudaErrorNotReady, or an error.
 cudaError_t query(cudaEvent_t event);
 
-// Makes a GPU the calling thread's current one.
+// Makes a GPU the current one of the calling thread.
 void use_gpu(int ordinal);
 
-// Whether TG_STEPWISE=1 is set: programs then wait after every step, so that an error names its step, and put
-// each step into an NVTX range of its name.
+// Whether TG_STEPWISE=1 is set. Programs then wait after every step, so that an error names its step, and put
+// each step into an NVTX range with its name.
 bool stepwise();
 
 }  // namespace tg::cuda

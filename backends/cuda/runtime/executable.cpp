@@ -20,17 +20,18 @@ namespace tg::cuda {
 
 namespace {
 
-// As kernels expect their workspace.
+// Alignment that kernels expect of their workspace.
 std::size_t aligned(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// Sums of gradients of which a rank keeps its piece: nothing reads them before the update.
-bool is_on_lane(const Step& step) {
+// Gradient sums that leave each rank its shard. They are not read before the update, so they use the side
+// stream.
+bool is_on_side_stream(const Step& step) {
   return step.op->collective == Collective::reduce_scatter;
 }
 
-// Whether the op has no kernel but a function on host memory.
+// Whether the op has a function on host memory and no CUDA kernel.
 bool runs_on_host(const Step& step) {
   return step.op->host && !find_kernel(step.op->name);
 }
@@ -53,10 +54,11 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
   programs_.push_back(this);
 }
 
-// As late as one of them is read: then most of the others are there, too.
+// A deferred sum is computed as late as possible: before the first step that reads one of the sums. Most
+// other deferred sums are then available too and share the launch.
 void CudaExecutable::plan_deferred_sums() {
-  std::vector<SumLeft> left;
-  std::vector<const Arg*> outputs;  // of these sums
+  std::vector<DeferredSum> left;
+  std::vector<const Arg*> outputs;  // of the deferred sums
   const auto add_up_before = [&](std::size_t step) {
     if (!left.empty()) deferred_sums_.push_back({step, std::exchange(left, {})});
     outputs.clear();
@@ -71,9 +73,9 @@ void CudaExecutable::plan_deferred_sums() {
       add_up_before(first);
     for (; first < end; ++first) {
       if (!tasks_[first].plan) continue;
-      const std::vector<SumLeft> more = tasks_[first].plan->deferred_sums(tasks_[first].call);
+      const std::vector<DeferredSum> more = tasks_[first].plan->deferred_sums(tasks_[first].call);
       for (std::size_t i = 0; i < more.size(); ++i) {
-        if (steps_[first].reads[1 + i] == 0) continue;  // its memory is another value's soon
+        if (steps_[first].reads[1 + i] == 0) continue;  // its memory is soon reused for another value
         outputs.push_back(&steps_[first].out[1 + i]);
         left.push_back(more[i]);
       }
@@ -103,7 +105,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
       tasks_.push_back({next.call(i), nullptr, i < steps.made_by ? "next" : "previous"});
     Task& t = tasks_[at];
     t.plan = plan ? std::move(plan) : plan_alone(steps_[at], t.call, options);
-    std::size_t& bytes = is_on_lane(steps_[at]) ? side_bytes_ : workspace_bytes_;
+    std::size_t& bytes = is_on_side_stream(steps_[at]) ? side_bytes_ : workspace_bytes_;
     bytes = std::max(bytes, aligned(t.plan->workspace(t.call)));
   } catch (const DeviceError& e) {
     throw refusal(steps_[at], e.what());
@@ -150,19 +152,19 @@ void CudaExecutable::bind(std::span<const Step> steps, const ProgramMemory& memo
   graph_ = record({});
 }
 
-// Exchanges between ranks run in one order on all of them: one that is not on the side stream waits for those
-// that are.
+// Exchanges between ranks run in the same order on all ranks. An exchange on the main stream waits for those
+// on the side stream.
 void CudaExecutable::enqueue_group(std::size_t first, std::size_t end, SideStream& side) {
   const Step& step = steps_[first];
-  if (is_on_lane(step))
+  if (is_on_side_stream(step))
     return side.run(step, [&](cudaStream_t s) { enqueue(first, s, memory_.workspace + workspace_bytes_); });
   if (rank_attrs_of(*step.op, step.attrs)) side.wait();
   side.wait_before(steps_.subspan(first, end - first));
   for (; first < end; ++first) enqueue(first);
 }
 
-// events: none, or one more than there are steps, recorded before the first step and after each: then one
-// step runs after the other.
+// `events` is empty or has one more element than there are steps. Events are recorded before the first step
+// and after each step, which also serializes the steps.
 cudaGraphExec_t CudaExecutable::record(std::span<const cudaEvent_t> events) {
   const auto stamp = [&](std::size_t i) {
     if (!events.empty())
@@ -277,7 +279,7 @@ std::string CudaExecutable::choice(std::size_t step) const {
   return s;
 }
 
-// Runs a separate graph with events between the steps: if they were launched one by one, short steps would
+// Runs a separate graph with events between the steps. If they were launched one at a time, short steps would
 // wait for the host.
 std::vector<double> CudaExecutable::profile() {
   use_gpu(gpu_.ordinal);

@@ -14,8 +14,8 @@ namespace tg::cuda {
 
 class CudaExecutable final : public Executable {
  public:
-  // Finds and plans the kernels. Throws DeviceError for a step without a kernel.
-  // `programs`, the backend's, has it while it exists, so that the next read reports its faults.
+  // Selects and plans the kernels. Throws DeviceError for a step without a kernel. `programs`, a list of the
+  // backend, contains this program while it exists, so that the next read reports its faults.
   CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
                  cudaStream_t stream, Staging& staging, std::vector<CudaExecutable*>& programs);
   ~CudaExecutable() override;
@@ -23,39 +23,40 @@ class CudaExecutable final : public Executable {
   std::size_t workspace_bytes() const override { return workspace_bytes_ + side_bytes_; }
   void bind(std::span<const Step> steps, const ProgramMemory& memory) override;  // records the graph
   void feed(std::byte* input, const std::byte* host, std::size_t bytes) override;
-  // Starts a run and returns; the next transfer or read throws its errors.
+  // Starts a run and returns. The next transfer or read throws its errors.
   void run() override;
   std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) override;
   std::vector<double> profile() override;
   std::string choice(std::size_t step) const override;
 
-  // Throws the fault of a run, if it has one, or else the RankLost if a rank is lost, of which nothing came.
-  // The first report of a fault in the current epoch begins a new epoch: runs started before it do not change
-  // parameters and report the same fault, runs started after it are normal again.
+  // Throws the fault of a run, if it has one. Otherwise throws RankLost if a rank is lost. The first report
+  // of a fault in the current epoch begins a new epoch. Runs that were started before it do not change
+  // parameters and report the same fault. Runs that are started after it are not affected.
   void report(const Fault& fault, int epoch);
-  // Throws DeviceError for an error that CUDA reports of a run, and names the program; RankLost as above.
+  // Throws DeviceError for an error that CUDA reports for a run, and names the program. Throws RankLost as
+  // above.
   [[noreturn]] void fail_run(cudaError_t status) const;
-  Communicator* ranks() const { return ranks_.get(); }  // null where it has no step for which ranks wait
-  // Starts to read the faults of runs, if there were any whose faults have not been read; and reports them.
+  Communicator* ranks() const { return ranks_.get(); }  // null if no step waits for ranks
+  // Starts to read the faults of runs, if any run's faults are unread. end_read() reports them.
   bool begin_read();
   void end_read();
 
  private:
   struct Task {
     Call call;
-    PlanPtr plan;                  // null if the plan of the task before or after computes this step too
-    const char* computed_by = "";  // that task
+    PlanPtr plan;                  // null if the plan of the previous or next task computes this step too
+    const char* computed_by = "";  // which task does
   };
-  // Of a step that no fusion has.
+  // Plans a step that is not fused.
   PlanPtr plan_alone(const Step& step, const Call& call, const PrepareOptions& options);
-  // Appends the task of the next step, and those of steps that its kernel computes too.
+  // Appends the task of the next step, and the tasks of steps that its kernel also computes.
   void add_tasks(const PrepareOptions& options);
-  // Finds where what kernels leave undone has to be done (KernelPlan::deferred_sums), when all tasks are
-  // there.
+  // Determines where deferred sums (KernelPlan::deferred_sums) are computed. Call it after all tasks have
+  // been added.
   void plan_deferred_sums();
   void enqueue(std::size_t step, cudaStream_t stream, std::byte* workspace);
   void enqueue(std::size_t step) { enqueue(step, stream_, memory_.workspace); }
-  // Records the steps of a group, or on the side stream one that exchanges data.
+  // Records the steps of a group. A step that exchanges data may be recorded on the side stream.
   void enqueue_group(std::size_t first, std::size_t end, SideStream& side);
   cudaGraphExec_t record(std::span<const cudaEvent_t> events);
   void run_stepwise();
@@ -67,21 +68,21 @@ class CudaExecutable final : public Executable {
   Staging& staging_;
   std::vector<CudaExecutable*>& programs_;
   std::vector<Task> tasks_;
-  std::vector<std::size_t> ends_;  // of each group of steps that one kernel computes: the step after it
+  std::vector<std::size_t> ends_;  // for each group of steps that one kernel computes: the step after it
   struct AddUp {
     std::size_t before;  // this step
-    std::vector<SumLeft> sums;
+    std::vector<DeferredSum> sums;
   };
   std::vector<AddUp> deferred_sums_;  // in the order of steps
   std::size_t workspace_bytes_ = 0,
-              side_bytes_ = 0;  // of kernels on the stream, and behind it on the side stream
+              side_bytes_ = 0;  // for kernels on the main stream, followed by those on the side stream
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   const WrittenMemory written_;
-  std::shared_ptr<Communicator> ranks_;  // null where no step needs it
+  std::shared_ptr<Communicator> ranks_;  // null if no step needs it
   cudaGraphExec_t graph_ = nullptr;
   cudaGraphExec_t timed_ =
-      nullptr;  // the same with events between the steps, recorded by the first profile()
+      nullptr;  // the same with events between the steps; recorded by the first profile()
   std::vector<cudaEvent_t> events_;
   std::vector<std::shared_ptr<CudaTransfer>> transfers_;
   std::shared_ptr<Transfer> faults_;  // while a read waits for them

@@ -1,6 +1,6 @@
 // Faults: an index out of range in a kernel, or an exception of a host function. A fault is recorded in
-// device memory and reported by the host. After the first one nothing writes to parameters until the host has
-// reported it.
+// device memory and reported by the host. After the first fault, parameters are not written until the host
+// has reported it.
 #pragma once
 
 #include <climits>
@@ -8,13 +8,13 @@
 
 namespace tg::cuda {
 
-// The results in a program's memory begin with these bytes: a Fault and nothing else.
+// The results in a program's memory begin with this many bytes, which contain only a Fault.
 inline constexpr std::size_t status_bytes = 64;
 
 struct alignas(status_bytes) Fault {
   static constexpr int none = INT_MAX;
   static constexpr long long thrown = -1;  // as a position: a host function threw
-  int step;                                // the lowest step with a fault; `none` if there is none
+  int step;                                // the lowest step with a fault, or `none`
   unsigned lock;
   long long index, size, position;  // position: of the element among the indices
 };
@@ -25,7 +25,7 @@ struct Faults {
   int step;
 
 #if defined(__CUDACC__)
-  // True if 0 ≤ index < size. Otherwise records a fault, and the kernel skips that index.
+  // Returns true if 0 ≤ index < size. Otherwise records a fault, and the kernel skips that index.
   __device__ bool check_index(long long index, long long size, long long position) const {
     if (static_cast<unsigned long long>(index) < static_cast<unsigned long long>(size)) return true;
     bool done = false;
@@ -43,8 +43,8 @@ struct Faults {
     }
     return false;
   }
-  // Whether an earlier launch recorded a fault, so that parameters must not change. Read through the cache:
-  // otherwise all warps of a launch would queue for one address.
+  // Whether an earlier launch recorded a fault, so that parameters must not change. The read is cached,
+  // because otherwise all warps of a launch would queue for one address.
   __device__ bool any() const {
     return fault->step != Fault::none;
   }

@@ -24,9 +24,9 @@ struct HostPlan final : KernelPlan {
   const HostKernel* function;
   Thrown* thrown;
   const Attrs* attrs;
-  mutable std::vector<HostView> in, out;  // in pinned memory of this plan
+  mutable std::vector<HostView> in, out;  // in this plan's pinned memory
   std::byte* memory = nullptr;
-  int* threw = nullptr;  // there too: whether the last call threw
+  int* threw = nullptr;  // also in pinned memory: whether the last call threw
 };
 
 std::size_t bytes_of(const HostView& v) {

@@ -2,7 +2,7 @@
 
 namespace tg::cuda {
 
-// The list of CUDA kernels. A file of kernels/ or attention/, or of this folder, defines NAME_kernel.
+// The list of CUDA kernels. A file in kernels/, attention/ or this folder defines NAME_kernel.
 // clang-format off
 #define TG_CUDA_KERNELS(X) \
   X(fused) X(reduced_chain) X(full) X(matmul) X(matmul_in_units) \

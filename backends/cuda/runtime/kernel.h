@@ -15,35 +15,35 @@
 
 namespace tg::cuda {
 
-// Properties of the GPU.
+// Properties of a GPU.
 struct Gpu {
   int ordinal = 0;
-  int processors = 0;        // multiprocessors
+  int processors = 0;        // number of multiprocessors
   int capability = 0;        // 80, 90, …
   int shared_per_block = 0;  // bytes, opt-in maximum
-  bool hopper = false;       // sm_90a, and the library has code for it
+  bool hopper = false;       // sm_90a, and the library contains code for it
 };
 
-// The stream that a kernel is launched on. Launches are recorded once and replayed: what a launch reads on
-// the host, pointers included, must stay the same from run to run.
+// The stream of a kernel launch. Launches are recorded once and replayed, so everything that a launch reads
+// on the host, including pointers, must stay the same in every run.
 struct Stream {
   cudaStream_t stream;
   const Gpu& gpu;
-  std::byte*
-      workspace;  // of the size that KernelPlan::workspace returned, 256-byte aligned, contents undefined
+  // Has the size that KernelPlan::workspace returned, aligned to 256 bytes. Its contents are undefined.
+  std::byte* workspace;
   Faults faults;  // where index checks report
 };
 
-// One call: operands in the op's order, with their addresses, and with any strides unless the op says
-// otherwise.
+// One call. Operands are in the op's order, with their addresses. Strides are arbitrary unless the op
+// restricts them.
 struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
   const Gpu& gpu;
-  bool tf32;             // f32 products may round their operands
-  bool in_order;         // kernels that could add in any order must add in a fixed order
-  bool batch_invariant;  // the order of a row's additions must not depend on the number of rows
-  const WrittenMemory* written = nullptr;  // what the program's steps write; null: any memory
+  bool tf32;             // f32 GEMMs may round their operands to TF32
+  bool in_order;         // kernels must add in a fixed order even if any order would be valid
+  bool batch_invariant;  // the summation order of a row must not depend on the number of rows
+  const WrittenMemory* written = nullptr;  // memory that the program's steps write; null: any memory
 };
 
 // Whether no step of the call's program writes the operand.
@@ -51,10 +51,10 @@ inline bool is_constant(const Arg& a, const Call& call) {
   return call.written && !call.written->overlaps(a);
 }
 
-// A sum over the blocks of a norm's gradient, z_w or z_b, which no step before the optimizer reads: what the
-// kernels of several norms leave of them is added up by one kernel.
-// Element i of an output: the sum of `parts` numbers, `stride` apart, from partial[i] on, in their order.
-struct SumLeft {
+// A deferred sum over the blocks of a norm's weight or bias gradient (z_w or z_b), which no step before the
+// optimizer reads. One kernel computes the deferred sums of several norms. Element i of an output is the sum,
+// in order, of `parts` elements with stride `stride`, starting at partial[i].
+struct DeferredSum {
   const float* partial;
   std::byte* to;
   DType type;
@@ -62,36 +62,37 @@ struct SumLeft {
   int n, parts, stride;
 };
 
-// How a kernel computes one call, or one call and the steps next to it. A kernel's own type of plan stores
-// what was chosen for the call when the program was compiled.
+// How a kernel computes one call, or one call and adjacent steps. A kernel's plan class stores the choices
+// that were made for the call when the program was compiled.
 class KernelPlan {
  public:
   KernelPlan() = default;
   KernelPlan(const KernelPlan&) = delete;
   KernelPlan& operator=(const KernelPlan&) = delete;
   virtual ~KernelPlan() = default;
-  // Enqueues the work; never waits, never allocates. The executor finds launch errors.
+  // Enqueues the work. Never waits and never allocates. The executor detects launch errors.
   virtual void launch(const Stream&, const Call&) const = 0;
-  // Bytes of workspace that it needs. Throws DeviceError for a call that it cannot compute.
+  // Returns the required bytes of workspace. Throws DeviceError for a call that the kernel cannot compute.
   virtual std::size_t workspace(const Call&) const { return 0; }
-  // Describes how it computes the call: algorithm, tiles.
+  // Describes how the kernel computes the call: algorithm, tiles.
   virtual std::string choice(const Call&) const { return {}; }
-  // Sums that launch() leaves to add_up().
-  virtual std::vector<SumLeft> deferred_sums(const Call&) const { return {}; }
+  // Returns the sums that launch() defers to add_up().
+  virtual std::vector<DeferredSum> deferred_sums(const Call&) const { return {}; }
 };
 using PlanPtr = std::unique_ptr<const KernelPlan>;
 
-// Adds up what the plans of norms' gradients leave (KernelPlan::deferred_sums), in one launch for 32 of them.
-void add_up(const Stream& s, std::span<const SumLeft> sums);
+// Computes the deferred sums of norm gradients (KernelPlan::deferred_sums), with one launch for every 32 of
+// them.
+void add_up(const Stream& s, std::span<const DeferredSum> sums);
 
-// A plan that is made of its call alone.
+// Makes a plan that only needs its call.
 template <class Plan>
 PlanPtr plan_as(const Call& call) {
   return std::make_unique<Plan>(call);
 }
 
 // The kernel of an op. It plans a call once, when the program is compiled: it chooses algorithms and compiles
-// code. A kernel that has nothing to choose is a function that launches it, and one for its workspace.
+// code. A kernel without choices consists of a launch function and an optional workspace function.
 class Kernel {
  public:
   using Planner = PlanPtr(const Call&);
@@ -107,7 +108,7 @@ class Kernel {
   Workspace* workspace_ = nullptr;
 };
 
-// The kernel for an op, null if there is none.
+// Returns the kernel for an op, or null if there is none.
 const Kernel* find_kernel(std::string_view op);
 
 }  // namespace tg::cuda

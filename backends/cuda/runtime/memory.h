@@ -1,5 +1,5 @@
-// Memory of the GPU and of the host: tables that a kernel's plan keeps, pinned memory, and memory for a
-// measurement.
+// GPU and host memory: tables that a kernel's plan keeps, pinned memory, and temporary memory for
+// measurements.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,8 @@
 
 namespace tg::cuda {
 
-// Device memory of `count` bytes, a copy of host memory or filled with zeros. It is ready when this returns.
+// Returns device memory of `count` bytes that contains a copy of host memory, or zeros. It is ready on
+// return.
 std::shared_ptr<void> on_device(const void* bytes, std::size_t count);
 std::shared_ptr<void> zeros_on_device(std::size_t count);
 
@@ -20,10 +21,10 @@ std::shared_ptr<const T> on_device(const std::vector<T>& table) {
   return std::static_pointer_cast<const T>(on_device(table.data(), table.size() * sizeof(T)));
 }
 
-// Host memory that the GPU reads and writes; throws OutOfMemory with the size.
+// Returns host memory that the GPU can read and write. Throws OutOfMemory with the size.
 std::byte* pinned_memory(std::size_t bytes, std::string_view what);
 
-// Memory for a measurement; null for no bytes, and if the GPU has not as many.
+// Temporary memory for a measurement. Null if no bytes are requested, or if the GPU has less free memory.
 class ScratchMemory {
  public:
   explicit ScratchMemory(std::size_t bytes);

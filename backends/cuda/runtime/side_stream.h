@@ -1,5 +1,5 @@
-// A second stream for steps that run beside those behind them, while a program is recorded: exchanges between
-// ranks beside the backward pass.
+// A second stream for steps that run concurrently with later steps, while a program is recorded: exchanges
+// between ranks overlap the backward pass.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,11 +18,11 @@ class SideStream {
   ~SideStream();
   SideStream(const SideStream&) = delete;
 
-  // Records f on the side stream, behind what is on the main stream so far. The step's operands are in use
-  // until the main stream has waited for it.
+  // Records f on the side stream, after everything recorded so far on the main stream. The step's operands
+  // are in use until the main stream has waited for it.
   void run(const Step& step, const std::function<void(cudaStream_t)>& f);
-  // Lets the main stream wait for what is on the side stream, if one of the steps writes what is read or
-  // written there, or reads what is written.
+  // Makes the main stream wait for the side stream if the steps conflict with it: they write operands or
+  // results of its steps, or read their results.
   void wait_before(std::span<const Step> steps);
   void wait();
 
@@ -30,11 +30,11 @@ class SideStream {
   struct Used {
     std::vector<Arg> in, out;
   };
-  cudaEvent_t mark(cudaStream_t stream);  // an event behind what is on it
+  cudaEvent_t mark(cudaStream_t stream);  // an event after everything recorded so far
 
-  cudaStream_t main_, own_ = nullptr;  // made by the first run()
+  cudaStream_t main_, own_ = nullptr;  // created by the first run()
   std::vector<cudaEvent_t> events_;
-  std::vector<Used> used_;  // by what the main stream has not waited for
+  std::vector<Used> used_;  // by steps that the main stream has not waited for
 };
 
 }  // namespace tg::cuda

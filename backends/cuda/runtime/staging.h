@@ -1,5 +1,5 @@
-// Staging copies host bytes to the GPU by way of chunks of pinned memory: write() fills a chunk at once, so
-// that the caller may change its bytes, and the chunk is copied in the stream's order.
+// Copies host bytes to the GPU through chunks of pinned memory. write() copies into a chunk immediately, so
+// the caller may modify its bytes. The chunk is copied in the stream's order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,11 +14,11 @@ class Staging {
  public:
   explicit Staging(cudaStream_t stream) : stream_(stream) {}
 
-  // Waits only if all chunks are being copied. Consecutive writes to neighbouring buffers of a region (with
-  // up to 63 bytes between them) become one copy. A region is memory of one allocation, in which the gaps
-  // between buffers may be overwritten; null stands for none.
+  // Waits only if all chunks are being copied. Consecutive writes to adjacent buffers of a region (at most 63
+  // bytes apart) become one copy. A region is memory of one allocation, in which gaps between buffers may be
+  // overwritten. Null: no region.
   void write(std::byte* to, const std::byte* from, std::size_t bytes, const void* region);
-  // Enqueues what was written. Call it before anything else is enqueued.
+  // Enqueues everything written so far. Call it before anything else is enqueued.
   [[nodiscard]] cudaError_t flush();
 
  private:
@@ -26,9 +26,9 @@ class Staging {
   struct Chunk {
     std::byte* memory = nullptr;
     cudaEvent_t copied = nullptr;  // when it has passed, the chunk is free
-    std::uint64_t filled = 0;      // the number of chunks filled up to this one, for their order
+    std::uint64_t filled = 0;      // a count that orders chunks by the time they were filled
   };
-  // Goes on to the first free chunk, not to the one filled longest ago: small batches use few chunks, and the
+  // Selects the first free chunk, not the one filled longest ago. Small batches then use few chunks, and the
   // others are not even allocated.
   void next_chunk();
 

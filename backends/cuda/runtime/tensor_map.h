@@ -1,4 +1,4 @@
-// Descriptions of tensors for bulk copies of tiles (TMA).
+// Tensor maps for bulk copies of tiles (TMA).
 #pragma once
 
 #include <cuda.h>
@@ -10,9 +10,10 @@
 
 namespace tg::cuda {
 
-// Of a tensor of 16-bit numbers whose innermost axis comes first and is contiguous; the other axes have
-// `strides`, in numbers: multiples of 8, none 0, in any order. For copies of boxes in the layout of a
-// SwizzledTile, box[0] being 64; what lies outside is zero. `data` is a multiple of 16 bytes.
+// Returns the map of a tensor of 16-bit elements. The innermost axis is first and contiguous. The other axes
+// have `strides`, in elements, in any order; they are non-zero multiples of 8. Boxes are copied in the layout
+// of a SwizzledTile, and box[0] is 64. Elements outside of the tensor are zero. `data` is aligned to 16
+// bytes.
 CUtensorMap tensor_map(DType type, const void* data, const std::array<std::int64_t, 4>& sizes,
                        const std::array<std::int64_t, 3>& strides, const std::array<int, 4>& box);
 

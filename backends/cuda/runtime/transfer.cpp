@@ -14,9 +14,9 @@ namespace tg::cuda {
 
 namespace {
 
-// Asks again and again, and lets other threads run in between. A thread that sleeps until the GPU wakes it
-// finds its caches cold, and the GPU takes a microsecond to wake it. Where that takes longer than steps of
-// inference do, it sleeps in between.
+// Polls, and lets other threads run in between. A thread that sleeps until the GPU wakes it finds its caches
+// cold, and waking it takes a microsecond. If the wait exceeds the duration of inference steps, the thread
+// sleeps between polls.
 cudaError_t wait_for(cudaEvent_t event) {
   using std::chrono::steady_clock;
   constexpr std::chrono::milliseconds awake{2};

@@ -1,5 +1,5 @@
-// The memory that a program's steps write: what else they read is the same from the beginning of a run to its
-// end, so that a kernel may read it before the kernels before it have ended.
+// The memory that a program's steps write. All other memory that they read is constant during a run, so a
+// kernel may read it before the previous kernels have finished.
 #pragma once
 
 #include <span>
@@ -12,18 +12,18 @@ namespace tg::cuda {
 struct MemoryRange {
   const std::byte *begin, *end;
 };
-// From the first element of an operand to its last.
+// Returns the range from the first to the last element of an operand.
 MemoryRange range_of(const Arg& a);
 
 inline bool overlap(const MemoryRange& a, const MemoryRange& b) {
   return a.begin < b.end && b.begin < a.end;
 }
 
-// Whether one of `others` shares memory with `a`.
+// Whether `a` shares memory with any of `others`.
 bool meets(const Arg& a, std::span<const Arg> others);
 
-// Whether a number may be overwritten before it is read, where a thread reads number i of one operand and
-// then writes number i of the other.
+// Whether an element may be overwritten before it is read, if a thread reads element i of one operand and
+// then writes element i of the other.
 bool crosses(const Arg& read, const Arg& written);
 
 class WrittenMemory {
@@ -32,12 +32,12 @@ class WrittenMemory {
   explicit WrittenMemory(std::span<const Step> steps);  // with the addresses of their operands
 
   bool overlaps(const Arg& a) const;
-  // Whether steps other than this one write some of it.
+  // Whether any step except `step` writes a part of it.
   bool others_write(const Arg& a, const Step* step) const;
 
  private:
   std::span<const Step> steps_;
-  std::vector<MemoryRange> ranges_;  // in order, with space between them
+  std::vector<MemoryRange> ranges_;  // sorted, with gaps between them
 };
 
 }  // namespace tg::cuda

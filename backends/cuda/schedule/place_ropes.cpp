@@ -47,7 +47,7 @@ class Moving {
     if (first_reader_[operand] == attention) moves_[rope] = true, before_[attention].push_back(rope);
   }
 
-  // Positions have to be there already.
+  // All operands of the RoPE step, including positions, must be available after the attention step.
   void take_behind(std::size_t attention, std::size_t rope) {
     if (attention == steps_.size() || !attention_backward_of(*steps_[attention].op, steps_[attention].attrs))
       return;
@@ -75,7 +75,7 @@ class Moving {
   std::vector<LoweredStep>& steps_;
   std::vector<std::size_t> maker_, first_reader_;          // by root; the number of steps if there is none
   std::vector<bool> moves_;                                // by step
-  std::vector<std::vector<std::size_t>> before_, behind_;  // by step of attention: its ropes
+  std::vector<std::vector<std::size_t>> before_, behind_;  // by attention step: its RoPE steps
 };
 
 }  // namespace

@@ -10,14 +10,15 @@ namespace tg::cuda {
 
 namespace {
 
-// One launch computes a sum of so few elements and the fused step before it (horizontal_fusion.cpp).
+// If a sum has at most this number of elements, one launch computes it and the previous fused step
+// (horizontal_fusion.cpp).
 constexpr std::int64_t few = 4096;
-// A row is one piece if it is this short, or if there are this many; otherwise it is cut so that all
-// multiprocessors have work (kernels/reduce_plan.cu), into whole packs of up to this many elements.
+// A row is not split if it is this short, or if there are this many rows. Otherwise it is split into whole
+// packs of up to this many elements, so that all multiprocessors have work (kernels/reduce_plan.cu).
 constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
 
-// Whether `next` adds a tensor to output 0 of the step before it, whose kernel can do so, and does nothing
-// else.
+// Whether `next` only adds a tensor to output 0 of the previous step, and that step's kernel can compute the
+// sum.
 bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   const Op* op = only_op_of(next);
   return step.op->accepts_sum && op && op->adds == 1 &&

@@ -1,7 +1,6 @@
-// The one tile of numbers in registers: what a warp adds products up in, and all that is done to it row by
-// row. Lane 4·g + t of a warp holds of each 8 × 8 part the elements (g, 2t) and (g, 2t + 1), which is how
-// mma.sync (sm_80) leaves 16 × 8 sums and wgmma (sm_90) each warp's 16 × N: what is written for this tile
-// works on both.
+// A tile of f32 elements in registers, in which a warp accumulates matrix products and computes row by row.
+// In each 8 × 8 part, lane 4·g + t of a warp has elements (g, 2t) and (g, 2t + 1). Both mma.sync (sm_80,
+// 16 × 8 sums) and wgmma (sm_90, 16 × N per warp) use this layout, so code for this tile works with either.
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm80.cuh"
@@ -11,7 +10,7 @@ namespace tg::cuda::tile {
 __device__ __forceinline__ int lane_id() {
   return threadIdx.x % 32;
 }
-// The first row and column of a tile that the lane has.
+// The first row and column of a tile that belong to the lane.
 __device__ __forceinline__ int lane_row() {
   return lane_id() / 4;
 }
@@ -22,12 +21,12 @@ __device__ __forceinline__ int lane_column() {
 template <int Rows, int Columns>
 struct Accumulator {
   static constexpr int groups = Rows / 16, parts = Columns / 8;
-  static constexpr int rows = Rows / 8, columns = Columns / 4;  // of a thread
+  static constexpr int rows = Rows / 8, columns = Columns / 4;  // per thread
   float x[groups][parts][4];  // rows g, g, g + 8, g + 8 of 16; columns 2t, 2t + 1 of 8
 
-  // The element in row r and column c of the thread's.
+  // The element in row r and column c of the thread's elements.
   __device__ __forceinline__ float& operator()(int r, int c) { return x[r / 2][c / 2][r % 2 * 2 + c % 2]; }
-  // Where they are in the tile, counted from lane_row() and lane_column().
+  // Position of these rows and columns in the tile, relative to lane_row() and lane_column().
   __device__ static constexpr int row(int r) { return r / 2 * 16 + r % 2 * 8; }
   __device__ static constexpr int column(int c) { return c / 2 * 8 + c % 2; }
 
@@ -41,15 +40,15 @@ struct Accumulator {
   }
 };
 
-// A number for each row.
+// One value per row.
 template <int Rows>
 struct RowVector {
-  static constexpr int rows = Rows / 8;  // of a thread
+  static constexpr int rows = Rows / 8;  // per thread
   float x[rows];
   __device__ __forceinline__ float& operator[](int r) { return x[r]; }
 };
 
-// f(r, c, element) for the thread's elements, row by row.
+// Calls f(r, c, element) for the thread's elements, row by row.
 template <int Rows, int Columns, class F>
 __device__ __forceinline__ void for_each(Accumulator<Rows, Columns>& a, F&& f) {
 #pragma unroll
@@ -57,8 +56,8 @@ __device__ __forceinline__ void for_each(Accumulator<Rows, Columns>& a, F&& f) {
 #pragma unroll
     for (int c = 0; c < a.columns; ++c) f(r, c, a(r, c));
 }
-// f(row, column, elements…) for the thread's 2 × 2 of each 16 × 8 of tiles of one size; the
-// first of the four is (row, column).
+// Calls f(row, column, elements…) for the thread's 2 × 2 elements of each 16 × 8 part of tiles of the same
+// size. The first of the four is (row, column).
 template <class F, int Rows, int Columns, class... More>
 __device__ __forceinline__ void for_each_part(F&& f, Accumulator<Rows, Columns>& a, More&... more) {
 #pragma unroll
@@ -72,7 +71,7 @@ template <int Rows, int Columns>
 __device__ __forceinline__ void scale(Accumulator<Rows, Columns>& a, float factor) {
   for_each(a, [&](int, int, float& e) { e *= factor; });
 }
-// The thread's row r alone, and each row by its own factor.
+// Scale one row r of the thread, or each row by its own factor.
 template <int Rows, int Columns>
 __device__ __forceinline__ void scale_row(Accumulator<Rows, Columns>& a, int r, float factor) {
 #pragma unroll
@@ -83,7 +82,7 @@ __device__ __forceinline__ void scale_rows(Accumulator<Rows, Columns>& a, RowVec
   for_each(a, [&](int r, int, float& e) { e *= factor[r]; });
 }
 
-// The largest of the thread's own columns, and of all.
+// The maximum of each row: over the thread's own columns, and over all columns.
 template <int Rows, int Columns>
 __device__ __forceinline__ RowVector<Rows> own_row_max(Accumulator<Rows, Columns>& a) {
   RowVector<Rows> most;
@@ -99,13 +98,13 @@ __device__ __forceinline__ float row_max(float own) {
   own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
   return fmaxf(own, __shfl_xor_sync(~0u, own, 2));
 }
-// The sum over the lanes that share a row.
+// Sums over the lanes that share a row.
 __device__ __forceinline__ float row_sum(float own) {
   own += __shfl_xor_sync(~0u, own, 1);
   return own + __shfl_xor_sync(~0u, own, 2);
 }
 
-// The same of columns: the largest and the sum over the lanes that share one.
+// The same for columns: the maximum and the sum over the lanes that share a column.
 __device__ __forceinline__ float column_max(float own) {
 #pragma unroll
   for (int by = 4; by < 32; by *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, by));
@@ -116,7 +115,7 @@ __device__ __forceinline__ float column_sum(float own) {
   for (int by = 4; by < 32; by *= 2) own += __shfl_xor_sync(~0u, own, by);
   return own;
 }
-// The thread's column c alone.
+// Scales one column c of the thread.
 template <int Rows, int Columns>
 __device__ __forceinline__ void scale_column(Accumulator<Rows, Columns>& a, int c, float factor) {
 #pragma unroll
@@ -129,7 +128,8 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ double exp2_fast(double x) {
   return exp2(x);
 }
-// Of an ordinary number, to the last bit but one: without the division's branch for others.
+// 1 / x for a normal number x, without the division's branch for special values. All bits except the last are
+// correct.
 __device__ __forceinline__ float reciprocal(float x) {
   const float y = ptx::rcp(x);
   return fmaf(y, fmaf(-x, y, 1.f), y);

@@ -1,25 +1,27 @@
-// Products on tensor cores by mma.sync (sm_80 and later) of tiles in shared memory and in registers, added to
-// an Accumulator; everything is done by a whole warp. T is Terms<S, 1> for 16-bit numbers as they are.
+// Tensor core GEMMs by mma.sync (sm_80 and later) of tiles in shared memory and in registers, added to an
+// Accumulator. A whole warp calls each function. T is Terms<S, 1> for unsplit 16-bit elements.
 #pragma once
 
 #include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda::tile {
 
-// A tensor core cuts what it adds to a sum down to the sum's 24 bits, always towards zero, which shows in f32
-// when thousands of terms are summed. So with two terms products of at most 64 numbers start from zero and
-// join the sum in an addition that rounds to the nearest.
+// A tensor core truncates each addend to the 24 bits of the sum, always toward zero. This is visible in f32
+// sums of thousands of products. Split-precision GEMMs therefore start from zero for each 64 elements of k.
+// An addition that rounds to nearest then adds the result to the sum.
 
-// How far ahead of a product its operands are asked for, as registers allow: not at all, 16 rows of b by one
-// product, or both operands by a step of 16 numbers.
+// How far ahead of its mma an operand is loaded, depending on the available registers:
+// - none: not ahead
+// - rows_of_b: 16 rows of b, one mma ahead
+// - step: both operands, one step of 16 elements ahead
 enum class Ahead { none, rows_of_b, step };
 
-// c += (rows a0 … of a)·(rows b0 … of b)ᵀ over `count` steps of 16 numbers from k0 on, `unrolled` of them
-// written out
+// c += (rows a0 … of a)·(rows b0 … of b)ᵀ over `count` steps of 16 elements, starting at k0. The loop is
+// unrolled `unrolled` times.
 template <class T, Ahead ahead, int count, int unrolled, int Rows, int Columns, int C>
 __device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedTile<C> a, int a0,
                                           SharedTile<C> b, int b0, int k0) {
-  // `together` products ask for their right operands at a time, `distance` products ahead.
+  // `together` right operands are loaded at a time, `distance` multiplications ahead.
   constexpr int columns = Columns / 16, products = count * columns,
                 together = ahead == Ahead::step ? columns : 1, distance = ahead == Ahead::none ? 0 : together,
                 lefts = ahead == Ahead::step ? 2 : 1, rights = together + distance;
@@ -28,7 +30,7 @@ __device__ __forceinline__ void add_steps(Accumulator<Rows, Columns>& c, SharedT
 #pragma unroll
     for (int m = 0; m < Rows / 16; ++m) left[k % lefts][m] = operand_a<T>(a, a0 + 16 * m, k0 + k);
   };
-  const auto ask_right = [&](int first, int end) {  // of these products
+  const auto ask_right = [&](int first, int end) {  // for these multiplications
 #pragma unroll
     for (int i = first; i < end; ++i)
       if (i < products) right[i % rights] = operand_bt<T>(b, b0 + i % columns * 16, k0 + i / columns);
@@ -64,7 +66,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTil
   }
 }
 
-// c += left·(columns b0 … b0 + N of b), over K, where left(k, m) is rows 16·m … of step k
+// c += left·(columns b0 … b0 + N of b) over K. left(k, m) is rows 16·m … of step k.
 template <class T, int K, int N, bool unrolled, class Left, int Rows, int Columns, int C>
 __device__ __forceinline__ void add_columns(Accumulator<Rows, Columns>& c, Left&& left, SharedTile<C> b,
                                             int b0) {
@@ -78,14 +80,14 @@ __device__ __forceinline__ void add_columns(Accumulator<Rows, Columns>& c, Left&
     for (int n = 0; n < N / 16; ++n) multiply<T>(c, n, rows, operand_b<T>(b, k, b0 / 16 + n));
   }
 }
-// c += (rows a0 … of a)·(columns b0 … b0 + N of b), over K
+// c += (rows a0 … of a)·(columns b0 … b0 + N of b) over K
 template <class T, int K, int N, int Rows, int Columns, int A, int B>
 __device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, SharedTile<A> a, int a0,
                                        SharedTile<B> b, int b0) {
   add_columns<T, K, N, Columns <= 128>(
       c, [&](int k, int m) { return operand_a<T>(a, a0 + 16 * m, k); }, b, b0);
 }
-// c += (columns a0 … of a)ᵀ·(columns b0 … b0 + N of b), over K
+// c += (columns a0 … of a)ᵀ·(columns b0 … b0 + N of b) over K
 template <class T, int K, int N, int Rows, int Columns, int A, int B>
 __device__ __forceinline__ void mma_AtB(Accumulator<Rows, Columns>& c, SharedTile<A> a, int a0,
                                         SharedTile<B> b, int b0) {
@@ -102,7 +104,7 @@ __device__ __forceinline__ void mma_AB(Accumulator<Rows, Columns>& c, Accumulato
         c, [&](int k, int m) { return operand_a<T>(a.x[m], k); }, b, b0);
   } else {
     static_assert(steps <= 4);
-    constexpr int together = 2;  // pieces of 16 columns whose sums are under way at a time
+    constexpr int together = 2;  // groups of 16 columns that are computed at a time
     SplitFragment<T> left[steps][Rows / 16];
 #pragma unroll
     for (int k = 0; k < steps; ++k)

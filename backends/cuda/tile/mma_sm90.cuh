@@ -1,5 +1,6 @@
-// Products of a warpgroup by wgmma (sm_90a): each starts, in a group of its own, and is done after wait().
-// Until then its operands and sums must stay as they are. Accumulators are those of a warp's 16 rows.
+// Warpgroup GEMMs by wgmma (sm_90a). Each function starts one, in a separate wgmma group. It is complete
+// after wait_for_products(). Until then its operands and sums must not be modified. An Accumulator holds a
+// warp's 16 rows.
 #pragma once
 
 #include "backends/cuda/tile/accumulator.cuh"
@@ -9,13 +10,14 @@
 
 namespace tg::cuda::tile {
 
-// No use of the registers moves across: the compiler does not know that products go on after the instruction.
+// Keeps the compiler from moving uses of the registers across this point. It does not know that wgmma still
+// uses them after the instruction.
 template <int Rows, int Columns>
 __device__ __forceinline__ void keep(Accumulator<Rows, Columns>& c) {
   for_each(c, [](int, int, float& e) { ptx::keep(e); });
 }
 
-// A left operand in registers: 16 rows of a warp, K columns, rounded to 16 bits.
+// A left operand in registers: a warp's 16 rows of K columns, rounded to 16 bits.
 template <int K>
 struct Packed {
   u32 x[K / 16][4];
@@ -36,7 +38,7 @@ __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
     }
 }
 
-// The same rounded to one or two terms (terms.cuh): high, low.
+// The same, rounded to one 16-bit value or split into two (terms.cuh): high, low.
 template <class T, int K>
 struct PackedTerms {
   Packed<K> term[T::count];
@@ -58,19 +60,19 @@ __device__ __forceinline__ void pack(PackedTerms<T, K>& to, Accumulator<16, K>& 
   }
 }
 
-// Until all but the last `pending` products are done.
+// Waits until all except the last `pending` GEMMs are complete.
 template <int pending>
 __device__ __forceinline__ void wait_for_products() {
   ptx::wgmma_wait<pending>();
 }
 
-// Step k of a tile as an operand: its rows or, transposed, its columns from `first` on.
+// Step k of a tile as an operand, starting at `first`: its rows or, if transposed, its columns.
 template <bool transposed, class Tile>
 __device__ __forceinline__ u64 operand(Tile tile, int first, int k) {
   return transposed ? tile.along_rows(first, k) : tile.along_columns(first, k);
 }
-// c = a·b over K, 64 × K and K × N, or c += a·b. wgmma takes b transposed as it lies: `tb` if its rows are
-// K's.
+// c = a·b over K, 64 × K and K × N, or c += a·b. wgmma reads b transposed in place. `tb`: the rows of b run
+// along K.
 template <class S, int K, bool ta, bool tb, bool adds = false, int N, class A, class B>
 __device__ __forceinline__ void begin_product(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   using Product = ptx::Wgmma<S, N>;
@@ -86,7 +88,7 @@ __device__ __forceinline__ void begin_product(Accumulator<16, N>& c, A a, int a0
   ptx::wgmma_commit();
   keep(c);
 }
-// c = (64 rows of a, from a0 on)·(N rows of b, from b0 on)ᵀ over K columns
+// c = (64 rows of a, starting at a0)·(N rows of b, starting at b0)ᵀ over K columns
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
   begin_product<S, K, false, false>(c, a, a0, b, b0);
@@ -96,7 +98,7 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
   begin_product<S, K, false, false, true>(c, a, a0, b, b0);
 }
-// c = (64 rows of a, from a0 on)·(N columns of b, from b0 on) over K
+// c = (64 rows of a, starting at a0)·(N columns of b, starting at b0) over K
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, false, true>(c, a, a0, b, b0);
@@ -106,12 +108,12 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, false, true, true>(c, a, a0, b, b0);
 }
-// c = (64 columns of a, from a0 on)ᵀ·(N rows of b, from 0 on)ᵀ over K
+// c = (64 columns of a, starting at a0)ᵀ·(N rows of b, starting at 0)ᵀ over K
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false>(c, a, a0, b, 0);
 }
-// c = (64 columns of a, from a0 on)ᵀ·(N columns of b, from b0 on) over K
+// c = (64 columns of a, starting at a0)ᵀ·(N columns of b, starting at b0) over K
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, true, true>(c, a, a0, b, b0);
@@ -121,7 +123,7 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false, true>(c, a, a0, b, 0);
 }
-// c += a·(columns b0 … of b), a in registers; or c = a·b
+// c += a·(columns b0 … of b) or c = a·b, with a in registers
 template <class S, bool adds = true, int K, int N, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B b, int b0 = 0) {
   using Product = ptx::Wgmma<S, N>;
@@ -138,11 +140,11 @@ __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B 
   keep(c), keep(a);
 }
 
-// Products of numbers of T's terms (terms.cuh), D of each row: low·high, high·low and high·high start one
-// after the other. A tile has the first terms in the first half of its columns, the second ones in the other.
+// GEMMs of split operands (terms.cuh) with D elements per row: low·high, high·low and high·high are started
+// in this order. The first half of a tile's columns contains the high parts, the second half the low parts.
 template <class T>
 constexpr int products_of_terms = T::count == 2 ? 3 : 1;
-// c = (64 rows of a, from a0 on)·(N rows of b)ᵀ
+// c = (64 rows of a, starting at a0)·(N rows of b)ᵀ
 template <class T, int D, int N, class A, class B>
 __device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int a0, B b) {
   using S = typename T::type;
@@ -157,7 +159,7 @@ __device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int 
   }
 }
 
-// product = a·(columns b0 … of b), a in registers, of two terms
+// product = a·(columns b0 … of b), with a in registers, both split in two
 template <class S, int K, int N, class B>
 __device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedTerms<Terms<S, 2>, K>& a,
                                                B b, int b0 = 0) {
@@ -166,7 +168,7 @@ __device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, Pack
   begin_AB<S>(product, a.term[0], low, b0);
   begin_AB<S>(product, a.term[0], high, b0);
 }
-// c = (64 columns of a, from a0 on)ᵀ·(N rows of b)ᵀ over K, of two terms
+// c = (64 columns of a, starting at a0)ᵀ·(N rows of b)ᵀ over K, both split in two
 template <class T, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_terms_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   using S = typename T::type;
@@ -177,10 +179,10 @@ __device__ __forceinline__ void begin_terms_AtBt(Accumulator<16, N>& c, A a, int
   begin_adding_AtBt<S, K>(c, a_high, a0, b_high);
 }
 
-// A sum of products c += a·b, a in registers. With one term tensor cores add to it. They cut what they add
-// down to the sum's 24 bits, always towards zero, which shows in f32 when thousands of terms are summed: with
-// two terms each product starts from zero and joins the sum, once it is done, in an addition that rounds to
-// the nearest.
+// A sum c += a·b, with a in registers. Unsplit operands are accumulated by the tensor cores. These truncate
+// each addend to the 24 bits of the sum, always toward zero, which is visible in f32 sums of thousands of
+// products. So split operands start each GEMM from zero, and an addition that rounds to nearest adds its
+// result to the sum.
 template <class T, int N>
 struct SumOfProducts {
   Accumulator<16, N> all;

@@ -1,5 +1,5 @@
-// Tiles that pass by in stages of shared memory: while the block works on one, copies of the next ones are on
-// their way (cp.async).
+// Tiles staged in shared memory: while the block processes one tile, copies of the next ones are in flight
+// (cp.async).
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm80.cuh"
@@ -9,29 +9,29 @@ namespace tg::cuda::tile {
 __device__ __forceinline__ void commit() {
   ptx::cp_async_commit();
 }
-// Until the thread's copies are there.
+// Waits for the thread's copies.
 __device__ __forceinline__ void wait() {
   ptx::cp_async_wait<0>();
 }
 
-// One or two stages. acquire(n) asks for tile n's copies, into its stage.
+// One or two stages. acquire(n) starts the copies of tile n into its stage.
 template <class Acquire>
 struct Pipeline {
   Acquire acquire;
-  int stages, end;  // stages; past the last tile
+  int stages, end;  // number of stages; end of the tile range
 
   __device__ __forceinline__ Pipeline(int stages, int begin, int end, Acquire acquire)
       : acquire(acquire), stages(stages), end(end) {
     if (begin < end) acquire(begin);
   }
-  // Until tile n is there for the whole block, which then has left the tile before.
+  // Waits until the whole block has finished the previous tile and tile n has arrived.
   __device__ __forceinline__ void wait(int n) {
     tile::wait();
     __syncthreads();
     if (stages == 2 && n + 1 < end) acquire(n + 1);
   }
   __device__ __forceinline__ void wait_for_second(int) {}
-  // The warp has no more use for tile n.
+  // The warp no longer needs tile n.
   __device__ __forceinline__ void release(int n) {
     if (stages == 2 || n + 1 >= end) return;
     __syncthreads();
@@ -39,27 +39,27 @@ struct Pipeline {
   }
 };
 
-// One stage for two operands that are used one after the other: while the block works on the first of a tile,
-// copies of its second are on their way, and then those of the next tile's first. `first` and `second` ask
-// for them.
+// One stage for two operands that are used alternately. While the block processes the first operand of a
+// tile, the second is being copied, and then the first operand of the next tile. `first` and `second` start
+// these copies.
 template <class First, class Second>
 struct AlternatingPipeline {
   First first;
   Second second;
-  int end;  // past the last tile
+  int end;  // end of the tile range
 
   __device__ __forceinline__ AlternatingPipeline(int begin, int end, First first, Second second)
       : first(first), second(second), end(end) {
     if (begin < end) first(begin);
   }
-  // Until tile n's first operand is there for the whole block, which then has left the second of the tile
-  // before.
+  // Waits until the whole block has finished the previous tile's second operand and tile n's first operand
+  // has arrived.
   __device__ __forceinline__ void wait(int n) {
     tile::wait();
     __syncthreads();
     second(n);
   }
-  // The same of its second, when the block has left its first.
+  // The same for tile n's second operand, after the block has finished the first.
   __device__ __forceinline__ void wait_for_second(int n) {
     tile::wait();
     __syncthreads();

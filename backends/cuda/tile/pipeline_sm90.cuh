@@ -1,5 +1,5 @@
-// Tiles that pass through stages of shared memory between two roles of a block: a producer warp fills a stage
-// by bulk copies and consumer warps read it, each waiting for the other at barriers of the stage.
+// Tiles that two roles of a block exchange through stages of shared memory. A producer warp fills a stage by
+// bulk copies, and consumer warps read it. Each role waits for the other at the barriers of the stage.
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm90.cuh"
@@ -8,7 +8,7 @@ namespace tg::cuda::tile {
 
 using ptx::u32;
 
-// `Stages` stages, used in turn. Both roles count the uses; barriers are at `base`, 16 bytes for each stage.
+// A ring of `Stages` stages. Both roles count the uses. Barriers start at `base`, with 16 bytes per stage.
 template <int Stages>
 struct Ring {
   static constexpr int bytes = Stages * 16;
@@ -18,51 +18,51 @@ struct Ring {
   __device__ __forceinline__ u32 empty(u32 use) const { return full(use) + 8; }
   __device__ __forceinline__ static int stage(u32 use) { return use % Stages; }
 
-  // By one thread, before a barrier of the block: how many warps release a stage, and how many fill it.
+  // Called by one thread before a block barrier. `consumers` warps release a stage, and `producers` fill it.
   __device__ __forceinline__ void init(int consumers, int producers = 1) const {
     for (u32 n = 0; n < Stages; ++n)
       ptx::mbarrier_init(full(n), producers), ptx::mbarrier_init(empty(n), consumers);
   }
-  // The producer: until consumers have left the stage; then it is announced that `size` bytes of copies to it
-  // end at full(use), by one thread.
+  // For the producer. acquire() waits until consumers have released the stage. Then one thread calls
+  // expect(), which announces that copies of `size` bytes will complete at full(use).
   __device__ __forceinline__ void acquire(u32 use) const {
     ptx::mbarrier_wait(empty(use), use / Stages % 2 ^ 1);
   }
-  // The same where consumers are, at least in part, threads of another block of the cluster.
+  // The same as acquire() if some or all consumers are threads of another block of the cluster.
   __device__ __forceinline__ void acquire_of_cluster(u32 use) const {
     ptx::mbarrier_wait_cluster(empty(use), use / Stages % 2 ^ 1);
   }
   __device__ __forceinline__ void expect(u32 use, int size) const {
     ptx::mbarrier_arrive_expect(full(use), size);
   }
-  // The stage has been written by ordinary stores.
+  // Announces a stage that was written by ordinary stores.
   __device__ __forceinline__ void announce(u32 use) const { ptx::mbarrier_arrive(full(use)); }
   __device__ __forceinline__ void announce_by_warp(u32 use) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) announce(use);
   }
-  // A consumer: until the stage is full; and the warp has no more use for it.
+  // For a consumer. wait() waits until the stage is full. release() reports that the warp no longer needs it.
   __device__ __forceinline__ void wait(u32 use) const { ptx::mbarrier_wait(full(use), use / Stages % 2); }
   __device__ __forceinline__ void release(u32 use) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) release_alone(use);
   }
-  // The same, to a producer in that block of the cluster.
+  // The same as release() for a producer in block `rank` of the cluster.
   __device__ __forceinline__ void release_to(u32 rank, u32 use) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), rank));
   }
-  // The same, to the producers of both blocks of a cluster of two.
+  // The same as release() for the producers of both blocks of a cluster of two.
   __device__ __forceinline__ void release_to_both(u32 use) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) release_alone(use);
     if (threadIdx.x % 32 == 1) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), ptx::cluster_rank() ^ 1));
   }
-  // The same, of a role that is one thread.
+  // The same as release() for a role of a single thread.
   __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };
 
-// Stages of tiles of two operands in shared memory, and their barriers.
+// Stages for tiles of two operands in shared memory, and their barriers.
 template <class A, class B, int stages>
 struct OperandStages {
   using Stages = Ring<stages>;
@@ -73,9 +73,8 @@ struct OperandStages {
   __device__ Stages ring() const { return {base + ring_at}; }
 };
 
-// The roles of a block of a pair (a cluster of two), which stays on its multiprocessor and takes one tile
-// after the other: one thread copies, load(rank of the block), and two warpgroups multiply,
-// consume(warpgroup, rank).
+// Runs the roles of a persistent block in a cluster of two. One thread copies by load(rank of the block), and
+// two warpgroups multiply by consume(warpgroup, rank).
 inline constexpr int pair_threads = 384;
 template <class Stages, class Load, class Consume>
 __device__ __forceinline__ void run_pair(const Stages& ring, int consumers, Load&& load, Consume&& consume) {
@@ -94,7 +93,7 @@ __device__ __forceinline__ void run_pair(const Stages& ring, int consumers, Load
     ptx::take_registers<232>();
     consume(group - 1, rank);
   }
-  ptx::cluster_arrive(), ptx::cluster_wait();  // nobody copies to a block that has ended
+  ptx::cluster_arrive(), ptx::cluster_wait();  // no block may exit while another copies to it
 }
 
 }  // namespace tg::cuda::tile

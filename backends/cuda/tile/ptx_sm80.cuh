@@ -1,6 +1,6 @@
-// Instructions that CUDA C++ has no function for, one function each. Addresses in shared memory are those of
-// shared_address. Kernels write no asm of their own: tests/gpu_emulator has this file once more, in plain
-// C++.
+// PTX instructions that CUDA C++ has no function for, one function each. Shared memory addresses are from
+// shared_address(). Kernels contain no other inline assembly, because tests/gpu_emulator replaces this file
+// by plain C++.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,39 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// ---- copies to shared memory that go on while the thread does ----
+// ---- asynchronous copies to shared memory ----
 
-// 16 bytes, past the first-level cache; the first `bytes` (16 or 0) from `from`, the others zero.
+// Copies 16 bytes, bypassing the L1 cache. The first `bytes` (16 or 0) are from `from`, the others are zero.
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
-// The same; the second-level cache fetches the line of 128 bytes, of which the thread soon copies the rest.
+// The same, but the L2 cache fetches the whole 128-byte line, because the thread soon copies the rest of it.
 __device__ __forceinline__ void cp_async_16_of_line(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 __device__ __forceinline__ void cp_async_8(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
-// cp_async_16 of what the second-level cache holds by a policy. ptxas 13.0 makes an instruction of it that no
-// GPU knows if it adds a uniform register to `to`: where copies go to a stage, keep the whole address in a
-// variable of each lane.
+// cp_async_16 with an L2 cache policy. If ptxas 13.0 adds a uniform register to `to`, it generates an
+// instruction that is invalid on every GPU. When you copy to a stage, keep the whole address in a per-lane
+// variable.
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes, std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
                "r"(bytes), "l"(policy));
 }
-// The thread's copies since the last call become a group.
+// Commits the thread's copies since the last call as a group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;");
 }
-// Until all but the last `Pending` of the thread's groups are there.
+// Waits until all except the last `Pending` of the thread's groups are complete.
 template <int Pending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending));
 }
 
-// ---- the second-level cache ----
+// ---- L2 cache ----
 
-// Policies for what is read once, and for what is read again soon.
+// Cache policies for data that is read once, and for data that is soon read again.
 __device__ __forceinline__ std::uint64_t evict_first() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -61,19 +61,19 @@ __device__ __forceinline__ void st_global_v4(float* to, float4 x, std::uint64_t 
                "f"(x.z), "f"(x.w), "l"(policy)
                : "memory");
 }
-// The line to the first-level cache.
+// Prefetches a line into the L1 cache.
 __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
-// What lies there to the second-level cache.
+// Prefetches the data at p into the L2 cache.
 __device__ __forceinline__ void prefetch_to_second_level(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 // ---- registers of a warp ----
 
-// An 8 × 8 part of 16-bit numbers in a warp's registers, transposed: lane 4·g + t has elements (g, 2t) and
+// Transposes an 8 × 8 part of 16-bit elements in a warp's registers. Lane 4·g + t has elements (g, 2t) and
 // (g, 2t + 1).
 __device__ __forceinline__ u32 transpose_8x8(u32 x) {
   u32 to;
@@ -83,8 +83,9 @@ __device__ __forceinline__ u32 transpose_8x8(u32 x) {
 
 // ---- shared memory ----
 
-// Four 8 × 8 parts of 16-bit numbers: lane 8·n + r gives the address of row r of part n (16 bytes); lane 4·g
-// + t gets elements (g, 2t) and (g, 2t + 1) of each part, or (2t, g) and (2t + 1, g) of `trans`.
+// Loads four 8 × 8 parts of 16-bit elements. Lane 8·n + r provides the address of row r of part n (16 bytes).
+// Lane 4·g + t receives elements (g, 2t) and (g, 2t + 1) of each part, or (2t, g) and (2t + 1, g) for
+// `trans`.
 __device__ __forceinline__ void ldmatrix(u32 (&x)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -111,13 +112,13 @@ __device__ __forceinline__ uint4 ld_shared_v4(u32 address) {
   return v;
 }
 
-// ---- named barriers 1 … 15 of `threads` threads, of which some may only arrive ----
+// ---- named barriers 1 … 15 for `threads` threads; some of them may only arrive ----
 
-// All that wait have to do so at the same instruction of the kernel.
+// All waiting threads must wait at the same instruction of the kernel.
 __device__ __forceinline__ void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// Each may wait at another.
+// Threads may wait at different instructions.
 __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -127,7 +128,7 @@ __device__ __forceinline__ void bar_arrive(int barrier, int threads) {
 
 // ---- sums in global memory, in any order ----
 
-// to[0 … 3] += x; `to` is a multiple of 16 bytes.
+// to[0 … 3] += x. `to` is aligned to 16 bytes.
 __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
@@ -139,11 +140,11 @@ __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 #endif
 }
 
-// ---- products of a warp: c [16, 8] += a [16, k]·b [k, 8], sums in f32 ----
+// ---- matrix products of a warp: c [16, 8] += a [16, k]·b [k, 8], with f32 sums ----
 
-// In all of them lane 4·g + t holds c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). k = 16: a of rows
-// g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two), b of rows 2t, 2t + 1 (b1: + 8) and column
-// g.
+// In all of them, lane 4·g + t has c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). For k = 16, it has a
+// in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two), and b in rows 2t, 2t + 1 (b1: + 8)
+// and column g.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -159,9 +160,9 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// ---- two numbers in a word ----
+// ---- two 16-bit elements in a word ----
 
-// The larger ones; of a number and NaN the number.
+// The elementwise maximum. If one operand is NaN, the result is the other operand.
 __device__ __forceinline__ u32 max_bf16x2(u32 a, u32 b) {
   u32 r;
   asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -172,7 +173,7 @@ __device__ __forceinline__ u32 max_f16x2(u32 a, u32 b) {
   asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
-// The same, a NaN if one of them is.
+// The same, but the result is NaN if either operand is NaN.
 __device__ __forceinline__ u32 max_nan_bf16x2(u32 a, u32 b) {
   u32 r;
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -191,7 +192,7 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 
 // ---- conversions ----
 
-// Two numbers rounded to nearest even, `low` in the lower half.
+// Two elements rounded to nearest even. `low` is in the lower half.
 __device__ __forceinline__ u32 cvt_bf16x2(float low, float high) {
   u32 r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -210,19 +211,20 @@ __device__ __forceinline__ float2 unpack_f16x2(u32 x) {
   return r;
 }
 
-// log₂ x to 2⁻²², or to that of the result outside of ½ … 2; denormals are zero.
+// log₂ x. The error is at most 2⁻²² for x in ½ … 2; outside, the relative error is. Denormals are treated as
+// zero.
 __device__ __forceinline__ float lg2(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 1 / x, to the last bit; denormals are zero.
+// 1 / x, accurate to 1 ulp. Denormals are treated as zero.
 __device__ __forceinline__ float rcp(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 2ˣ, of which 22 bits are right; denormals are zero.
+// 2ˣ, accurate to 22 bits. Denormals are treated as zero.
 __device__ __forceinline__ float ex2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,5 +1,5 @@
-// Hopper's instructions, one function each, as ptx_sm80.cuh: bulk copies of tiles (TMA), barriers in shared
-// memory (mbarrier), registers that warpgroups hand over; wgmma is in wgmma_sm90.cuh.
+// Hopper's instructions, one function each, as in ptx_sm80.cuh: bulk tile copies (TMA), barriers in shared
+// memory (mbarrier) and register reallocation between warpgroups. wgmma is in wgmma_sm90.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -8,26 +8,26 @@
 
 namespace tg::cuda::ptx {
 
-// ---- barriers in shared memory, by address; a phase ends when all arrivals and bytes that it expects are
-// there ----
+// ---- barriers in shared memory, by address; a phase ends when all expected arrivals and bytes have been
+// received ----
 
 __device__ __forceinline__ void mbarrier_init(u32 barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
-// Makes initialised barriers visible to bulk copies.
+// Makes initialized barriers visible to bulk copies.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and the phase also waits for that many bytes of bulk copies.
+// Arrives, and adds `bytes` of bulk copies that the phase also waits for.
 __device__ __forceinline__ void mbarrier_arrive_expect(u32 barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Until the phase of that parity has ended: the first phase has parity 0, and the one before the first has
-// ended.
+// Waits until the phase with this parity has ended. The first phase has parity 0, and the phase before it
+// counts as ended.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\nagain: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra end;\n"
@@ -36,33 +36,33 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// ---- clusters: blocks that run at the same time and reach each other's shared memory ----
+// ---- clusters: blocks that run at the same time and can access each other's shared memory ----
 
-// Which block of its cluster this is.
+// The rank of this block in its cluster.
 __device__ __forceinline__ u32 cluster_rank() {
   u32 rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// A barrier of all threads of the cluster's blocks, in two steps.
+// A barrier for all threads of the cluster's blocks, in two steps.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The same place in the shared memory of that block of the cluster.
+// The corresponding address in the shared memory of another block of the cluster.
 __device__ __forceinline__ u32 shared_of(u32 address, u32 rank) {
   u32 to;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(address), "r"(rank));
   return to;
 }
-// Arrives at a barrier of another block, given by shared_of().
+// Arrives at a barrier of another block. Its address is from shared_of().
 __device__ __forceinline__ void mbarrier_arrive_at(u32 cluster_address) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address)
                : "memory");
 }
-// mbarrier_wait() for a barrier of this block at which threads of others arrive.
+// mbarrier_wait() for a barrier of this block where threads of other blocks arrive.
 __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\nagain: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
@@ -71,13 +71,14 @@ __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// ---- bulk copies to shared memory, which count their bytes at a barrier ----
+// ---- bulk copies to shared memory; a barrier counts their bytes ----
 
-// Fetches a tensor map ahead of the first copy by it.
+// Prefetches a tensor map before the first copy that uses it.
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// The box of a tensor map that begins at (x, row, head, batch); outside the tensor there are zeros.
+// Copies the box of a tensor map that begins at (x, row, head, batch). Elements outside of the tensor are
+// zero.
 __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                          int head, int batch) {
   asm volatile(
@@ -86,7 +87,7 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// The same of what is read once: it is the first to leave the second-level cache. `policy` is evict_first().
+// The same for data that is read once, which the L2 cache evicts first. `policy` is evict_first().
 __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                          int head, int batch, std::uint64_t policy) {
   asm volatile(
@@ -95,7 +96,8 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "l"(policy)
       : "memory");
 }
-// The same into both blocks of a cluster of two, at the same place of each, whose bytes count at its barrier.
+// The same into both blocks of a cluster of two, at the same address of each. The bytes count at each block's
+// barrier.
 __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                                   int head, int batch) {
   asm volatile(
@@ -104,8 +106,8 @@ __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "h"(short{3})
       : "memory");
 }
-// The box from shared memory to the tensor; what lies outside is not written. Such copies go in groups of the
-// thread that starts them.
+// Copies a box from shared memory to the tensor. Elements outside of the tensor are not written. Such copies
+// belong to a group of the thread that starts them.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, u32 from, int x, int row, int head,
                                           int batch) {
   asm volatile(
@@ -113,23 +115,23 @@ __device__ __forceinline__ void tma_store(const CUtensorMap* map, u32 from, int 
       "r"(from), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// The thread's stores since the last call become a group.
+// Commits the thread's stores since the last call as a group.
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until all its groups have read shared memory.
+// Waits until all of its groups have read shared memory.
 __device__ __forceinline__ void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// Consecutive bytes, a multiple of 16 at multiples of 16.
+// Copies consecutive bytes. Their number and both addresses are multiples of 16.
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Bytes of this block's shared memory to another block's, which count at a barrier of that block; both
-// addresses there are of shared_of(). A multiple of 16 bytes at multiples of 16.
+// Copies bytes of this block's shared memory to another block, where they count at a barrier. Both addresses
+// there are from shared_of(). The number of bytes and all addresses are multiples of 16.
 __device__ __forceinline__ void bulk_copy_to(u32 cluster_to, u32 from, int bytes, u32 cluster_barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -137,26 +139,26 @@ __device__ __forceinline__ void bulk_copy_to(u32 cluster_to, u32 from, int bytes
       "r"(from), "r"(bytes), "r"(cluster_barrier)
       : "memory");
 }
-// What the thread has written to shared memory becomes visible to wgmma and bulk copies.
+// Makes the thread's writes to shared memory visible to wgmma and bulk copies.
 __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// What other blocks have written to global memory, and this thread has acquired, is seen by its bulk copies.
+// Makes other blocks' writes to global memory, which this thread has acquired, visible to its bulk copies.
 __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// to[0 … 3] = x, to the second-level cache; `to` is a multiple of 16 bytes.
+// to[0 … 3] = x, stored in the L2 cache. `to` is aligned to 16 bytes.
 __device__ __forceinline__ void st_global_v4(float* to, const float (&x)[4]) {
   asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
                "f"(x[3])
                : "memory");
 }
 
-// ---- counters in global memory, by which blocks take turns ----
+// ---- counters in global memory that order blocks ----
 
-// What other blocks have written before they added is seen after.
+// Writes that other blocks made before their addition are visible afterwards.
 __device__ __forceinline__ int load_acquire(const int* p) {
   int x;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
@@ -166,18 +168,18 @@ __device__ __forceinline__ void add_release(int* p, int x) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
 
-// ---- kernels one after the other ----
+// ---- programmatic dependent launch ----
 
-// A kernel that begins early: until the kernel before it has ended, and what it wrote is seen.
+// For a kernel that begins early: waits until the previous kernel has finished and its writes are visible.
 __device__ __forceinline__ void wait_for_kernel_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// The kernel after it, if that begins early, may take processors as they become free.
+// Lets the next kernel, if it begins early, occupy multiprocessors as they become free.
 __device__ __forceinline__ void let_next_kernel_begin() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
 
-// ---- registers of a thread, by all threads of a warpgroup ----
+// ---- registers per thread, set by all threads of a warpgroup ----
 
 template <int Registers>
 __device__ __forceinline__ void take_registers() {
@@ -190,30 +192,30 @@ __device__ __forceinline__ void give_registers() {
 
 // ---- shared memory ----
 
-// Four 8 × 8 parts of 16-bit numbers: lane 8·n + r gives the address of row r of part n (16 bytes); lane
-// 4·g + t has elements (g, 2t) and (g, 2t + 1) of each part.
+// Stores four 8 × 8 parts of 16-bit elements. Lane 8·n + r provides the address of row r of part n (16
+// bytes). Lane 4·g + t has elements (g, 2t) and (g, 2t + 1) of each part.
 __device__ __forceinline__ void stmatrix(u32 address, const u32 (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x[0]),
                "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
-// The same parts, each transposed: lane 4·g + t has elements (2t, g) and (2t + 1, g).
+// Stores the same parts transposed: lane 4·g + t has elements (2t, g) and (2t + 1, g).
 __device__ __forceinline__ void stmatrix_trans(u32 address, const u32 (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
 
-// ---- registers that asynchronous products use, of which the compiler does not know ----
+// ---- registers that wgmma uses asynchronously, without the compiler's knowledge ----
 
-// No use of the register moves across.
+// Keeps the compiler from moving uses of the register across this point.
 __device__ __forceinline__ void keep(float& x) {
   asm volatile("" : "+f"(x)::"memory");
 }
 __device__ __forceinline__ void keep(u32& x) {
   asm volatile("" : "+r"(x)::"memory");
 }
-// Here the address is still in its registers.
+// Keeps the address in its registers up to this point.
 __device__ __forceinline__ void hold(const float* p) {
   asm volatile("" ::"l"(p));
 }

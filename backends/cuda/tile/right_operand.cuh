@@ -1,21 +1,21 @@
-// Right operands of mma.sync that stay in registers: a few rows, 8 to 16, where a left operand of 16 would be
-// padding for the most part. Products are transposed for it: sums [many, few].
+// Right operands of mma.sync that stay in registers, for 8 to 16 rows. A left operand has 16 rows, most of
+// which would be padding. GEMMs are transposed accordingly: sums are [many, few].
 #pragma once
 
 #include "backends/cuda/tile/terms.cuh"
 
 namespace tg::cuda::tile {
 
-// The transpose of Rows rows of K numbers of 16 bits: of 8 rows and 16 numbers, lane 4·g + t has numbers 2t,
-// 2t + 1, 2t + 8 and 2t + 9 of row g.
+// The transpose of Rows rows with K 16-bit elements. For each 8 rows and 16 elements, lane 4·g + t has
+// elements 2t, 2t + 1, 2t + 8 and 2t + 9 of row g.
 template <int Rows, int K>
 struct RightOperand {
   static constexpr int parts = Rows / 8, steps = K / 16;
   u32 x[parts][steps][2];
 };
 
-// Of rows in memory: row(r) is where the r-th row begins, null for one of zeros, which are also what lies
-// beyond `size` numbers.
+// Loads rows from memory. row(r) returns the address of row r, or null for a row of zeros. Elements at `size`
+// and beyond are zero.
 template <int Rows, int K, class Row>
 __device__ __forceinline__ void load(RightOperand<Rows, K>& b, Row&& row, int size) {
 #pragma unroll
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load(RightOperand<Rows, K>& b, Row&& row, int si
       }
   }
 }
-// Of sums [K, Rows], rounded.
+// Rounds sums [K, Rows].
 template <class S, int K, int Rows>
 __device__ __forceinline__ RightOperand<Rows, K> right_operand(Accumulator<K, Rows>& c) {
   RightOperand<Rows, K> b;
@@ -44,8 +44,8 @@ __device__ __forceinline__ RightOperand<Rows, K> right_operand(Accumulator<K, Ro
   return b;
 }
 
-// c += (rows a0 … of a)·bᵀ. Two sums are under way at a time, one of the even steps and one of the odd:
-// products of one chain wait for each other.
+// c += (rows a0 … of a)·bᵀ. Even and odd steps have separate sums, because an mma waits for the previous one
+// with the same sum.
 template <class S, int Rows, int Columns, int K>
 __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<K> a,
                                         const RightOperand<Columns, K>& b) {

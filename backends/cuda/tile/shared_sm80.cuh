@@ -1,4 +1,4 @@
-// Tiles of 16-bit numbers in shared memory, and the ways between them, global memory and registers.
+// Tiles of 16-bit elements in shared memory, and their transfers from and to global memory and registers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,12 +10,12 @@ namespace tg::cuda::tile {
 
 using ptx::u32, ptx::shared_address;
 
-// [rows, columns], columns a multiple of 16. Pieces of 8 elements are permuted within a row so that 8 rows of
-// one column of pieces lie in different banks.
+// A tile [rows, columns]. The number of columns is a multiple of 16. Pieces of 8 elements are permuted within
+// a row, so that 8 rows of a column of pieces are in different banks.
 template <int Columns>
 struct SharedTile {
   static constexpr int columns = Columns, pieces = Columns / 8;
-  u32 base;  // shared address in bytes
+  u32 base;  // address in shared memory in bytes
 
   __device__ static constexpr int permuted(int row, int piece) {
     constexpr int mask = pieces % 8 == 0 ? 7 : pieces % 4 == 0 ? 3 : 1;
@@ -25,9 +25,9 @@ struct SharedTile {
   __device__ u32 address(int row, int piece) const {
     return base + (row * pieces + permuted(row, piece)) * 16;
   }
-  // The same for row0 + row and pair·2 + piece with row0 a multiple of 8 and piece 0 or 1, so that a lane's
-  // part is made once for all row0 and pairs. Tiles begin at multiples of 1024 bytes (256 if they have at
-  // most 128 columns).
+  // The same for row0 + row and pair·2 + piece, where row0 is a multiple of 8 and piece is 0 or 1. The lane's
+  // part of the address is computed once for all row0 and pairs. Tiles are aligned to 1024 bytes, or 256 if
+  // they have at most 128 columns.
   __device__ __forceinline__ u32 address(int row0, int row, int pair, int piece) const {
     if constexpr ((pieces & (pieces - 1)) == 0) {
       return ((base + (row * pieces + permuted(row, piece)) * 16) ^ (pair * 32)) + row0 * (pieces * 16);
@@ -38,20 +38,21 @@ struct SharedTile {
   static constexpr int bytes(int rows) { return rows * Columns * 2; }
 };
 
-// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously, by the whole block; rows
-// outside [from, to) and columns from `size` on become zeros. Rows begin at multiples of 16 bytes, and size
-// is one of 16 bytes.
+// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously, by the whole block. Rows
+// outside of [from, to) and columns at `size` and beyond become zeros. Rows are aligned to 16 bytes, and size
+// is a multiple of 16 bytes.
 template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
                                           int from, int to, int size) {
   constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
-  const auto copy = [](u32 to_address, const S* source, bool there) {  // without it, nothing is read there
+  const auto copy = [](u32 to_address, const S* source, bool there) {  // if it is false, nothing is read
     ptx::cp_async_16(to_address, source, there ? 16 : 0);
   };
   constexpr int step = Threads / pieces;
   if constexpr (Threads % pieces == 0 && Rows % step == 0 &&
                 (step % 8 == 0 || (pieces % 8 == 0 && 8 % step == 0))) {
-    // A thread keeps to its piece, and to its row modulo 8 up to an XOR with a constant.
+    // A thread copies the same piece of each of its rows. Its row number modulo 8 changes only by an XOR with
+    // a constant.
     const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     const S* source = data + (row0 + row) * stride + piece * elements;
     const bool inside = piece * elements < size;
@@ -73,7 +74,7 @@ __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* dat
   }
 }
 
-// Two numbers rounded to 16 bits, `low` in the lower half.
+// Two elements rounded to 16 bits. `low` is in the lower half.
 __device__ __forceinline__ u32 pack(float low, float high, __nv_bfloat16) {
   return ptx::cvt_bf16x2(low, high);
 }
@@ -88,7 +89,7 @@ __device__ __forceinline__ float2 unpack(u32 x, __half) {
   return ptx::unpack_f16x2(x);
 }
 
-// Writes sums, rounded, to tile[row0 …][column0 …].
+// Writes rounded sums to tile[row0 …][column0 …].
 template <class S, int Rows, int Columns, int C>
 __device__ __forceinline__ void put(Accumulator<Rows, Columns>& c, SharedTile<C> tile, int row0,
                                     int column0) {
@@ -100,7 +101,7 @@ __device__ __forceinline__ void put(Accumulator<Rows, Columns>& c, SharedTile<C>
                      pack(c(r, 2 * p), c(r, 2 * p + 1), S()));
 }
 
-// c ⊛= tile[row0 …][column0 …], such as put() wrote it.
+// c ⊛= tile[row0 …][column0 …], as written by put().
 template <class S, int Rows, int Columns, int C>
 __device__ __forceinline__ void multiply_by(Accumulator<Rows, Columns>& c, SharedTile<C> tile, int row0,
                                             int column0) {

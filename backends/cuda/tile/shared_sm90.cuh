@@ -1,6 +1,6 @@
-// Tiles of 16-bit numbers in shared memory as bulk copies write them and wgmma reads them: columns in blocks
-// of 64, a block's rows 128 bytes apart, with their 16-byte pieces permuted by the row (the 128-byte
-// swizzle).
+// Tiles of 16-bit elements in shared memory in the layout of bulk copies and wgmma. Columns are split into
+// blocks of 64. The rows of a block have a stride of 128 bytes, and their 16-byte pieces are permuted by the
+// row number (the 128-byte swizzle).
 #pragma once
 
 #include "backends/cuda/tile/wgmma_sm90.cuh"
@@ -9,7 +9,7 @@ namespace tg::cuda::tile {
 
 using ptx::u32, ptx::u64, ptx::shared_address;
 
-// [Rows, Columns], Rows a multiple of 8; begins at a multiple of 1024 bytes.
+// A tile [Rows, Columns]. Rows is a multiple of 8. The tile is aligned to 1024 bytes.
 template <int Rows, int Columns>
 struct SwizzledTile {
   static constexpr int rows = Rows, columns = Columns, blocks = (Columns + 63) / 64, block = Rows * 128,
@@ -19,25 +19,25 @@ struct SwizzledTile {
   __device__ static constexpr int offset(int row, int piece) {
     return piece / 8 * block + row * 128 + (piece % 8 ^ row % 8) * 16;
   }
-  // The nth of `count` equal parts of the columns.
+  // Part n of `count` equal parts of the columns.
   template <int count>
   __device__ __forceinline__ SwizzledTile<Rows, Columns / count> part(int n) const {
     static_assert(Columns % (64 * count) == 0);
     return {base + n * (blocks / count) * block};
   }
-  // For wgmma, step k of 16 numbers of each of the rows from row0 on, a multiple of 8.
+  // Descriptor for wgmma: step k of 16 elements, for rows starting at row0, which is a multiple of 8.
   __device__ __forceinline__ u64 along_columns(int row0, int k) const {
     return descriptor(base + row0 * 128, k / 4 * block + k % 4 * 32, 1);
   }
-  // Step k of 16 rows, of the columns from column0 on, a multiple of 64: an operand that is transposed.
+  // Step k of 16 rows, for columns starting at column0, which is a multiple of 64: a transposed operand.
   __device__ __forceinline__ u64 along_rows(int column0, int k) const {
     return descriptor(base + column0 / 64 * block, k * 2048, block / 16);
   }
 
  private:
-  // Address, distance of blocks (of a transposed operand), distance of 8 rows: in units of 16 bytes; and the
-  // swizzle. Of the address only the 18 bits within a block: those above say which block of a cluster it is.
-  // The step's bytes are added after all else, so that a step is one addition: there is nothing to carry.
+  // Contains the swizzle and, in units of 16 bytes, the address, a transposed operand's block stride and the
+  // stride of 8 rows. Only the address's lowest 18 bits are used, because the upper ones select a block of
+  // the cluster. The step's bytes are added last, so that a step is one addition without a carry.
   __device__ __forceinline__ static u64 descriptor(u32 address, u32 bytes, u32 between_blocks) {
     constexpr u32 upper = 1024 / 16 | 1u << 30;
     return u64{upper} << 32 | ((address % (1u << 18) / 16 | between_blocks << 16) + bytes / 16);

@@ -1,24 +1,24 @@
-// Operands of mma.sync whose numbers are one or two 16-bit numbers each. One is the number itself, or an f32
-// rounded to f16, which has TF32's 10 bits of fraction; two are an f32 x = high + low, where a·b ≈ low·high +
-// high·low + high·high loses 2⁻²² of a product. Powers of two that bring f32 into f16's range are the
-// caller's (attention/split_terms.cu).
+// Operands of mma.sync whose elements consist of one or two 16-bit values. A single value is the element
+// itself, or an f32 rounded to f16, which has TF32's 10 mantissa bits. Two values are an f16 split of an f32,
+// x = high + low. Then a·b ≈ low·high + high·low + high·high, with a relative error of 2⁻²². The caller
+// scales f32 by powers of two into f16's range (attention/split_terms.cu).
 //
-// A shared tile [rows, D] of numbers of two terms is a SharedTile<2·D>, of which the first D columns hold the
-// first terms and the last D the second ones.
+// A shared tile [rows, D] of split elements is a SharedTile<2·D>. Its first D columns contain the high parts,
+// and its last D the low parts.
 #pragma once
 
 #include "backends/cuda/tile/shared_sm80.cuh"
 
 namespace tg::cuda::tile {
 
-// What the operands of a kernel are made of.
+// The element type of a kernel's operands.
 template <class S, int Count>
 struct Terms {
   using type = S;
   static constexpr int count = Count;
 };
 
-// 16 × 16 numbers of a left or a right operand as mma.sync expects them.
+// 16 × 16 elements of a left or right operand in the layout of mma.sync.
 struct Fragment {
   u32 x[4];
 };
@@ -27,8 +27,8 @@ struct SplitFragment {
   Fragment term[T::count];  // high, low
 };
 
-// Four 8 × 8 parts of columns 16·pair … of a tile, from row0 on, perhaps each transposed: the second lies
-// below the first (`down`) or beside it.
+// Loads four 8 × 8 parts of columns 16·pair … of a tile, starting at row0, optionally each transposed. The
+// second part is below the first (`down`) or to its right.
 template <class T, bool transposed, bool down, int C>
 __device__ __forceinline__ SplitFragment<T> load_parts(SharedTile<C> tile, int row0, int pair) {
   const int l = lane_id(), row = down ? l % 16 : l / 16 * 8 + l % 8, piece = down ? l / 16 : l / 8 % 2;
@@ -49,7 +49,7 @@ template <class T, int C>
 __device__ __forceinline__ SplitFragment<T> operand_at(SharedTile<C> a, int k, int row) {
   return load_parts<T, true, false>(a, 16 * k, row);
 }
-// Right ones: b[16·k … +16][16·column … +16], and the transpose of b[column0 … +16][16·k … +16].
+// Right operands: b[16·k … +16][16·column … +16], and the transpose of b[column0 … +16][16·k … +16].
 template <class T, int C>
 __device__ __forceinline__ SplitFragment<T> operand_b(SharedTile<C> b, int k, int column) {
   return load_parts<T, true, true>(b, 16 * k, column);
@@ -58,7 +58,7 @@ template <class T, int C>
 __device__ __forceinline__ SplitFragment<T> operand_bt(SharedTile<C> b, int column0, int k) {
   return load_parts<T, false, false>(b, column0, k);
 }
-// A left one from columns 16·k … +16 of 16 rows of sums, rounded: the layouts are the same.
+// A left operand from columns 16·k … +16 of 16 rows of rounded sums. Both layouts are the same.
 template <class T, int Parts>
 __device__ __forceinline__ SplitFragment<T> operand_a(const float (&c)[Parts][4], int k) {
   SplitFragment<T> a;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const Fragment& a, u32 b0, u3
 __device__ __forceinline__ void mma(float (&c)[4], const Fragment& a, u32 b0, u32 b1, __half) {
   ptx::mma_m16n8k16_f16(c, a.x, b0, b1);
 }
-// c columns 16·column … +16 += a·b, a by groups of 16 rows
+// Columns 16·column … +16 of c += a·b. a consists of groups of 16 rows.
 template <class T, int Rows, int Columns>
 __device__ __forceinline__ void multiply(Accumulator<Rows, Columns>& c, int column,
                                          const SplitFragment<T> (&a)[Rows / 16], const SplitFragment<T>& b) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply(Accumulator<Rows, Columns>& c, int colu
             typename T::type());
       }
 }
-// c from part `part` on += sum
+// c += sum, starting at part `part`
 template <int Rows, int N, int Columns>
 __device__ __forceinline__ void add(Accumulator<Rows, Columns>& c, int part,
                                     const Accumulator<Rows, N>& sum) {

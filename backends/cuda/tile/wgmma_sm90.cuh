@@ -1,6 +1,6 @@
-// wgmma: products of a warpgroup's four warps, d [64, N] = or += a [64, 16]·b [16, N], sums in f32, operands
-// bf16 or f16. The instruction starts; `wgmma_wait` waits. Inline assembly has no loops, so the widths that
-// kernels use are listed below; the emulator has any.
+// wgmma: matrix products of a warpgroup's four warps, d [64, N] = or += a [64, 16]·b [16, N], with f32 sums
+// and bf16 or f16 operands. The instruction is asynchronous, and `wgmma_wait` waits for it. Inline assembly
+// has no loops, so the widths that kernels use are listed below. The emulator supports any width.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,15 +12,15 @@ namespace tg::cuda::ptx {
 
 using u64 = std::uint64_t;
 
-// Before the first wgmma that uses registers which ordinary instructions have written.
+// Required before the first wgmma that uses registers written by ordinary instructions.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// The warpgroup's products since the last call become a group.
+// Commits the warpgroup's matrix products since the last call as a group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until all but the last `Pending` groups are done.
+// Waits until all except the last `Pending` groups are complete.
 template <int Pending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
@@ -48,7 +48,7 @@ struct Wgmma;
 #define TG_D13 ",%104,%105,%106,%107,%108,%109,%110,%111"
 #define TG_D14 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define TG_D15 ",%120,%121,%122,%123,%124,%125,%126,%127"
-// The names of the sums of n times 16 columns, and their operands.
+// The names of the sums for n groups of 16 columns, and their operands.
 #define TG_NAMES_1 TG_D0
 #define TG_NAMES_2 TG_D0 TG_D1
 #define TG_NAMES_3 TG_NAMES_2 TG_D2
@@ -72,7 +72,7 @@ struct Wgmma;
 
 #define TG_PRODUCT(type, N, n)                                                                               \
   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" TG_NAMES_##n "}, "
-// N = 16·n columns; the further numbers are those of the operands after the 8·n sums.
+// N = 16·n columns. The other arguments are the numbers of the operands that follow the 8·n sums.
 #define TG_WGMMA(S, type, N, n, A, B, C, D, E, F)                                                            \
   template <>                                                                                                \
   struct Wgmma<S, N> {                                                                                       \

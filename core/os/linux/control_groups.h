@@ -1,4 +1,4 @@
-// What Linux's control groups leave to a process; available_memory() in core/os/memory.h uses it.
+// The memory that Linux control groups leave to a process, for available_memory() in core/os/memory.h.
 #pragma once
 
 #include <cstddef>

@@ -122,8 +122,8 @@ FileStatus status(const std::string& path) {
   return status_of(::stat(path.c_str(), &s) == 0, s);
 }
 
-// What the handler of SIGBUS knows about a mapping. Ranges form a list that only grows: a range that is not
-// in use is used again by a later mapping, so the handler never reads freed memory.
+// A mapping, as the SIGBUS handler knows it. Ranges form a list that only grows: a later mapping reuses a
+// range that is not in use, so the handler never reads freed memory.
 struct MappedMemory::Range {
   std::atomic<std::uintptr_t> begin, end;  // end 0: not in use
   std::atomic<bool> is_lost;
@@ -136,7 +136,7 @@ using Range = MappedMemory::Range;
 std::atomic<Range*> ranges{nullptr};
 std::mutex ranges_mutex;
 struct sigaction earlier_handler {};
-std::atomic<bool> is_earlier_used{false};  // it was installed for one signal only
+std::atomic<bool> is_earlier_used{false};  // the earlier handler was installed for one signal only
 
 void call_earlier(int signal, siginfo_t* info, void* context) {
   const bool once = (earlier_handler.sa_flags & SA_RESETHAND) != 0;
@@ -157,7 +157,7 @@ void call_earlier(int signal, siginfo_t* info, void* context) {
     earlier_handler.sa_handler(signal);
 }
 
-// Calls only what a signal handler may call: atomics and system calls.
+// The SIGBUS handler. It uses only atomics and system calls, which a signal handler may use.
 void on_bus_error(int signal, siginfo_t* info, void* context) {
   const int error = errno;
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);

@@ -21,7 +21,7 @@ namespace tg::os {
 
 namespace {
 
-// The first number in a file; none for "max" or where there is no file.
+// The first number in a file; empty for "max" and if there is no such file.
 std::optional<std::size_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::size_t n = 0;
@@ -51,7 +51,7 @@ std::size_t left_in_cgroup(const std::string& group, const char* limit_file, con
   return difference(*limit, difference(*used, cache));
 }
 
-// A version of control groups: where they are, and their files.
+// A version of control groups: its mount point and its files.
 struct Version {
   const char *folder, *limit, *usage, *reclaimable;
 };
@@ -59,8 +59,8 @@ constexpr Version version_1{"/memory", "/memory.limit_in_bytes", "/memory.usage_
                             "total_inactive_file"};
 constexpr Version version_2{"", "/memory.max", "/memory.current", "inactive_file"};
 
-// The least that a group and those around it leave, up to the root; each may have a limit. Inside a container
-// the root is what is mounted there, and the groups above it, which are listed too, are not.
+// The minimum that a group and its ancestors leave, up to the root; each may have a limit. Inside a container
+// the root is the mounted group. Groups above it are also listed, but they are not accessible.
 std::size_t left_up_to_root(const std::string& mount, std::string group, const Version& v) {
   std::size_t left = SIZE_MAX;
   for (;; group.resize(group.rfind('/'))) {
@@ -122,7 +122,7 @@ int map(int descriptor, std::size_t bytes, int access, int kind, void*& memory) 
   return 0;
 }
 
-// Takes over the descriptor.
+// Becomes the owner of the descriptor.
 SharedFile opened_file(int descriptor) {
   FileDescriptor file(descriptor);
   struct stat about {};
@@ -138,7 +138,7 @@ bool is_sealed(int descriptor) {
 }  // namespace
 
 SharedFile new_shared_memory(const char* title, std::size_t bytes) {
-  // MFD_NOEXEC_SEAL, which some systems insist on; Linux knows it from 6.3 on.
+  // MFD_NOEXEC_SEAL, which some systems require. Linux supports it since 6.3.
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING, not_executable = 8;
   int memory = memfd_create(title, flags | not_executable);
   if (memory < 0 && errno == EINVAL) memory = memfd_create(title, flags);

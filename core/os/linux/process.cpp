@@ -82,7 +82,7 @@ int start(const Command& command, ProcessId& process) {
     if (command.report >= 0) (void)!::write(command.report, &why, sizeof why);
     ::_exit(127);
   }
-  // Here too: a signal may be sent before the child does it.
+  // In the parent too, because it may send a signal before the child calls setpgid().
   if (process > 0 && command.leads_group) ::setpgid(process, process);
   return process > 0 ? 0 : error;
 }
@@ -142,7 +142,7 @@ StopState stop_state(int process) {
     }
     std::fclose(file);
     // A thread may also be stopped before the first instruction of its handler, which blocks the signal. The
-    // system's library blocks all signals for moments.
+    // C library blocks all signals for short periods.
     if (std::popcount(blocked) < 16) pending |= blocked & caught;
     for (const int signal : {SIGHUP, SIGINT, SIGTERM})
       if (pending >> (signal - 1) & 1) seen.asked_by = signal;

@@ -202,7 +202,7 @@ Waker::~Waker() {
   close_stream(pipe_.reader), close_stream(pipe_.writer);
 }
 
-// Not by closing it: a process that the program forked may have it, too.
+// Does not close the descriptor, because a forked process may also have it.
 void Waker::wake() {
   (void)!::write(pipe_.writer, "", 1);
 }

@@ -18,8 +18,8 @@ namespace tg::os {
 
 namespace {
 
-// One move at a time in a process: a second one might read the processors that the first one allows briefly,
-// and leave the thread there.
+// At most one move runs at a time in a process. A second one might read the processors that the first one
+// allows temporarily, and leave the thread on them.
 std::atomic_flag is_moving = ATOMIC_FLAG_INIT;
 struct Move {
   const bool may_begin = !is_moving.test_and_set(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-// Rounding to bf16 in the order of tiles, on processors that have its instruction, with tiles or without.
+// Tests rounding to bf16 in the order of tiles, on processors with its instruction, with or without AMX.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,fma,f16c")
-#pragma GCC diagnostic ignored "-Wuninitialized"  // the compiler's own intrinsics
+#pragma GCC diagnostic ignored "-Wuninitialized"  // in the compiler's own intrinsics
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #if !defined(__AVX512F__)  // a separate preprocessor does not know the pragma
 #define __AVX512F__ 1
@@ -39,12 +39,12 @@ constexpr int width = 16;
 namespace tg::cpu::amx_test {
 namespace {
 
-TEST(AmxRounding, PairsAndRowsAreInTheirPlaces) {
+TEST(AmxRounding, PairsAndRowsAreAtTheirPositions) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   float numbers[2 * width];
   for (int i = 0; i < 2 * width; ++i)
     numbers[i] = static_cast<float>(std::sin(1 + i)) * static_cast<float>(std::pow(3, i - width));
-  numbers[5] = 1 + 0x1p-8f, numbers[6] = 1 + 0x3p-8f, numbers[20] = -(1 + 0x1p-8f);  // halfway: to even
+  numbers[5] = 1 + 0x1p-8f, numbers[6] = 1 + 0x3p-8f, numbers[20] = -(1 + 0x1p-8f);  // ties round to even
   bfloat16 pairs[2 * width], row[2 * width];
   round_pairs(numbers, numbers + width, pairs);
   round_row(row, numbers);

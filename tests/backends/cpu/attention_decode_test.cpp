@@ -1,5 +1,5 @@
-// Attention of few queries with many keys, as in decoding, on every instruction set: against the definition
-// in f64, and that a row's bits depend on nothing but the row.
+// Tests attention of few queries with many keys, as in decoding, on every instruction set. Results are
+// compared with the definition in f64, and a row's result must be bitwise independent of all other rows.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Keys of a range: what backends/cpu/kernels/attention/decode.cpp cuts them by.
+// Number of keys in a range, as backends/cpu/kernels/attention/decode.cpp divides them.
 constexpr std::int32_t range_of(int d) {
   return d <= 64 ? 512 : 256;
 }
@@ -18,7 +18,7 @@ struct Outputs {
   Bytes o_bytes, lse_bytes;
 };
 
-// A call with random operands. What no query may see, keys and values at or beyond the length, is NaN in
+// A call with random operands. Keys and values that no query may read, at or beyond the length, are NaN in
 // memory.
 struct Decoding {
   explicit Decoding(Trial trial, bool values_in_keys = false, std::uint32_t seed = 5)
@@ -42,7 +42,7 @@ struct Decoding {
     has_sink = trial.sink;
     write();
   }
-  // Operands in memory from `in`, which is rounded to their type.
+  // Writes the operands to memory from `in`, which is rounded to their dtype.
   void write() {
     q.fill(in.q), k.fill(in.k);
     for (std::int64_t row = 0; values_in_keys && row < x.B * x.Hk * x.T; ++row)
@@ -65,7 +65,7 @@ struct Decoding {
     return {o.read(), lse.read(), o.bytes, lse.bytes};
   }
 
-  // Agrees with the definition, and in bits for any number of threads.
+  // Expects agreement with the definition, and bitwise identical results for any number of threads.
   void check() {
     const AttentionResult expected = attention_oracle(x, in);
     for (const Isa& isa : isas()) {
@@ -90,7 +90,7 @@ struct Decoding {
   bool rows_first, values_in_keys, has_sink = false;
   AttentionValues in;
   Buffer q, k, v, sink;
-  std::shared_ptr<Guarded> q_memory, k_memory, v_memory;  // what the call reads
+  std::shared_ptr<Guarded> q_memory, k_memory, v_memory;  // memory that the call reads
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -129,7 +129,7 @@ TEST(AttentionDecode, AgreesWithTheDefinitionAtTheEdgesOfRanges) {
     }
 }
 
-TEST(AttentionDecode, TakesHeadsOfAnySize) {
+TEST(AttentionDecode, AcceptsHeadsOfAnySize) {
   for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64})
     for (const auto& [d, dv] :
          {std::pair{1, 1}, {7, 40}, {32, 33}, {80, 96}, {96, 80}, {192, 128}, {256, 256}}) {
@@ -139,7 +139,7 @@ TEST(AttentionDecode, TakesHeadsOfAnySize) {
     }
 }
 
-TEST(AttentionDecode, ReadsValuesThatAreTheFirstColumnsOfKeys) {
+TEST(AttentionDecode, ReadsValuesStoredInTheFirstColumnsOfKeys) {
   const Edges edges(576);  // a trial points to its lengths
   for (const DType type : {DType::f32, DType::bf16, DType::f64})
     for (const int H : {4, 16}) {
@@ -186,7 +186,7 @@ TEST(AttentionDecode, OptionsAgreeWithTheDefinitionInAllPairs) {
       }
 }
 
-TEST(AttentionDecode, TakesLengthsOfBothTypesAndNone) {
+TEST(AttentionDecode, AcceptsLengthsOfBothTypesAndNone) {
   const std::int64_t lengths[] = {0, 511, 513};
   Decoding wide(with(shape(3, 2, 1, 2, 600, 64, 64), [](Trial& s) { s.x.causal = true; }));
   wide.x.lengths = lengths, wide.x.lengths_are_i64 = true;
@@ -195,7 +195,8 @@ TEST(AttentionDecode, TakesLengthsOfBothTypesAndNone) {
   Decoding(with(shape(2, 4, 4, 3, 2, 64, 64), [](Trial& s) { s.x.causal = true; })).check();
 }
 
-// The largest score of a row decides by which power everything is scaled: it has to be found wherever it is.
+// The largest score of a row determines the power by which all scores are scaled. It must be found at any
+// position.
 TEST(AttentionDecode, OneLargeScoreIsFoundAtEveryKey) {
   std::vector<std::int32_t> places = {0, 1, 15, 16, 127, 128, 511, 512, 513, 1023, 1024, 1029};
   for (const double size : {40., -40.}) {  // above all others, or below
@@ -211,7 +212,7 @@ TEST(AttentionDecode, OneLargeScoreIsFoundAtEveryKey) {
   }
 }
 
-TEST(AttentionDecode, NaNsThatAreSeenStayNaN) {
+TEST(AttentionDecode, VisibleNaNsStayNaN) {
   Decoding s(shape(1, 2, 2, 1, 600, 64, 64));
   s.in.k[std::size_t{(600 + 530) * 64}] = std::numeric_limits<double>::quiet_NaN();  // of the second head
   s.write();
@@ -222,13 +223,13 @@ TEST(AttentionDecode, NaNsThatAreSeenStayNaN) {
   }
 }
 
-// The bytes of an operand's batch entry, which lie together.
+// The bytes of an operand's batch entry, which are contiguous.
 Bytes entry(const Bytes& all, std::int64_t B, std::int64_t b) {
   const auto size = static_cast<std::ptrdiff_t>(all.size()) / B;
   return {all.begin() + b * size, all.begin() + (b + 1) * size};
 }
 
-TEST(AttentionDecode, ARowHasTheSameBitsAloneAndInABatch) {
+TEST(AttentionDecode, ARowMatchesBitwiseInAnyBatch) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const int H : {2, 24}) {  // 24 rows of bf16 are converted, 2 are not
       Edges edges(64);
@@ -253,8 +254,8 @@ TEST(AttentionDecode, ARowHasTheSameBitsAloneAndInABatch) {
     }
 }
 
-// The same keys with room for more of them, and in another order of memory.
-TEST(AttentionDecode, ARowHasTheSameBitsInAnyCache) {
+// The same keys, with spare room after them, and in a different memory order.
+TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   const std::int32_t length[] = {1025};
   for (const DType type : {DType::f32, DType::bf16}) {
     Trial trial = shape(1, 6, 2, 1, 1025, 64, 40, type);
@@ -276,8 +277,8 @@ TEST(AttentionDecode, ARowHasTheSameBitsInAnyCache) {
   }
 }
 
-// Several queries of a text, as when a prompt is read in pieces, and one after the other.
-TEST(AttentionDecode, AQueryHasTheSameBitsAloneAndWithTheNextOnes) {
+// Several queries of a sequence, as when a prompt is read in chunks, and then one query at a time.
+TEST(AttentionDecode, AQueryMatchesBitwiseWithAnyLaterQueries) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const std::int32_t last : {7, 514, 1027}) {
       const std::int32_t length[] = {last};

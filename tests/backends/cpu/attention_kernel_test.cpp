@@ -1,5 +1,5 @@
-// The fused attention kernels of every instruction set, forward and backward, against the definition in f64:
-// every option, ragged shapes, every float type.
+// Compares the fused attention kernels of every instruction set, forward and backward, with the definition in
+// f64: every option, ragged shapes, every float type.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -15,24 +15,24 @@ TEST(AttentionKernel, AgreesWithTheDefinitionOnRaggedShapes) {
   check(shape(2, 1, 1, 200, 3, 3, 65));
 }
 
-TEST(AttentionKernel, TakesEveryFloatType) {
+TEST(AttentionKernel, AcceptsEveryFloatType) {
   for (const DType t : {DType::f64, DType::bf16, DType::f16}) {
     check(shape(1, 2, 1, 70, 90, 24, 40, t));
     check(with(shape(1, 1, 1, 70, 300, 17, 9, t), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
   }
 }
 
-// What AMX tiles multiply, where the processor has them, and here a model of them.
+// GEMMs on AMX tiles if the processor has them, and on a model of tiles here.
 TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
   const auto bf16 = [](int B, int H, int Hk, int L, int T, int d, int dv) {
     return shape(B, H, Hk, L, T, d, dv, DType::bf16);
   };
   check(bf16(2, 2, 2, 64, 64, 32, 32));
   check(bf16(1, 2, 2, 65, 63, 16, 16));
-  check(bf16(1, 1, 1, 130, 300, 20, 33));  // two blocks of keys, and a pass for z_Q
+  check(bf16(1, 1, 1, 130, 300, 20, 33));  // two blocks of keys, and a separate pass for z_Q
   check(bf16(1, 1, 1, 200, 17, 3, 65));
   check(bf16(1, 6, 2, 70, 70, 48, 16));
-  check(bf16(1, 4, 1, 20, 40, 16, 16));  // heads side by side are not on tiles
+  check(bf16(1, 4, 1, 20, 40, 16, 16));  // heads next to each other do not use tiles
   for (const auto& [L, T] : {std::pair{100, 100}, {70, 150}, {150, 70}, {300, 300}})
     check(with(bf16(1, 2, 1, L, T, 64, 64), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
   check(with(bf16(1, 1, 1, 150, 290, 40, 16), [](Trial& s) { s.x.window_left = 30, s.x.window_right = 3; }));
@@ -45,12 +45,12 @@ TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
 TEST(AttentionKernel, ReadsTransposedViewsInPlace) {
   check(with(shape(2, 4, 2, 80, 80, 32, 16), [](Trial& s) { s.rows_first = true; }));
   check(with(shape(1, 64, 64, 20, 30, 16, 16),
-             [](Trial& s) { s.rows_first = true; }));  // rows 4096 bytes apart
+             [](Trial& s) { s.rows_first = true; }));  // the distance between rows is 4096 bytes
 }
 
 TEST(AttentionKernel, SharesKeyHeadsAmongQueryHeads) {
   check(shape(2, 6, 2, 70, 70, 16, 16));
-  check(shape(1, 8, 1, 1, 100, 16, 16));  // decoding: heads side by side
+  check(shape(1, 8, 1, 1, 100, 16, 16));  // decoding: heads next to each other
   check(shape(1, 40, 2, 5, 100, 16, 24));
 }
 
@@ -100,7 +100,7 @@ TEST(AttentionKernel, DifferentiatesTheLogSum) {
   check(with(shape(1, 2, 1, 90, 40, 16, 16), [](Trial& s) { s.z_lse = true, s.x.causal = true; }));
 }
 
-TEST(AttentionKernel, KeepsPackedSequencesApart) {
+TEST(AttentionKernel, SeparatesPackedSequences) {
   const std::int32_t q[] = {0, 30, 30, 31, 150, 170}, k[] = {0, 30, 45, 45, 200, 310};
   for (const bool causal : {false, true})
     check(with(shape(1, 2, 1, 175, 315, 16, 16),
@@ -133,14 +133,14 @@ TEST(AttentionKernel, DropsTheSameElementsForwardAndBackward) {
   }));
 }
 
-TEST(AttentionKernel, OfNothingIsZero) {
+TEST(AttentionKernel, EmptyOperandsGiveZero) {
   check(shape(1, 2, 1, 5, 0, 16, 16));
   check(shape(1, 2, 1, 0, 5, 16, 16));
   check(shape(0, 2, 1, 5, 5, 16, 16));
   check(with(shape(1, 2, 1, 5, 0, 16, 16), [](Trial& s) { s.sink = true; }));
 }
 
-TEST(AttentionKernel, NeedsNoMemoryThatGrowsWithTheScores) {
+TEST(AttentionKernel, NeedsNoMemoryProportionalToTheScores) {
   Trial s = shape(1, 1, 1, 32768, 32768, 64, 64);
   for (const Isa& isa : isas())
     for (const int threads : {1, 2}) {

@@ -1,5 +1,5 @@
-// Attention's options in all pairs, and every option at sizes one below, at and one above each tile, against
-// the definition in f64.
+// Compares attention with the definition in f64: all pairs of options, and every option at sizes one below,
+// at and one above each tile.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -11,7 +11,7 @@ struct Switch {
   void (*set)(Trial&);
 };
 
-// Set on a trial of B = 1, L = 70 and T = 200.
+// Set on a trial with B = 1, L = 70 and T = 200.
 const std::int32_t lengths[] = {193, 71};
 const std::int32_t packed_q[] = {0, 30, 30, 66, 69}, packed_k[] = {0, 35, 40, 170, 199};
 const Switch switches[] = {
@@ -38,15 +38,15 @@ TEST(AttentionOptions, AgreeWithTheDefinitionInAllPairs) {
     for (const Switch* b = &a + 1; b != std::end(switches); ++b) {
       Trial s = shape(1, 2, 1, 70, 200, 8, 8);
       a.set(s), b->set(s);
-      if (s.x.lengths && s.x.cu_q) continue;  // flash_attn refuses the two together
+      if (s.x.lengths && s.x.cu_q) continue;  // flash_attn refuses this pair
       SCOPED_TRACE(std::string(a.name) + " and " + b->name);
       check(s);
       if (HasFatalFailure()) return;
     }
 }
 
-// Threes of those that together say which keys are seen.
-TEST(AttentionOptions, AgreeWithTheDefinitionInThreesThatMask) {
+// Triples of the options that determine together which keys are visible.
+TEST(AttentionOptions, MaskTriplesAgreeWithTheDefinition) {
   for (const bool causal : {false, true})
     for (const bool top_left : {false, true})
       for (const int left : {-1, 0, 40})
@@ -68,7 +68,8 @@ TEST(AttentionOptions, AgreeWithTheDefinitionInThreesThatMask) {
           }
 }
 
-// One below, at and one above: the forward's tiles of 64 queries and 128 keys, the backward's of 96 and 192.
+// One below, at and one above: the forward's tiles of 64 queries and 128 keys, the backward's tiles of 96 and
+// 192.
 constexpr int query_edges[] = {1, 63, 64, 65, 95, 96, 97};
 constexpr std::int32_t key_edges[] = {1, 127, 128, 129, 191, 192, 193, 255, 256, 257, 383, 384, 385};
 
@@ -81,8 +82,8 @@ TEST(AttentionSizes, NextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
-// Up to 256 keys of a half type are one block of the backward, which then needs no second pass for z_Q.
-TEST(AttentionSizes, OfHalfTypesNextToTheBlockOfAllKeysAgreeWithTheDefinition) {
+// In a 16-bit type, up to 256 keys are one block of the backward, which then needs no second pass for z_Q.
+TEST(AttentionSizes, SingleKeyBlocksOf16BitTypesAgreeWithTheDefinition) {
   for (const DType t : {DType::bf16, DType::f16})
     for (const int L : {1, 95, 97, 200})
       for (const int T : {191, 193, 255, 256, 257}) {
@@ -94,7 +95,7 @@ TEST(AttentionSizes, OfHalfTypesNextToTheBlockOfAllKeysAgreeWithTheDefinition) {
       }
 }
 
-// The last key is where the valid ones end, and where the diagonal or a window does.
+// The last key is at the end of the valid keys, and at the end of a diagonal or a window.
 TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
   const int entries = static_cast<int>(std::size(key_edges));
   for (const int L : {1, 97})
@@ -108,7 +109,7 @@ TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
       }
 }
 
-// The first key is where a sequence of a pack or a window begins.
+// The first key is at the start of a packed sequence or of a window.
 TEST(AttentionSizes, KeysThatBeginNextToEveryTileAgreeWithTheDefinition) {
   for (const std::int32_t edge : key_edges) {
     const std::int32_t q[] = {0, 30, 70}, k[] = {0, edge, 400};
@@ -120,7 +121,7 @@ TEST(AttentionSizes, KeysThatBeginNextToEveryTileAgreeWithTheDefinition) {
   }
 }
 
-// Queries that see what begins and ends next to tiles, as L and T are the same: the square of self-attention.
+// Queries whose visible keys begin and end next to tiles, with L = T: the square of self-attention.
 TEST(AttentionSizes, SquaresNextToEveryTileAgreeWithTheDefinition) {
   for (const int n : {63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 383, 384, 385})
     for (const int left : {-1, 64}) {
@@ -130,7 +131,7 @@ TEST(AttentionSizes, SquaresNextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
-// A logit far above the others at every key: the maximum of a column must be found wherever it is.
+// A logit far above the others at every key: the maximum of a column must be found at any position.
 TEST(AttentionOptions, OneLargeLogitIsFoundAtEveryKey) {
   check(
       with(shape(1, 1, 1, 400, 400, 8, 8, DType::f64), [](Trial& s) { s.bias = 3, s.bias_diagonal = 1000; }));

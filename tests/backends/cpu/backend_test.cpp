@@ -1,4 +1,4 @@
-// The CPU backend: copies of few bytes, values that are fetched later, and profiles.
+// Tests the CPU backend: copies of few bytes, values that are fetched later, and profiles.
 #include "backends/cpu/kernel.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg;
 
-TEST(CpuBackend, NameIsThatOfTheProcessor) {
+TEST(CpuBackend, NameMatchesTheProcessor) {
   std::ifstream file("/proc/cpuinfo");
   const std::string all((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const std::string key = "model name\t: ";
@@ -39,7 +39,7 @@ TEST(CpuBackend, CopiesAnyNumberOfBytes) {
   }
 }
 
-// Values of one byte, empty values, and sizes that 64 does not divide, from several runs.
+// Values of one byte, empty values, and sizes not divisible by 64, from several runs.
 TEST(CpuBackend, KeepsTheValuesOfEachRun) {
   Graph g;
   const Tensor a = g.input("a", {}, u8), b = g.input("b", {3}, u8), c = g.input("c", {0}),
@@ -63,13 +63,14 @@ TEST(CpuBackend, KeepsTheValuesOfEachRun) {
       for (int i = 0; i < 33; ++i) ds.set(i, n + i);
       p.run({{a, as}, {b, bs}, {c, Array({0}, f32)}, {d, ds}});
       runs.push_back(p.fetch_later(fetch));
-      if (runs.size() == 3) expect_run(runs[0], n - 2), runs.erase(runs.begin());  // its memory is used again
+      if (runs.size() == 3) expect_run(runs[0], n - 2), runs.erase(runs.begin());  // its memory is reused
     }
     for (std::size_t i = 0; i < runs.size(); ++i) expect_run(runs[i], 12 - static_cast<int>(runs.size() - i));
   }
 }
 
-// Times of steps are those between the ends of steps: none is negative, and together they are the run's.
+// The time of a step is the time between two step ends. No time is negative, and their sum is the time of the
+// run.
 TEST(CpuBackend, ProfilesHaveATimeForEachStep) {
   Graph g;
   const Tensor x = g.input("x", {400, 300});

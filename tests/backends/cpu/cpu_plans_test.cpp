@@ -1,5 +1,5 @@
-// CPU kernels divide their work and reserve memory for it. Results do not depend on either, so only these
-// tests fail if a kernel begins to copy, shares less or needs more memory. The descriptions and scratch sizes
+// CPU kernels divide their work and reserve memory for it. Results do not depend on this, so only these tests
+// fail if a kernel starts to copy, shares less work or needs more memory. The descriptions and scratch sizes
 // of many calls are compared with cpu_plans.txt, for each instruction set (tests/support/golden.h).
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm_tiles.h"
@@ -66,8 +66,8 @@ const Op& op_of(const Step& s) {
   return s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
 }
 
-// f(isa, kernel, call) for the kernel of a step in each instruction set. call.plan is its PointwisePlan, if
-// any.
+// Calls f(isa, kernel, call) for the kernel of a step in each instruction set. call.plan is the step's
+// PointwisePlan, if it has one.
 template <class F>
 void each_kernel(const Step& s, F&& f) {
   for (const KernelSet* set : runnable_sets())
@@ -82,8 +82,8 @@ void each_kernel(const Step& s, F&& f) {
     }
 }
 
-// The scratch memory and description of each step's kernel, and plans of fused steps, for each instruction
-// set.
+// Adds the scratch memory and description of each step's kernel, and the plans of fused steps, for each
+// instruction set.
 void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) {
   for (const Step& s : program.steps())
     each_kernel(s, [&](const std::string& isa, const Kernel& kernel, const Call& call) {
@@ -98,7 +98,7 @@ void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) 
     });
 }
 
-// One line if all sets have the same, else one for each set.
+// Adds one line if all sets have the same result, otherwise one line for each set.
 void add_lines(const std::string& what, const std::map<std::string, Checksum>& by_set, Lines& lines) {
   for (const auto& [set, sum] : by_set) lines[what + ", " + set] = sum.text();
 }
@@ -107,7 +107,7 @@ Program planned(Graph& g, const std::vector<Tensor>& ts, int threads = 4) {
   return compile(g, ts, {.threads = threads, .plan_only = true});
 }
 
-// Samples of all ops, without the types whose products depend on the kind of processor.
+// Samples of all ops, except the types whose GEMMs depend on the processor model.
 void add_samples(Lines& lines) {
   for (const Op* op : all_ops()) {
     if (!op->samples || op->host) continue;
@@ -270,7 +270,7 @@ const Large large[] = {
      }},
 };
 
-// Products, without and with pairs or tiles of bf16, on every set.
+// GEMMs on every set: without bf16 units, and with pairs or tiles of bf16.
 struct GemmSet {
   const char* name;
   Scratch (*scratch)(const Gemm&, int);
@@ -350,8 +350,8 @@ void add_products(Lines& lines) {
 
 // ---- parts ----
 
-// Reads a private member: an explicit instantiation may name it. The counters of Team, how many parts of each
-// stretch were handed out, have no other readers.
+// Reads a private member: an explicit instantiation may name it. The counters of Team, the number of parts
+// handed out in each stretch, have no other readers.
 std::string (*read_counters)(const Team&);
 template <auto stretches>
 struct CountersOf {
@@ -371,8 +371,8 @@ struct CountersOf {
 };
 template struct CountersOf<&Team::stretch_>;
 
-// The counters after a step's last phase. One thread runs all parts: of a stretch with n parts n are handed
-// out, and it asks once more.
+// The counters after a step's last phase. One thread runs all parts: a stretch with n parts hands out n, and
+// the thread requests one more.
 std::string parts_of(const Kernel& kernel, const Call& call, int threads) {
   struct Alone final : Job {
     Alone(const Kernel& kernel, const Call& call, std::byte* own, std::byte* shared)
@@ -526,7 +526,7 @@ void add_parts(Lines& lines) {
   }
 }
 
-// Scratch memory of attention, also of bf16 on the model of tiles.
+// Scratch memory of attention, also in bf16 on the model of tiles.
 void add_attention(Lines& lines) {
   static float number;
   const std::pair<const char*, void (*)(AttentionCall&)> options[] = {
@@ -557,7 +557,7 @@ void add_attention(Lines& lines) {
     }
 }
 
-TEST(CpuPlans, AreThoseRecorded) {
+TEST(CpuPlans, MatchTheGoldenFile) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
   add_attention(now);
@@ -574,7 +574,7 @@ TEST(CpuPlans, AreThoseRecorded) {
                              false);  // it has sets that a machine may lack
 }
 
-// Copies follow memory: the steps of a line after each other, or the lines at each step.
+// Copies follow memory: either the steps of one line after another, or the lines at each step.
 TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
   for (const bool along : {true, false}) {
     std::vector<std::pair<std::int64_t, std::int64_t>> order, expected;
@@ -585,8 +585,8 @@ TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
   }
 }
 
-// How many parts kernels divide their work into: what two and five threads share.
-TEST(CpuPlans, PartsAreThoseRecorded) {
+// The number of parts into which kernels divide their work, for two and five threads.
+TEST(CpuPlans, PartsMatchTheGoldenFile) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
   add_parts(now);
@@ -594,9 +594,10 @@ TEST(CpuPlans, PartsAreThoseRecorded) {
   tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_parts.txt", now, false);
 }
 
-// A step is shared if that saves more than two barriers cost: 3 µs at 20 GB/s and 40 GFLOP/s.
+// Returns the smallest shared size. A step is shared if that saves more than two barriers cost: 3 µs at 20
+// GB/s and 40 GFLOP/s.
 std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
-  std::int64_t low = 1, high = 1 << 24;  // shared at `high`, and not at `low`
+  std::int64_t low = 1, high = 1 << 24;  // shared at `high`, not at `low`
   const auto is_shared = [&](std::int64_t n) {
     Graph g;
     const Program p = planned(g, {f(g, n)});
@@ -610,9 +611,9 @@ std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
   return high;
 }
 
-TEST(CpuPlans, StepsAreSharedFromASizeOn) {
-  // Bytes of operands and FLOPs; an instruction of a chain counts as four. n elements are shared if n·seconds
-  // > 3 µs.
+TEST(CpuPlans, LargeStepsAreShared) {
+  // Bytes of operands and FLOPs; an instruction of a fused step counts as four. n elements are shared if
+  // n·seconds > 3 µs.
   const auto from = [](double bytes, double flops) {
     return static_cast<std::int64_t>(3e-6 / (bytes / 20e9 + flops / 40e9)) + 1;
   };
@@ -630,8 +631,8 @@ TEST(CpuPlans, StepsAreSharedFromASizeOn) {
   EXPECT_TRUE(one.choice(0).ends_with(", by one thread"));
 }
 
-// The workspace has room for the most that any step needs: for each thread, and for all together.
-TEST(CpuPlans, TheWorkspaceHoldsTheLargestStep) {
+// The workspace fits the largest need of any step, per thread and for all threads together.
+TEST(CpuPlans, TheWorkspaceFitsTheLargestStep) {
   for (const int threads : {1, 4}) {
     Graph g;
     const Tensor a = in(g, {300, 500}), b = in(g, {500, 400}), x = in(g, {2000, 70});

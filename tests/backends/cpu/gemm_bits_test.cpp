@@ -1,5 +1,5 @@
-// Matrix products of every instruction set are bitwise identical to plain loops with the same additions in
-// their order.
+// GEMMs of every instruction set are bitwise identical to plain loops with the same additions in the same
+// order.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm.h"
 
@@ -23,7 +23,7 @@ using i64 = std::int64_t;
 struct Isa {
   const char* name;
   int bytes;   // of a vector
-  bool fuses;  // products and sums
+  bool fuses;  // fuses products and sums
   Scratch (*scratch)(const Gemm&, int);
   void (*gemm)(const Gemm&, Worker&);
 };
@@ -54,8 +54,8 @@ T multiply_add(const Isa& isa, T a, T b, T sum) {
   return product + sum;
 }
 
-// One sequence of multiply-adds over each part of k, of at most 384 elements, and their sums from the first
-// to the last; then D.
+// Each part of k, of at most 384 elements, is one sequence of multiply-adds. The sums of the parts are added
+// from first to last, then D is added.
 template <class T>
 T chained(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k, const T* d) {
   const i64 parts = std::max<i64>(1, (k + 383) / 384);
@@ -70,7 +70,7 @@ T chained(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k,
 }
 
 // Each lane has a sum over chunks of 2 KiB. If there are more than 32 chunks, the sums of every 32 are added
-// to a total, with which the last chunk begins. Then the lanes are added by halves.
+// to a total, and the last chunk starts from the total. Then the lanes are added by halves.
 template <class T>
 T in_lanes(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k) {
   const i64 W = isa.bytes / static_cast<i64>(sizeof(T)), chunk = 2048 / static_cast<i64>(sizeof(T));

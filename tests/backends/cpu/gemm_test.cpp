@@ -1,4 +1,4 @@
-// The matrix product of every instruction set against a plain triple loop in f64.
+// Compares the GEMMs of every instruction set with a plain triple loop in f64.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm_tiles.h"
 
@@ -75,7 +75,7 @@ struct Matrix {
       }
     });
   }
-  // The same numbers, wherever they lie.
+  // Copies the numbers of a matrix with any layout.
   void copy(const Matrix& from) {
     const std::size_t size = size_of(type);
     for (i64 e = 0; e < from.rows * from.cols; ++e) {
@@ -101,7 +101,7 @@ struct Case {
   bool batch_invariant = false;
 };
 
-// Unit roundoff of the type in which the product is stored.
+// Unit roundoff of the type in which the result is stored.
 double roundoff(DType t) {
   return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11;
 }
@@ -111,7 +111,7 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
   Matrix a(x.type, x.batch, x.m, x.k, x.a, rng), b(x.type, x.batch, x.k, x.n, x.b, rng, x.share_b);
   const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
   Matrix d(x.out, x.d == "bias" ? 1 : x.batch, x.d == "bias" ? 1 : x.m, x.n, "row", rng);
-  // the product in f64 and how far a chain of k multiply-adds and the final rounding may be from it
+  // The product in f64. `bound` is the possible error of k dependent multiply-adds and the final rounding.
   std::vector<double> expected, bound;
   const double unit = roundoff(compute_type(x.type)), rounded = roundoff(x.out);
   for (i64 e = 0; e < x.batch; ++e)
@@ -181,7 +181,7 @@ TEST(Gemm, AgreesWithTheTripleLoopOnRaggedShapes) {
   }
 }
 
-TEST(Gemm, TakesEveryFloatType) {
+TEST(Gemm, AcceptsEveryFloatType) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* a : {"row", "column", "strided"})
       for (const char* b : {"row", "column", "strided"})
@@ -190,7 +190,7 @@ TEST(Gemm, TakesEveryFloatType) {
   check({1, 37, 50, 41, "row", "column", "strided", "full", DType::f16, DType::f32});
 }
 
-TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
+TEST(Gemm, AcceptsFewRowsOrColumnsWithLongContiguousOnes) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (i64 m = 1; m <= 9; ++m) {
       check({2, m, 35, 77, "row", "column", "row", "full", t, t});
@@ -200,7 +200,7 @@ TEST(Gemm, TakesFewRowsOrColumnsAgainstLongContiguousOnes) {
 }
 
 #if defined(__x86_64__)
-TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
+TEST(Gemm, MultipliesPairsOfBf16IfTheProcessorCan) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   for (const char* a : {"row", "column", "strided", "padded"})
     for (const char* b : {"row", "column", "strided", "padded"})
@@ -210,7 +210,7 @@ TEST(Gemm, MultipliesPairsOfBf16WhereTheProcessorCan) {
 }
 #endif
 
-// Tiles by their model, and by AMX where there is some.
+// Tiles by their model, and by AMX if the processor has it.
 std::vector<Isa> tile_units() {
   std::vector<Isa> units = {{"model of tiles", baseline::tiles_scratch, baseline::run_tiles<ModelTiles>}};
 #ifdef TILEGRAD_ISA_avx512
@@ -239,8 +239,8 @@ TEST(GemmOnTiles, AgreesWithTheTripleLoopOnRaggedShapes) {
   }
 }
 
-// An operand that was expanded has one row, or column, in memory.
-TEST(GemmOnTiles, TakesExpandedOperands) {
+// An expanded operand has a single row or column in memory.
+TEST(GemmOnTiles, AcceptsExpandedOperands) {
   for (const char* a : {"row", "column", "equal rows", "equal columns"})
     for (const char* b : {"row", "column", "equal rows", "equal columns"}) {
       check_tiles({2, 33, 70, 65, a, b});
@@ -263,8 +263,8 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsWhenLarge) {
   check_tiles({2, 300, 270, 400, "row", "row", "strided", "bias"});
 }
 
-// The panels of B take more memory than a pass may have. The same numbers as by a single thread, which packs
-// for itself and is tested above.
+// The panels of B need more memory than one pass may have. The result must equal the result of a single
+// thread, which packs for itself and is tested above.
 TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
   constexpr i64 m = 33, n = 270, k = 14600;
   std::mt19937 rng(13);
@@ -288,9 +288,9 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
   }
 }
 
-TEST(GemmOnTiles, OfNothingGivesZerosOrTheAddend) {
+TEST(GemmOnTiles, EmptyOperandsGiveZerosOrTheAddend) {
 #ifdef TILEGRAD_ISA_avx512
-  if (machine_has("avx512")) {  // gemm decides that this is not for tiles
+  if (machine_has("avx512")) {  // gemm decides that this case does not use tiles
     const i64 sizes[][4] = {{2, 5, 7, 0}, {1, 0, 7, 3}, {1, 5, 0, 3}, {0, 5, 7, 3}};
     for (const auto& [batch, m, n, k] : sizes) {
       Case x{batch, m, n, k, "row", "row", "row", "bias", DType::bf16, DType::bf16, false, Bf16Unit::tiles};
@@ -327,7 +327,7 @@ TEST(GemmOnTiles, RunOnThisProcessor) {
 }
 #endif
 
-// ---- rows alone: a row of the product has the same bits in any number of rows ----
+// ---- batch invariance: a row of the result is bitwise identical for any number of rows ----
 
 struct RowsCase {
   i64 n, k;
@@ -337,7 +337,8 @@ struct RowsCase {
   bool adds = false;
 };
 
-// The product of rows [first, first + m) of a with b, plus those of d; or of each row as a batch item.
+// The product of rows [first, first + m) of a with b, plus the same rows of d. With `as_items`, each row is a
+// batch item.
 std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Matrix& d, i64 first, i64 m,
                                     int threads, const Isa& isa, bool as_items = false) {
   Gemm g;
@@ -365,16 +366,17 @@ void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
                             std::string(name_of(x.type)) + (x.adds ? " + d" : "");
   const std::size_t row_bytes = static_cast<std::size_t>(x.n) * size_of(x.type);
   for (const Isa& isa : units) {
-    std::vector<std::byte> all;  // of the first layout; the others give the same
+    std::vector<std::byte> all;  // of the first layout; the others must be equal
     for (const char* layout : {"row", "column"}) {
       std::mt19937 rng(11);
       Matrix rows(x.type, 1, most, x.k, "row", rng), b(x.type, 1, x.k, x.n, x.b, rng),
           d(x.type, 1, most, x.n, "row", rng);
       Matrix a(x.type, 1, most, x.k, layout, rng), added(x.type, 1, most, x.n, layout, rng);
       a.copy(rows), added.copy(d);
-      const auto company = rows_product(x, a, b, added, 0, most, 1, isa);
-      if (all.empty()) all = company;
-      ASSERT_EQ(all, company) << isa.name << " " << shape << ": bits depend on how the rows lie, " << layout;
+      const auto batch = rows_product(x, a, b, added, 0, most, 1, isa);
+      if (all.empty()) all = batch;
+      ASSERT_EQ(all, batch) << isa.name << " " << shape << ": bits depend on the layout of the rows, "
+                            << layout;
       ASSERT_EQ(all, rows_product(x, a, b, added, 0, most, 3, isa))
           << isa.name << " " << shape << ": threads";
       for (const i64 m : {1, 2, 3, 7, 8, 9, 16, 17, 64, 100})
@@ -391,7 +393,7 @@ void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
   }
 }
 
-TEST(GemmOfBatchInvariant, GivesARowTheSameBitsInAnyCompany) {
+TEST(GemmOfBatchInvariant, GivesARowTheSameBitsInAnyBatch) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* b : {"column", "row", "strided"})
       for (const i64 n : {1, 5, 75})
@@ -408,7 +410,7 @@ TEST(GemmOfBatchInvariant, AddsInOneOrderOverLongRows) {
 }
 
 #if defined(__x86_64__)
-TEST(GemmOfBatchInvariant, MultipliesPairsOfBf16WhereTheProcessorCan) {
+TEST(GemmOfBatchInvariant, MultipliesPairsOfBf16IfTheProcessorCan) {
   if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no avx512_bf16";
   for (const char* b : {"column", "row"})
     for (const i64 n : {1, 40, 75})
@@ -430,7 +432,7 @@ TEST(GemmOfBatchInvariant, AgreesWithTheTripleLoop) {
         }
 }
 
-// As gemm() does it: few rows with a transposed weight as columns of the transposed product.
+// Follows gemm(): few rows with a transposed weight are columns of the transposed GEMM.
 void rows_on_model(const Gemm& g, Worker& w) {
   baseline::run_tiles<ModelTiles>(g.m <= 16 ? baseline::swapped(g) : g, w);
 }
@@ -438,7 +440,7 @@ Scratch rows_on_model_scratch(const Gemm& g, int threads) {
   return baseline::tiles_scratch(g.m <= 16 ? baseline::swapped(g) : g, threads);
 }
 
-TEST(GemmOfBatchInvariant, IsTheSameOnTilesInAnyCompany) {
+TEST(GemmOfBatchInvariant, ARowOnTilesMatchesBitwiseInAnyBatch) {
   std::vector<Isa> units = {{"model of tiles", rows_on_model_scratch, rows_on_model}};
 #ifdef TILEGRAD_ISA_avx512
   if (has_bf16_tiles()) units.push_back({"avx512 with tiles", avx512::gemm_scratch, avx512::gemm});
@@ -449,8 +451,8 @@ TEST(GemmOfBatchInvariant, IsTheSameOnTilesInAnyCompany) {
         check_batch_invariant({n, k, b, DType::bf16, Bf16Unit::tiles, true}, units);
 }
 
-// An operand that was expanded has one row, or column, in memory.
-TEST(Gemm, TakesExpandedOperands) {
+// An expanded operand has a single row or column in memory.
+TEST(Gemm, AcceptsExpandedOperands) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16})
     for (const char* a : {"row", "column", "equal rows", "equal columns"})
       for (const char* b : {"row", "column", "equal rows", "equal columns"})
@@ -472,9 +474,9 @@ TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
   check({1, 600, 1100, 40, "row", "row"});  // more columns than a block has
 }
 
-// Rows of A 2 KiB apart, which fall on one another in the first-level cache, and an A that is larger than the
-// second: both are packed, whole vectors at a time where there is room.
-TEST(Gemm, PacksRowsThatTheCachesDoNotHold) {
+// Rows of A are 2 KiB apart, so they conflict in the L1 cache, or A is larger than the L2 cache. Both are
+// packed, with whole vectors if there is room.
+TEST(Gemm, PacksRowsThatDoNotFitTheCaches) {
   for (const DType t : {DType::f32, DType::f64}) {
     check({1, 130, 300, 512, "row", "row", "row", "full", t, t});
     check({1, 512, 200, 70, "column", "column", "row", "none", t, t});
@@ -482,7 +484,7 @@ TEST(Gemm, PacksRowsThatTheCachesDoNotHold) {
   }
 }
 
-TEST(Gemm, OfNothingGivesZerosOrTheAddend) {
+TEST(Gemm, EmptyOperandsGiveZerosOrTheAddend) {
   check({1, 5, 7, 0});
   check({2, 5, 7, 0, "row", "row", "row", "bias"});
   check({1, 0, 7, 3});

@@ -1,4 +1,4 @@
-// The choice of an instruction set, and kernels that users register.
+// Tests the choice of an instruction set, and kernels that users register.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,13 +18,13 @@ std::string names_of_sets() {
   return names;
 }
 
-TEST(Isa, SetsAreInRisingOrder) {
+TEST(Isa, SetsAreInAscendingOrder) {
   const std::string all = "baseline, avx2, avx512";
   EXPECT_EQ(all.find(names_of_sets()), 0u) << names_of_sets();
 }
 
-// The set of a process is chosen once. A name that is refused chooses none.
-TEST(Isa, IsTheOneThatTheEnvironmentNames) {
+// The set of a process is chosen once. An invalid name does not choose a set.
+TEST(Isa, FollowsTheEnvironmentVariable) {
   for (const char* name : {"mmx", "", "avx51", "baseline2"}) {
     setenv("TG_ISA", name, 1);
     try {

@@ -1,6 +1,6 @@
-// How kernels iterate: lists of merged axes, copies of regions, lines and rows in
-// parts. Kernels give the same results whatever is merged and however work is divided, so that only these
-// tests compare the iteration itself with plain loops.
+// Tests how kernels iterate: lists of merged axes, copies of regions, and partial lines and rows. Kernels
+// give the same results however axes are merged and work is divided. Only these tests compare the iteration
+// itself with plain loops.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/chain.h"
 #include "backends/cpu/kernels/lines.h"
@@ -22,7 +22,7 @@ namespace {
 
 using Numbers = std::vector<i64>;
 
-// The offsets of all elements, row-major, by plain loops.
+// The offsets of all elements in row-major order, by plain loops.
 Numbers offsets_of(const Shape& shape, const Numbers& strides) {
   Numbers all{0};
   for (int a = 0; a < shape.size(); ++a) {
@@ -37,7 +37,7 @@ Numbers offsets_of(const Shape& shape, const Numbers& strides) {
 struct Strided {
   Shape shape;
   Numbers strides;
-  int merged;  // axes that are left
+  int merged;  // number of axes after merging
 };
 const Strided layouts[] = {{{}, {}, 0},
                            {{1}, {7}, 0},
@@ -109,7 +109,7 @@ TEST(Iteration, ListsOfAxesMergeIfBothStridesAllow) {
       EXPECT_EQ(list.outer().numel() * list.inner().size, list.numel());
     }
   }
-  AxisList other;  // the output's strides do not allow it
+  AxisList other;  // the output's strides do not allow merging
   other.push({2, 3, 4}), other.push({3, 1, 1});
   other.merge();
   EXPECT_EQ(other.rank, 2);
@@ -162,7 +162,7 @@ void check_copies(DType dtype) {
       EXPECT_GE(m.outer.axis[a].out, (a + 1 < m.outer.rank ? m.outer.axis[a + 1] : m.run).out)
           << r.shape.text();
     }
-    std::map<i64, i64> place;  // from the target's to the source's, which is the order of the copy
+    std::map<i64, i64> place;  // target offset → source offset; copied in order of target offsets
     for (std::size_t e = 0; e < to.size(); ++e) place[to[e]] = from[e];
     for (i64 begin = 0; begin <= m.numel; ++begin)
       for (i64 end = begin; end <= m.numel; ++end) {
@@ -235,7 +235,7 @@ TEST(Iteration, ListsOfTensorsAreOneListOfChunks) {
   EXPECT_EQ(all, expected);
 }
 
-// Each line is in one group; groups are of neighbours.
+// Each line is in one group. A group consists of adjacent lines.
 TEST(Iteration, LinesAreGroupedAlongTheLastOtherAxis) {
   for (const Shape& shape :
        {Shape{7}, Shape{3, 7}, Shape{7, 3}, Shape{2, 5, 9}, Shape{2, 1, 9}, Shape{4, 1, 1}})
@@ -282,7 +282,7 @@ Arg arg(float* data, const Shape& shape, const Numbers& strides, DType dtype = D
   return {dtype, l, reinterpret_cast<std::byte*>(data)};
 }
 
-TEST(Iteration, RowsAreReadInPlaceIfTheyCanBe) {
+TEST(Iteration, RowsAreReadInPlaceIfPossible) {
   std::vector<float> data(400), buffer(20);
   std::iota(data.begin(), data.end(), 0.f);
   struct Case {

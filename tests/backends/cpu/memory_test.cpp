@@ -1,4 +1,5 @@
-// What control groups leave, read from files like those of the kernel; and the memory that the backend gives.
+// Tests the memory that control groups leave available, read from files like the kernel's, and the memory
+// that the backend allocates.
 #include "core/os/memory.h"
 
 #include <gtest/gtest.h>
@@ -44,14 +45,14 @@ class ControlGroups : public ::testing::Test {
   tg::testing::TemporaryDirectory dir;
 };
 
-TEST_F(ControlGroups, NoneLimitNothing) {
+TEST_F(ControlGroups, AbsentGroupsDoNotLimit) {
   EXPECT_EQ(left(""), SIZE_MAX);
   EXPECT_EQ(left("0::/\n"), SIZE_MAX);
   EXPECT_EQ(left("nonsense\n5:memory\n"), SIZE_MAX);
   EXPECT_EQ(os::left_in_cgroups(dir / "none", dir / "none"), SIZE_MAX);
 }
 
-TEST_F(ControlGroups, OfTheFirstVersionTheSmallestUpToTheRootCounts) {
+TEST_F(ControlGroups, FirstVersionUsesTheSmallestLimitUpToTheRoot) {
   first("", "9223372036854771712", "700");
   first("/a", "1000", "100");
   first("/a/b", "5000", "200", "cache 7\ntotal_inactive_file 50\n");
@@ -64,13 +65,13 @@ TEST_F(ControlGroups, OfTheFirstVersionTheSmallestUpToTheRootCounts) {
   EXPECT_EQ(left(other + "5:memory:/\n"), 9223372036854771712u - 700u);
 }
 
-TEST_F(ControlGroups, InAContainerTheRootIsTheOneThatIsMounted) {
+TEST_F(ControlGroups, ContainerUsesTheMountedRoot) {
   first("", "3000", "1000");
   EXPECT_EQ(left("5:memory:/docker/0123\n"), 2000u);
   EXPECT_EQ(left(""), 2000u);
 }
 
-TEST_F(ControlGroups, OfTheSecondVersionTheSmallestUpToTheRootCounts) {
+TEST_F(ControlGroups, SecondVersionUsesTheSmallestLimitUpToTheRoot) {
   second("/a", "1000", "300", "inactive_file 100\n");
   second("/a/b", "max", "200");
   EXPECT_EQ(left("0::/a/b\n"), 800u);
@@ -93,13 +94,13 @@ TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
   const double left = static_cast<double>(os::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
   const double available = static_cast<double>(os::available_memory());
   EXPECT_GT(available, 0);
-  // Others use and free memory meanwhile.
+  // Other processes use and free memory in the meantime.
   if (free > 0) {
     EXPECT_NEAR(available / std::min(free, left), 1, 0.25);
   }
 }
 
-// Blocks of 2 MiB and more begin at a multiple of it, others at one of 64 bytes.
+// Blocks of 2 MiB or more are aligned to 2 MiB, others to 64 bytes.
 TEST(Memory, IsAligned) {
   constexpr std::size_t huge = std::size_t{2} << 20;
   for (const std::size_t bytes :
@@ -113,8 +114,8 @@ TEST(Memory, IsAligned) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The system would promise it.
-TEST(Memory, BeyondTheAvailableIsRefused) {
+// The system itself would grant this allocation.
+TEST(Memory, MoreThanAvailableIsRefused) {
   const std::size_t available = cpu::backend().available_bytes();
   if (available > std::size_t{1} << 60) GTEST_SKIP() << "no limit is known";
   const std::size_t more = available + (std::size_t{1} << 30);

@@ -1,5 +1,5 @@
-// The thread pool: every part runs once, whichever threads participate, run after run. Nobody waits for a
-// thread that holds no part, and a thread that waits sleeps.
+// Tests the thread pool: in every run, every part runs once, whichever threads participate. No thread waits
+// for a thread without a part, and a waiting thread sleeps.
 #include "backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace {
 using namespace tg::cpu;
 using std::chrono::milliseconds;
 
-// A job of some stages that are all the same function.
+// A job whose stages are all the same function.
 struct Stages final : Job {
   Stages(int count, std::function<void(Worker&, int stage)> f) : count(count), f(std::move(f)) {}
   int next(int thread) override {
@@ -77,8 +77,8 @@ TEST(Pool, EveryPartRunsOncePerPhase) {
   }
 }
 
-// Each part of a phase reads the results of all parts of the previous one. Parts and steps between stages
-// sleep at random, so threads join stages late, or only their later phases.
+// Each part of a phase reads the results of all parts of the previous phase. Parts and steps between stages
+// sleep at random, so threads join stages late, or join only their later phases.
 TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
   constexpr std::int64_t parts = 13;
   constexpr int stages = 60;
@@ -114,8 +114,8 @@ TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
     for (bool sleeps : {false, true}) EXPECT_EQ(run(threads, sleeps), expected) << threads << " threads";
 }
 
-// Holds one thread of a pool by a signal, wherever it is, as the system does that gives its processor to
-// another process. One at a time.
+// Stops one thread of a pool with a signal at any point, as if the system had given its processor to another
+// process. Only one thread at a time.
 class Held {
  public:
   explicit Held(pthread_t thread) {
@@ -144,7 +144,8 @@ class Held {
   inline static std::atomic<bool> is_held_{false};
 };
 
-// The threads of the pool except the caller, found by a part for each thread that waits for all others.
+// The threads of the pool except the caller. They are found by one part for each thread, which waits for all
+// others.
 std::vector<pthread_t> threads_of(Pool& pool) {
   std::atomic<int> here{0};
   std::vector<pthread_t> found(static_cast<std::size_t>(pool.threads()));
@@ -187,8 +188,8 @@ void wait_for_sleep(pid_t thread) {
   }
 }
 
-// The thread is held while it waits at a barrier inside a stage. The caller ends the stage, the run and its
-// memory.
+// The thread is stopped while it waits at a barrier inside a stage. The caller ends the stage and the run,
+// and frees its memory.
 TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
   for (const int held_in : {0, 1, 2}) {
     Pool pool(2);
@@ -200,7 +201,7 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
     auto job = std::make_unique<Stages>(3, [&](Worker& w, int stage) {
       for (int phase = 0; phase < 3; ++phase) {
         if (phase > 0 && !w.barrier()) {
-          EXPECT_FALSE(w.barrier());  // nor does it ever rejoin the stage
+          EXPECT_FALSE(w.barrier());  // it never rejoins the stage either
           w.each(2, [](std::int64_t) { ADD_FAILURE() << "a thread that has left received a part"; });
           return;
         }
@@ -227,8 +228,8 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
   }
 }
 
-// Processor time of the whole process while a thread of the pool, or the test, does nothing for a while. One
-// waiting thread that spun would take all of it.
+// Processor time of the whole process while a thread of the pool, or the test, is idle. A single spinning
+// thread would use all of this time.
 void expect_sleep(const std::function<void(std::function<void()> idle)>& run) {
   constexpr double idle_seconds = 0.2;
   double used = -1;
@@ -287,7 +288,7 @@ TEST(Pool, ThreadsSleepWhileTheyWaitForAnEarlierPart) {
   EXPECT_EQ(order, 9u);
 }
 
-// Steps for the caller's thread run there, whichever thread ended the stage before.
+// Steps for the caller's thread run there, whichever thread ended the previous stage.
 TEST(Pool, StepsForTheCallerRunOnItsThread) {
   struct Alternating final : Job {
     int next(int thread) override {
@@ -299,7 +300,7 @@ TEST(Pool, StepsForTheCallerRunOnItsThread) {
       return stage < 400 ? stage++ : end;
     }
     void share(Worker& w, int) override {
-      w.each(2, [&](std::int64_t part) {  // the caller's stretch is short, so that it arrives first
+      w.each(2, [&](std::int64_t part) {  // the caller's stretch is short, so it arrives first
         if (part == 1) std::this_thread::sleep_for(std::chrono::microseconds(20));
       });
     }
@@ -312,8 +313,7 @@ TEST(Pool, StepsForTheCallerRunOnItsThread) {
   EXPECT_EQ(job.by_caller, 200);
 }
 
-// Parts that wait for the one before them: no part may come to a thread while earlier ones are left to hand
-// out.
+// Each part waits for the previous part. A part must not be handed out while earlier parts are pending.
 TEST(Pool, PartsInOrderWaitForFewOthers) {
   constexpr int threads = 3;
   constexpr std::uint32_t parts = 100;
@@ -376,8 +376,8 @@ std::size_t threads_of_this_process() {
   return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-// A user's function may wait for a run. While it is called, runs do not wait for its pool.
-TEST(Pool, RunsInAUsersFunctionGetAnotherPool) {
+// A user's function may wait for a run. During its call, other runs do not wait for its pool.
+TEST(Pool, RunsInAUsersFunctionGetASeparatePool) {
   std::atomic<int> count{0};
   const auto nested = [&](bool on_another_thread) {
     Stages job(2, [](Worker& w, int) { w.each(2, [](std::int64_t) {}); });
@@ -395,11 +395,11 @@ TEST(Pool, RunsInAUsersFunctionGetAnotherPool) {
   const std::size_t threads = threads_of_this_process();
   for (int i = 0; i < 6; ++i) nested(i % 2 == 0);
   EXPECT_EQ(count, 16);
-  EXPECT_EQ(threads_of_this_process(), threads);  // pools are used again
+  EXPECT_EQ(threads_of_this_process(), threads);  // pools are reused
 }
 
 TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
-  constexpr int size = 4;  // no other test has pools of it
+  constexpr int size = 4;  // no other test has pools of this size
   std::atomic<int> count{0};
   std::thread other;
   Stages job(1, [](Worker& w, int) { w.each(2, [](std::int64_t) {}); });
@@ -409,7 +409,7 @@ TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
     const std::size_t threads = threads_of_this_process();
     other = std::thread([&] { run_on_pool(size, count_part, &count); });
     std::this_thread::sleep_for(milliseconds(30));
-    EXPECT_LE(threads_of_this_process(), threads + 1);  // that one, which waits
+    EXPECT_LE(threads_of_this_process(), threads + 1);  // only the waiting thread
     EXPECT_EQ(count, 0);
   };
   run_on_pool(size, job);
@@ -417,7 +417,7 @@ TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
   EXPECT_EQ(count, size);
 }
 
-TEST(Pool, ThreadsAreThoseOfTheEnvironmentOrOfTheProcessors) {
+TEST(Pool, SizeFollowsTheEnvironmentOrTheProcessors) {
   const char* variable = std::getenv("TG_THREADS");
   const std::string before = variable ? variable : "";
   for (const char* text : {"1", "3", "4096"}) {

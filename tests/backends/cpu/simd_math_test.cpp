@@ -1,5 +1,6 @@
-// The f32 polynomials of the vector functions against the C library in f64, over a stride through all bit
-// patterns. Compiled for the baseline; the pointwise kernels' own tests cover the other instruction sets.
+// Compares the f32 polynomials of the vector functions with the C library in f64, with a stride through all
+// bit patterns. They are compiled for the baseline; the pointwise kernels' own tests cover the other
+// instruction sets.
 #define TG_ISA simd_test
 #include "backends/cpu/kernels/simd_math.h"
 #include "backends/cpu/kernels/attention/few_rows.h"
@@ -15,7 +16,7 @@
 namespace tg::cpu::simd_test {
 namespace {
 
-// The largest error in units of the last place over finite |x| ≤ limit; infinite where a special value is
+// The largest error in units in the last place over finite |x| ≤ limit. It is infinite if a special value is
 // wrong.
 template <class F, class G>
 double worst_ulp(F f, G exact, float limit) {
@@ -69,7 +70,7 @@ TEST(SimdMath, NormalDistribution) {
     store(out, normal_cdf(load(in)));
     for (int k = 0; k < W; ++k) {
       const double expected = 0.5 * std::erfc(-static_cast<double>(in[k]) / std::sqrt(2.0));
-      // 1.3·2⁻²⁴ of the fit; the exponential, the sum and the quotient round by 2⁻²⁴ at the most each.
+      // 1.3·2⁻²⁴ from the fit. The exponential, the sum and the quotient add at most 2⁻²⁴ of rounding each.
       ASSERT_NEAR(out[k], expected, 4.3 * 0x1p-24) << in[k];
       ASSERT_NEAR(out[k], expected, in[k] > -6 ? 3e-3 * expected : 1e-9) << in[k];  // Φ(-6) is 1e-9
     }
@@ -82,7 +83,7 @@ TEST(SimdMath, Cos) {
   EXPECT_LE(worst_ulp([](F32 x) { return cos(x); }, [](double x) { return std::cos(x); }, everywhere), 2);
 }
 
-TEST(SimdLoads, HalfTypesRoundLikeTheirScalars) {
+TEST(SimdLoads, SixteenBitTypesRoundLikeTheirScalars) {
   constexpr int W = lanes<F32>;
   for (std::uint64_t u = 0; u < 0x100000000ull; u += W * 65521) {
     float in[W];
@@ -105,7 +106,8 @@ TEST(SimdLoads, HalfTypesRoundLikeTheirScalars) {
   }
 }
 
-// Halfway between two numbers of the type, and next to that, for every number: ties go to the even one.
+// Numbers halfway between two neighbors of the type, and next to halfway, for every number: ties round to
+// even.
 TEST(SimdLoads, HalfwayCasesRoundToEven) {
   constexpr int W = lanes<F32>;
   const std::vector<float> cases = halfway_cases();
@@ -128,7 +130,7 @@ TEST(SimdLoads, HalfwayCasesRoundToEven) {
   EXPECT_EQ(float16(0x3p-25f).bits, float16(0x1p-23f).bits);
 }
 
-TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {
+TEST(SimdLoads, PartialLoadsAndStoresTouchOnlyTheirElements) {
   constexpr int W = lanes<F32>;
   float from[W], to[W];
   for (int i = 0; i < W; ++i) from[i] = static_cast<float>(i + 1);
@@ -141,8 +143,8 @@ TEST(SimdLoads, PartialOnesTouchOnlyTheirElements) {
   }
 }
 
-// Numbers of blocks have 64 bits: the lower word of some lanes wraps.
-TEST(SimdPhilox, WordsOfElementsAreThoseOfTheirCounters) {
+// Block counters have 64 bits: the lower word of some lanes overflows.
+TEST(SimdPhilox, WordsOfElementsMatchTheirCounters) {
   constexpr std::uint64_t key = 0x0123456789abcdefu;
   constexpr std::uint64_t word = std::uint64_t{1} << 32;
   for (const std::uint64_t first :
@@ -157,8 +159,8 @@ TEST(SimdPhilox, WordsOfElementsAreThoseOfTheirCounters) {
   }
 }
 
-// The row that is fetched while another one is read.
-TEST(SimdRows, AreFetchedSomeRowsAhead) {
+// The row that is prefetched while a different row is read.
+TEST(SimdRows, ArePrefetchedSomeRowsAhead) {
   const float data[200] = {};
   const i64 place[] = {0, 10, 30, 60, 100};
   const RowsInMemory<float> rows{data, place, 2, 7}, column = rows.from_column(3);

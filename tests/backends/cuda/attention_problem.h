@@ -1,5 +1,5 @@
-// A call of flash_attn and of its backward on random numbers, run on any backend, and how far its results may
-// be from those in f64.
+// A call of flash_attn and of its backward on random numbers, on any backend. Also defines how much its
+// results may differ from f64 results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,14 +39,14 @@ struct Sizes {
 struct Extras {
   Shape bias = {};  // empty: none
   bool hiding = false;
-  bool sink = false, z_lse = true, projected = false;  // projected: [B, L, H, d] in memory
+  bool sink = false, z_lse = true, projected = false;  // projected: stored as [B, L, H, d]
   bool values_are_keys = false;                        // values are the first columns of keys
   std::vector<std::int32_t> cu_q = {}, cu_k = {};
   std::vector<std::int64_t> lengths = {};
-  double q = 2, k = 1, v = 1, z_o = 1;  // how large numbers are
-  double beyond = 0;                    // what keys and values beyond lengths hold, if not 0
-  double off = 0;                       // what is added to ξ between the forward and the backward
-  std::function<void(const std::string& name, Array&)> change = {};  // of inputs
+  double q = 2, k = 1, v = 1, z_o = 1;  // magnitude of the numbers
+  double beyond = 0;                    // value of keys and values beyond the lengths, if not 0
+  double off = 0;                       // added to ξ between the forward and the backward
+  std::function<void(const std::string& name, Array&)> change = {};  // changes inputs
 };
 
 inline Vector doubles(const Array& a) {
@@ -60,7 +60,7 @@ inline Array random_array(const Shape& shape, std::uint64_t seed, DType dtype, d
   return Array::of(shape, x).to(dtype);
 }
 
-// o, ξ of the forward, and what the backward makes of them and of random z_o and z_ξ.
+// The forward's o and ξ, and the gradients of the backward for random z_o and z_ξ.
 struct Results {
   std::vector<const char*> names;
   std::vector<Array> values;
@@ -71,9 +71,9 @@ struct Problem {
   Sizes n;
   AttentionOptions options = {};
   Extras more = {};
-  std::function<void()> before = {};  // each run
+  std::function<void()> before = {};  // called before each run
 
-  // Numbers are rounded to `rounded` and computed with in `dtype`.
+  // Rounds the inputs to `rounded` and computes in `dtype`.
   Results run(DType rounded, DType dtype, const CompileOptions& how, int times = 1, bool fused = true) const {
     Graph g;
     std::deque<Array> arrays;
@@ -107,7 +107,7 @@ struct Problem {
     const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
                  v = more.values_are_keys ? k.slice(3, 0, n.dv) : keys("v", n.dv, 3, more.v);
     AttentionOptions o = options;
-    if (!how.device) o.kernels = AttentionKernels::best;  // the CPU has no others
+    if (!how.device) o.kernels = AttentionKernels::best;  // the CPU has no other kernels
     if (!more.bias.empty()) {
       Array bias = random_array(more.bias, 4, rounded).to(dtype);
       for (std::int64_t e = 0; more.hiding && e < bias.numel(); e += 3) bias.set(e, -INFINITY);
@@ -167,15 +167,15 @@ struct Problem {
   }
 };
 
-// Each value's distance from the f64 one in units of the largest. Rounding the operands is in both; what is
-// left: P and z_A rounded to the dtype before a product (unit 2⁻⁹ for bf16, 2⁻¹² for f16), the result rounded
-// once, and o rounded before it enters u. f32: sums of a few hundred terms. The same terms add up over rows
-// for z_k and z_v.
+// The bound of each value's distance from the f64 value, relative to the largest. Both sides round the
+// operands. In 16-bit types, P and z_A are also rounded to the dtype before a GEMM (unit 2⁻⁹ for bf16, 2⁻¹²
+// for f16). The result is rounded once, and o is rounded before it enters u. In f32, sums have a few hundred
+// terms. For z_k and z_v, the same terms are summed over rows.
 inline double bound(DType t) {
   return t == f64 ? 1e-11 : t == f32 ? 2e-5 : t == f16 ? 2e-3 : 1.6e-2;
 }
 
-// How far an array is from the right one in units of what is allowed, and where it is farthest.
+// The largest distance of an array from the expected one, in units of the allowed error, and its position.
 struct Distance {
   double units = 0;
   std::size_t where = 0;
@@ -201,7 +201,8 @@ inline void expect_close(const Results& got, const Results& expected, DType dtyp
   }
 }
 
-// f32 also in TF32: of numbers that TF32 holds, P and z_A are rounded to as many bits as f16 has.
+// f32 is checked in TF32, too. The inputs are TF32 numbers, and P and z_A are rounded to the same number of
+// bits as f16 numbers.
 inline void check(const Problem& p, const std::string& what,
                   std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
   for (DType t : dtypes) {

@@ -1,4 +1,4 @@
-// Casts of parameters move to the start of a program (backends/cuda/schedule/casts_first.cpp).
+// Tests that casts of parameters move to the start of a program (backends/cuda/schedule/casts_first.cpp).
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,6 @@
-// A step of decoding: rows of keys and values go into a cache, which attention reads in the same program. On
-// a GPU one kernel does both; the result and the cache have the bits that two programs leave. Skipped where
-// there is no GPU.
+// A decoding step writes rows of keys and values to a cache, and attention reads the cache in the same
+// program. On a GPU, one kernel does both. The result and the cache must be bitwise identical to those of two
+// programs. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/normal_array.h"
 #include "tests/support/op_testing.h"
@@ -18,7 +18,7 @@ class CudaAddedRows : public ::testing::Test {
   }
 };
 
-// A graph and what its inputs are fed with.
+// A graph and the values of its inputs.
 struct Inputs {
   Graph g;
   std::vector<Feed> feeds;
@@ -33,11 +33,11 @@ struct Inputs {
 struct Sequences {
   std::int64_t H = 4, Hk = 2, d = 64, dv = 64, page = 16, pages = 6, pool = 32;
   DType dtype = bf16;
-  Numbers lengths, rows;  // of each sequence; where what is added to it goes
-  Numbers table = {};     // of a cache in one piece: none
+  Numbers lengths, rows;  // of each sequence; cache row of its new token
+  Numbers table = {};     // empty if the cache is not paged
   std::int64_t window = -1;
-  bool of_heads = false;                // what is added lies as [Hk, B, d]
-  bool flat_k = false, flat_v = false;  // a cache has the numbers of all heads in one axis
+  bool of_heads = false;                // the new rows are stored as [Hk, B, d]
+  bool flat_k = false, flat_v = false;  // the last axis of a cache contains all heads
 
   std::int64_t B() const { return std::ssize(lengths); }
 
@@ -45,7 +45,7 @@ struct Sequences {
     Array o, k, v;
     std::string choice;  // of index_assign's kernel
   };
-  // In one program, or in one that adds and one that reads.
+  // Uses one program, or one program that adds and one that reads.
   Result run(bool at_once) const {
     const Parameter k("k", normal(of_row(flat_k, d), dtype, 1), Device::cuda()),
         v("v", normal(of_row(flat_v, dv), dtype, 2), Device::cuda());
@@ -64,7 +64,7 @@ struct Sequences {
       if (reads) got.o = p.fetch(o);
       for (std::size_t s = 0; s < p.steps().size(); ++s)
         if (p.steps()[s].op->name == "index_assign") got.choice = p.choice(s);
-      (void)k.read();  // throws the run's errors
+      (void)k.read();  // throws errors of the run
     };
     run(adding, {{k, held[0]}, {v, held[1]}}, at_once);
     if (!at_once) run(reading, {}, true);
@@ -76,7 +76,7 @@ struct Sequences {
   Shape of_row(bool flat, std::int64_t size) const {
     return flat ? Shape{pool * page, 1, Hk * size} : Shape{pool * page, Hk, size};
   }
-  // [B, 1, Hk, size] or [B, 1, 1, Hk·size], which a step computes.
+  // [B, 1, Hk, size] or [B, 1, 1, Hk·size], computed by a step.
   Tensor made(Inputs& in, const char* name, std::int64_t size, bool flat) const {
     const Array a = normal(of_heads ? Shape{Hk, B(), size} : Shape{B(), Hk, size}, dtype, 3);
     const Tensor x = in(name, a) * 2;
@@ -107,7 +107,7 @@ void expect_at_once_as_apart(const Sequences& sequences, bool one_kernel) {
   compare(one.o, two.o, "o"), compare(one.k, two.k, "k"), compare(one.v, two.v, "v");
 }
 
-// Five sequences in pages 0 … 29 of the pool, six for each; where their last tokens are.
+// Five sequences in pages 0 … 29 of the pool, six pages each, and the positions of their last tokens.
 Sequences in_pages(std::int64_t page) {
   Sequences t{.page = page};
   t.lengths = {1, 33, static_cast<std::int32_t>(5 * page), static_cast<std::int32_t>(5 * page + 1), 17};
@@ -126,14 +126,14 @@ bool is_hopper() {
   const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
   return p.choice(0).find("wgmma") != std::string::npos;
 }
-// Where blocks have the shared memory, as on a Hopper.
+// True if blocks have enough shared memory, as on a Hopper GPU.
 bool by_one_kernel() {
   const bool is = in_pages(16).run(true).choice == "done by the next step";
   EXPECT_TRUE(is || !is_hopper());
   return is;
 }
 
-TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
+TEST_F(CudaAddedRows, AreReadWhileTheyAreWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int64_t page : {16, 64, 8, 48})
     for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {16, 96}})
@@ -147,8 +147,8 @@ TEST_F(CudaAddedRows, AreReadAsTheyAreWritten) {
       }
 }
 
-// Of one sequence there is one row alone.
-TEST_F(CudaAddedRows, OfOneTextAreReadAsTheyAreWritten) {
+// A single sequence has only one row.
+TEST_F(CudaAddedRows, OneSequenceIsReadWhileItIsWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int32_t length : {1, 17, 33, 96})
     for (const bool in_one_piece : {false, true}) {
@@ -162,7 +162,8 @@ TEST_F(CudaAddedRows, OfOneTextAreReadAsTheyAreWritten) {
     }
 }
 
-// Whatever the numbers say: nothing for a sequence, the same row for two of them, rows of other sequences.
+// Any row numbers are allowed: no row for a sequence, the same row for two sequences, rows of other
+// sequences.
 TEST_F(CudaAddedRows, MayGoAnywhere) {
   const bool one_kernel = by_one_kernel();
   Sequences t = in_pages(16);
@@ -176,7 +177,7 @@ TEST_F(CudaAddedRows, MayGoAnywhere) {
   expect_at_once_as_apart(t, one_kernel);
 }
 
-TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
+TEST_F(CudaAddedRows, ManyAndLongSequencesAgree) {
   const bool one_kernel = by_one_kernel();
   Sequences t{.H = 2, .Hk = 2, .pages = 150, .pool = 70 * 150};
   for (std::int32_t b = 0; b < 70; ++b) {
@@ -187,7 +188,7 @@ TEST_F(CudaAddedRows, OfManyTextsAndLongOnes) {
   expect_at_once_as_apart(t, one_kernel);
 }
 
-TEST_F(CudaAddedRows, OfACacheInOnePiece) {
+TEST_F(CudaAddedRows, ContiguousCacheAgrees) {
   const bool one_kernel = by_one_kernel();
   for (const std::int64_t room : {96, 1200, 50}) {
     Sequences t{.page = room, .pool = 5, .lengths = {1, 33, 50, 20, 17}, .rows = {}};
@@ -200,8 +201,8 @@ TEST_F(CudaAddedRows, OfACacheInOnePiece) {
   }
 }
 
-// The kernel knows the heads of what it adds by the shape of both caches.
-TEST_F(CudaAddedRows, OfACacheThatDoesNotDivideHeadsAreAddedBefore) {
+// The kernel derives the heads of the new rows from the shapes of both caches.
+TEST_F(CudaAddedRows, CacheWithoutAHeadAxisUsesASeparateKernel) {
   const bool one_kernel = by_one_kernel();
   for (const bool flat_k : {false, true})
     for (const bool flat_v : {false, true}) {
@@ -212,7 +213,7 @@ TEST_F(CudaAddedRows, OfACacheThatDoesNotDivideHeadsAreAddedBefore) {
     }
 }
 
-// As index_assign says it.
+// The error is the same as from index_assign.
 TEST_F(CudaAddedRows, BeyondTheCacheAreRefused) {
   Sequences t = in_pages(16);
   for (const std::int32_t row : {32 * 16, -2}) {

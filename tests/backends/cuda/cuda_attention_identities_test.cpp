@@ -1,6 +1,6 @@
-// What holds of attention's results whatever the numbers are, for every set of kernels: rows of P and of z_A
-// have known sums, and u is two sums at once. And that the comparisons of these tests find errors a few times
-// as large as what they allow. Skipped where there is no GPU.
+// Tests identities that attention's results satisfy for any input, with every set of kernels: rows of P and
+// z_A have known sums, and u equals two different sums. Also checks that these comparisons find errors a few
+// times larger than the allowed ones. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -9,7 +9,7 @@ namespace {
 using namespace testing;
 using enum AttentionKernels;
 
-// Every row of each matrix becomes the first one.
+// Makes every row of each matrix equal to the first one.
 void repeat_first_row(Array& a) {
   const std::int64_t size = a.shape()[3], matrix = a.shape()[2] * size;
   for (std::int64_t e = 0; e < a.numel(); ++e) a.set(e, a.at(e / matrix * matrix + e % size));
@@ -18,7 +18,7 @@ void repeat_first_row(Array& a) {
 constexpr Sizes sizes{1, 4, 2, 70, 150, 64, 64};
 constexpr std::int64_t heads = sizes.B * sizes.H, key_heads = sizes.B * sizes.Hk, group = sizes.H / sizes.Hk;
 
-// The call on a GPU, where all rows of the named input are the same, for each set of kernels and each dtype.
+// Runs the call on a GPU for each set of kernels and each dtype. All rows of the named input are equal.
 template <class F>
 void for_each_run(const std::string& same_rows, F&& f) {
   for (const AttentionKernels kernels : {best, tensor_cores, plain})
@@ -27,7 +27,7 @@ void for_each_run(const std::string& same_rows, F&& f) {
         SCOPED_TRACE(std::string(name_of(kernels)) + " " + std::string(name_of(t)) +
                      (causal ? " causal" : ""));
         Problem p{sizes, {.causal = causal, .kernels = kernels}};
-        if (!same_rows.empty()) p.options.scale = 1;  // scores differ only by the other operand
+        if (!same_rows.empty()) p.options.scale = 1;  // scores differ only through the other operand
         p.more.change = [&](const std::string& name, Array& a) {
           if (name == same_rows) repeat_first_row(a);
         };
@@ -38,8 +38,8 @@ void for_each_run(const std::string& same_rows, F&& f) {
 
 class CudaAttentionIdentities : public OnGpu {};
 
-// Keys that are all k: z_Q = (z_A).sum·k, and a row of z_A adds up to z_ξ, for P's rows add up to 1.
-TEST_F(CudaAttentionIdentities, RowsOfTheScoresGradientAddUpToThatOfXi) {
+// If all keys are k, then z_Q = (z_A).sum·k. Rows of P sum to 1, so a row of z_A sums to z_ξ.
+TEST_F(CudaAttentionIdentities, RowsOfTheScoreGradientSumToTheGradientOfXi) {
   for_each_run("k", [](const Results& r, DType t, bool) {
     const Vector z_q = doubles(r.values[2]), k = doubles(r.inputs.at("k")),
                  z_lse = doubles(r.inputs.at("z_lse"));
@@ -49,11 +49,11 @@ TEST_F(CudaAttentionIdentities, RowsOfTheScoresGradientAddUpToThatOfXi) {
       expected[e] = z_lse[row] * k[head / group * sizes.T * sizes.d + e % sizes.d];
     }
     EXPECT_LE(distance(z_q, expected, t).units, 1);
-    EXPECT_GT(distance(Vector(z_q.size()), expected, t).units, 10);  // so that this says something
+    EXPECT_GT(distance(Vector(z_q.size()), expected, t).units, 10);  // ensures that the check is not trivial
   });
 }
 
-// What a column of a key head's rows [keys, size] adds up to, and its terms without their signs.
+// The sum of a column of a key head's rows [keys, size], and the sum of its absolute values.
 struct ColumnSum {
   double sum = 0, terms = 0;
   ColumnSum(const Vector& z, std::int64_t head, std::int64_t column, std::int64_t size) {
@@ -64,9 +64,9 @@ struct ColumnSum {
   }
 };
 
-// Queries of a head that are all q: the rows of z_K add up to (z_A).sum·q, summed over the head's queries and
-// the heads that share the key head. Each of these queries has an error of its own, as above.
-TEST_F(CudaAttentionIdentities, KeysGradientsAddUpToTheGradientOfXi) {
+// If all queries of a head are q, the rows of z_K sum to (z_A).sum·q, over the head's queries and the heads
+// that share the key head. Each of these queries has a separate error, as above.
+TEST_F(CudaAttentionIdentities, KeyGradientsSumToTheGradientOfXi) {
   for_each_run("q", [](const Results& r, DType t, bool) {
     const Vector z_k = doubles(r.values[3]), q = doubles(r.inputs.at("q")),
                  z_lse = doubles(r.inputs.at("z_lse"));
@@ -84,8 +84,8 @@ TEST_F(CudaAttentionIdentities, KeysGradientsAddUpToTheGradientOfXi) {
   });
 }
 
-// P's rows add up to 1: the rows of z_V add up to those of z_O, of all heads that share the values.
-TEST_F(CudaAttentionIdentities, ValuesGradientsAddUpToThatOfTheOutput) {
+// Rows of P sum to 1. So the rows of z_V sum to the rows of z_O, over all heads that share the values.
+TEST_F(CudaAttentionIdentities, ValueGradientsSumToTheOutputGradient) {
   for_each_run("", [](const Results& r, DType t, bool) {
     const Vector z_v = doubles(r.values[4]), z_o = doubles(r.inputs.at("z_o"));
     for (std::int64_t head = 0; head < key_heads; ++head)
@@ -127,7 +127,7 @@ TEST_F(CudaAttentionIdentities, XiAndTheOutputBelongToOneSoftmax) {
   });
 }
 
-// The farthest of all results, in units of what is allowed.
+// The largest distance of any result, in units of the allowed error.
 double farthest(const Results& got, const Results& expected, DType t) {
   double units = 0;
   for (std::size_t k = 0; k < expected.values.size(); ++k)
@@ -135,7 +135,7 @@ double farthest(const Results& got, const Results& expected, DType t) {
   return units;
 }
 
-// Controls: beside numbers that are slightly wrong, right ones are found too far away.
+// Controls: compared with slightly wrong numbers, correct results must exceed the allowed error.
 TEST_F(CudaAttentionIdentities, TheComparisonFindsSmallErrors) {
   for (const AttentionKernels kernels : {best, tensor_cores})
     for (const DType t : {f32, bf16, f16}) {

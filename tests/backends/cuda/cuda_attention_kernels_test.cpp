@@ -1,5 +1,5 @@
-// Attention on a GPU with kernels that are asked for: they run, compute the same, and are refused with the
-// reason where they cannot. Skipped where there is no GPU.
+// Tests attention on a GPU with explicitly requested kernels: they run and compute the same results. If they
+// cannot run, they are refused with the reason. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -10,7 +10,7 @@ using enum AttentionKernels;
 
 class CudaAttentionKernels : public OnGpu {};
 
-// How the forward of a call runs; why it is refused, if it is.
+// The description of the kernel that a forward call uses, or the reason of the refusal.
 std::string words(const Shape& q, DType dtype, const AttentionOptions& options) {
   Graph g;
   const Tensor x = g.input("x", q, dtype);
@@ -27,7 +27,7 @@ bool has_wgmma() {
   return has(words({1, 2, 80, 64}, bf16, {}), "wgmma");
 }
 
-TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
+TEST_F(CudaAttentionKernels, TheRequestedKernelIsUsed) {
   const Shape q{1, 2, 40, 64};
   EXPECT_TRUE(has(words(q, bf16, {.kernels = plain}), "plain multiply-adds"));
   EXPECT_TRUE(has(words(q, bf16, {.kernels = tensor_cores}), ", tensor cores"));
@@ -35,7 +35,7 @@ TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
   EXPECT_TRUE(has(words(q, f32, {.kernels = tensor_cores}), ", tensor cores, f32"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = plain}), "plain multiply-adds"));
   EXPECT_EQ(has(words(q, f32, {}), "wgmma, f32 as halves of two terms"), has_wgmma());
-  // A block for each head, if there are few and sequences are short; of others Hopper's kernels.
+  // If there are few heads and short sequences, one block computes each head. Otherwise Hopper's kernels run.
   for (const DType t : {bf16, f16}) EXPECT_EQ(has(words(q, t, {}), "short sequences"), has_wgmma());
   for (const Shape& other : {Shape{1, 2, 65, 64}, {1, 2, 40, 72}, {150, 2, 40, 64}})
     EXPECT_EQ(has(words(other, bf16, {}), "wgmma"), has_wgmma()) << other.text();
@@ -46,7 +46,7 @@ TEST_F(CudaAttentionKernels, TheChoiceIsWhatWasAskedFor) {
       << own;
 }
 
-TEST_F(CudaAttentionKernels, WhatTheyCannotComputeIsRefusedWithLayerOperandsAndLine) {
+TEST_F(CudaAttentionKernels, UnsupportedCallsAreRefusedWithLayerOperandsAndLine) {
   const Scope scope("h.3.attn");
   const std::string got = words({1, 2, 40, 64}, f64, {.causal = true, .kernels = tensor_cores});
   EXPECT_EQ(got.rfind("[h.3.attn/flash_attn] kernels = tensor_cores: f64; got f64 [1, 2, 40, 64], ", 0), 0u)
@@ -55,7 +55,7 @@ TEST_F(CudaAttentionKernels, WhatTheyCannotComputeIsRefusedWithLayerOperandsAndL
   EXPECT_TRUE(has(got, "cuda_attention_kernels_test.cpp:")) << got;
 }
 
-TEST_F(CudaAttentionKernels, ABackwardHasThoseOfItsForward) {
+TEST_F(CudaAttentionKernels, ABackwardUsesTheKernelsOfItsForward) {
   if (!has_wgmma()) GTEST_SKIP() << "not a Hopper";
   for (const std::int64_t d : {64, 128, 256}) {
     Graph g;
@@ -95,13 +95,13 @@ TEST_F(CudaAttentionKernels, AllComputeTheSame) {
   }
 }
 
-// Queries without keys and keys without queries, in tiles of their own, beside others.
-TEST_F(CudaAttentionKernels, WhatMeetsNothingHasNoPartInResults) {
+// Queries without keys and keys without queries fill separate tiles, next to ordinary ones.
+TEST_F(CudaAttentionKernels, FullyMaskedOperandsDoNotAffectResults) {
   using O = AttentionOptions;
   for (const AttentionKernels kernels : {best, tensor_cores, plain})
     for (const bool nondeterministic : {false, true}) {
-      if (kernels == plain && nondeterministic) continue;  // they have one order
-      const std::string name = std::string(name_of(kernels)) + (nondeterministic ? ", in free order" : "");
+      if (kernels == plain && nondeterministic) continue;  // plain kernels have a single order
+      const std::string name = std::string(name_of(kernels)) + (nondeterministic ? ", nondeterministic" : "");
       const auto check_both = [&](const Sizes& n, AttentionOptions o, const Extras& more, const char* what) {
         o.kernels = kernels, o.nondeterministic = nondeterministic;
         check({n, o, more}, name + what, {bf16});

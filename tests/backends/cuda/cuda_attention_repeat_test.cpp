@@ -1,5 +1,6 @@
-// Attention on a GPU gives the same bits a thousand times while another stream moves memory: copies change
-// when blocks start, how long their loads take and what the caches hold. Skipped where there is no GPU.
+// Attention on a GPU gives bitwise identical results a thousand times while another stream copies memory. The
+// copies change the time at which blocks start, the latency of their loads and the contents of the caches.
+// Skipped if there is no GPU.
 #include <cuda_runtime_api.h>
 
 #include "tests/backends/cuda/attention_problem.h"
@@ -9,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-#ifdef TG_RACE_RUNS  // the emulator: as many heads, but short
+#ifdef TG_RACE_RUNS  // the emulator: the same number of heads, but short
 constexpr int race_runs = TG_RACE_RUNS, shorter = 8;
 constexpr std::size_t most_bytes = 1 << 20;
 #else
@@ -17,7 +18,7 @@ constexpr int race_runs = 1000, shorter = 1;
 constexpr std::size_t most_bytes = std::size_t{64} << 30;
 #endif
 
-// Half of the free memory, of which pieces are copied to and fro on a stream of its own.
+// Half of the free memory. Pieces of it are copied back and forth on a separate stream.
 class BusyMemory {
  public:
   BusyMemory() {
@@ -57,7 +58,7 @@ class BusyMemory {
 
 class CudaAttentionRepeat : public OnGpu {};
 
-TEST_F(CudaAttentionRepeat, GivesTheSameBitsWhileMemoryIsCopied) {
+TEST_F(CudaAttentionRepeat, ResultsMatchBitwiseDuringMemoryCopies) {
   BusyMemory memory;
   const std::vector<Problem> problems = {{{2, 8, 2, 700, 900, 64, 64}, {.causal = true}, {.sink = true}},
                                          {{2, 8, 4, 500, 500, 128, 128}, {.causal = true}},

@@ -1,6 +1,6 @@
-// flash_attn and flash_attn_backward on a GPU against the CPU's in f64: options, dtypes and TF32, head sizes,
-// ragged lengths, memory orders, with dead memory poisoned; f32 beside attention that is not fused; and the
-// same bits every time. Skipped where there is no GPU.
+// Compares flash_attn and flash_attn_backward on a GPU with the CPU in f64. Covers options, dtypes and TF32,
+// head sizes, ragged lengths and memory orders, with unused memory poisoned. f32 is also compared with
+// unfused attention, and repeated runs must be bitwise identical. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -60,7 +60,7 @@ std::vector<Option> all_options(const Sizes& n) {
 void check_options(const Sizes& n) {
   for (const Option& o : all_options(n)) check({n, o.o, o.more}, o.name);
 }
-// The kernels of 16-bit types alone.
+// Checks only the kernels of 16-bit types.
 void check_narrow(const Sizes& n, bool nondeterministic) {
   for (Option o : all_options(n)) {
     o.o.nondeterministic = nondeterministic;
@@ -86,8 +86,8 @@ TEST_F(CudaAttention, AgreesOnEveryOptionNondeterministically) {
   check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
 }
-// On 132 multiprocessors: the backward of long heads is one pass, with several blocks for each head.
-TEST_F(CudaAttention, AgreesWhereBlocksWalkOverKeys) {
+// On 132 multiprocessors, the backward of long heads is one pass, with several blocks for each head.
+TEST_F(CudaAttention, AgreesIfBlocksIterateOverKeys) {
   for (const bool causal : {false, true})
     for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
       check({n, {.causal = causal}}, text(n), {bf16});
@@ -106,7 +106,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionForHeadsBeyond128Nondeterministically) 
   check_narrow({1, 1, 1, 40, 70, 576, 512}, true);
 }
 
-TEST_F(CudaAttention, TakesEveryHeadSize) {
+TEST_F(CudaAttention, AcceptsEveryHeadSize) {
   const std::int64_t pairs[][2] = {{8, 8},     {16, 24},   {40, 40},   {48, 64},  {72, 72},
                                    {80, 96},   {96, 96},   {104, 128}, {128, 64}, {192, 128},
                                    {256, 256}, {136, 200}, {576, 512}, {1, 1},    {33, 100},
@@ -118,7 +118,7 @@ TEST_F(CudaAttention, TakesEveryHeadSize) {
   }
 }
 
-TEST_F(CudaAttention, TakesRaggedLengths) {
+TEST_F(CudaAttention, AcceptsRaggedLengths) {
   const std::int64_t pairs[][2] = {{1, 1},     {1, 17},    {17, 1},    {64, 128},  {128, 192}, {239, 1},
                                    {299, 3},   {113, 203}, {128, 217}, {108, 256}, {256, 512}, {257, 127},
                                    {384, 255}, {63, 65},   {0, 3},     {3, 0},     {512, 384}};
@@ -157,8 +157,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
-// Few heads of short sequences, each a block's.
-TEST_F(CudaAttention, TakesShortHeads) {
+// Few heads of short sequences: each block computes one head.
+TEST_F(CudaAttention, AcceptsShortHeads) {
   const std::int64_t sizes[][4] = {
       {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
   for (const auto& [L, T, d, dv] : sizes) {
@@ -171,9 +171,9 @@ TEST_F(CudaAttention, TakesShortHeads) {
   }
 }
 
-// A backward takes P = exp(A − ξ) from the ξ that it is given, which other calls may have added to, as those
-// of ring attention do. Beyond a limit it takes P from its own keys alone. All scores of a call are equal.
-TEST_F(CudaAttention, ShortHeadsTakeWhatOthersAddedToXiUpToALimit) {
+// A backward computes P = exp(A − ξ) from its input ξ. The ξ may include other keys, as in ring attention.
+// Beyond a limit, the backward computes P from its own keys only. All scores of a call are equal.
+TEST_F(CudaAttention, ShortHeadsUseTheGivenXiUpToALimit) {
   constexpr double limit = 8192;  // of 16-bit types
   for (const double part : {-1.5, -1.0625, -0.9375, -0.75, 0.75, 0.9375, 1.0625, 1.5})
     for (const DType t : {bf16, f16}) {
@@ -194,7 +194,7 @@ TEST_F(CudaAttention, ShortHeadsTakeWhatOthersAddedToXiUpToALimit) {
     }
 }
 
-// Wider heads, whose backward is portable; values of their own, or the first columns of keys.
+// Wider heads, whose backward is portable. Values are separate, or the first columns of keys.
 TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   for (const bool shared : {true, false}) {
     const std::string what = shared ? "values are keys" : "values";
@@ -214,8 +214,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   check({{1, 1, 1, 70, 70, 8, 512}, {.causal = true}}, "narrow keys", {bf16});
 }
 
-// Few queries and many keys: on Hopper the keys are cut in parts, whose results are merged, and queries of
-// the heads that share keys are rows of one tile.
+// Few queries and many keys. On Hopper, the keys are split into ranges, whose results are merged. Queries of
+// heads that share keys are rows of one tile.
 std::vector<Option> options_for_few_queries(const Sizes& n) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t b = 0; b < n.B; ++b)
@@ -254,14 +254,14 @@ TEST_F(CudaAttention, CutsKeysOfHeadsBeyond256InParts) {
   check({{1, 70, 1, 1, 300, 576, 512}, {}, {.values_are_keys = true}}, "two tiles of heads", {bf16});
 }
 
-TEST_F(CudaAttention, TakesEmptyBatchesAndHeads) {
+TEST_F(CudaAttention, AcceptsEmptyBatchesAndHeads) {
   check({{0, 2, 1, 3, 4, 8, 8}}, "no batch");
   check({{2, 0, 0, 3, 4, 8, 8}}, "no heads");
   check({{2, 2, 1, 0, 4, 8, 8}}, "no queries");
-  check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "a sink alone");
+  check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "only a sink");
 }
 
-// Twice what adding 0.3 and taking it away again does to the numbers, in the dtype.
+// Twice the change of the numbers, in the dtype, if 0.3 is added and subtracted again.
 double slack(const Vector& expected, DType t) {
   const auto rounded = [&](const Vector& x) { return doubles(Array::of(x).to(t)); };
   const double more = rounded({0.3})[0];
@@ -276,7 +276,7 @@ double slack(const Vector& expected, DType t) {
   return 2 * most;
 }
 
-// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack, with a softcap 3·max|…| +
+// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack. With a softcap: 3·max|…| +
 // 3e-4 more.
 void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType t, bool tf32 = false) {
   SCOPED_TRACE(what + " " + (tf32 ? "TF32" : std::string(name_of(t))));
@@ -300,8 +300,8 @@ void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType
   }
 }
 
-// Sizes are multiples of 4: cuBLASLt multiplies in TF32 only what begins at multiples of 16 bytes.
-TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
+// Sizes are multiples of 4, because cuBLASLt multiplies in TF32 only if operands are aligned to 16 bytes.
+TEST_F(CudaAttention, F32IsAsCloseAsUnfusedAttention) {
   for (const bool tf32 : {false, true}) {
     expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", f32, tf32);
     expect_as_close_as_unfused({{1, 2, 2, 132, 132, 32, 32}, {.causal = true}, {.sink = true}}, "causal", f32,
@@ -309,13 +309,13 @@ TEST_F(CudaAttention, F32IsAsCloseAsWhatIsNotFused) {
     expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", f32,
                                tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", f32, tf32);
-    if (!tf32)  // cuBLASLt multiplies so small matrices in f32
+    if (!tf32)  // cuBLASLt multiplies matrices this small in f32
       expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
                                  "enough heads for a block each", f32, tf32);
   }
 }
 
-TEST_F(CudaAttention, HalfTypesAreAsCloseAsWhatIsNotFused) {
+TEST_F(CudaAttention, SixteenBitTypesAreAsCloseAsUnfusedAttention) {
   for (const DType t : {bf16, f16})
     for (const AttentionKernels kernels : {AttentionKernels::best, AttentionKernels::tensor_cores}) {
       SCOPED_TRACE(name_of(kernels));
@@ -330,8 +330,9 @@ TEST_F(CudaAttention, HalfTypesAreAsCloseAsWhatIsNotFused) {
     }
 }
 
-// f32 is multiplied as f16 times powers of two: numbers may be of any size, and what no query meets anything.
-TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
+// f32 numbers are multiplied as f16 numbers times powers of two. Numbers may have any magnitude, and keys
+// that no query reads may have any value.
+TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
   const std::vector<std::int64_t> lengths{60, 33};
   const std::vector<std::pair<const char*, Extras>> all = {
       {"small and large", {.q = 1e-15, .k = 1e15, .v = 1e-12, .z_o = 1e12}},
@@ -354,7 +355,7 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
       SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : "") +
                    (dropout > 0 ? ", dropout" : ""));
       const Problem p{n, {.dropout = dropout}, more};
-      const DType rounded = tf32 ? bf16 : f32;  // to what TF32 holds, in f32's range
+      const DType rounded = tf32 ? bf16 : f32;  // to TF32's precision, in f32's range
       const auto expected = p.run(rounded, f64, {}),
                  got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
       for (std::size_t i = 0; i < expected.values.size(); ++i) {
@@ -371,12 +372,12 @@ TEST_F(CudaAttention, F32TakesNumbersOfAnySize) {
     }
 }
 
-#ifndef TG_RACE_RUNS  // the emulator, where a run takes seconds, has fewer
+#ifndef TG_RACE_RUNS  // runs take seconds on the emulator, so it has fewer
 #define TG_RACE_RUNS 1000
 #endif
 constexpr int race_runs = TG_RACE_RUNS;
 
-TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
+TEST_F(CudaAttention, RepeatedRunsMatchBitwise) {
   for (const DType t : {f32, bf16})
     for (const bool causal : {false, true}) {
       const Problem p{{2, 8, 2, 700, 900, 64, 64}, {.causal = causal, .dropout = 0.1}, {.sink = true}};
@@ -392,13 +393,13 @@ TEST_F(CudaAttention, GivesTheSameBitsEveryTime) {
     }
 }
 
-TEST_F(CudaAttention, IsVerifiedInOrder) {
+TEST_F(CudaAttention, DeterministicRunsAreVerified) {
   const Problem p{{1, 4, 2, 300, 500, 128, 128}, {.nondeterministic = true}};
   EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
-// In free order only z_q's last bits are free.
-TEST_F(CudaAttention, GivesTheSameKeyGradientsEveryTimeNondeterministically) {
+// If nondeterministic is set, only the lowest bits of z_q may differ.
+TEST_F(CudaAttention, KeyGradientsMatchBitwiseNondeterministically) {
   for (const bool causal : {false, true}) {
     const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .nondeterministic = true}};
     const auto first = p.run(bf16, bf16, {.device = Device::cuda()});

@@ -1,5 +1,5 @@
-// CompileOptions::batch_invariant on a GPU: products against the CPU's, and a row's bits alone, among others,
-// and however the rows lie. Skipped where there is no GPU.
+// Tests CompileOptions::batch_invariant on a GPU. GEMMs are compared with the CPU. A row must be bitwise
+// identical by itself, among other rows and for any layout of the rows. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/runtime/written_memory.h"
 #include "tests/support/by_rows.h"
@@ -19,12 +19,12 @@ class CudaBatchInvariant : public ::testing::Test {
 struct Product {
   DType dtype;
   std::int64_t n, k;
-  bool along_k = true;                                              // weights [n, k], transposed; else [k, n]
+  bool along_k = true;                                              // weights [n, k], transposed, or [k, n]
   enum { nothing, bias, residual, computed, wide } adds = nothing;  // wide: results are f32
-  std::int64_t heads = 0;                                           // with weights each, if not 0
-  std::int64_t most = 80;                                           // rows
+  std::int64_t heads = 0;                                           // if not 0, each head has its own weights
+  std::int64_t most = 80;                                           // number of rows
 
-  // `spread`: rows of x do not lie in pieces of 16 bytes.
+  // If `spread` is set, rows of x are not aligned to 16 bytes.
   ByRows rows(Device device, bool spread = false) const {
     const auto shape = [&](std::int64_t rows, std::int64_t columns, bool rows_first = false) {
       return !heads       ? Shape{rows, columns}
@@ -46,7 +46,7 @@ struct Product {
       return Tensors{by_head(y)};
     };
     Array x = random_rows(shape(most, k, true), dtype, 1);
-    if (spread) {  // behind a number that is not used
+    if (spread) {  // after an unused number
       const Array narrow = x;
       x = Array(shape(most, k + 1, true), dtype);
       const auto size = static_cast<std::int64_t>(size_of(dtype));
@@ -63,14 +63,14 @@ void check(const Product& p) {
                                     << p.along_k << " adds " << p.adds << " heads " << p.heads);
   const ByRows rows = p.rows(Device::cuda());
   const std::int64_t most = rows.inputs[0].shape()[0];
-  const Array company = rows.of(0, most, 1)[0];
-  EXPECT_TRUE(close(doubles(company), doubles(p.rows(Device::cpu()).of(0, most, 1)[0]),
-                    2 * rounding(p.dtype) + 1e-5));
+  const Array batch = rows.of(0, most, 1)[0];
+  EXPECT_TRUE(
+      close(doubles(batch), doubles(p.rows(Device::cpu()).of(0, most, 1)[0]), 2 * rounding(p.dtype) + 1e-5));
   rows.check({1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 64, 65});
-  EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(company, 3, 9))) << "spread";
+  EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(batch, 3, 9))) << "spread";
 }
 
-// The first one's, "sm_90: tensor cores, …".
+// The choice for the first step, "sm_90: tensor cores, …".
 std::string choice_of(const Product& p) {
   const ByRows rows = p.rows(Device::cuda());
   Graph g;
@@ -79,13 +79,13 @@ std::string choice_of(const Product& p) {
   return compile(g, rows.f({x, d}), {.device = Device::cuda(), .batch_invariant = true}).choice(0);
 }
 
-TEST_F(CudaBatchInvariant, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) {
+TEST_F(CudaBatchInvariant, ProductsHaveAKernelIfWeightsAreAlignedTo16Bytes) {
   const auto choice = [](const Product& p) {
     const std::string all = choice_of(p);
     return all.substr(all.find(", ") + 2);  // after the architecture
   };
-  const std::string tensors = "tensor cores, rows alone, 8 slices of k, weights along ",
-                    plain = "plain multiply-adds, rows alone, 8 slices of k, weights along ",
+  const std::string tensors = "tensor cores, batch-invariant, 8 slices of k, weights along ",
+                    plain = "plain multiply-adds, batch-invariant, 8 slices of k, weights along ",
                     any = "plain kernel for any strides";
   EXPECT_EQ(choice({bf16, 9, 24}).substr(0, tensors.size() + 1), tensors + "k");
   EXPECT_EQ(choice({f16, 16, 24, false}).substr(0, tensors.size() + 1), tensors + "n");
@@ -97,10 +97,10 @@ TEST_F(CudaBatchInvariant, ProductsHaveAKernelWhereWeightsLieInPiecesOf16Bytes) 
   EXPECT_EQ(choice({f64, 8, 24}), any);
 }
 
-TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndKeepARowsBits) {
+TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndRowsMatchBitwise) {
   for (const DType t : {bf16, f16, f32}) {
     check({t, 40, 328, true, Product::bias});
-    check({t, 17, 64, true, Product::residual});  // outputs in part, fewer chunks than slices
+    check({t, 17, 64, true, Product::residual});  // a partial tile of outputs, fewer chunks than slices
     check({t, 17, 64});
     check({t, 40, 328, false, Product::residual});
     check({t, 72, 24, false, Product::bias});
@@ -110,8 +110,8 @@ TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndKeepARowsBits) {
   }
 }
 
-// Kernels read constants before the kernel before has ended, and what steps compute after it.
-TEST_F(CudaBatchInvariant, ProductsAddWhatAStepComputes) {
+// Kernels read constants before the previous kernel has ended, and computed operands after it.
+TEST_F(CudaBatchInvariant, ProductsAddTheResultOfAStep) {
   for (const DType t : {bf16, f16, f32})
     for (const bool along_k : {true, false}) {
       const Product p{t, 24, 72, along_k, Product::computed};
@@ -121,22 +121,22 @@ TEST_F(CudaBatchInvariant, ProductsAddWhatAStepComputes) {
     }
 }
 
-// Tiles of many rows, of which there are enough for each multiprocessor.
-TEST_F(CudaBatchInvariant, SoDoProductsOfManyRowsAndOutputs) {
+// Tiles of many rows, with enough tiles for each multiprocessor.
+TEST_F(CudaBatchInvariant, ProductsOfManyRowsAndOutputsMatch) {
   for (const bool along_k : {true, false})
     Product{bf16, 4352, 360, along_k}.rows(Device::cuda()).check({9, 64});
   Product{bf16, 8704, 72}.rows(Device::cuda()).check({9, 64});
   Product{bf16, 8704, 72, false}.rows(Device::cuda()).check({9});
 }
 
-// By wgmma on Hopper: each size of tiles, of rows that are no whole tile, with halves of k that differ.
-TEST_F(CudaBatchInvariant, ProductsByWgmmaHaveTheSameBits) {
+// By wgmma on Hopper: each tile size, with partial tiles of rows, and different halves of k.
+TEST_F(CudaBatchInvariant, ProductsByWgmmaMatchBitwise) {
   if (choice_of({bf16, 8, 8}).find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper";
   struct Case {
     std::int64_t m, n, k;
     std::string rows;
   };
-  // Of 114 to 132 multiprocessors; the emulator may have fewer, for fewer outputs.
+  // A GPU has 114 to 132 multiprocessors. The emulator may have fewer, and then fewer outputs are used.
   const char* const few = std::getenv("TG_EMULATOR_SMS");
   const std::int64_t processors = few ? std::atoi(few) : 132;
   for (const auto& [m, usual_n, k, rows] : {Case{80, 2304, 328, "32"},
@@ -163,15 +163,15 @@ TEST_F(CudaBatchInvariant, ProductsByWgmmaHaveTheSameBits) {
     }
 }
 
-// More slices than pairs of chunks, slices that differ by one, and a last chunk that is not whole or not
-// there.
-TEST_F(CudaBatchInvariant, SoDoProductsWhoseSlicesDiffer) {
+// More slices than pairs of chunks, slices whose sizes differ by one, and a last chunk that is partial or
+// empty.
+TEST_F(CudaBatchInvariant, ProductsOfUnequalSlicesMatch) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t k : {104, 296, 776, 1160})
       Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
 }
 
-// Kernels that begin before the one before has ended, with a record of the time between them.
+// Kernels that begin before the previous kernel has ended, with a record of the time between them.
 TEST_F(CudaBatchInvariant, StepsOfProductsCanBeTimed) {
   Graph g;
   Tensor x = g.constant(random_rows({20, 64}, bf16, 1));
@@ -184,7 +184,7 @@ TEST_F(CudaBatchInvariant, StepsOfProductsCanBeTimed) {
   EXPECT_TRUE(p.fetch(x).same_bits(expected));
 }
 
-TEST(CudaWrittenMemory, IsWhatStepsWrite) {
+TEST(CudaWrittenMemory, CoversTheOutputsOfSteps) {
   std::byte memory[100];
   const auto arg = [&](std::ptrdiff_t first, std::int64_t count) {
     return Arg{u8, row_major({count}), memory + first};
@@ -201,7 +201,7 @@ TEST(CudaWrittenMemory, IsWhatStepsWrite) {
   EXPECT_FALSE(cuda::WrittenMemory().overlaps(arg(0, 100)));
 }
 
-TEST_F(CudaBatchInvariant, ProductsOfHeadsDoSo) {
+TEST_F(CudaBatchInvariant, ProductsOfHeadsMatch) {
   for (const DType t : {bf16, f32}) {
     check({t, 40, 64, true, Product::nothing, 3});
     check({t, 24, 40, false, Product::nothing, 3});
@@ -209,18 +209,18 @@ TEST_F(CudaBatchInvariant, ProductsOfHeadsDoSo) {
   }
 }
 
-TEST_F(CudaBatchInvariant, SoDoProductsThatItsKernelDoesNotTake) {
+TEST_F(CudaBatchInvariant, ProductsThatTheKernelRejectsMatch) {
   check({f64, 9, 40});
   check({bf16, 9, 21});
   check({f32, 9, 24, false});
 }
 
-TEST_F(CudaBatchInvariant, OpsOnRowsKeepTheirBits) {
+TEST_F(CudaBatchInvariant, OpsOnRowsMatchBitwise) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {34, 40}) ops_on_rows(t, n, Device::cuda()).check({1, 9});
 }
 
-// Rows of one warp, of several, and of threads that have none of it.
+// Rows of one warp and of several warps, and rows too short to give every thread an element.
 TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {40, 768, 4096}) {
@@ -240,7 +240,7 @@ TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
     }
 }
 
-// What a product's kernel computes in addition has the bits of steps of their own.
+// Ops that the kernel of a GEMM computes in addition are bitwise identical to separate steps.
 struct Neighbours {
   DType dtype;
   std::int64_t m;
@@ -262,7 +262,7 @@ struct Neighbours {
       EXPECT_NE(p.choice(i).find(steps[i]), std::string::npos) << "step " << i << ": " << p.choice(i);
     return values;
   }
-  // As steps of their own: a program each.
+  // Uses separate steps, each in its own program.
   Array product(const Array& left, const Array& added) const {
     Graph g;
     return run(g, {linear(g.constant(left), weights(g), g.constant(added))}, {})[0];
@@ -277,7 +277,7 @@ struct Neighbours {
   }
 };
 
-TEST_F(CudaBatchInvariant, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaBatchInvariant, GeluFusedIntoAProductMatchesASeparateStepBitwise) {
   for (const DType t : {bf16, f16, f32})
     for (const std::int64_t m : {1, 9, 80})
       for (const bool is_tanh : {true, false}) {
@@ -298,7 +298,7 @@ TEST_F(CudaBatchInvariant, GeluInAProductHasTheBitsOfAStepOfItsOwn) {
       }
 }
 
-TEST_F(CudaBatchInvariant, ASumThatIsAddedToAProductToo) {
+TEST_F(CudaBatchInvariant, ASumFusedIntoAProductMatchesToo) {
   for (const DType t : {bf16, f16, f32})
     for (const std::int64_t m : {1, 9, 80}) {
       const Neighbours c{t, m, m != 9};
@@ -325,8 +325,9 @@ TEST_F(CudaBatchInvariant, ASumThatIsAddedToAProductToo) {
     }
 }
 
-// Of one row: its norm. 2,304 outputs are 32 for a block, 40 are 16; 2,040 numbers are a pack for nearly all
-// threads, and zeros after them; 72 are a pack for nine.
+// Fuses the norm of a single row. With 2,304 outputs a block computes 32, with 40 it computes 16. A row of
+// 2,040 numbers is one pack for nearly all threads, and zeros for the rest. A row of 72 numbers is one pack
+// for nine threads.
 struct NormOfRow {
   DType dtype;
   std::int64_t k, n;
@@ -362,7 +363,7 @@ struct NormOfRow {
   }
 };
 
-TEST_F(CudaBatchInvariant, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaBatchInvariant, ANormOfOneRowMatchesASeparateStepBitwise) {
   for (const DType t : {bf16, f16})
     for (const auto& [k, n] : {std::pair{72, 40}, {768, 2304}, {2040, 40}})
       for (const auto norm : {NormOfRow::layer, NormOfRow::layer_without_bias,
@@ -388,19 +389,19 @@ TEST_F(CudaBatchInvariant, ANormOfOneRowHasTheBitsOfAStepOfItsOwn) {
       }
 }
 
-// The steps that must stay two: more rows, longer ones, more blocks than run at once, and a norm whose result
-// replaces its operand.
-TEST_F(CudaBatchInvariant, OtherNormsAreStepsOfTheirOwn) {
-  const auto uses_split_kv = [](const NormOfRow& c, const Array& x) {
+// These norms must stay separate steps: more rows, longer rows, more blocks than run at the same time, and a
+// norm whose result replaces its operand.
+TEST_F(CudaBatchInvariant, OtherNormsAreSeparateSteps) {
+  const auto is_separate = [](const NormOfRow& c, const Array& x) {
     Graph g;
     return c.run(g, {c.product_of(c.norm_of(g.constant(x)))}).second.find("norm of its row") ==
            std::string::npos;
   };
   const NormOfRow usual{bf16, 72, 40};
-  EXPECT_FALSE(uses_split_kv(usual, usual.x));
-  EXPECT_TRUE(uses_split_kv(usual, random_rows({2, 72}, bf16, 1)));
+  EXPECT_FALSE(is_separate(usual, usual.x));
+  EXPECT_TRUE(is_separate(usual, random_rows({2, 72}, bf16, 1)));
   for (const NormOfRow& c : {NormOfRow{f32, 72, 40}, {bf16, 2056, 40}, {bf16, 72, 50304}})
-    EXPECT_TRUE(uses_split_kv(c, c.x)) << name_of(c.dtype) << " k " << c.k << " n " << c.n;
+    EXPECT_TRUE(is_separate(c, c.x)) << name_of(c.dtype) << " k " << c.k << " n " << c.n;
   Graph g;
   const auto [values, choices] = usual.run(g, {usual.product_of(usual.norm_of(relu(g.constant(usual.x))))});
   Graph by_step, after;
@@ -409,8 +410,9 @@ TEST_F(CudaBatchInvariant, OtherNormsAreStepsOfTheirOwn) {
       << choices;
 }
 
-// Where any order of additions will do, few rows have the same kernel on Hopper, and so the same bits.
-TEST_F(CudaBatchInvariant, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
+// If any order of additions is allowed, few rows use the same kernel on Hopper, so results are bitwise
+// identical.
+TEST_F(CudaBatchInvariant, ProductsOfFewRowsUseThisKernelOnHopperByDefault) {
   for (const std::int64_t m : {1, 64, 256, 257}) {
     const Neighbours c{bf16, m, true};
     const auto run = [&](bool batch_invariant) {
@@ -433,8 +435,8 @@ TEST_F(CudaBatchInvariant, ProductsOfFewRowsHaveThisKernelOnHopperUnasked) {
   }
 }
 
-// Of one token, whose attention is that to itself.
-TEST_F(CudaBatchInvariant, ATextHasTheSameLogitsInAnyBatch) {
+// A single token, which attends only to itself.
+TEST_F(CudaBatchInvariant, SequenceLogitsMatchInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
     SCOPED_TRACE(kind.name);
     nn::Params params(1, f32, Device::cuda());

@@ -1,4 +1,5 @@
-// Chains of pointwise ops on a GPU, those with several results above all. Skipped where there is no GPU.
+// Tests fused pointwise kernels on a GPU, in particular kernels with several results. Skipped if there is no
+// GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(CudaChain, FusedGivesWhatSingleStepsGiveOnTheCpu) {
+TEST(CudaChain, FusedMatchesSingleStepsOnTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (unsigned seed = 0; seed < 16; ++seed) {
     RandomChains r(seed);
@@ -27,7 +28,7 @@ TEST(CudaChain, FusedGivesWhatSingleStepsGiveOnTheCpu) {
   }
 }
 
-// Casts of parameters are one kernel, in programs that keep them all, of any size and both half types.
+// Casts of parameters are one kernel, in programs that keep all of them, for any size and both 16-bit types.
 TEST(CudaChain, CastsOfParametersAreOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<std::int64_t> sizes{1, 3, 4, 1023, 4096, 4097, 20000};
@@ -56,8 +57,8 @@ TEST(CudaChain, CastsOfParametersAreOneKernel) {
   }
 }
 
-// Small chains and sums between them are one kernel of one block, whatever they compute in.
-TEST(CudaChain, HorizontalFusionAreOneKernel) {
+// Small elementwise steps and the sums between them are one kernel with one block, for any compute type.
+TEST(CudaChain, HorizontalFusionIsOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {1, 31, 256, 4096}) {
     Graph g;
@@ -83,12 +84,12 @@ TEST(CudaChain, HorizontalFusionAreOneKernel) {
     for (std::size_t i = 0; i < p.steps().size(); ++i)
       kernels += p.choice(i).find("done by") == std::string::npos;
     EXPECT_EQ(kernels, 1) << p.text();
-    EXPECT_NE(p.choice(0).find("small steps in one kernel"), std::string::npos) << p.choice(0);
+    EXPECT_NE(p.choice(0).find("steps in one kernel (horizontal fusion)"), std::string::npos) << p.choice(0);
   }
 }
 
-// A sum has the same bits alone and beside longer steps.
-TEST(CudaChain, ASmallSumHasItsBitsInAnyCompany) {
+// A sum is bitwise identical by itself and next to longer steps.
+TEST(CudaChain, ASmallSumMatchesBitwiseNextToLongerSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {33, 100, 1000}) {
     Graph g;
@@ -103,20 +104,20 @@ TEST(CudaChain, ASmallSumHasItsBitsInAnyCompany) {
   }
 }
 
-// Rows alone keep the order of their sums, and long steps a kernel each.
-TEST(CudaChain, OtherStepsAreKernelsOfTheirOwn) {
+// Batch-invariant programs keep the order of their sums. Each long step has its own kernel.
+TEST(CudaChain, OtherStepsAreSeparateKernels) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
     Graph g;
     const Tensor x = g.input("x", {n}, f32), y = sum(x * x) + 1;
     const Program p = compile(g, {y}, {.device = Device::cuda(), .batch_invariant = alone});
     for (std::size_t i = 0; i < p.steps().size(); ++i)
-      EXPECT_EQ(p.choice(i).find("small steps"), std::string::npos) << p.choice(i);
+      EXPECT_EQ(p.choice(i).find("horizontal fusion"), std::string::npos) << p.choice(i);
   }
 }
 
-// What a list cannot take is a step of its own: other dtypes, and a cast of a part.
-TEST(CudaChain, OtherCastsAreStepsOfTheirOwn) {
+// Casts that do not fit into a list are separate steps: other dtypes, and a cast of a part.
+TEST(CudaChain, OtherCastsAreSeparateSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Parameter a("a", Array({64}, f32), Device::cuda()), b("b", Array({64}, f16), Device::cuda());
@@ -125,8 +126,8 @@ TEST(CudaChain, OtherCastsAreStepsOfTheirOwn) {
     EXPECT_EQ(p.choice(i).find("casts in one"), std::string::npos) << i << ": " << p.choice(i);
 }
 
-// Every size of element, whole and ragged tiles, tiles of one vector and of single elements.
-TEST(CudaChain, TurnsWhatLiesAcross) {
+// Every element size, whole and ragged tiles, tiles of one vector and of single elements.
+TEST(CudaChain, TransposesOperandsThatAreContiguousAcrossRows) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const DType t : {f32, bf16, f64, i64, i32, f16, u8, boolean})
     for (const Shape& shape : {Shape{2, 136, 260}, Shape{3, 67, 45}, Shape{1, 20, 200}}) {
@@ -158,7 +159,7 @@ TEST(CudaChain, TurnsWhatLiesAcross) {
     }
 }
 
-TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
+TEST(CudaChain, SeveralTransposedOperandsNextToAnOverwrittenOne) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
@@ -176,7 +177,7 @@ TEST(CudaChain, SeveralTurnedOperandsBesideOneThatIsOverwritten) {
   }
 }
 
-// gelu, gelu_tanh and their slopes of every number there is, against f64.
+// gelu, gelu_tanh and their derivatives for every 16-bit number, compared with f64.
 TEST(CudaChain, GelusOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto lower = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.)); };
@@ -190,7 +191,7 @@ TEST(CudaChain, GelusOf16Bits) {
     const char* name;
     Tensor (*function)(TensorArg);
     std::function<double(double)> exact;
-    double error;  // below 0.1 of the last place, or that much
+    double error;  // below 0.1 units in the last place, or at most this
   };
   const Case cases[] = {
       {"gelu", &gelu, [&](double x) { return x * lower(x); }, 1e-8},
@@ -225,8 +226,8 @@ TEST(CudaChain, GelusOf16Bits) {
   }
 }
 
-// Every base there is, with exponents that are whole, broken, large and not finite: C's pow in f64, rounded,
-// within 0.1 units in the last place.
+// Every base, with exponents that are integers, fractions, large and not finite. Compared with C's pow in
+// f64, rounded, within 0.1 units in the last place.
 TEST(CudaChain, PowersOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
@@ -246,7 +247,7 @@ TEST(CudaChain, PowersOf16Bits) {
     const Array got = eval(pow(a, b), {{a, as}, {b, bs}}, {.device = Device::cuda()});
 
     const int digits = t == bf16 ? 8 : 11, least = t == bf16 ? -126 : -14, most = t == bf16 ? 127 : 15;
-    const double beyond = std::ldexp(1, most + 1);  // where a longer exponent would go on
+    const double beyond = std::ldexp(1, most + 1);  // the next value of a longer exponent
     int wrong = 0;
     for (std::int64_t i = 0; i < got.numel(); ++i) {
       const double x = as.at(i / n), y = bs.at(i % n), expected = std::pow(x, y), is = got.at(i);
@@ -262,9 +263,9 @@ TEST(CudaChain, PowersOf16Bits) {
   }
 }
 
-// Huge and infinite numbers, where the formulas' polynomials overflow; Extremes of pointwise_test has the
-// limits.
-TEST(CudaChain, DerivativesFarOutEqualThoseOfTheCpu) {
+// Huge and infinite numbers, for which the polynomials of the formulas overflow. Extremes in pointwise_test
+// covers the limits.
+TEST(CudaChain, DerivativesOfHugeNumbersMatchTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<double> at{1e3, -1e3, 2e13, -2e13, 1e20, -1e20, 3e38, -3e38, INFINITY, -INFINITY};
   for (Tensor (*f)(TensorArg) : {tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh})

@@ -1,6 +1,6 @@
-// Decoding on a GPU: few queries of the heads that share keys, against the CPU's flash_attn in f64 and plain
-// multiply-adds; lengths around the borders of ranges with dead memory poisoned; and the same bits in any
-// company. Skipped where there is no GPU.
+// Tests decoding on a GPU: few queries of heads that share keys, compared with the CPU's flash_attn in f64
+// and with plain multiply-adds. Lengths are near the ends of ranges, with unused memory poisoned. Results
+// must be bitwise independent of the rest of the batch. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -12,7 +12,7 @@ class CudaDecoding : public OnGpu {};
 
 using O = AttentionOptions;
 
-// As decoding.cpp has it: a cache for so many keys has ranges of 256 if heads are wider than 64.
+// As in decoding.cpp: a cache with this number of keys has ranges of 256 if heads are wider than 64.
 constexpr int keys = 600, range = 256;
 
 struct Decoded {
@@ -24,7 +24,7 @@ struct Decoded {
 struct Call {
   Array q, k, v, sink = {};
   std::vector<std::int64_t> lengths = {};
-  std::int64_t values_in_keys = 0;  // so many columns of keys are the values, and v is not read
+  std::int64_t values_in_keys = 0;  // if not 0, this number of key columns are the values, and v is not read
 
   static Call random(const Sizes& n, DType t) {
     return {random_array({n.B, n.H, n.L, n.d}, 1, t, 2), random_array({n.B, n.Hk, n.T, n.d}, 2, t),
@@ -35,7 +35,7 @@ struct Call {
     c.values_in_keys = n.dv;
     return c;
   }
-  // Entry b alone.
+  // Entry b by itself.
   Call alone(std::int64_t b) const {
     const auto of = [&](const Array& a) {
       Shape shape = a.shape();
@@ -73,7 +73,8 @@ struct Call {
       if (p.steps()[i].op->name == "flash_attn") r.choice = p.choice(i);
     return r;
   }
-  // The forward is that of the same numbers in f64 on the CPU, where keys beyond lengths are NaN here.
+  // Expects the forward's result for the same numbers in f64 on the CPU. Here, keys beyond the lengths are
+  // NaN.
   void expect_reference(const AttentionOptions& o, bool with_sink) const {
     Call exact = *this, dead = *this;
     for (Array* a : {&exact.q, &exact.k, &exact.v, &exact.sink}) *a = a->to(f64);
@@ -103,7 +104,7 @@ bool has_wgmma() {
          std::string::npos;
 }
 
-TEST_F(CudaDecoding, IsTakenForFewQueries) {
+TEST_F(CudaDecoding, IsUsedForFewQueries) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels) {
     const std::string all = Call::random(n, bf16).run({.kernels = kernels}).choice;
     return all.substr(all.find(", ") + 2);  // after the architecture
@@ -125,8 +126,9 @@ TEST_F(CudaDecoding, IsTakenForFewQueries) {
   EXPECT_EQ(choice({1, 34, 2, 1, keys, 64, 64}, tensor_cores), "tensor cores");  // 17 rows
 }
 
-// As it is, of any size of rows of 16 bytes; not as f16 terms, for which all the cache has to be copied.
-TEST_F(CudaDecoding, IsTakenForFewQueriesInF32) {
+// f32 operands are read in place, with any row size divisible by 16 bytes. The f16 split is not used, because
+// it would copy the whole cache.
+TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels = AttentionKernels::best) {
     const std::string all = Call::random(n, f32).run({.kernels = kernels}).choice;
     return all.substr(all.find(", ") + 2);  // after the architecture
@@ -142,7 +144,7 @@ TEST_F(CudaDecoding, IsTakenForFewQueriesInF32) {
   }
 }
 
-// Groups of any number of heads, several queries of each, sizes that are padded; more than one range.
+// Groups with any number of heads, several queries each, padded sizes, and more than one range.
 TEST_F(CudaDecoding, AgreesOnEveryOption) {
   for (const Sizes& n :
        {Sizes{2, 4, 2, 1, 150, 64, 64}, Sizes{1, 5, 1, 3, 330, 128, 128}, Sizes{3, 7, 1, 1, 270, 96, 40},
@@ -166,7 +168,7 @@ TEST_F(CudaDecoding, AgreesOnEveryOption) {
   }
 }
 
-TEST_F(CudaDecoding, TakesLengthsAroundRanges) {
+TEST_F(CudaDecoding, AcceptsLengthsAroundRanges) {
   const std::vector<std::int64_t> lengths{0, 1, range - 1, range, range + 1, 2 * range, 16, 17, keys};
   for (const std::int64_t L : {1, 3})
     for (const std::int64_t d : {64, 128}) {
@@ -178,7 +180,7 @@ TEST_F(CudaDecoding, TakesLengthsAroundRanges) {
     }
 }
 
-// Sums are as exact as f32's.
+// Sums have the precision of f32.
 TEST_F(CudaDecoding, AgreesInF32) {
   const std::pair<const char*, AttentionOptions> options[] = {
       {"none", {}},
@@ -205,7 +207,7 @@ TEST_F(CudaDecoding, AgreesInF32) {
   }
 }
 
-// Wide heads, and latents: keys whose first columns are the values. Groups of any size, several queries.
+// Wide heads, and latents, whose first key columns are the values. Groups of any size, several queries.
 TEST_F(CudaDecoding, AgreesOnWideHeads) {
   const std::pair<const char*, AttentionOptions> options[] = {
       {"none", {}},
@@ -220,7 +222,7 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
         Sizes{2, 70, 1, 1, 160, 576, 512}})
     for (const DType t : {bf16, f16, f32}) {
       if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
-      if (n.H > 16 && !has_wgmma()) continue;  // of as many heads by wgmma alone
+      if (n.H > 16 && !has_wgmma()) continue;  // this number of heads requires wgmma
       Call c = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
       for (const auto& [name, o] : options) {
         SCOPED_TRACE(text(n) + name);
@@ -232,7 +234,7 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
     }
 }
 
-TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
+TEST_F(CudaDecoding, AcceptsLengthsAroundRangesOfWideHeads) {
   constexpr int each = range / 2;
   for (const auto& [d, t] : {std::pair{256, bf16}, {280, bf16}, {256, f32}}) {
     Call c = d > 256 ? Call::of_latents({9, 5, 1, 1, keys, d, 24}, t)
@@ -242,8 +244,8 @@ TEST_F(CudaDecoding, TakesLengthsAroundRangesOfWideHeads) {
   }
 }
 
-// Alone, or in a batch of entries that are shorter and longer; whatever dead memory holds.
-TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
+// Runs an entry by itself and in a batch with shorter and longer entries, with any contents of unused memory.
+TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
   for (const DType t : {bf16, f16, f32})
     for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
       for (const Sizes& n : {Sizes{6, 8, 2, 1, keys, 72, 72}, Sizes{6, 3, 1, 4, keys, 128, 128},
@@ -270,8 +272,8 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
           EXPECT_TRUE(same(got.o, together.o)) << "entry " << b;
           EXPECT_TRUE(same(got.lse, together.lse)) << "entry " << b;
         }
-        // A query's bits are its own, too: others of its tile may be anything. (By wgmma those are of other
-        // heads of the same token, and a warp's rows move their c together.)
+        // A query's result must also be independent of the other queries in its tile. With wgmma, the tile's
+        // rows are other heads of the same token, and the rows of a warp change their c together.
         if (n.H >= 16) continue;
         Call loud = all;
         for (std::int64_t e = 0; e < loud.q.numel(); ++e)
@@ -284,12 +286,12 @@ TEST_F(CudaDecoding, GivesTheSameBitsInAnyCompany) {
       }
 }
 
-// Of short entries two for each of a GPU's multiprocessors, which the emulator has few of.
+// Two short entries for each multiprocessor of a GPU. The emulator has few multiprocessors.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
-// Where entries are many, a warp computes a short one by itself.
-TEST_F(CudaDecoding, GivesAShortEntryTheSameBitsInACrowd) {
+// If there are many entries, one warp computes each short entry.
+TEST_F(CudaDecoding, AShortEntryMatchesBitwiseInALargeBatch) {
   for (const Sizes& n : {Sizes{TG_CROWD, 2, 1, 1, 300, 64, 64}, Sizes{TG_CROWD, 4, 1, 2, 300, 72, 8}})
     for (const auto& [t, o] : {std::pair{bf16, O{}},
                                {bf16, O{.causal = true, .window_left = 40}},

@@ -1,5 +1,5 @@
-// Sequences of an Engine on a GPU: each as if it were alone, bit for bit, and in f32 those of the CPU.
-// Skipped where there is no GPU.
+// Tests Engine on a GPU: each sequence is bitwise identical to a batch of one. In f32, its tokens equal the
+// CPU's. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cuda.h"
@@ -17,7 +17,7 @@ class CudaEngine : public ::testing::Test {
   }
 };
 
-TEST_F(CudaEngine, WritesEachTextAsIfItWereAlone) {
+TEST_F(CudaEngine, SequencesMatchABatchOfOne) {
   for (const Kind& kind : engine_kinds(64))
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
       nn::Params params(1, f32, Device::cuda());

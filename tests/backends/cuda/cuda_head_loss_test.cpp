@@ -1,5 +1,5 @@
-// linear_cross_entropy on a GPU against the CPU in f64: on Hopper, in bf16, by kernels without a pass over
-// the logits. Skipped where there is no GPU.
+// Compares linear_cross_entropy on a GPU with the CPU in f64. On Hopper, in bf16, its kernels make no pass
+// over the logits. Skipped if there is no GPU.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "backends/cuda/cuda.h"
 #include "ops/matmul_in_units.h"
@@ -21,7 +21,7 @@ struct Sizes {
   std::int64_t n, c, V;
 };
 
-// A head with its loss, of each row, and its gradients.
+// A head with the loss of each row, and its gradients.
 struct Head {
   Sizes size;
   DType dtype;
@@ -37,7 +37,7 @@ struct Head {
       targets.push_back(static_cast<std::int32_t>(r % 7 == 5 ? -100 : r * 7919 % s.V));
   }
 
-  // Loss [n], z_x and z_w of Σ loss ⊛ (1 + row / n), of rows first … last − 1.
+  // Loss [n], z_x and z_w of Σ loss ⊛ (1 + row / n), for rows first … last − 1.
   std::vector<Array> run(Device device, DType in, std::int64_t first, std::int64_t last) const {
     Graph g;
     const Tensor xs = g.input("x", {last - first, size.c}, in), ws = g.input("w", {size.V, size.c}, in),
@@ -58,9 +58,10 @@ struct Head {
 
   void expect_agreement() const {
     const auto expected = run(Device::cpu(), f64), got = run(Device::cuda(), dtype);
-    // Logits are not rounded where the product leaves exponentials, else to the dtype: of numbers up to 32.
+    // Logits of magnitude up to 32 are not rounded if the GEMM writes exponentials; otherwise they are
+    // rounded to the dtype.
     EXPECT_TRUE(close(doubles(got[0]), doubles(expected[0]), 32 * rounding(dtype))) << "loss";
-    // An error of a logit is a relative error of its probability.
+    // An absolute error of a logit is a relative error of its probability.
     const double bound = (dtype == f32 ? 32 : 4) * rounding(dtype);
     EXPECT_LT(difference(got[1], expected[1]), bound) << "z_x";
     EXPECT_LT(difference(got[2], expected[2]), bound) << "z_w";
@@ -75,14 +76,14 @@ struct Head {
 };
 
 constexpr LinearCrossEntropyOptions of_rows{.reduction = Reduction::none};
-// Rows and columns that fill no tile; more tiles than a block; one tile.
+// Partial tiles of rows and columns, more tiles than one block computes, and a single tile.
 constexpr Sizes some_sizes[] = {{77, 72, 1096}, {300, 136, 2048}, {5, 8, 1024}};
 
 TEST_F(CudaHeadLoss, AgreesInEveryTypeAndSize) {
   for (const Sizes& s : some_sizes)
     for (DType t : {bf16, f16, f32}) Head(s, t, of_rows).expect_agreement();
-  Head({40, 24, 1001}, bf16, of_rows).expect_agreement();   // rows of G that are no multiple of 16 bytes
-  Head({40, 24, 20001}, bf16, of_rows).expect_agreement();  // and rows that registers do not hold
+  Head({40, 24, 1001}, bf16, of_rows).expect_agreement();   // the row size of G is not a multiple of 16 bytes
+  Head({40, 24, 20001}, bf16, of_rows).expect_agreement();  // rows that do not fit into registers
 }
 
 TEST_F(CudaHeadLoss, SmoothsAndAddsAZLoss) {
@@ -91,7 +92,7 @@ TEST_F(CudaHeadLoss, SmoothsAndAddsAZLoss) {
   for (DType t : {bf16, f32}) Head(some_sizes[0], t, o).expect_agreement();
 }
 
-// Losses from 0 to beyond 88 nats, where exp of a logit less the target's overflows in f32.
+// Losses from 0 to beyond 88 nats. There, exp(logit − target logit) overflows in f32.
 TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   Head head(some_sizes[1], bf16, of_rows, 5);
   const Vector losses = doubles(head.run(Device::cpu(), f64)[0]);
@@ -103,9 +104,9 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   EXPECT_LT(Head::difference(got[2], expected[2]), 4 * rounding(bf16));
 }
 
-// On Hopper the rows of a pair of tiles, 128, are computed again together: those of the first pair alone, of
-// another one, of several.
-TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInWhicheverTilesTheyAre) {
+// On Hopper, the 128 rows of a pair of tiles are recomputed together. Large losses are in the first pair
+// only, in a different pair, and in several pairs.
+TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInAnyTile) {
   for (const std::vector<std::int64_t>& large : {std::vector<std::int64_t>{3}, {130}, {127, 128, 256}}) {
     SCOPED_TRACE(::testing::PrintToString(large));
     Head head({260, 24, 1024}, bf16, of_rows);
@@ -123,10 +124,9 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInWhicheverTilesTheyAre) {
   }
 }
 
-// Losses and gradients in chunks of one unit, of several, of rows that are no unit, and whole: on Hopper by
-// the product that adds in order along k and by units where operands are not in pieces of 16 bytes, elsewhere
-// by units.
-TEST_F(CudaHeadLoss, GivesTheSameBitsInAnyChunks) {
+// Losses and gradients in chunks: one unit, several units, a partial unit, and the whole. On Hopper, the GEMM
+// adds in order along k. If operands are not aligned to 16 bytes, and on other GPUs, it adds by units.
+TEST_F(CudaHeadLoss, AnyChunksMatchBitwise) {
   struct Case {
     Sizes size;
     DType dtype;
@@ -182,7 +182,7 @@ TEST_F(CudaHeadLoss, GivesTheSameBitsInAnyChunks) {
     }
 }
 
-// Products of any length of k and any tiles, however the operands lie, whole and in two parts: against f64.
+// GEMMs with any k, any tiles and any layout of the operands, whole and in two parts, compared with f64.
 TEST_F(CudaHeadLoss, MultipliesInUnits) {
   struct Case {
     std::int64_t m, n, k;
@@ -207,7 +207,7 @@ TEST_F(CudaHeadLoss, MultipliesInUnits) {
             return std::pair(across ? transpose(x, 0, 1) : x,
                              Feed(x, Array::of(shape, random_vector(rows * columns, seed)).to(dtype)));
           };
-          // Across k: [k, m] and [k, n] in memory.
+          // Contiguous across k: [k, m] and [k, n] in memory.
           const auto [a, of_a] = matrix("a", c.m, c.k, a_across, 1);
           const auto [b, of_b] = matrix("b", c.k, c.n, !b_across, 2);
           const std::int64_t half = c.k > 64 ? 64 : 0;
@@ -226,8 +226,8 @@ TEST_F(CudaHeadLoss, MultipliesInUnits) {
         }
 }
 
-// A row has the same bits in any company, also where others of its tile are computed again.
-TEST_F(CudaHeadLoss, GivesRowsTheSameBitsInAnyCompany) {
+// A row is bitwise independent of the other rows, even if other rows of its tile are recomputed.
+TEST_F(CudaHeadLoss, RowsMatchBitwiseInAnyBatch) {
   const Head head(some_sizes[1], bf16, of_rows, 5);
   const auto all = head.run(Device::cuda(), bf16);
   const Vector loss = doubles(all[0]), z_x = doubles(all[1]);
@@ -242,7 +242,7 @@ TEST_F(CudaHeadLoss, GivesRowsTheSameBitsInAnyCompany) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(again[i].same_bits(all[i])) << i;
 }
 
-TEST_F(CudaHeadLoss, EndsTheRunAtATargetThatIsNoClass) {
+TEST_F(CudaHeadLoss, AnInvalidTargetEndsTheRun) {
   for (DType t : {bf16, f32}) {
     Head head(some_sizes[0], t, of_rows);
     head.targets[70] = 1096;

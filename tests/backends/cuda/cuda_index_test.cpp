@@ -1,5 +1,6 @@
-// Index ops on a GPU in sizes that tests of the op's meaning do not reach: many additions to few places and
-// few to many, cut into chunks; units of every width; indices out of range. Skipped where there is no GPU.
+// Tests index ops on a GPU in sizes that the ops' own tests do not reach. Many additions go to few elements
+// and few to many, in chunks. Also covers units of every width and indices out of range. Skipped if there is
+// no GPU.
 #include <random>
 
 #include "backends/cuda/cuda.h"
@@ -17,7 +18,7 @@ class CudaIndex : public ::testing::Test {
   }
 };
 
-// Indices in [0, size); most of them the same one if skewed.
+// Indices in [0, size). If skewed, most of them are equal.
 struct Picked {
   Picked(Graph& g, const Shape& shape, std::int64_t size, bool skewed = false, DType t = i64)
       : tensor(g.input("indices", shape, t)) {
@@ -33,8 +34,8 @@ struct Picked {
   Array array;
 };
 
-// The GPU's results equal the CPU's, and are the same in a second program. Copied elements have the same
-// bits; sums in another order differ by at most `additions` roundings of terms up to 1.
+// The GPU's results equal the CPU's, and a second program gives the same results. Copied elements are bitwise
+// identical. Sums in a different order differ by at most `additions` roundings of terms up to 1.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double additions = 0) {
   const std::vector<Array> expected = eval(ts, feeds, {.device = Device::cpu()}),
                            got = eval(ts, feeds, {.device = Device::cuda()}),
@@ -46,8 +47,8 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, 
       continue;
     }
     const Vector a = doubles(expected[i]), b = doubles(got[i]);
-    // Either sum is off by n roundings of partial sums no larger than n, in the compute type; then one of
-    // the dtype.
+    // Each of the two sums is off by at most n roundings of partial sums no larger than n, in the compute
+    // type. Then it is rounded once to the dtype.
     const double wide = additions * additions * rounding(compute_type(ts[i].dtype()));
     for (std::size_t k = 0; k < a.size(); ++k)
       ASSERT_LE(std::abs(a[k] - b[k]), 2 * wide + 2 * rounding(ts[i].dtype()) * (std::abs(a[k]) + wide))
@@ -68,13 +69,13 @@ TEST_F(CudaIndex, AddsManySlicesToFewAndFewToMany) {
       const Given x = given(g, {c.rows, c.columns}, t, View::contiguous, 1, 0, high),
                   src = given(g, {c.count, c.columns}, t, View::contiguous, 2, 0, high);
       const Picked at(g, {c.count}, c.rows, c.skewed);
-      // Additions to one place, all of them where they are skewed.
+      // Maximum number of additions to one element. If skewed, all additions may go to it.
       const double most = static_cast<double>(c.skewed ? c.count : 3 * c.count / c.rows + 50);
       expect_same({index_add(x.tensor, 0, at.tensor, src.tensor)}, {x.feed(), src.feed(), at.feed()}, most);
     }
 }
 
-// Without a sort.
+// Few slices need no sort.
 TEST_F(CudaIndex, AddsFewSlices) {
   struct Case {
     std::int64_t rows, columns, count;
@@ -152,7 +153,7 @@ TEST_F(CudaIndex, PicksAndMovesInUnitsOfEveryWidth) {
       }
 }
 
-// Units are as wide as the strides of all axes allow, not only those of the indexed one and after it.
+// The unit width depends on the strides of all axes, not only of the indexed axis and those after it.
 TEST_F(CudaIndex, PicksInUnitsThatStridesAllow) {
   for (const DType t : {f32, bf16, u8})
     for (const std::int64_t width : {2, 4, 16})
@@ -165,7 +166,7 @@ TEST_F(CudaIndex, PicksInUnitsThatStridesAllow) {
       }
 }
 
-// On Hopper a kernel begins while the one before still writes its indices.
+// On Hopper, a kernel begins while the previous one still writes its indices.
 TEST_F(CudaIndex, ReadsIndicesThatAStepComputes) {
   Graph g;
   const Given x = given(g, {9, 8}, f32);
@@ -188,7 +189,7 @@ TEST_F(CudaIndex, FillsWithOneNumber) {
   }
 }
 
-TEST_F(CudaIndex, TellsIndicesOutOfRange) {
+TEST_F(CudaIndex, ReportsIndicesOutOfRange) {
   Graph g;
   const Given x = given(g, {5, 8}, f32);
   const Tensor at = g.input("at", {6}, i64), start = g.input("start", {}, i64);

@@ -1,4 +1,4 @@
-// Losses and normalisers on a GPU whose logits are all large in magnitude. Skipped without a GPU.
+// Tests losses and normalizers on a GPU if all logits are large in magnitude. Skipped if there is no GPU.
 #include "tests/support/large_logits.h"
 
 #include "backends/cuda/cuda.h"
@@ -15,7 +15,7 @@ class CudaLargeLogits : public ::testing::Test {
 
 const CompileOptions on_gpu{.device = Device::cuda()};
 
-TEST_F(CudaLargeLogits, AnOffsetChangesNoBitOfCrossEntropyAndSoftmax) {
+TEST_F(CudaLargeLogits, AnOffsetDoesNotChangeCrossEntropyAndSoftmaxBitwise) {
   large_logits::expect_no_bit_changes(on_gpu);
 }
 TEST_F(CudaLargeLogits, TheGradientOfLogsumexpIsAProbability) {

@@ -1,5 +1,5 @@
-// Attention of rows whose scores are all large in magnitude, by every family of kernels. Skipped where there
-// is no GPU.
+// Tests attention if all scores of a row are large in magnitude, for every family of kernels. Skipped if
+// there is no GPU.
 #include "tests/support/large_scores.h"
 
 #include "tests/backends/cuda/attention_problem.h"
@@ -17,7 +17,7 @@ struct Size {
   std::int64_t B, H, Hk, L, T, d, dv;
 };
 
-// Every case with these sizes, on these kernels, in these dtypes.
+// Checks every case with these sizes, kernels and dtypes.
 void expect_right_on(const std::vector<Size>& sizes, AttentionKernels kernels,
                      const std::vector<DType>& dtypes, bool tf32 = false) {
 #ifdef TG_CROWD  // the emulator: each size has some of the cases
@@ -68,7 +68,7 @@ TEST_F(CudaLargeScores, ChosenKernelsInTf32) {
   expect_right_on({{"64", 1, 2, 1, 150, 200, 64, 64}}, best, {f32}, true);
 }
 
-// A cache in pages, and latents, which have forwards of their own.
+// Paged caches and latents have separate forward kernels.
 TEST_F(CudaLargeScores, PagedDecoding) {
   for (const DType t : {f32, bf16})
     for (const auto& [H, d, dv] :

@@ -1,5 +1,5 @@
-// TG_LOG on a GPU: times of its steps, its kernels, and the same results (the levels: log_test.cpp). Skipped
-// where there is no GPU.
+// Tests TG_LOG on a GPU: the times and kernels of its steps, and unchanged results (log_test.cpp tests the
+// levels). Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ Array numbers(const Shape& shape) {
   return a;
 }
 
-TEST(CudaLog, TellsStepsKernelsAndTimesAndChangesNothing) {
+TEST(CudaLog, ReportsStepsKernelsAndTimesWithoutChangingResults) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {1, 2, 200, 16}, bf16), w = g.input("w", {16, 16}, bf16);

@@ -1,5 +1,5 @@
-// Products on a GPU with what their epilogue does: bias, and gelu_tanh with and without the product itself.
-// Against the CPU. Skipped where there is no GPU.
+// Compares GEMMs and their epilogues on a GPU with the CPU: bias, and gelu_tanh with and without the GEMM's
+// own result. Skipped if there is no GPU.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -30,7 +30,7 @@ bool is_hopper() {
 struct Layer {
   Graph g;
   Given x, w, bias, next;
-  Tensor h, y;  // x·w + bias, and gelu_tanh of it
+  Tensor h, y;  // x·w + bias, and its gelu_tanh
 
   Layer(DType t, std::int64_t out, bool has_bias)
       : x(given(g, {3, 7, 24}, t, View::contiguous, 1)),
@@ -50,15 +50,15 @@ struct Layer {
   }
 };
 
-TEST_F(CudaMatmul, TakesGeluInEveryWay) {
+TEST_F(CudaMatmul, FusesGeluInEveryWay) {
   for (DType t : {f32, bf16, f16, f64})
-    for (std::int64_t out : {32, 20})  // 20: rows that are no multiple of 8
+    for (std::int64_t out : {32, 20})  // 20: the row size is not a multiple of 8
       for (bool bias : {false, true}) {
-        Layer only(t, out, bias);  // nobody else reads the product
+        Layer only(t, out, bias);  // the GEMM result has no other reader
         only.expect_same({only.y}, 8);
         Layer both(t, out, bias);
         both.expect_same({both.h, both.y}, 8);
-        Layer used(t, out, bias);  // the product is read later
+        Layer used(t, out, bias);  // the GEMM result is read later
         used.expect_same({matmul(used.y, used.next.tensor) + sum(used.h)}, 16);
       }
 }
@@ -70,12 +70,12 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
   }
 }
 
-// Large products whose operands lie along k or across it: where that takes less time, one is copied
-// (transposed_product.cpp). By the emulator's clock it always does.
-TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
+// Large GEMMs whose operands are contiguous along k or across it. If it is faster, one operand is transposed
+// by a copy (transposed_product.cpp). By the emulator's clock, the copy is always faster.
+TEST_F(CudaMatmul, GivesProductsOfF32InAnyLayout) {
   struct Case {
     std::int64_t m, n, k;
-    View a, b;  // contiguous: a lies along k and b across it; transposed: the other way round
+    View a, b;  // contiguous: a along k, b across k; transposed: the opposite
     bool tf32;
     const char* copied;
     bool adds = false;
@@ -97,7 +97,7 @@ TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
     const std::vector<Feed> feeds = feeds_of({a, b, d});
     const CompileOptions on_gpu{.device = Device::cuda(), .tf32 = c.tf32};
     const Array expected = eval(y, feeds, {.device = Device::cpu()}), got = eval(y, feeds, on_gpu);
-    // Each factor is rounded to 2⁻¹¹ of itself in TF32; sums in f32.
+    // In TF32 each factor is rounded to a relative precision of 2⁻¹¹; sums are in f32.
     const double error = 8 * (c.tf32 ? 0x1p-11 : 0x1p-22) * std::sqrt(2. * static_cast<double>(c.k)) / 3;
     double apart = 0;
     for (std::int64_t i = 0; i < got.numel(); ++i)
@@ -111,9 +111,9 @@ TEST_F(CudaMatmul, GivesProductsOfF32HoweverTheirOperandsLie) {
   }
 }
 
-// Bits depend on the algorithm, so a product keeps the one that it had first. Many are about as fast for this
-// one.
-TEST_F(CudaMatmul, KeepsTheAlgorithmThatWasChosen) {
+// The result depends bitwise on the algorithm, so a GEMM keeps its first algorithm. Many algorithms have
+// about the same speed here.
+TEST_F(CudaMatmul, KeepsTheChosenAlgorithm) {
   std::set<std::string> choices;
   for (int i = 0; i < 12; ++i) {
     Graph g;
@@ -124,8 +124,8 @@ TEST_F(CudaMatmul, KeepsTheAlgorithmThatWasChosen) {
   EXPECT_NE(choices.begin()->find("cuBLASLt"), std::string::npos) << *choices.begin();
 }
 
-// The gradient of what three products read, to which two of its products are added: by cuBLASLt, by kernels
-// of few rows, and by the one for any strides.
+// The gradient of an operand of three GEMMs: two of the GEMMs add to it. Computed by cuBLASLt, by kernels for
+// few rows, and by the kernel for any strides.
 TEST_F(CudaMatmul, GivesSumsOfProducts) {
   for (const DType t : {f32, bf16, f16, f64})
     for (const std::int64_t rows : {5, 70})
@@ -151,8 +151,8 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
       }
 }
 
-// A sum that is written over what is added has the bits of one that is written elsewhere.
-TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
+// A sum that overwrites its addend is bitwise identical to one written to other memory.
+TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
   for (const DType t : {bf16, f16, f32}) {
     Graph g;
     const Given a = given(g, {320, 24}, t, View::contiguous, 1),
@@ -161,7 +161,7 @@ TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
     const Tensor added = softmax(c.tensor, -1), sum = matmul(a.tensor, b.tensor) + added;
     const std::vector<Feed> feeds{a.feed(), b.feed(), c.feed()};
     const CompileOptions options{.device = Device::cuda()};
-    const auto place = [&](const Program& p) {  // of the sum, and of what is added to the product
+    const auto place = [&](const Program& p) {  // offsets of the sum and of the addend
       for (const Step& s : p.steps())
         if (s.op->name == "matmul" && s.in.size() == 3) return std::pair(s.in[2].data, s.out[0].data);
       return std::pair<std::byte*, std::byte*>();
@@ -176,8 +176,7 @@ TEST_F(CudaMatmul, GivesTheSameSumsInPlace) {
   }
 }
 
-// Small products of matrices that lie along rows or columns, in pieces of 16 bytes or not, with what is
-// added.
+// Small GEMMs of matrices contiguous along rows or columns, aligned to 16 bytes or not, with an addend.
 TEST_F(CudaMatmul, GivesSmallProducts) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})
@@ -200,8 +199,8 @@ TEST_F(CudaMatmul, GivesSmallProducts) {
           }
 }
 
-// Rows of what is added are read four numbers at a time if they lie so, which these do not.
-TEST_F(CudaMatmul, GivesSmallProductsAndWhatIsAddedHoweverItLies) {
+// Rows of an addend are read four numbers at a time if their layout allows it. These rows do not.
+TEST_F(CudaMatmul, GivesSmallProductsWithAnAddendInAnyLayout) {
   constexpr std::int64_t m = 40, n = 24;
   for (const DType t : {bf16, f16})
     for (const auto& [columns, first] :
@@ -219,13 +218,14 @@ TEST_F(CudaMatmul, GivesSmallProductsAndWhatIsAddedHoweverItLies) {
       }
 }
 
-// Products that nothing needs before the last of them are one kernel, with the bits that each has alone.
+// GEMMs whose results are not needed before the last of them are one kernel. They are bitwise identical to
+// separate GEMMs.
 TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
   for (const DType t : {bf16, f16}) {
     Graph g;
     std::vector<Given> all;
     std::vector<Tensor> ys;
-    for (int i = 0; i < 40; ++i) {  // of more than one launch
+    for (int i = 0; i < 40; ++i) {  // more than one launch
       all.push_back(given(g, {64, 24 + i}, t, View::contiguous, 2 * i + 1));
       all.push_back(given(g, {64, 40}, t, View::contiguous, 2 * i + 2));
       ys.push_back(matmul(transpose(softmax(all[2 * i].tensor, -1), 0, 1), all[2 * i + 1].tensor));
@@ -242,9 +242,8 @@ TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
   }
 }
 
-// A call of cuBLASLt for each index of the first axis: its matrices begin at multiples of 4 bytes and no
-// more.
-TEST_F(CudaMatmul, TakesBatchesThatBeginAnywhere) {
+// cuBLASLt is called for each index of the first axis, because its matrices are aligned to only 4 bytes.
+TEST_F(CudaMatmul, AcceptsBatchesOfAnyAlignment) {
   for (const DType t : {f32, bf16}) {
     Graph g;
     const Given a = given(g, {2, 3 * 24 * 16 + 1}, t, View::contiguous, 1),
@@ -260,8 +259,8 @@ TEST_F(CudaMatmul, TakesBatchesThatBeginAnywhere) {
   }
 }
 
-// Operands that cuBLASLt takes, and strides that only our own kernel does.
-TEST_F(CudaMatmul, GivesProductsOfHalvesInF32) {
+// Operands that cuBLASLt accepts, and strides that only our own kernel accepts.
+TEST_F(CudaMatmul, GivesProductsOf16BitTypesInF32) {
   for (const DType t : {bf16, f16, f32})
     for (const View view : {View::contiguous, View::transposed, View::sliced}) {
       Graph g;

@@ -1,5 +1,5 @@
-// Models of every architecture on a GPU compared with the CPU: training steps, and text with a key-value
-// cache. Skipped where there is no GPU.
+// Compares models of every architecture on a GPU with the CPU: training steps, and generation with a
+// key-value cache. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, CudaModels,
                                                .latent = 12, .query_latent = 10, .rope_width = 4})),
                          [](const auto& of) { return of.param.architecture.name(); });
 
-TEST_P(CudaModels, LoseWhatTheCpuLoses) {
+TEST_P(CudaModels, LossesMatchTheCpu) {
   const auto losses = [](Device device) {
     nn::Params params(1, f32, device);
     const nn::Model model(params, GetParam());
@@ -55,7 +55,7 @@ TEST_P(CudaModels, LoseWhatTheCpuLoses) {
   for (std::size_t i = 0; i < here.size(); ++i) EXPECT_NEAR(there[i], here[i], 1e-4) << "step " << i;
 }
 
-TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
+TEST_P(CudaModels, GenerationMatchesTheCpuWithACacheAndPastTheContext) {
   const auto text = [](Device device) {
     nn::Params params(1, f32, device);
     const nn::Model model(params, GetParam());
@@ -67,7 +67,7 @@ TEST_P(CudaModels, WriteWhatTheCpuWritesWithACacheAndPastTheContext) {
   EXPECT_EQ(text(Device::cuda()), text(Device::cpu()));
 }
 
-TEST_P(CudaModels, GiveTheLogitsOfTheCpuOnWeightsInHalfTypes) {
+TEST_P(CudaModels, LogitsMatchTheCpuOn16BitWeights) {
   for (const DType dtype : {bf16, f16}) {
     const auto logits = [&](Device device) {
       nn::Params params(1, dtype, device);
@@ -87,7 +87,8 @@ TEST_P(CudaModels, GiveTheLogitsOfTheCpuOnWeightsInHalfTypes) {
       error += (there[i] - here[i]) * (there[i] - here[i]);
       size += here[i] * here[i];
     }
-    // About 16 tensors in each of the 2 layers are rounded on either device; n errors add up like √n of them.
+    // About 16 tensors in each of the 2 layers are rounded on either device; n errors grow like √n of one
+    // error.
     EXPECT_LT(std::sqrt(error / size), std::sqrt(2 * 16) * (dtype == bf16 ? 0x1p-8 : 0x1p-11))
         << name_of(dtype);
   }

@@ -1,5 +1,5 @@
-// Norms of rows and their gradients: sums that the kernel of a gradient adds up, and rows that lie unevenly.
-// Skipped where there is no GPU.
+// Tests norms of rows and their gradients: sums fused into the kernel of a gradient, and rows with uneven
+// distances. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/by_rows.h"
 
@@ -15,7 +15,7 @@ class CudaNorm : public ::testing::Test {
   }
 };
 
-// Rows of a warp, of several, and too long for registers.
+// Rows computed by one warp, rows computed by several, and rows too long for registers.
 struct Gradients {
   DType dtype;
   std::int64_t rows, n;
@@ -24,7 +24,7 @@ struct Gradients {
         other = random_rows({rows, n}, dtype, 3), gain = random_rows({n}, dtype, 4),
         shift = random_rows({n}, dtype, 5);
 
-  // z_x, z_w and, of layer_norm, z_b.
+  // z_x, z_w and, for layer_norm, z_b.
   Tensors record(Graph& g) const {
     Tensors in{g.constant(x), g.constant(gain)};
     if (centred) in.push_back(g.constant(shift));
@@ -49,7 +49,7 @@ std::vector<Array> values_of(Graph& g, const Tensors& results) {
   return got;
 }
 
-TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
+TEST_F(CudaNorm, ASumFusedWithItsGradientMatchesASeparateStepBitwise) {
   for (const DType t : {f32, bf16, f16, f64})
     for (const auto& [rows, n] : {std::pair{1, 8}, {37, 72}, {600, 384}, {1100, 768}, {90, 1024}, {41, 4096}})
       for (const bool centred : {true, false}) {
@@ -69,13 +69,13 @@ TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
             << choices;
         EXPECT_TRUE(values[0].same_bits(expected));
         for (std::size_t i = 1; i < z.size(); ++i) EXPECT_TRUE(values[i].same_bits(z[i])) << i;
-        // Where another step reads the gradient, too, it is written. The sum takes the place of `other`,
-        // which no step reads later.
+        // If another step reads the gradient, too, the gradient is stored. The sum reuses the memory of
+        // `other`, which no later step reads.
         const auto columns = [](const Tensor& z_x, const Tensor& other) {
           return Tensors{sum(other + z_x, {0}), sum(z_x, {0})};
         };
         const auto other_of = [&](Graph& g) { return softmax(g.constant(c.other), -1); };
-        const Tensor other = other_of(kept);  // recorded first: nothing comes between gradient and sum
+        const Tensor other = other_of(kept);  // recorded first: no step between gradient and sum
         const auto [with_z, of_kept] = c.run(kept, columns(c.record(kept)[0], other));
         EXPECT_NE(of_kept.find("with the sum after it\ndone by the previous step\n"), std::string::npos)
             << of_kept;
@@ -87,22 +87,22 @@ TEST_F(CudaNorm, ASumWithItsGradientHasTheBitsOfAStepOfItsOwn) {
       }
 }
 
-TEST_F(CudaNorm, OtherSumsAreStepsOfTheirOwn) {
+TEST_F(CudaNorm, OtherSumsAreSeparateSteps) {
   const Gradients c{bf16, 37, 72, true};
-  const auto uses_split_kv = [&](auto&& f) {
+  const auto is_separate = [&](auto&& f) {
     Graph g;
     const Tensors z = c.record(g);
     return c.run(g, {f(z[0], g.constant(c.other))}).second.find("with the sum after it") == std::string::npos;
   };
-  EXPECT_FALSE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z + other; }));
-  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor&) { return z + z; }));
-  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z - other; }));
-  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z + slice(other, 0, 0, 1); }));
-  EXPECT_TRUE(uses_split_kv([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
+  EXPECT_FALSE(is_separate([](const Tensor& z, const Tensor& other) { return z + other; }));
+  EXPECT_TRUE(is_separate([](const Tensor& z, const Tensor&) { return z + z; }));
+  EXPECT_TRUE(is_separate([](const Tensor& z, const Tensor& other) { return z - other; }));
+  EXPECT_TRUE(is_separate([](const Tensor& z, const Tensor& other) { return z + slice(other, 0, 0, 1); }));
+  EXPECT_TRUE(is_separate([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
 }
 
-// Sums over the rows of several norms, which one kernel adds up before one of them is read.
-TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
+// Sums over the rows of several norms. One kernel finishes them before the first of them is read.
+TEST_F(CudaNorm, SumsOverRowsOfSeveralNormsMatchSeparateOnesBitwise) {
   for (const DType t : {f32, bf16})
     for (const bool read_at_once : {true, false}) {
       Graph g;
@@ -131,9 +131,9 @@ TEST_F(CudaNorm, SumsOverRowsOfSeveralHaveTheBitsThatEachHasAlone) {
     }
 }
 
-// Rows that have no common distance, as in a slice of an axis between others: of x, and of what meets its
-// gradient.
-TEST_F(CudaNorm, RowsNeedNotBeEvenlySpaced) {
+// Rows without a common distance, as in a slice of an axis between others. This applies to x and to the
+// operand added to its gradient.
+TEST_F(CudaNorm, RowsMayBeUnevenlySpaced) {
   using Op = Tensor (*)(const Tensor&, const Tensor&);
   const std::pair<const char*, Op> ops[] = {
       {"layer_norm", [](const Tensor& x, const Tensor& w) { return layer_norm(x, w, w); }},
@@ -167,14 +167,14 @@ TEST_F(CudaNorm, RowsNeedNotBeEvenlySpaced) {
         }
 }
 
-// A sum that nobody reads is not added up: other values lie there.
-TEST_F(CudaNorm, WhatNobodyReadsIsLeft) {
+// A sum without a reader is not finished: its memory is used for other values.
+TEST_F(CudaNorm, UnreadSumsAreNotFinished) {
   const Gradients c{f32, 37, 64, true};
   Graph apart, g;
   const std::vector<Array> z = c.run(apart, c.record(apart)).first;
   const Tensors in{g.constant(c.x), g.constant(c.gain), g.constant(c.shift)};
   const Tensors all = gradients(sum(layer_norm(in[0], in[1], in[2]) * g.constant(c.z)), in);
-  // z_b is not asked for. Later values take its place, and are read after z_w.
+  // z_b is not requested. Later values reuse its memory and are read after z_w.
   const auto values_from = [&](Graph& graph) {
     Tensors values;
     for (int i = 0; i < 40; ++i) values.push_back(softmax(graph.constant(c.gain) * i, -1));

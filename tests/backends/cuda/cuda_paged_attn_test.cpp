@@ -1,5 +1,5 @@
-// paged_attn on a GPU: against its definition, and that a row's bits depend on nothing but the row. Skipped
-// where there is no GPU.
+// Compares paged_attn on a GPU with its definition. A row must be bitwise independent of all other rows.
+// Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/paged_problem.h"
 
@@ -16,10 +16,10 @@ class CudaPagedAttn : public ::testing::Test {
 };
 
 const CompileOptions on_gpu{.device = Device::cuda(), .verify = true};
-// For results that are compared with those of another program: verify would run each twice.
+// For results that are compared with a different program: `verify` would run each program twice.
 const CompileOptions once{.device = Device::cuda()};
 
-TEST_F(CudaPagedAttn, IsItsDefinition) {
+TEST_F(CudaPagedAttn, MatchesItsDefinition) {
   for (const DType t : float_dtypes)
     for (const std::int64_t page : {1, 3, 16, 64})
       for (const bool sink : {false, true}) {
@@ -32,11 +32,13 @@ TEST_F(CudaPagedAttn, IsItsDefinition) {
       }
 }
 
-// L queries of the first sequence, from number `first` on, alone in pages of so many keys.
+// L queries of the first sequence, starting at query `first`, in a batch of one with `page` keys in each
+// page.
 struct PartOfSequence {
   std::int64_t first, L, page;
 };
-// They have the bits that they have among all others; `room` is of the pool of those alone.
+// Expects these queries to be bitwise identical in a batch of one and in the whole batch. `room` is the spare
+// room of the pool for the batch of one.
 void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequence>& parts,
                               std::int64_t room) {
   const PagedCall::Result together = all.run(on_gpu);
@@ -50,8 +52,8 @@ void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequ
   }
 }
 
-// Queries in another division and another company, in other pages.
-TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
+// Queries divided differently, in a different batch, in other pages.
+TEST_F(CudaPagedAttn, ARowMatchesBitwiseInAnyBatch) {
   for (const DType t : {f32, bf16}) {
     PagedCall all{.H = 2, .Hk = 1, .d = 16, .dv = 16, .page = 16, .dtype = t, .sink = true, .L = 70};
     all.sequences = {0, 1}, all.lengths = {130, 70}, all.options.window_left = 80;
@@ -59,7 +61,7 @@ TEST_F(CudaPagedAttn, ARowHasTheSameBitsInAnyCompany) {
   }
 }
 
-// What decoding takes: rows in pieces of 16 bytes that are not too long.
+// Decoding accepts rows that are aligned to 16 bytes and not too long.
 TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   const auto choice = [](PagedCall c) {
     const std::string all = c.run(once).choice;
@@ -80,7 +82,7 @@ TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   EXPECT_EQ(choice({.d = 264, .dv = 8, .dtype = bf16}), "plain multiply-adds");
 }
 
-// The keys of the first range, as decoding.cpp has it; from 1024 on ranges have that many.
+// The number of keys in the first range, as in decoding.cpp. Ranges at 1024 keys or later have 1024 keys.
 std::int64_t first_range(std::int64_t d) {
   return d <= 64 ? 1024 : d <= 128 ? 512 : 256;
 }
@@ -136,8 +138,8 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
     }
 }
 
-// At once, in parts, token by token; beside other sequences, in other pages and more of them.
-TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
+// In one call, in parts, and token by token; next to other sequences, in other pages and larger ones.
+TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
   struct Heads {
     std::int64_t H, Hk, d, dv;
     bool v_in_k;
@@ -157,7 +159,7 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
       PagedCall all{
           .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = n.dtype, .sink = true, .L = L};
       all.v_in_k = n.v_in_k, all.sequences = {0, 1, 2}, all.lengths = {length, 70, 30};
-      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams have at a time
+      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams hold at a time
       const PagedCall::Result together = all.run(on_gpu);
       PagedCall one = all;
       one.order = 3;
@@ -180,12 +182,12 @@ TEST_F(CudaPagedAttn, ADecodedRowHasTheSameBitsInAnyCompany) {
     }
 }
 
-// Where sequences are many, a warp computes a short one by itself.
-// Of short sequences two for each of a GPU's multiprocessors, which the emulator has few of.
+// If there are many sequences, one warp computes each short sequence. There are two short sequences for each
+// multiprocessor of a GPU; the emulator has few multiprocessors.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
-TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
+TEST_F(CudaPagedAttn, AShortSequenceMatchesBitwiseInALargeBatch) {
   for (const auto& [d, t] : {std::pair{16, bf16}, {80, bf16}, {136, bf16}, {16, f32}, {80, f32}, {136, f32}})
     for (const std::int64_t window : {-1, 40}) {
       SCOPED_TRACE(::testing::Message() << "heads of " << d << ", window " << window << ", " << name_of(t));
@@ -210,7 +212,7 @@ TEST_F(CudaPagedAttn, AShortTextHasTheSameBitsInACrowd) {
     }
 }
 
-// Latents: keys whose first columns are the values, too wide for the registers of a warp.
+// Latents: the first key columns are the values. Keys are too wide for the registers of a warp.
 TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
   PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
   c.sequences = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
@@ -224,7 +226,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
   expect_defined(c, on_gpu, true);
 }
 
-TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
+TEST_F(CudaPagedAttn, ARowOfLatentsMatchesBitwiseInAnyBatch) {
   for (const std::int64_t window : {-1, 150}) {
     PagedCall all{
         .H = 5, .Hk = 1, .d = 280, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
@@ -236,13 +238,13 @@ TEST_F(CudaPagedAttn, ARowOfLatentsHasTheSameBitsInAnyCompany) {
 
 bool has_wgmma() {
   Graph g;
-  const Tensor x = g.input("x", {1, 2, 80, 64}, bf16);  // longer than what small kernels take
+  const Tensor x = g.input("x", {1, 2, 80, 64}, bf16);  // too long for the kernels of short sequences
   const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
   return p.choice(0).find("wgmma") != std::string::npos;
 }
 
-// Of 16 heads and more wgmma computes them on Hopper, of 16 by a kernel of their own: ranges of 2048 keys, of
-// up to 32 heads 1024.
+// On Hopper, wgmma computes 16 or more heads, and 16 heads have a separate kernel. Their ranges have 2048
+// keys; for up to 32 heads, 1024.
 TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
   for (const auto& [heads, page] : {std::pair<std::int64_t, std::int64_t>{128, 16},
                                     {128, 64},
@@ -285,7 +287,8 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     }
 }
 
-// Of 16 heads a block takes several sequences and ranges, one after the other, with the same queries in turn.
+// For 16 heads, one block processes several sequences and ranges one after another, and reuses its buffer for
+// queries.
 TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
   for (const auto& [name, o] : {std::pair<const char*, PagedAttentionOptions>{"none", {}},
                                 {"softcap", {.softcap = 2}},
@@ -300,8 +303,8 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
   }
 }
 
-// Kernels begin while the step before runs. They wait for it before they read what it writes.
-TEST_F(CudaPagedAttn, ReadsKeysAndPlacesThatAStepComputes) {
+// Kernels begin while the previous step runs. They wait for its end before they read its results.
+TEST_F(CudaPagedAttn, ReadsKeysAndPositionsThatAStepComputes) {
   struct Heads {
     std::int64_t H, d, dv;
     DType dtype;
@@ -325,11 +328,11 @@ TEST_F(CudaPagedAttn, ReadsKeysAndPlacesThatAStepComputes) {
       }
 }
 
-TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
+TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsMatchesBitwiseInAnyBatch) {
   for (const auto& [heads, window] :
        {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, window " << window);
-    const std::int64_t d = heads == 16 ? 320 : 280;  // of 16 heads in blocks of 64 numbers
+    const std::int64_t d = heads == 16 ? 320 : 280;  // for 16 heads in blocks of 64 numbers
     PagedCall all{
         .H = heads, .Hk = 1, .d = d, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
     all.L = 12, all.sequences = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
@@ -337,7 +340,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsHasTheSameBitsInAnyCompany) {
   }
 }
 
-// More tiles of rows than a launch has a table for, and more than its memory for ranges holds.
+// More tiles of rows than the table of one launch holds, and more ranges than their memory holds.
 TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   PagedCall all{.H = 16, .Hk = 1, .d = 8, .dv = 8, .page = 64, .dtype = bf16, .L = 1040};
   all.lengths = {1060}, all.options.window_left = 5;
@@ -353,7 +356,7 @@ TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   expect_defined(all, on_gpu, true);
 }
 
-// By a kernel of its own, by those of decoding and by that of latents.
+// Refused by a separate checking kernel, by the decoding kernels and by the kernel for latents.
 TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   struct Kernels {
     DType dtype;
@@ -362,7 +365,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   for (const Kernels& kernels :
        {Kernels{f32, 6, 4}, {f32, 4, 4}, {bf16, 8, 8}, {bf16, 144, 8}, {f16, 264, 8}}) {
     SCOPED_TRACE(kernels.d);
-    for (const std::int64_t B : {2, 70}) {  // of as many numbers as a block has threads, and of more
+    for (const std::int64_t B : {2, 70}) {  // at most one number per thread of a block, and more
       Graph g;
       const std::int64_t d = kernels.d;
       const Tensor q = g.input("q", {B, 1, 1, d}, kernels.dtype),
@@ -387,7 +390,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
       refused({2, 1, -1, 2}, {5, 1}, -1, 2 * B - 2);
       refused({2, 1, 1, 7}, {0, 8}, 7, 2 * B - 1);
       refused({2, 1, 1, 2}, {9, 1}, 9, B - 2);
-      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first of several
+      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first of several errors
     }
   }
 }

@@ -1,4 +1,5 @@
-// Models of Hugging Face folders on a GPU, against what transformers computes. Skipped where there is no GPU.
+// Compares models of Hugging Face folders on a GPU with the results of transformers. Skipped if there is no
+// GPU.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cuda.h"
@@ -16,7 +17,7 @@ class CudaPretrained : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(CudaPretrained, HasTheLogitsAndTheTextOfTransformers) {
+TEST_P(CudaPretrained, LogitsAndGenerationMatchTransformers) {
   const std::string folder = golden_folders + GetParam();
   const io::SafeTensors expected = io::load_safetensors(folder + "/expected.safetensors");
   const nn::Pretrained model = nn::from_pretrained(folder, Device::cuda());

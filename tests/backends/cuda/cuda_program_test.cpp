@@ -1,4 +1,4 @@
-// Programs on a GPU that are fed, run and read without waiting. Skipped where there is no GPU.
+// Tests programs on a GPU that are fed, run and read without waiting. Skipped if there is no GPU.
 #include <chrono>
 
 #include <tilegrad/autograd/custom_op.h>
@@ -20,7 +20,7 @@ class CudaProgram : public ::testing::Test {
 
 constexpr int runs = 8;
 
-TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
+TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndAcceptsFeedsImmediately) {
   Graph g;
   const Tensor x = g.input("x", {300}, f64), k = g.input("k", {}, f32);
   const Tensor y = x * k.to(f64), total = sum(y), transposed = transpose(y.reshape({100, 3}), 0, 1) + 1;
@@ -43,8 +43,8 @@ TEST_F(CudaProgram, KeepsTheResultsOfEveryRunAndTakesFeedsAtOnce) {
   }
 }
 
-TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
-  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than there is of staging memory
+TEST_F(CudaProgram, AcceptsInputsOfAnySizeInAnyOrder) {
+  constexpr std::int64_t many = 5'000'003, stride = 997;  // 20 MB: more than the staging memory
   Graph g;
   const Tensor small = g.input("small", {1}), bytes = g.input("bytes", {67}, u8),
                odd = g.input("odd", {1001}, f64), large = g.input("large", {many});
@@ -67,7 +67,7 @@ TEST_F(CudaProgram, TakesInputsOfAnySizeInAnyOrder) {
     }
 }
 
-TEST_F(CudaProgram, IsCompiledWhileAnotherOneRuns) {
+TEST_F(CudaProgram, IsCompiledDuringTheRunOfAnother) {
   Graph g;
   const Tensor x = g.input("x", {64, 64});
   Tensor y = x;
@@ -75,7 +75,7 @@ TEST_F(CudaProgram, IsCompiledWhileAnotherOneRuns) {
   Program p = compile(g, {y}, {.device = Device::cuda()});
   p.run({{x, std::vector<float>(64 * 64, 1.f / 64)}});
   const Pending pending = p.fetch_later({y});
-  pending.ready();  // it is not, which is no error of what comes next
+  pending.ready();  // the result is not ready, but this is not an error of the next call
   Graph other;
   const Tensor k = other.input("k", {3});
   const std::vector<float> ks{1, 2, 3};
@@ -100,7 +100,7 @@ struct Lookup {
   }
 };
 
-TEST_F(CudaProgram, TellsAFaultWithTheResultOfItsRunAndWithThoseStartedBeforeItWasTold) {
+TEST_F(CudaProgram, AFaultIsReportedByItsRunAndByRunsStartedBeforeTheReport) {
   Lookup l;
   const Pending good = l.run(4), bad = l.run(11), after = l.run(5);
   EXPECT_EQ(good.item<float>(l.row), 4);
@@ -113,7 +113,7 @@ TEST_F(CudaProgram, TellsAFaultWithTheResultOfItsRunAndWithThoseStartedBeforeItW
   EXPECT_EQ(l.count.read().at(0), 2);
 }
 
-TEST_F(CudaProgram, TellsAFaultWithTheNextReadOfAnything) {
+TEST_F(CudaProgram, AFaultIsReportedByTheNextReadOfAnyValue) {
   Lookup l;
   l.run(-1);
   expect_error<Error>([&] { l.count.read(); }, {"index -1"});
@@ -126,7 +126,7 @@ TEST_F(CudaProgram, TellsAFaultWithTheNextReadOfAnything) {
   EXPECT_EQ(l.count.read().at(0), 1);
 }
 
-TEST_F(CudaProgram, TellsWhatAUsersFunctionThrewAndAssignsNothing) {
+TEST_F(CudaProgram, AUserFunctionsExceptionIsReportedAndNothingIsAssigned) {
   const CustomOp op = register_host_op({.name = "throws_below_0", .forward = [](auto in, auto out) {
                                           const double x = in[0].at(0);
                                           if (x < 0)
@@ -162,8 +162,8 @@ TEST_F(CudaProgram, ResultsBecomeReadyWithoutAWait) {
   EXPECT_TRUE(later.ready());
 }
 
-// The steps run one after the other, so their times add up to no more than the call takes. Each emulated step
-// takes a microsecond.
+// The steps run one after another, so the sum of their times is at most the time of the call. Each emulated
+// step takes a microsecond.
 TEST_F(CudaProgram, TimesStepsInSeconds) {
   Graph g;
   const Tensor x = g.constant(Array({64, 64}, f32)), y = sum(exp(matmul(x, x)), {0});
@@ -184,17 +184,17 @@ TEST_F(CudaProgram, TimesStepsInSeconds) {
   EXPECT_LE(total, all.count());
 }
 
-TEST_F(CudaProgram, TakesNoMemoryBesideItsPlan) {
+TEST_F(CudaProgram, AllocatesNoMemoryBeyondItsPlan) {
   Lookup l;
   Backend& gpu = backend(Device::cuda());
-  l.run(1).wait();  // staging and kernels are there
+  l.run(1).wait();  // allocates staging memory and loads kernels
   const std::size_t before = gpu.available_bytes();
   for (int i = 0; i < 10; ++i) l.run(i).wait();
   EXPECT_EQ(gpu.available_bytes(), before);
 }
 
-// 17 GB a tensor: pointwise, a copy, a selection, a sum and a maximum count past 2³¹.
-TEST_F(CudaProgram, TakesMoreThanTwoToThe31Elements) {
+// 17 GB per tensor: pointwise ops, a copy, a selection, a sum and a maximum count past 2³¹.
+TEST_F(CudaProgram, SupportsMoreThanTwoToThe31Elements) {
   const std::int64_t n = (std::int64_t{1} << 31) + 1000;
   if (backend(Device::cuda()).available_bytes() < std::size_t{60} << 30)
     GTEST_SKIP() << "less than 60 GiB free";

@@ -1,4 +1,4 @@
-// Random ops on a GPU: the numbers of the CPU, bit for bit. Skipped where there is no GPU.
+// Tests random ops on a GPU: their numbers are bitwise identical to the CPU's. Skipped if there is no GPU.
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
@@ -27,10 +27,10 @@ void expect_same_bits(Graph& g, const std::vector<Tensor>& ts, const std::vector
   }
 }
 
-// Sizes that end within a block of words, and one that more than fills a GPU's threads.
+// Sizes that end within a block of words, and one that exceeds the number of a GPU's threads.
 const Shape shapes[] = {{1}, {3, 5, 7}, {0, 3}, {1023}, {1 << 21}};
 
-TEST_F(CudaRandom, FillsWithTheNumbersOfTheCpu) {
+TEST_F(CudaRandom, FillsMatchTheCpu) {
   for (const Shape& shape : shapes)
     for (DType t : float_dtypes) {
       Graph g;
@@ -39,8 +39,8 @@ TEST_F(CudaRandom, FillsWithTheNumbersOfTheCpu) {
     }
 }
 
-// Intervals at whose ends rounding would leave them, and one whose width f64 does not have.
-TEST_F(CudaRandom, StaysInTheIntervalsOfTheCpu) {
+// Intervals whose ends could be crossed by rounding, and one whose width f64 cannot represent.
+TEST_F(CudaRandom, IntervalsMatchTheCpu) {
   for (DType t : float_dtypes) {
     Graph g;
     expect_same_bits(
@@ -50,7 +50,7 @@ TEST_F(CudaRandom, StaysInTheIntervalsOfTheCpu) {
   expect_same_bits(g, {uniform(g, {1000}, -1.7e308, 1.7e308, f64)});
 }
 
-TEST_F(CudaRandom, DrawsTheWholeNumbersOfTheCpu) {
+TEST_F(CudaRandom, IntegersMatchTheCpu) {
   for (const Shape& shape : shapes) {
     Graph g;
     std::vector<Tensor> ts{bernoulli(g, shape, 0.3), bernoulli(g, shape, 1)};
@@ -61,7 +61,7 @@ TEST_F(CudaRandom, DrawsTheWholeNumbersOfTheCpu) {
   }
 }
 
-TEST_F(CudaRandom, DropsWhatTheCpuDrops) {
+TEST_F(CudaRandom, DropoutMatchesTheCpu) {
   for (DType t : float_dtypes)
     for (View view : all_views) {
       Graph g;
@@ -73,7 +73,7 @@ TEST_F(CudaRandom, DropsWhatTheCpuDrops) {
   expect_same_bits(g, {dropout(x.tensor, 0.1)}, {x.feed()});
 }
 
-TEST_F(CudaRandom, MasksTheAttentionThatTheCpuMasks) {
+TEST_F(CudaRandom, AttentionDropoutMatchesTheCpu) {
   Graph g;
   const Tensor state = g.rng();
   expect_same_bits(

@@ -1,5 +1,6 @@
-// Ranks on GPUs, each on one of its own, and on emulated ones: the bits of ranks on the CPU where only data
-// travel or are added, and training with the bits of one GPU. Nothing here may touch a GPU before it forks.
+// Tests ranks on separate GPUs, and on emulated ones. If data are only sent or added, results are bitwise
+// identical to ranks on the CPU. Training is bitwise identical to one GPU. No code may use a GPU before it
+// forks.
 #include "tests/support/joined_ranks.h"
 #include "tests/support/ranks_faults.h"
 #include "tests/support/ranks_training.h"
@@ -17,7 +18,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// How many ranks can have a GPU each.
+// The number of ranks that can each have a GPU.
 int most_ranks() {
 #ifdef TG_RACE_RUNS  // emulated: in each process
   return 4;
@@ -64,7 +65,7 @@ std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
   add(ppermute(xs, n, -1));
   add(local_shard(xs, n));
   add(all_reduce({small * 2}, n));  // in place
-  // To each rank go the sums of several pieces at once, as bytes, whatever their dtype is.
+  // Each rank receives several pieces at the same time, as bytes, for any dtype.
   if (dtype == bf16) add(all_reduce({large, large * 3}, n));
   std::vector<Feed> feeds;
   for (const Tensor& x : {small, large, column}) {
@@ -80,7 +81,7 @@ std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
                         .ranks = {std::shared_ptr<void>(), &ranks}}));
 }
 
-TEST(CudaRanks, OpsHaveTheBitsOfTheCpu) {
+TEST(CudaRanks, OpsMatchTheCpuBitwise) {
   for (int n : {2, 3, 4}) {
     if (n > most_ranks()) continue;
     for (DType dtype : {f32, bf16, f16, f64}) {
@@ -97,7 +98,7 @@ TEST(CudaRanks, OpsHaveTheBitsOfTheCpu) {
   NEEDS_GPUS(2);
 }
 
-// Of one rank the ops copy, or convert.
+// In a group of one rank, the ops copy or convert.
 TEST(CudaRanks, AGroupOfOne) {
   NEEDS_GPUS(1);
   ask_ranks(1, [](Communicator& ranks) {
@@ -128,20 +129,19 @@ void expect_bits_of_one(const How& how) {
   }
 }
 
-TEST(CudaRanks, TrainingHasTheBitsOfOneGpu) {
+TEST(CudaRanks, TrainingMatchesOneGpuBitwise) {
   expect_bits_of_one({"f32", nn::Precision::full, "adamw", 0.1, 0, micro_batches, 4});
 }
-TEST(CudaRanks, TrainingInBf16HasTheBitsOfOneGpu) {
+TEST(CudaRanks, TrainingInBf16MatchesOneGpuBitwise) {
   expect_bits_of_one({"bf16", nn::Precision::bf16, "adamw", 0, 0, micro_batches, 4});
 }
 
-// One batch on each rank: the sums of some gradients run beside the backward pass.
-TEST(CudaRanks, EarlySumsHaveTheBitsOfOneGpu) {
+// One batch on each rank: some gradients are summed during the backward pass.
+TEST(CudaRanks, EarlySumsMatchOneGpuBitwise) {
   expect_bits_of_one({"early", nn::Precision::bf16, "adamw", 0, 0, 2, 4, true, true});
 }
 
-// o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention; of heads that tensor cores
-// take.
+// o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention. The heads suit tensor cores.
 std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions& options, bool on_gpu) {
   const int n = ranks.size();
   const std::int64_t own = 32, d = 64;
@@ -171,8 +171,9 @@ std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions
   return all;
 }
 
-// Both round parts of results, in other orders: the largest difference is a few roundings of the largest.
-TEST(CudaRanks, RingAttentionIsThatOfTheCpu) {
+// Both round parts of results, in different orders: the largest difference is a few roundings of the largest
+// number.
+TEST(CudaRanks, RingAttentionMatchesTheCpu) {
   NEEDS_GPUS(2);
   const AttentionOptions all[] = {{.causal = true}, {}, {.causal = true, .window_left = 20}};
   for (int n : {2, 4}) {
@@ -200,13 +201,13 @@ TEST(CudaRanks, RingAttentionIsThatOfTheCpu) {
   }
 }
 
-// A rank that fails, or is killed, while the others wait for it on their GPUs: they end at once, with the
-// line about it. Each destroys its programs and the exchange between GPUs in that state.
+// One rank fails, or is killed, while the others wait for it on their GPUs. The others must end immediately,
+// with the report of its loss. In that state, each rank destroys its programs and the exchange between GPUs.
 void expect_waits_end(const std::string& line, const std::function<void(int run)>& on_last_rank) {
   for (int n : {2, 4}) {
     if (n > most_ranks()) continue;
     const std::vector<RankResult> results = ask(n, [&](int rank) -> std::string {
-      // Who still runs so long after the loss is ended without a word, which the test notices.
+      // A rank that still runs this long after the loss is ended without a message, and the test fails.
       const auto group = parallel::join(world_of(rank, n), {.end_after = std::chrono::seconds(20)});
       try {
         Graph g;
@@ -241,13 +242,13 @@ TEST(CudaRanks, AWaitForARankThatFailsEnds) {
   });
 }
 TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
-  expect_waits_end(" is gone: its process ended without a word, or was killed", [](int run) {
+  expect_waits_end(" is lost: its process exited without reporting an error, or was killed", [](int run) {
     if (run == 3) ::raise(SIGKILL);
   });
 }
 
-// One batch of a step on each rank, in the program that updates; and several, in one of their own.
-TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
+// One batch of a step on each rank, in the program that updates; and several batches, in a separate program.
+TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
   NEEDS_GPUS(2);
   for (PlantedFault::Kind kind : {PlantedFault::index, PlantedFault::host_function})
     for (std::int64_t accumulate : {2, 4})
@@ -257,8 +258,8 @@ TEST(CudaRanks, AFaultOfOneRankEndsAllAndNothingOfItIsSaved) {
 }
 
 #ifdef TG_RACE_RUNS
-// NCCL sees at once that a rank is gone, and the watchdog 3 s later, as of a host that does not answer.
-TEST(CudaRanks, ARankThatNcclMissesFirstIsLost) {
+// NCCL detects the lost rank immediately, and the watchdog 3 s later, as for a host that does not answer.
+TEST(CudaRanks, ARankThatNcclReportsFirstIsLost) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(world_of(rank, 2));
     const std::shared_ptr<Communicator> ranks(group, &group->communicator());
@@ -268,25 +269,26 @@ TEST(CudaRanks, ARankThatNcclMissesFirstIsLost) {
     return "no loss";
   });
   EXPECT_EQ(results[0].kind, 'l');
-  EXPECT_EQ(results[0].text, "[ranks] rank 1 is gone: its process ended without a word, or was killed");
+  EXPECT_EQ(results[0].text,
+            "[ranks] rank 1 is lost: its process exited without reporting an error, or was killed");
 }
 
-// The others wait in NCCL for a rank that agrees to meet them and does not come.
-TEST(CudaRanks, ARankThatHangsBeforeItMeetsTheOthersIsNamed) {
+// The other ranks wait in NCCL for a rank that has agreed to join but never joins.
+TEST(CudaRanks, ARankThatHangsBeforeItJoinsIsNamed) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(
         world_of(rank, 2), {.step_timeout = milliseconds(1000), .end_after = std::chrono::seconds(10)});
     const std::shared_ptr<Communicator> ranks(group, &group->communicator());
     group->progress(0);
     if (rank == 0) return tg::testing::error_of([&] { cuda::NcclGroup::of(ranks, 0)->begin(); });
-    gather_one(*ranks, std::array<char, 112>{});  // where its GPU is
+    gather_one(*ranks, std::array<char, 112>{});  // reports its GPU
     gather_one(*ranks, cuda::NcclId{});
     return tg::testing::error_of([&] {
       for (int i = 0; i < 50; ++i) nap(milliseconds(100)), ranks->check_lost();
     });
   });
   for (const RankResult& r : results)
-    EXPECT_EQ(r.text.find("[ranks] rank 1 hangs after step 0, for "), 0u) << r.text;
+    EXPECT_EQ(r.text.find("[ranks] rank 1 made no progress for "), 0u) << r.text;
 }
 
 TEST(CudaRanks, NoExchangeBeginsAfterALoss) {
@@ -295,12 +297,12 @@ TEST(CudaRanks, NoExchangeBeginsAfterALoss) {
     const std::shared_ptr<Communicator> ranks(group, &group->communicator());
     const auto nccl = cuda::NcclGroup::of(ranks, 0);
     if (rank == 1) group->fail("enough");
-    nap(milliseconds(500));  // until the watchdog has ended what waits
+    nap(milliseconds(500));  // until the watchdog has ended the waiting call
     return tg::testing::error_of([&] { nccl->begin(); });
   });
   for (const RankResult& r : results) EXPECT_EQ(r.text, "[ranks] rank 1 failed: enough");
 }
-#else  // each emulated GPU is another one
+#else  // each emulated GPU is a different one
 TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
   NEEDS_GPUS(1);
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {

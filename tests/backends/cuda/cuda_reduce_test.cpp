@@ -1,6 +1,6 @@
-// Kernels on a GPU that go through rows, columns and lists of tensors, in sizes that take each of their ways:
-// sums down columns, norms of short and long rows, the gradient norm and AdamW over lists. Against the CPU in
-// f64. Skipped where there is no GPU.
+// Compares GPU kernels for rows, columns and lists of tensors with the CPU in f64, in sizes that use each of
+// their variants. Covers column sums, norms of short and long rows, the gradient norm, and AdamW over lists.
+// Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/parameter_list.h"
@@ -17,8 +17,8 @@ class CudaReduce : public ::testing::Test {
   }
 };
 
-// The GPU's results of f in a dtype are the CPU's in f64, from the same inputs, to `roundings` of the dtype,
-// relative to the largest element; and the same bits in a second program.
+// The GPU's results of f in a dtype equal the CPU's in f64 from the same inputs. The tolerance is `roundings`
+// of the dtype, relative to the largest element. A second program gives bitwise identical results.
 template <class F>
 void expect_near(const std::vector<Shape>& shapes, DType dtype, double roundings, F f,
                  View view = View::contiguous) {
@@ -146,7 +146,7 @@ TEST_F(CudaReduce, SoftmaxesAndCrossEntropiesOfEveryWidth) {
   for (View v : {View::transposed, View::sliced}) expect_near({{19, 264}}, f32, 64, softmaxes, v);
 }
 
-// Each team of threads takes several rows, in short and in long ones.
+// Each team of threads processes several rows, both short and long ones.
 TEST_F(CudaReduce, CrossEntropiesOfManyRows) {
   const auto losses = [](const std::vector<Tensor>& x) {
     const std::int64_t rows = x[0].shape()[0], n = x[0].shape()[1];
@@ -161,10 +161,10 @@ TEST_F(CudaReduce, CrossEntropiesOfManyRows) {
   expect_near({{150, 40}}, f32, 64, losses, View::transposed);
 }
 
-// The forward alone: the backward would tell them, too.
-TEST_F(CudaReduce, CrossEntropyTellsTargetsThatAreNoClass) {
+// Only the forward: the backward would report them, too.
+TEST_F(CudaReduce, CrossEntropyReportsInvalidTargets) {
   for (const DType wide : {i32, i64})
-    for (const std::int64_t n : {8, 9, 264})  // rows in registers, and not
+    for (const std::int64_t n : {8, 9, 264})  // rows that fit into registers, and rows that do not
       for (const std::int64_t wrong : {n, std::int64_t{-1}}) {
         Graph g;
         const Given x = given(g, {19, n}, f32);
@@ -177,7 +177,7 @@ TEST_F(CudaReduce, CrossEntropyTellsTargetsThatAreNoClass) {
       }
 }
 
-TEST_F(CudaReduce, TurnsRowsThatShareAPosition) {
+TEST_F(CudaReduce, RotatesRowsThatShareAPosition) {
   for (DType t : {f32, bf16})
     for (const bool interleaved : {false, true})
       for (const Shape& s : {Shape{2, 6, 9, 64}, Shape{1, 9, 64}, Shape{9, 48}, Shape{5, 3, 10}})
@@ -223,9 +223,9 @@ TEST_F(CudaReduce, NormsListsInEveryRun) {
   const Tensor y = squared_norm(xs), wide = squared_norm({xs[0], list.all[9].g});
   const auto expected = eval({y, wide}, list.feeds, {.device = Device::cpu()});
   Program program = compile(list.g, {y, wide}, {.device = Device::cuda()});
-  for (const Feed& feed : list.feeds)  // of weights and moments too, which a norm does not read
+  for (const Feed& feed : list.feeds)  // includes weights and moments, which a norm does not read
     if (program.reads(feed.input())) program.feed(feed);
-  for (int run = 0; run < 3; ++run) {  // the count of blocks that are done begins anew
+  for (int run = 0; run < 3; ++run) {  // the count of finished blocks starts again at 0
     program.run();
     EXPECT_NEAR(program.fetch(y).at(0), expected[0].at(0), 1e-6 * expected[0].at(0));
     EXPECT_NEAR(program.fetch(wide).at(0), expected[1].at(0), 1e-13 * expected[1].at(0));

@@ -1,5 +1,6 @@
-// Chains that end in a reduction over rows, on a GPU (backends/cuda/jit/reduced_chain.cpp): the bits of the
-// chain and the reduction as two steps. Skipped where there is no GPU.
+// Tests fused pointwise ops that end in a reduction over rows, on a GPU
+// (backends/cuda/jit/reduced_chain.cpp). Results are bitwise identical to two separate steps. Skipped if
+// there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "core/compile/reduced_chains.h"
 #include "tests/support/nan_rows.h"
@@ -34,7 +35,8 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   eval(ts, feeds_of(in), verified);
 }
 
-// For sums of squares, which compilers round as they like: a square may be added without being rounded.
+// For sums of squares, whose rounding is up to the compiler: a square may be added without being rounded
+// first.
 void expect_near(const Tensor& y, const std::vector<Given>& in) {
   const Vector a = doubles(eval(y, feeds_of(in), fused)), b = doubles(eval(y, feeds_of(in), unfused));
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i] / b[i], 1, 4 * rounding(y.dtype()));
@@ -46,8 +48,8 @@ std::vector<Tensor> all_reductions(const Tensor& x, const Axes& axes, bool keepd
           prod(x, axes, keepdim), max(x, axes, keepdim),  min(x, axes, keepdim)};
 }
 
-// Rows in turn, of less than a warp, held in registers and longer; each with two of the reductions.
-TEST_F(CudaReducedChain, GivesTheBitsOfTwoStepsForRowsOfEveryLength) {
+// Rows in order: shorter than a warp, held in registers, and longer. Each has two of the reductions.
+TEST_F(CudaReducedChain, RowsOfEveryLengthMatchTwoStepsBitwise) {
   std::size_t nth = 0;
   for (DType t : {f32, f64})
     for (const Shape& shape :
@@ -69,7 +71,7 @@ TEST_F(CudaReducedChain, GivesTheBitsOfTwoStepsForRowsOfEveryLength) {
     }
 }
 
-TEST_F(CudaReducedChain, ReadsInputsThatLieAnyHow) {
+TEST_F(CudaReducedChain, ReadsInputsOfAnyLayout) {
   for (View view : all_views) {
     Graph g;
     const Given x = given(g, {12, 3, 32}, f32, view), y = given(g, {12, 3, 32}, f32, View::contiguous, 2),
@@ -86,8 +88,8 @@ TEST_F(CudaReducedChain, ReadsInputsThatLieAnyHow) {
   }
 }
 
-// The value is stored as well, and is then what the reduction reads.
-TEST_F(CudaReducedChain, StoresWhatOthersRead) {
+// The value is stored as well, and the reduction reads the stored value.
+TEST_F(CudaReducedChain, StoresValuesWithOtherReaders) {
   for (DType t : {f32, bf16, f16, f64})
     for (std::int64_t n : {30, 1032}) {
       Graph g;
@@ -99,8 +101,8 @@ TEST_F(CudaReducedChain, StoresWhatOthersRead) {
     }
 }
 
-// A half that is not stored is not rounded.
-TEST_F(CudaReducedChain, ReducesWhatIsNotRounded) {
+// A 16-bit value that is not stored is not rounded.
+TEST_F(CudaReducedChain, ReducesUnroundedValues) {
   for (DType t : {bf16, f16})
     for (std::int64_t n : {40, 2048}) {
       Graph g, on_cpu;
@@ -117,7 +119,7 @@ TEST_F(CudaReducedChain, ReducesWhatIsNotRounded) {
       for (std::size_t i = 0; i < ts.size(); ++i) {
         EXPECT_EQ(joined({ts[i]}), 1u);
         const Vector a = doubles(eval(ts[i], feeds_of({x, y}), fused)), b = doubles(right[i]);
-        // One rounding of the result, and those of sums in f32.
+        // One rounding of the result, and the roundings of sums in f32.
         const double most = rounding(ts[i].dtype()) + static_cast<double>(n) * 0x1p-24;
         for (std::size_t k = 0; k < a.size(); ++k) EXPECT_NEAR(a[k] / b[k], 1, 1.01 * most) << i;
       }
@@ -148,7 +150,7 @@ TEST_F(CudaReducedChain, PassesNaNOn) {
   }
 }
 
-// Of few long rows each is cut in pieces.
+// If there are few long rows, each is split into pieces.
 TEST_F(CudaReducedChain, CutsLongRows) {
   for (DType t : {f32, f64, bf16})
     for (const Shape& shape : {Shape{2, 5000}, Shape{40000}, Shape{1, 4104}, Shape{3, 2, 70000}}) {
@@ -156,7 +158,7 @@ TEST_F(CudaReducedChain, CutsLongRows) {
       Graph g;
       const Given x = given(g, shape, t, View::contiguous, 1, 0.9, 1.1),
                   y = given(g, shape, t, View::contiguous, 2, 0.9, 1.1);
-      // Stored, so that a half is rounded as in two steps.
+      // Stored, so a 16-bit value is rounded as in two steps.
       const Tensor product = x.tensor * y.tensor, difference = abs(x.tensor - y.tensor);
       const std::vector<Tensor> sums{product, sum(product, {-1})}, largest{difference, max(difference, {-1})};
       for (const std::vector<Tensor>& ts : {sums, largest}) {
@@ -173,8 +175,8 @@ TEST_F(CudaReducedChain, CutsLongRows) {
   expect_same({sum(n * n, {}), max(n * n * -1, {1}), sum(greater(n, 3))}, {x});
 }
 
-// Where two steps are as fast.
-TEST_F(CudaReducedChain, LeavesFewNumbersAndRowsWithoutPacksAlone) {
+// In these cases two steps are as fast.
+TEST_F(CudaReducedChain, SkipsFewNumbersAndRowsWithoutPacks) {
   Graph g;
   const Given x = given(g, {2, 5001}, f32), y = given(g, {64, 64}, f32, View::contiguous, 2);
   EXPECT_EQ(joined({sum(x.tensor * 2, {1})}), 0u);
@@ -183,8 +185,8 @@ TEST_F(CudaReducedChain, LeavesFewNumbersAndRowsWithoutPacksAlone) {
   EXPECT_EQ(joined({sum(y.tensor * 2, {1})}), 1u);
 }
 
-// A row that is normalised in place.
-TEST_F(CudaReducedChain, ResultsTakeAnInputsPlace) {
+// A row that is normalized in place.
+TEST_F(CudaReducedChain, ResultsReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 64}, f32);
   const Tensor s = softmax(x.tensor, -1), e = exp(s),

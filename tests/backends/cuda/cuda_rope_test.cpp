@@ -1,5 +1,5 @@
-// rope on a GPU: in kernels of its own, two in one, and inside attention's kernels, each with the bits of
-// programs of one op. Skipped where there is no GPU.
+// Tests RoPE on a GPU: in separate kernels, two in one kernel, and inside attention's kernels. Results are
+// bitwise identical to programs of one op each. Skipped if there is no GPU.
 #include <cmath>
 
 #include "backends/cuda/cuda.h"
@@ -27,7 +27,7 @@ bool is_hopper() {
 
 struct Ran {
   std::vector<Array> results;
-  std::vector<std::string> choices;  // of the ropes and of attention, in the order of steps
+  std::vector<std::string> choices;  // of the RoPE and attention steps, in their order
 };
 Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<Tensor, Array>>& feeds,
         bool batch_invariant = false) {
@@ -43,15 +43,15 @@ Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<
   return ran;
 }
 
-// Attention of rotated queries and keys, forward and backward. Operands are views of [B, L, H, d], as
-// projections leave them.
+// Attention of rotated queries and keys, forward and backward. Operands are views of [B, L, H, d], the layout
+// of projections.
 struct Case {
   std::int64_t B = 2, H = 2, Hk = 2, L = 32, T = 32, d = 16, dv = 16;
   RopeOptions of_q = {}, of_k = {};
   AttentionOptions options = {.causal = true};
   DType dtype = bf16;
-  bool turns_k = true, given = false;  // positions
-  bool reads_gradients = false;        // those of rotated queries and keys, too
+  bool rotates_k = true, given = false;  // positions
+  bool reads_gradients = false;          // also fetches the gradients of rotated queries and keys
 
   Shape shape(std::int64_t heads, std::int64_t rows, std::int64_t size) const {
     return {B, rows, heads, size};
@@ -60,44 +60,44 @@ struct Case {
     return {normal(shape(H, L, d), dtype, 1), normal(shape(Hk, T, d), dtype, 2),
             normal(shape(Hk, T, dv), dtype, 3), normal({B, H, L, dv}, dtype, 4)};
   }
-  Tensor turned(const Tensor& x, const RopeOptions& o) const {
+  Tensor rotated(const Tensor& x, const RopeOptions& o) const {
     if (!given) return rope(x, {}, o);
     return rope(x, arange(x.graph(), 3, 3 + static_cast<double>(x.size(2)), 1, i32), o);
   }
 
-  // o, z_q, z_k, z_v by one program.
+  // o, z_q, z_k and z_v by one program.
   Ran at_once() const {
     Graph g;
     const std::vector<Array> x = operands();
     const Tensor q = g.input("q", x[0].shape(), dtype), k = g.input("k", x[1].shape(), dtype),
                  v = g.input("v", x[2].shape(), dtype), z = g.input("z", x[3].shape(), dtype);
-    const Tensor rq = turned(transpose(q, 1, 2), of_q), tk = transpose(k, 1, 2),
-                 rk = turns_k ? turned(tk, of_k) : tk;
+    const Tensor rq = rotated(transpose(q, 1, 2), of_q), tk = transpose(k, 1, 2),
+                 rk = rotates_k ? rotated(tk, of_k) : tk;
     const Tensor o = flash_attn(rq, rk, transpose(v, 1, 2), options).o;
     std::vector<Tensor> wrt{q, k, v};
     if (reads_gradients) wrt.insert(wrt.end(), {rq, rk, o});
     std::vector<Tensor> fetch = gradients((o * z).sum(), wrt);
     for (std::size_t i = 3; i < fetch.size(); ++i) fetch[i] = contiguous(transpose(fetch[i], 1, 2));
     fetch.insert(fetch.begin(), o);
-    if (reads_gradients) fetch.insert(fetch.end(), {rq, rk});  // else results would take their memory
+    if (reads_gradients) fetch.insert(fetch.end(), {rq, rk});  // otherwise results would reuse their memory
     return run(g, fetch, {{q, x[0]}, {k, x[1]}, {v, x[2]}, {z, x[3]}});
   }
 
-  // The same by programs of one rope or of attention alone.
+  // The same by programs of one RoPE op or one attention op each.
   std::vector<Array> one_by_one() const {
     const std::vector<Array> x = operands();
     const auto alone = [&](const Array& a, const RopeOptions& o) {
       Graph g;
       const Tensor t = g.input("x", a.shape(), dtype);
-      return run(g, {contiguous(transpose(turned(transpose(t, 1, 2), o), 1, 2))}, {{t, a}}).results[0];
+      return run(g, {contiguous(transpose(rotated(transpose(t, 1, 2), o), 1, 2))}, {{t, a}}).results[0];
     };
     const auto back = [&](const Array& a, const RopeOptions& o) {
       Graph g;
       const Tensor t = g.input("x", a.shape(), dtype), z = g.input("z", a.shape(), dtype);
-      const Tensor y = turned(transpose(t, 1, 2), o);
+      const Tensor y = rotated(transpose(t, 1, 2), o);
       return run(g, gradients((y * transpose(z, 1, 2)).sum(), {t}), {{t, a}, {z, a}}).results[0];
     };
-    const Array rq = alone(x[0], of_q), rk = turns_k ? alone(x[1], of_k) : x[1];
+    const Array rq = alone(x[0], of_q), rk = rotates_k ? alone(x[1], of_k) : x[1];
     Graph g;
     const Tensor q = g.input("q", rq.shape(), dtype), k = g.input("k", rk.shape(), dtype),
                  v = g.input("v", x[2].shape(), dtype), z = g.input("z", x[3].shape(), dtype);
@@ -107,13 +107,13 @@ struct Case {
     std::vector<Array> got = run(g, fetch, {{q, rq}, {k, rk}, {v, x[2]}, {z, x[3]}}).results;
     if (reads_gradients) got.push_back(got[1]), got.push_back(got[2]);
     got[1] = back(got[1], of_q);
-    if (turns_k) got[2] = back(got[2], of_k);
+    if (rotates_k) got[2] = back(got[2], of_k);
     return got;
   }
 };
 
-// Whether one program has the bits of several. `inside`: how many of attention's kernels, forward and
-// backward, compute the ropes beside them, on Hopper.
+// Expects one program to be bitwise identical to several. `inside` is the number of attention kernels,
+// forward and backward, that compute RoPE on Hopper.
 void check(const Case& c, const std::string& what, std::size_t inside) {
   SCOPED_TRACE(what + " " + std::string(name_of(c.dtype)));
   const Ran got = c.at_once();
@@ -123,7 +123,7 @@ void check(const Case& c, const std::string& what, std::size_t inside) {
   if (!is_hopper()) return;
   std::size_t with_ropes = 0;
   for (const std::string& choice : got.choices)
-    with_ropes += choice.find(c.turns_k ? "with both ropes" : "with a rope") != std::string::npos;
+    with_ropes += choice.find(c.rotates_k ? "with both ropes" : "with a rope") != std::string::npos;
   EXPECT_EQ(with_ropes, inside) << ::testing::PrintToString(got.choices);
 }
 
@@ -142,14 +142,14 @@ TEST_F(CudaRope, IsInsideShortHeads) {
   check({.B = 1, .L = 17, .T = 17}, "one row of a second tile", 2);
 }
 
-// As latent attention has them: pairs that do not turn come first, and keys have another rope.
-TEST_F(CudaRope, OfQueriesAloneIsInsideShortHeads) {
+// As in latent attention: the first pairs are not rotated, and keys have a different RoPE.
+TEST_F(CudaRope, OnlyQueriesInsideShortHeads) {
   const RopeOptions rows{.interleaved = true, .frequencies = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0.1, 0.01, 0.001}};
-  check({.d = 24, .of_q = rows, .turns_k = false}, "queries", 2);
-  check({.L = 20, .T = 40, .d = 24, .of_q = rows, .turns_k = false}, "fewer queries than keys", 2);
+  check({.d = 24, .of_q = rows, .rotates_k = false}, "queries", 2);
+  check({.L = 20, .T = 40, .d = 24, .of_q = rows, .rotates_k = false}, "fewer queries than keys", 2);
 }
 
-TEST_F(CudaRope, IsApartWhereItHasToBe) {
+TEST_F(CudaRope, IsSeparateIfNecessary) {
   const RopeOptions other{.theta = 100}, odd{.dims = 6}, later{.start = 2};
   check({.of_k = other}, "other frequencies", 0);
   check({.of_k = later}, "another start", 0);
@@ -161,7 +161,7 @@ TEST_F(CudaRope, IsApartWhereItHasToBe) {
   check({.dtype = f32}, "f32", 0);
 }
 
-// Hopper's backward rotates z_q where its last sums are added, or where they are rounded, and z_k in
+// Hopper's backward rotates z_q when its last sums are added, or when the sums are rounded. It rotates z_k in
 // registers.
 TEST_F(CudaRope, IsInsideHoppersBackward) {
   const auto of_64 = [](Case c) {
@@ -173,17 +173,17 @@ TEST_F(CudaRope, IsInsideHoppersBackward) {
   check(of_64({.B = 1, .H = 6, .L = 300, .T = 300, .options = {.causal = true, .window_left = 90}}), "window",
         1);
   check(of_64({.L = 129, .T = 129, .of_q = {.start = 70}, .of_k = {.start = 70}}), "from position 70", 1);
-  check(of_64({.L = 128, .T = 128, .options = {.nondeterministic = true}}), "rounded by a kernel of its own",
+  check(of_64({.L = 128, .T = 128, .options = {.nondeterministic = true}}), "rounded by a separate kernel",
         1);
   Case values = of_64({.L = 140, .T = 140});
   values.dv = 24;
   check(values, "narrower values", 1);
 }
-// As many terms of z_q as there are blocks of keys, and their sums rounded by another kernel.
-TEST_F(CudaRope, IsInsideHoppersBackwardOfLongTexts) {
+// Each block of keys adds to z_q. A separate kernel rounds the sums.
+TEST_F(CudaRope, LongSequencesAreInsideHoppersBackward) {
   check({.B = 1, .H = 1, .Hk = 1, .L = 1100, .T = 1100, .d = 64, .dv = 64, .options = {}}, "long", 1);
 }
-TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
+TEST_F(CudaRope, IsAfterHoppersBackwardIfNecessary) {
   Case c{.L = 140, .T = 140, .d = 64, .dv = 64};
   check(c, "taken", 1);
   const auto with = [&](auto&& change) {
@@ -193,7 +193,7 @@ TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
   };
   check(with([](Case& x) { x.of_q = x.of_k = {.interleaved = true}; }), "interleaved", 0);
   check(with([](Case& x) { x.of_q = x.of_k = {.dims = 32}; }), "partial", 0);
-  check(with([](Case& x) { x.turns_k = false; }), "queries alone", 0);
+  check(with([](Case& x) { x.rotates_k = false; }), "only queries", 0);
   check(with([](Case& x) { x.d = 128; }), "wider heads", 0);
   check(with([](Case& x) { x.options.softcap = 5; }), "softcap", 0);
   check(with([](Case& x) { x.given = true; }), "given positions", 0);
@@ -205,8 +205,8 @@ TEST_F(CudaRope, IsBehindHoppersBackwardWhereItHasToBe) {
           "other kernels", 0);
 }
 
-// z_q that is read as it is, too, has to be stored.
-TEST_F(CudaRope, GradientsThatOthersReadAreStored) {
+// If z_q also has a reader without RoPE, it must be stored.
+TEST_F(CudaRope, GradientsWithOtherReadersAreStored) {
   const Case c{.reads_gradients = true};
   const Ran got = c.at_once();
   const std::vector<Array> expected = c.one_by_one();
@@ -217,8 +217,8 @@ TEST_F(CudaRope, GradientsThatOthersReadAreStored) {
         << choice;
 }
 
-// As latent attention does with that of keys, whose parts have gradients of their own.
-TEST_F(CudaRope, AGradientThatDoesNotTurnMayHaveReaders) {
+// As in latent attention, where the parts of a key have separate gradients.
+TEST_F(CudaRope, AnUnrotatedGradientMayHaveReaders) {
   Graph g;
   const Tensor q = g.input("q", {2, 2, 32, 16}, bf16), k = g.input("k", {2, 2, 32, 16}, bf16);
   const Tensor o = flash_attn(rope(q), k, k, {.causal = true}).o;
@@ -230,8 +230,8 @@ TEST_F(CudaRope, AGradientThatDoesNotTurnMayHaveReaders) {
               2);
   }
 }
-// The kernel would read rows of keys while others write them.
-TEST_F(CudaRope, OfWhatIsReadTwiceIsApart) {
+// The kernel would read rows of keys while other blocks write them.
+TEST_F(CudaRope, TensorsReadTwiceAreSeparate) {
   Graph g;
   const Tensor x = g.input("x", {2, 2, 64, 16}, bf16), y = rope(x);
   const Array a = normal({2, 2, 64, 16}, bf16, 3);
@@ -242,19 +242,19 @@ TEST_F(CudaRope, OfWhatIsReadTwiceIsApart) {
   }
 }
 
-// Two ropes in one launch, where attention does not take them.
+// Two RoPE ops in one launch, if attention does not include them.
 TEST_F(CudaRope, TwoAreOneKernel) {
   const Ran got = Case{.H = 4, .Hk = 2, .L = 100, .T = 100}.at_once();
   std::size_t together = 0, done = 0;
   for (const std::string& choice : got.choices)
-    together += choice.find("two ropes in one kernel") != std::string::npos,
+    together += choice.find("two RoPE steps in one kernel") != std::string::npos,
         done += choice.find("rope: done by the previous step") != std::string::npos;
   EXPECT_EQ(together, 2u) << ::testing::PrintToString(got.choices);
   EXPECT_EQ(done, 2u);
 }
 
-// What does not turn is copied, or left where it is: the same numbers as everywhere.
-TEST_F(CudaRope, LeavesWhatDoesNotTurn) {
+// Elements that are not rotated are copied, or left in place. Their values do not change.
+TEST_F(CudaRope, UnrotatedElementsDoNotChange) {
   RopeOptions still{.interleaved = true, .frequencies = std::vector<double>(16, 0.0)};
   for (int i = 0; i < 8; ++i) still.frequencies.push_back(std::pow(10.0, -i));
   const Array a = normal({2, 3, 5, 48}, bf16, 7);
@@ -278,8 +278,8 @@ TEST_F(CudaRope, LeavesWhatDoesNotTurn) {
   }
 }
 
-// Programs of the same rope share a table, and one outlives the other.
-TEST_F(CudaRope, TablesOutliveTheProgramThatMadeThem) {
+// Programs with the same RoPE share a table, and one program outlives the other.
+TEST_F(CudaRope, TablesOutliveTheProgramThatCreatedThem) {
   const Array a = normal({1, 2, 40, 16}, f32, 5);
   std::vector<Array> results;
   Graph g;
@@ -290,7 +290,7 @@ TEST_F(CudaRope, TablesOutliveTheProgramThatMadeThem) {
   const Array before = first->fetch(y);
   first.reset();
   second.feed({x, a}), second.run();
-  const Array z = second.fetch(back);  // 2·x: a rotation and back
+  const Array z = second.fetch(back);  // 2·x: a rotation and its inverse
   for (std::int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(z.at(i), 2 * a.at(i), 1e-5);
   Program third = compile(g, {y}, {.device = Device::cuda()});
   third.feed({x, a}), third.run();

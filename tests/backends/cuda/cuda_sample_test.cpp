@@ -1,4 +1,4 @@
-// sample on a GPU: the tokens of nn::sample_token, exactly. Skipped where there is no GPU.
+// Tests sample on a GPU: it draws exactly the tokens of nn::sample_token. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/sampled_rows.h"
 
@@ -27,8 +27,8 @@ TEST_F(CudaSample, ARowOfAVocabulary) {
   expect_sampled(rows, true, {.device = Device::cuda()});
 }
 
-// Without top_k and top_p a row of more than 4,096 logits is drawn in pieces: first the piece, then the token
-// in it. One row has all its weight in the piece in the middle.
+// Without top_k and top_p, a row of more than 4,096 logits is sampled in two steps: first a piece, then a
+// token in it. One row has all its weight in the middle piece.
 TEST_F(CudaSample, DrawsFromPiecesOfARow) {
   std::mt19937_64 random(11);
   std::vector<SampledRow> rows = random_rows(random, 8, 3 * 4096 + 5);
@@ -49,7 +49,7 @@ TEST_F(CudaSample, DrawsFromLogitsOfEveryDtype) {
   for (const DType dtype : {f64, bf16}) expect_sampled(rows, true, {.device = Device::cuda()}, dtype);
 }
 
-TEST_F(CudaSample, TakesViews) {
+TEST_F(CudaSample, AcceptsViews) {
   Graph g;
   const Tensor x = g.input("x", {5, 3}), keys = g.input("keys", {2, 3}, i64);
   const std::vector<float> logits{0, 1, 2, 3, 4, 9, 1, 1, 1, 2, 0, 3, 7, 7, 0};

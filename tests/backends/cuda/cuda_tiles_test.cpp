@@ -1,5 +1,5 @@
-// Kernels of ops over at least three blocks, chunks or pieces and a ragged last one, compared with the CPU:
-// with sizes just beyond those of the kernels' tiles. Skipped if there is no GPU.
+// Compares op kernels with the CPU over at least three blocks, chunks or pieces and a ragged last one. The
+// sizes are just beyond those of the kernels' tiles. Skipped if there is no GPU.
 #include <functional>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -27,7 +27,7 @@ void expect_same_bits(const std::vector<Tensor>& ts, const std::vector<Feed>& fe
   const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
   for (std::size_t i = 0; i < ts.size(); ++i) {
     bool same = got[i].same_bits(expected[i]);
-    if (!same && is_float(ts[i].dtype())) {  // the bits of a NaN are not defined
+    if (!same && is_float(ts[i].dtype())) {  // the bits of a NaN are unspecified
       const Vector a = doubles(expected[i]), b = doubles(got[i]);
       same = std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
         return (x == y && std::signbit(x) == std::signbit(y)) || (x != x && y != y);
@@ -48,7 +48,8 @@ void expect_near(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, 
   }
 }
 
-// Few different numbers, so that many are equal; in a floating type with two NaN and zeros of both signs.
+// Few distinct numbers. Many are equal. In a floating-point type, they include two NaN and zeros of both
+// signs.
 Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
   Given x = given(g, shape, t, view);
   for (std::int64_t i = 0; i < x.array.numel(); ++i) x.array.set(i, static_cast<double>(i * 7919 % 37));
@@ -59,7 +60,7 @@ Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
   return x;
 }
 
-// A block adds up a line in chunks of 1,024; or a thread each line, 256 in a block.
+// A block sums a line in chunks of 1,024, or each of 256 threads in a block sums one line.
 TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
   struct Case {
     Shape shape;
@@ -74,16 +75,17 @@ TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
         const bool floats = is_float(t);
         const Given x = given(g, c.shape, t, view, 1, floats ? -1 : 0, floats ? 1 : 4);
         const std::vector<Tensor> sums{cumsum(x.tensor, c.axis), cumsum(x.tensor, c.axis, true)};
-        // Both add n terms up to 1 in f64, whose partial sums are at most n.
+        // Both sum n terms up to 1 in f64, with partial sums of at most n.
         const auto n = static_cast<double>(c.shape[c.axis]);
         floats ? expect_near(sums, {x.feed()}, 2 * n * n * rounding(f64))
                : expect_same_bits(sums, {x.feed()});
       }
 }
 
-// Warps, 256 and 1,024 threads choose from lines; they collect equal numbers in chunks, one number for each
-// thread. More than 2,048 are sorted in memory. There are more lines than 32 blocks for one multiprocessor.
-TEST_F(CudaTiles, TopKOfLinesInSeveralChunksIsThatOfTheCpu) {
+// Warps, 256 threads and 1,024 threads select from lines. They collect equal numbers in chunks, one number
+// per thread. More than 2,048 are sorted in memory. There are more lines than 32 blocks for one
+// multiprocessor.
+TEST_F(CudaTiles, TopKOfLinesInSeveralChunksMatchesTheCpu) {
   struct Case {
     Shape shape;
     std::int64_t k;
@@ -102,7 +104,7 @@ TEST_F(CudaTiles, TopKOfLinesInSeveralChunksIsThatOfTheCpu) {
 
 TEST_F(CudaTiles, RangesFillSeveralBlocks) {
   for (const DType t : all_dtypes) {
-    if (t == boolean || t == u8) continue;  // which hold fewer numbers than three blocks have
+    if (t == boolean || t == u8) continue;  // these have fewer distinct numbers than three blocks
     Graph g;
     expect_same_bits({arange(g, 1, 1 + 3 * 256 + 5, 1, t)}, {});
     if (is_float(t)) expect_same_bits({arange(g, -50, -50 + 3 * 64 + 1.25, 0.25, t)}, {});
@@ -118,15 +120,16 @@ TEST_F(CudaTiles, NormsOfBlocksOfListsAgreeWithTheCpu) {
       xs.push_back(given(g, s, t, xs.size() == 2 ? View::transposed : View::contiguous, xs.size() + 1));
     std::vector<Tensor> in;
     for (const Given& x : xs) in.push_back(x.tensor);
-    // √Σ x² ≤ √1024. A lane adds 32 squares, four sums become one, 32 lanes add up: 39 roundings of Σ on each
+    // √Σ x² ≤ √1024. A lane adds 32 squares, four sums become one, and 32 lanes are added: 39 roundings of Σ
+    // on each side.
     // side.
     expect_near(block_norms(in), feeds_of(xs), 2 * 39 * 32 * rounding(compute_type(t)));
   }
 }
 
-// Two steps of a program draw the numbers of the CPU. One multiprocessor has 32 blocks of 256 threads, which
-// draw four numbers at a time.
-TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksAreThoseOfTheCpu) {
+// Two steps of a program draw the CPU's numbers. One multiprocessor has 32 blocks of 256 threads, which draw
+// four numbers at a time.
+TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksMatchTheCpu) {
   const std::int64_t n = 3 * 32 * 1024 + 5;
   for (const DType t : {f32, bf16, f64}) {
     Graph g;
@@ -150,8 +153,8 @@ TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksAreThoseOfTheCpu) {
   }
 }
 
-// Copies, places and sums by index over several blocks of 256 threads.
-TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
+// Copies, assignments and sums by index over several blocks of 256 threads.
+TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
   for (const DType t : {f32, bf16, i64, u8})
     for (const View view : {View::contiguous, View::transposed}) {
       Graph g;
@@ -186,8 +189,8 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksAreThoseOfTheCpu) {
     }
 }
 
-// More than 256 slices of the middle axis, which are sorted, and few of the first one, which are not: eight
-// rows by 32 columns of them are a block's.
+// More than 256 slices of the middle axis, which are sorted, and few of the first axis, which are not. A
+// block handles eight rows by 32 columns.
 TEST_F(CudaTiles, AddedSlicesOfSeveralBlocksAgreeWithTheCpu) {
   for (const DType t : {f32, bf16, i32}) {
     Graph g;
@@ -217,7 +220,7 @@ TEST_F(CudaTiles, ProductsOfSeveralTilesAgreeWithTheCpu) {
   }
 }
 
-// Positions of several blocks of 256 pairs, given and counted.
+// Positions in several blocks of 256 pairs, given and counted.
 TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
   for (const DType t : {f32, f64, bf16}) {
     Graph g;
@@ -226,14 +229,15 @@ TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
     const Tensor positions = g.input("positions", {2, 65}, i32);
     Array at({2, 65}, i32);
     for (std::int64_t i = 0; i < 130; ++i) at.set(i, static_cast<double>(i * 31 % 130));
-    // Each result is a sum of two products, of cosines and sines that two libraries round.
+    // Each result is a sum of two products with cosines and sines from two different libraries.
     expect_near({rope(x.tensor, positions), rope(x.tensor, {}, {.interleaved = true, .start = 5}),
                  rope(y.tensor, {}, {.dims = 16})},
                 {x.feed(), y.feed(), {positions, at}}, 8 * rounding(compute_type(t)));
   }
 }
 
-// Sequences of one query each; 256 are checked by a block. The last block finds one of negative length.
+// Sequences of one query each; one block checks 256 of them. The last block finds a sequence of negative
+// length.
 TEST_F(CudaTiles, SequencesOfSeveralBlocksAreChecked) {
   constexpr std::int64_t n = 3 * 256 + 9;
   Graph g;
@@ -259,9 +263,9 @@ double difference(const Array& a, const Array& b) {
   return std::sqrt(apart / all);
 }
 
-// Tiles of 64 queries and of keys, in one pass over keys; of wide heads, for which two groups of warps divide
-// the work, also in order: then z_Q has a pass of its own. P, its gradient and each result are rounded to
-// bf16.
+// Tiles of 64 queries and of keys, in one pass over keys. For wide heads, two groups of warps divide the
+// work. In the deterministic order, z_Q then has a separate pass. P, its gradient and each result are rounded
+// to bf16.
 TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
   struct Case {
     std::int64_t queries, keys, d;
@@ -289,13 +293,13 @@ TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
     const auto expected = gradients_of(f64, Device::cpu()), got = gradients_of(bf16, Device::cuda());
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_LT(difference(got[i], expected[i]), 4 * rounding(bf16))
-          << "operand " << i << ", " << c.d << " columns, in "
-          << (c.nondeterministic ? "free order" : "order");
+          << "operand " << i << ", " << c.d << " columns, "
+          << (c.nondeterministic ? "nondeterministic" : "in order");
   }
 }
 
-// Ranges of keys of several sequences: 16 heads and 72, whose latents Hopper's kernels decode.
-TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
+// Ranges of keys of several sequences, with 16 and 72 heads, whose latents Hopper's kernels decode.
+TEST_F(CudaTiles, LatentsOfSeveralRangesMatchTheirDefinition) {
   for (const std::int64_t heads : {16, 72}) {
     PagedCall c{.H = heads,
                 .Hk = 1,
@@ -309,8 +313,8 @@ TEST_F(CudaTiles, LatentsOfSeveralRangesAreDecodedByTheirDefinition) {
   }
 }
 
-// Scores are so far apart that one key has nearly all of P, whichever warp computes it: in f16, exp(A − c) is
-// infinite if c is not the largest score.
+// Scores are so far apart that one key has nearly all of P. Any warp may compute this key. In f16, exp(A − c)
+// is infinite if c is not the largest score.
 TEST_F(CudaTiles, ALargestScoreIsFoundInEveryPartOfATile) {
   struct Heads {
     std::int64_t H, Hk, d, dv;

@@ -1,4 +1,4 @@
-// Whole training steps on a GPU compared with the CPU's. Skipped without a GPU.
+// Compares whole training steps on a GPU with the CPU. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -39,17 +39,17 @@ void expect_near(const std::vector<double>& a, const std::vector<double>& b, dou
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], bound) << "step " << i;
 }
 
-TEST_F(CudaTraining, StartsFromTheCpusWeightsBitForBit) {
+TEST_F(CudaTraining, InitialWeightsMatchTheCpuBitwise) {
   EXPECT_TRUE(same_bits(SmallGpt().weights_and_moments(), SmallGpt(on_gpu()).weights_and_moments()));
 }
 
-TEST_F(CudaTraining, LosesWhatTheCpuLosesInF32) {
+TEST_F(CudaTraining, LossesMatchTheCpuInF32) {
   SmallGpt host, gpu(on_gpu());
   expect_near(gpu.losses(steps, learning_rate), host.losses(steps, learning_rate), 1e-4);
 }
 
-// Other masks give other losses: those of another seed say by how much.
-TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
+// Different masks give different losses. The masks of a different seed show by how much.
+TEST_F(CudaTraining, DropoutMatchesTheCpuInEveryStep) {
   SmallGpt host({.dropout = 0.3}), other({.dropout = 0.3, .seed = 6}), gpu(on_gpu({.dropout = 0.3}));
   const auto here = host.losses(steps, learning_rate), elsewhere = other.losses(steps, learning_rate);
   double apart = 0;
@@ -58,7 +58,7 @@ TEST_F(CudaTraining, DropsWhatTheCpuDropsInEveryStep) {
   expect_near(gpu.losses(steps, learning_rate), here, 1e-4);
 }
 
-TEST_F(CudaTraining, ComputesInTF32AndHalfTypesOnF32Weights) {
+TEST_F(CudaTraining, ComputesInTF32And16BitTypesOnF32Weights) {
   SmallGpt host;
   const auto exact = host.losses(steps, learning_rate);
   for (const nn::Precision p : {nn::Precision::tf32, nn::Precision::bf16, nn::Precision::f16}) {
@@ -86,9 +86,9 @@ TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
   EXPECT_FALSE(same_bits(gpu.weights_and_moments(), before));
 }
 
-// What is computed again has the bits of the first time: cheap values, and under the least budgets products
-// and attention, too.
-TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
+// Recomputed values are bitwise identical to the first ones: cheap values, and with the smallest budgets also
+// GEMMs and attention.
+TEST_F(CudaTraining, MemoryBudgetKeepsResultsBitwise) {
   for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::full}) {
     const auto run = [&](std::size_t budget) {
       nn::Params params(1, f32, Device::cuda());
@@ -111,8 +111,8 @@ TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
     } catch (const BudgetTooSmall& e) {
       least = e.least;
     }
-    // A plan without memory allows for the workspace of every algorithm: of a small model that may be more
-    // than there is room for.
+    // A plan without memory includes the workspace of every algorithm. For a small model, this may exceed the
+    // available memory.
     const double room = std::max(0., static_cast<double>(memory.peak()) - static_cast<double>(least));
     bool has_products = false;
     for (const double above : {0., 0.1, 0.3, 0.6, 0.9}) {
@@ -132,13 +132,13 @@ TEST_F(CudaTraining, KeepsAMemoryBudgetWithTheSameBits) {
   }
 }
 
-// In chunks of the loss, asked for or by a budget, in products of 64 rows.
-TEST_F(CudaTraining, EndsInTheSameBitsInAnyChunksOfTheLoss) {
+// The loss in chunks, requested explicitly or caused by a budget, in GEMMs of 64 rows.
+TEST_F(CudaTraining, AnyChunksOfTheLossMatchBitwise) {
   const nn::ModelConfig config{.vocabulary = 1096, .context = 40, .layers = 1, .heads = 2, .width = 32};
   constexpr std::int64_t batch = 7, rows = batch * 40;
   std::vector<std::int32_t> x, y;
   for (std::int32_t i = 0; i < rows; ++i) x.push_back(i * i % 1096), y.push_back((i * i + 3) % 1096);
-#ifdef TG_RACE_RUNS  // the emulator, where a run takes seconds, has fewer
+#ifdef TG_RACE_RUNS  // runs take seconds on the emulator, so it has fewer
   const std::vector<nn::Precision> precisions{nn::Precision::bf16, nn::Precision::full};
 #else
   const std::vector<nn::Precision> precisions{nn::Precision::bf16, nn::Precision::f16, nn::Precision::full,
@@ -178,12 +178,12 @@ TEST_F(CudaTraining, EndsInTheSameBitsInAnyChunksOfTheLoss) {
             << "precision " << static_cast<int>(precision) << ", " << left.chunks << " chunks, parameter "
             << i;
     };
-    for (const auto& [asked, chunks] : {std::pair{2, 2}, {3, 4}}) {  // of 280 rows: 128 and 64
+    for (const auto& [asked, chunks] : {std::pair{2, 2}, {3, 4}}) {  // 280 rows: chunks of 128 and 64 rows
       o.loss_chunks = asked;
       expect_same(chunks);
     }
-    if (!nn::half_type(precision)) continue;  // most of the memory of so small a step is elsewhere
-    // The first budget that takes chunks, counted down from what a plan needs.
+    if (!nn::half_type(precision)) continue;  // most memory of such a small step is not for the loss
+    // Counts down from the planned need to the first budget that requires chunks.
     o.loss_chunks = 0, o.plan_only = true;
     Left planned = run();
     const std::size_t peak = planned.memory.peak(), step = rows * 1096 * 2 / 16;
@@ -198,7 +198,7 @@ TEST_F(CudaTraining, EndsInTheSameBitsInAnyChunksOfTheLoss) {
   }
 }
 
-TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
+TEST_F(CudaTraining, ContinuesOnTheCpuFromWhereItStopped) {
   SmallGpt gpu(on_gpu()), host;
   gpu.losses(3, learning_rate);
   const auto copy = [](const std::vector<Parameter>& from, const std::vector<Parameter>& to) {
@@ -210,8 +210,8 @@ TEST_F(CudaTraining, GoesOnOnTheCpuFromWhereItStopped) {
   expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
 }
 
-// SGD and Muon consist of ordinary ops; steps of two batches are two programs; blocks may run twice.
-TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
+// SGD and Muon consist of ordinary ops. A step of two batches is two programs. Blocks may run twice.
+TEST_F(CudaTraining, EveryOptimizerMatchesTheCpu) {
   const auto losses = [](Device device, const auto& make, const train::ProgramOptions& options) {
     nn::Params params(1, f32, device);
     const nn::Model model(params, small_gpt());
@@ -236,7 +236,7 @@ TEST_F(CudaTraining, LearnsAsTheCpuDoesByEveryOptimizer) {
         {.batch = small_batch, .threads = 1, .recompute = true});
 }
 
-TEST_F(CudaTraining, WritesTheCheckpointThatTheCpuWrites) {
+TEST_F(CudaTraining, CheckpointsMatchTheCpu) {
   const std::string dir = ::testing::TempDir() + "cuda_checkpoint_" + std::to_string(::getpid());
   const auto files = [](const SmallGpt& g) {
     return std::vector<io::CheckpointFile>{{"model.safetensors", g.params.all()},

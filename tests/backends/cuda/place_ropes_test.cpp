@@ -1,4 +1,5 @@
-// Ropes move to the attention beside which a GPU may compute them (backends/cuda/schedule/place_ropes.cpp).
+// Tests that RoPE ops move next to the attention that a GPU may fuse them with
+// (backends/cuda/schedule/place_ropes.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ std::vector<std::string> names(const std::vector<LoweredStep>& steps) {
   for (const LoweredStep& s : steps) all.push_back(s.op->name);
   return all;
 }
-// Whether every value is made before it is read.
+// Whether every value is computed before it is read.
 bool is_in_order(const Graph& g, const std::vector<LoweredStep>& steps) {
   std::vector<bool> made(g.values().size(), false);
   for (const LoweredStep& s : steps)
@@ -36,7 +37,7 @@ bool is_in_order(const Graph& g, const std::vector<LoweredStep>& steps) {
   return true;
 }
 
-// Attention as a layer records it: each projection, its rope, and the next.
+// Attention as a layer records it: each projection with its RoPE, and then the next.
 struct Layer {
   Graph g;
   Tensor x, w, q, k, v, rq, rk, o;
@@ -48,7 +49,7 @@ struct Layer {
   }
 };
 
-TEST(PlaceRopes, AreNextToIt) {
+TEST(PlaceRopes, AreNextToAttention) {
   Layer l;
   const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
   std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
@@ -68,7 +69,7 @@ TEST(PlaceRopes, AreNextToIt) {
   EXPECT_EQ(after, sorted);
 }
 
-TEST(PlaceRopes, WhatOthersReadFirstStays) {
+TEST(PlaceRopes, TensorsWithEarlierReadersStay) {
   Layer l;
   const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
   std::vector<LoweredStep> steps = lowered(l.g, {early, o});
@@ -81,8 +82,8 @@ TEST(PlaceRopes, WhatOthersReadFirstStays) {
   EXPECT_LT(softmax_at, at);
 }
 
-// A step of decoding: a GPU adds rows to a cache and reads it in one kernel.
-TEST(PlaceRopes, ACachesRowsStayBesideIt) {
+// A decoding step: one GPU kernel adds rows to a cache and reads it.
+TEST(PlaceRopes, RowsAddedToACacheStayNextToIt) {
   Layer l;
   Graph& g = l.g;
   const Tensor held = g.input("held", {2, 2, 8, 8}, f32), at = g.input("at", {8}, i32);
@@ -95,13 +96,13 @@ TEST(PlaceRopes, ACachesRowsStayBesideIt) {
   EXPECT_EQ(names(steps), before);
 }
 
-// Positions that are made after the gradient, as by a program that fetches them.
-TEST(PlaceRopes, AwaitsPositions) {
+// Positions that are computed after the gradient, as in a program that fetches them.
+TEST(PlaceRopes, WaitsForPositions) {
   Layer l;
   const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];
   const Tensor positions = cast(argmax(z, {-1}), i64);
-  const Tensor turned = rope(z, positions);
-  std::vector<LoweredStep> steps = lowered(l.g, {turned});
+  const Tensor rotated = rope(z, positions);
+  std::vector<LoweredStep> steps = lowered(l.g, {rotated});
   place_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
 }

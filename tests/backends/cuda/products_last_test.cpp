@@ -1,4 +1,5 @@
-// Small products move to where they are read (backends/cuda/schedule/products_last.cpp).
+// Tests that small GEMMs move to the first reader of their results
+// (backends/cuda/schedule/products_last.cpp).
 #include <gtest/gtest.h>
 
 #include <string>
@@ -30,7 +31,7 @@ struct Case {
   Graph g;
   Joined joined;
   std::vector<LoweredStep> steps;
-  // Two gradients of weights with the chain of gradients between them, and what reads both.
+  // Two gradients of weights, the gradients that connect them, and a step that reads both.
   Case(DType t, std::int64_t n, bool is_parameter = false) {
     const Tensor x = g.input("x", {n, n}, t), y = g.input("y", {n, n}, t),
                  w = is_parameter ? g.param(Parameter("w", Array({n, n}, t))) : x, first = matmul(w, y),
@@ -39,10 +40,10 @@ struct Case {
   }
 };
 
-TEST(ProductsLast, MovesThoseThatAreReadLater) {
+TEST(ProductsLast, MovesProductsThatAreReadLater) {
   Case c(bf16, 16);
   const std::vector<ValueId> before = results(c.steps);
-  ASSERT_EQ(c.steps.size(), 6u);  // first, x·y, softmax, second, softmax, squared_norm, in their order
+  ASSERT_EQ(c.steps.size(), 6u);  // first, x·y, softmax, second, softmax, squared_norm, in this order
   EXPECT_TRUE(products_last(c.g, c.steps, c.joined));
   const std::vector<ValueId> after = results(c.steps);
   EXPECT_EQ(after, (std::vector{before[1], before[2], before[4], before[0], before[3], before[5]}));
@@ -50,7 +51,7 @@ TEST(ProductsLast, MovesThoseThatAreReadLater) {
   EXPECT_FALSE(c.steps[4].with_next);
 }
 
-TEST(ProductsLast, LeavesOthers) {
+TEST(ProductsLast, OtherProductsStay) {
   for (const auto& [t, n, parameter] : {std::tuple{f32, 16, false}, {bf16, 264, false}, {bf16, 16, true}}) {
     Case c(t, n, parameter);
     const std::vector<ValueId> before = results(c.steps);
@@ -59,8 +60,8 @@ TEST(ProductsLast, LeavesOthers) {
   }
 }
 
-// What a concat would copy is read under another name.
-TEST(ProductsLast, LeavesWhatIsJoined) {
+// The result of a concat has a different name from its operands, which it would copy.
+TEST(ProductsLast, JoinedProductsStay) {
   Graph g;
   const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x),
                y = softmax(concat({a, matmul(x, transpose(x, 0, 1))}, 0), -1), b = matmul(x, softmax(x, 0));
@@ -70,8 +71,8 @@ TEST(ProductsLast, LeavesWhatIsJoined) {
   EXPECT_FALSE(products_last(g, steps, joined));
 }
 
-// None of them may write where another still reads.
-TEST(ProductsLast, KeepsWhatTheyReadUntilTheLast) {
+// No GEMM may overwrite an operand that another still reads.
+TEST(ProductsLast, OperandsLiveUntilTheLastProduct) {
   Case c(bf16, 16);
   ASSERT_TRUE(products_last(c.g, c.steps, c.joined));
   Outputs outputs;

@@ -1,5 +1,5 @@
-// Stands in for CUDA's header of this name: products of matrices with batches and epilogues, by two
-// algorithms that do the same.
+// Replaces CUDA's header of the same name: GEMMs with batches and epilogues, by two algorithms with equal
+// results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -41,7 +41,7 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
-  CUBLASLT_MATMUL_DESC_ATTRIBUTES  // their number
+  CUBLASLT_MATMUL_DESC_ATTRIBUTES  // number of attributes
 };
 enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
 // Bits: 2 relu, 4 bias, 16 gradient of the bias, 32 gelu, 64 its gradient, 128 aux, 256 and 512 sums of a and

@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name: tensor maps of the driver API.
+// Replaces CUDA's header of the same name: tensor maps of the driver API.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ enum CUtensorMapL2promotion {
 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 
-// What the emulator writes into the driver's 128 bytes: a tensor of 16-bit numbers and the box of a copy.
+// The emulator's contents of the driver's 128 bytes: a tensor of 16-bit numbers and the box of a copy.
 struct alignas(64) CUtensorMap {
-  std::uint64_t mark;  // of a map that cuTensorMapEncodeTiled has made
+  std::uint64_t mark;  // marks a map created by cuTensorMapEncodeTiled
   const unsigned char* data;
-  std::uint64_t size[4], stride[4];  // stride in bytes, of the first 2
+  std::uint64_t size[4], stride[4];  // stride in bytes, in the first 2
   std::uint32_t box[4], swizzle;
 };
 static_assert(sizeof(CUtensorMap) == 128);

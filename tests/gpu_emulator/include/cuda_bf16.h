@@ -1,12 +1,12 @@
-// Stands in for CUDA's header of this name.
+// Replaces CUDA's header of the same name.
 #pragma once
 
 #include <cuda_runtime.h>
 
 struct __nv_bfloat16 {
   unsigned short bits;
-  constexpr __nv_bfloat16() : bits(0) {}  // without it a __shared__ array has a guard
-  __nv_bfloat16(float x) {                // to nearest even
+  constexpr __nv_bfloat16() : bits(0) {}  // without it, a __shared__ array has a guard
+  __nv_bfloat16(float x) {                // rounds to nearest even
     const unsigned u = __float_as_uint(x);
     bits = static_cast<unsigned short>(x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16);
   }

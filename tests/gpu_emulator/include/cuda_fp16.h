@@ -1,11 +1,11 @@
-// Stands in for CUDA's header of this name.
+// Replaces CUDA's header of the same name.
 #pragma once
 
 #include <cuda_runtime.h>
 
 struct __half {
   _Float16 value;
-  constexpr __half() : value(0) {}  // as __nv_bfloat16
+  constexpr __half() : value(0) {}  // as in __nv_bfloat16
   __half(float x) : value(static_cast<_Float16>(x)) {}
   operator float() const { return static_cast<float>(value); }
 };

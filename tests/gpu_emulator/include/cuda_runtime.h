@@ -1,4 +1,5 @@
-// Stands in for CUDA's header of this name: CUDA C++ as far as the kernels use it, for an ordinary compiler.
+// Replaces CUDA's header of the same name: the part of CUDA C++ that the kernels use, for an ordinary
+// compiler.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +23,7 @@
 #define __constant__
 #define __grid_constant__
 #define __forceinline__ inline
-#define __noinline__  // libstdc++ has the word too, inside attributes
+#define __noinline__  // libstdc++ also uses this word, inside attributes
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static thread_local
@@ -60,7 +61,7 @@ TG_VECTORS(ushort, unsigned short, 4)
 TG_VECTORS(uchar, unsigned char, 4)
 #undef TG_VECTORS
 
-// ---- threads together ----
+// ---- common operations of threads ----
 
 inline void __syncthreads() {
   tg::emulator::meet_block();
@@ -89,7 +90,7 @@ struct Shuffle {
   int source;
   T result;
 };
-// The value of a lane; of one that is not there, bytes that no one should use.
+// The value of a lane. If the lane does not exist, bytes that must not be used.
 template <class T>
 T shuffle(unsigned mask, T value, int source) {
   Shuffle<T> mine{value, source, {}};
@@ -106,7 +107,7 @@ T shuffle(unsigned mask, T value, int source) {
   return mine.result;
 }
 
-// A sum of some kind over the lanes of a mask.
+// A reduction over the lanes of a mask.
 template <class T, class Op>
 T reduce(unsigned mask, T value, Op) {
   meet_warp(mask, &value, [](void* const(&all)[32]) {
@@ -177,7 +178,7 @@ inline unsigned __reduce_and_sync(unsigned mask, unsigned v) {
 
 // ---- memory ----
 
-// Atomic operations may meet at a place: their accesses are not looked at.
+// Atomic operations may access the same address concurrently: their accesses are not checked.
 #define TG_ATOMIC    \
   template <class T> \
   __attribute__((no_sanitize("thread"))) T
@@ -361,7 +362,7 @@ inline long long __double_as_longlong(double x) {
 
 // ---- launches ----
 
-// Arguments are copied now, as by CUDA.
+// Arguments are copied at the launch, as by CUDA.
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** args, std::size_t shared = 0,
                              cudaStream_t stream = nullptr) {

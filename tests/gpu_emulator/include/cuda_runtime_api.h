@@ -1,6 +1,6 @@
-// Stands in for CUDA's header of this name: the part of the runtime API that backends/cuda uses. One thread
-// runs everything at once, so that streams are in order by themselves; a stream that is recorded keeps what
-// it is given for later. A kernel that fails leaves cudaErrorLaunchFailure, whose text says what went wrong.
+// Replaces CUDA's header of the same name: the part of the runtime API that backends/cuda uses. One thread
+// runs all work immediately, so streams are always in order. A captured stream keeps its work for later. A
+// kernel that fails leaves cudaErrorLaunchFailure, and its text describes the failure.
 #pragma once
 
 #include <cstddef>
@@ -93,7 +93,7 @@ cudaError_t cudaSetDevice(int);
 cudaError_t cudaGetDevice(int*);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int);
 cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int);
-cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int);  // another one in each process
+cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int);  // a different ID in each process
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 
@@ -153,14 +153,14 @@ struct cudaLaunchAttribute {
   } val;
 };
 struct cudaLaunchConfig_t {
-  dim3 grid, block;  // gridDim, blockDim: here those are macros
+  dim3 grid, block;  // gridDim, blockDim: these names are macros here
   std::size_t dynamicSmemBytes;
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
   unsigned numAttrs;
 };
 
-// Of code compiled at run time (nvrtc.cpp), whose kernels are launched by the form without types.
+// For code compiled at run time (nvrtc.cpp), whose kernels are launched by the untyped function.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned);
 cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name);
@@ -168,10 +168,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, v
 
 namespace tg::emulator {
 
-// Executes it now, or records it if the stream is being captured. An exception becomes
+// Executes the work immediately, or records it if the stream is being captured. An exception becomes
 // cudaErrorLaunchFailure.
 cudaError_t enqueue(cudaStream_t, std::function<void()> work);
-// A kernel's launch, in clusters of that many blocks: `thread` is called for each thread of the grid.
+// Launches a kernel in clusters of `cluster` blocks. `thread` is called for each thread of the grid.
 cudaError_t launch(cudaStream_t, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
                    std::function<void()> thread, unsigned cluster = 1);
 

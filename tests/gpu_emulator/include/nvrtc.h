@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name: compiles with the host's compiler.
+// Replaces CUDA's header of the same name: compiles with the host's compiler.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-// FlashBackward [Stratos, FlashAttention §2.3, §D] by key blocks: with u = (O ⊛ z_O).sum − z_ξ known first,
-// each block of keys runs over the query tiles that attend it, recomputes P = exp(A − ξ) and accumulates
+// FlashBackward [Stratos, FlashAttention §2.3, §D] by key blocks. First u = (O ⊛ z_O).sum − z_ξ is computed.
+// Each block of keys then iterates over the query tiles that attend to it, recomputes P = exp(A − ξ) and
+// accumulates
 //   z_V += Pᵀ z_O,  z_A = P ⊛ (z_O Vᵀ − u),  z_K += z_Aᵀ Q,  z_Q += z_A K.
-// z_V and z_K belong to the block. A tile of z_Q takes its terms from the blocks in their order, kept by a
-// counter per tile: blocks are handed out in that order too, so the threads follow each other and none waits
-// for a later one.
+// z_V and z_K belong to the block. The blocks add their contributions to a tile of z_Q in order, which a
+// counter per tile enforces. Blocks are handed out in the same order, so no thread waits for a later one.
 #include <atomic>
 #include <cstdio>
 
@@ -12,13 +12,12 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 query_block = 96;  // Γ
-constexpr i64 key_block = 192;   // Λ
-constexpr i64 whole_block =
-    256;  // the most keys that are one block, if they are all, where that saves a pass
+constexpr i64 query_block = 96;   // Γ
+constexpr i64 key_block = 192;    // Λ
+constexpr i64 whole_block = 256;  // if all keys fit, they are one block, which may save a pass
 
-// Λ of a call. A half type cannot accumulate z_Q in place, so each of its tiles takes a pass of its own over
-// the keys, unless a single block has them all.
+// Λ of a call. A 16-bit type cannot accumulate z_Q in place, so each of its tiles needs a separate pass over
+// the keys, unless a single block contains all of them.
 template <class C>
 i64 keys_at_once(const AttentionCall& x) {
   return size_of(x.type) != sizeof(C) && x.T <= whole_block ? whole_block : key_block;
@@ -28,7 +27,7 @@ bool has_query_pass(const AttentionCall& x) {
   return size_of(x.type) != sizeof(C) && x.T > whole_block;
 }
 
-// In memory of all threads.
+// Memory that all threads share.
 template <class C>
 struct SharedByThreads {
   SharedByThreads(Carver& carver, const AttentionCall& x) {
@@ -40,9 +39,9 @@ struct SharedByThreads {
   }
   i64 tiles;
   C* u;                              // [B, H, L]
-  C *shift, *offset;                 // [B, H, L]: t and o of P = 2^((A − t)·f − o); o = ∞ where P is 0
-  std::int32_t *from, *to;           // [B, tiles]: keys each query tile attends
-  std::atomic<std::uint32_t>* done;  // [B, H, tiles]: key blocks that have added to z_Q
+  C *shift, *offset;                 // [B, H, L]: t and o of P = 2^((A − t)·f − o); o = ∞ if P is 0
+  std::int32_t *from, *to;           // [B, tiles]: keys that each query tile attends to
+  std::atomic<std::uint32_t>* done;  // [B, H, tiles]: number of key blocks that have added to z_Q
 };
 
 template <class C>
@@ -76,37 +75,37 @@ struct Workspace {
   };
   QueryTile<C> tile;
   i64 padded_d, padded_dv;
-  C *shift, *offset, *u;  // [width]: as in SharedByThreads, and u times the factor of z
+  C *shift, *offset, *u;  // [width]: as in SharedByThreads; u is scaled like z
   C *q, *z;               // [d × width], [dv × width]: Qᵀ and z_Oᵀ, scaled
-  C *p, *za;              // [keys × width]: A then Pᵀ with dropout, z_P then z_Aᵀ
+  C *p, *za;              // [keys × width]: A, then Pᵀ with dropout; z_P, then z_Aᵀ
   C *zk, *zv;             // [keys × padded]
   OptionTiles<C> options;
   Copy k, v, q_rows, z_rows;
   C* zq;        // [count × padded_d], for types that cannot accumulate in place
   C* zb;        // [keys × width]: the bias gradient of a tile
-  float* work;  // of products on tiles; null: on vectors
+  float* work;  // for GEMMs on tiles; null: on vectors
   C factor;     // of z_O in the loaded tile
 };
 
-// load_rows, or nothing if products are made on tiles, which read the operands as they lie.
+// load_rows, or nothing if GEMMs run on tiles, which read the operands in place.
 template <class C>
 Rows<C> rows_of(const AttentionCall& x, const Workspace<C>& s, const AttentionCall::TensorView& a, i64 b,
                 i64 h, i64 row0, i64 rows, i64 size, C* copy, i64 padded) {
   return s.work ? Rows<C>{} : load_rows(x, a, b, h, row0, rows, size, copy, padded);
 }
 
-// Queries of a tile, times ScoreUnit::of_q.
+// Loads the queries of a tile, times ScoreUnit::of_q.
 template <class C>
 void load_scaled_queries(const AttentionCall& x, const Workspace<C>& s) {
   const QueryTile<C>& t = s.tile;
   if (!s.work) load_transposed(x, x.q, t, x.d, ScoreUnit<C>(x).of_q, s.q);
-  if (x.cu_q)  // queries of no sequence may hold anything
+  if (x.cu_q)  // queries that belong to no sequence have undefined contents
     for (i64 c = 0; c < t.count; ++c)
       for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
 }
 
-// t = c and o = log2 π of the tile's far rows (most_plain_lse), by a pass over their keys. These are the
-// scores that the gradients are computed from, so P adds up to 1 whatever the rounding of scores and of ξ is.
+// Computes t = c and o = log2 π of the tile's far rows (most_plain_lse), by a pass over their keys. The
+// gradients are computed from the same scores, so P sums to 1 whatever the rounding of scores and ξ.
 template <class C>
 void normalize_far_rows(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b,
                         i64 h) {
@@ -138,8 +137,8 @@ void normalize_far_rows(const AttentionCall& x, const SharedByThreads<C>& all, W
     }
 }
 
-// u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the tile's keys. If it has no keys, its z_Q becomes
-// 0 here.
+// Computes u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the tile's keys. If it has no keys, its z_Q
+// is set to 0 here.
 template <class C>
 void row_stats(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
                i64 tile) {
@@ -199,7 +198,7 @@ void load_queries(const AttentionCall& x, const SharedByThreads<C>& all, Workspa
   }
 }
 
-// p = 2^((A − t)·f − o), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p ⊛ keep. Formulas in place.
+// p = 2^((A − t)·f − o), za = p ⊛ (z_P ⊛ keep − u) ⊛ slope, then p = p ⊛ keep. All are computed in place.
 template <class C, bool Keep, bool Slope>
 void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
   using V = vector_t<C>;
@@ -227,8 +226,8 @@ void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
   }
 }
 
-// Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys from key0.
-// `through_cap`: the gradient before the cap, else after it, where the bias is added.
+// Computes Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys, starting
+// at key0. `through_cap`: the gradient before the cap, otherwise after it, where the bias is added.
 template <class C>
 void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
@@ -270,8 +269,8 @@ C* in_place(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row) {
   return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
-// z_K and z_V of one block, and its terms of z_Q where that accumulates in place, or all of z_Q from a single
-// block.
+// Computes z_K and z_V of one block. Also adds its contributions to z_Q if z_Q accumulates in place, or
+// computes all of z_Q if there is a single block.
 template <class C>
 void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, Worker& w, i64 b,
               i64 key_head, i64 block) {
@@ -290,10 +289,10 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
       if (from >= key0 + keys || to <= key0) continue;
       load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
       const QueryTile<C>& t = s.tile;
-      // Only the keys that the tile attends: others may hold anything, and 0·NaN is NaN.
+      // Only keys that the tile attends to. Other keys have undefined contents, and 0·NaN is NaN.
       const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
       score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), true);
-      // Likewise the queries of no sequence.
+      // The same applies to queries that belong to no sequence.
       const i64 c0 = x.cu_q ? at_least(0, x.cu_q[0] - t.i0) : 0,
                 c1 = x.cu_q ? at_most(t.count, x.cu_q[x.segments] - t.i0) : t.count;
       const Rows<C> q = rows_of(x, s, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
@@ -315,19 +314,19 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
         continue;
       }
       std::atomic<std::uint32_t>& done = all.done[(b * x.H + h) * all.tiles + tile];
-      const std::uint32_t turn = static_cast<std::uint32_t>(block - from / key_block);
-      w.await(done, turn);
+      const std::uint32_t ticket = static_cast<std::uint32_t>(block - from / key_block);
+      w.await(done, ticket);
       C* zq = in_place<C>(x.z_q, b, h, t.i0);
       multiply<C>(t.count, x.d, n, {s.za, 1, t.width}, {own.data, own.row, own.form}, zq, x.z_q.row,
-                  turn == 0 ? nullptr : zq, x.z_q.row);
-      w.advance(done, turn + 1);
+                  ticket == 0 ? nullptr : zq, x.z_q.row);
+      w.advance(done, ticket + 1);
     }
   if (first) clear();
   write_rows(x, x.z_k, b, key_head, key0, keys, x.d, s.zk, s.padded_d);
   write_rows(x, x.z_v, b, key_head, key0, keys, x.dv, s.zv, s.padded_dv);
 }
 
-// z_Q of one query tile by its own pass over the keys (has_query_pass).
+// Computes z_Q of one query tile by a separate pass over the keys (has_query_pass).
 template <class C>
 void query_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
                 i64 tile) {
@@ -365,7 +364,8 @@ void sink_item(const AttentionCall& x, const SharedByThreads<C>& all, i64 h) {
   });
 }
 
-// How the bias gradient is cut into parts that one thread owns: one index per axis the bias keeps.
+// The division of the bias gradient into parts that one thread owns, with one index per axis that the bias
+// has.
 struct BiasGrid {
   BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;
@@ -376,8 +376,8 @@ struct BiasGrid {
   i64 batches, heads, tiles, blocks;
 };
 
-// One part: z_A is recomputed and summed, tile over tile in a fixed order, over the axes the bias does not
-// keep; then the summed tile over its rows or columns where those are not kept.
+// Computes one part. z_A is recomputed and summed over the axes that the bias does not have, tile by tile in
+// a fixed order. Then the summed tile is reduced over its rows or columns, if the bias does not have them.
 template <class C>
 void bias_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, const BiasGrid& grid,
                i64 part) {

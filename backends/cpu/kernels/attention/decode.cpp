@@ -1,11 +1,11 @@
-// FlashForward2 [Stratos, FlashAttention §D] where bits of a row must depend on the row alone, and for few
-// queries and many keys, as in decoding. Queries of the heads that share a key head are rows, in groups. Keys
-// are cut into ranges, each of which is read once for a group, and leaves c, π = Σ exp(A − c) and
-// G = Σ exp(A − c)·V of its keys for each row. A row adds up its ranges in their order:
+// FlashForward2 [Stratos, FlashAttention §D] for batch-invariant results, and for few queries and many keys,
+// as in decoding. Queries of the heads that share a key head are rows, in groups. Keys are split into ranges.
+// Each range is read once for a group and computes c, π = Σ exp(A − c) and G = Σ exp(A − c)·V of its keys for
+// each row. A row combines its ranges in order:
 //   c' = max(c, cᵣ),  π ← exp(c − c')·π + exp(cᵣ − c')·πᵣ,  G ← exp(c − c')·G + exp(cᵣ − c')·Gᵣ,
-// and in the end O = G ⊘ π,  ξ = c + log π.
-// Ranges and tiles begin at fixed keys, whatever a query sees, and a row adds up no others than the keys that
-// it sees. So its bits depend neither on the other rows, nor on where keys lie, nor on who computes what.
+// and finally O = G ⊘ π,  ξ = c + log π. Ranges and tiles begin at fixed keys, whatever a query attends to,
+// and a row adds only keys that it attends to. So its result depends bitwise neither on other rows, nor on
+// the location of keys, nor on the assignment of work to threads.
 #include "backends/cpu/kernels/attention/attention.h"
 
 #include <cstdio>
@@ -18,16 +18,16 @@ namespace {
 
 constexpr i64 most_rows = 64;   // of a group
 constexpr i64 few_queries = 8;  // of a head: several threads may share the keys of a group
-// Four rows or more make the products of a line come in bursts, and their registers are filled by several
-// keys at a time; then the hardware does not see what comes next, and lines are fetched so far ahead. With
-// fewer rows it does, and does it better, unless keys lie in pages.
+// With four rows or more, each cache line causes a burst of FMAs, and registers are filled from several keys
+// at a time. The hardware prefetcher then fails, so lines are prefetched this far ahead. With fewer rows it
+// works, and better than explicit prefetches, unless keys are stored in pages.
 constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
-// Nothing is fetched ahead of a call that reads no more.
+// Nothing is prefetched for a call that reads no more than this.
 constexpr i64 near_bytes = 2 << 20;
 
-// How keys are cut: by d alone. A range leaves rows·dv numbers, which are written and read again. A tile is
-// small enough for a second-level cache to hold its keys until they have been read as values, where they are
-// both.
+// How keys are split, which depends only on d. The results of a range are rows·dv elements, which are written
+// and read again. A tile is small enough that its keys stay in the L2 cache until they have been read as
+// values, if they are both.
 struct Cut {
   explicit Cut(const AttentionCall& x)
       : range(x.d <= 64 ? piece_size(512, 128) : piece_size(256, 128)),
@@ -36,10 +36,12 @@ struct Cut {
                           : 32) {}
   i64 range, tile;
 };
-// Values of so many keys are added to a few rows before the next rows begin, which find them in a cache.
+// The values of this many keys are added to a few rows before the next rows begin, which find the values in a
+// cache.
 constexpr i64 keys_together = 16, few_rows = 4;
 
-// Row r of a key head is query r / heads of its head r % heads: the rows of a group see much the same keys.
+// Row r of a key head is query r / heads of its head r % heads. The rows of a group therefore attend to
+// similar keys.
 i64 heads_of_key(const AttentionCall& x) {
   return x.H / x.Hk;
 }
@@ -57,7 +59,7 @@ i64 ranges_of(const AttentionCall& x) {
 }
 
 // Whether several threads share the keys of a group: if there can be several ranges. With many queries there
-// are groups enough for all threads, and what ranges leave would take much memory.
+// are enough groups for all threads, and the results of ranges would need much memory.
 bool shares_keys(const AttentionCall& x) {
   return x.L <= few_queries && ranges_of(x) > 1;
 }
@@ -91,7 +93,8 @@ struct Sums {
   }
 };
 
-// Where keys from key0 on lie, in elements from the data of their head: kept for the next head of the text.
+// The offsets of keys, starting at key0, in elements from the data of their head. They are reused for the
+// next head of the sequence.
 struct Places {
   i64* at;
   i64 batch = -1, key0 = 0, count = 0;
@@ -116,18 +119,18 @@ struct Workspace {
     k = carver.take<C>(tile * padded_d), v = carver.take<C>(tile * all.padded);
   }
   i64 padded_d;
-  Sums<C> range, all;        // of a group: what a range leaves; or of one row
+  Sums<C> range, all;        // of a group: the results of a range; or of one row
   i64* start;                // [B + 1]: the first part of each batch entry
-  i64 *first, *last;         // [rows]: keys that each row sees
+  i64 *first, *last;         // [rows]: keys that each row attends to
   C* q;                      // [rows × padded_d], scaled
   C* a;                      // [rows × tile]: scores, then exp(A − c)
   C* sum;                    // [rows × W]: π, lane by lane
-  Places k_at, v_at;         // [2·tile]: of the keys of the tile and of the next one
-  i64 *own_k_at, *own_v_at;  // [tile]: where copies lie
+  Places k_at, v_at;         // [2·tile]: for the keys of this tile and the next one
+  i64 *own_k_at, *own_v_at;  // [tile]: offsets of the copies
   C *k, *v;                  // [tile × padded]: copies
 };
 
-// Keys that some query from `first` to `last` of a batch entry sees, and the ranges in which they are.
+// Keys that some query from `first` to `last` of a batch entry attends to, and the ranges that contain them.
 struct Seen {
   Seen(const AttentionCall& x, i64 b, i64 first_query, i64 last_query) {
     const KeyRange keys = Band(x, sequence_of_query(x, static_cast<int>(b), 0))
@@ -162,7 +165,8 @@ class Rows {
     load_queries();
   }
 
-  // c, π and G of the keys of a range. Of rows that see none of them there may be anything.
+  // Computes c, π and G of the keys of a range. For rows that attend to none of them, the results are
+  // undefined.
   void run(i64 range, const Sums<C>& to) {
     const i64 size = Cut(x_).range, first = at_least(group_.seen.from, range * size),
               end = at_most(group_.seen.to, (range + 1) * size);
@@ -204,7 +208,7 @@ class Rows {
     const RowsInMemory<S> k = rows_in_memory(x_.k, key0, to, x_.d, s_.k_at);
     RowsInMemory<S> v = k;
     if (!one) v = rows_in_memory(x_.v, key0, to, x_.dv, s_.v_at);
-    if (one) v.ahead = v.skip = 0;  // they are there already
+    if (one) v.ahead = v.skip = 0;  // they have been fetched already
     if (!copies<C>(x_)) {
       if (!near_) return add_keys(k, v, key0, from, to, x_.d, x_.dv);
       return add_keys(RowsInCache<S>{k.data, k.place}, RowsInCache<S>{v.data, v.place}, key0, from, to, x_.d,
@@ -217,8 +221,8 @@ class Rows {
     const RowsInCache<C> own_k{s_.k, s_.own_k_at}, own_v{s_.v, s_.own_v_at};
     add_keys(own_k, one ? own_k : own_v, key0, from, to, s_.padded_d, s_.all.padded);
   }
-  // `count` rows of a tile from key0 on, and as many after them as are fetched ahead. With the last tile, the
-  // next head's rows are fetched.
+  // Returns `count` rows of a tile, starting at key0, followed by the rows to prefetch. In the last tile, the
+  // next head's rows are prefetched.
   RowsInMemory<S> rows_in_memory(const AttentionCall::TensorView& a, i64 key0, i64 count, i64 size,
                                  Places& places) const {
     const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
@@ -232,7 +236,8 @@ class Rows {
     return {static_cast<const S*>(a.data) + group_.key_head * a.head, places.at, ahead,
             !last || group_.key_head + 1 == x_.Hk ? 0 : a.head};
   }
-  // Where keys key0 … key0 + count − 1 lie: those beyond the last as the last.
+  // Computes the offsets of keys key0 … key0 + count − 1. Keys beyond the last one have the offset of the
+  // last one.
   void find_rows(const AttentionCall::TensorView& a, i64 key0, i64 count, i64* at) const {
     const i64 page = x_.table ? x_.page : x_.T, end = at_most(group_.seen.to, key0 + count);
     for (i64 key = key0; key < end;) {
@@ -249,7 +254,7 @@ class Rows {
     });
   }
 
-  // Two of them in one function would share its registers.
+  // Not inlined, because two instances in one function would share its registers.
   template <class R>
   [[gnu::noinline]] void add_keys(const R& k, const R& v, i64 key0, i64 from, i64 to, i64 d, i64 dv) {
     for (i64 key = from / W * W; key < to; key += W)
@@ -277,7 +282,7 @@ class Rows {
     }
   }
 
-  // The same where rows see different keys: those that see the same together.
+  // The same if rows attend to different keys. Rows that attend to the same keys are processed together.
   template <class R>
   void add_seen_values(const R& v, i64 key0, i64 from, i64 to, i64 dv) {
     const auto low = [&](i64 r) { return at_least(from, at_most(to, s_.first[r] - key0)); };
@@ -290,7 +295,7 @@ class Rows {
     }
   }
 
-  // a[first … last − 1] = −∞ outside low … high − 1.
+  // a[first … last − 1] = −∞ outside of low … high − 1.
   static void mask_row(C* a, i64 first, i64 last, i64 low, i64 high) {
     const V none = splat<V>(static_cast<C>(-__builtin_inf()));
     const V from = splat<V>(static_cast<C>(at_least(first, at_most(low, last)))),
@@ -303,8 +308,8 @@ class Rows {
     }
   }
 
-  // Of scores first … last − 1: c' = max(c, A.max), π = exp(c − c')·π + exp(A − c').sum, G = exp(c − c')·G, A
-  // = exp(A − c').
+  // For scores first … last − 1: c' = max(c, A.max), π = exp(c − c')·π + exp(A − c').sum, G = exp(c − c')·G,
+  // A = exp(A − c').
   void softmax_row(i64 r, i64 first, i64 last) {
     C* a = s_.a + r * tile_;
     V m = load(a + first);
@@ -335,17 +340,17 @@ class Rows {
   Workspace<C>& s_;
   const Group& group_;
   const i64 rows_ = group_.rows, tile_ = Cut(x_).tile;
-  // Keys and values of texts like this one are small enough to come from a cache.
+  // The keys and values of sequences of this size are small enough to be in a cache.
   const bool near_ =
       x_.B * x_.Hk * (group_.seen.to - group_.seen.from) * (x_.d + x_.dv) * static_cast<i64>(sizeof(S)) <=
       near_bytes;
   struct {
     i64 from, to;
-  } every_;  // keys that all rows see
+  } every_;  // keys that all rows attend to
   Sums<C> out_ = s_.range;
 };
 
-// A row before its first range. A sink is a first key whose value is 0.
+// Initializes a row before its first range. A sink is a first key whose value is 0.
 template <class S, class C>
 void start_row(const AttentionCall& x, i64 h, const Sums<C>& all) {
   const C none = static_cast<C>(-__builtin_inf());
@@ -359,7 +364,7 @@ void add_range(const AttentionCall& x, const Sums<C>& all, const Sums<C>& range)
   using V = vector_t<C>;
   constexpr int W = Tile<C>::width;
   const C none = static_cast<C>(-__builtin_inf());
-  if (*all.top == none && *all.sum == 0) {  // the first, with the bits that are computed below
+  if (*all.top == none && *all.sum == 0) {  // the first range: bitwise identical to the computation below
     *all.top = *range.top, *all.sum = *range.sum;
     for (i64 e = 0; e < all.padded; e += W) store(all.g + e, load(range.g + e) + V{});
     return;
@@ -373,7 +378,7 @@ void add_range(const AttentionCall& x, const Sums<C>& all, const Sums<C>& range)
   *all.top = top;
 }
 
-// O and ξ of query i of head h.
+// Computes O and ξ of query i of head h.
 template <class S, class C>
 void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all) {
   using V = vector_t<C>;
@@ -397,7 +402,8 @@ void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all)
 template <class S, class C>
 void run_groups(const AttentionCall& x, Workspace<C>& s, Worker& w) {
   const i64 groups = groups_of(x);
-  // Those of a head from its end: they see the most keys, and come first to balance the threads.
+  // The groups of a head start at its end: they attend to the most keys, and starting with them balances the
+  // threads.
   w.each(key_heads(x) * groups, [&](i64 part) {
     const i64 key_head = part / groups;
     const Group group(x, key_head / x.Hk, key_head % x.Hk, groups - 1 - part % groups);
@@ -413,8 +419,8 @@ void run_groups(const AttentionCall& x, Workspace<C>& s, Worker& w) {
   });
 }
 
-// Threads share the ranges of all groups, and then the rows. A part is a range of a group. A range that is
-// the only one of its text leaves rows that are finished at once.
+// Threads share the ranges of all groups, and then the rows. A part is a range of a group. If a range is the
+// only one of its sequence, its rows are finished immediately.
 template <class S, class C>
 void run_ranges(const AttentionCall& x, Workspace<C>& s, const Sums<C>& parts, Worker& w) {
   const i64 groups = groups_of(x), heads = heads_of_key(x);

@@ -1,6 +1,6 @@
-// Products of a few rows with many, for attention of few queries, where reading the many takes most of the
-// time: they are read as they lie in memory, for all rows that share them. Lanes run along a row. A score is
-// a dot product whose lanes are added up at the end, for as many scores at a time as a vector has lanes.
+// Products of a few rows with many, for attention with few queries, where most of the time is needed to read
+// the many rows. They are read in place, once for all rows that share them. Lanes run along a row. A score is
+// a dot product whose lanes are summed at the end, for as many scores at a time as a vector has lanes.
 #pragma once
 
 #include "backends/cpu/kernels/simd.h"
@@ -9,15 +9,16 @@ namespace tg::cpu::TG_ISA {
 
 // ---- chunks ----
 
-// What is converted at a time. The pieces of a chunk are vectors of its elements in some order, the same for
-// all rows of a type: sums over a row need no other, and rows that are added up come back by store_chunk.
+// The unit of conversion. A chunk's vectors contain its elements in some order, which is the same for all
+// rows of a type. Sums over a row do not depend on it, and store_chunk restores the order of accumulated
+// rows.
 template <class S>
 struct Chunk {
   static constexpr int vectors = 1, size = lanes<vector_t<S>>;
 };
 template <>
-struct Chunk<bfloat16> {  // elements with even numbers, then the odd ones: half of their words, without a
-                          // shuffle
+struct Chunk<bfloat16> {  // even-numbered elements, then odd ones, without a shuffle: the upper and lower
+                          // halves of its words
   static constexpr int vectors = 2, size = 2 * lanes<F32>;
 };
 
@@ -39,7 +40,8 @@ TG_INLINE void store_chunk(bfloat16* p, const F32* from) {
   __builtin_memcpy(static_cast<void*>(p), &pairs, sizeof pairs);
 }
 
-// The first n elements of a chunk; the others are 0, or stay as they are.
+// Load or store the first n elements of a chunk. On a load, the others are 0. On a store, memory after them
+// is unchanged.
 template <class S, class V>
 [[gnu::noinline]] void load_part_of_chunk(const S* p, i64 n, V* to) {
   S all[Chunk<S>::size] = {};
@@ -53,7 +55,7 @@ template <class S, class V>
   for (i64 i = 0; i < n; ++i) p[i] = all[i];
 }
 
-// f(chunk's place in padded rows, its V vectors) for a row of `size` elements.
+// Calls f(the chunk's offset in padded rows, its V vectors) for a row of `size` elements.
 template <class S, class F>
 TG_INLINE void each_chunk(const S* row, i64 size, F f) {
   using V = vector_t<S>;
@@ -63,21 +65,21 @@ TG_INLINE void each_chunk(const S* row, i64 size, F f) {
   if (e < size) load_part_of_chunk(row + e, size - e, v), f(e, v);
 }
 
-// Rows in memory, each anywhere. While an element is read, the one `skip` elements after that of the row
-// `ahead` is fetched into a cache near the core.
+// Rows at arbitrary addresses in memory. While an element of a row is read, the element at distance `skip` in
+// the row `ahead` rows later is prefetched into a cache near the core.
 template <class S>
 struct RowsInMemory {
   using Element = S;
   static constexpr bool fetches = true;
   const S* data;
-  const i64* place;  // [rows + ahead]: of each row, in elements from `data`
+  const i64* place;  // [rows + ahead]: offset of each row, in elements from `data`
   i64 ahead, skip;
   const S* at(i64 r) const { return data + place[r]; }
   const S* fetched_at(i64 r) const { return at(r + ahead) + skip; }
   RowsInMemory from_column(i64 e) const { return {data + e, place, ahead, skip}; }
 };
 
-// The same that are in a cache, or that the hardware fetches in time.
+// The same for rows that are in a cache, or that the hardware prefetches in time.
 template <class S>
 struct RowsInCache {
   using Element = S;
@@ -89,7 +91,7 @@ struct RowsInCache {
   RowsInCache from_column(i64 e) const { return {data + e, place}; }
 };
 
-// f(rows as a constant, first row) for blocks of rows, the largest first.
+// Calls f(number of rows as a constant, first row) for blocks of rows, the largest blocks first.
 template <int most, class F>
 TG_INLINE void each_block(i64 rows, F f) {
   i64 r = 0;
@@ -102,14 +104,14 @@ TG_INLINE void each_block(i64 rows, F f) {
     if (r < rows) f(std::integral_constant<int, 1>(), r);
 }
 
-// ---- the sums of the lanes of as many vectors as a vector has lanes ----
+// ---- sums of lanes, for as many vectors as a vector has lanes ----
 
-// Of every 2·Half lanes (within 16 bytes if they are fewer), those that the two vectors have in the first or
-// the second half.
+// Returns the lanes in the first or second half of each group of 2·Half lanes in both vectors (within 16
+// bytes if the group is smaller).
 template <int Half, bool Second, class V, int... l>
 TG_INLINE V halves_of(V a, V b, std::integer_sequence<int, l...>) {
   constexpr int W = sizeof...(l), unit = 16 / sizeof(V{}[0]), span = Half < unit ? unit : W;
-  constexpr auto source = [](int lane) {  // a span has those of a in its first half, those of b in the second
+  constexpr auto source = [](int lane) {  // a span has lanes of a in its first half and of b in the second
     const int place = lane % span, nth = place % (span / 2);
     return place / (span / 2) * W + lane / span * span + nth / Half * 2 * Half + nth % Half +
            (Second ? Half : 0);
@@ -117,14 +119,14 @@ TG_INLINE V halves_of(V a, V b, std::integer_sequence<int, l...>) {
   return __builtin_shufflevector(a, b, source(l)...);
 }
 
-// Blocks of 16 bytes of the result are interleaved: which vector takes a place in the tree.
+// Blocks of 16 bytes of the result are interleaved. Returns the vector at a position in the tree.
 template <class V>
 constexpr int vector_of_place(int place) {
   constexpr int unit = 16 / sizeof(V{}[0]), blocks = lanes<V> / unit;
   return place % blocks * unit + place / blocks;
 }
 
-// Lane i of the result is the sum of the lanes of v[i]: halves of a vector are added, then quarters, …
+// Lane i of the result is the sum over all lanes of v[i]: halves of a vector are added, then quarters, …
 template <int First, int Count, class V>
 TG_INLINE V lane_sums_of(const V* v) {
   if constexpr (Count == 1) {
@@ -143,8 +145,8 @@ TG_INLINE V lane_sums(const V* v) {
 
 // ---- scores ----
 
-// a[h][j] = ⟨q[h], k[j]⟩ for Heads rows of q, in chunks padded with zeros, and keys j = key … that together
-// make a vector of scores. Keys from `end` on are read as the last one.
+// a[h][j] = ⟨q[h], k[j]⟩ for Heads rows of q, in chunks padded with zeros, and for as many keys j = key … as
+// make a vector of scores. Keys at `end` and later are read as the last one.
 template <int Heads, class Keys, class C>
 TG_INLINE void score_vector(const C* q, i64 q_row, const Keys& k, i64 key, i64 end, i64 size, C* a,
                             i64 a_row) {
@@ -152,7 +154,7 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const Keys& k, i64 key, i64 e
   using S = typename Keys::Element;
   constexpr int W = lanes<V>, keys = W / Heads;
   V sum[W];  // [Heads][keys]
-  // Read side by side; where the hardware is to see what comes next, few.
+  // Number of keys read in parallel. It is small if the hardware prefetcher must detect the accesses.
   constexpr int few = Keys::fetches && Heads < 4 ? Heads : 4, together = keys < few ? keys : few;
 #pragma GCC unroll 16
   for (int first = 0; first < keys; first += together) {
@@ -198,7 +200,8 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const Keys& k, i64 key, i64 e
   for (int h = 0; h < Heads; ++h) __builtin_memcpy(a + h * a_row + key, all + h * keys, keys * sizeof(C));
 }
 
-// a[h][j] = ⟨q[h], k[j]⟩ for keys from … to − 1, and any numbers for others up to the next multiples of W.
+// a[h][j] = ⟨q[h], k[j]⟩ for keys from … to − 1. Scores of other keys, up to the next multiple of W, are
+// undefined.
 template <int Heads, class Keys, class C>
 void score_rows(const C* q, i64 q_row, const Keys& k, i64 from, i64 to, i64 size, C* a, i64 a_row) {
   constexpr int keys = lanes<vector_t<C>> / Heads;
@@ -207,8 +210,8 @@ void score_rows(const C* q, i64 q_row, const Keys& k, i64 from, i64 to, i64 size
 
 // ---- values ----
 
-// g[h][…] += Σ_j p[h][j]·v[j][…] over keys from … to − 1, for Heads rows and Chunks chunks of columns; of a
-// Part there are only `columns` columns.
+// g[h][…] += Σ_j p[h][j]·v[j][…] over keys from … to − 1, for Heads rows and Chunks chunks of columns. If
+// Part, there are only `columns` columns.
 template <int Heads, int Chunks, bool Part, class Values, class C>
 TG_INLINE void add_value_block(const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
                                i64 g_row) {
@@ -247,7 +250,7 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const Values& v, i64 from,
     for (int i = 0; i < vectors; ++i) store(g + h * g_row + i * W, sum[h][i]);
 }
 
-// The same for any number of rows: those that fit into registers at a time.
+// The same for any number of rows, in blocks that fit into registers.
 template <int Chunks, bool Part, class Values, class C>
 void add_value_rows(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
                     i64 g_row) {
@@ -260,7 +263,7 @@ void add_value_rows(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, 
       });
 }
 
-// g[r] += Σ_j p[r][j]·v[j] over keys from … to − 1; rows of g are chunks.
+// g[r] += Σ_j p[r][j]·v[j] over keys from … to − 1. Rows of g consist of chunks.
 template <class Values, class C>
 void add_values(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 size, C* g,
                 i64 g_row) {

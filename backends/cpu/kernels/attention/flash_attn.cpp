@@ -1,5 +1,5 @@
-// flash_attn, flash_attn_backward and paged_attn: checks of what comes from outside at every run, and the
-// attention kernels; and the dropout mask on its own.
+// flash_attn, flash_attn_backward and paged_attn: checks of the data of every run, and the attention kernels.
+// Also the dropout mask as a separate op.
 #include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/kernels.h"
 
@@ -11,7 +11,7 @@ AttentionCall attention_of(const Call& c) {
   return attention_call(c.in, c.out, c.attrs->as<AttentionAttrs>());
 }
 
-// Whether the boundaries rise from 0 on and stay within `rows`; notes the first that does not.
+// Whether the boundaries start at 0, increase and stay within `rows`. Reports the first one that does not.
 bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, std::int64_t rows) {
   std::int64_t before = 0;
   for (std::int64_t s = 0; s <= segments; ++s) {
@@ -21,8 +21,7 @@ bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, st
   return true;
 }
 
-// Sequences and lengths come from outside at every run: where they leave the tensors the run is refused, by
-// every thread alike.
+// Sequences and lengths are run-time data. If they exceed the tensors, every thread refuses the run.
 bool are_within(Worker& w, const AttentionCall& n) {
   if (n.cu_q) return are_boundaries(w, n.cu_q, n.segments, n.L) && are_boundaries(w, n.cu_k, n.segments, n.T);
   for (std::int64_t b = 0; n.lengths && b < n.B; ++b) {
@@ -33,11 +32,11 @@ bool are_within(Worker& w, const AttentionCall& n) {
   return true;
 }
 
-// paged_attn computes all rows as in decoding, however many they are: their bits do not depend on that.
+// paged_attn computes any number of rows as in decoding, so that results do not depend on their number.
 AttentionCall paged_of(const Call& c) {
   return paged_attention_call(c.in, c.out, c.attrs->as<PagedAttentionAttrs>());
 }
-// Whether the table, if there is one, has a page of the pool wherever there are keys.
+// Whether the table, if there is one, contains a page of the pool for all keys.
 bool are_in_pool(Worker& w, const AttentionCall& n) {
   for (std::int64_t b = 0; n.table && b < n.B; ++b) {
     const std::int64_t pages = (kv_length(n, static_cast<int>(b)) + std::int64_t{n.page} - 1) / n.page;
@@ -72,7 +71,7 @@ const char* reason(const Call& c) {
   }
 }
 
-// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) at or above the bound.
+// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) is at or above the bound.
 void run_mask(Worker& w, const Call& c) {
   const auto& a = c.attrs->as<KeepMaskAttrs>();
   const std::int64_t L = a.shape[2], T = a.shape[3];

@@ -1,6 +1,6 @@
-// FlashForward2 [Stratos, FlashAttention §D] by query tiles: for each, one pass over the keys it attends,
-// with the running maximum c, the running sum π and G = Σ exp(A − c)·V; O = G ⊘ π and ξ = c + log π are
-// written once at the end.
+// FlashForward2 [Stratos, FlashAttention §D] by query tiles. For each tile, one pass over the keys that it
+// attends to updates the running maximum c, the running sum π and G = Σ exp(A − c)·V. O = G ⊘ π and ξ = c +
+// log π are written once at the end.
 #include <cstdio>
 
 #include "backends/cpu/kernels/attention/attention.h"
@@ -9,10 +9,10 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 query_block = 64;  // Γ: at most that many columns
+constexpr i64 query_block = 64;  // Γ: maximum number of columns
 constexpr i64 key_block = 128;   // Λ
 
-// How queries are cut into tiles: `heads` whole heads of one key head side by side when they are short.
+// The division of queries into tiles. A tile contains `heads` whole heads of one key head if they are short.
 struct Grid {
   explicit Grid(const AttentionCall& x) {
     const i64 group = x.H / x.Hk;
@@ -48,7 +48,7 @@ struct Workspace {
   C *top, *sum, *shrink;  // c, π, exp(c − c_new): [width]
   OptionTiles<C> options;
   C *k, *v;     // copies, or null
-  float* work;  // of products on tiles; null: on vectors
+  float* work;  // for GEMMs on tiles; null: on vectors
 };
 
 // O = G ⊘ π, ξ = c + log π.
@@ -119,7 +119,8 @@ void run(const AttentionCall& x, Worker& w) {
   Workspace<C> s(carver, x, grid);
   const TilesInUse<TileUnit> tiles(s.work);
   const i64 group = x.H / x.Hk;
-  // Tiles of a head from its end: with a causal mask the longest come first, which balances the threads.
+  // The tiles of a head start at its end. With a causal mask they are the longest, and starting with them
+  // balances the threads.
   w.each(key_heads(x) * grid.groups * grid.tiles, [&](i64 part) {
     const i64 tile = grid.tiles - 1 - part % grid.tiles;
     const i64 head_group = part / grid.tiles % grid.groups,

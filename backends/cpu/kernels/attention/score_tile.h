@@ -1,7 +1,7 @@
-// What the forward and the backward of attention share: the query tile and the keys it attends, and the tile
-// of scores Aᵀ[keys × queries] in the units of ScoreUnit, with every option applied. Keys are rows and
-// queries are lanes, so a softmax runs down the rows without horizontal sums, and K is the broadcast operand
-// of the micro-kernel, in place.
+// Shared by the forward and backward of attention: the query tile, the keys that it attends to, and the score
+// tile Aᵀ[keys × queries]. Scores are in the units of ScoreUnit, with every option applied. Keys are rows and
+// queries are lanes. So a softmax iterates down the rows without horizontal sums, and K is the broadcast
+// operand of the micro-kernel, in place.
 #pragma once
 
 #include "backends/cpu/kernels/attention/attention.h"
@@ -14,7 +14,7 @@ namespace tg::cpu::TG_ISA {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-// 2^x for x that is not far above 0: two units in the last place, 2^-∞ = 0.
+// 2^x for x that is not far above 0, with an error of at most 2 ulp. 2^-∞ = 0.
 TG_INLINE F32 exp2_of_score(F32 x) {
 #if TG_VECTOR_BYTES == 64
   const F32 r = (F32)_mm512_reduce_ps((__m512)x, 9);  // x - floor(x); the polynomial is fitted to [0, 1)
@@ -29,7 +29,7 @@ TG_INLINE F64 exp2_of_score(F64 x) {
   return exp2(x);
 }
 
-// Hands out pieces of a thread's scratch, each 64-byte aligned; with a null base it only counts.
+// Hands out pieces of a thread's scratch, each 64-byte aligned. With a null base it only computes the size.
 struct Carver {
   std::byte* base;
   std::size_t used = 0;
@@ -48,14 +48,14 @@ inline i64 key_heads(const AttentionCall& x) {
   return i64{x.B} * x.Hk;
 }
 
-// Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile. C is the type
-// that is computed in, here and below; S is the type that is stored.
+// Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile. C is the compute
+// type, here and below. S is the storage type.
 template <class C>
 struct QueryTile {
   i64 b, h0, h1, i0, i1;
-  i64 count = 0, width = 0;          // columns in use; rounded up to the vector, and the row length of tiles
-  i64 from = 0, to = 0;              // keys that some column attends
-  i64 all_from = 0, all_to = 0;      // keys that every column attends (empty: from > to)
+  i64 count = 0, width = 0;          // columns in use; rounded up to the vector, the row length of tiles
+  i64 from = 0, to = 0;              // keys that at least one column attends to
+  i64 all_from = 0, all_to = 0;      // keys that every column attends to (empty: from > to)
   std::int32_t *first, *last;        // [width]: keys of each column
   std::int32_t *query, *batch_head;  // [width]: i, and b·H + h
 
@@ -104,7 +104,7 @@ void multiply_all(i64 elements, C factor, C* a) {
   for (i64 e = 0; e < elements; e += Tile<C>::width) store(a + e, load(a + e) * f);
 }
 
-// The transposed query-side rows [size × width] times `factor`; columns beyond the tile are 0.
+// The transposed query-side rows [size × width] times `factor`. Columns beyond the tile are 0.
 template <class C>
 void load_transposed(const AttentionCall& x, const AttentionCall::TensorView& a, const QueryTile<C>& t,
                      i64 size, C factor, C* to) {
@@ -113,7 +113,7 @@ void load_transposed(const AttentionCall& x, const AttentionCall::TensorView& a,
     const S* data = static_cast<const S*>(a.data);
     if (t.h1 - t.h0 == 1) {
       copy_transposed(rows, size, data + element_offset<C>(a, t.b, t.h0, t.i0), a.row, to, t.width);
-    } else {  // few queries of several heads side by side
+    } else {  // few queries of several heads
       for (i64 e = 0; e < size * t.width; ++e) to[e] = 0;
       for (i64 c = 0; c < t.count; ++c) {
         const S* from = data + element_offset<C>(a, t.b, t.h0 + c / rows, t.i0 + c % rows);
@@ -124,8 +124,8 @@ void load_transposed(const AttentionCall& x, const AttentionCall::TensorView& a,
   multiply_all(size * t.width, factor, to);
 }
 
-// Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel: in place, or converted into `copy`
-// with rows of `padded` elements.
+// Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel: in place, or converted into `copy`,
+// whose rows have `padded` elements.
 template <class C>
 struct Rows {
   const C* data;
@@ -144,13 +144,13 @@ Rows<C> load_rows(const AttentionCall& x, const AttentionCall::TensorView& a, i6
   return {copy, padded, Form::padded};
 }
 
-// Rows of a head from row0 on, as they lie, of bf16.
+// Rows of a head in place, starting at row0, in bf16.
 inline Strided<bfloat16> rows_at(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row0) {
   return {static_cast<const bfloat16*>(a.data) + element_offset<float>(a, b, h, row0), a.row, 1};
 }
 
-// C[m×n] = A[m×k]·B[k×n], added to what C holds if `adds`. B is `rows`, or as it lies if products are made on
-// tiles, for which there is `work`.
+// C[m×n] = A[m×k]·B[k×n], added to C if `adds`. B is `rows`. If the GEMM runs on tiles (`work` is not null),
+// it is the unconverted operand in place.
 template <class C>
 void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat16> b, const Rows<C>& rows,
                  C* c, i64 ld, bool adds) {
@@ -159,8 +159,10 @@ void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat1
               ld);
 }
 
-// Whether rows must be copied to be used: another type than C, a row length that makes vector loads partial
-// where that is slow, or (as the broadcast operand) rows that all fall into the same sets of the L1 cache.
+// Whether rows must be copied before use, for one of these reasons:
+// - Their dtype is not C.
+// - Their length makes vector loads partial, and partial loads are slow on this machine.
+// - They are the broadcast operand, and all of them map to the same sets of the L1 cache.
 template <class C>
 bool needs_copy(const AttentionCall& x, const AttentionCall::TensorView& a, i64 size, bool broadcast) {
   if (size_of(x.type) != sizeof(C)) return true;
@@ -170,7 +172,7 @@ bool needs_copy(const AttentionCall& x, const AttentionCall::TensorView& a, i64 
 
 // ---- the score tile ----
 
-// Extra tiles [keys × width] that options need, null where they are off.
+// Extra tiles [keys × width] that options need, or null if an option is off.
 template <class C>
 struct OptionTiles {
   C* bias;   // the bias, transposed
@@ -184,8 +186,8 @@ struct OptionTiles {
   }
 };
 
-// The units of a score tile. Without softcap and bias a score is q·k, unscaled: q·scale would be rounded, and
-// large scores would lose their differences.
+// The units of a score tile. Without softcap and bias a score is q·k, unscaled. Rounding q·scale would make
+// differences between large scores inaccurate.
 template <class C>
 struct ScoreUnit {
   explicit ScoreUnit(const AttentionCall& x) {
@@ -198,11 +200,11 @@ struct ScoreUnit {
     if (x.softcap != 0 || !x.bias.data)  // a bias is added to q·k times `scale`
       of_q = static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale);
   }
-  C of_q = 1;     // what q is multiplied by: then q·k is a score, or the tangent's argument
-  C exponent;     // what a score is multiplied by to be an exponent of 2
-  C natural = 1;  // and to be A
+  C of_q = 1;     // factor of q, so that q·k is a score or the tangent's argument
+  C exponent;     // factor that converts a score to an exponent of 2
+  C natural = 1;  // factor that converts a score to A
 
-  // A sink in these units.
+  // Converts a sink to these units.
   C of(C a) const { return a / natural; }
 };
 
@@ -226,7 +228,7 @@ TG_INLINE ExponentBase<vector_t<C>> exponent_base(vector_t<C> c, C exponent) {
   return {select(is_plain | (c == splat<V>(static_cast<C>(-__builtin_inf()))), zero, c),
           select(is_plain, product, zero)};
 }
-// exp(c_before − c_now), 1 if c did not move.
+// exp(c_before − c_now), which is 1 if c has not changed.
 template <class C>
 TG_INLINE vector_t<C> shrinkage(vector_t<C> before, vector_t<C> now, C exponent) {
   using V = vector_t<C>;
@@ -236,7 +238,7 @@ TG_INLINE vector_t<C> shrinkage(vector_t<C> before, vector_t<C> now, C exponent)
   return select(now == before, splat<V>(C{1}), exp2_of_score(apart));
 }
 
-// ξ = c + log π, rounded, and what is left of it.
+// ξ = c + log π, rounded, and the rounding error.
 template <class C>
 struct SplitLse {
   SplitLse(C c, C pi, const ScoreUnit<C>& unit) {
@@ -294,7 +296,7 @@ void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys,
   for (i64 e = 0; e < keys * t.width; e += W) store(a + e, fma(load(a + e), unit, load(tile + e)));
 }
 
-// a = −∞ outside each column's keys.
+// a = −∞ outside of each column's keys.
 template <class C>
 void mask_scores(const QueryTile<C>& t, i64 key0, i64 keys, C* a) {
   using V = vector_t<C>;
@@ -316,8 +318,8 @@ void mask_scores(const QueryTile<C>& t, i64 key0, i64 keys, C* a) {
   }
 }
 
-// Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width]; on tiles, if there is
-// `work` for them, from the operands as they lie.
+// Computes Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width]. If there is
+// `work` for tiles, the GEMM runs on tiles, from the operands in place.
 template <class C>
 void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, const Rows<C>& k, const C* q,
             C* a, const OptionTiles<C>& tiles, float* work) {
@@ -334,7 +336,7 @@ void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, c
 // ---- the softmax of a tile ----
 
 // c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
-// Returns whether any c grew, so that G must shrink.
+// Returns whether any c has increased, so that G must be scaled down.
 template <class C>
 bool softmax_step(i64 keys, i64 width, C exponent, C* a, C* top, C* sum, C* shrink) {
   using V = vector_t<C>;
@@ -398,7 +400,7 @@ void start_columns(const AttentionCall& x, const QueryTile<C>& t, C* top, C* sum
 
 // ---- dropout ----
 
-// keep[j][column] = 0 with probability p, else 1/(1 - p). Key key0 need not be a multiple of four.
+// keep[j][column] = 0 with probability p, otherwise 1/(1 - p). Key key0 need not be a multiple of four.
 template <class C>
 void dropout_factors(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, C* keep) {
   constexpr int W = lanes<U32>;

@@ -1,6 +1,6 @@
-// The products of attention in bf16 on tiles, where the processor has them: operands are packed into the
-// order of tiles for each product, which takes little beside the exponentials. P and z_A, in f32 between two
-// products, are rounded to bf16 as operands; sums are f32.
+// The GEMMs of attention in bf16 on tiles, if the processor has them. Operands are packed into the order of
+// tiles for each GEMM, which costs little compared with the exponentials. P and z_A, which are f32 between
+// two GEMMs, are rounded to bf16 as operands. Sums are f32.
 #pragma once
 
 #include <type_traits>
@@ -30,9 +30,9 @@ inline bool has_tile_unit() {
 template <class C>
 inline constexpr bool may_use_tiles = std::is_same_v<C, float> && !std::is_void_v<TileUnit>;
 
-// Whether a call's products are made on tiles. `queries`: of a tile; with fewer a tile has several heads,
-// whose rows are not one matrix. Rows of packed sequences that belong to none may hold NaN, which the vectors
-// leave out. It does not depend on the number of batch entries.
+// Whether a call's GEMMs run on tiles. `queries`: per tile. With fewer queries, a tile has several heads,
+// whose rows are not one matrix. In packed sequences, rows that belong to no sequence may contain NaN, which
+// only the vector code excludes. The result does not depend on the number of batch entries.
 template <class C>
 bool is_on_tiles(const AttentionCall& x, i64 queries) {
   if constexpr (!may_use_tiles<C>) return false;
@@ -40,7 +40,7 @@ bool is_on_tiles(const AttentionCall& x, i64 queries) {
          (x.L >= queries || x.H == x.Hk);
 }
 
-// Element (i, j) at data[i·row + j·col]; one of the strides is 1.
+// Element (i, j) is data[i·row + j·col]. One of the strides is 1.
 template <class S>
 struct Strided {
   const S* data;
@@ -51,7 +51,8 @@ struct Strided {
 inline i64 blocks_along(i64 n) {
   return ceil_div(n, block_side);
 }
-// Floats of scratch for products whose m, n and k are at most `rows` (of keys or queries) or `size`.
+// Returns the number of scratch floats for GEMMs whose m, n and k are at most `rows` (of keys or queries) or
+// `size`.
 inline i64 tile_product_floats(i64 rows, i64 size) {
   const i64 longest = blocks_along(rows), across = blocks_along(size);
   return (2 + at_least(longest, across) + across * longest) * block_floats;
@@ -65,7 +66,7 @@ template <class Unit>
 void pack_left_block(Strided<float> a, i64 rows, i64 depth, float* to) {
   constexpr int S = block_side, W = lanes<F32>;
   const bool along = a.col == 1;
-  float whole[S * S];  // lines as they lie: along k, or across it
+  float whole[S * S];  // lines in place: along k, or across it
   if (rows < S || depth < S) {
     const i64 lines = at_most(S, along ? rows : depth), each = at_most(S, along ? depth : rows);
     __builtin_memset(whole, 0, sizeof whole);
@@ -93,8 +94,8 @@ void pack_left_block(Strided<float> a, i64 rows, i64 depth, float* to) {
     }
 }
 
-// C[m×width] = A[m×k]·B[k×n], added to what C holds if `adds`; B is 0 in columns from n to `width`, the next
-// multiple of the vector. `work` is as large as tile_product_floats says.
+// C[m×width] = A[m×k]·B[k×n], added to C if `adds`. B is 0 in columns from n to `width`, the next multiple of
+// the vector. `work` has the size that tile_product_floats returns.
 template <class Unit, class A>
 void tile_product(i64 m, i64 n, i64 k, Strided<A> a, Strided<bfloat16> b, float* c, i64 ld, i64 width,
                   bool adds, float* work) {
@@ -128,7 +129,7 @@ void tile_product(i64 m, i64 n, i64 k, Strided<A> a, Strided<bfloat16> b, float*
   }
 }
 
-// The same if there is `work`, else nothing. Returns whether there was.
+// The same if there is `work`, otherwise nothing. Returns whether there is.
 template <class C, class A>
 bool multiply_on_tiles(float* work, i64 m, i64 n, i64 k, Strided<A> a, Strided<bfloat16> b, C* c, i64 ld,
                        bool adds) {
@@ -140,7 +141,7 @@ bool multiply_on_tiles(float* work, i64 m, i64 n, i64 k, Strided<A> a, Strided<b
   return false;
 }
 
-// Tiles are configured while this is alive, if there is `work`.
+// Tiles are configured while this exists, if there is `work`.
 template <class Unit>
 struct TilesInUse {
   explicit TilesInUse(const float* work) : used(work != nullptr) {

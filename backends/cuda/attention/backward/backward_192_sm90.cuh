@@ -1,18 +1,18 @@
-// The backward on Hopper of heads of 192 with values of 128 (MLA), as backward_sm90.cuh. z_K and z_V take 160
-// registers of 240, so S becomes P before z_P starts, and each product is done before another needs its
-// registers. z_Q is computed transposed, in three parts of 64 of its columns: one by each warpgroup, the
-// third by one and the other in turn.
+// The backward on Hopper for head size 192 with values of size 128 (MLA), similar to backward_sm90.cuh. z_K
+// and z_V need 160 of 240 registers. S is therefore converted to P before z_P starts, and each GEMM completes
+// before another needs its registers. z_Q is computed transposed, in three parts of 64 columns. Each
+// warpgroup computes one part, and they alternate for the third.
 //
-// It is that of the tile before, whose z_A has come from the other warpgroup in the meantime: so neither
-// waits for the other, one multiplies while the other computes exponentials, and so does the own product of
-// z_Q.
+// z_Q is computed one tile late. The other warpgroup's z_A has then arrived, so neither warpgroup waits for
+// the other. One warpgroup multiplies while the other computes exponentials. A warpgroup's own z_Q GEMM also
+// runs during its exponentials.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// A warpgroup of 64 keys.
+// Consumer warpgroup with 64 keys.
 template <class S, class At, Options options>
 struct Consumer192 : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
@@ -35,15 +35,15 @@ struct Consumer192 : Steps<S, At, options> {
     const int j0 = shared.item().at.row0;
     const Score<S> score = this->score();
     float* to = this->first_sums();
-    int tile = 0;  // whose z_Q is added next
+    int tile = 0;  // the tile whose z_Q is added next
     Scores s;
     ZQ part;
     shared.ring_kept().wait(0);
     this->begin_scores(s, 0);
     wait_for_products<0>();
     keep(s);
-    // `later`: after another tile; `more`: before another. The compiler must know which products are under
-    // way.
+    // `later`: a tile precedes this one. `more`: a tile follows. They are compile-time constants because the
+    // compiler must know which GEMMs are in flight.
     const auto pass = [&](u32 n, auto later, auto more) {
       const auto& rows = shared.rows_of(n);
       Scores z_p;
@@ -93,22 +93,23 @@ struct Consumer192 : Steps<S, At, options> {
     pass(all - 1, yes, no);
   }
 
-  // z_Qᵀ += Kᵀ·z_A: the part that is the warpgroup's, which has started, and the third if it is its turn.
+  // z_Qᵀ += Kᵀ·z_A. add_own_part() adds the warpgroup's own part, whose GEMM has started. add_third_part()
+  // computes and adds the third part in every other tile.
   __device__ __forceinline__ void add_own_part(ZQ& part, float*& to, u32 n, int& tile) const {
     wait_for_products<0>();
     keep(part);
     to += this->step(n, tile);
     if (++tile == this->tiles()) tile = 0;
-    this->add(part, to, this->await_turn(n).nth);
+    this->add(part, to, this->await_ticket(n).nth);
   }
   __device__ __forceinline__ void add_third_part(ZQ& part, float* to, u32 n) const {
     if (static_cast<int>(n % 2) == group) {
       begin_part(part, 2, n);
       wait_for_products<0>();
       keep(part);
-      this->add(part, to + (2 - group) * At::sums_between, this->await_turn(n).nth);
+      this->add(part, to + (2 - group) * At::sums_between, this->await_ticket(n).nth);
     }
-    this->end_turn(n);
+    this->end_ticket(n);
   }
   __device__ __forceinline__ void begin_part(ZQ& part, int third, u32 n) const {
     begin_AtBt<S, At::keys>(part, this->again(shared.tile_k()), 64 * third, shared.tile_z_a(n));

@@ -1,5 +1,5 @@
-// The part of shared memory that both backward kernels have: the rows that a block keeps, and tiles of the
-// other side in stages. For keys, a is K and b is V; for queries, a is Q and b is z_O.
+// Shared memory of both portable backward kernels: the rows that a block keeps, and staged tiles of the other
+// side. For keys, a is K and b is V; for queries, a is Q and b is z_O.
 #pragma once
 
 #include "backends/cuda/attention/stages/score_gradient.cuh"
@@ -8,7 +8,7 @@
 
 namespace tg::cuda::attention {
 
-// The kernel's TileShape has the offsets.
+// TileShape of the kernel defines the offsets.
 template <class S, class TileShape>
 struct BackwardMemory {
   using A = tile::SharedTile<TileShape::a_width>;
@@ -28,8 +28,8 @@ struct BackwardMemory {
     return *reinterpret_cast<SeenKeys<TileShape::queries>*>(start + TileShape::seen);
   }
 
-  // Start copying rows from row0 on of a head (a key head for keys). Rows that are not valid become zeros,
-  // whatever memory holds there.
+  // Start copying rows row0 … of a head (of a key head for keys). Invalid rows become zeros without being
+  // read.
   __device__ __forceinline__ void load_kept(const AttentionCall& x, int b, int head, KeyRange valid,
                                             int row0) const {
     load<!TileShape::by_query, TileShape::kept>(kept_a(), kept_b(), x, b, head, valid, row0);

@@ -1,17 +1,18 @@
 // The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] with P and z_A in shared
-// memory, where all warps can read them. A block keeps some keys and loops over tiles of queries,
+// memory, where all warps can read them. A block keeps some keys and loops over tiles of queries:
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
-//   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory,
+//   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory
 //
-// or keeps some queries and loops over tiles of keys, for z_Q alone:  z_Q += z_A·K, z_A [queries, keys]. That
-// is a second pass, for wide heads without sums of z_Q.
+// z_Q in global memory is optional. Alternatively, a block keeps some queries and loops over tiles of keys to
+// compute only z_Q: z_Q += z_A·K, with z_A [queries, keys]. This second pass is for wide heads without z_Q
+// accumulators in global memory.
 //
-// In free order all blocks add to the same sums of z_Q. In order, each key head has `workers` blocks, which
-// share its keys; each has sums of its own.
+// In nondeterministic mode, all blocks add to the same z_Q accumulator. In deterministic mode, each key head
+// has `workers` blocks, which share its keys and have separate accumulators.
 //
-// Reads of shared memory limit the speed: a warp's product of r rows by c columns reads 4096/c + 4096/r bytes
-// per mma, and a multiprocessor does 0.6 mma in the time it reads 128 bytes.
+// Shared-memory reads limit the speed. A warp's GEMM of r rows by c columns reads 4096/c + 4096/r bytes per
+// mma, and a multiprocessor executes 0.6 mma in the time needed to read 128 bytes.
 #include "backends/cuda/attention/backward/backward_memory_sm80.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
@@ -24,8 +25,8 @@ namespace one_pass {
 
 using namespace tile;
 
-// What a block does for one work item: for some keys of a key head, the query heads of its group one after
-// the other; or for some queries of a head.
+// Processes one work item: some keys of a key head, with all query heads of its group; or some queries of a
+// head.
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
   using At = TileShape<side, D, DV, options>;
@@ -39,7 +40,7 @@ struct Block {
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
   static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
 
-  // A warp's part of the sums: of z_V, or of z_K or z_Q.
+  // A warp's part of the accumulators: of z_V, or of z_K or z_Q.
   static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = by_query ? 0 : DV / cut.v_columns;
   static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
   static constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
@@ -62,7 +63,7 @@ struct Block {
 
   __device__ __forceinline__ int stage_after(int stage) const { return stage + 1 < stages ? stage + 1 : 0; }
 
-  // Computes P ⊛ keep and z_A of a tile, piece by piece, into shared memory.
+  // Computes P ⊛ keep and z_A of a tile, fragment by fragment, and stores them to shared memory.
   __device__ __forceinline__ void make_scores(const Dropout<float>& dropout, int n, int stage, int h, int i0,
                                               int j0, bool masked) const {
     constexpr int row_pieces = cut.kept / cut.score_rows,
@@ -87,9 +88,9 @@ struct Block {
     }
   }
 
-  // P, z_A, and what add_to_sums does, in two groups of warps: while the second makes z_A from P and its z_P,
-  // the first adds to z_V, which needs no z_A. A tile's P goes from group to group where z_A will be, if no
-  // sum needs it.
+  // Computes P and z_A and calls add_to_sums(), with two specialized groups of warps. While the second group
+  // computes z_A from P and its z_P, the first adds to z_V, which does not need z_A. P is passed in z_A's
+  // buffer if no other GEMM needs P.
   __device__ __forceinline__ void add_in_groups(Sums& sums, int row0, int column0, int n, int stage, int h,
                                                 int i0, int j0, bool masked) const {
     constexpr int all = At::threads, half = all / 2, row_pieces = cut.kept / cut.score_rows;
@@ -122,7 +123,7 @@ struct Block {
       mma_ABt<T, ahead, unrolled>(s, shared.kept_b(), r0, shared.passing_b(stage), c0);  // z_P − u
       ptx::bar_sync(p_made, all);
       multiply_by<S>(s, p, r0, c0);
-      if (by_query) __syncwarp();  // z_A takes P's place
+      if (by_query) __syncwarp();  // z_A replaces P
       put<S>(s, tile_za(n), r0, c0);
       if constexpr (by_query) {
         ptx::bar_sync(z_a_made, all);
@@ -135,7 +136,7 @@ struct Block {
     if constexpr (by_query) add_to_sums(sums, false, row0, column0, n, stage);
   }
 
-  // z_V += (P ⊛ keep)·z_O or z_K += z_A·Q or z_Q += z_A·K, depending on the warp's part.
+  // z_V += (P ⊛ keep)·z_O, z_K += z_A·Q or z_Q += z_A·K, depending on the warp's part.
   __device__ __forceinline__ void add_to_sums(Sums& sums, bool sums_v, int row0, int column0, int n,
                                               int stage) const {
     if constexpr (D == DV) {
@@ -148,7 +149,7 @@ struct Block {
     }
   }
 
-  // z_Q += z_Aᵀ·K in global memory, piece by piece.
+  // z_Q += z_Aᵀ·K in global memory, fragment by fragment.
   __device__ __forceinline__ void add_query_gradients(int n, int h, int i0) const {
     constexpr int row_pieces = queries / cut.q_rows, pieces = row_pieces * (D / cut.q_columns);
     static_assert(pieces % cut.warps == 0);
@@ -173,7 +174,7 @@ struct Block {
     const Traversal range = traversal<by_query, cut.kept, cut.passing>(x, work, item.b, item.head, item.kept0,
                                                                        shared.seen(), shared.stats(0));
     const int tiles = max(range.last - range.first, 0), all = tiles * (by_query ? 1 : x.H / x.Hk);
-    // Blocks that add to the same z_Q begin at different rows, to avoid contention.
+    // Blocks that add to the same z_Q start at different rows to avoid contention.
     const int start = range.first + (work.z_q ? static_cast<int>(i64(item.nth) * tiles / blocks) : 0);
     const auto after = [&](Cursor at) { return at.after(range.first, range.last, start); };
     shared.load_kept(x, item.b, item.head, range.kept, item.kept0);
@@ -240,7 +241,8 @@ __global__ void __launch_bounds__(TileShape<side, D, DV, options>::threads)
   using At = TileShape<side, D, DV, options>;
   using Work = Block<S, side, D, DV, options>;
   auto& item = *reinterpret_cast<WorkItem*>(memory + At::item);
-  // The longest pieces first, in alternating directions: with a causal mask all workers get equal work.
+  // The longest items run first, in alternating directions. With a causal mask, all workers then have equal
+  // work.
 #pragma unroll 1
   for (int from = 0; from < blocks; from += workers) {
     if (threadIdx.x == 0) {
@@ -251,7 +253,7 @@ __global__ void __launch_bounds__(TileShape<side, D, DV, options>::threads)
     }
     __syncthreads();
     if (item.nth < blocks) {
-      const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // tells the compiler that it is uniform
+      const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // makes it warp-uniform for the compiler
       Work{x, work, {memory}, Work::three ? 3 : min(stages, 2), warp, item}.run(blocks);
     }
     __syncthreads();
@@ -272,7 +274,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   });
 }
 
-// z_Q = Σ sums·scale, summed over the workers. Each warp computes 16 rows.
+// z_Q = Σ sums·scale over the workers. Each warp computes 16 rows.
 template <class S>
 __global__ void __launch_bounds__(range_tile * 2)
     round_query_gradients(const __grid_constant__ AttentionCall x, const Workspace work) {

@@ -1,7 +1,8 @@
-// What the backward's kernels on Hopper share (backward_sm90.cuh, backward_192_sm90.cuh,
-// backward_wide_sm90.cuh): the shared memory
-// of a block, the threads that copy tiles and take turns, and the steps of a consumer that do not depend on
-// who multiplies what.
+// Shared parts of Hopper's backward kernels (backward_sm90.cuh, backward_192_sm90.cuh,
+// backward_wide_sm90.cuh):
+// - the layout of a block's shared memory
+// - the producer threads, which load tiles and order the additions to z_Q
+// - the consumer steps that do not depend on how GEMMs are divided among warpgroups
 #pragma once
 
 #include "backends/cuda/attention/ropes.h"
@@ -18,51 +19,51 @@ namespace tg::cuda::attention::backward_sm90 {
 
 using namespace tile;
 
-// A TileShape whose z_Q and z_K are rotated where they are stored.
+// A TileShape that applies RoPE to z_Q and z_K before they are stored.
 template <class TileShape>
-struct Turned : TileShape {
-  static constexpr bool turns = true;
-  // Fewer, for the registers of Factors.
+struct Rotated : TileShape {
+  static constexpr bool rotates = true;
+  // Fewer than usual, because Factors needs registers.
   template <Options options>
   static constexpr int parts_ahead = 8;
 };
 template <class At>
-concept IsTurned = requires {
-  At::turns;
+concept IsRotated = requires {
+  At::rotates;
 };
 struct NoRopes {};
 template <class At>
-using RopesOf = std::conditional_t<IsTurned<At>, Ropes, NoRopes>;
+using RopesOf = std::conditional_t<IsRotated<At>, Ropes, NoRopes>;
 template <class At>
 struct PlanOf : Plan {
   [[no_unique_address]] RopesOf<At> ropes;
 };
 
-// What comes with a tile of queries.
+// Per-query data that is loaded with each tile of queries.
 template <int queries>
 struct Rows {
   float lse[queries], u[queries];  // ξ in units of log 2
   SeenKeys<queries> seen;
-  KeyRange every, some;  // keys that all of them see, that some of them sees
+  KeyRange every, some;  // keys that all queries see; keys that at least one sees
   static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
   __device__ __forceinline__ StatRows stats() const { return {lse, u}; }
 };
 
-// Where a block works, and the tiles of queries that see its keys.
+// A block's position, and the query tiles that see its keys.
 struct WorkItem {
   TilePosition at;
   Meeting met;
-  float factor, unit;  // of q·k and of z_P, if operands are split
+  float factor, unit;  // factors of q·k and z_P, for split operands
 };
 
-// What z_P·2^(z_o + v) − u is multiplied by, so that z_A has its power if P·2^room_for_p is multiplied.
+// Exponent of the factor of z_P·2^(z_o + v) − u. Multiplication with P·2^room_for_p then gives z_A its scale.
 __device__ __forceinline__ int power_of_difference(const Powers& p) {
   return Powers::room_for_z_a - Powers::room_for_p + p.z_a;
 }
 
-// A block's turn to add to the sums of a tile's z_Q: the nth, from 0; −1 if it has nothing to add. The last
-// to add stores what the sums become.
-struct Turn {
+// A block's position in the order of additions to a tile's z_Q: nth is its index, or −1 if it has nothing to
+// add. The last block stores the result.
+struct Ticket {
   int nth;
   bool last;
 };
@@ -75,11 +76,11 @@ struct Shared {
                        sums = others + At::others_bytes, rows = sums + (At::last_stores ? At::sums * 4 : 0),
                        kept_ring = rows + At::stages * int(sizeof(Stage)),
                        q_ring = kept_ring + Ring<1>::bytes, z_o_ring = q_ring + Ring<At::stages>::bytes,
-                       turn_ring = z_o_ring + Ring<At::stages>::bytes,
-                       added_ring = turn_ring + Ring<2>::bytes, z_a_ring = added_ring + Ring<2>::bytes,
+                       ticket_ring = z_o_ring + Ring<At::stages>::bytes,
+                       added_ring = ticket_ring + Ring<2>::bytes, z_a_ring = added_ring + Ring<2>::bytes,
                        passed_ring = z_a_ring + Ring<1>::bytes, item_at = passed_ring + Ring<1>::bytes,
-                       turn_at = item_at + aligned(sizeof(WorkItem), 16),
-                       bytes = turn_at + 2 * int(sizeof(Turn));
+                       ticket_at = item_at + aligned(sizeof(WorkItem), 16),
+                       bytes = ticket_at + 2 * int(sizeof(Ticket));
   unsigned char* start;
   u32 base = shared_address(start);
 
@@ -94,7 +95,7 @@ struct Shared {
   }
   __device__ typename At::OthersK others_k() const { return {base + others}; }
   __device__ typename At::ZA others_z_a() const { return {base + others + At::OthersK::bytes}; }
-  // Of a tile's z_Q, for the block that is the last to add.
+  // The tile's z_Q as accumulated by the previous blocks, for the last block.
   __device__ u32 sums_so_far() const { return base + sums; }
   __device__ Stage& rows_of(u32 use) const {
     return reinterpret_cast<Stage*>(start + rows)[ring_q().stage(use)];
@@ -102,25 +103,27 @@ struct Shared {
   __device__ Ring<1> ring_kept() const { return {base + kept_ring}; }     // filled once
   __device__ Ring<At::stages> ring_q() const { return {base + q_ring}; }  // Q and Rows
   __device__ Ring<At::stages> ring_z_o() const { return {base + z_o_ring}; }
-  // Full: the block may add to a tile's z_Q, whose sums so far are there if it is the last; and it has.
-  __device__ Ring<2> ring_turn() const { return {base + turn_ring}; }
+  // ring_ticket full: the block may add to the tile's z_Q, and if it is the last, the sums so far have
+  // arrived. ring_added full: the block has added.
+  __device__ Ring<2> ring_ticket() const { return {base + ticket_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
-  // Of clusters. Full: z_A is in its tile; empty: P may be written there. And full: the other block's z_A is
-  // here; empty: this block's may be copied to the other.
+  // For clusters. Full: ring_z_a if z_A has been stored, and ring_passed if the other block's z_A has
+  // arrived. Empty: ring_z_a if its buffer may receive P, and ring_passed if this block's z_A may be copied
+  // to the other.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
-  __device__ Turn& turn(u32 use) const { return reinterpret_cast<Turn*>(start + turn_at)[use % 2]; }
+  __device__ Ticket& ticket(u32 use) const { return reinterpret_cast<Ticket*>(start + ticket_at)[use % 2]; }
   __device__ WorkItem& item() const { return *reinterpret_cast<WorkItem*>(start + item_at); }
   __device__ void init(bool nondeterministic) const {
     constexpr int warps = 8 * At::blocks;
     ring_kept().init(8), ring_q().init(nondeterministic ? warps : warps + 1), ring_z_o().init(warps),
-        ring_turn().init(1), ring_added().init(1, 8);
+        ring_ticket().init(1), ring_added().init(1, 8);
     if (At::blocks > 1) ring_z_a().init(9, 4), ring_passed().init(8);
     ptx::fence_mbarrier_init();
   }
 };
 
-// What all roles of a block have, and the threads that copy tiles and take turns. Operands are of type S.
+// State shared by all roles of a block, and the producer threads. Operands have type S.
 template <class S, class At>
 struct Block {
   using Stage = typename Shared<At>::Stage;
@@ -129,12 +132,12 @@ struct Block {
   const Workspace& work;
   const PlanOf<At>& plan;
 
-  // Tiles of queries that the block passes, each once for each query head.
+  // Query tiles that the block processes: tiles() per query head, passes() over all query heads of the group.
   __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
   __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
 
-  // Before the roles part: starts copying the block's keys and values, and finds out which tiles see them; by
-  // a warp.
+  // Before the roles diverge: starts loading the block's keys and values, and finds the query tiles that see
+  // them. Called by one warp.
   __device__ __forceinline__ void keep_rows(TilePosition at) const {
     const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
               others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
@@ -147,7 +150,7 @@ struct Block {
       if constexpr (At::blocks > 1)
         load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
     };
-    const bool at_once = !x.lengths && !x.cu_k;  // else memory of some keys may hold anything
+    const bool at_once = !x.lengths && !x.cu_k;  // otherwise memory of some keys may contain anything
     if (at_once && lane_id() == 0) fetch();
     const Meeting met =
         tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
@@ -160,7 +163,7 @@ struct Block {
       }
     }
     if (met.first >= met.last) {
-      if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // copies have to end before the block does
+      if (at_once && lane_id() == 0) shared.ring_kept().wait(0);  // loads must finish before the block exits
     } else if (!at_once && !covers(met.keys, row0, At::keys * At::blocks)) {
       const S *const k = x.k.template at<S>(at.b, at.head), *const v = x.v.template at<S>(at.b, at.head);
       copy_rows(shared.tile_k(), k, x.k.row, at.row0, met.keys, size_in_memory<At>(x.k, x.d));
@@ -173,7 +176,7 @@ struct Block {
     }
   }
 
-  // The thread that copies tiles.
+  // Loading thread.
   __device__ __forceinline__ void load() const {
     const int b = shared.item().at.b, first = shared.item().met.first, tiles = this->tiles();
     int h = shared.item().at.head * plan.group, tile = 0;
@@ -210,8 +213,8 @@ struct Block {
     }
   }
 
-  // The thread that passes the block's z_A to the other block of its cluster, and tells that block when its
-  // own has come.
+  // Thread of a cluster's block that copies z_A to the other block and signals that the other block's z_A has
+  // arrived here.
   __device__ __forceinline__ void pass_z_a() const {
     const Ring<1> own = shared.ring_z_a(), passed = shared.ring_passed();
     const u32 other = ptx::cluster_rank() ^ 1, all = passes();
@@ -227,50 +230,51 @@ struct Block {
     }
   }
 
-  // The thread that waits for the block's turns, and the one that ends them.
+  // await_turns(): thread that waits until the block may add to each tile. end_turns(): thread that then
+  // admits the next block.
   __device__ __forceinline__ void await_turns() const {
-    for_each_turn([&](u32 n, const int* counter) {
+    for_each_ticket([&](u32 n, const int* counter) {
       shared.ring_q().wait(n);
-      const Turn turn = turn_of(shared.rows_of(n).some, shared.item().at.row0);
+      const Ticket ticket = ticket_of(shared.rows_of(n).some, shared.item().at.row0);
       shared.ring_q().release_alone(n);
-      shared.ring_turn().acquire(n);
-      while (turn.nth >= 0 && ptx::load_acquire(counter) != turn.nth) {
+      shared.ring_ticket().acquire(n);
+      while (ticket.nth >= 0 && ptx::load_acquire(counter) != ticket.nth) {
       }
-      shared.turn(n) = turn;
-      if (At::last_stores && turn.last && turn.nth > 0) {
-        if (n > 0) shared.ring_added().wait(n - 1);  // the tile before may have had sums there
+      shared.ticket(n) = ticket;
+      if (At::last_stores && ticket.last && ticket.nth > 0) {
+        if (n > 0) shared.ring_added().wait(n - 1);  // the buffer may contain the previous tile's sums
         ptx::fence_async_global();
-        shared.ring_turn().expect(n, At::sums * 4);
-        ptx::bulk_load(shared.sums_so_far(), work.z_q + (counter - work.turns) * At::sums, At::sums * 4,
-                       shared.ring_turn().full(n));
+        shared.ring_ticket().expect(n, At::sums * 4);
+        ptx::bulk_load(shared.sums_so_far(), work.z_q + (counter - work.counters) * At::sums, At::sums * 4,
+                       shared.ring_ticket().full(n));
       } else {
-        shared.ring_turn().announce(n);
+        shared.ring_ticket().announce(n);
       }
     });
   }
   __device__ __forceinline__ void end_turns() const {
-    for_each_turn([&](u32 n, int* counter) {
+    for_each_ticket([&](u32 n, int* counter) {
       shared.ring_added().wait(n);
-      if (shared.turn(n).nth >= 0) ptx::add_release(counter, 1);
-      shared.ring_turn().release_alone(n);
+      if (shared.ticket(n).nth >= 0) ptx::add_release(counter, 1);
+      shared.ring_ticket().release_alone(n);
     });
   }
 
  private:
-  // The blocks of a key head that add to z_Q of a tile of queries do so one after the other, those of the
-  // first keys first; those of a cluster each to its own columns. A block waits for blocks before its cluster
-  // in the grid only.
-  __device__ __forceinline__ static Turn turn_of(KeyRange some, int row0) {
+  // The blocks of a key head add to z_Q of a query tile in ascending order of their keys. The blocks of a
+  // cluster add to different columns. A block only waits for blocks before its cluster in the grid.
+  __device__ __forceinline__ static Ticket ticket_of(KeyRange some, int row0) {
     constexpr int keys = At::keys * At::blocks;
     const int nth = row0 / keys;
     if (some.from >= (nth + 1) * keys || some.to <= nth * keys) return {-1, false};
     return {nth - some.from / keys, some.to <= (nth + 1) * keys};
   }
-  // Calls f(n, counter) for the block's tiles of queries, the nth of which has its turns counted there.
-  __device__ __forceinline__ void for_each_turn(auto&& f) const {
+  // Calls f(n, counter) for each of the block's query tiles. `counter` counts the additions to the nth one.
+  __device__ __forceinline__ void for_each_ticket(auto&& f) const {
     const TilePosition at = shared.item().at;
     const int first = shared.item().met.first, tiles = this->tiles();
-    int* counter = work.turns + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
+    int* counter =
+        work.counters + ((i64{at.b} * x.H + at.head * plan.group) * plan.tiles + first) * At::blocks;
     if constexpr (At::blocks > 1) counter += ptx::cluster_rank();
     int tile = 0;
 #pragma unroll 1
@@ -281,7 +285,7 @@ struct Block {
   }
 };
 
-// scale·sums, without the powers of two of split operands: 2^e().
+// Scales accumulators by `factor`. For split operands, also by 2^e(), which removes their scaling.
 template <class At>
 __device__ __forceinline__ void scale_result(auto& sums, float factor, auto&& e) {
   if constexpr (At::split)
@@ -290,15 +294,16 @@ __device__ __forceinline__ void scale_result(auto& sums, float factor, auto&& e)
     scale(sums, factor);
 }
 
-// Cosines and sines of a warp's 16 rows of a head of 64, row0 … of the table; a lane has both numbers of each
-// of its pairs. Asked for early, they are there when sums are.
+// Cosines and sines of a warp's 16 rows, starting at row0 of the table, for head size 64. A lane holds both
+// elements of each of its pairs. They are loaded early, so that they arrive before the accumulators are
+// complete.
 template <class At>
 struct Factors {
   __device__ __forceinline__ Factors(const NoRopes&, int) {}
 };
-template <IsTurned At>
+template <IsRotated At>
 struct Factors<At> {
-  static constexpr int pairs = 32, apart = pairs / 8;  // parts from one number to the other
+  static constexpr int pairs = 32, apart = pairs / 8;  // fragments between the two elements of a pair
   float2 cosine[2][apart], sine[2][apart];
 
   __device__ __forceinline__ Factors(const Ropes& ropes, int row0) {
@@ -313,9 +318,9 @@ struct Factors<At> {
       }
     }
   }
-  // Rotates the rows back, as rope does with numbers that have been rounded to S.
+  // Applies the inverse rotation to rows that are first rounded to S, like a separate RoPE kernel.
   template <class S>
-  __device__ __forceinline__ void turn_rows(Accumulator<16, 2 * pairs>& c) const {
+  __device__ __forceinline__ void rotate_rows(Accumulator<16, 2 * pairs>& c) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -329,7 +334,7 @@ struct Factors<At> {
   }
 };
 
-// Stores scale·part of a tile's z_Q: the nth part of a warpgroup's, in which `row` is the warp's first.
+// Stores scale·part, the nth part of a tile's z_Q. `row` is the warp's first row in that part.
 template <class S, class At>
 __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const AttentionCall& x, const Powers* powers,
                                           const Factors<At>& factors, int b, int h, int i0, int nth,
@@ -339,9 +344,9 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
     return -p.of_z_a() - p.k;
   });
   using R = Result<S, At>;
-  if constexpr (IsTurned<At>) factors.template turn_rows<R>(part);
+  if constexpr (IsRotated<At>) factors.template rotate_rows<R>(part);
   R* const out = x.z_q.at<R>(b, h);
-  constexpr int columns = At::wide ? At::D / 4 : At::by_columns ? At::D / 2 : 0;  // of a part; 0: all
+  constexpr int columns = At::wide ? At::D / 4 : At::by_columns ? At::D / 2 : 0;  // columns per part; 0: all
   if constexpr (At::transposes)
     store_transposed(part, out, x.z_q.row, nth * 64 + row, i0, x.L, x.d);
   else
@@ -349,8 +354,8 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
           x.d - nth * columns);
 }
 
-// What a thread of a consumer warpgroup does besides multiplying. Its rows are 16 keys for each warp. Split
-// operands have powers of two: then P is held times 2^room_for_p, which ξ includes, and z_A times 2^of_z_a().
+// Steps of a consumer warpgroup other than its GEMMs. Its rows are keys, 16 per warp. For split operands, P
+// is scaled by 2^room_for_p, which ξ includes, and z_A by 2^of_z_a().
 template <class S, class At, Options options>
 struct Steps : Block<S, At> {
   using R = Result<S, At>;
@@ -362,11 +367,11 @@ struct Steps : Block<S, At> {
   using Block<S, At>::shared, Block<S, At>::x, Block<S, At>::work, Block<S, At>::plan;
   int group;
 
-  // The warp's first row of the block's keys, computed where needed to save a register.
+  // The warp's first row of the block's keys. Recomputed at each use to save a register.
   __device__ __forceinline__ static int row() {
     return (static_cast<int>(threadIdx.x) / 32 * 16 - 64) & (At::keys - 1);
   }
-  // Those of the key head.
+  // Scaling exponents of the key head.
   __device__ __forceinline__ const Powers& powers() const {
     const TilePosition at = place();
     return plan.powers[at.b * x.Hk + at.head];
@@ -375,8 +380,8 @@ struct Steps : Block<S, At> {
     return {At::split ? shared.item().factor : plan.factor, plan.cap};
   }
 
-  // From q·k to P, rounded: of P itself there are no registers to keep it. A mask has code of its own,
-  // because most tiles have none.
+  // Converts q·k to P and rounds it. No registers are left to keep the unrounded P. Masked tiles have a
+  // separate code path because most tiles need no mask.
   __device__ __forceinline__ void probabilities(Scores& s, PackedTile& p, const Rows<queries>& rows,
                                                 const auto& stats, const Score<S>& score, int j0,
                                                 bool masked) const {
@@ -396,7 +401,7 @@ struct Steps : Block<S, At> {
     };
     masked ? finish(std::true_type()) : finish(std::false_type());
   }
-  // Two neighbours of a rounded operand.
+  // Two adjacent elements of a rounded operand.
   __device__ __forceinline__ static float2 pair(const PackedTile& p, int k, int e) {
     float2 sum = unpack(p.term[0].x[k][e], S());
     if constexpr (At::terms == 2) {
@@ -433,14 +438,14 @@ struct Steps : Block<S, At> {
       }
     }
   }
-  // The 16 bytes of z_A's tile whose address the lane gives for step k: all lanes', the warp's keys.
+  // The lane's 16-byte address in z_A's tile for step k. Together, the lanes address all of the warp's keys.
   __device__ __forceinline__ u32 place_of_z_a(u32 n, int k, int term = 0) const {
     const typename At::ZA to = shared.tile_z_a(n);
     const int lane = lane_id();
     return to.base +
            to.offset(16 * k + lane % 8 + lane / 16 * 8, row() / 8 + lane / 8 % 2 + term * (At::keys / 8));
   }
-  // z_A to shared memory, [queries, keys]. A loop over the terms would make ptxas spill a register.
+  // Stores z_A to shared memory, [queries, keys]. A loop over `term` would make ptxas spill a register.
   __device__ __forceinline__ void share(PackedTile& z_a, u32 n) const {
     share(z_a.term[0], n, 0);
     if constexpr (At::terms == 2) share(z_a.term[1], n, 1);
@@ -450,14 +455,15 @@ struct Steps : Block<S, At> {
     for (int k = 0; k < queries / 16; ++k) ptx::stmatrix_trans(place_of_z_a(n, k, term), z_a.x[k]);
     ptx::fence_async();
   }
-  // The named barrier that z_A of tile n has been shared, for a warpgroup. Two phases: it may be one tile
-  // ahead of the other.
+  // Named barrier for warpgroup `group`: z_A of tile n is in shared memory. There are two phases because one
+  // warpgroup may be a tile ahead of the other.
   __device__ __forceinline__ static int z_a_for(int group, u32 n) {
     return 1 + 2 * (n % 2) + group;
   }
 
-  // From S and z_P of the nth tile, whose last `products` products make z_P and are under way, to P and z_A,
-  // of which the other warpgroup hears. `to` stays as it is while sums of the tile before leave.
+  // Converts S and z_P of the nth tile to P and z_A, and signals the other warpgroup. The last `products`
+  // GEMMs in flight compute z_P. `to` must keep its registers while the previous tile's additions to z_Q
+  // are in flight.
   template <int products>
   __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, PackedTile& p, PackedTile& z_a, u32 n,
                                                 const auto& stats, const Score<S>& score, int j0, bool masked,
@@ -475,21 +481,22 @@ struct Steps : Block<S, At> {
     ptx::bar_arrive(z_a_for(group ^ 1, n), 256);
   }
 
-  // The same tile, of which the compiler does not know it: so it computes descriptors where they are used.
-  // Those of all products would take registers.
+  // Hides a tile's address from the compiler, which then computes descriptors where they are used. Keeping
+  // the descriptors of all GEMMs would need too many registers.
   __device__ __forceinline__ static auto again(auto tile) {
     ptx::keep(tile.base);
     return tile;
   }
 
-  // Queries outside of all sequences, where memory may hold anything, become zeros; by both warpgroups.
+  // Zeros the queries that belong to no sequence, whose memory may contain anything. Called by both
+  // warpgroups.
   __device__ __forceinline__ void clear_others(u32 n, int i0) const {
     const KeyRange valid = queries_of_sequences(x);
     if (covers(valid, i0, queries)) return;
     shared.ring_q().wait(n), shared.ring_z_o().wait(n);
     clear(shared.tile_q(n), i0, valid), clear(shared.tile_z_o(n), i0, valid);
     ptx::fence_async();
-    ptx::barrier_sync(5, 256);  // warpgroups with code of their own call this at places of their own
+    ptx::barrier_sync(5, 256);  // warpgroups may call this from different code
   }
   __device__ __forceinline__ static void clear(auto tile, int i0, KeyRange valid) {
     constexpr int pieces = tile.blocks * 8;
@@ -501,14 +508,15 @@ struct Steps : Block<S, At> {
     }
   }
 
-  // S = K·Qᵀ of the nth tile, when it is there.
+  // Issues S = K·Qᵀ of the nth tile after it has arrived.
   __device__ __forceinline__ void begin_scores(Scores& s, u32 n) const {
     shared.ring_q().wait(n);
     if (x.cu_q) clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
     begin_ABt<S, At::D>(s, again(shared.tile_k()), At::wide ? 0 : 64 * group, shared.tile_q(n));
   }
 
-  // The thread's sums of z_Q of the tile before the first, and the step to the next one's.
+  // first_sums(): the thread's z_Q accumulators one tile before the first. step(): the offset to the next
+  // tile's.
   __device__ __forceinline__ float* first_sums() const {
     const TilePosition at = shared.item().at;
     const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
@@ -518,33 +526,34 @@ struct Steps : Block<S, At> {
   __device__ __forceinline__ i64 step(u32 n, int tile) const {
     return i64{tile == 0 && n > 0 ? plan.tiles - this->tiles() + 1 : 1} * At::sums;
   }
-  // Until the block may add to a tile's z_Q. And when it has.
-  __device__ __forceinline__ Turn await_turn(u32 n) const {
+  // await_ticket(): waits until the block may add to the tile's z_Q. end_ticket(): signals that it has added.
+  __device__ __forceinline__ Ticket await_ticket(u32 n) const {
     if (plan.nondeterministic) return {1, false};
-    shared.ring_turn().wait(n);
-    return shared.turn(n);
+    shared.ring_ticket().wait(n);
+    return shared.ticket(n);
   }
-  __device__ __forceinline__ void end_turn(u32 n) const {
+  __device__ __forceinline__ void end_ticket(u32 n) const {
     if (!plan.nondeterministic) shared.ring_added().announce_by_warp(n);
   }
-  // Adds a warpgroup's part of a tile's z_Q to its sums; the first in turn has nothing to add to.
+  // Adds a warpgroup's part of a tile's z_Q. The first block stores it instead.
   template <int Columns>
-  __device__ __forceinline__ static void add(const Accumulator<16, Columns>& part, float* to, int turn) {
-    if (turn == 0) {
+  __device__ __forceinline__ static void add(const Accumulator<16, Columns>& part, float* to, int ticket) {
+    if (ticket == 0) {
 #pragma unroll
       for (int k = 0; k < part.parts; ++k) ptx::st_global_v4(to + k * 512, part.x[0][k]);
-    } else if (turn > 0) {
+    } else if (ticket > 0) {
 #pragma unroll
       for (int k = 0; k < part.parts; ++k) ptx::red_add_v4(to + k * 512, part.x[0][k]);
     }
   }
-  // The same of part `nth` of the nth tile's, `tile` of its head; the last in turn stores it.
-  __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Turn turn, u32 n, int tile,
-                                               int nth) const {
-    if (!At::last_stores || !turn.last) return add(part, to, turn.nth);
+  // Likewise, for part `nth` of the nth tile, which is tile number `tile` of its head. The last block stores
+  // z_Q.
+  __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Ticket ticket, u32 n,
+                                               int tile, int nth) const {
+    if (!At::last_stores || !ticket.last) return add(part, to, ticket.nth);
     const int i0 = (shared.item().met.first + tile) * At::queries;
     const Factors<At> factors(plan.ropes, i0 + nth * 64 + row() % 64);
-    if (turn.nth > 0) {
+    if (ticket.nth > 0) {
       const u32 from = shared.sums_so_far() + nth * At::sums_between * 4 + threadIdx.x % 128 * 16;
 #pragma unroll
       for (int k = 0; k < part.parts; ++k) {
@@ -558,14 +567,15 @@ struct Steps : Block<S, At> {
     store_z_q<S, At>(part, x, plan.powers, factors, at.b, h, i0, nth, row() % 64);
   }
 
-  // Results of the warp's keys. The block's place is read again, rather than in registers all the time.
+  // Stores the results of the warp's keys. The block's position is reloaded from shared memory to save
+  // registers.
   __device__ __forceinline__ TilePosition place() const {
     return shared.item().at;
   }
   __device__ __forceinline__ void store_z_k(auto& z_k) const {
     const TilePosition at = place();
     scale_result<At>(z_k, plan.scale, [&] { return -powers().of_z_a() - powers().q; });
-    if constexpr (IsTurned<At>) Factors<At>(plan.ropes, at.row0 + row()).template turn_rows<R>(z_k);
+    if constexpr (IsRotated<At>) Factors<At>(plan.ropes, at.row0 + row()).template rotate_rows<R>(z_k);
     store(z_k, x.z_k.template at<R>(at.b, at.head), x.z_k.row, at.row0 + row(), x.T, x.d);
   }
   __device__ __forceinline__ void store_z_v(auto& z_v) const {

@@ -1,5 +1,5 @@
-// The backward on Hopper of bf16, f16 and f32 as f16 terms: what it starts from, its one pass, and z_Q from
-// its sums.
+// The backward on Hopper for bf16, f16, and f32 split into f16: preparation, a single pass over the keys, and
+// conversion of the z_Q accumulators.
 #include "backends/cuda/attention/backward/backward_192_sm90.cuh"
 #include "backends/cuda/attention/backward/backward_sm90.cuh"
 #include "backends/cuda/attention/backward/backward_wide_sm90.cuh"
@@ -12,8 +12,9 @@ namespace tg::cuda::attention {
 
 namespace backward_sm90 {
 
-// Of a tile of queries of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] and ξ, no turns taken and, by
-// blocks of head 0, the keys that they see. A tile that sees none has no last block to store its z_Q.
+// Prepares a query tile of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1], ξ, and counters of additions
+// set to 0. Blocks of head 0 also store the keys that the queries see. With last_stores, z_Q of a tile that
+// sees no keys is set to 0 here, because no block stores it.
 template <class S, class At>
 __global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x,
                                                const __grid_constant__ Workspace work, const Powers* powers) {
@@ -24,12 +25,12 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   using Stage = Rows<queries>;
   const int tiles = (x.L + queries - 1) / queries, tile = blockIdx.x % tiles, bh = blockIdx.x / tiles,
             h = bh % x.H, b = bh / x.H, i0 = tile * queries;
-  if (threadIdx.x < At::blocks) work.turns[blockIdx.x * At::blocks + threadIdx.x] = 0;
+  if (threadIdx.x < At::blocks) work.counters[blockIdx.x * At::blocks + threadIdx.x] = 0;
   float4* const sums = reinterpret_cast<float4*>(work.z_q + i64{blockIdx.x} * At::sums);
   for (int n = threadIdx.x; x.nondeterministic && n < At::sums / 4; n += blockDim.x)
     sums[n] = float4{0, 0, 0, 0};
   const Powers* const p = powers + b * x.Hk + h / (x.H / x.Hk);
-  const float unit = At::split ? power_of_two(-p->z_o) : 1;  // of z_O
+  const float unit = At::split ? power_of_two(-p->z_o) : 1;  // scale of z_O
   float* const to = work.rows + i64{blockIdx.x} * Stage::floats;
   for_each_u<R, V, queries, At::terms, S>(x, work, b, h, i0, unit, [&](int r, i64 row, bool inside, float u) {
     const float lse = inside ? static_cast<const float*>(x.lse)[row] : -INFINITY;
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
                 : lse * static_cast<float>(log2_e) - (At::split ? Powers::room_for_p : 0);
     to[queries + r] = At::split ? times_power_of_two(u, p->z_o + p->v + power_of_difference(*p)) : u;
   });
-  mark_far_rows<R, queries>(x, work, b, h, i0);  // now ξ is in the first-level cache
+  mark_far_rows<R, queries>(x, work, b, h, i0);  // ξ is in the L1 cache now
   if (h > 0 && !At::last_stores) return;
   __shared__ SeenKeys<queries> seen;
   const auto [some, every] = seen.set_and_unite(x, b, i0);
@@ -94,15 +95,15 @@ __global__ void __launch_bounds__(At::threads, 1)
     ptx::take_registers<At::consumer_registers>();
     ConsumerOf<S, At, options>{{block, group - 1}}.run();
   }
-  if constexpr (At::blocks > 1) {  // the other block may still read and write here
+  if constexpr (At::blocks > 1) {  // the other block may still access this block's shared memory
     __syncwarp();
     ptx::cluster_arrive(), ptx::cluster_wait();
   }
 #endif
 }
 
-// z_Q of a tile from its sums, by the threads that added them in gradients(): where no block is the last to
-// add.
+// Rounds z_Q of a tile from its accumulators, with the same thread layout as gradients(). Not needed with
+// last_stores.
 template <class S, class At>
 __global__ void __launch_bounds__(256)
     round_query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,
@@ -141,8 +142,8 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
   if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work, powers);
   constexpr int keys = At::keys * At::blocks;
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
-  // Blocks of a head at a time. In order under a mask, those with later keys begin with later tiles, for
-  // which they would wait.
+  // Number of a head's blocks that run concurrently. In deterministic mode under a mask, blocks with later
+  // keys start at later tiles and would wait there for earlier blocks.
   const int at_a_time = is_uneven(x) && !x.nondeterministic ? At::together_in_order(sections.blocks)
                                                             : std::clamp(sections.blocks, 1, 33 / At::blocks);
   sections.together =
@@ -162,7 +163,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
     if (tiles > 0) launch_kernel(s, for_tiles, round_query_gradients<S, At>, x, work, powers, ropes);
 }
 
-// The kernel of a call of that size.
+// Launches the kernel for a padded head size.
 template <class S, int size, Numbers numbers>
 void launch_size(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
   constexpr int of_v = values_beside(size);
@@ -189,14 +190,14 @@ void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspa
   });
 }
 
-void launch_turned_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
-                                 const Ropes& ropes) {
+void launch_rotated_backward_sm90(const Stream& s, const AttentionCall& x, const Workspace& work,
+                                  const Ropes& ropes) {
   using namespace backward_sm90;
   AttentionCall to = x;
   to.z_q = ropes.q, to.z_k = ropes.k;
   with_16_bits(x.type, [&](auto zero) {
     with_constant<false, true>(last_stores(x), [&](auto last) {
-      launch<decltype(zero), Turned<TileShape<64, 64, bool(last)>>, none>(s, to, work, nullptr, ropes);
+      launch<decltype(zero), Rotated<TileShape<64, 64, bool(last)>>, none>(s, to, work, nullptr, ropes);
     });
   });
 }

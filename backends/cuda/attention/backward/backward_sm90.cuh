@@ -1,25 +1,25 @@
-// The backward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]: a block keeps some keys of a key
-// head and loops over tiles of queries, those of each query head of the group,
+// The backward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]. A block keeps some keys of a key
+// head. It loops over tiles of queries, for each query head of the group:
 //
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += P·z_O,  z_K += z_A·Q,  z_Q += z_Aᵀ·K in global memory.
 //
-// One thread copies tiles by TMA, two others wait for the block's turns and end them. Two warpgroups of 64
-// keys each multiply by wgmma: P and z_A are left operands in registers, and z_A also passes through shared
-// memory, because z_Q needs that of both. Blocks add to the same sums of z_Q straight from registers, in a
-// fixed order: the same bits every time. In free order, none waits for another.
+// One thread loads tiles by TMA. Two others order the additions to z_Q. Two warpgroups of 64 keys each use
+// wgmma. P and z_A are left operands in registers. z_A is also stored to shared memory, because z_Q needs it
+// from both warpgroups. Blocks add z_Q from registers to one f32 accumulator in global memory, in a fixed
+// order, so results are deterministic. In nondeterministic mode no block waits for another.
 //
-// Of f32 as two f16 terms, each product is three of terms, and those of z_V and z_K start from zero and join
-// their sums by ordinary additions: tensor cores round sums towards zero. So they take registers, and shared
-// memory holds both terms: tiles have 64 or 32 queries. z_Q is computed transposed, 64 of its columns by each
-// warpgroup, or with heads of 64 by one and the other in turn.
+// For f32 split into two f16 values, each GEMM becomes three. The contributions of a tile to z_V and z_K are
+// accumulated from zero and then added by ordinary additions, because tensor cores round sums towards zero.
+// This needs more registers. Shared memory holds both f16 values, so tiles have 64 or 32 queries. Each
+// warpgroup computes 64 columns of z_Q, transposed. At head size 64, the two warpgroups alternate instead.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
 
 namespace tg::cuda::attention::backward_sm90 {
 
-// A warpgroup of 64 keys.
+// Consumer warpgroup with 64 keys.
 template <class S, class At, Options options>
 struct Consumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
@@ -52,7 +52,7 @@ struct Consumer : Steps<S, At, options> {
       this->template make_operands<1>(s, z_p, p, z_a, n, stats, score, j0, masked, to);
       begin_AB<S>(z_v, p.term[0], shared.tile_z_o(n));  // z_V += P·z_O
       ptx::bar_sync(this->z_a_for(group, n), 256);
-      if constexpr (At::transposes) {  // z_V has to be done for lack of registers
+      if constexpr (At::transposes) {  // z_V must be complete, because registers are needed
         wait_for_products<0>();
         keep(z_v), keep(p);
         shared.ring_z_o().release(n);
@@ -60,8 +60,8 @@ struct Consumer : Steps<S, At, options> {
       typename At::ZQ part;
       query_gradients(part, n);                         // z_Q = z_Aᵀ·K
       begin_AB<S>(z_k, z_a.term[0], shared.tile_q(n));  // z_K += z_A·Q
-      if (n + 1 < all) masked = await_tile(n + 1, j0);  // shared memory would answer after sums have left
-      const Turn turn = this->await_turn(n);
+      if (n + 1 < all) masked = await_tile(n + 1, j0);  // now: additions to z_Q delay shared memory
+      const Ticket ticket = this->await_ticket(n);
       wait_for_products<1>();
       keep(part);
       if constexpr (!At::transposes) {
@@ -69,8 +69,8 @@ struct Consumer : Steps<S, At, options> {
         shared.ring_z_o().release(n);
       }
       fetch(ahead, min(n + 1, all - 1));
-      this->add_or_store(part, to, turn, n, tile, group);
-      this->end_turn(n);
+      this->add_or_store(part, to, ticket, n, tile, group);
+      this->end_ticket(n);
       wait_for_products<0>();
       keep(z_k), keep(z_a);
       shared.ring_q().release(n);
@@ -82,12 +82,12 @@ struct Consumer : Steps<S, At, options> {
     this->store_z_v(z_v);
   }
 
-  // Until the nth tile is there. Then whether it has a mask.
+  // Waits for the nth tile. Returns whether it needs a mask.
   __device__ __forceinline__ bool await_tile(u32 n, int j0) const {
     shared.ring_q().wait(n), shared.ring_z_o().wait(n);
     return !covers(shared.rows_of(n).every, j0 + 64 * group, 64);
   }
-  // ξ of its first parts.
+  // Loads ξ of the first fragments.
   __device__ __forceinline__ void fetch(float2 (&ahead)[parts_ahead], u32 n) const {
     const StatRows stats = shared.rows_of(n).stats();
 #pragma unroll
@@ -104,7 +104,7 @@ struct Consumer : Steps<S, At, options> {
   }
 };
 
-// The same of two terms.
+// The same for operands split into two f16 values.
 template <class S, class At, Options options>
 struct TermsConsumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
@@ -139,7 +139,7 @@ struct TermsConsumer : Steps<S, At, options> {
       ptx::bar_sync(this->z_a_for(group, n), 256);
       to += this->step(n, tile);
       if (At::parts == 2 || static_cast<int>(n % 2) == group) add_z_q(to, n, tile);
-      this->end_turn(n);
+      this->end_ticket(n);
       add_to_z_k(z_k, z_a.term[0], n);  // z_K += z_A·Q
       shared.ring_q().release(n);
       if (++tile == tiles) tile = 0;
@@ -148,7 +148,7 @@ struct TermsConsumer : Steps<S, At, options> {
     this->store_z_v(z_v);
   }
 
-  // z_V += P·z_O, 64 columns at a time.
+  // z_V += P·z_O, in steps of 64 columns.
   __device__ __forceinline__ void add_to_z_v(Accumulator<16, D>& z_v, PackedTile& p, u32 n) const {
     const auto z_o = shared.tile_z_o(n);
 #pragma unroll
@@ -160,8 +160,8 @@ struct TermsConsumer : Steps<S, At, options> {
       tile::add(z_v, column / 8, product);
     }
   }
-  // z_K += z_A·Q. The second term of z_A comes from shared memory: it would take registers while z_V is
-  // computed.
+  // z_K += z_A·Q. The low f16 values of z_A are read from shared memory. They would occupy registers while
+  // z_V is computed.
   __device__ __forceinline__ void add_to_z_k(Accumulator<16, D>& z_k, Packed<At::queries>& z_a, u32 n) const {
     const auto high = shared.tile_q(n).template part<2>(0), low = shared.tile_q(n).template part<2>(1);
 #pragma unroll
@@ -182,7 +182,7 @@ struct TermsConsumer : Steps<S, At, options> {
     begin_terms_AtBt<T, At::keys>(part, this->again(shared.tile_k()), 64 * nth, shared.tile_z_a(n));
     wait_for_products<0>();
     keep(part);
-    this->add_or_store(part, to, this->await_turn(n), n, tile, nth);
+    this->add_or_store(part, to, this->await_ticket(n), n, tile, nth);
   }
 };
 

@@ -1,13 +1,13 @@
-// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: a pass over
-// keys for z_K and z_V and one over queries for z_Q. A block keeps some rows of one side and loops over
+// The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: one pass over
+// keys for z_K and z_V, and one over queries for z_Q. A block keeps some rows of one side and loops over
 // tiles of the other. Both passes recompute
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //
-// in registers, with kept rows as rows and the tile's as columns, which is the layout of the next product's
-// left operand. For bf16, f16, and f32 as f16 terms; the latter are scaled by powers of two, and dropout's
-// factor 1/(1 − p) is applied at the end. Heads of 96 have no kernels of their own: they take long to
-// compile, and only few or short sequences come here.
+// in registers. Kept rows are the rows of these tiles and the other side's rows are their columns, which is
+// the layout of the next GEMM's left operand. Supports bf16, f16, and f32 split into f16. Split operands are
+// scaled by powers of two, and the dropout factor 1/(1 − p) is applied at the end. Head size 96 has no
+// separate kernels, because they would increase compile time and only few or short sequences use them.
 #include "backends/cuda/attention/backward/backward_memory_sm80.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
@@ -20,16 +20,16 @@ namespace two_passes {
 
 using namespace tile;
 
-// What a block computes: z_K, z_V or both of the keys it keeps, or z_Q of the queries it keeps.
+// The results of a block: z_K, z_V or both for its keys, or z_Q for its queries.
 enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
-// How a block of four warps divides its work: groups of 16 kept rows per warp, and rows of a passing tile.
-// The larger both are, the less shared memory is read per product. A thread holds in registers, for each
-// group, D / 2 numbers of each sum and `passing` of P and z_A together (three times as many for split
-// operands), and some 80 others.
+// Tiling of a block's four warps: 16-row groups of kept rows per warp, and rows per tile of the other side.
+// Larger values of both reduce shared-memory reads per MMA. For each group, a thread needs D / 2 registers
+// per accumulator, and `passing` registers for P and z_A together. The second number is three times as large
+// if operands are split. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
-  int blocks;  // per multiprocessor, or 0 for any: ptxas may spill registers to reach a given number
+  int blocks;  // per multiprocessor; 0: any; ptxas may spill registers to reach a given number
 };
 template <Numbers numbers, Pass pass, int D, Options options>
 consteval Cut cut() {
@@ -57,7 +57,7 @@ struct TileShape {
   static constexpr bool by_query = pass == for_queries, split = numbers != of_16_bits,
                         makes_a = pass != for_values,
                         makes_v = pass == for_keys_and_values || pass == for_values;
-  // Computes the key head again for each tile: no register is free to hold it.
+  // Recomputes the key head for each tile, because no register is free to hold it.
   static constexpr bool divides = D == 64;
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
@@ -69,8 +69,8 @@ struct TileShape {
                        bytes = seen + int(sizeof(SeenKeys<queries>));
 };
 
-// One block for some keys of a key head, with the query heads of its group one after the other; or for some
-// queries of a head. On either side, a is K or Q and b is V or z_O.
+// One block computes some keys of a key head, and loops over the query heads of its group; or it computes
+// some queries of a head. On each side, a is K or Q and b is V or z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
 __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
                                   TileShape<numbers, pass, D, options>::c.blocks)
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
       traversal<by_query, At::kept, passing>(x, work, b, head, kept0, shared.seen(), shared.stats(0));
   shared.load_kept(x, b, head, range.kept, kept0);
 
-  Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q; z_V
+  Accumulator<At::rows, D> sums_a, sums_v;  // z_K or z_Q, and z_V
   sums_a.fill(0), sums_v.fill(0);
   Dropout<float> dropout(x);
   const Powers* powers = At::split ? all_powers + b * x.Hk + key_head : nullptr;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
     const ScoreGradient<R, options, by_query> score_gradient{
         x, score, dropout, shared.stats(stage), b * x.H + at.h, i0, j0, held};
     Accumulator<At::rows, passing> slopes;
-    // A = −∞ where a query does not see a key. With a cap or a bias, P = 0 afterwards instead.
+    // A = −∞ if a query does not see a key. With a softcap or bias, P is set to 0 afterwards instead.
     if (masked && options != any) mask<by_query>(p, shared.seen(), row, 0, j0);
     score_gradient.probabilities(p, slopes, row, 0);
     if (masked && options == any) mask<by_query>(p, shared.seen(), row, 0, j0, 0);
@@ -157,7 +157,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
       launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes},
                     gradients<S, R, numbers, pass, D, options>, x, work, powers);
   };
-  if constexpr (numbers == two_terms && D > 64) {  // registers do not hold both sums at once
+  if constexpr (numbers == two_terms && D > 64) {  // registers cannot hold both accumulators together
     run(std::integral_constant<Pass, for_keys>(), x.Hk, x.T);
     run(std::integral_constant<Pass, for_values>(), x.Hk, x.T);
   } else {

@@ -1,17 +1,19 @@
-// The backward of wide heads on Hopper, as backward_sm90.cuh but for who multiplies what. z_K and z_V of 128
-// keys would not fit into the registers, so a block keeps 64 keys, and each warpgroup has the sums of all of
-// them:
+// The backward of wide heads on Hopper. It differs from backward_sm90.cuh in the roles of the warpgroups. The
+// accumulators z_K and z_V of 128 keys do not fit in the registers. A block therefore keeps 64 keys, and each
+// warpgroup processes all of them:
 //
 //   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and a quarter of the columns of z_Q = z_Aᵀ·K
 //   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another
 //
-// With 64 keys a block would add as many sums of z_Q as with 128, and they pass through a multiprocessor
-// slowly. So two blocks of a cluster, with 64 keys each, pass the same tiles of queries and exchange z_A:
-// each computes half of the columns of z_Q for all 128 keys. For these it also keeps the other's K.
+// With 64 keys, a block would add as many z_Q elements as with 128, and these additions leave a
+// multiprocessor slowly. So two blocks with 64 keys each form a cluster. They process the same query tiles
+// and exchange z_A. Each block computes half of the columns of z_Q for all 128 keys, and also keeps the other
+// block's K for these columns.
 //
-// P passes from the first warpgroup to the second through shared memory, from thread to thread, and z_A back,
-// as an operand, in the same place. The first products of the next tile start before those of z_Q: meanwhile
-// z_A of the other block comes. While one warpgroup computes exponentials or z_A, the other's products run.
+// The first warpgroup passes P to the second through shared memory in register order. z_A is stored to the
+// same buffer as an MMA operand. The first GEMM of the next tile starts before the z_Q GEMMs, which gives the
+// other block's z_A time to arrive. While one warpgroup computes exponentials or z_A, the GEMMs of the other
+// run.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
@@ -24,10 +26,11 @@ struct WideConsumer : Steps<S, At, options> {
   using Base::shared, Base::x, Base::plan, Base::group;
   using typename Base::PackedTile, typename Base::Scores;
   static constexpr int D = At::K::columns, DV = At::V::columns;
-  static constexpr int p_shared = 1;  // a named barrier
+  static constexpr int p_shared = 1;  // named barrier
   using ZQ = typename At::ZQ;
 
-  // P of a thread, for the same thread of the other warpgroup: in the place of the warp's z_A.
+  // send() stores a thread's P in the buffer of the warp's z_A. The same thread of the other warpgroup
+  // receives it.
   __device__ __forceinline__ void send(const PackedTile& p, u32 n) const {
 #pragma unroll
     for (int k = 0; k < At::queries / 16; ++k)
@@ -147,7 +150,8 @@ struct WideConsumer : Steps<S, At, options> {
     for_each_tile(all, pass);
   }
 
-  // pass(n, more), the last without more tiles after it: the compiler must know which products are under way.
+  // Calls pass(n, more). `more` is a compile-time constant because the compiler must know which GEMMs are in
+  // flight.
   __device__ __forceinline__ static void for_each_tile(u32 all, auto&& pass) {
 #pragma unroll 1
     for (u32 n = 0; n + 1 < all; ++n) pass(n, std::true_type());
@@ -158,14 +162,15 @@ struct WideConsumer : Steps<S, At, options> {
     return Base::first_sums() + ptx::cluster_rank() * (2 * At::sums_between);
   }
 
-  // z_P = V·z_Oᵀ of the nth tile.
+  // Issues z_P = V·z_Oᵀ of the nth tile.
   __device__ __forceinline__ void begin_z_p(Scores& z_p, u32 n) const {
     shared.ring_z_o().wait(n);
     if (x.cu_q) this->clear_others(n, (shared.item().met.first + n % this->tiles()) * At::queries);
     begin_ABt<S, DV>(z_p, shared.tile_v(), 0, shared.tile_z_o(n));
   }
 
-  // z_Q = z_Aᵀ·K, the warpgroup's columns: a product for this block's keys, and one for the other's.
+  // Issues z_Q = z_Aᵀ·K for the warpgroup's columns: one GEMM for this block's keys and one for the other
+  // block's.
   __device__ __forceinline__ void begin_z_q(ZQ& z_q, u32 n) const {
     const int column = group * D / 4;
     begin_AB<S, At::keys>(z_q, shared.tile_z_a(n), 0, shared.tile_k(),
@@ -173,11 +178,11 @@ struct WideConsumer : Steps<S, At, options> {
     shared.ring_passed().wait(n);
     begin_adding_AB<S, At::keys>(z_q, shared.others_z_a(), 0, shared.others_k(), column);
   }
-  // When it is the block's turn.
+  // Adds z_Q when the order of blocks permits.
   __device__ __forceinline__ void add_to_z_q(const ZQ& z_q, u32 n, float*& to) const {
     to += this->step(n, n % this->tiles());
-    this->add(z_q, to, this->await_turn(n).nth);
-    this->end_turn(n);
+    this->add(z_q, to, this->await_ticket(n).nth);
+    this->end_ticket(n);
   }
 };
 

@@ -1,5 +1,5 @@
-// The gradients of attention's bias and sink, recomputing the scores: rare enough to be kept out of the fast
-// kernels. Sums over what the bias was broadcast along are made by one block, in a fixed order.
+// Gradients of attention's bias and sink, from recomputed scores. They are rare, so the fast kernels do not
+// contain them. One block computes all sums over broadcast axes of the bias, in a fixed order.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/plain.cuh"
 
@@ -7,7 +7,7 @@ namespace tg::cuda::attention {
 
 namespace plain {
 
-// How z_bias is cut into parts: one index per axis the bias keeps.
+// Division of z_bias into parts: one index for each axis that the bias has.
 struct BiasGrid {
   int batches, heads, tiles, blocks;
   explicit BiasGrid(const AttentionCall& x) {
@@ -18,8 +18,8 @@ struct BiasGrid {
   i64 parts() const { return i64(batches) * heads * tiles * blocks; }
 };
 
-// One part: z_A (after the cap) summed over the axes the bias does not keep, tile over tile; then the summed
-// tile over its rows or columns where those are not kept.
+// Computes one part. Sums z_A (after the softcap) over the broadcast axes of the bias, tile by tile, then
+// sums the resulting tile over its rows or columns if these are broadcast.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid,
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(threads, 1)
   }
 }
 
-// z_sink[h] = −Σ exp(sink − ξ)·u over the rows of the head, by a block.
+// z_sink[h] = −Σ exp(sink − ξ)·u over all rows of the head, computed by one block.
 template <class S>
 __global__ void __launch_bounds__(threads, sizeof(S) == 8 ? 1 : 2)
     sink_gradient(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {

@@ -1,5 +1,5 @@
-// What the backward starts from (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u as tensor
-// cores need them, and the keys that tiles of queries see.
+// Prepares the backward (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u in the format of
+// the tensor-core kernels, and the keys that query tiles see.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/far_rows.cuh"
 #include "backends/cuda/attention/stages/row_dot.cuh"
@@ -10,8 +10,9 @@ namespace tg::cuda::attention {
 
 namespace {
 
-// u = (O ⊛ z_O).sum − z_ξ, for tensor cores as split operands need it, a row [dv] by some lanes, V elements
-// at a time. Blocks of head 0 also store the keys of their tile; all clear the sums of z_Q.
+// Computes u = (O ⊛ z_O).sum − z_ξ, scaled for tensor cores if operands are split. Several lanes share a row
+// [dv], with V elements per load. Blocks of head 0 also store the visible keys of their tile. All blocks
+// clear the z_Q accumulators.
 template <class S, int V>
 __global__ void __launch_bounds__(256)
     row_stats(const __grid_constant__ AttentionCall x, const Workspace work, const Powers* powers) {
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(256)
       work.stats[row] = {is_empty ? INFINITY : lse * static_cast<float>(log2_e), u};
     }
   });
-  mark_far_rows<S, range_tile>(x, work, b, h, i0);  // now ξ is in the first-level cache
+  mark_far_rows<S, range_tile>(x, work, b, h, i0);  // ξ is in the L1 cache now
   if (h > 0) return;
   __shared__ SeenKeys<range_tile> seen;
   const auto [some, every] = seen.set_and_unite(x, b, i0);

@@ -1,3 +1,4 @@
+// Decides which calls decoding supports, and divides their keys and queries.
 #include "backends/cuda/attention/decoding/decoding.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 using i64 = std::int64_t;
 
-// Of a pool, whether 32 bits can say in pieces of 16 bytes where any piece is.
+// Whether 32 bits can address every 16-byte piece of a pool.
 bool is_in_reach(const AttentionCall& x, const AttentionCall::TensorView& a) {
   const i64 each = 16 / static_cast<i64>(size_of(x.type));
   i64 left = i64{UINT32_MAX} - 576 / each;
@@ -23,13 +24,13 @@ bool is_in_reach(const AttentionCall& x, const AttentionCall::TensorView& a) {
   }
   return true;
 }
-// In one piece, where there are few rows.
+// Contiguous caches: supported for few rows.
 bool takes_rows(const AttentionCall& x) {
-  constexpr int few_keys = 64;  // of several queries of a head: they are a tile of another forward
+  constexpr int few_keys = 64;  // with several queries per head, so few keys are one tile of another forward
   return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
          x.B * x.Hk * ranges_of(x) <= INT32_MAX && (!is_of_latents(x) || is_in_reach(in_pages(x), x.k));
 }
-// In pages, whatever L is: the path must not depend on it.
+// Paged caches: supported for any L, because the choice of kernel must not depend on it.
 bool takes_pages(const AttentionCall& x) {
   const i64 rows = i64{x.H} / x.Hk * x.L;
   return x.pool > 0 && is_in_reach(x, x.k) && is_in_reach(x, x.v) &&
@@ -41,12 +42,12 @@ bool takes_latents(const AttentionCall& x, const Gpu& gpu) {
          LatentShape::bytes <= gpu.shared_per_block;
 }
 
-// Whether ranges leave results for a merge: latents always do.
+// Whether the ranges' results are stored for a merge. Latents always need one.
 bool has_partial_results(const AttentionCall& x) {
   return ranges_of(x) > 1 || is_of_latents(x);
 }
 
-// How many ranges there can be by wgmma.
+// Maximum number of ranges of a sequence in the wgmma kernels.
 int range_count(const AttentionCall& x) {
   return 1 + ranges_by_wgmma(x).of(std::max(x.T, 1) - 1);
 }
@@ -62,14 +63,14 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
 }
 
 bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu) {
-  constexpr int rows = 8, streams = 8;  // as the kernel has them
+  constexpr int rows = 8, streams = 8;  // equal to the kernel's
   return x.type != DType::f32 && ranges <= most_split && rows_of_tile(x) <= rows && x.d <= 128 &&
          x.dv <= 128 && with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
 }
 
-// As few keys as several blocks need to share those of one entry, and as many as it takes to read them while
-// the results of the range before are written: on an H200 some 3 µs, 100 KB. No more than 32 ranges where one
-// block would have to merge them for long.
+// Ranges are short enough for several blocks to share a batch entry. They are long enough to hide the writes
+// of the previous range's results: about 3 µs, or 100 KB, on an H200. There are at most 32 ranges, because a
+// single block merges them.
 EqualRanges InOnePiece::ranges(const AttentionCall& x) {
   const int size = std::max(x.d, x.dv),
             narrow = x.T <= 2048   ? 256
@@ -105,7 +106,7 @@ Tiles tiles_of_launch(const AttentionCall& x, int n) {
 }
 
 bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu) {
-  constexpr int least_heads = 16;  // of fewer, a tile of 64 rows is too empty for prompts
+  constexpr int least_heads = 16;  // with fewer heads, a tile of 64 rows is too empty for prompts
   const auto expanded = [](i64 stride, i64 count) { return stride == 0 && count > 1; };
   const AttentionCall all = in_pages(x);
   return gpu.hopper && (x.type == DType::bf16 || x.type == DType::f16) && x.B > 0 && x.L > 0 && x.Hk > 0 &&
@@ -117,7 +118,8 @@ bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu) {
          !expanded(x.q.row, x.L) && !expanded(x.k.batch, all.pool) && !expanded(x.k.head, x.Hk) &&
          !expanded(x.k.row, all.page);
 }
-// Each row leaves dv numbers in f32 for a merge: at most 1/18 of the keys' bytes where a tile has 64 rows.
+// Each row stores dv f32 elements for the merge. For tiles of 64 rows, that is at most 1/18 of the keys'
+// bytes.
 EqualRanges ranges_by_wgmma(const AttentionCall& x) {
   return {group_of(x) > 32 ? 2048 : 1024};
 }

@@ -1,14 +1,17 @@
-// Decoding of f32 by multiply-adds (sm_80 and later), each an f32's: keys and values are read as they are,
-// and arithmetic is cheaper than they are. Items, streams and writers are those of decoding_sm80.cu. A
-// stream takes a slice of 8 or 16 keys:
+// Decoding of f32 by f32 multiply-adds (sm_80 and later). Keys and values are read without conversion,
+// because arithmetic is cheaper than splitting them. Items, streams and writers are the same as in
+// decoding_sm80.cu. A stream processes slices of 8 or 16 keys:
 //
-//   A = Q·Kᵀ                     a lane has four columns, or twice four, of a key, and then of one key
-//                                of each four, and one of each eight rows, the sum over lanes
-//   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum
-//   G ← exp(c_old − c)·G + P·V   P = exp(A − c) through shared memory; a lane has the same columns of V
+//   A = Q·Kᵀ
+//   c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
+//   G ← exp(c_old − c)·G + P·V
 //
-// Every sum is in an order that depends on the head size alone, so a row has the same bits in a tile of 8
-// rows as in one of 16.
+// A lane multiplies four or eight columns of each key. After the sum over lanes, it has the scores of one of
+// eight rows with one key of every four. P is passed through shared memory, and a lane has the same columns
+// of V as of K.
+//
+// The order of all sums depends only on the head size. A row's result is therefore bitwise identical in tiles
+// of 8 and of 16 rows.
 #include "backends/cuda/attention/decoding/decoding_launch.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/visible_keys.cuh"
@@ -19,8 +22,8 @@ namespace decoding {
 
 using namespace tile;
 
-// What a lane has of a row [D]: `quads` of four columns. 16 lanes share a row if it is short, and the warp
-// has two rows at a time.
+// A lane's part of a row [D]: `quads` groups of four columns. If rows are short, 16 lanes share a row, and a
+// warp processes two rows together.
 template <class At>
 struct RowPart {
   static constexpr int lanes = At::D < 128 ? At::D / 4 : 32, rows = 32 / lanes, quads = At::D / 4 / lanes;
@@ -32,7 +35,7 @@ struct RowPart {
 #pragma unroll
     for (float4& e : x) e = {to, to, to, to};
   }
-  // Of a row in memory: columns from `size` on are zeros.
+  // Loads a row from memory. Columns `size` … are zeros.
   __device__ __forceinline__ void load(const float* row, int size) {
 #pragma unroll
     for (int n = 0; n < quads; ++n)
@@ -46,12 +49,12 @@ struct RowPart {
 #pragma unroll
     for (float4& e : x) e = scaled(e, by);
   }
-  // += p·y
+  // x += p·y
   __device__ __forceinline__ void add(float p, const RowPart& y) {
 #pragma unroll
     for (int n = 0; n < quads; ++n) x[n] = multiply_add(p, y.x[n], x[n]);
   }
-  // What both rows that the warp has at a time add to becomes one.
+  // Adds the results of the two rows that a warp processes together.
   __device__ __forceinline__ void join() {
     if constexpr (rows == 2) {
       const auto both = [](float e) { return e + __shfl_xor_sync(~0u, e, lanes); };
@@ -71,9 +74,9 @@ __device__ __forceinline__ float dot(const RowPart<At>& a, const RowPart<At>& b)
   return sum;
 }
 
-// Of as many sums over lanes as there are lanes, the lane's own, its n-th: part(n) is what a lane adds to the
-// nth. Lanes that are `by` apart give each other the half of their sums that is the other's. Depth first:
-// few are held at a time.
+// Transposing reduction of `lanes` sums over `lanes` lanes: returns the lane's own sum, the one with its
+// index. part(n) is a lane's contribution to the nth sum. Lanes that are `by` apart exchange the halves that
+// they do not keep. The recursion is depth-first, so few sums are live at a time.
 template <int lanes, int by = 1, class F>
 __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
   if constexpr (by == lanes) {
@@ -85,12 +88,12 @@ __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
   }
 }
 
-// Scores of a slice: a lane has those of one row with a key of each four.
+// Scores of a slice. A lane has the scores of one row with one key of every four.
 template <class At>
 struct Scores {
   using Part = RowPart<At>;
-  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // keys of four whose products a lane adds
-  static constexpr int count = 1, rows = fours;  // as SoftmaxState reads them: the lane's row, and its keys
+  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // keys of four that a lane multiplies
+  static constexpr int count = 1, rows = fours;  // for SoftmaxState: the lane's row, and its keys
   float x[fours] = {};
 
   __device__ __forceinline__ float& operator()(int four, int) { return x[four]; }
@@ -105,10 +108,10 @@ struct Scores {
     return 4 * four + Part::row() * own + lane_id() % own;
   }
   static __device__ __forceinline__ int row() { return lane_id() % Part::lanes / own; }
-  // Whether the lane is the first of its row, and that lane.
+  // Whether the lane is the first of its row, and the first lane of a row.
   static __device__ __forceinline__ bool is_first() { return key(0) == 0; }
   static __device__ __forceinline__ int first_lane(int row) { return row * own; }
-  // f(x, y) over a row's lanes.
+  // Reduces x with f over a row's lanes.
   template <class F>
   static __device__ __forceinline__ float over_keys(float x, F&& f) {
     x = f(x, __shfl_xor_sync(~0u, x, 1));
@@ -117,7 +120,7 @@ struct Scores {
 
   __device__ __forceinline__ void multiply(const float* keys, const Part (&q)[At::rows]) {
     keys += Part::row() * own * At::D;
-    // Not unrolled, which would take more registers: each result comes in at the end.
+    // Not unrolled, to save registers. Each result is shifted in at the end.
 #pragma unroll 1
     for (int c = 0; c < fours; ++c, keys += 4 * At::D) {
       Part k[own];
@@ -128,7 +131,7 @@ struct Scores {
       x[fours - 1] = own_sum<Part::lanes>([&](int n) { return dot(q[n / own], k[n % own]); });
     }
   }
-  // f(score, key of the slice)
+  // Calls f(score, key of the slice).
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) {
 #pragma unroll
@@ -147,13 +150,13 @@ struct RowSums {
 #pragma unroll
     for (Part& e : of) e.fill(to);
   }
-  // By the factor of each row, which its lanes have. 1 changes nothing, and most are.
+  // Multiplies each row by its factor, which the row's lanes have. Skipped if all factors are 1, as most are.
   __device__ __forceinline__ void scale(float by) {
     if (!__any_sync(~0u, by != 1)) return;
 #pragma unroll
     for (int r = 0; r < At::rows; ++r) of[r].scale(__shfl_sync(~0u, by, Scores<At>::first_lane(r)));
   }
-  // += P·V of a slice, P [keys, rows].
+  // Adds P·V of a slice, with P [keys, rows].
   __device__ __forceinline__ void add(const float* p, const float* values) {
     p += Part::row() * At::rows, values += Part::row() * At::D;
 #pragma unroll 2
@@ -167,7 +170,7 @@ struct RowSums {
       }
     }
   }
-  // f(row, first column, G of four columns), by one lane for each.
+  // Calls f(row, first column, G of four columns), by one lane for each group of columns.
   template <class F>
   __device__ __forceinline__ void for_each(int rows, F&& f) {
 #pragma unroll
@@ -180,7 +183,7 @@ struct RowSums {
   }
 };
 
-// Of f32 (decoding_launch.cuh).
+// Streaming warp for f32 (decoding_launch.cuh).
 template <class S_, class At_, Options options_>
 struct MultipliedInF32 {
   using S = S_;
@@ -229,7 +232,7 @@ struct MultipliedInF32 {
     __syncwarp();
     sums.add(p, reinterpret_cast<const float*>(ring + values));
   }
-  __device__ __forceinline__ void leave(const Left<At>& to) {
+  __device__ __forceinline__ void store_results(const StreamResults<At>& to) {
     const float pi = softmax.all(0);
     if (const int row = Scores<At>::row(); Scores<At>::is_first() && row < to.rows)
       to.tops[row] = {softmax.top[0], pi};
@@ -237,7 +240,7 @@ struct MultipliedInF32 {
       *reinterpret_cast<float4*>(to.sums + row * At::row + column) = x;
     });
   }
-  __device__ __forceinline__ void add_slice(const Left<At>& to, float exponent) {
+  __device__ __forceinline__ void add_slice(const StreamResults<At>& to, float exponent) {
     float2* const own = reinterpret_cast<float2*>(p);  // c and π of the slice
     const float pi = softmax.all(0);
     const int own_row = Scores<At>::row();

@@ -1,6 +1,6 @@
-// The items of work of decoding. An item is a range of the keys of a batch entry, for a tile of the rows of a
-// key head. Which items there are depends on how many keys each entry has, which only the GPU knows: each
-// block makes a table of the tiles, by which it finds any item.
+// Work items of decoding. An item is a range of a batch entry's keys, for a tile of a key head's rows. The
+// items depend on the lengths of the entries, which only the GPU knows. Each block therefore builds a table
+// of the tiles, from which it finds any item.
 #pragma once
 
 #include <type_traits>
@@ -25,14 +25,14 @@ struct Tile {
 
 struct alignas(16) Item {
   Tile tile;
-  int nth_tile, head, first_head;  // of the launch; key head, and the first of its query heads
-  int range, first_range, ranges;  // which range, and those of the tile
-  KeyRange keys, every;            // of the range, that some row sees; that every row does
-  bool is_short;                   // whether a warp computes it by itself
+  int nth_tile, head, first_head;  // in the launch; key head and its first query head
+  int range, first_range, ranges;  // the range; the ranges of the tile
+  KeyRange keys, every;            // keys of the range that some row sees; that all rows see
+  bool is_short;                   // whether a single warp computes the item
 };
 static_assert(sizeof(Item) == item_bytes);
 
-// Where row r of an item's tile is: query i of a head.
+// The query of row r of an item's tile: query i of a head.
 struct QueryPlace {
   int head, i;
   __device__ __forceinline__ QueryPlace(const AttentionCall& x, const Item& item, int r) {
@@ -42,7 +42,7 @@ struct QueryPlace {
   }
 };
 
-// The sum over the warp's lanes up to this one.
+// Inclusive prefix sum over the warp's lanes.
 template <class N>
 __device__ __forceinline__ N sum_to_lane(N own) {
 #pragma unroll
@@ -53,7 +53,7 @@ __device__ __forceinline__ N sum_to_lane(N own) {
   return own;
 }
 
-// How many ranges of a sequence's start are shorter than those after them.
+// Number of ranges at a sequence's start that are shorter than the later ones.
 __device__ __forceinline__ int early_ranges(EqualRanges) {
   return 0;
 }
@@ -61,8 +61,8 @@ __device__ __forceinline__ int early_ranges(GrowingRanges ranges) {
   const int all = GrowingRanges::each >> ranges.bits;
   return all > 1 ? all : 0;
 }
-// Numbers of ranges, early ones and others, in one word: of a launch's tiles there are fewer than 2¹⁹ others
-// where there are early ones, of which a tile has at most 4.
+// Counts of early ranges and of all others, packed into one word. A launch with early ranges, at most 4 per
+// tile, has fewer than 2¹⁹ others.
 template <class Ranges>
 struct Counted {
   static constexpr int bits = std::is_same_v<Ranges, GrowingRanges> ? 19 : 31;
@@ -76,8 +76,8 @@ struct Counted {
 };
 
 struct Entry {
-  unsigned before;  // ranges of all tiles before but the last one of each (Counted)
-  KeyRange keys;    // that some row sees; a tile without any has one range, of none
+  unsigned before;  // ranges of all previous tiles, without the last range of each (Counted)
+  KeyRange keys;    // keys that some row sees; a tile without such keys has one empty range
 
   template <class Ranges>
   __device__ __forceinline__ int first(Ranges ranges) const {
@@ -100,7 +100,7 @@ __device__ __forceinline__ Tile tile_at(const AttentionCall& x, const Tiles& til
   }
 }
 
-// A range of a tile, with the tile's entry.
+// The item of one range of a tile. `e` is the tile's entry.
 template <class Cache>
 __device__ __forceinline__ Item item_of(const AttentionCall& x, typename Cache::Ranges ranges,
                                         const Tiles& tiles, int nth_tile, int head, const Entry& e,
@@ -119,16 +119,21 @@ __device__ __forceinline__ Item item_of(const AttentionCall& x, typename Cache::
   return item;
 }
 
-// Short tiles, whose few keys a warp computes by itself: where items are many, that is faster than to share
-// each. `order` has them, and from the end on the others.
+// Short tiles have so few keys that a single warp computes each. With many items, this is faster than several
+// warps for each tile. `order` lists the short tiles from the front and all others from the back.
 struct ShortTiles {
   int count;
   unsigned short order[most_entries];
 };
 
-// Those that take longest come first: of n blocks each takes every nth item. So, after the short tiles, of
-// which each stream has some of its own, come all ranges that are neither early nor the last of their tile;
-// then the last ones, of any length; then the early ones. Key heads of a range are neighbours.
+// Maps item numbers to items, longest items first, because each of n blocks processes every nth item. The
+// order is:
+// - short tiles, which are distributed over the streams of all blocks
+// - ranges that are neither early nor the last of their tile
+// - last ranges, of any length
+// - early ranges
+//
+// The key heads of a range are adjacent.
 template <class Cache>
 struct Items {
   using Ranges = typename Cache::Ranges;
@@ -137,14 +142,14 @@ struct Items {
   Ranges ranges;
   Tiles tiles;
   Entry* entries;           // [tiles + 1], in shared memory
-  ShortTiles* short_tiles;  // there, too; null if no tile is short
-  Item* noted;        // the block's first items [most_noted], there, too, and one for each stream; or null
-  int count, shorts;  // all items, of which so many are short tiles
+  ShortTiles* short_tiles;  // in shared memory; null if no tile is short
+  Item* noted;        // in shared memory: the block's first items [most_noted], then one per stream; or null
+  int count, shorts;  // all items; short tiles among them
   int early, others;  // ranges that are not the last of their tile
-  int own_shorts;     // short tiles that are the block's
+  int own_shorts;     // short tiles of this block
 
-  // By the whole block. Short are tiles whose keys lie between neighbouring multiples of `short_keys`, of
-  // which any range begins at one: they have one range.
+  // Called by the whole block. A tile is short if its keys are between two adjacent multiples of
+  // `short_keys`. Every range begins at such a multiple, so a short tile has one range.
   __device__ Items(const AttentionCall& x, Ranges ranges, const Tiles& tiles, Entry* entries,
                    Item* noted = nullptr, ShortTiles* short_tiles = nullptr, int short_keys = 1)
       : x(x), ranges(ranges), tiles(tiles), entries(entries), short_tiles(short_tiles), noted(noted) {
@@ -169,7 +174,7 @@ struct Items {
     early = Count::early(entries[tiles.count].before), others = Count::others(entries[tiles.count].before);
     count = (early + others + tiles.count) * x.Hk;
     shorts = short_tiles ? short_tiles->count * x.Hk : 0;
-    // One or two for each block are computed sooner by all of its streams.
+    // With only one or two short tiles per block, all streams together compute them faster.
     if (shorts < 2 * static_cast<int>(gridDim.x)) this->short_tiles = nullptr, shorts = 0;
     const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
     own_shorts = first < shorts ? (shorts - first - 1) / step + 1 : 0;
@@ -182,7 +187,7 @@ struct Items {
     __syncthreads();
   }
 
-  // The items of a warp that streams: some of the short ones, and then those of its block.
+  // Items of a streaming warp: its short items, then all other items of its block.
   __device__ int first(int stream) const {
     return or_long(static_cast<int>(blockIdx.x + stream * gridDim.x));
   }
@@ -190,7 +195,7 @@ struct Items {
     return short_tiles && n < shorts ? or_long(n + streams * static_cast<int>(gridDim.x))
                                      : n + static_cast<int>(gridDim.x);
   }
-  // The first of the block that is not short.
+  // The block's first item that is not short.
   __device__ int first_long() const {
     return shorts + static_cast<int>(blockIdx.x);
   }
@@ -200,13 +205,13 @@ struct Items {
     const int i = noted ? place_in_table(n) : most_noted;
     return i < most_noted ? noted[i] : find(n);
   }
-  // The same in shared memory, until a stream's next call; by its warp. A stream that multiplies has no
-  // registers for it.
+  // The same item in shared memory, valid until the stream's next call. Called by the stream's warp. A
+  // multiplying stream has no registers for the item.
   __device__ const Item* kept(int n, int stream) const {
     const int i = place_in_table(n);
     if (i < most_noted) return noted + i;
     Item* const own = noted + most_noted + stream;
-    __syncwarp();  // no lane needs the item before
+    __syncwarp();  // no lane needs the previous item
     if (tile::lane_id() == 0) *own = find(n);
     __syncwarp();
     return own;
@@ -244,7 +249,7 @@ struct Items {
   __device__ int long_tile(int nth) const {
     return short_tiles ? short_tiles->order[tiles.count - 1 - nth] : nth;
   }
-  // Each entry's count of ranges becomes the sum of those before; by a warp.
+  // Replaces each entry's count by the sum of all previous counts. Called by one warp.
   __device__ void sum_up() {
     unsigned sum = 0;
 #pragma unroll 1
@@ -256,7 +261,7 @@ struct Items {
       sum += __shfl_sync(~0u, up_to, 31);
     }
   }
-  // By a warp.
+  // Sorts tiles into short ones and others. Called by one warp.
   __device__ void order(int short_keys) {
     int shorts = 0;
 #pragma unroll 1
@@ -276,7 +281,7 @@ struct Items {
   static __device__ __forceinline__ int counted(unsigned before, bool is_early) {
     return is_early ? Count::early(before) : Count::others(before);
   }
-  // The last entry before which there are no more ranges of the kind than that.
+  // The last entry that is preceded by at most `nth` ranges of this kind.
   __device__ int entry_of(int nth, bool is_early) const {
     int low = 0, high = tiles.count;
     while (high - low > 1) {
@@ -287,22 +292,22 @@ struct Items {
   }
 };
 
-// What a launch is told in addition to the call.
+// Kernel parameters of a launch in addition to the call.
 template <class Cache>
 struct Plan {
   Cache cache;
   typename Cache::Ranges ranges;
-  float factor, cap;  // as Score has them
+  float factor, cap;  // as in Score
   Tiles tiles;
 };
-// f(plan) for each launch of a call.
+// Calls f(plan) for each launch of a call.
 template <class Cache, class F>
 void for_each_launch(const AttentionCall& x, F&& f) {
   Plan<Cache> plan{
       Cache(x), Cache::ranges(x), static_cast<float>(factor_of(x)), static_cast<float>(cap_of(x)), {}};
   for (int n = 0; plan.tiles = tiles_of_launch(x, n), plan.tiles.count > 0; ++n) f(plan);
 }
-// f(cache) with how the keys of a call lie.
+// Calls f(cache) with the layout of the call's keys.
 template <class F>
 void with_cache(const AttentionCall& x, F&& f) {
   x.table ? f(InPages(x)) : f(InOnePiece(x));

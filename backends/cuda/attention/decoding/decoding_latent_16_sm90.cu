@@ -1,14 +1,14 @@
-// Decoding of latents by wgmma where at most 16 heads share a key, which is bounded by how fast keys are
-// read. A product has 64 rows, so rows are keys and numbers of values, and heads are its few columns:
+// Decoding of latents by wgmma if at most 16 heads share a key head. It is bound by reading the keys. A wgmma
+// has M = 64, so its rows are keys and then value columns, and the heads are its few columns:
 //
-//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum, Gᵀ ← exp(c_old − c)·Gᵀ +
-//   Vᵀ·Pᵀ
+//   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
+//   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ
 //
-// Items are those of decoding_latent_items_sm90.cuh. Warps of the first warpgroup find them and copy tiles of
-// 64 keys in thirds of their columns, of which there is room for seven: at least one tile is on its way while
-// another is multiplied. Each of the two other warpgroups goes through every second tile of an item by
-// itself, which tile being whose by its place in the sequence; at the end each gives the other its sums of
-// half of the columns.
+// Items are the same as in decoding_latent_items_sm90.cuh. Warps of the first warpgroup prepare them and load
+// tiles of 64 keys in thirds of their columns. Seven thirds fit in shared memory, so at least one tile is in
+// flight while another is multiplied. The two consumer warpgroups process alternate tiles of an item
+// independently. The tile's position in the sequence determines its warpgroup. At the end, each warpgroup
+// sends the other its accumulators of half of the columns.
 #include "backends/cuda/attention/decoding/decoding_latent_items_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 
@@ -19,15 +19,15 @@ namespace latents_16_sm90 {
 using namespace latents_sm90;
 
 struct Item {
-  int batch_head;   // where its results go (place_of()); < 0: there are no more
+  int batch_head;   // index of its results (place_of()); < 0: no more items
   int b, h, query;  // sequence, first head, query of the sequence
   KeyRange some;
   Tiles range;
-  __device__ __forceinline__ void set_seen(KeyRange) {}  // that is `some`, of all heads
+  __device__ __forceinline__ void set_seen(KeyRange) {}  // all heads see `some`
 };
 
-// 64 rows and 192 columns, as boxes of whole groups of 8 rows leave them: a group's three blocks of 64
-// columns lie side by side, each in the 128-byte swizzle, and so a page of any number of groups is one box.
+// 64 rows × 192 columns in the layout of boxes of whole 8-row groups. The three blocks of 64 columns of a
+// group are adjacent, each in the 128-byte swizzle. A page with any number of groups is therefore one box.
 struct ThirdOfTile {
   static constexpr int rows = tile_keys, columns = 192, blocks = 3, block = 8 * 128, group = blocks * block,
                        bytes = rows / 8 * group;
@@ -36,7 +36,7 @@ struct ThirdOfTile {
   __device__ static constexpr int offset(int row, int piece) {
     return row / 8 * group + piece / 8 * block + row % 8 * 128 + (piece % 8 ^ row % 8) * 16;
   }
-  // For wgmma, as SwizzledTile has them.
+  // wgmma descriptors, as in SwizzledTile.
   __device__ __forceinline__ u64 along_columns(int row0, int k) const {
     return descriptor(base + row0 / 8 * group, k / 4 * block + k % 4 * 32);
   }
@@ -58,19 +58,20 @@ struct At {
   using ThirdOfQ = SwizzledTile<rows, 192>;
   using K = ThirdOfTile;
   using P = SwizzledTile<rows, tile_keys>;
-  static constexpr int blocks = most_values / 64;  // of 64 columns of V, as many rows of Gᵀ
-  using Block = Accumulator<16, rows>;             // a warp's part of one
-  // Of an item's tiles, only a first third is in a stage that the other group had before (multiply()).
+  static constexpr int blocks = most_values / 64;  // of 64 columns of V, which are rows of Gᵀ
+  using Block = Accumulator<16, rows>;             // a warp's part of a block
+  // Among the tiles of an item, only the first third uses a stage that the other warpgroup used before
+  // (multiply()).
   static_assert(stages == groups * thirds + 1);
 };
-using decoding::OfWarps;  // of a group, each with 16 keys of a tile; rows are heads
+using decoding::OfWarps;  // one per warpgroup; a warp has 16 keys of a tile, and rows are heads
 static_assert(OfWarps::rows == At::rows);
 
 struct Shared {
   static constexpr int k = At::Q::bytes, p = k + At::stages * At::K::bytes,
-                       given = p + At::groups * At::P::bytes,
-                       given_bytes = At::blocks / 2 * (At::rows / 8) * 128 * int(sizeof(float4)),
-                       of_warps = given + At::groups * given_bytes,
+                       sent = p + At::groups * At::P::bytes,
+                       sent_bytes = At::blocks / 2 * (At::rows / 8) * 128 * int(sizeof(float4)),
+                       of_warps = sent + At::groups * sent_bytes,
                        q_ring = of_warps + At::groups * int(sizeof(OfWarps)),
                        k_ring = q_ring + Ring<1>::bytes, handed_on = k_ring + Ring<At::stages>::bytes,
                        item_ring = handed_on + Ring<At::thirds>::bytes,
@@ -82,21 +83,22 @@ struct Shared {
 
   __device__ At::Q tile_q() const { return {base}; }
   __device__ At::ThirdOfQ third_of_q(int n) const { return {base + n * At::ThirdOfQ::bytes}; }
-  // Thirds are counted one after the other, tile by tile.
+  // Thirds are numbered consecutively, tile by tile.
   __device__ At::K third_of_k(u32 use) const {
     return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
   }
   __device__ At::P tile_p(int group) const { return {base + p + group * At::P::bytes}; }
-  // What a group gives to the other: of each block and part of 8 heads four numbers of each thread.
-  __device__ float4* given_by(int group) const {
-    return reinterpret_cast<float4*>(start + given + group * given_bytes);
+  // Accumulators that a warpgroup sends to the other: four elements per thread for each block and group of 8
+  // heads.
+  __device__ float4* sent_by(int group) const {
+    return reinterpret_cast<float4*>(start + sent + group * sent_bytes);
   }
   __device__ OfWarps& of_group(int group) const {
     return reinterpret_cast<OfWarps*>(start + of_warps)[group];
   }
   __device__ Ring<1> ring_q() const { return {base + q_ring}; }
   __device__ Ring<At::stages> ring_k() const { return {base + k_ring}; }
-  // Tiles whose thirds are empty and which the second loader fills: fewer than three at a time.
+  // Tiles with empty stages that the second loading warp fills: fewer than three at a time.
   __device__ Ring<At::thirds> ring_handed_on() const { return {base + handed_on}; }
   __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
   __device__ Item& item_of(u32 use) const {
@@ -109,16 +111,15 @@ struct Shared {
   }
 };
 
-// Where boxes of an item's tiles are, from its last tile on, in groups of 8 rows of the pool: the lanes look
-// up one box each, 32 boxes ahead of those that are copied, since under load an answer takes longer than a
-// tile.
+// Locations of an item's boxes, starting with its last tile, in units of 8 pool rows. Each lane looks up one
+// box. Lookups are 32 boxes ahead of the copies, because under load a lookup takes longer than a tile.
 struct Boxes {
   const AttentionCall& x;
   const Plan& plan;
   decoding::LatentRowAddress place;
   const KeyRange keys;
-  const int together = plan.box_rows / 2;  // tiles whose boxes a warp looks up at a time
-  int set, now, next;  // the set of tiles that `now` is of; the lane's box of it and of the one before
+  const int together = plan.box_rows / 2;  // number of tiles whose boxes a warp looks up together
+  int set, now, next;  // set of tiles in `now`; the lane's box of this set and of the previous set
 
   __device__ __forceinline__ Boxes(const AttentionCall& x, const Plan& plan, const Source& from)
       : x(x), plan(plan), place(from.place), keys(from.some) {
@@ -126,7 +127,7 @@ struct Boxes {
     set = (from.range.to - 1) / together;
     now = looked_up(set), next = looked_up(set - 1);
   }
-  // The nth of a tile, which is of the last set or the one before.
+  // Box `nth` of a tile, which must be in the current set or in the one before it (towards the start).
   __device__ __forceinline__ void move_to(int tile) {
     if (plan.box_rows > 0 && tile / together < set) now = next, next = looked_up(--set - 1);
   }
@@ -137,14 +138,14 @@ struct Boxes {
  private:
   __device__ __forceinline__ int looked_up(int set) {
     const int key = (set * 32 + lane_id()) * plan.box_rows;
-    // Boxes of which no key is seen are not copied.
+    // Boxes without visible keys are not copied.
     place.look_up(x, key, {keys.from / plan.box_rows * plan.box_rows, keys.to});
     return place.number * (x.page / 8) + place.in_page / 8;
   }
 };
 
-// The warp that copies tiles of keys that lie in whole boxes. It begins while the kernel before is running if
-// that does not write what is read.
+// Warp that loads tiles of keys in whole boxes. It starts before the previous kernel has ended, if that
+// kernel does not write the data.
 __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   const std::uint64_t once = ptx::evict_first();
   if (!x.fixed_places) ptx::wait_for_kernel_before();
@@ -161,7 +162,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
         const At::K to = shared.third_of_k(thirds + n);
         shared.ring_k().acquire(thirds + n);
         if (by_rows) continue;
-        __syncwarp();  // all lanes have seen it empty: once it is filled, it may be emptied again
+        __syncwarp();  // all lanes saw the empty stage; once filled, it may be emptied again
         if (lane_id() == 0) shared.ring_k().expect(thirds + n, to.bytes);
 #pragma unroll 1
         for (int box = 0; box * plan.box_rows < to.rows; ++box) {
@@ -174,10 +175,10 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
       if (by_rows) shared.ring_handed_on().announce_by_warp(handed_on++);
     }
   });
-  ptx::wait_for_kernel_before();  // so that the kernel after this one need not
+  ptx::wait_for_kernel_before();  // so that the next kernel need not wait for the previous one
 }
 
-// The warp that copies the other tiles of keys.
+// Warp that copies the other tiles of keys row by row.
 template <class S>
 __device__ __forceinline__ void load_by_rows(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   ptx::wait_for_kernel_before();
@@ -197,7 +198,7 @@ __device__ __forceinline__ void load_by_rows(const Shared& shared, const Attenti
   });
 }
 
-// The warp that copies queries.
+// Warp that loads queries.
 __device__ __forceinline__ void load_queries(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   ptx::wait_for_kernel_before();
   each_item(shared, x, [&](Source& from, u32 items) {
@@ -209,31 +210,32 @@ __device__ __forceinline__ void load_queries(const Shared& shared, const Attenti
   });
 }
 
-// A warpgroup that multiplies.
+// Consumer warpgroup.
 template <class S>
 struct Consumer {
   using Softmax = SoftmaxState<QueriesAsColumns<At::rows>>;
-  static constexpr int columns = At::Block::columns;  // heads of a thread
+  static constexpr int columns = At::Block::columns;  // heads per thread
   const Shared& shared;
   const AttentionCall& x;
   const Plan& plan;
   const int group, warp;
   u32 thirds = 0, items = 0;
 
-  // Named barriers: of a group, and of both.
+  // Named barriers of a warpgroup and of both.
   __device__ __forceinline__ void sync() const { ptx::bar_sync(1 + group, 128); }
   __device__ __forceinline__ static void sync_both() { ptx::bar_sync(1 + At::groups, 128 * At::groups); }
-  // Which block of V's columns the nth of its sums is of: the other group has the second half first.
+  // The block of V's columns of the nth accumulator. The second warpgroup has the second half first.
   __device__ __forceinline__ int block(int n) const { return (n + At::blocks / 2 * group) % At::blocks; }
   __device__ __forceinline__ static int head(int c) { return lane_column() + At::Block::column(c); }
 
-  // Aᵀ of the tile whose first third is the nth: the warp's 16 keys.
+  // Computes Aᵀ of the tile whose first third is number `nth`, for the warp's 16 keys.
   __device__ __forceinline__ void multiply(At::Block& s, u32 nth) const {
 #pragma unroll
     for (int n = 0; n < At::thirds; ++n) {
-      // Copies may arrive in any order. While the third before in this stage, which is the other group's, has
-      // not arrived, a wait for this one would end at once. Of thirds before in the other stages this group
-      // has waited for those of the same item, and both groups for all of earlier items.
+      // Loads may complete in any order. If the previous third in this stage, which belongs to the other
+      // warpgroup, had not arrived, a wait for this third would return immediately. For the other stages this
+      // cannot happen: this warpgroup has waited for their previous thirds of the same item, and both
+      // warpgroups have waited for all thirds of earlier items.
       if (n == 0) shared.ring_k().acquire(nth);
       shared.ring_k().wait(nth + n);
       const At::K k = shared.third_of_k(nth + n);
@@ -257,8 +259,8 @@ struct Consumer {
 #pragma unroll
     for (At::Block& part : g) keep(part);
   }
-  // P of the warp's keys, rounded, as [heads, keys].
-  __device__ __forceinline__ void leave(At::Block& s) const {
+  // Stores P of the warp's keys, rounded, as [heads, keys].
+  __device__ __forceinline__ void store_p(At::Block& s) const {
     const At::P p = shared.tile_p(group);
 #pragma unroll
     for (int part = 0; part < s.parts; part += 2) {
@@ -268,7 +270,7 @@ struct Consumer {
         const float(&e)[4] = s.x[0][part + n / 2];
         packed[n] = pack(e[n % 2 * 2], e[n % 2 * 2 + 1], S());
       }
-      const int n = lane_id() / 8;  // whose row the lane gives the address of: part + n / 2, keys 8·(n % 2) …
+      const int n = lane_id() / 8;  // the lane addresses a row of 8-head group part + n / 2, keys 8·(n % 2) …
       ptx::stmatrix_trans(p.base + p.offset((part + n / 2) * 8 + lane_id() % 8, 2 * warp + n % 2), packed);
     }
   }
@@ -292,7 +294,7 @@ struct Consumer {
       for (At::Block& part : g) part.fill(0);
       Softmax softmax;
       shared.ring_q().wait(items);
-      const int last = to - 1 - (to - 1 + group) % At::groups;  // of its tiles, which is the first to come
+      const int last = to - 1 - (to - 1 + group) % At::groups;  // its last tile, which is the first to run
       if (last < from) shared.ring_q().release(items);
 #pragma unroll 1
       for (int j = last; j >= from; j -= At::groups) {
@@ -326,7 +328,7 @@ struct Consumer {
 #pragma unroll
           for (int r = 0; r < s.rows; ++r) s(r, c) = softmax.add(c, s(r, c), factor);
         }
-        leave(s);
+        store_p(s);
         ptx::fence_async();
         sync();
         if (__any_sync(~0u, moved)) {
@@ -345,7 +347,7 @@ struct Consumer {
   }
 
  private:
-  // O, c and π of the item, by each group of half of the columns.
+  // Stores O, c and π of the item. Each warpgroup stores half of the columns.
   __device__ __forceinline__ void end(At::Block (&g)[At::blocks], const Softmax& softmax, int place,
                                       float exponent) const {
     constexpr int half = At::blocks / 2, parts = At::Block::parts;
@@ -356,17 +358,17 @@ struct Consumer {
       if (lane_row() == 0) own.sum[warp][head(c)] = all;
       if (lane_row() == 0 && warp == 0) own.top[0][head(c)] = softmax.top[c];
     }
-    float4* const gift = shared.given_by(group);
+    float4* const sent = shared.sent_by(group);
     const int thread = threadIdx.x % 128;
 #pragma unroll
     for (int n = 0; n < half; ++n)
 #pragma unroll
       for (int p = 0; p < parts; ++p) {
         const float(&e)[4] = g[half + n].x[0][p];
-        gift[(n * parts + p) * 128 + thread] = {e[0], e[1], e[2], e[3]};
+        sent[(n * parts + p) * 128 + thread] = {e[0], e[1], e[2], e[3]};
       }
     sync_both();
-    float by[columns], by_other[columns];  // what sums are multiplied by
+    float by[columns], by_other[columns];  // factors of the accumulators
     const Partial to = Partial{plan.o, plan.lse, x.L, x.dv}.after(place);
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
@@ -378,12 +380,12 @@ struct Consumer {
       by[c] = (group == 0 ? w0 : w1) * inverse, by_other[c] = (group == 0 ? w1 : w0) * inverse;
       if (group == 0 && warp == 0 && lane_row() == 0 && head(c) < x.L) to.of_row[head(c)] = {most, all};
     }
-    const float4* const gift_of_other = shared.given_by(1 - group);
+    const float4* const received = shared.sent_by(1 - group);
 #pragma unroll
     for (int n = 0; n < half; ++n)
 #pragma unroll
       for (int p = 0; p < parts; ++p) {
-        const float4 other = gift_of_other[(n * parts + p) * 128 + thread];
+        const float4 other = received[(n * parts + p) * 128 + thread];
         const float more[4] = {other.x, other.y, other.z, other.w};
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -392,7 +394,7 @@ struct Consumer {
           if (head(c) < x.L && column < x.dv) *to.at(head(c), column) = o;
         }
       }
-    sync_both();  // before either gives again
+    sync_both();  // before either warpgroup sends again
   }
 };
 
@@ -410,7 +412,7 @@ __global__ void __launch_bounds__(At::threads, 1)
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
   if (group > 0) {
     ptx::wait_for_kernel_before();
-    // While the first keys arrive.
+    // Checks the inputs while the first keys are loading.
     if (plan.tiles.first == 0) check_places(x, faults, threadIdx.x - 128, 128 * At::groups);
     Consumer<S>{shared, x, plan, group - 1, warp}.run();
   } else if (warp == 0) {
@@ -425,8 +427,8 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-// The map of keys, if pages lie one after the other in memory: of 64 columns, 8 rows, thirds of the columns
-// and groups of 8 rows of the whole pool. Else all tiles are copied row by row.
+// Creates the tensor map of keys if pages are contiguous in memory. Its axes are 64 columns, 8 rows, blocks
+// of 64 columns, and groups of 8 rows of the whole pool. Otherwise all tiles are copied row by row.
 inline void set_boxes(Plan& plan, const AttentionCall& x) {
   const bool dense = x.page % 8 == 0 && (x.pool == 1 || x.k.batch == x.page * x.k.row) &&
                      i64{x.pool} * x.page / 8 <= INT32_MAX;

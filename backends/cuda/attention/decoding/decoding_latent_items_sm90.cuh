@@ -1,9 +1,9 @@
-// What the kernels of latents by wgmma share (decoding_latent_sm90.cu, decoding_latent_16_sm90.cu). An item
-// is a range of the keys that one query sees, for some heads of it. So all rows of a tile see the same keys,
-// and no bit of a row depends on other queries, nor on which block computes a range.
+// Common part of the wgmma kernels for latents (decoding_latent_sm90.cu, decoding_latent_16_sm90.cu). An item
+// is a range of the keys that one query sees, for some of its heads. All rows of a tile therefore see the
+// same keys. A row's result is bitwise independent of other queries and of the block that computes a range.
 //
-// Keys lie in pages, of which each tile of 64 takes several boxes of a tensor map; or in one piece, which is
-// one page for each sequence (in_pages()). Each range leaves O, c and π, which a second kernel merges.
+// A paged cache is read in boxes of a tensor map, several per tile of 64 keys. A contiguous cache has one
+// page per sequence (in_pages()). Each range stores O, c and π, which a second kernel merges.
 #pragma once
 
 #include <numeric>
@@ -19,21 +19,21 @@ using namespace tile;
 using decoding::EqualRanges, decoding::Partial;
 constexpr int tile_keys = 64, most_values = 512;
 
-// The kernels' `x` has in L the rows of an item, and `queries` are those of a sequence.
+// In the kernels, x.L is the number of rows of an item, and `queries` is the number of queries per sequence.
 struct Plan : forward_sm90::Plan {
   EqualRanges ranges;
-  decoding::Tiles tiles;  // queries of the sequences that the launch computes
-  int pieces;             // of the heads that share a key head
-  int box_rows;           // of keys; 0: pages have too few rows, which are copied one by one
+  decoding::Tiles tiles;  // queries that the launch computes
+  int pieces;             // pieces of the heads that share a key head
+  int box_rows;           // rows per box of keys; 0: pages have too few rows, so rows are copied individually
 };
 
-// Where results of a range go, of a query of the launch and the nth piece of all heads.
+// Index of a range's results, for a query of the launch and the nth piece of all heads.
 __device__ __forceinline__ int place_of(const AttentionCall& x, const Plan& plan, int query, int nth,
                                         int range) {
   return (query * x.Hk * plan.pieces + nth) * plan.parts + range;
 }
 
-// Keys of the nth query of a launch.
+// Visible keys of the nth query of a launch.
 __device__ __forceinline__ KeyRange keys_of(const AttentionCall& x, const Plan& plan, int nth) {
   AttentionCall one = x;
   one.L = plan.queries;
@@ -41,17 +41,17 @@ __device__ __forceinline__ KeyRange keys_of(const AttentionCall& x, const Plan& 
   return keys_of_query(one, at / plan.queries, at % plan.queries);
 }
 
-// Finds items, by a warp: first all ranges but the last of each query, then the last ones, which may be
-// short. Pieces of heads of a range are neighbours.
+// Finds items; used by one warp. All ranges except the last of each query come first, then the last ones,
+// which may be short. The pieces of heads of a range are adjacent.
 struct Items {
   const AttentionCall& x;
   const Plan& plan;
-  const int each;                       // items of a range
-  int pass = 0, query = 0, before = 0;  // queries that the lanes look at, from there on; items before these
-  int nth = 0, range = 0;               // of the item found: piece of all heads, and range
+  const int each;                       // items per range
+  int pass = 0, query = 0, before = 0;  // current pass; first query that the lanes examine; items before it
+  int nth = 0, range = 0;               // of the found item: index among the pieces of all heads, and range
   KeyRange keys{};                      // of its query
 
-  // Item n, no earlier one than the one found before; false if there are no more.
+  // Finds item n, which must not precede the item found before. Returns false if there are no more items.
   __device__ __forceinline__ bool find(int n) {
 #pragma unroll 1
     while (pass < 2) {
@@ -79,9 +79,9 @@ struct Items {
   int found = 0;  // its query
 };
 
-// The warp that prepares items of work, the first one while the kernel before is running if it does not write
-// how many keys there are. An item has the fields of forward_sm90::Item that are set here, the
-// query of its sequence, its first head as h, and set_seen(), by a warp, of the keys that it sees.
+// Scheduler warp. It prepares the first item before the previous kernel has ended, if that kernel does not
+// write the lengths. An item must have the fields of forward_sm90::Item that are set here. It must also have
+// the query of its sequence, its first head as h, and set_seen(), which a warp calls with the visible keys.
 template <class Shared>
 __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   if (!x.fixed_places) ptx::wait_for_kernel_before();
@@ -106,16 +106,16 @@ __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCa
     if (lane_id() == 0) item.batch_head = more ? place_of(x, plan, work.found, work.nth, work.range) : -1;
     __syncwarp();
     if (lane_id() == 0) shared.ring_items().announce(items);
-    if (items == 0) ptx::wait_for_kernel_before();  // which may count items, too
+    if (items == 0) ptx::wait_for_kernel_before();  // the previous kernel may use the same counter
     if (!more) break;
     n = __reduce_add_sync(~0u, lane_id() == 0 ? gridDim.x + atomicAdd(&plan.taken->items, 1) : 0);
   }
   if (lane_id() == 0) plan.taken->leave();
 }
 
-// What the warps that load tiles read of an item.
+// Fields of an item that loading warps read.
 struct Source {
-  decoding::LatentRowAddress place{};  // sequence and key head; of a tile, what a lane has looked up
+  decoding::LatentRowAddress place{};  // sequence and key head; later the location that a lane has looked up
   int head, query;
   KeyRange some;
   Tiles range;
@@ -125,13 +125,14 @@ struct Source {
       : head(item.h), query(item.query), some(item.some), range(item.range) {
     place.b = item.b, place.head = head / decoding::group_of(x);
   }
-  // Whether rows of a tile that count are copied one by one: memory of other keys may hold anything.
+  // Whether only the visible rows of a tile are copied, because the memory of other keys may contain
+  // anything.
   __device__ __forceinline__ bool by_rows(const Plan& plan, int tile) const {
     return plan.box_rows == 0 || !covers(some, tile * tile_keys, tile_keys);
   }
 };
 
-// f(source, items before it) for each item of the block; by a warp that loads tiles.
+// Calls f(source, index) for each item of the block; called by a loading warp.
 template <class Shared, class F>
 __device__ __forceinline__ void each_item(const Shared& shared, const AttentionCall& x, F&& f) {
 #pragma unroll 1
@@ -145,7 +146,7 @@ __device__ __forceinline__ void each_item(const Shared& shared, const AttentionC
   }
 }
 
-// A third of a tile of keys, in boxes, of which each lane knows where one is; by a warp.
+// Loads a third of a tile of keys in boxes. Each lane has the location of one box. Called by one warp.
 template <class Tile>
 __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier,
                                           const decoding::RowAddress& place, int column0) {
@@ -160,12 +161,12 @@ __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier
   }
 }
 
-// A tile of keys row by row, with zeros for those that are not seen; by a warp. address(c, row, piece) is
-// where the nth piece of 8 columns from 64·c on goes.
+// Copies a tile of keys row by row, with zeros for invisible keys. address(c, row, piece) is the destination
+// of a piece of 8 columns, starting at column 64·c + 8·piece. Called by one warp.
 template <class S, class Address>
 __device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
                                           decoding::LatentRowAddress& place, int row0, KeyRange seen) {
-  constexpr int rows = 4;  // that the lanes copy at a time, a lane every eighth piece of 16 bytes of one
+  constexpr int rows = 4;  // copied together; a lane copies every eighth 16-byte piece of one row
   const int row_of_lane = lane_id() / 8, piece = lane_id() % 8;
 #pragma unroll 1
   for (int half = 0; half < tile_keys; half += 32) {
@@ -187,8 +188,8 @@ __device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall
   __syncwarp();
 }
 
-// The ranges of each query and head of a launch, a block for each: four at a time, with few registers, so
-// that many blocks wait for memory at once.
+// Merges the ranges of each query and head of a launch, with one block for each. A block reads four ranges at
+// a time and needs few registers, so more blocks wait for memory concurrently.
 template <class S>
 __global__ void __launch_bounds__(most_values / 4)
     merge(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
@@ -214,13 +215,13 @@ __global__ void __launch_bounds__(most_values / 4)
 #endif
 }
 
-// Rows of a box of keys: as many as divide both a page and a tile; 0 if they are fewer than 8.
+// Rows of a box of keys: the largest number that divides both a page and a tile; 0 if it is less than 8.
 inline int box_rows_of(const AttentionCall& x) {
   const int rows = x.table ? std::gcd(x.page, tile_keys) : tile_keys;
   return rows < 8 ? 0 : rows;
 }
-// Plans of a call's launches, but for the map of keys, each with its queries; `item_rows` are those of a tile
-// of queries.
+// The plan of a call's launches, without the tensor map of keys and the queries of a launch. `item_rows` is
+// the number of rows of a query tile.
 inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows) {
   AttentionCall::TensorView q = x.q;  // [B, L, H, d]
   std::swap(q.head, q.row);
@@ -231,13 +232,13 @@ inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows
   plan.parts = work.parts, plan.o = work.o, plan.lse = work.lse;
   return plan;
 }
-// Computes a call, which is in_pages(), by a kernel whose blocks have `threads` threads and `shared` bytes;
-// the ranges of each of its launches are merged after it.
+// Computes a call, which must be in_pages(), with a kernel of `threads` threads and `shared` bytes of shared
+// memory per block. A merge follows each launch.
 template <class S, class Kernel>
 void launch_items(const Stream& s, const AttentionCall& x, Plan plan, unsigned threads, std::size_t shared,
                   Kernel kernel) {
   AttentionCall rows = x;
-  rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // a sink is merged, too
+  rows.L = decoding::heads_of_piece(x), rows.sink = nullptr;  // the merge adds the sink
   for (int n = 0; plan.tiles = decoding::queries_of_launch(x, n), plan.tiles.count > 0; ++n) {
     const i64 items = i64{plan.tiles.count} * x.Hk * plan.pieces * plan.parts;
     launch_early(s, {blocks_for(std::min<i64>(items, s.gpu.processors), 1), threads, shared}, kernel, rows,

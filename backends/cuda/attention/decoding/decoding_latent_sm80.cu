@@ -1,12 +1,13 @@
 // Decoding of latent attention (MLA with absorbed projections [Stratos, FlashAttention §3.2]) on tensor
-// cores: keys of up to 576 numbers, of which the first, up to 512, are the values. Such a row is read once,
-// and is too long for the registers of one warp. So the warps of a block share a tile of 64 keys and 16 rows:
+// cores. Keys have up to 576 elements, and the first elements (up to 512) are also the values. Such a row is
+// read once and is too long for the registers of one warp. The warps of a block therefore share a tile of 64
+// keys and 16 rows:
 //
-//   Aᵀ = K·Qᵀ                               a warp has 16 keys and 8 rows
-//   c ← max(c, A.max), P = exp(A − c)       of all keys, through shared memory
-//   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ          a warp has 64 columns of V and all rows
+//   Aᵀ = K·Qᵀ                               each warp: 16 keys and 8 rows
+//   c ← max(c, A.max), P = exp(A − c)       over all keys, through shared memory
+//   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ          each warp: 64 columns of V and all rows
 //
-// Each range leaves O, c and π, which a second kernel merges.
+// Each range stores O, c and π, which a second kernel merges.
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding/decoding_merge.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -19,17 +20,17 @@ namespace tg::cuda::attention {
 
 namespace decoding {
 
-// Asks for tiles, item after item. A warp copies eight rows, a lane every eighth piece of 16 bytes of two of
-// them. Each lane looks up the page of one of the eight, a tile ahead.
+// Prefetches tiles, item after item. A warp copies eight rows. A lane copies every eighth 16-byte piece of
+// two rows, and looks up the page of one of the eight rows, one tile ahead.
 template <class S>
 struct LatentLoader {
   using At = LatentShape;
   static constexpr int rows = At::keys / At::warps, row_bytes = At::D * 2;
   const AttentionCall& x;
   Cursor<At, OfLatents> next;
-  LatentRowAddress place;  // of a key of the next tile
+  LatentRowAddress place;  // location of a key of the next tile
   const int first_row = threadIdx.x / 32 * rows, row = lane_id() / 8, piece = lane_id() % 8;  // the lane's
-  u32 to, end;  // where the lane's first piece of it goes; the end of the ring for it
+  u32 to, end;  // the lane's destination in the tile; its value at the end of the ring
   std::uint64_t once = ptx::evict_first();
 
   __device__ __forceinline__ LatentLoader(const AttentionCall& x, const Items<OfLatents>& items, u32 ring)
@@ -38,8 +39,8 @@ struct LatentLoader {
     end = to + At::stages * At::tile;
     find(blockIdx.x);
   }
-  // Copies of the next tile become a group; an empty one if there is none.
-  __device__ __forceinline__ void ask() {
+  // Starts copying the next tile and commits the copies as a group, which is empty after the last tile.
+  __device__ __forceinline__ void prefetch() {
     if (!next.at_end()) {
       const u32 begin = place.begin<S>(x, x.k);
 #pragma unroll
@@ -75,8 +76,8 @@ struct LatentLoader {
   }
 };
 
-// What the warps of a block share of a tile: for each row and group of 16 keys, the largest score and at the
-// end π; what G is multiplied by; and which keys a row sees.
+// Data that the warps of a block share for a tile. For each row and group of 16 keys, `top` is the largest
+// score and `sum` finally π. `by` is the factor of G for each row, and `seen` its visible keys.
 struct LatentRows : OfWarps {
   using At = LatentShape;
   static_assert(At::groups == warps && At::rows == rows);
@@ -97,12 +98,12 @@ __global__ void __launch_bounds__(LatentShape::threads)
   const u32 ring = shared_address(memory);
   const SharedTile<At::keys> p{ring + At::p};  // P [rows, keys]
   const int warp = threadIdx.x / 32, group = warp % At::groups, row0 = warp / At::groups * 8,
-            row = row0 + lane_column();  // of P, the thread's first
+            row = row0 + lane_column();  // the thread's first row of P
   const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
   LatentLoader<S> loader(x, items, ring);
-  loader.ask();
-  if (plan.tiles.first == 0) check_places(x, faults, threadIdx.x, At::threads);  // while it arrives
+  loader.prefetch();
+  if (plan.tiles.first == 0) check_places(x, faults, threadIdx.x, At::threads);  // while it is loading
   int slot = 0;
 #pragma unroll 1
   for (int n = blockIdx.x; n < items.count; n += gridDim.x) {
@@ -118,8 +119,8 @@ __global__ void __launch_bounds__(LatentShape::threads)
 #pragma unroll 1
     for (int key = item.keys.from / At::keys * At::keys; key < item.keys.to; key += At::keys) {
       tile::wait();
-      __syncthreads();  // the tile is there, and all have left the one before
-      loader.ask();
+      __syncthreads();  // the tile has arrived, and all warps have finished with the previous one
+      loader.prefetch();
       const SharedTile<At::D> k{ring + slot * At::tile};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       Accumulator<16, 8> s;
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
         }
       }
     }
-    // O, c and π of the range.
+    // Stores O, c and π of the range.
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float all = softmax.all(c);
@@ -181,11 +182,11 @@ __global__ void __launch_bounds__(LatentShape::threads)
       }
       if (warp == 0 && lane_row() == 0) to.of_row[i] = {shared.top[0][i], pi};
     }
-    __syncthreads();  // before the next item's are there
+    __syncthreads();  // before the next item's are stored
   }
 }
 
-// The ranges of each row of each tile, a block for a row.
+// Merges the ranges of each row of each tile, with one block per row.
 template <class S>
 __global__ void __launch_bounds__(LatentShape::D_v / 4)
     merge_latents(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work,

@@ -1,5 +1,5 @@
-// Decoding of latents by wgmma, where many heads share a key: the roles of forward_576_sm90.cuh, with the
-// items of decoding_latent_items_sm90.cuh, for up to 64 heads of a query.
+// Decoding of latents by wgmma if many heads share a key head. The roles are the same as in
+// forward_576_sm90.cuh, with items of decoding_latent_items_sm90.cuh, for up to 64 heads of a query.
 #include "backends/cuda/attention/decoding/decoding_latent_items_sm90.cuh"
 #include "backends/cuda/attention/forward/forward_576_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -10,14 +10,14 @@ namespace latents_sm90 {
 
 using At = forward_576_sm90::TileShape<true>;
 static_assert(At::keys == tile_keys && At::V::columns == most_values);
-// Warps that find pages need more registers than those that copy tiles of one tensor, the scorer fewer than
-// it has at launch.
+// Warps that look up pages need more registers than warps that load tiles of one tensor. The score warpgroup
+// needs fewer than it has at launch.
 constexpr int producer_registers = 48, scorer_registers = 112;
 static_assert(producer_registers + scorer_registers + 2 * At::adder_registers <= 512);
 
 struct Item : forward_sm90::Item<1> {
-  int query;  // of its sequence; h is the item's first head
-  // By a warp.
+  int query;  // query of its sequence; h is the item's first head
+  // Called by one warp.
   __device__ __forceinline__ void set_seen(KeyRange keys) {
 #pragma unroll
     for (int row = 0; row < At::queries; row += 32)
@@ -29,17 +29,17 @@ struct Shared : forward_576_sm90::Shared<At, Item> {
   using Base = forward_576_sm90::Shared<At, Item>;
   static constexpr int handed_on = aligned(Base::bytes, 8), bytes = handed_on + Ring<At::k_stages>::bytes;
   static_assert(bytes <= 227 << 10);
-  // Tiles of keys whose stage is empty and which the second loader fills: the nth that it does.
+  // Tiles of keys with empty stages that the second loading warp fills, numbered among these tiles.
   __device__ Ring<At::k_stages> ring_handed_on() const { return {base + handed_on}; }
   __device__ void init() const { ring_handed_on().init(1), Base::init(2); }
 };
 
-// The warp that copies tiles of queries, and those of keys that lie in whole boxes.
+// Warp that loads tiles of queries, and tiles of keys in whole boxes.
 __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   using forward_576_sm90::third, forward_576_sm90::Third;
-  // To be filled by the first lane.
+  // Announces a load that the first lane starts.
   const auto expect = [](auto to, auto ring, u32 use) {
-    __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
+    __syncwarp();  // all lanes saw the empty stage; once it is filled, consumers may empty it again
     if (lane_id() == 0) ring.expect(use, to.bytes);
   };
   u32 tiles = 0, handed_on = 0;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
   });
 }
 
-// The warp that copies the other tiles of keys.
+// Warp that copies the other tiles of keys row by row.
 template <class S>
 __device__ __forceinline__ void load_by_rows(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   u32 tiles = 0, handed_on = 0;

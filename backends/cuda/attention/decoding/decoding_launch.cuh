@@ -1,6 +1,6 @@
-// The kernel of decoding, and its launch. What streams multiply with is a template argument: tensor cores
-// (decoding_sm80.cu) or multiply-adds of f32 (decoding_f32.cu), a struct with the element type S, the shape
-// At, and the registers of a streaming warp.
+// The decoding kernel and its launch. The template argument Multiplied is the arithmetic of the streaming
+// warps: tensor cores (decoding_sm80.cu) or f32 multiply-adds (decoding_f32.cu). It defines the element type
+// S and the shape At, and contains a streaming warp's registers.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
@@ -10,25 +10,26 @@
 
 namespace tg::cuda::attention::decoding {
 
-// A streaming warp that has items: its short items and then all others of the block. `alone`: there is one
-// of these. Score and loader are not part of `Multiplied`: nvcc would then read the keys of the item again
-// for each row that the loader copies.
+// Main loop of a streaming warp that has items: its short items, then all other items of the block. `alone`:
+// the block has at most one of these. Score and loader are not members of `Multiplied`, because nvcc would
+// then reload the item's key range for each row that the loader copies.
 template <class Multiplied, class Cache>
 __device__ __forceinline__ void stream_items(const AttentionCall& x, const Plan<Cache>& plan,
                                              const Items<Cache>& items, unsigned char* memory, int stream,
                                              bool alone) {
   using S = typename Multiplied::S;
   using At = typename Multiplied::At;
-  // With the shape's constant, so that no registers are needed for short items where there are none.
+  // The compile-time constant avoids registers for short items if the shape does not support them.
   const auto is_short = [](const Item& item) { return At::takes_short && item.is_short; };
-  const auto place = [&] { return Left<At>(memory, stream, At::rows_of_tile(x)); };  // not kept in registers
+  // Recomputed at each use to save registers.
+  const auto place = [&] { return StreamResults<At>(memory, stream, At::rows_of_tile(x)); };
   int n = items.first(stream);
   const Score<S> score(plan.factor, plan.cap);
   const float factor = Multiplied::options == any ? 1 : score.factor;
   Loader<S, At, Cache> loader(x, plan.cache, items, stream, shared_address(memory) + stream * At::ring);
   wait_for_kernel_before();
 #pragma unroll
-  for (int n = 0; n < At::stages; ++n) loader.ask();
+  for (int n = 0; n < At::stages; ++n) loader.prefetch();
   Multiplied warp(memory, stream);
   const Item* item = items.kept(n, stream);
   warp.load_queries(x, *item);
@@ -46,19 +47,19 @@ __device__ __forceinline__ void stream_items(const AttentionCall& x, const Plan<
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       warp.take(x, *item, key, score, factor, at, loader.values(at));
       __syncwarp();  // no lane needs the slice
-      loader.ask();
+      loader.prefetch();
       if (is_short(*item)) warp.add_slice(place(), factor), warp.clear();
     }
     const bool was_short = is_short(*item);
     if (was_short) put_short<S>(x, *item, place());
-    // Queries of the next item arrive while this one's sums are left.
+    // Queries of the next item are loaded while this item's results are stored.
     n = items.after(n, At::streams);
     if (n < items.count) item = items.kept(n, stream), warp.load_queries(x, *item);
     if (was_short) continue;
-    if (!first) ptx::bar_sync(may_leave + stream, 32 * (At::writers + 1));
+    if (!first) ptx::bar_sync(may_store + stream, 32 * (At::writers + 1));
     first = false;
-    warp.leave(place());
-    if (!alone) ptx::bar_arrive(left, At::threads);
+    warp.store_results(place());
+    if (!alone) ptx::bar_arrive(results_ready, At::threads);
   }
 }
 
@@ -69,7 +70,8 @@ __device__ __forceinline__ void decode_items(const AttentionCall& x, const Works
   using At = typename Multiplied::At;
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
-  // Where keys are can be found while the kernel before is running; what they are cannot.
+  // The keys' locations may be read before the previous kernel ends, if no step writes them. The keys may
+  // not.
   if (!x.fixed_places) wait_for_kernel_before();
   const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
@@ -82,7 +84,7 @@ __device__ __forceinline__ void decode_items(const AttentionCall& x, const Works
     stream_items<Multiplied>(x, plan, items, memory, warp, alone);
   else
     wait_for_kernel_before();
-  // Warps that write have nothing else to do while the first keys arrive.
+  // Writing warps check the inputs while the first keys are loading.
   if (plan.tiles.first == 0 && warp >= At::streams)
     check_places(x, faults, threadIdx.x - 32 * At::streams, 32 * At::writers);
   if (alone)
@@ -111,7 +113,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work) {
   });
 }
 
-// Of a type, and the shape and options of a call.
+// Launches the kernel for a type, and the shape and options of a call.
 template <template <class, class, Options> class Multiplied, class S>
 void launch_call(const Stream& s, const AttentionCall& x, const Workspace& work) {
   with_cache(x, [&](auto cache) {

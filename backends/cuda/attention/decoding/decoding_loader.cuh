@@ -1,5 +1,5 @@
-// How a streaming warp of decoding asks for its slices of keys and values, item after item: of a cache in one
-// piece, or in pages. Each lane copies a piece of 16 bytes of every few rows.
+// Prefetches a streaming warp's slices of keys and values, item after item, from a contiguous or paged cache.
+// Each lane copies 16-byte pieces of every few rows.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
@@ -12,16 +12,17 @@ namespace tg::cuda::attention::decoding {
 
 using namespace tile;
 
-// Of a stream's first slice of these keys: the nth of all slices is that of stream n % streams, so which
-// stream has a key depends on no other.
+// First key of a stream's first slice of `keys`. Slice n belongs to stream n % streams, so the stream of a
+// key does not depend on other keys.
 template <class At>
 __device__ __forceinline__ int first_key(KeyRange keys, int stream) {
   const int first = keys.from / At::keys;
   return (first + ((stream - first) & (At::streams - 1))) * At::keys;
 }
 
-// The same of an item, and from there to its next one: of a short tile a warp has all slices, which lie
-// between multiples of At::step and so are in the order of their streams.
+// First key of an item's slices for a stream, and the step to its next slice. One warp processes all slices
+// of a short tile. They are between two adjacent multiples of At::step, so they are in the order of their
+// streams.
 template <class At>
 __device__ __forceinline__ int first_key(const Item& item, int stream) {
   return item.is_short ? item.keys.from / At::keys * At::keys : first_key<At>(item.keys, stream);
@@ -31,18 +32,18 @@ __device__ __forceinline__ int step_of(const Item& item) {
   return item.is_short ? At::keys : At::step;
 }
 
-// Where a stream is.
+// Position of a stream in its items.
 template <class At, class Cache>
 struct Cursor {
   const Items<Cache>& items;
   const int stream;
-  int item, key, step;  // of the next slice; from there to the one after it
-  KeyRange keys;        // of its item
+  int item, key, step;  // of the next slice; step to the one after it
+  KeyRange keys;        // of the item
 
   __device__ __forceinline__ bool at_end() const { return item >= items.count; }
-  // Whether some query sees row r of the slice; other rows become zeros.
+  // Whether some query sees row r of the slice. Other rows become zeros.
   __device__ __forceinline__ bool sees(int r) const { return key + r >= keys.from && key + r < keys.to; }
-  // The stream's first slice of its items from n on; begin(item) is called for its item.
+  // Finds the stream's first slice in its items n …, and calls begin(item) for its item.
   template <class Begin>
   __device__ __forceinline__ void find(int n, Begin&& begin) {
     for (item = n; !at_end(); item = items.after(item, At::streams)) {
@@ -55,14 +56,14 @@ struct Cursor {
   }
 };
 
-// What the loaders have in common: lanes and where a stage's pieces go. Tiles of 16 bits are permuted as
-// tensor cores read them (SharedTile); of f32, a warp reads rows from end to end.
+// Common part of the loaders: the assignment of lanes and the destination of their pieces. 16-bit tiles are
+// swizzled for tensor cores (SharedTile). f32 rows are contiguous, because a warp reads whole rows.
 template <class S, class At>
 struct Copies {
-  static constexpr int each = 16 / sizeof(S), pieces = At::D / each;  // elements of a piece; pieces of a row
-  static constexpr int lanes = pieces < 32 ? pieces : 32, rows = 32 / lanes;  // of a row; at a time
+  static constexpr int each = 16 / sizeof(S), pieces = At::D / each;  // elements per piece; pieces per row
+  static constexpr int lanes = pieces < 32 ? pieces : 32, rows = 32 / lanes;  // per row; rows copied together
   static constexpr bool permuted = sizeof(S) == 2;
-  u32 to, end;  // where the lane's piece of the next slice's first rows goes; the end of the ring for it
+  u32 to, end;  // the lane's destination in the next slice; its value at the end of the ring
   std::uint64_t once = ptx::evict_first();
 
   __device__ __forceinline__ explicit Copies(u32 ring) {
@@ -70,15 +71,15 @@ struct Copies {
     end = to + At::ring;
   }
   static __device__ __forceinline__ int row() { return lane_id() / lanes; }
-  static __device__ __forceinline__ int piece() { return lane_id() % lanes; }  // the lane's first of a row
-  // Of rows n … n + rows − 1 of a slice: keys.
+  static __device__ __forceinline__ int piece() { return lane_id() % lanes; }  // its first piece of a row
+  // copy_keys() and copy_values() copy rows n … n + rows − 1 of a slice.
   __device__ __forceinline__ void copy_keys(int n, const S* from, bool seen, int size) const {
     copy(address(n), from, seen, size);
   }
   __device__ __forceinline__ void copy_values(int n, const S* from, bool seen, int size) const {
     copy(address(n) + At::half, from, seen, size);
   }
-  // Copies of this slice become a group.
+  // Commits the copies of this slice as a group.
   __device__ __forceinline__ void end_slice() {
     commit();
     if constexpr (At::stages == 1) return;
@@ -97,19 +98,19 @@ struct Copies {
   }
 };
 
-// Where a key of a sequence is in the pool: each lane of a warp looks up one, and later gives what it found
-// to those that copy the row.
+// Location of a sequence's key in the pool. Each lane looks up one key, and later broadcasts the result to
+// the lanes that copy its row.
 struct RowAddress {
-  int b, head, number, in_page;  // sequence, key head, page, row of the page
+  int b, head, number, in_page;  // sequence, key head, page number, row of the page
 
   __device__ __forceinline__ void enter(const Item& item) { b = item.tile.b, head = item.head; }
-  // Of key j; what the table has for keys that no row sees is not read.
+  // Looks up key j. Table entries of keys that no row sees are not read.
   __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
     const bool seen = j >= keys.from && j < keys.to;
     in_page = seen ? j % x.page : 0;
     number = seen ? __ldg(x.table + i64(b) * x.pages + j / x.page) : 0;
   }
-  // In pieces of 16 bytes, which 32 bits can say (decoding.cpp). A page that is not there is reported
+  // Location in units of 16 bytes, which fits in 32 bits (decoding.cpp). Invalid page numbers are reported
   // elsewhere.
   template <class S>
   __device__ __forceinline__ u32 begin(const AttentionCall& x, const AttentionCall::TensorView& a) const {
@@ -119,7 +120,7 @@ struct RowAddress {
            head * static_cast<u32>(a.head / each);
   }
 };
-// The same also in one piece: there each sequence is a page (in_pages()).
+// Also supports a contiguous cache, in which each sequence is one page (in_pages()).
 struct LatentRowAddress : RowAddress {
   __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
     if (x.table) return RowAddress::look_up(x, j, keys);
@@ -131,10 +132,11 @@ __device__ __forceinline__ const S* at_piece(const AttentionCall::TensorView& a,
   return static_cast<const S*>(a.data) + i64(piece) * static_cast<int>(16 / sizeof(S));
 }
 
-// Pages may have any number of keys. If each has all keys of the slices that it has some of, the lanes look
-// up those of 32 slices at a time, and a lane's rows are as far apart as in one piece: under load an answer
-// takes longer than a slice. Else a slice's rows are looked up one by one, a slice ahead. Values that are the
-// first columns of keys are read with them, once.
+// Loader of contiguous and paged caches. Pages may have any number of keys. If pages consist of whole slices,
+// the lanes look up the pages of 32 slices together, and a lane's rows have the same distance as in a
+// contiguous cache. This hides the latency of the lookup, which under load exceeds the time of a slice.
+// Otherwise the rows of a slice are looked up individually, one slice ahead. Values that are the first
+// columns of keys are only read once.
 template <class S, class At, class Cache>
 struct Loader : Copies<S, At> {
   static constexpr bool in_pages = std::is_same_v<Cache, InPages>;
@@ -142,21 +144,21 @@ struct Loader : Copies<S, At> {
   const AttentionCall& x;
   const Cache cache;
   Cursor<At, Cache> next;
-  const S *k, *v;    // in one piece: the lane's piece of the next slice's first rows
-  RowAddress place;  // in pages: of the lane's slice, or of its row of the next slice
-  int nth;           // of the slices that have been looked up, the next one
+  const S *k, *v;    // contiguous: the lane's piece of the next slice's first rows
+  RowAddress place;  // paged: location of the lane's slice, or of its row of the next slice
+  int nth;           // next one of the slices that have been looked up
 
   __device__ __forceinline__ Loader(const AttentionCall& x, Cache cache, const Items<Cache>& items,
                                     int stream, u32 ring)
       : Copies<S, At>(ring), x(x), cache(cache), next{items, stream} {
     find(items.first(stream));
   }
-  // Where the values of a stage are.
+  // Shared-memory offset of a stage's values.
   __device__ __forceinline__ u32 values(u32 stage) const {
     return cache.values_in_keys ? stage : stage + At::half;
   }
-  // Copies of the next slice become a group; an empty one if there is none.
-  __device__ __forceinline__ void ask() {
+  // Starts copying the next slice and commits the copies as a group, which is empty after the last slice.
+  __device__ __forceinline__ void prefetch() {
     if (!next.at_end()) {
       if constexpr (!in_pages) {
         copy_slice(k, v);
@@ -208,7 +210,7 @@ struct Loader : Copies<S, At> {
   }
   __device__ __forceinline__ void look_up() {
     nth = 0;
-    if (has_whole_slices())  // of which some key is seen, and so a place in the table
+    if (has_whole_slices())  // whose table entry is valid, because some key of it is visible
       place.look_up(x, next.key + lane_id() * next.step, {0, next.keys.to});
     else
       place.look_up(x, next.key + lane_id() % At::keys, next.keys);

@@ -1,5 +1,5 @@
-// How results of decoding come together, each time in a fixed order: those of a block's streams, and then
-// those of the ranges, which the block that is the last to compute one of a key head merges.
+// Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The last
+// block to finish a range of a key head merges its ranges.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
@@ -9,7 +9,7 @@
 
 namespace tg::cuda::attention::decoding {
 
-// Four columns of O, or of G.
+// Operations on four columns of O or G.
 __device__ __forceinline__ float4 scaled(const float4& a, float by) {
   return {a.x * by, a.y * by, a.z * by, a.w * by};
 }
@@ -17,10 +17,10 @@ __device__ __forceinline__ float4 multiply_add(float w, const float4& a, const f
   return {fmaf(w, a.x, to.x), fmaf(w, a.y, to.y), fmaf(w, a.z, to.z), fmaf(w, a.w, to.w)};
 }
 
-// Results of some keys, whose largest score is `before`, and those of others, whose is c (−∞: none, nothing
-// changes) become one: by the same instructions wherever that is.
+// Combines results over two sets of keys with largest scores `before` and c (−∞: no keys, nothing changes).
+// All code that combines results uses these instructions, so results are bitwise identical.
 struct Joined {
-  float top, by, by_c;  // the larger score; what results are multiplied by
+  float top, by, by_c;  // the larger score; factors of the results
   bool some;
 
   __device__ __forceinline__ Joined(float before, float c, float exponent)
@@ -38,7 +38,7 @@ struct Joined {
   __device__ __forceinline__ float2 stats(float pi, float more) const { return {top, of(pi, more)}; }
 };
 
-// Four columns of results over several sets of keys, in their order: c, π and G of what has been added.
+// Four columns of results over several sets of keys, added in order: c, π and G so far.
 struct MergedSets : SoftmaxState<OwnQuery> {
   float4 o{0, 0, 0, 0};
 
@@ -47,12 +47,12 @@ struct MergedSets : SoftmaxState<OwnQuery> {
     top[0] = stats.x, sum[0] = stats.y;
   }
   __device__ __forceinline__ float2 stats() const { return {top[0], sum[0]}; }
-  // A set with its c and π, and G.
+  // Adds a set with the given c and π, and G.
   __device__ __forceinline__ void add(float2 of_set, const float4& g, float exponent) {
     const Joined all(top[0], of_set.x, exponent);
     top[0] = all.top, sum[0] = all.of(sum[0], of_set.y), o = all.of(o, g);
   }
-  // Several at once, each with c and π, and with O.
+  // Adds several sets together, each with c and π, and with O.
   template <int N>
   __device__ __forceinline__ void add(const float2 (&of_set)[N], const float4 (&g)[N], float exponent) {
     float now = top[0];
@@ -61,20 +61,20 @@ struct MergedSets : SoftmaxState<OwnQuery> {
     o = scaled(o, move(0, now, exponent));
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      // Rounded, for each N: the compiler may not add the product to the sum in one instruction.
+      // Rounded explicitly for every N: the compiler must not fuse the product with the addition.
       const float w = __fmul_rn(exp_of_difference(of_set[n].x, shown(now), exponent), of_set[n].y);
       sum[0] = __fadd_rn(sum[0], w);
       o = multiply_add(w, g[n], o);
     }
   }
-  // A key with this score and the value 0.
+  // Adds a key with score c and value 0.
   __device__ __forceinline__ void add_sink(float c, float exponent) {
     const float now = fmaxf(top[0], c);
     if (now == -INFINITY) return;
     const float by = exp_of_difference(top[0], now, exponent);
     top[0] = now, sum[0] = fmaf(sum[0], by, exp_of_difference(c, now, exponent)), o = scaled(o, by);
   }
-  // The same as one set with its O, which then has the bits that it has among sets of no keys.
+  // Returns these results as one set with its O, bitwise as if they were merged with sets of no keys.
   __device__ __forceinline__ MergedSets as_one(float exponent) const {
     const float2 own[1] = {stats()};
     const float4 g[1] = {finished()};
@@ -88,13 +88,13 @@ struct MergedSets : SoftmaxState<OwnQuery> {
   }
 };
 
-// Results of ranges: O [tiles, Hk, ranges, rows, dv], and c and π [tiles, Hk, ranges, rows].
+// Results of the ranges: O [tiles, Hk, ranges, rows, dv], and c and π [tiles, Hk, ranges, rows].
 struct Partial {
   float* o;
   float2* of_row;
   int rows, dv;
   __device__ float* at(int row, int column) const { return o + i64(row) * dv + column; }
-  // Of the nth range after this one.
+  // The results of the nth range after this one.
   __device__ Partial after(int nth) const {
     return {o + i64(nth) * rows * dv, of_row + i64(nth) * rows, rows, dv};
   }
@@ -105,7 +105,7 @@ __device__ inline Partial partial(const AttentionCall& x, const Workspace& work,
                                                            range);
 }
 
-// Four numbers of O.
+// Stores four elements of O.
 __device__ __forceinline__ void store_four(float* to, const float4& o) {
   *reinterpret_cast<float4*>(to) = o;
 }
@@ -114,8 +114,8 @@ __device__ __forceinline__ void store_four(S* to, const float4& o) {
   *reinterpret_cast<uint2*>(to) = {tile::pack(o.x, o.y, S()), tile::pack(o.z, o.w, S())};
 }
 
-// O and ξ of four columns of a row of a tile. ξ of a row that sees no key is the sink itself, as in every
-// kernel.
+// Stores O, and ξ with column 0, for four columns of a row. ξ of a row without visible keys is the sink, as
+// in all kernels.
 template <class S>
 __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
   const int b = item.tile.b;
@@ -133,14 +133,14 @@ __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, i
     lse.put(i, {sink, 0});
 }
 
-// What a stream leaves of a tile's rows: c and π of each, and G.
+// A stream's results for the rows of a tile, in shared memory: c and π of each row, and G.
 template <class At>
-struct Left {
+struct StreamResults {
   float2* tops;  // [rows]
   float* sums;   // [rows, At::row]
   int rows;
 
-  __device__ __forceinline__ Left(unsigned char* memory, int stream, int rows)
+  __device__ __forceinline__ StreamResults(unsigned char* memory, int stream, int rows)
       : tops(reinterpret_cast<float2*>(memory + At::tops) + stream * rows),
         sums(reinterpret_cast<float*>(memory + At::sums(rows)) + stream * rows * At::row),
         rows(rows) {}
@@ -150,12 +150,13 @@ struct Left {
   }
 };
 
-// c, π and G of a stream [values, queries] (tensor cores).
+// Stores c, π and G of a stream, [values, queries], for tensor cores.
 template <int Rows>
 using ColumnSoftmax = SoftmaxState<QueriesAsColumns<Rows>>;
 template <class At>
-__device__ __forceinline__ void leave(const Left<At>& to, const ColumnSoftmax<At::rows>& softmax,
-                                      Accumulator<At::D, At::rows>& o) {
+__device__ __forceinline__ void store_results(const StreamResults<At>& to,
+                                              const ColumnSoftmax<At::rows>& softmax,
+                                              Accumulator<At::D, At::rows>& o) {
 #pragma unroll
   for (int c = 0; c < o.columns; ++c) {
     const int query = tile::lane_column() + o.column(c);
@@ -167,9 +168,10 @@ __device__ __forceinline__ void leave(const Left<At>& to, const ColumnSoftmax<At
   }
 }
 
-// A short tile, whose slices are added to what is left of it: of none, and its results at the end.
+// Initializes the results of a short tile, to which its slices are added. put_short() stores them to the
+// outputs.
 template <class At>
-__device__ __forceinline__ void begin_short(const Left<At>& to) {
+__device__ __forceinline__ void begin_short(const StreamResults<At>& to) {
 #pragma unroll 1
   for (int n = tile::lane_id(); n < to.rows; n += 32) to.tops[n] = {-INFINITY, 0};
 #pragma unroll 1
@@ -177,7 +179,8 @@ __device__ __forceinline__ void begin_short(const Left<At>& to) {
   __syncwarp();
 }
 template <class S, class At>
-__device__ __forceinline__ void put_short(const AttentionCall& x, const Item& item, const Left<At>& from) {
+__device__ __forceinline__ void put_short(const AttentionCall& x, const Item& item,
+                                          const StreamResults<At>& from) {
   constexpr int quads = At::D / 4;
   __syncwarp();
 #pragma unroll 1
@@ -187,22 +190,22 @@ __device__ __forceinline__ void put_short(const AttentionCall& x, const Item& it
   __syncwarp();
 }
 
-// Four columns of a row, over the block's streams.
+// Merges four columns of a row over the block's streams.
 template <class At>
 __device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int rows, int row, int column,
                                                     float exponent) {
   MergedSets all;
 #pragma unroll
   for (int n = 0; n < At::streams; ++n) {
-    const MergedSets own = Left<At>(memory, n, rows).at(row, column);
+    const MergedSets own = StreamResults<At>(memory, n, rows).at(row, column);
     all.add(own.stats(), own.o, exponent);
   }
   return all;
 }
 
-// The same over ranges from `first` to before `end`, which other blocks may have computed: read past the
-// first-level cache. They are added `together` at a time, from multiples of it on, so that ranges which a row
-// does not see change nothing.
+// Merges four columns of a row over ranges `first` … `end` − 1. Other blocks may have computed them, so reads
+// bypass the L1 cache. Ranges are added in aligned groups of `together`. Ranges that a row does not see
+// therefore do not change its result.
 template <int together = 16>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
                                                    int column, float exponent) {
@@ -223,7 +226,7 @@ __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int f
   return all;
 }
 
-// What the four warps that share rows report of a tile: each row's largest score, and in the end π.
+// Row statistics of a tile from the four warps that share its rows: the largest scores, and finally π.
 struct OfWarps {
   static constexpr int warps = 4, rows = 16;
   float top[warps][rows], sum[warps][rows];
@@ -241,8 +244,8 @@ struct OfWarps {
   }
 };
 
-// Whether this warp is the last of `count` to come here with what it has written. Then what the others have
-// written is seen, and the counter is zero again.
+// Whether this warp is the last of `count` warps to arrive. Its preceding writes are then visible to the last
+// warp, which also resets the counter to 0.
 __device__ __forceinline__ bool is_last(int* counter, int count) {
   __syncwarp();
   int last = 0;
@@ -255,13 +258,13 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
     }
   }
   last = __shfl_sync(~0u, last, 0);
-  __syncwarp();  // what the first lane has seen, all see
+  __syncwarp();  // memory that the first lane sees is visible to all lanes
   return last;
 }
 
-// Warps that write results: what streams leave becomes results of a range, or of the call. Each warp has rows
-// of its own, and counts their ranges itself. Of no more than `together` ranges a merge by fewer has the bits
-// of one by 16.
+// Writes results: merges the streams' results into results of a range or of the call. Each writing warp owns
+// some rows and counts their finished ranges. If there are at most `together` ranges, the merge is bitwise
+// identical to one in groups of 16.
 template <class S, class At, class Cache, int warps, int together = 16>
 struct Results {
   static constexpr int quads = At::D / 4;
@@ -269,7 +272,7 @@ struct Results {
   const Workspace& work;
   const Tiles& tiles;
   unsigned char* memory;
-  const int warp;  // of those that write
+  const int warp;  // index among the writing warps
 
   __device__ __forceinline__ void write(const Item& item) const {
     const Partial own = partial(x, work, tiles, item, item.range);
@@ -282,9 +285,10 @@ struct Results {
       if (column == 0) own.of_row[row] = all.stats();
     });
   }
-  // A range has been written; the last warp to say so merges.
+  // Counts a finished range. The last warp to do so merges.
   __device__ __forceinline__ void count(const Item& item) const {
-    if (!is_last(work.turns + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges)) return;
+    if (!is_last(work.counters + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges))
+      return;
     const Partial range_0 = partial(x, work, tiles, item, 0);
     for_each_quad(item, [&](int row, int column) {
       const int first = item.first_range;
@@ -294,7 +298,8 @@ struct Results {
   }
 
  private:
-  // f(row, column) for the lane's quads of columns of an item. A row is one warp's: its ξ is counted with it.
+  // Calls f(row, column) for the lane's groups of four columns of an item. One warp owns a row, whose ξ is
+  // counted with it.
   template <class F>
   __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) const {
     constexpr int each = quads < 32 ? 32 : quads;
@@ -307,9 +312,9 @@ struct Results {
   }
 };
 
-// A warp that writes the results of a block's items. It counts a range when the next item comes: by then what
-// it wrote has long arrived, and it need not wait. If the block has one item (`alone`), streams write, too:
-// they have nothing else to do, and the call waits for this.
+// Main loop of a warp that writes the results of a block's items. It counts a range one item later, when its
+// writes have completed and it need not wait for them. If the block has a single item (`alone`), streaming
+// warps also write, because they are idle and the call waits for these results.
 template <class S, class At, class Cache, bool alone>
 __device__ __forceinline__ void write_items(const AttentionCall& x, const Workspace& work,
                                             const Items<Cache>& items, unsigned char* memory) {
@@ -319,7 +324,7 @@ __device__ __forceinline__ void write_items(const AttentionCall& x, const Worksp
   int uncounted = -1;
 #pragma unroll 1
   for (int n = items.first_long(); n < items.count; n += gridDim.x) {
-    ptx::bar_sync(left, At::threads);
+    ptx::bar_sync(results_ready, At::threads);
     if (!alone && uncounted >= 0) results.count(items.at(uncounted));
     const Item item = items.at(n);
     results.write(item);
@@ -327,7 +332,7 @@ __device__ __forceinline__ void write_items(const AttentionCall& x, const Worksp
     if (n + static_cast<int>(gridDim.x) < items.count)
 #pragma unroll
       for (int stream = 0; stream < At::streams; ++stream)
-        ptx::bar_arrive(may_leave + stream, 32 * (At::writers + 1));
+        ptx::bar_arrive(may_store + stream, 32 * (At::writers + 1));
   }
   if (uncounted >= 0) results.count(items.at(uncounted));
 }

@@ -1,4 +1,4 @@
-// What decoding's kernels are compiled for, and a block's shared memory.
+// Shapes that the decoding kernels are compiled for, and their shared memory.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding.h"
@@ -6,30 +6,32 @@
 
 namespace tg::cuda::attention::decoding {
 
-// d, dv ≤ D, at most `rows` queries of a key head, numbers of `size` bytes. Eight, four or two warps stream:
-// each has slices of the keys of its own, in stages of its own. Others write results.
+// For d, dv ≤ D, at most `rows` queries per key head, and elements of `size` bytes. Eight, four or two warps
+// are streaming warps. Each processes its own slices of the keys and has its own pipeline stages. Other warps
+// write results.
 template <int size_, int D_, int rows_, int streams_>
 struct TileShape {
   static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
-  // Of a multiprocessor, which has one: what ptxas is told of it is nothing (0) where that would make it
-  // spill. Eight streams have 64 to 128 KiB of copies under way: 64 are enough for what memory delivers. Four
-  // are for where shared memory has no room for them.
+  // Minimum blocks per multiprocessor, for ptxas. There is one block; 0 leaves it unspecified, because 1
+  // causes spills with eight streams. Eight streams have 64 to 128 KiB of loads in flight, and 64 KiB
+  // saturate the memory bandwidth. Four streams are for GPUs whose shared memory is too small for eight.
   static constexpr int least_blocks = streams == 8 ? 0 : 1;
-  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // of a slice; of a stream
+  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // per slice; per stream
   static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
-  static constexpr int step = streams * keys;  // from a stream's slice to its next
-  // Whether a stream computes short tiles by itself: eight of the largest have no registers left for it.
+  static constexpr int step = streams * keys;  // from one slice of a stream to the next
+  // Whether one stream can compute a short tile by itself. Eight streams of the largest shape have no
+  // registers for this.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
-  // Rows of a tile, as rows_of_tile() has it: computed where it is needed, not kept in a register.
+  // Rows per tile, equal to rows_of_tile(). Recomputed at each use to save a register.
   TG_HOST_DEVICE static int rows_of_tile(const AttentionCall& x) {
     constexpr int most = size == 4 || D > 128 ? 8 : 16;
     return rows_of(x) < most ? rows_of(x) : most;
   }
-  // After the rings, for each stream: which keys each query sees, or P in f32; then the table of entries;
-  // items, and one of each stream; which tiles are short; what the streams leave, c and π of each query, and
-  // G.
-  static constexpr int row = D + 4;  // numbers of G, padded for the banks
+  // Shared memory after the rings. Per stream: visible keys of each query, or P in f32. Then the table of
+  // entries, items and one more item per stream, the short tiles, and the streams' results: c and π of each
+  // query, and G.
+  static constexpr int row = D + 4;  // elements per row of G, padded against bank conflicts
   static constexpr int of_stream = (size == 4 ? keys : 2) * rows * int(sizeof(int)), seen = streams * ring,
                        entries = seen + streams * of_stream,
                        noted = aligned(entries + (most_entries + 1) * 3 * int(sizeof(int)), 16),
@@ -46,8 +48,8 @@ struct TileShape {
 constexpr int most_streams(int D) {
   return D > 128 ? 4 : 8;
 }
-// Whether a GPU that this code is compiled for may launch the shape: one with 227 KiB of shared memory for a
-// block has room for all streams, and nvcc needs no minutes for the others.
+// Whether a GPU that this code is compiled for may launch the shape. A GPU with 227 KiB of shared memory per
+// block always uses the maximum number of streams, so nvcc can skip the others, which saves minutes.
 #if defined(__CUDA_ARCH__)
 template <class At>
 constexpr bool may_be_launched = arch < 900 || arch >= 1200 || At::streams == most_streams(At::D);
@@ -57,14 +59,14 @@ constexpr bool may_be_launched = true;
 #endif
 static_assert(TileShape<2, 128, 16, 8>::bytes(16) <= 227 << 10, "the largest shape");
 
-// The rows that decide how many streams there are, and whether a block has the shared memory: in pages the
-// number of rows must not, for how many streams there are decides bits.
+// The number of rows that determines the number of streams and whether a block has enough shared memory. For
+// a paged cache it must be constant, because the number of streams affects rounding.
 inline int rows_of_shape(const AttentionCall& x) {
   return x.table ? most_rows(x) : rows_of(x);
 }
 
-// Calls f with the shape of a size and rows for a call: eight streams, or four of heads wider than 128, if a
-// block has the shared memory. One item at a time has all of a multiprocessor.
+// Calls f with the shape for a call: eight streams (four for head sizes above 128) if a block has enough
+// shared memory, otherwise half as many. A block has a multiprocessor to itself.
 template <int size, int D, int rows, class F>
 auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   constexpr int most = most_streams(D);
@@ -72,7 +74,7 @@ auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large())
                                                                 : f(TileShape<size, D, rows, most / 2>());
 }
-// The same for a call of numbers of `size` bytes.
+// As above, for a call whose elements have `size` bytes.
 template <int size, class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return with_constant<64, 128, 256>(std::max(x.d, x.dv), [&](auto d) {
@@ -84,19 +86,18 @@ auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   });
 }
 
-// What the kernel of latents is compiled for: tiles of 64 keys, each 16 of which are multiplied by a pair of
-// warps.
+// Shape of the latent kernel. Tiles have 64 keys, and a pair of warps multiplies each 16 keys.
 struct LatentShape {
   static constexpr int D = 576, D_v = 512, rows = 16, keys = 64, stages = 2, warps = 8, threads = 32 * warps,
                        streams = 1, step = keys, groups = keys / 16;
   static constexpr int tile = keys * D * 2;
-  // After the tiles: P; what warps share of rows; the table of entries.
+  // After the tiles: P, row data that the warps share, and the table of entries.
   static constexpr int p = stages * tile, of_rows = p + rows * keys * 2,
                        entries = of_rows + (2 * groups + 1 + 2) * rows * 4,
                        bytes = entries + (most_entries + 1) * 3 * int(sizeof(int));
 };
 
-// Named barriers of a block: what streams leave is there; the nth stream may leave more.
-enum Barrier { left = 1, may_leave = 2 };
+// Named barriers of a block: the streams' results are ready; stream n may store further results.
+enum Barrier { results_ready = 1, may_store = 2 };
 
 }  // namespace tg::cuda::attention::decoding

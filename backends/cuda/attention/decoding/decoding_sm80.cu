@@ -1,16 +1,16 @@
-// Decoding on tensor cores (sm_80 and later). A block goes from item to item (decoding_items.cuh). Its
-// streaming warps take slices of 16 or 32 keys in turn:
+// Decoding on tensor cores (sm_80 and later). A block processes one item after the other
+// (decoding_items.cuh). Its streaming warps alternate in processing slices of 16 or 32 keys:
 //
 //   Aᵀ = K·Qᵀ, c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum
 //   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·exp(Aᵀ − c)
 //
-// Keys and values are left operands, of 16 rows; queries are right ones, of 8: all heads that share a key
-// head, with little padding. A stream has its own ring of slices, waits for no other warp while it goes
-// through an item, and asks for the first slice of the next item before it has finished this one. At the end
-// it leaves c, π and Gᵀ to the writing warps (decoding_merge.cuh), which wait for memory while it goes on.
+// Keys and values are left operands with 16 rows. Queries are right operands with 8 columns: all heads that
+// share a key head, with little padding. Each stream has its own ring of slices and waits for no other warp
+// during an item. It prefetches the first slice of the next item before it finishes this one. At the end it
+// stores c, π and Gᵀ for the writing warps (decoding_merge.cuh), and continues while these wait for memory.
 //
-// Before that streams compute short tiles, each by itself: what as many streams would leave of its slices
-// comes together in the same order, and so in the same bits.
+// Streams first compute short tiles, each by one warp. The warp combines the results of its slices in the
+// same order as several streams would, so results are bitwise identical.
 #include "backends/cuda/attention/decoding/decoding_launch.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/visible_keys.cuh"
@@ -22,14 +22,14 @@ namespace decoding {
 
 using namespace tile;
 
-// Of bf16 and f16 (decoding_launch.cuh).
+// Streaming warp for bf16 and f16 (decoding_launch.cuh).
 template <class S_, class At_, Options options_>
 struct MultipliedByTensorCores {
   using S = S_;
   using At = At_;
   static constexpr Options options = options_;
   const u32 ring;
-  SeenKeys<At::rows>& seen;  // of the item, if knows_seen
+  SeenKeys<At::rows>& seen;  // visible keys of the item's queries, if knows_seen
   bool knows_seen;
   RightOperand<At::rows, At::D> q;
   Accumulator<At::D, At::rows> o;
@@ -53,7 +53,7 @@ struct MultipliedByTensorCores {
     if constexpr (options == any) score.apply(s);
     if (!covers(item.every, key, At::keys)) {
       if (!knows_seen) {
-        __syncwarp();  // no lane needs those of the item before
+        __syncwarp();  // no lane needs the previous item's
         seen.set_of_groups(Band(x, sequence_of_query(x, item.tile.b, 0)), group_of(x), item.tile.row0,
                            item.tile.rows);
         __syncwarp();
@@ -65,8 +65,10 @@ struct MultipliedByTensorCores {
     softmax.step(s, factor, [&](int c, float by) { scale_column(o, c, by); });
     mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
   }
-  __device__ __forceinline__ void leave(const Left<At>& to) { decoding::leave(to, softmax, o); }
-  __device__ __forceinline__ void add_slice(const Left<At>& to, float exponent) {
+  __device__ __forceinline__ void store_results(const StreamResults<At>& to) {
+    decoding::store_results(to, softmax, o);
+  }
+  __device__ __forceinline__ void add_slice(const StreamResults<At>& to, float exponent) {
 #pragma unroll
     for (int c = 0; c < o.columns; ++c) {
       const int query = lane_column() + o.column(c);

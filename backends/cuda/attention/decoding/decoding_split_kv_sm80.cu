@@ -1,14 +1,14 @@
-// Decoding of short caches on tensor cores (sm_80 and later): a block for each range of keys of a tile,
-// instead of one that goes from item to item. Several blocks share a multiprocessor, and while one waits for
-// its keys or merges its results, others multiply. Slices, streams and ranges are those of decoding_sm80.cu,
-// and so are the bits.
+// Split-KV decoding of short caches on tensor cores (sm_80 and later). A separate block computes each range
+// of a tile's keys, instead of persistent blocks that process many items. Several blocks share a
+// multiprocessor. While one waits for its keys or merges its results, others multiply. Slices, streams and
+// ranges equal those of decoding_sm80.cu, and results are bitwise identical.
 //
-// A stream asks for keys as soon as it has multiplied those of its last slice, and for values then: one stage
-// of each is enough.
+// A stream prefetches keys as soon as it has multiplied the previous slice's keys, and likewise values. One
+// stage of each is therefore enough.
 //
-// What a step of decoding adds to a cache the kernel may write itself (AttentionCall::added), so that all
-// other keys and values, which no step of the program writes, are on their way before the kernel before this
-// one has ended. It multiplies what is added as it lies there, and never reads it from the cache.
+// The kernel can also append the key and value of a decoding step to the cache (AttentionCall::added). No
+// step of the program then writes the other keys and values, so they are prefetched before the previous
+// kernel ends. The added rows are multiplied directly from their source and never read from the cache.
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding/decoding_merge.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -20,14 +20,14 @@ namespace tg::cuda::attention {
 
 namespace decoding {
 
-// Pages in which a range has keys, at most.
+// Maximum number of pages in which a range has keys.
 template <class Ranges>
 TG_HOST_DEVICE inline int pages_of_range(const AttentionCall& x, Ranges ranges, int range) {
   const unsigned begin = ranges.begin(range), end = ranges.begin(range + 1);
   return static_cast<int>((end - 1) / x.page - begin / x.page) + 1;
 }
 
-// Of the nth range, by the block: the length of its sequence, and the table's numbers of its pages.
+// Checks the inputs of a block's range: the length of its sequence, and the table entries of its pages.
 template <class Cache>
 __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<Cache>& plan, int b, int range,
                                             const Faults& faults) {
@@ -41,21 +41,21 @@ __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<C
   }
 }
 
-// As TileShape<2, D, 8, 8>, but that a warp may have several of the streams, one after the other, and that
-// all warps write.
+// Like TileShape<2, D, 8, 8>, except that a warp may process several streams, one after the other, and all
+// warps write results.
 template <int D_, int warps_, int stages_>
-struct ApartShape {
+struct SplitKvShape {
   using Streams = TileShape<2, D_, 8, 8>;
   static constexpr int D = D_, rows = Streams::rows, streams = Streams::streams, keys = Streams::keys,
                        step = Streams::step, warps = warps_, threads = 32 * warps, stages = stages_,
-                       blocks = stages > 1 ? 1 : (D == 64 ? 24 : 16) / warps;  // of a multiprocessor
-  static constexpr int half = Streams::half, stage = Streams::stage, ring = stages * stage;  // of a warp
+                       blocks = stages > 1 ? 1 : (D == 64 ? 24 : 16) / warps;  // per multiprocessor
+  static constexpr int half = Streams::half, stage = Streams::stage, ring = stages * stage;  // per warp
   static constexpr int row = Streams::row, seen = warps * ring,
                        tops = aligned(seen + warps * 2 * rows * int(sizeof(int)), 16);
   TG_HOST_DEVICE static constexpr int sums(int queries) {
     return tops + aligned(streams * queries * int(sizeof(float2)), 16);
   }
-  // The block's item, and the numbers of the pages of its range.
+  // Offsets of the block's item, and of the page numbers of its range.
   TG_HOST_DEVICE static constexpr int item(int queries) {
     return aligned(sums(queries) + streams * queries * row * int(sizeof(float)), 16);
   }
@@ -68,18 +68,18 @@ struct ApartShape {
   }
 };
 
-// Copies of the slices of an item: each of keys, and each of values, is a group.
+// Copies the slices of an item. The keys and the values of a slice are separate groups.
 template <class S, class At, class Cache>
 struct Slices {
   using Lanes = Copies<S, At>;
   static constexpr bool in_pages = std::is_same_v<Cache, InPages>;
   const AttentionCall& x;
   const Item& item;
-  const int* pages;  // numbers of those of the range, in shared memory; the first of them
+  const int* pages;  // page numbers of the range, in shared memory; `first_page` is the first page
   const int first_page;
   Lanes keys, values;
-  int key = 0;       // the first of the slice
-  RowAddress place;  // in pages: of the lane's key of it
+  int key = 0;       // first key of the slice
+  RowAddress place;  // paged: location of the lane's key of the slice
 
   __device__ __forceinline__ Slices(const AttentionCall& x, const Item& item, u32 ring, const int* pages,
                                     int first_page)
@@ -95,15 +95,15 @@ struct Slices {
       place.number = there ? pages[j / x.page - first_page] : 0;
     }
   }
-  __device__ __forceinline__ void ask_for_keys() {
+  __device__ __forceinline__ void fetch_keys() {
     copy(x.k, [&](int n, const S* from, bool seen) { keys.copy_keys(n, from, seen, x.d); });
     keys.end_slice();
   }
-  __device__ __forceinline__ void ask_for_values() {
+  __device__ __forceinline__ void fetch_values() {
     copy(x.v, [&](int n, const S* from, bool seen) { values.copy_values(n, from, seen, x.dv); });
     values.end_slice();
   }
-  // f(row of the slice, number of what is added there) for what is added to the slice at `first_key`, in
+  // Calls f(row of the slice, index of the added row) for all rows added to the slice at `first_key`, in
   // order.
   template <class F>
   __device__ __forceinline__ void for_each_added(int first_key, F&& f) {
@@ -141,11 +141,12 @@ struct Slices {
         copy(n, from, sees(key + Lanes::row() + n));
     }
   }
-  // Of a row of the cache, which row of the slice it is; −1: none that is seen. By all lanes.
+  // The row of the slice that corresponds to a row of the cache; −1 if the slice does not contain it or it is
+  // not visible. Called by all lanes.
   __device__ __forceinline__ int row_of(int of_cache) const {
     int found = -1;
     if constexpr (in_pages) {
-      // Keys of a page are neighbours; a run of them is in one page.
+      // Keys of a page are adjacent. A run of them is in one page.
       const int run = x.page < At::keys ? x.page : At::keys, begin = place.number * x.page + place.in_page;
 #pragma unroll 1
       for (int n = 0; n < At::keys && key + n < item.keys.to; n += run) {
@@ -160,8 +161,8 @@ struct Slices {
   }
 };
 
-// f(whether of a value, piece) for the pieces of 16 bytes of a key and of its value: each half of the warp
-// has one of them.
+// Calls f(is_value, piece) for the 16-byte pieces of a key and its value. One half of the warp handles the
+// key, the other half the value.
 template <class S, class F>
 __device__ __forceinline__ void for_each_piece(const AttentionCall& x, F&& f) {
   const bool of_values = lane_id() >= 16;
@@ -169,8 +170,9 @@ __device__ __forceinline__ void for_each_piece(const AttentionCall& x, F&& f) {
   if (piece * static_cast<int>(16 / sizeof(S)) < size) f(of_values, piece);
 }
 
-// By a warp, what is added for sequence b: its row of the cache, of equal ones that of the last sequence; −1:
-// none. The step that adds is the one before.
+// The cache row to which sequence b's key and value are appended; −1: none. If several sequences have the
+// same row, the last one is used. Called by a warp. Faults are reported for the previous step, which
+// specifies the rows.
 __device__ __forceinline__ int added_row(const AttentionCall& x, int b, const Faults& faults) {
   const int row = x.added.rows[b], page = x.table ? x.page : x.T;
   bool again = false;
@@ -194,13 +196,13 @@ __device__ __forceinline__ void add(const AttentionCall& x, int b, int head, int
     });
 }
 
-// Which slice of its streams a warp has: first_key() of each, and from there every At::step keys.
+// Iterates over the slices of a warp's streams: first_key() of each stream, then every At::step keys.
 template <class At>
-struct Turn {
+struct SliceCursor {
   const KeyRange keys;
   int stream, key;
 
-  __device__ __forceinline__ Turn(KeyRange keys, int warp)
+  __device__ __forceinline__ SliceCursor(KeyRange keys, int warp)
       : keys(keys), stream(warp), key(first_key<At>(keys, warp)) {
     find();
   }
@@ -216,7 +218,7 @@ struct Turn {
   }
 };
 
-// A warp's streams of an item.
+// Computes a warp's streams of an item.
 template <class S, class At, Options options, class Cache>
 __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cache>& plan, const Item& item,
                                          unsigned char* memory, const int* pages, int first_page,
@@ -224,18 +226,18 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const u32 ring = shared_address(memory) + warp * At::ring;
   Slices<S, At, Cache> slices(x, item, ring, pages, first_page);
-  unsigned some_added = 0;  // to which slices something is added, in their order: a range has no more than 16
+  unsigned some_added = 0;  // bit n: rows are added to the warp's nth slice; a range has at most 16
   if (x.added.count > 0) {
     unsigned bit = 1;
-    for (Turn<At> at(item.keys, warp); !at.at_end(); at.next(), bit *= 2)
+    for (SliceCursor<At> at(item.keys, warp); !at.at_end(); at.next(), bit *= 2)
       slices.for_each_added(at.key, [&](int, int) { some_added |= bit; });
   }
   if (!x.fixed_keys) wait_for_kernel_before();
-  Turn<At> ahead(item.keys, warp);
+  SliceCursor<At> ahead(item.keys, warp);
 #pragma unroll 1
   for (int n = 0; n < At::stages; ++n, ahead.next()) {
     slices.find(ahead.key);
-    slices.ask_for_keys(), slices.ask_for_values();
+    slices.fetch_keys(), slices.fetch_values();
   }
   wait_for_kernel_before();
   add<S>(x, item.tile.b, item.head, row_added);
@@ -257,7 +259,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       if (some_added & 1) {
-        wait();  // for what it replaces
+        wait();  // for the data that the added row replaces
         __syncwarp();
         slices.for_each_added(key, [&](int row, int n) {
           for_each_piece<S>(x, [&](bool of_values, int piece) {
@@ -266,7 +268,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
                              from.at<S>(n, item.head) + piece * static_cast<int>(16 / sizeof(S)), 16);
           });
           commit();
-          wait();  // copies to one place have no order
+          wait();  // copies to the same address are unordered
         });
       }
       some_added /= 2;
@@ -278,7 +280,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       __syncwarp();         // no lane needs the keys
       slices.find(ahead.key);
       ahead.next();
-      slices.ask_for_keys();
+      slices.fetch_keys();
       if constexpr (options == any) score.apply(s);
       if (!covers(item.every, key, At::keys)) {
         if (!knows_seen) {
@@ -295,9 +297,9 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       __syncwarp();
       mma_AtBt<S>(o, v, right_operand<S>(s));  // Gᵀ += Vᵀ·Pᵀ
       __syncwarp();                            // no lane needs the values
-      slices.ask_for_values();
+      slices.fetch_values();
     }
-    leave(Left<At>(memory, stream, At::rows_of_tile(x)), softmax, o);
+    store_results(StreamResults<At>(memory, stream, At::rows_of_tile(x)), softmax, o);
   }
 }
 
@@ -314,7 +316,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
   int* const pages = reinterpret_cast<int*>(memory + At::pages(plan.tiles.rows));
   int first_page = 0;
   if constexpr (std::is_same_v<Cache, InPages>) {
-    first_page = static_cast<int>(plan.ranges.begin(range)) / x.page;  // of its numbers all are read at once
+    first_page = static_cast<int>(plan.ranges.begin(range)) / x.page;  // its pages are read together
     const int count = min(pages_of_range(x, plan.ranges, range), x.pages - first_page);
 #pragma unroll 1
     for (int n = thread; n < count; n += At::threads)
@@ -327,7 +329,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
   }
   __syncthreads();
   if (head == 0 && tile.row0 == 0) check_range(x, plan, tile.b, range, faults);
-  // All of it is added, whatever range of keys is read.
+  // Added rows are always stored, even if the range is not read.
   const bool adds = range == 0 && tile.row0 == 0 && x.added.count > 0 && thread >= At::threads - 32;
   const int row = adds ? added_row(x, tile.b, faults) : -1;
   if (range < item.first_range || range >= item.first_range + item.ranges) {
@@ -353,24 +355,24 @@ void launch_blocks(const Stream& s, const AttentionCall& x, const Workspace& wor
 
 }  // namespace decoding
 
-// With keys of three slices of each stream under way where the blocks do not fill the GPU.
+// If the blocks do not fill the GPU, each stream keeps three slices in flight.
 void launch_decoding_split_kv(const Stream& s, const AttentionCall& x, const Workspace& work) {
   using namespace decoding;
   const i64 blocks = i64{x.Hk} * work.parts * tiles_of_launch(x, 0).count;
   with_cache(x, [&](auto cache) {
     using Cache = decltype(cache);
-    int pages = 0;  // of a range, at most
+    int pages = 0;  // maximum per range
     for (int n = 0; x.table && n < work.parts; ++n)
       pages = std::max(pages, pages_of_range(x, Cache::ranges(x), n));
     with_16_bits(x.type, [&](auto zero) {
       with_constant<none, any>(has_plain_scores(x) ? none : any, [&](auto options) {
         with_constant<64, 128>(std::max(x.d, x.dv), [&](auto d) {
           using S = decltype(zero);
-          using Ahead = ApartShape<d, 8, 3>;
+          using Ahead = SplitKvShape<d, 8, 3>;
           if (blocks <= s.gpu.processors && Ahead::bytes(rows_of_tile(x), pages) <= s.gpu.shared_per_block)
             launch_blocks<S, Ahead, options, Cache>(s, x, work, pages);
           else
-            launch_blocks<S, ApartShape<d, 4, 1>, options, Cache>(s, x, work, pages);
+            launch_blocks<S, SplitKvShape<d, 4, 1>, options, Cache>(s, x, work, pages);
         });
       });
     });

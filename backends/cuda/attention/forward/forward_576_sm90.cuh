@@ -1,12 +1,12 @@
-// The forward of heads wider than 256 on Hopper, to 576 (q, k) and 512 (v), as forward_sm90.cuh but for who
-// multiplies what. G of 64 queries fills the registers of two warpgroups, so a block has three, with
-// different parts:
+// The forward on Hopper for head sizes above 256, up to 576 (q, k) and 512 (v). It works like
+// forward_sm90.cuh, except for the roles of the consumer warpgroups. G of 64 queries fills the registers of
+// two warpgroups, so a block has three consumer warpgroups with different roles:
 //
 //   first:          A = Q·Kᵀ,  c ← max(c, A.max),  P = exp(A − c),  π ← exp(c_old − c)·π + P.sum
 //   second, third:  G ← exp(c_old − c)·G + P·V, half of the columns each
 //
-// P passes through shared memory, from thread to thread. While the first computes exponentials, products of
-// the others run.
+// P is passed through shared memory in register order. While the first warpgroup computes exponentials, the
+// GEMMs of the other two run.
 #pragma once
 
 #include "backends/cuda/attention/forward/forward_sm90.cuh"
@@ -17,8 +17,9 @@ using namespace tile;
 using forward_sm90::Destination, forward_sm90::fill, forward_sm90::Item, forward_sm90::Plan,
     forward_sm90::uniform, forward_sm90::sink_of;
 
-// What passes from the first warpgroup to the others with each tile: P, in the order of its threads; whether
-// c of a warp's queries moved, then exp(c_old − c) of each query; and 1 ⊘ π with the last tile.
+// Data that the first warpgroup passes to the others with each tile. `p` is P in the order of its threads.
+// `moved` states whether c changed for a warp's queries, and `shrink` is then exp(c_old − c) of each query.
+// `inverse` is 1 ⊘ π, passed with the last tile only.
 struct Passed {
   uint4 p[4][128];
   int moved[4];
@@ -46,21 +47,21 @@ struct Shared {
   __device__ typename At::V tile_v(u32 use) const {
     return {At::values_are_keys ? tile_k(use).base : base + v};
   }
-  // Queries and keys arrive in thirds of their columns, so that the first product starts early. All thirds of
-  // a tile are acquired and released at the ring of the first.
+  // Queries and keys are loaded in thirds of their columns, so that the first GEMM can start early. All
+  // thirds of a tile are acquired and released at the ring of the first third.
   __device__ Ring<1> ring_q(int third = 0) const { return {base + q_rings + third * Ring<1>::bytes}; }
   __device__ Ring<At::k_stages> ring_k(int third = 0) const {
     return {base + k_rings + third * Ring<At::k_stages>::bytes};
   }
   __device__ Ring<1> ring_v() const { return {base + v_ring}; }
-  // P arrives in halves of the keys, so that products of the first begin early.
+  // P is passed in halves of the keys, so that the GEMMs of the first half start early.
   __device__ Ring<1> ring_p(int half = 0) const { return {base + p_rings + half * Ring<1>::bytes}; }
   __device__ Ring<At::items> ring_items() const { return {base + item_ring}; }
   __device__ Item& item_of(u32 use) const {
     return reinterpret_cast<Item*>(start + item)[Ring<At::items>::stage(use)];
   }
   __device__ Passed& passed() const { return *reinterpret_cast<Passed*>(start + passed_); }
-  __device__ void init(int loaders = 1) const {  // warps that copy tiles
+  __device__ void init(int loaders = 1) const {  // `loaders`: warps that load tiles
     for (int n = 0; n < At::thirds; ++n) ring_q(n).init(4), ring_k(n).init(At::values_are_keys ? 8 : 4);
     ring_v().init(8), ring_p(0).init(8, 4), ring_p(1).init(8, 4), ring_items().init(4 + 8 + loaders);
     ptx::fence_mbarrier_init();
@@ -74,10 +75,10 @@ __device__ __forceinline__ Third<Tile> third(Tile tile, int n) {
   return {tile.base + n * Third<Tile>::bytes};
 }
 
-// The warp that copies tiles.
+// Loading warp.
 template <class S, class At>
 __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
-  const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
+  const bool some_only = x.lengths || x.cu_k;  // memory of other keys may contain anything
   u32 tiles = 0;
   forward_sm90::for_each_item(shared, [&](const forward_sm90::Source& item, u32 items) {
     const auto [b, h, i0, some, range] = item;
@@ -112,7 +113,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   });
 }
 
-// The first warpgroup. `row` is the warp's first of the block's queries.
+// First consumer warpgroup: scores and softmax. `row` is the warp's first query in the block.
 template <class S, class At, class Memory = Shared<At>>
 struct Scorer {
   using Scores = Accumulator<16, At::keys>;
@@ -122,7 +123,7 @@ struct Scorer {
   int row;
   u32 tiles = 0, items = 0;
 
-  // A = Q·Kᵀ of the next tile
+  // Computes A = Q·Kᵀ of the next tile.
   __device__ __forceinline__ void multiply(Scores& s) const {
     using Part = Third<typename At::K>;
 #pragma unroll
@@ -137,13 +138,13 @@ struct Scorer {
     wait_for_products<0>();
     keep(s);
   }
-  // Columns 16·k … of P, rounded, as a left operand.
+  // Columns 16·k … of P, rounded, as a left MMA operand.
   __device__ __forceinline__ static uint4 packed(const Scores& s, int k) {
     const float(&a)[4] = s.x[0][2 * k], (&b)[4] = s.x[0][2 * k + 1];
     return {pack(a[0], a[1], S()), pack(a[2], a[3], S()), pack(b[0], b[1], S()), pack(b[2], b[3], S())};
   }
-  // A number for each of the warp's queries.
-  __device__ __forceinline__ void tell(float (&to)[64], int r, float value) const {
+  // Writes a value for one of the warp's queries.
+  __device__ __forceinline__ void put_factor(float (&to)[64], int r, float value) const {
     if (lane_id() % 4 == 0) to[row + Scores::row(r) + lane_row()] = value;
   }
 
@@ -159,7 +160,7 @@ struct Scorer {
       const Score<S> score(plan.factor, plan.cap);
       const bool plain = score.is_plain();
       const Units units = units_of(x);
-      OnlineSoftmax<16, false, true> softmax(  // as decoding, with which it shares its parts
+      OnlineSoftmax<16, false, true> softmax(  // as in decoding, which uses this class too
           [&](int i) { return sink_of<S, At>(x, plan, item, i0 + row + i); }, units.exponent,
           units.natural.x);
 #pragma unroll 1
@@ -176,7 +177,7 @@ struct Scorer {
         if (lane_id() == 0) to.moved[row / 16] = moved;
         if (moved) {
 #pragma unroll
-          for (int r = 0; r < Scores::rows; ++r) tell(to.shrink, r, softmax.shrink[r]);
+          for (int r = 0; r < Scores::rows; ++r) put_factor(to.shrink, r, softmax.shrink[r]);
         }
         const auto pass = [&](auto half) {
           constexpr int steps = At::keys / 32, columns = Scores::columns / 2;
@@ -186,7 +187,7 @@ struct Scorer {
             to.p[half * steps + k][threadIdx.x % 128] = packed(s, half * steps + k);
           if (half == 1 && j == range.from)
             softmax.finish(Destination<S, At>{x, plan, batch_head, 0, 0}.lse(), i0 + row, x.L, units.natural,
-                           [&](int r, float inverse) { tell(to.inverse, r, inverse); });
+                           [&](int r, float inverse) { put_factor(to.inverse, r, inverse); });
           shared.ring_p(half).announce_by_warp(tiles);
         };
         pass(constant<0>()), pass(constant<1>());
@@ -196,8 +197,8 @@ struct Scorer {
   }
 };
 
-// The second or third warpgroup, of the columns of G from column0 on, in two parts: an instruction for both
-// at once would need more registers than a thread of 512 has before roles take theirs (C7602).
+// Second or third consumer warpgroup: columns column0 … of G, in two halves. One instruction for both halves
+// would need more registers than a thread of a 512-thread block has before setmaxnreg (ptxas message C7602).
 template <class S, class At, class Memory = Shared<At>>
 struct Adder {
   static constexpr int columns = At::V::columns / 2;
@@ -208,7 +209,7 @@ struct Adder {
   int row, column0;
   u32 tiles = 0, items = 0;
 
-  __device__ __forceinline__ RowVector<16> told(const float (&from)[64]) const {
+  __device__ __forceinline__ RowVector<16> get_factors(const float (&from)[64]) const {
     RowVector<16> to;
 #pragma unroll
     for (int r = 0; r < to.rows; ++r) to[r] = from[row + Accumulator<16, 8>::row(r) + lane_row()];
@@ -243,15 +244,15 @@ struct Adder {
           }
           if (half == 0) {
             if (__any_sync(~0u, from.moved[row / 16])) {
-              const RowVector<16> shrink = told(from.shrink);
+              const RowVector<16> shrink = get_factors(from.shrink);
               scale_rows(left, shrink), scale_rows(right, shrink);
             }
             if (!At::values_are_keys) shared.ring_v().wait(tiles);
           } else {
-            if (j == range.from) inverse = told(from.inverse);
+            if (j == range.from) inverse = get_factors(from.inverse);
             shared.ring_p().release(tiles);
           }
-          const typename At::V v{shared.tile_v(tiles).base + half * At::keys / 2 * 128};  // from a row on
+          const typename At::V v{shared.tile_v(tiles).base + half * At::keys / 2 * 128};  // the half's rows
           begin_AB<S>(left, p[half], v, column0);
           begin_AB<S>(right, p[half], v, column0 + Half::parts * 8);
         }

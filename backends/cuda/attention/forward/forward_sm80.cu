@@ -1,12 +1,11 @@
-// The forward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D]: a block for some queries of a
-// head, keys in tiles that arrive while the tile before is worked on.
+// The forward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D]. One block computes some
+// queries of a head and prefetches key tiles while it processes the previous one.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
 //
-// Operands are bf16, f16, or f32 as f16 terms (split_terms.cu): two terms have the accuracy of f32, one term
-// has TF32's 10 bits of fraction. P is at most 2⁸ and needs no power of two of its own where operands are
-// split.
+// Operands are bf16, f16, or f32 split into f16 (split_terms.cu). Two f16 values per element give f32
+// accuracy; one gives TF32's 10 fraction bits. P is at most 2⁸, so it needs no scaling for split operands.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/stages/dropout.cuh"
@@ -23,10 +22,11 @@ namespace forward {
 
 using namespace tile;
 
-// What is the same for a block takes registers of each thread, unless addresses may be in uniform ones.
+// Whether block-uniform addresses can be kept in uniform registers. Otherwise they occupy registers of every
+// thread.
 constexpr bool has_uniform_addresses = arch >= 900;
 
-// Operands are numbers of type S, results of type R. `stages` is 1 or 2.
+// Operands have type S, results type R. `stages` is 1 or 2.
 template <class S, class R, Numbers numbers, int D, int DV, Options options>
 __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
                                   TileShape<numbers, D, DV, options>::blocks)
@@ -36,14 +36,15 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
   constexpr bool split = At::split;
   constexpr int keys = At::keys, queries = At::queries, rows = At::rows, threads = At::threads,
                 width = At::terms * D, v_width = At::terms * DV;
-  // Operands of Q·Kᵀ are asked for as far ahead as registers allow.
+  // Operands of Q·Kᵀ are prefetched from shared memory as far ahead as registers allow.
   constexpr Ahead ahead = At::alternating ? Ahead::step : split || At::wide ? Ahead::none : Ahead::rows_of_b;
   constexpr int unrolled = split                              ? 4
                            : At::alternating                  ? D / 16
                            : At::wide                         ? 2
                            : has_uniform_addresses || D < 128 ? D / 16
                                                               : 64 / keys;
-  // A bias may overflow as an exponent; and heads of 128 have no register left for c as one.
+  // c is kept as a score in two cases: a bias might overflow as an exponent, and at head size 128 or more no
+  // register is left for an exponent.
   constexpr bool by_scores = options == any || (D >= 128 && !split);
   using T = Terms<S, At::terms>;
   if (!At::wide) stages = 2;
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
   const int key_head = h / (x.H / x.Hk), d = split ? width : x.d, dv = split ? v_width : x.dv;
 
   load_rows<queries, threads>(tile_q, x.q.at<S>(b, h), x.q.row, i0, 0, x.L, d);
-  commit();  // for blocks that fetch no keys
+  commit();  // also for blocks that load no keys
   const auto [some, every] = seen.set_and_unite(x, b, i0);
 
   Accumulator<rows, At::columns> o;
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
     unit_of_score = power_of_two(-powers.q - powers.k);
     score.factor *= unit_of_score;
     e = -powers.v;
-    dropout.kept = 1;  // what is kept grows at the end
+    dropout.kept = 1;  // the factor 1/(1 − p) is applied at the end
   }
   OnlineSoftmax<rows, false, by_scores> softmax(
       x.sink ? widen(static_cast<const R*>(x.sink)[h]) : -INFINITY, score.template exponent<options>(),
@@ -110,13 +111,13 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
   }
   wait();
 
-  // Warps with the same rows have the same ξ: one of them writes it.
+  // Warps with the same rows have the same ξ. One of them writes it.
   softmax.finish(o, lse_of_call(x, i64(bh) * x.L), i0 + row, column == 0 ? x.L : 0, unit);
   R* out = x.o.at<R>(b, h) + column;
   if constexpr (split)
     scale(o, kept, e);
   else
-    __syncthreads();  // results pass through the queries' tile
+    __syncthreads();  // results pass through the tile of Q
   store(o, SharedTile<At::columns>{base + warp * (rows * At::columns * 2)}, 0, out, x.o.row, i0 + row, x.L,
         x.dv - column);
 }

@@ -1,4 +1,4 @@
-// The forward on Hopper of bf16, f16 and f32 as f16 terms.
+// Launches the forward on Hopper for bf16, f16, and f32 split into f16.
 #include "backends/cuda/attention/forward/forward_576_sm90.cuh"
 #include "backends/cuda/attention/forward/forward_sm90.cuh"
 
@@ -22,9 +22,9 @@ void launch_forward_sm90(const Stream& s, const AttentionCall& x, const Workspac
       });
     forward_sm90::with_shape(rows, [&](auto shape) {
       using Whole = decltype(shape);
-      // More than two consumer warpgroups leave the one that schedules too few registers for parts.
+      // With more than two consumer warpgroups, the scheduler warp has too few registers for parts.
       using Few = std::conditional_t<(Whole::groups > 2), TileShape<64, 64, 2>, Whole>;
-      // The kernels that take parts or short heads take any scores: a branch for each tile costs them little.
+      // Kernels for parts or short heads accept any scores, because one branch per tile costs them little.
       if constexpr (Whole::divided)
         launch(zero, shape, constant<any>());
       else if (has_plain_scores(x) && work.parts == 1 && x.L == rows.L)

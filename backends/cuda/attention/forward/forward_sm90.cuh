@@ -1,7 +1,8 @@
-// The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]: blocks stay on their multiprocessor
-// and take one item of work after the other, some queries of a head. One warp prepares items, two copy tiles
-// by TMA: of queries, and of keys and values; warpgroups of 64 queries, the consumers, multiply by wgmma and
-// take turns, so that one's softmax runs while another's products do.
+// The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]. Blocks are persistent and process
+// work items, each some queries of a head. A block is warp-specialized. One warp prepares items, and two
+// warps load tiles by TMA: one loads queries, the other keys and values. The consumers are warpgroups of 64
+// queries each. They use wgmma and alternate (ping-pong), so one computes its softmax while another
+// multiplies.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
@@ -22,33 +23,35 @@ namespace tg::cuda::attention::forward_sm90 {
 
 using namespace tile;
 
-// What the host computes of a call.
+// Kernel parameters that the host computes for a call.
 struct Plan {
-  CUtensorMap q, k, v, to;  // `to`: of o, in boxes of a warp's rows
+  CUtensorMap q, k, v, to;  // `to`: o, in boxes of a warp's rows
   Sections sections;
-  Taken* taken;          // null: items are taken in a fixed order
-  float factor, cap;     // as Score has them
-  float2 unit;           // of c (unit_of_exponents)
-  const Powers* powers;  // of operands that are split
-  // For a Divided shape: the queries of a head of the call, of which x.L may be those of several
-  // (with_heads_as_rows); in how many parts keys are cut, each an item of its own; and their results,
-  // [parts, B, H, L, dv] and {c, π} [parts, B, H, L], null where results are the call's.
+  Taken* taken;          // null: items are distributed in a fixed order
+  float factor, cap;     // as in Score
+  float2 unit;           // the value of one unit of c (unit_of_exponents)
+  const Powers* powers;  // of split operands
+  // For a Divided shape. `queries` is L of the original call; x.L may cover several heads
+  // (with_heads_as_rows). `parts` is the number of parts of the keys, each a separate item. The parts'
+  // results are [parts, B, H, L, dv] and {c, π} [parts, B, H, L]; null if results are stored to the call's
+  // outputs.
   int queries, parts;
   float* o;
   float2* lse;
 };
 
-// Some queries of a head, and the keys that they see, or a part of these.
+// A work item: some queries of a head, with the keys that they see or a part of these keys.
 template <int groups>
 struct Item {
-  // Of the heads of all results, [parts, B, H], which it computes some rows of; < 0: there are no more.
+  // Index into the result heads [parts, B, H]; < 0: no more items.
   int batch_head;
   int b, h, i0;
-  float sink;                // −∞: none
-  KeyRange some;             // keys that some query sees
-  Tiles range, own[groups];  // tiles with keys that some query sees, which are loaded, and that some of a
-                             // warpgroup sees: none if it has no queries
-  KeyRange every[groups];    // keys that every query of a warpgroup sees
+  float sink;     // −∞: none
+  KeyRange some;  // keys that at least one query sees
+  // Tiles with visible keys. `range` covers all queries of the item and is loaded. `own` covers the queries
+  // of a warpgroup and is empty if it has no queries.
+  Tiles range, own[groups];
+  KeyRange every[groups];  // keys that all queries of the warpgroup see
   SeenKeys<64 * groups> seen;
 };
 
@@ -89,8 +92,8 @@ struct Shared {
   }
 };
 
-// Which keys an item's queries see; by a warp. Without sequences that is known from the first and the last of
-// them; else each is looked at.
+// Determines which keys an item's queries see; called by one warp. Without packed sequences, the first and
+// last query of each warpgroup are enough. Otherwise every query is examined.
 template <class At, class Item>
 __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, const Plan& plan,
                                          TilePosition at, int part) {
@@ -126,14 +129,14 @@ __device__ __forceinline__ void see_keys(Item& item, const AttentionCall& x, con
   }
   __syncwarp();
   if (lane_id() > 0) return;
-  // Queries that see nothing go through one tile all the same, none of whose values count.
+  // Queries without visible keys still process one tile, whose keys are all masked.
   if (some.from >= some.to) some = {1, 1};
   item.some = some, item.range = {some, At::keys};
   for (int g = 0; g < At::groups && 64 * g < rows; ++g)
     if (item.own[g].from >= item.own[g].to) item.own[g] = {{some.from, some.from + 1}, At::keys};
 }
 
-// The warp that prepares items of work: takes the next one and finds out which keys its queries see.
+// Scheduler warp: fetches the next work item and determines which keys its queries see.
 template <class S, class At, class Memory>
 __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCall& x, const Plan& plan) {
   const u32 parts = At::divided ? plan.parts : 1;
@@ -160,16 +163,16 @@ __device__ __forceinline__ void schedule(const Memory& shared, const AttentionCa
   if (plan.taken && lane_id() == 0) plan.taken->leave();
 }
 
-// Starts filling a stage by TMA; by a warp.
+// Starts filling a stage by TMA; called by one warp.
 __device__ __forceinline__ void fill(auto to, const CUtensorMap& map, auto ring, u32 use, int row0, int head,
                                      int batch, int column0 = 0) {
-  __syncwarp();  // all lanes have seen the stage empty: once it is filled, consumers may empty it again
+  __syncwarp();  // all lanes saw the empty stage; once it is filled, consumers may empty it again
   if (lane_id() > 0) return;
   ring.expect(use, to.bytes);
   load_boxes(to, map, ring.full(use), row0, head, batch, column0);
 }
 
-// The same for all lanes of a warp, as the compiler learns.
+// Makes the compiler treat a value as warp-uniform.
 __device__ __forceinline__ int uniform(int n) {
   return __reduce_max_sync(~0u, n);
 }
@@ -177,8 +180,8 @@ __device__ __forceinline__ Tiles uniform(const Tiles& t) {
   return {uniform(t.from), uniform(t.to)};
 }
 
-// Calls f(item, items before it) for each item of the block, of which it copies what warps that load tiles
-// read, so that consumers alone keep it; by a warp.
+// Calls f(source, index) for each item of the block; called by one warp. `source` is a copy of the fields
+// that loading warps read, so only consumers hold the item's stage.
 struct Source {
   int b, h, i0;
   KeyRange some;
@@ -196,7 +199,7 @@ __device__ __forceinline__ void for_each_item(const auto& shared, auto&& f) {
   }
 }
 
-// The warp that copies tiles of queries: those of the first item before it is known which keys they see.
+// Query-loading warp. It starts the first item's queries before the scheduler warp knows which keys they see.
 template <class At>
 __device__ __forceinline__ void load_queries(const Shared<At>& shared, const Plan& plan) {
   const auto load = [&](u32 n, int b, int h, int i0) {
@@ -213,15 +216,15 @@ __device__ __forceinline__ void load_queries(const Shared<At>& shared, const Pla
   });
 }
 
-// The warp that copies tiles of keys and values.
+// Key- and value-loading warp.
 template <class S, class At>
 __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCall& x, const Plan& plan) {
-  const bool some_only = x.lengths || x.cu_k;  // memory of other keys may hold anything
+  const bool some_only = x.lengths || x.cu_k;  // memory of other keys may contain anything
   u32 tiles = 0;
   for_each_item(shared, [&](const Source& item, u32) {
     const auto [b, h, i0, some, range] = item;
     const int key_head = h / (x.H / x.Hk);
-    // The values of a tile are needed a step after its keys.
+    // The values of a tile are needed one step after its keys.
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
       if (j >= range.from) {
@@ -244,15 +247,15 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   });
 }
 
-// The sink of a row of an item's head: a key of the first part.
+// The sink of row i of an item's head. It belongs to the first part of the keys.
 template <class S, class At, class Item>
 __device__ __forceinline__ float sink_of(const AttentionCall& x, const Plan& plan, const Item& item, int i) {
   if (!At::divided || !x.sink) return item.sink;
   if (item.batch_head >= plan.sections.all_heads || i >= x.L) return -INFINITY;
-  const int heads = x.L / plan.queries;  // of the call, for one of the kernel's
+  const int heads = x.L / plan.queries;  // query heads flattened into one head of the kernel
   return widen(static_cast<const S*>(x.sink)[item.h * heads + i / plan.queries]);
 }
-// Where results of an item go: to the call's, of head (b, h), or to those of parts, of head batch_head.
+// Destination of an item's results: head (b, h) of the call's outputs, or head batch_head of the parts.
 template <class R, class At>
 struct Destination {
   const AttentionCall& x;
@@ -264,7 +267,7 @@ struct Destination {
     const i64 row = i64{batch_head} * x.L;
     return is_part() ? LseRows{nullptr, nullptr, plan.lse + row} : lse_of_call(x, row);
   }
-  // Stores columns of O, from column0 on, of a warp's queries from i0 on.
+  // Stores columns column0 … of O, for a warp's queries i0 ….
   __device__ __forceinline__ void take(auto& from, int i0, int column0 = 0) const {
     if (is_part())
       store(from, plan.o + i64{batch_head} * x.L * x.dv + column0, x.dv, i0, x.L, x.dv - column0);
@@ -273,7 +276,8 @@ struct Destination {
   }
 };
 
-// A warpgroup of 64 queries. Operands are numbers of type S, or of terms of it with powers of two.
+// A consumer warpgroup with 64 queries. Operands have type S, or are f32 elements split into values of type
+// S.
 template <class S, class At, Options options>
 struct Consumer {
   using T = Terms<S, At::terms>;
@@ -285,12 +289,12 @@ struct Consumer {
   int warpgroup;
   u32 tiles = 0, items = 0;
 
-  // Which 64 queries of the item it has.
+  // Which 64 queries of the item this warpgroup computes.
   __device__ __forceinline__ int group() const { return At::group(warpgroup, items); }
-  // The warp's first row of them.
+  // The warp's first row of these.
   __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
-  // A warpgroup starts its products when the one before has started its own.
+  // A warpgroup issues its GEMMs after the previous warpgroup has issued its own.
   static constexpr int first_token = 1;
   __device__ __forceinline__ void take_turn() const {
     if constexpr (At::takes_turns) ptx::bar_sync(first_token + warpgroup, 256);
@@ -299,7 +303,7 @@ struct Consumer {
     if constexpr (At::takes_turns)
       ptx::bar_arrive(first_token + (warpgroup + 1 < At::groups ? warpgroup + 1 : 0), 256);
   }
-  // Tiles that only others need.
+  // Skips tiles that only other warpgroups need.
   __device__ __forceinline__ void pass_by(int count) {
 #pragma unroll 1
     for (; count > 0; --count, ++tiles) {
@@ -310,12 +314,12 @@ struct Consumer {
     }
   }
 
-  // S = Q·Kᵀ of the next tile
+  // Issues S = Q·Kᵀ of the next tile.
   __device__ __forceinline__ void begin_scores(Scores& s) const {
     begin_terms_ABt<T, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
   }
 
-  // Whether there is an item of that number.
+  // Waits until item n is known. Returns whether it exists.
   __device__ __forceinline__ bool wait_for_item(u32 n) const {
     shared.ring_items().wait(n);
     return uniform(shared.item_of(n).batch_head) >= 0;
@@ -339,7 +343,7 @@ struct Consumer {
     } while (more);
     if (lane_id() == 0) ptx::wait_for_stores();
   }
-  // S of the last tile of an item, the first to be processed.
+  // Issues S of an item's last tile, which is processed first.
   __device__ __forceinline__ void begin_item(Scores& s) const {
     shared.ring_q(warpgroup).wait(items);
     shared.ring_k().wait(tiles);
@@ -347,7 +351,8 @@ struct Consumer {
     begin_scores(s);
     pass_turn();
   }
-  // The item's tile of Q after its last product; or, if O leaves through that, the tile of the item before.
+  // Releases the item's tile of Q after its last GEMM. If O is stored through that tile, releases the tile of
+  // the previous item instead.
   __device__ __forceinline__ void release_queries() const {
     if constexpr (At::stores_boxes) {
       if (items == 0) return;
@@ -357,7 +362,7 @@ struct Consumer {
       shared.ring_q(warpgroup).release(items);
     }
   }
-  // An item of which the warpgroup has no queries. Returns whether there is another.
+  // Skips an item in which the warpgroup has no queries. Returns whether there is another item.
   __device__ __forceinline__ bool pass_by_item(Tiles range) {
     shared.ring_q(warpgroup).wait(items);
     release_queries();
@@ -365,12 +370,12 @@ struct Consumer {
     pass_by(range.to - range.from);
     return wait_for_item(++items);
   }
-  // Of an item whose operands are split.
+  // Scaling exponents of an item with split operands.
   __device__ __forceinline__ const Powers& powers(const Item<At::groups>& item) const {
     return plan.powers[item.b * x.Hk + item.h / (x.H / x.Hk)];
   }
-  // One item, whose first S is given if items begin early: then that of the next item, if there is one, is
-  // computed while results are stored. Returns whether there is one.
+  // Processes one item and returns whether there is another. If items begin early, `s` contains the item's
+  // first S, and the first S of the next item is computed while results are stored.
   __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
     const auto& item = shared.item_of(items);
     const KeyRange every = item.every[group()];
@@ -384,7 +389,7 @@ struct Consumer {
     SumOfProducts<T, DV> o;
     o.all.fill(0);
     PackedTerms<T, At::keys> p;
-    // From q·k of tile j to P = exp(A − c). Returns whether c moved.
+    // Converts q·k of tile j to P = exp(A − c). Returns whether c changed.
     const auto soften = [&](int j) {
       const int j0 = j * At::keys;
       if (!plain) score.template apply<!At::split>(s);
@@ -411,7 +416,7 @@ struct Consumer {
       take_turn();
       begin_scores(s);
       shared.ring_v().wait(tiles - 1);
-      o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the tile before
+      o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the previous tile
       pass_turn();
       wait_for_products<products_of_terms<T>>();
       keep(s);
@@ -435,7 +440,7 @@ struct Consumer {
       softmax.finish(o.all, to.lse(), i0, x.L, plan.unit);
       if constexpr (At::split) scale(o.all, 1, -power);
       if constexpr (At::stores_boxes) {
-        ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp multiplies the tile of Q
+        ptx::bar_sync(first_token + At::groups + warpgroup, 128);  // no warp still reads the tile of Q
         store_boxes<S>(o.all, way_out, row(), plan.to, i0, to.h, to.b);
       } else {
         to.take(o.all, i0);
@@ -488,16 +493,18 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
 #endif
 }
 
-// Starts a kernel whose blocks take one item after the other: by counting them, if they are not equal. `x` is
-// the call with_heads_as_rows(); `queries` those of a head of the call before.
+// Launches a persistent kernel whose blocks process one item after the other. If items differ in length,
+// blocks fetch them from an atomic counter. `x` is the result of with_heads_as_rows(), and `queries` is L of
+// the original call.
 template <class At, class Kernel>
 void launch_items(const Stream& s, const AttentionCall& x, int queries, const Workspace& work,
                   std::size_t shared, Kernel kernel, const Powers* powers) {
   Sections sections{(x.L + At::queries - 1) / At::queries, 1, x.H, static_cast<int>(x.B) * x.H, At::queries};
   if (is_uneven(x)) {
-    // Few keys with few queries an item: mixed lengths, so that some blocks read while others multiply.
+    // With few keys and few queries per item, smaller sections mix items of different lengths. Some blocks
+    // then read while others compute.
     const i64 cached = (At::queries <= 128 && x.T <= 512 ? 8 : 32) << 20;  // bytes
-    const int numbers =                                                    // of a key with its value
+    const int numbers =                                                    // elements of a key and its value
         size_in_memory<At>(x.k, x.d) + (At::values_are_keys ? 0 : size_in_memory<At>(x.v, x.dv));
     const i64 head = i64{x.T} * numbers * 2,
               heads = std::max<i64>(cached / std::max<i64>(head, 1), 1) * (x.H / x.Hk);

@@ -1,6 +1,6 @@
-// Results of queries over parts of their keys become one: c = maxₙ cₙ, π = Σₙ exp(cₙ − c)·πₙ, ξ = c + log π,
-// O = Σₙ exp(cₙ − c)·πₙ·Oₙ ⊘ π. The order of the sums depends on the number of parts alone: the same bits
-// every time.
+// Merges the results over the parts of the keys: c = maxₙ cₙ, π = Σₙ exp(cₙ − c)·πₙ, ξ = c + log π, O = Σₙ
+// exp(cₙ − c)·πₙ·Oₙ ⊘ π. The summation order depends only on the number of parts, so results are
+// deterministic.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/softmax.cuh"
 #include "backends/cuda/kernels/elements.cuh"
@@ -20,7 +20,7 @@ __device__ __forceinline__ float over_warp(float x, auto&& f) {
 [[maybe_unused]] __device__ __forceinline__ float weight_of(float2 part, float top, Largest c) {
   return tile::exp2_fast(c.difference(part.x, top)) * part.y;
 }
-// c and π of all parts, by a warp; the numbers are `between` apart.
+// c and π over all parts, computed by a warp. Consecutive parts are `between` elements apart.
 [[maybe_unused]] __device__ __forceinline__ float2 all_of(const float2* lse, i64 between, int parts,
                                                           Largest c) {
   float top = -INFINITY, sum = 0;
@@ -34,8 +34,8 @@ __device__ __forceinline__ float over_warp(float x, auto&& f) {
   to.x += by * x.x, to.y += by * x.y, to.z += by * x.z, to.w += by * x.w;
 }
 
-// A query's columns in pieces of 128, of which a lane has four; each piece has `Warps` warps, which share the
-// parts.
+// One row of O is processed in pieces of 128 columns, four per lane. `Warps` warps share the parts of each
+// piece.
 constexpr int threads = 256, piece = 128;
 template <class S, int Warps>
 __global__ void __launch_bounds__(threads)

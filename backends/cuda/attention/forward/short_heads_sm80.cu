@@ -1,16 +1,17 @@
-// Short sequences of bf16 or f16 on tensor cores: a block has a head with all its queries and keys in shared
-// memory, a warp 16 of the queries. A forward and a backward are a kernel each, which begins before the one
-// before it has ended; of long sequences' kernels, most of the time would be launches and waits.
+// Attention of short bf16 or f16 sequences on tensor cores. A block keeps one head with all its queries and
+// keys in shared memory, and each warp computes 16 queries. The forward and the backward are one kernel each,
+// and both start before the previous kernel has ended (programmatic launch). The kernels for long sequences
+// would spend most of their time on launches and waits.
 //
 // The backward, with u = (O ⊛ z_O).sum − z_ξ [Stratos, FlashAttention Lemma 2.1]:
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (z_O·Vᵀ − u),  z_Q = z_A·K,  then z_V = Pᵀ·z_O,  z_K = z_Aᵀ·Q
 //
-// where the last two read P and z_A of all warps from shared memory.
+// The last two GEMMs read P and z_A of all warps from shared memory.
 //
-// Both compute the ropes beside them as well: a warp rotates its rows in shared memory, of queries and keys
-// that have just come, or of gradients that are about to leave, which are rounded first as in a kernel of its
-// own.
+// Both kernels also compute neighboring RoPE ops. A warp rotates its rows in shared memory: queries and keys
+// after they are loaded, gradients before they are stored. Gradients are rounded first, as with a separate
+// RoPE kernel.
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/attention/shapes.h"
 #include "backends/cuda/attention/stages/epilogue.cuh"
@@ -27,7 +28,7 @@ namespace {
 
 using namespace tile;
 
-// L, T ≤ N; d, dv ≤ D.
+// L, T ≤ N and d, dv ≤ D.
 template <int N, int D>
 struct ShortShape {
   static constexpr int threads = 2 * N, tile = N * D * 2, square = N * N * 2;
@@ -42,18 +43,18 @@ __device__ __forceinline__ void load_head(u32 to, const AttentionCall::TensorVie
   load_rows<N, 2 * N>(SharedTile<D>{to}, a.at<S>(b, h), a.row, 0, 0, rows, size);
 }
 
-// Rotates the 16 rows of a tile that only this warp uses. A lane has two words of a row at once, which are
-// two pairs: one of each half, or neighbours if pairs are interleaved.
+// Applies RoPE to 16 rows of a tile that only this warp uses. A lane processes two words of a row together.
+// They are two pairs: one word from each half, or two adjacent words if pairs are interleaved.
 template <int D>
-struct RowTurner {
-  static constexpr int most = D / 8;  // of a lane
+struct RowRotator {
+  static constexpr int most = D / 8;  // units (two words) per lane
   const Ropes& ropes;
-  unsigned char* memory;  // the block's, from its beginning
+  unsigned char* memory;  // the block's shared memory
   int row;                // the first of the 16
   float2 c[most], s[most];
 
-  // Reads the table, which no kernel writes.
-  __device__ __forceinline__ RowTurner(const Ropes& ropes, unsigned char* memory, int row)
+  // Loads the table, which no kernel writes, so this may precede wait_for_kernel_before().
+  __device__ __forceinline__ RowRotator(const Ropes& ropes, unsigned char* memory, int row)
       : ropes(ropes), memory(memory), row(row) {
 #pragma unroll
     for (int n = 0; n < most; ++n)
@@ -65,11 +66,10 @@ struct RowTurner {
       }
   }
 
-  // The tile's rows, of which the head has so many, rotated where they are and then written to rows of
-  // `data`.
+  // Rotates the tile's rows in place and then stores them to `data`. The head has `rows` rows.
   template <class S>
-  __device__ __forceinline__ void turn_and_store(SharedTile<D> tile, S* data, i64 stride, int rows,
-                                                 int size) const {
+  __device__ __forceinline__ void rotate_and_store(SharedTile<D> tile, S* data, i64 stride, int rows,
+                                                   int size) const {
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < most; ++n) {
@@ -93,7 +93,7 @@ struct RowTurner {
   }
 
  private:
-  // 2^lanes of a row's lanes have its units, if there are fewer units some have none.
+  // 2^lanes lanes share a row, one unit each. Some lanes are idle if there are fewer units.
   __device__ __forceinline__ int row_of(int n) const {
     return row + ((n * 32 + lane_id()) >> ropes.lanes);
   }
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(2 * N)
   auto& seen = *reinterpret_cast<SeenKeys<N>*>(memory + At::forward_seen);
   const int b = blockIdx.x / x.H, h = blockIdx.x % x.H, row = threadIdx.x / 32 * 16;
   seen.set(x, b, 0);
-  const RowTurner<D> turner(ropes, memory, row);
+  const RowRotator<D> rotator(ropes, memory, row);
   wait_for_kernel_before();
   load_head<S, N, D>(q.base, ropes.of_q ? ropes.q : x.q, b, h, x.L, x.d);
   load_head<S, N, D>(k.base, ropes.of_k ? ropes.k : x.k, b, h, x.T, x.d);
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(2 * N)
   commit();
   wait();
   __syncthreads();
-  if (ropes.of_q) turner.turn_and_store(q, x.q.at<S>(b, h), x.q.row, x.L, x.d);
-  if (ropes.of_k) turner.turn_and_store(k, x.k.at<S>(b, h), x.k.row, x.T, x.d);
+  if (ropes.of_q) rotator.rotate_and_store(q, x.q.at<S>(b, h), x.q.row, x.L, x.d);
+  if (ropes.of_k) rotator.rotate_and_store(k, x.k.at<S>(b, h), x.k.row, x.T, x.d);
   if (ropes.of_k) __syncthreads();
   Accumulator<16, N> s;
   Accumulator<16, D> o;
@@ -141,12 +141,12 @@ __global__ void __launch_bounds__(2 * N)
   softmax.step(s, o);
   mma_AB<T>(o, s, v);
   softmax.finish(o, lse_of_call(x, i64{blockIdx.x} * x.L), row, x.L, unit_of_exponents(x));
-  __syncthreads();  // results pass through the queries' rows
+  __syncthreads();  // results pass through the rows of Q
   store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);
 }
 
-// In rows whose ξ, in units of log 2, is beyond the limit, s becomes s − c and xi becomes log2 π, with c and
-// π of these scores (far_rows.cuh): P = 2^((s − c)·factor − log2 π).
+// In far rows (far_rows.cuh), whose ξ in units of log 2 is beyond the limit, replaces s by s − c and xi by
+// log2 π, with c and π recomputed from these scores. Then P = 2^((s − c)·factor − log2 π).
 template <int N>
 __device__ __forceinline__ void normalize_far_rows(Accumulator<16, N>& s, RowVector<16>& xi, float factor,
                                                    float limit) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(2 * N)
   load_head<S, N, D>(v.base, x.v, b, h, x.T, x.dv);
   load_head<S, N, D>(z_o.base, x.z_o, b, h, x.L, x.dv);
   commit();
-  {  // two threads for each query
+  {  // two threads per query
     const int i = threadIdx.x / 2;
     const i64 at = i64{blockIdx.x} * x.L + i;
     float u = i < x.L ? partial_dot<8>(x.o.at<S>(b, h) + i * x.o.row, x.z_o.at<S>(b, h) + i * x.z_o.row, x.dv,
@@ -221,26 +221,26 @@ __global__ void __launch_bounds__(2 * N)
   });
   put<S>(p, all_p, row, 0), put<S>(z_a, all_z_a, row, 0);
   mma_AB<T>(z_q, z_a, k);
-  const RowTurner<D> turner(ropes, memory, row);
-  __syncthreads();  // P and z_A of all queries
+  const RowRotator<D> rotator(ropes, memory, row);
+  __syncthreads();  // all warps have stored P and z_A
   mma_AtB<T, N, D>(z_v, all_p, row, z_o, 0);
   mma_AtB<T, N, D>(z_k, all_z_a, row, q, 0);
   __syncthreads();  // results pass through the operands' rows
   const float by = static_cast<float>(x.scale);
   scale(z_q, by), scale(z_k, by);
   if (ropes.of_q)
-    put<S>(z_q, q, row, 0), turner.turn_and_store(q, ropes.q.at<S>(b, h), ropes.q.row, x.L, x.d);
+    put<S>(z_q, q, row, 0), rotator.rotate_and_store(q, ropes.q.at<S>(b, h), ropes.q.row, x.L, x.d);
   else
     store(z_q, q, row, x.z_q.at<S>(b, h), x.z_q.row, row, x.L, x.d);
   if (ropes.of_k)
-    put<S>(z_k, k, row, 0), turner.turn_and_store(k, ropes.k.at<S>(b, h), ropes.k.row, x.T, x.d);
+    put<S>(z_k, k, row, 0), rotator.rotate_and_store(k, ropes.k.at<S>(b, h), ropes.k.row, x.T, x.d);
   else
     store(z_k, k, row, x.z_k.at<S>(b, h), x.z_k.row, row, x.T, x.d);
   store(z_v, v, row, x.z_v.at<S>(b, h), x.z_v.row, row, x.T, x.dv);
 }
 
-// Launches kernel(S, N, D), of a call's shape, with bytes(N, D) of shared memory: both get a null pointer to
-// the type and constants.
+// Launches kernel(zero, n, d) with bytes(shape) of shared memory. Both functions receive the call's shape as
+// constants, and `zero` has the element type.
 template <class Kernel, class Bytes>
 void launch_short(const Stream& s, const AttentionCall& x, const Ropes& ropes, Kernel&& kernel,
                   Bytes&& bytes) {

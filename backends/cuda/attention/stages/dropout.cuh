@@ -1,11 +1,12 @@
-// The dropout factors of P: Philox words (core/base/rng.h) by query and key, the same on every backend.
+// Dropout factors of P from Philox words (core/base/rng.h), indexed by query and key. They are equal on all
+// backends.
 #pragma once
 
 #include "backends/cuda/attention/stages/score.cuh"
 
 namespace tg::cuda::attention {
 
-// Philox in registers: core's std::array of words made kernels spill.
+// Philox with its words in registers. The std::array of core/base/rng.h caused register spills.
 struct Words {
   std::uint32_t x, y, z, w;
   __device__ std::uint32_t operator[](int i) const { return i < 2 ? i == 0 ? x : y : i == 2 ? z : w; }
@@ -25,7 +26,7 @@ __device__ inline Words philox_words(Words c, std::uint64_t key) {
 static_assert(philox_multiplier[0] == 0xD2511F53u && philox_multiplier[1] == 0xCD9E8D57u &&
               philox_increment[0] == 0x9E3779B9u && philox_increment[1] == 0xBB67AE85u);
 
-// Dropout factors 0 or 1/(1 − p) of the scores of one call.
+// Dropout factors of a call: 0 or 1/(1 − p) for each score.
 template <class C>
 struct Dropout {
   std::uint64_t key = 0;
@@ -37,7 +38,7 @@ struct Dropout {
     key = node_key(x.rng[0], x.rng[x.rng_stride], static_cast<std::uint32_t>(x.stream));
     kept = static_cast<C>(1 / (1 - x.dropout));
   }
-  // Those of the four keys from `four`, a multiple of 4: attention_counter.
+  // The words of the four keys starting at `four`, a multiple of 4 (attention_counter).
   __device__ Words words(int batch_head, int query, int four) const {
     return philox_words({static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(four) / 4,
                          static_cast<std::uint32_t>(batch_head), 0},
@@ -46,9 +47,10 @@ struct Dropout {
   __device__ C factor(std::uint32_t word) const { return word >= bound ? kept : C(0); }
 };
 
-// Words for a thread's four elements of a part of 16 queries (rows) × 8 keys: elements 0, 1 of query i and 2,
-// 3 of query i + 8, keys j and j + 1 with j = key0 + 2t. Neighbours need one block of four keys for each
-// query: each makes one and they swap halves.
+// Words for a thread's four elements of a fragment of 16 queries (rows) × 8 keys: elements 0, 1 belong to
+// query i, and 2, 3 to query i + 8. Their keys are j and j + 1 with j = key0 + 2t. Two neighboring lanes need
+// the same two Philox blocks of four keys, one per query. Each lane computes one block, and they exchange
+// halves.
 __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                  std::uint32_t (&w)[4]) {
   const int t = threadIdx.x % 4;
@@ -59,8 +61,9 @@ __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i,
   w[0] = odd ? a : own.x, w[1] = odd ? b : own.y;
   w[2] = odd ? own.z : a, w[3] = odd ? own.w : b;
 }
-// The same of a part of 16 keys (rows) × 8 queries: elements 0, 1 of key j = key0 + g and 2, 3 of key j + 8,
-// queries i and i + 1. The four lanes of a block of four keys need four blocks: each makes one.
+// The same for a fragment of 16 keys (rows) × 8 queries: elements 0, 1 belong to key j = key0 + g, and 2, 3
+// to key j + 8. Their queries are i and i + 1. Four lanes share four Philox blocks, and each lane computes
+// one of them.
 __device__ inline void column_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                     std::uint32_t (&w)[4]) {
   const int g = threadIdx.x % 32 / 4, me = g % 4;
@@ -70,13 +73,13 @@ __device__ inline void column_words(const Dropout<float>& d, int batch_head, int
 #pragma unroll
   for (int r = 1; r < 4; ++r) got[r] = __shfl_xor_sync(~0u, own[me ^ r], 4 * r);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {  // element e came from the lane whose number is e
+  for (int e = 0; e < 4; ++e) {  // element e was computed by lane e of the four
     const int r = e ^ me;
     w[e] = r < 2 ? r == 0 ? got[0] : got[1] : r == 2 ? got[2] : got[3];
   }
 }
 
-// P ⊛ keep of queries from i0 and keys from j0 on.
+// p ← p ⊛ keep for a tile that starts at query i0 and key j0.
 __device__ __forceinline__ void drop(auto& p, const Dropout<float>& dropout, int batch_head, int i0, int j0) {
   const auto drop_part = [&](int row, int column, float(&e)[4]) {
     std::uint32_t w[4];

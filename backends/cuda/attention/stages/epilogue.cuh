@@ -1,4 +1,4 @@
-// Sums in registers become rows of a result.
+// Stores accumulators to rows of a result.
 #pragma once
 
 #include <type_traits>
@@ -7,7 +7,7 @@
 
 namespace tg::cuda::attention {
 
-// Exchanges words between the four lanes of a quad: afterwards lane t has word t of lanes 0 … 3.
+// Transposes 4 × 4 words among the four lanes of a quad. Afterwards lane t has word t of lanes 0 … 3.
 __device__ __forceinline__ void transpose_quad(tile::u32 (&x)[4]) {
   const int t = tile::lane_id() % 4;
 #pragma unroll
@@ -22,8 +22,8 @@ __device__ __forceinline__ void transpose_quad(tile::u32 (&x)[4]) {
   }
 }
 
-// Rows row0 … of data [rows, size] = c, straight from registers: in f32, where rows begin at multiples of 8
-// bytes, or rounded to 16 bits, of which each lane stores 16 bytes.
+// Stores c to rows row0 … of data [rows, size], directly from registers. f32 rows must be 8-byte aligned.
+// For 16-bit types, c is rounded and each lane stores 16 bytes.
 template <class R, int Rows, int Columns>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* data, long long stride,
                                       int row0, int rows, int size) {
@@ -52,8 +52,8 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* da
   }
 }
 
-// The same, but 16 bits pass through rows tile_row … of a shared tile, of any architecture, that only this
-// warp uses; rows as load_rows needs them.
+// Stores c likewise, but 16-bit results pass through rows tile_row … of a shared tile of any architecture.
+// Only this warp may use these rows. Global rows must be aligned as for load_rows().
 template <class R, int Rows, int Columns, class SharedTile>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
                                       R* data, long long stride, int row0, int rows, int size) {
@@ -71,7 +71,8 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, Share
   }
 }
 
-// c transposed, rows of c being columns column0 … of data, which has `size`, in f32 or rounded to 16 bits.
+// Stores the transpose of c, in f32 or rounded to 16 bits. Rows of c are columns column0 … of data, which has
+// `size` columns.
 template <class R, int Columns>
 __device__ __forceinline__ void store_transposed(tile::Accumulator<16, Columns>& c, R* data, long long stride,
                                                  int column0, int row0, int rows, int size) {

@@ -1,7 +1,7 @@
-// Far rows of a backward: their ξ is beyond most_plain_lse (ops/attention_call.h). Multiply-adds (plain.cuh)
-// compute their c and π again, and their gradients. Kernels on tensor cores leave them out, with P = 0, and
-// launch_far_gradients() adds them. So neither the rounding of ξ nor the order of sums in another kernel's
-// scores changes P, and no kernel has an additional instruction for ordinary rows.
+// Far rows of a backward, with |ξ| beyond most_plain_lse (ops/attention_call.h). The plain kernels
+// (plain.cuh) recompute their c and π, and compute their gradients. Tensor-core kernels treat far rows as P =
+// 0, and launch_far_gradients() adds their gradients. So neither the rounding of ξ nor a different summation
+// order of scores changes P, and ordinary rows need no extra instructions.
 #pragma once
 
 #include "backends/cuda/attention/stages/score.cuh"
@@ -9,7 +9,7 @@
 
 namespace tg::cuda::attention {
 
-// P = exp((A − shift) − offset): {ξ, 0} of most rows, {c, log π} of far ones, {0, ∞} where P is 0.
+// P = exp((A − shift) − offset): {ξ, 0} for ordinary rows, {c, log π} for far rows, {0, ∞} if P is 0.
 template <class C>
 struct RowBase {
   C shift, offset;
@@ -20,8 +20,8 @@ __device__ __forceinline__ bool is_far(DType type, C lse) {
   return fabs(lse) > static_cast<C>(most_plain_lse(type)) && lse != -INFINITY;
 }
 
-// Stores the bases of `queries` rows of a head, starting at i0, a multiple of 16, and marks groups of 16 with
-// far rows. launch_normalize() computes the bases of these. By a block of whole warps.
+// Stores the bases of `queries` rows of a head, starting at i0, a multiple of 16. Marks groups of 16 rows
+// that have far rows; launch_normalize() then computes their bases. Called by all warps of a block.
 template <class S, int queries>
 __device__ __forceinline__ void mark_far_rows(const AttentionCall& x, const Workspace& work, int b, int h,
                                               int i0) {

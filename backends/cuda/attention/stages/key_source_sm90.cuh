@@ -1,5 +1,5 @@
-// Where tiles come from on Hopper, and where results go: boxes of a tensor map, by TMA; or, where memory may
-// hold anything beside the rows that count, those rows alone, copied by the warp.
+// Loads of operand tiles and stores of results on Hopper, by TMA boxes of a tensor map. If memory next to the
+// valid rows may contain anything, such as NaN, a warp copies only the valid rows instead.
 #pragma once
 
 #include <cuda.h>
@@ -13,9 +13,10 @@
 
 namespace tg::cuda::attention {
 
-// Describes an operand [batch, heads, rows, size] of 16-bit numbers, for copies of `box_rows` (at most 256)
-// rows by 64 columns in the layout of a SwizzledTile, one after the other if a box is of several heads or
-// batch entries; what lies outside is zero. Rows begin at multiples of 16 bytes; no stride is 0.
+// Describes an operand [batch, heads, rows, size] of 16-bit elements for copies of `box_rows` (at most 256)
+// rows × 64 columns in the layout of a SwizzledTile. A box of several heads or batch entries stores them
+// consecutively. Elements outside the operand are read as zero. Rows must be 16-byte aligned and no stride
+// may be 0.
 inline CUtensorMap tensor_map(DType type, const AttentionCall::TensorView& x, std::int64_t batch, int heads,
                               int rows, int size, int box_rows, int box_heads = 1, int box_batches = 1) {
   const auto stride = [&](std::int64_t of, std::int64_t count) { return count == 1 ? 8 : of; };
@@ -24,15 +25,15 @@ inline CUtensorMap tensor_map(DType type, const AttentionCall::TensorView& x, st
                           {64, box_rows, box_heads, box_batches});
 }
 
-// Starts filling a tile with rows of a head from row0 on, and columns from column0 on, by TMA, whose bytes
-// count at the barrier; by one thread.
+// Starts TMA loads of a tile: rows of a head from row0, and columns from column0. The barrier counts the
+// bytes. Called by one thread.
 __device__ __forceinline__ void load_boxes(auto to, const CUtensorMap& map, tile::u32 barrier, int row0,
                                            int head, int batch, int column0 = 0) {
 #pragma unroll 1
   for (int n = 0; n < to.blocks; ++n)
     ptx::tma_load(to.base + n * to.block, &map, barrier, column0 + n * 64, row0, head, batch);
 }
-// The same by the two blocks of a cluster for both: each fetches half of the columns.
+// The same for a cluster of two blocks: each block loads half of the columns and multicasts them to both.
 __device__ __forceinline__ void load_half_for_both(auto to, const CUtensorMap& map, tile::u32 barrier,
                                                    int row0, int head, int batch) {
   constexpr int half = to.blocks / 2;
@@ -41,8 +42,8 @@ __device__ __forceinline__ void load_half_for_both(auto to, const CUtensorMap& m
   for (int n = first; n < first + half; ++n)
     ptx::tma_load_for_both(to.base + n * to.block, &map, barrier, n * 64, row0, head, batch);
 }
-// load_boxes() by copies of a warp, with zeros for rows that are not valid, whatever memory holds there.
-// `data` is the head's.
+// Replaces load_boxes() by copies of a warp that write zeros for invalid rows without reading them. `data`
+// points to the head.
 __device__ __forceinline__ void copy_rows(auto to, const auto* data, long long stride, int row0,
                                           KeyRange valid, int size) {
   constexpr int pieces = to.blocks * 8;
@@ -58,9 +59,9 @@ __device__ __forceinline__ void copy_rows(auto to, const auto* data, long long s
   __syncwarp();
 }
 
-// Sums in registers become rows of a result, through a shared tile, which takes a quarter of the instructions
-// that stores by lanes do: rows row0 … of a head by a tensor map of boxes of 16 rows, = c rounded to 16 bits,
-// by a warp; through the rows from tile_row on of a tile that nobody else uses until lane 0 has waited for
+// Stores c, rounded to 16 bits, to rows row0 … of a head. A warp writes the rows into a shared tile, starting
+// at tile_row, and TMA stores them with a tensor map of 16-row boxes. This needs a quarter of the
+// instructions of per-lane stores. No other warp may use these rows of the tile until lane 0 has waited for
 // its stores.
 template <class R, int Columns, class Tile>
 __device__ __forceinline__ void store_boxes(tile::Accumulator<16, Columns>& c, Tile tile, int tile_row,

@@ -1,4 +1,4 @@
-// (a ⊛ b).sum of rows, each shared by some lanes of a warp; and u of the rows of a tile of queries.
+// Row-wise dot products (a ⊛ b).sum, each computed by several lanes, and u for a tile of queries.
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
@@ -6,7 +6,7 @@
 
 namespace tg::cuda::attention {
 
-// Lanes for a row of `size`, V elements at a time: 8, 16 or 32.
+// Number of lanes that share a row of `size` elements, with V elements per load: 8, 16 or 32.
 template <int V>
 __device__ __forceinline__ int lanes_of_row(int size) {
   return size <= 8 * V ? 8 : size <= 16 * V ? 16 : 32;
@@ -16,7 +16,8 @@ template <class S, int V>
 struct alignas(V * sizeof(S)) Piece {
   S e[V];
 };
-// This lane's part of (a ⊛ b·unit).sum, rows of `size` shared by `lanes` lanes, V elements at a time.
+// This lane's part of (a ⊛ b·unit).sum. `lanes` lanes share rows of `size` elements, with V elements per
+// load.
 template <int V, class A, class B>
 __device__ compute_t<A> partial_dot(const A* a, const B* b, int size, int lane, int lanes,
                                     compute_t<A> unit = 1) {
@@ -30,16 +31,17 @@ __device__ compute_t<A> partial_dot(const A* a, const B* b, int size, int lane, 
   return sum;
 }
 
-// The sum over lanes that share a row.
+// The sum over the lanes that share a row.
 template <class C>
 __device__ __forceinline__ C sum_over(C own, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) own += __shfl_xor_sync(~0u, own, step);
   return own;
 }
 
-// u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] of `queries` rows of a head, from i0 on: is stored, and passed
-// on by f(r, row, is_inside, u), by one lane for each, where `row` is that of all heads. z_O is terms, V
-// elements of which are read at a time, and is multiplied by `unit`. By a block of 256 threads.
+// Computes u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] for `queries` rows of a head, starting at i0. One
+// lane per row stores u and calls f(r, row, is_inside, u). `row` is its index among the rows of all heads.
+// z_O has `terms` values per element, is read V values at a time, and is multiplied by `unit`. Called by a
+// block of 256 threads.
 template <class S, int V, int queries, int terms, class Z, class F>
 __device__ __forceinline__ void for_each_u(const AttentionCall& x, const Workspace& work, int b, int h,
                                            int i0, compute_t<S> unit, F&& f) {

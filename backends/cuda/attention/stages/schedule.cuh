@@ -1,16 +1,16 @@
-// Which rows a block has, and in which order it traverses tiles.
+// Maps blocks to rows and orders their tiles.
 #pragma once
 
 #include "backends/cuda/attention/options.h"
 
 namespace tg::cuda::attention {
 
-// Some rows from row0 on of a head of [B, heads, length], the batch_head-th of all.
+// Rows of a head, starting at row0. batch_head is the index of the head in [B, heads].
 struct TilePosition {
   int batch_head, b, head, row0;
 };
-// The place of block n: heads in order; rows from the end if that starts the longest first, as for queries
-// under a causal mask.
+// Position of block n, head by head. from_end reverses the rows of a head. Then the longest blocks start
+// first, as for queries under a causal mask.
 __device__ __forceinline__ TilePosition place(unsigned n, int heads, int length, int rows, bool from_end) {
   const int blocks = (length + rows - 1) / rows, nth = n % blocks, batch_head = n / blocks;
   return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
@@ -22,8 +22,8 @@ __device__ __forceinline__ TilePosition key_place(const AttentionCall& x, unsign
   return place(n, x.Hk, x.T, rows, false);
 }
 
-// The same blocks in another order: the heads in sections of `together`, whose keys and values the
-// second-level cache holds, and the longest blocks of a section first.
+// The same blocks in a cache-friendly order: heads are grouped into sections of `together` heads whose keys
+// and values fit in the L2 cache. Within a section the longest blocks start first.
 struct Sections {
   int blocks, together, heads, all_heads, rows;
   __host__ __device__ __forceinline__ int all() const { return blocks * all_heads; }
@@ -41,15 +41,16 @@ struct Tiles {
   __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
 };
 
-// The keys of one of so many parts of the tiles; of no two do the numbers of tiles differ by more than one.
+// Keys of one part if the tiles are divided evenly into `parts` parts. Tile counts of the parts differ by at
+// most one.
 __device__ __forceinline__ KeyRange keys_of_part(Tiles tiles, int size, int part, int parts) {
   const int each = (tiles.to - tiles.from) / parts, longer = (tiles.to - tiles.from) % parts,
             from = tiles.from + part * each + min(part, longer);
   return {from * size, (from + each + (part < longer)) * size};
 }
 
-// Iterates over tiles first … last − 1 of a head, beginning at `start` and wrapping around; then the next
-// head.
+// Iterates over tiles first … last − 1 of a head, starting at `start` and wrapping around, then continues
+// with the next head.
 struct Cursor {
   int tile, h;
   __device__ __forceinline__ Cursor after(int first, int last, int start) const {

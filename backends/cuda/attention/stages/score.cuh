@@ -1,4 +1,5 @@
-// From q·k to the score of one head: scale, softcap, bias; and powers of two (Powers of workspace.h).
+// Computes the scores of a head from q·k: scale, softcap and bias. Also the power-of-two scaling of split
+// operands (Powers in workspace.h).
 #pragma once
 
 #include <cmath>
@@ -11,7 +12,7 @@ namespace tg::cuda::attention {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-// What q·k is multiplied by, before a softcap or else as a score; and the softcap. In units of log 2.
+// The factor of q·k, which precedes the softcap or else gives the score, and the softcap. In units of log 2.
 TG_HOST_DEVICE inline double factor_of(const AttentionCall& x) {
   return x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e;
 }
@@ -19,19 +20,20 @@ TG_HOST_DEVICE inline double cap_of(const AttentionCall& x) {
   return x.softcap * log2_e;
 }
 
-// A number as the sum of two.
+// Represents x as a sum of two floats.
 TG_HOST_DEVICE inline float2 two_floats(double x) {
   const float high = static_cast<float>(x);
   return {high, static_cast<float>(x - high)};
 }
 
-// Of kernels without a bias that compare and subtract scores before they convert them: `exponent` converts
-// scores to exponents of 2, `natural` to A. Scores are q·k if they are plain, else in units of log 2.
+// Units of scores in kernels without a bias that compare and subtract scores before they convert them.
+// `exponent` converts scores to exponents of 2, `natural` converts them to A. Plain scores are q·k, others
+// are in units of log 2.
 struct Units {
   float exponent;
   float2 natural;
 
-  // A sink in these units.
+  // Converts a sink to these units.
   __device__ __forceinline__ float of(float a) const { return a / natural.x; }
 };
 TG_HOST_DEVICE inline Units units_of(const AttentionCall& x) {
@@ -39,8 +41,8 @@ TG_HOST_DEVICE inline Units units_of(const AttentionCall& x) {
   return {1, two_floats(ln_2)};
 }
 
-// The unit of exponents of 2, which are q·k times the rounded factor if they are plain. It is log 2 but for
-// the rounding of that factor.
+// The value of one unit of the exponents of 2. For plain scores these are q·k times the rounded factor, so
+// the unit equals log 2 up to the rounding of that factor.
 TG_HOST_DEVICE inline float2 unit_of_exponents(const AttentionCall& x) {
   if (!has_plain_scores(x)) return two_floats(ln_2);
   const float2 scale = two_floats(x.scale);
@@ -48,13 +50,12 @@ TG_HOST_DEVICE inline float2 unit_of_exponents(const AttentionCall& x) {
   return {high, (scale.y - fmaf(high, factor, -scale.x)) / factor};
 }
 
-// ξ = c·unit + log π, rounded, and what is left of it. c is the sum of two numbers.
+// ξ = c·unit + log π as its rounded value and the remainder. c is given as a sum of two floats.
 __device__ __forceinline__ float2 split_lse(float2 c, float log_pi, float2 unit) {
   const float more = fmaf(c.y, unit.x, log_pi), value = fmaf(c.x, unit.x, more);
   return {value, fmaf(c.x, unit.x, -value) + fmaf(c.x, unit.y, more)};
 }
-// A positive normal number as a mantissa from 1/2 to 1 times a power of two, of which this is the inverse,
-// too.
+// A positive normal float as mantissa·power, with the mantissa in [1/2, 1) and a power of two, and 1 / power.
 struct MantissaAndPower {
   float mantissa, power, inverse;
 };
@@ -70,20 +71,21 @@ TG_HOST_DEVICE inline MantissaAndPower parts_of(float x) {
 #endif
 }
 
-// 2ᵉ, of e outside −126 … 127 the nearest that f32 has.
+// 2ᵉ. If e is outside −126 … 127, the nearest power of two that is a normal float.
 __device__ __forceinline__ float power_of_two(int e) {
   return __int_as_float((min(max(e, -126), 127) + 127) << 23);
 }
-// x ⋅ 2ᵉ
+// x ⋅ 2ᵉ, for e whose power of two may not be a float.
 __device__ __forceinline__ float times_power_of_two(float x, int e) {
   return x * power_of_two(e / 2) * power_of_two(e - e / 2);
 }
-// sums ⋅ factor ⋅ 2ᵉ
+// sums ← sums ⋅ factor ⋅ 2ᵉ
 __device__ __forceinline__ void scale(auto& sums, float factor, int e) {
   const float first = factor * power_of_two(e / 2), second = power_of_two(e - e / 2);
   tile::for_each(sums, [&](int, int, float& x) { x = x * first * second; });
 }
 
+// Converts q·k to scores for one head.
 template <class S>
 struct Score {
   using C = compute_t<S>;
@@ -91,7 +93,7 @@ struct Score {
   const S* bias;
   i64 bias_row, bias_col;
 
-  // Scores are A itself: a bias in units of log 2 might overflow.
+  // Scores are A itself, because a bias in units of log 2 might overflow.
   __device__ Score(const AttentionCall& x, int b, int h)
       : factor(static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale)),
         cap(static_cast<C>(x.softcap)),
@@ -99,12 +101,13 @@ struct Score {
         bias_row(x.bias.row),
         bias_col(x.bias.col) {}
 
-  // Without a bias, in units of log 2.
+  // Without a bias; scores are in units of log 2.
   __device__ Score(C factor, C cap) : factor(factor), cap(cap), bias(nullptr), bias_row(0), bias_col(0) {}
 
-  // As has_plain_scores(), without a bias.
+  // Like has_plain_scores(), for a call without a bias.
   __device__ __forceinline__ bool is_plain() const { return cap == 0 && factor > 0; }
-  // Of query i and key j, which are `inside` if the bias has them; and the slope of the cap.
+  // The score of query i and key j, and the softcap's derivative in `slope`. `inside` states whether the bias
+  // has this element.
   __device__ C of(C s, int i, int j, bool inside, C* slope) const {
     s *= factor;
     *slope = 1;
@@ -116,7 +119,8 @@ struct Score {
     if (bias && inside) s += widen(bias[i * bias_row + j * bias_col]);
     return s;
   }
-  // For kernels with these options: scores are A if any, else q·k, and `factor` converts to units of log 2.
+  // For kernels of variant `options`: scores are A for `any`, otherwise q·k. `factor` converts q·k to units
+  // of log 2.
   template <Options options>
   __device__ static Score of_call(const AttentionCall& x, int b, int h) {
     if constexpr (options == any)
@@ -124,18 +128,19 @@ struct Score {
     else
       return Score(static_cast<C>(factor_of(x)), C(0));
   }
-  // The factor that converts such a score to an exponent of 2.
+  // The factor from such a score to an exponent of 2.
   template <Options options>
   __device__ __forceinline__ C exponent() const {
     return options == any ? static_cast<C>(log2_e) : factor;
   }
-  // The slope of the cap, of P = exp2(s − lse) without a bias; `inverse` is that of the cap.
+  // The softcap's derivative, recovered from P = exp2(s − lse) without a bias. `inverse` is 1 / cap.
   __device__ __forceinline__ static C slope_of(C p, C lse, C inverse) {
     const C t = fmin(fabs((tile::log2_fast(p) + lse) * inverse), C{1});
     return 1 - t * t;
   }
-  // In place, without a bias. `fast`: with tanh x = 1 − 2 / (exp(2·x) + 1), a quarter of the instructions, to
-  // 2⁻²¹ of the cap, where operands have fewer bits.
+  // Converts a tile of q·k to scores in place, without a bias. `fast` computes tanh x = 1 − 2 /
+  // (exp(2·x) + 1) with a quarter of the instructions. Its error is 2⁻²¹ of the cap, below the rounding of
+  // 16-bit operands.
   template <bool fast = false>
   __device__ __forceinline__ void apply(auto& s) const {
     if constexpr (fast) {
@@ -150,7 +155,7 @@ struct Score {
       });
     }
   }
-  // Of queries from i0 and keys from j0 on, in place.
+  // Converts a tile whose first query is i0 and first key is j0 in place.
   __device__ __forceinline__ void apply(auto& s, const AttentionCall& x, int i0, int j0) const {
     tile::for_each(s, [&](int r, int c, float& a) {
       const int i = i0 + s.row(r) + tile::lane_row(), j = j0 + s.column(c) + tile::lane_column();

@@ -2,7 +2,8 @@
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u)·slope
 //
-// with A from q·k (score.cuh) and z_P = z_O·Vᵀ. Kernels have keys or queries as rows of their tiles.
+// A is computed from q·k (score.cuh), and z_P = z_O·Vᵀ. Tile rows are keys in some kernels and queries in
+// others.
 #pragma once
 
 #include "backends/cuda/attention/stages/dropout.cuh"
@@ -11,14 +12,15 @@
 
 namespace tg::cuda::attention {
 
-// Of one element. With the slope of the cap it is the gradient of scale·q·k; with slope 1, that of the bias.
+// z_A of one element. With the slope of the softcap it is the gradient of scale·q·k. With slope 1 it is the
+// gradient of the bias.
 template <class C>
 __device__ __forceinline__ C score_gradient(C p, C z_p, C keep, C u, C slope) {
   return p * (z_p * keep - u) * slope;
 }
 
-// Starts copying {ξ, u} of queries i0 … i0 + Queries − 1 of a head. Beyond L they are zeros, so
-// that P = 1 and z_A = 0 multiply rows of zeros.
+// Starts copying {ξ, u} of queries i0 … i0 + Queries − 1 of a head. Values beyond L are zeros. They give
+// P = 1 and z_A = 0, which multiply rows of zeros.
 template <int Queries>
 __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, const Workspace& work, int b,
                                             int h, int i0) {
@@ -28,14 +30,14 @@ __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, 
   ptx::cp_async_8(ptx::shared_address(to + threadIdx.x), i < x.L ? source + i : source, i < x.L ? 8 : 0);
 }
 
-// What a block of the backward loops over: tiles first … last − 1 of the other side, the rows of each side
-// that are read and, if queries are kept, the keys that all of them see.
+// Loop bounds of a backward block: tiles first … last − 1 of the other side, and the rows of each side that
+// are read. If the block keeps queries, also the keys that all of them see.
 struct Traversal {
   int first, last;
   KeyRange kept, passing, every;
 };
-// Of `kept` rows from kept0 on of a head. If they are queries, `seen` and `stats` are filled, with P = 0
-// beyond L.
+// Computes the bounds for `kept` rows of a head, starting at kept0. If these are queries, also fills `seen`
+// and `stats`, with P = 0 beyond L.
 template <bool by_query, int kept, int passing, int Queries>
 __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Workspace& work, int b, int h,
                                                int kept0, SeenKeys<Queries>& seen, float2* stats) {
@@ -57,8 +59,8 @@ __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Wor
   }
 }
 
-// Whether some query of the block, from i0 on, does not see all of the `keys` keys from j0 on. Then `seen` is
-// filled for mask(). `every`, the keys that all queries see, is known if queries are kept.
+// Whether some query of the block, starting at i0, does not see all of the `keys` keys from j0. If so, fills
+// `seen` for mask(). `every`, the keys that all queries see, is only valid if the block keeps queries.
 template <bool by_query, int keys, int Queries>
 __device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const AttentionCall& x,
                                            const Workspace& work, int b, int i0, int j0, KeyRange every) {
@@ -71,8 +73,8 @@ __device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const Attent
   return masked;
 }
 
-// The thread's elements of the part of 16 × 8 at (row, column) of scores: e = 0, 1 of the first row, 2, 3 of
-// the eighth after it.
+// A thread's elements of the 16 × 8 score fragment at (row, column): e = 0, 1 are in the first row, e = 2, 3
+// eight rows below.
 template <bool by_query>
 struct Part {
   int row, column;
@@ -81,13 +83,13 @@ struct Part {
   __device__ static constexpr bool second_query(int e) { return by_query ? e / 2 : e % 2; }
 };
 
-// The factors that P and z_A are held with: powers of two that suit f16.
+// Powers of two by which P and z_A are scaled to fit f16.
 struct HeldTimes {
   float p = 1, z_a = 1;
 };
 
-// Where kernels hold {ξ, u} of each query: in pairs, or ξ and u each in a row. Of a part, those of its two
-// queries.
+// Shared-memory layouts of ξ and u of the queries: interleaved pairs, or separate arrays. lse() and u()
+// return the values of a fragment's two queries.
 struct StatPairs {
   const float2* at;
   __device__ __forceinline__ float2 lse(auto part) const {
@@ -96,7 +98,7 @@ struct StatPairs {
   __device__ __forceinline__ float2 u(auto part) const { return {at[part.query(0)].y, at[part.query(3)].y}; }
 };
 struct StatRows {
-  const float *lse_, *u_;  // at multiples of 8 bytes
+  const float *lse_, *u_;  // 8-byte aligned
   __device__ __forceinline__ float2 lse(Part<false> part) const {
     return *reinterpret_cast<const float2*>(lse_ + part.column);
   }
@@ -104,7 +106,7 @@ struct StatRows {
     return *reinterpret_cast<const float2*>(u_ + part.column);
   }
 };
-// The same, with ξ of the first parts in registers already.
+// Like StatRows, with ξ of the first fragments already in registers.
 template <int parts>
 struct StatsAhead : StatRows {
   const float2 (&ahead)[parts];
@@ -114,7 +116,7 @@ struct StatsAhead : StatRows {
   }
 };
 
-// For a tile of scores of queries from i0 and keys from j0 on of one head.
+// Score gradient of a tile of one head whose first query is i0 and first key is j0.
 template <class S, Options options, bool by_query, class Stats = StatPairs>
 struct ScoreGradient {
   using At = Part<by_query>;
@@ -125,7 +127,7 @@ struct ScoreGradient {
   int batch_head, i0, j0;
   HeldTimes held = {};
 
-  // a: from q·k to P, of one part.
+  // Converts `a` of one fragment from q·k to P.
   __device__ __forceinline__ void probability(At at, float (&a)[4], float (&slope)[4]) const {
     const float2 lse = stats.lse(at);
 #pragma unroll
@@ -138,7 +140,7 @@ struct ScoreGradient {
           tile::exp2_fast(fmaf(s, score.template exponent<options>(), -(at.second_query(e) ? lse.y : lse.x)));
     }
   }
-  // b: from z_P to z_A; a: from P to P ⊛ keep, of one part.
+  // Converts one fragment: b from z_P to z_A, and a from P to P ⊛ keep.
   __device__ __forceinline__ void gradient(At at, float (&a)[4], float (&b)[4],
                                            const float (&slope)[4]) const {
     std::uint32_t words[4];
@@ -160,7 +162,7 @@ struct ScoreGradient {
         a[e] *= keep * held.p;
       }
   }
-  // p: from q·k to P. Tiles begin at (row0, column0) here and below.
+  // Converts p from q·k to P. Here and below, tiles start at (row0, column0).
   __device__ __forceinline__ void probabilities(auto& p, auto& slopes, int row0, int column0) const {
     tile::for_each_part(
         [&](int row, int column, float(&a)[4], float(&slope)[4]) {
@@ -168,7 +170,7 @@ struct ScoreGradient {
         },
         p, slopes);
   }
-  // z: from z_P to z_A; p: from P to P ⊛ keep.
+  // Converts z from z_P to z_A, and p from P to P ⊛ keep.
   __device__ __forceinline__ void gradients(auto& p, auto& z, auto& slopes, int row0, int column0) const {
     tile::for_each_part(
         [&](int row, int column, float(&a)[4], float(&b)[4], float(&slope)[4]) {
@@ -178,7 +180,7 @@ struct ScoreGradient {
   }
 };
 
-// The initial value of z_P's accumulator: −u if nothing is applied between z_P and z_P − u.
+// Initializes the accumulator of z_P: to −u if z_P − u needs no factor in between, otherwise to 0.
 template <Options options, bool by_query>
 __device__ __forceinline__ void begin(auto& z, const float2* stats, int row0, int column0) {
   const auto begin_part = [&](int row, int column, float(&b)[4]) {

@@ -1,5 +1,5 @@
-// The online softmax: running maximum c and sum π of rows of scores, and ξ at the end. The forward, decoding
-// and its f32 kernels share one state; each has its rule for when c moves.
+// Online softmax: running maximum c and sum π of each score row, and ξ at the end. All forward and decoding
+// kernels share one state. They differ in their rule for when c is updated.
 #pragma once
 
 #include <type_traits>
@@ -10,45 +10,45 @@ namespace tg::cuda::attention {
 
 using tile::Accumulator, tile::RowVector;
 
-// Destination of a head's ξ, and of the rest that its rounding leaves (null: none). A part of the keys has c
-// and π instead.
+// Destination of a head's ξ and of its rounding remainder (null: not stored). For split keys, `part` receives
+// c and π instead.
 struct LseRows {
   float *lse, *rest;
   float2* part;
 
-  // Stores ξ as its rounded value and the rest.
+  // Stores ξ as its rounded value and the remainder.
   __device__ __forceinline__ void put(i64 i, float2 xi) const {
     lse[i] = xi.x;
     if (rest) rest[i] = xi.y;
   }
 };
-// The results of a call, starting at a row.
+// Destination in the results of a call, starting at `row`.
 __device__ __forceinline__ LseRows lse_of_call(const AttentionCall& x, i64 row) {
   float* const rest = static_cast<float*>(x.lse_rest);
   return {static_cast<float*>(x.lse) + row, rest ? rest + row : nullptr, nullptr};
 }
 
-// How the largest score c of a row is held. Near 0 it is its exponent of 2, rounded: then 2^(s·f − c) is one
-// fused multiply-add, and the rounding changes P, π and G alike. Beyond `limit` that rounding may overflow.
-// So a far c is the score itself times a power of two, and c·ratio is its exponent. Both grow with the score.
+// Representation of a row's largest score c. Near 0, c is the rounded exponent of 2. Then 2^(s·f − c) is one
+// fused multiply-add, and the rounding changes P, π and G by the same factor. Beyond `limit`, that rounding
+// could overflow. A far c is therefore the score itself times a power of two, and c·ratio is the exponent.
+// Both representations increase with the score.
 struct Largest {
   float ratio, limit;
 
-  __device__ __forceinline__ bool is_far(float c) const { return fabsf(c) > limit; }  // −∞, too
-  // The exponent of 2, rounded, and what is left of it.
+  __device__ __forceinline__ bool is_far(float c) const { return fabsf(c) > limit; }  // includes −∞
+  // The exponent of 2 as its rounded value and the remainder.
   __device__ __forceinline__ float2 exponent(float c) const {
     if (!is_far(c)) return {c, 0};
     return {c * ratio, fmaf(c, ratio, -(c * ratio))};
   }
-  // Of a minus that of b, which is not −∞.
+  // Exponent of a minus exponent of b; b is not −∞.
   __device__ __forceinline__ float difference(float a, float b) const {
     return is_far(a) && is_far(b) ? (a - b) * ratio : exponent(a).x - exponent(b).x;
   }
 };
-constexpr float most_near_exponent = 1 << 11;  // its rounding changes P by less than 2⁻¹³
+constexpr float most_near_exponent = 1 << 11;  // rounding changes P by less than 2⁻¹³
 
-// 2^((a − c)·exponent) of a score a and a largest one c, of which shown(c) is finite: 0 if no key has been
-// seen.
+// 2^((a − c)·exponent) for score a and finite c = shown(top); 0 if no key has been seen.
 __device__ __forceinline__ float exp_of_difference(float a, float c, float exponent) {
   return tile::exp2_fast((a - c) * exponent);
 }
@@ -56,8 +56,8 @@ __device__ __forceinline__ float shown(float c) {
   return c == -INFINITY ? 0.f : c;
 }
 
-// How a warp's rows of softmax lie in a tile: how many the thread has a part of, and the largest and the sum
-// over the lanes that share one. Scores are [queries, keys] in the forward and [keys, queries] in decoding.
+// Distribution of a warp's softmax rows over its lanes: the number of rows per thread, and reductions over
+// the lanes that share a row. Scores are [queries, keys] in the forward and [keys, queries] in decoding.
 template <int Rows>
 struct QueriesAsRows {
   static constexpr int count = Rows / 8;
@@ -70,15 +70,15 @@ struct QueriesAsColumns {
   static __device__ __forceinline__ float max(float own) { return tile::column_max(own); }
   static __device__ __forceinline__ float sum(float own) { return tile::column_sum(own); }
 };
-// A row of one thread.
+// One thread has a whole row.
 struct OwnQuery {
   static constexpr int count = 1;
   static __device__ __forceinline__ float max(float own) { return own; }
   static __device__ __forceinline__ float sum(float own) { return own; }
 };
 
-// c, and π, which is that of the thread's own keys until the end. 2^(s·exponent) is the exponential of a
-// score.
+// Running c and π. Until the end, π covers only the thread's own keys. 2^(s·exponent) is the exponential of a
+// score s.
 template <class Queries>
 struct SoftmaxState {
   static constexpr int count = Queries::count;
@@ -88,19 +88,19 @@ struct SoftmaxState {
 #pragma unroll
     for (int q = 0; q < count; ++q) top[q] = -INFINITY, sum[q] = 0;
   }
-  // c ← now, π ← exp(c_old − c)·π. Returns exp(c_old − c), for G.
+  // c ← now, π ← exp(c_old − c)·π. Returns exp(c_old − c), the factor of G.
   __device__ __forceinline__ float move(int q, float now, float exponent) {
     const float by = exp_of_difference(top[q], shown(now), exponent);
     top[q] = now, sum[q] *= by;
     return by;
   }
-  // exp(A − c), which is added to π.
+  // Returns exp(A − c) and adds it to π.
   __device__ __forceinline__ float add(int q, float a, float exponent) {
     const float p = exp_of_difference(a, shown(top[q]), exponent);
     sum[q] += p;
     return p;
   }
-  // A.max and π, over all lanes of a row.
+  // most(): A.max over all lanes of a row. all(): π over these lanes.
   template <class Scores>
   __device__ __forceinline__ static float most(Scores& s, int q) {
     float own = s(0, q);
@@ -111,10 +111,10 @@ struct SoftmaxState {
   __device__ __forceinline__ float all(int q) const {
     return Queries::sum(sum[q]);
   }
-  // The step of decoding, for scores [keys, queries]: c ← max(c, A.max), π ← exp(c_old − c)·π +
-  // exp(A − c).sum, rescale(q, exp(c_old − c)) for G; A becomes exp(A − c). Each query's c moves whenever a
-  // score exceeds it: a rule that looks at others would let them change its bits. Keys take longer to read
-  // than exponentials, so these are always of a difference, whatever the scores are.
+  // The decoding step, for scores [keys, queries]: c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum,
+  // and A becomes exp(A − c). Calls rescale(q, exp(c_old − c)) for G. A query's c changes whenever one of its
+  // own scores exceeds it. A rule that depends on other queries would not be batch-invariant. The exponent is
+  // always computed from a difference. This is slower than one multiply-add but hidden by the key loads.
   template <class Scores, class Rescale>
   __device__ __forceinline__ void step(Scores& s, float exponent, Rescale&& rescale) {
 #pragma unroll
@@ -126,9 +126,9 @@ struct SoftmaxState {
   }
 };
 
-// The softmax of the forward. s·factor is the exponent of a score s. With a bias it may overflow. Then c is
-// always a score (`by_scores`), and 2^((s − c)·factor) takes one instruction more. log π may be approximate,
-// to 2⁻²² of it, where operands have fewer bits: the instruction takes no branch.
+// Online softmax of the forward. s·factor is the exponent of score s. With a bias it may overflow.
+// `by_scores` then keeps c as a score, and 2^((s − c)·factor) needs one more instruction. `approximate`
+// computes log π to 2⁻²² without a branch, which is enough for 16-bit operands.
 template <int Rows, bool approximate = false, bool by_scores = false>
 struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   using State = SoftmaxState<QueriesAsRows<Rows>>;
@@ -137,10 +137,10 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   RowVector<Rows> shrink;
   float factor;
 
-  // The sink is a first key with value 0; −∞: none. `natural` is the value of a score of 1.
+  // The sink counts as a first key with value 0; −∞: none. `natural` is the value of a score of 1.
   __device__ __forceinline__ OnlineSoftmax(float sink, float factor, float natural)
       : OnlineSoftmax([&](int) { return sink; }, factor, natural) {}
-  // The same with sink(i) of the warp's i-th query.
+  // As above, with sink(i) for the warp's ith query.
   template <class Sink>
   requires std::is_invocable_v<Sink, int> __device__ __forceinline__ OnlineSoftmax(Sink&& sink, float factor,
                                                                                    float natural)
@@ -152,15 +152,16 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
       sum[r] = top[r] > -INFINITY && tile::lane_id() % 4 == 0 ? 1 : 0;
     }
   }
-  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum; A becomes exp(A − c). Returns whether c moved:
-  // then rescale O before adding to it.
+  // c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, and A becomes exp(A − c). Returns whether c
+  // changed. If so, the caller must rescale O before it adds to O.
   template <int Columns>
   __device__ __forceinline__ bool step(Accumulator<Rows, Columns>& s) {
     const bool moved = raise(s);
     exponentiate(s);
     return moved;
   }
-  // Its parts: c; and A = exp(A − c) in the thread's columns from `from` to `to` − 1, or all.
+  // The two parts of step(): raise() updates c; exponentiate() computes A = exp(A − c) in the thread's
+  // columns `from` … `to` − 1, or in all.
   template <int Columns>
   __device__ __forceinline__ bool raise(Accumulator<Rows, Columns>& s) {
     bool moved = false;
@@ -179,26 +180,26 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
       }
     }
   }
-  // The same, rescaling O at once: then no registers hold `shrink`.
+  // A step that rescales O immediately, so `shrink` needs no registers.
   template <int Columns, int Values>
   __device__ __forceinline__ void step(Accumulator<Rows, Columns>& s, Accumulator<Rows, Values>& o) {
     raise(s, [&](int r, float by) { tile::scale_row(o, r, by); });
     exponentiate(s);
   }
-  // G ← exp(c_old − c)·G, after a step that moved c.
+  // G ← exp(c_old − c)·G, after a step that changed c.
   template <int Columns>
   __device__ __forceinline__ void rescale(Accumulator<Rows, Columns>& o) const {
     tile::scale_rows(o, shrink);
   }
-  // O = G ⊘ π, ξ = c + log π, of queries from i0 on. `unit` is that of exponents of 2, or of scores if c is
-  // one.
+  // O = G ⊘ π and ξ = c + log π for queries i0 …. `unit` is the value of one unit of c, which is an exponent
+  // of 2, or a score if by_scores.
   template <int Columns>
   __device__ __forceinline__ void finish(Accumulator<Rows, Columns>& o, const LseRows& lse, int i0, int L,
                                          float2 unit) {
     finish(lse, i0, L, unit, [&](int r, float inverse) { tile::scale_row(o, r, inverse); });
   }
-  // The same with scale(r, 1 ⊘ π) for each row of O. π is 0 or at least about 1: of some key, or the sink,
-  // the exponential is.
+  // As above, but calls scale(r, 1 ⊘ π) for each row of O. π is 0 or at least about 1, because the
+  // exponential of some key or of the sink is about 1 or larger.
   template <class Scale>
   __device__ __forceinline__ void finish(const LseRows& lse, int i0, int L, float2 unit, Scale&& scale) {
 #pragma unroll
@@ -226,14 +227,15 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   __device__ __forceinline__ Largest largest() const {
     return {parts_of(factor).mantissa, most_near_exponent};
   }
-  // c of a row with the largest score s.
+  // c of a row whose largest score is s.
   __device__ __forceinline__ float held(float s) const {
     if (by_scores) return s;
     const float e = s * factor;
     return largest().is_far(e) ? s * parts_of(factor).power : e;
   }
-  // If a c of the warp moves: c ← max(c, A.max), π ← exp(c_old − c)·π, and moved(r, exp(c_old − c)) for each
-  // row. One branch with all the work in it takes fewer registers than two. It also subtracts a far c.
+  // If the c of any row of the warp changes: c ← max(c, A.max), π ← exp(c_old − c)·π, and moved(r,
+  // exp(c_old − c)) for each row. Also subtracts a far c from the scores. All of this is in one branch
+  // because two branches would use more registers.
   template <int Columns, class Moved>
   __device__ __forceinline__ void raise(Accumulator<Rows, Columns>& s, Moved&& moved) {
     RowVector<Rows> most = tile::own_row_max(s);

@@ -1,5 +1,5 @@
-// Which keys a block's queries see (keys_of_query of ops/attention_call.h): each query, any query, all
-// queries; which tiles of queries see given keys; and the mask.
+// Visible keys of each query, of any query and of all queries in a tile (keys_of_query in
+// ops/attention_call.h). Also finds the query tiles that see given keys, and applies the mask.
 #pragma once
 
 #include <climits>
@@ -11,54 +11,54 @@ namespace tg::cuda::attention {
 
 using tile::Accumulator, tile::lane_id, tile::lane_row, tile::lane_column;
 
-// The union of the intervals of a warp's lanes, each of which has one; {0, 0} if all are empty.
+// The union of the intervals of a warp's lanes, one per lane; {0, 0} if all are empty.
 __device__ inline KeyRange warp_union(KeyRange r) {
   const int from = __reduce_min_sync(~0u, r.from < r.to ? r.from : INT_MAX),
             to = __reduce_max_sync(~0u, r.to);
   return from < to ? KeyRange{from, to} : KeyRange{0, 0};
 }
 
-// Keys that some of a tile's queries see, and those that every one of them sees.
+// Keys that at least one query of a tile sees, and keys that every query sees.
 struct SeenByTile {
   KeyRange some, every;
 };
 
-// Keys of each of the block's queries, in shared memory.
+// Visible keys of each of the block's queries, in shared memory.
 template <int Queries>
 struct SeenKeys {
   int first[Queries], last[Queries];
 
-  // By `threads` threads, those of the block if not given.
+  // Sets the keys of queries i0 …, by `threads` threads; by the whole block if not given.
   __device__ void set(const AttentionCall& x, int b, int i0) { set(x, b, i0, threadIdx.x, blockDim.x); }
   __device__ void set(const AttentionCall& x, int b, int i0, int thread, int threads) {
     set_each([&](int n) { return keys_of_query(x, b, i0 + n); }, thread, threads);
   }
-  // The same by a warp, where x.L queries are those of several heads, `each` of a head.
+  // Sets the keys, by one warp, if the x.L queries belong to several heads with `each` queries.
   __device__ void set_of_heads(const AttentionCall& x, int b, int i0, int each) {
     AttentionCall one = x;
     one.L = each;
     set_each([&](int n) { return i0 + n < x.L ? keys_of_query(one, b, (i0 + n) % each) : KeyRange{0, 0}; });
   }
-  // The same of one sequence whose band is known, where rows from row0 on are the first query of each of a
-  // group of heads, then the second; others than those see none.
+  // Sets the keys for one sequence whose band is known. Rows are ordered by query and then by head of the
+  // group, and start at row0. Rows beyond `rows` see no keys.
   __device__ void set_of_groups(const Band& band, int group, int row0, int rows) {
     set_each([&](int n) { return n < rows ? band.of((row0 + n) / group) : KeyRange{0, 0}; });
   }
-  // The same of queries that are rows of one sequence, from row0 on.
+  // Sets the keys for consecutive queries of one sequence, starting at row0.
   __device__ void set(const Band& band, int row0, int rows) {
     set_each<2>([&](int n) { return n < rows ? band.of(row0 + n) : KeyRange{0, 0}; });
   }
-  // Other keys than these are no longer seen; by a warp, each lane for the queries that it has set.
+  // Hides all keys outside of `keys`. Called by one warp; each lane handles the queries that it has set.
   __device__ void keep(KeyRange keys) {
     set_each([&](int n) { return KeyRange{max(first[n], keys.from), min(last[n], keys.to)}; });
   }
-  // set() by the block, and unite() of the queries below x.L.
+  // set() by the block, then unite() over its queries below x.L.
   __device__ SeenByTile set_and_unite(const AttentionCall& x, int b, int i0) {
     set(x, b, i0);
     __syncthreads();
     return unite(0, min(Queries, x.L - i0));
   }
-  // Of the queries [from, to); by any warp, after a barrier.
+  // The visible keys of queries [from, to). May be called by any warp after a barrier.
   __device__ SeenByTile unite(int from, int to) const {
     int low = INT_MAX, high = 0, most = 0, least = INT_MAX;
 #pragma unroll 1
@@ -73,7 +73,7 @@ struct SeenKeys {
   }
 
  private:
-  // The nth query sees keys(n); by a warp if nothing else is given.
+  // Sets the keys of the nth query to keys(n), by one warp unless specified.
   template <int unrolled = 1>
   __device__ __forceinline__ void set_each(auto&& keys, int thread = lane_id(), int threads = 32) {
 #pragma unroll unrolled
@@ -84,18 +84,18 @@ struct SeenKeys {
   }
 };
 
-// Whether keys j0 … j0 + n are all among them.
+// Whether `keys` contains all of j0 … j0 + n − 1.
 __device__ __forceinline__ bool covers(KeyRange keys, int j0, int n) {
   return !(j0 < keys.from || j0 + n > keys.to);
 }
 
-// The queries that belong to a sequence: memory of others may hold anything.
+// The queries that belong to a sequence. Other rows may contain anything.
 __device__ __forceinline__ KeyRange queries_of_sequences(const AttentionCall& x) {
   return x.cu_q ? KeyRange{max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)} : KeyRange{0, x.L};
 }
 
-// Of a batch entry's tiles of range_tile queries, whose keys are given, those that see keys [from, to), from
-// the first to the last, and the keys that they see; by any warp.
+// The first and last of a batch entry's query tiles (range_tile queries each) that see keys [from, to), and
+// the keys that these tiles see. May be called by any warp.
 struct Meeting {
   int first, last;
   KeyRange keys;
@@ -114,8 +114,8 @@ __device__ __forceinline__ Meeting tiles_that_meet(const int2* keys_of_tiles, in
           {__reduce_min_sync(~0u, keys.from), __reduce_max_sync(~0u, keys.to)}};
 }
 
-// x [queries, keys], or [keys, queries] if not by_query, = `value` where a query does not see the key. x
-// begins at (row0, column0) of a tile whose first key is j0.
+// Sets x [queries, keys], or [keys, queries] if not by_query, to `value` if a query does not see the key. x
+// starts at (row0, column0) of a tile whose first key is j0.
 template <bool by_query = true>
 __device__ __forceinline__ void mask(auto& x, const auto& seen, int row0, int column0, int j0,
                                      float value = -INFINITY) {

@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name.
+// Replaces CUDA's header of the same name.
 #pragma once
 
 inline int nvtxRangePushA(const char*) {

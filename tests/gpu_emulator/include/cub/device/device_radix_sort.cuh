@@ -1,4 +1,4 @@
-// Stands in for CUB's header of this name.
+// Replaces CUB's header of the same name.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // By bits [begin, end) of unsigned keys; equal ones stay in order.
+  // Sorts by bits [begin, end) of unsigned keys. Equal keys keep their order.
   template <class K, class V>
   static cudaError_t SortPairs(void* temporary, std::size_t& bytes, const K* keys, K* sorted_keys,
                                const V* values, V* sorted, int n, int begin, int end, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// The instructions of backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. Found in its place
-// because the emulator's include folder comes first.
+// The instructions of backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. This file replaces
+// the original because the emulator's include folder has priority.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -38,7 +38,7 @@ void cp_async_wait() {
   emulator::wait_copies(Pending);
 }
 
-// There is no cache.
+// The emulator has no cache.
 inline std::uint64_t evict_first() {
   return 0;
 }
@@ -67,7 +67,7 @@ struct MatrixLoad {
   const unsigned char* row;
   u32 (&x)[4];
 };
-// Element (r, c) of part n, 16 bits.
+// Element (r, c) of part n, in 16 bits.
 inline u32 element(void* const (&all)[32], int n, int r, int c) {
   std::uint16_t e;
   std::memcpy(&e, static_cast<const MatrixLoad*>(all[8 * n + r])->row + 2 * c, 2);
@@ -92,7 +92,7 @@ inline void ldmatrix(u32 (&x)[4], u32 address) {
 inline void ldmatrix_trans(u32 (&x)[4], u32 address) {
   load_matrices<true>(x, address);
 }
-// Element (r, c) is in lane 4·r + c / 2, in the half of its word that c says.
+// Element (r, c) is in lane 4·r + c / 2; bit 0 of c selects the half of the lane's word.
 inline u32 transpose_8x8(u32 x) {
   struct Words {
     u32 from, to;
@@ -133,8 +133,9 @@ inline float number(u32 bits, __nv_bfloat16) {
 inline float number(u32 bits, __half) {
   return static_cast<float>(std::bit_cast<_Float16>(static_cast<std::uint16_t>(bits)));
 }
-// c [16, 8] += a [16, K]·b [K, 8]; a lane's words of a and b hold two neighbours along K. The tensor cores'
-// own order and rounding of sums is not known; it is wgmma's (../../../../multiply.cpp), as on Hopper.
+// c [16, 8] += a [16, K]·b [K, 8]. A lane's words of a and b contain two neighbors along K. The order and
+// rounding of sums in tensor cores is undocumented; here they are as in wgmma (../../../../multiply.cpp), as
+// on Hopper.
 template <class S, int K>
 void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   Product mine{c, a, {b0, b1}};

@@ -1,5 +1,5 @@
-// The instructions of backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. Found in its place
-// because the emulator's include folder comes first.
+// The instructions of backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. This file replaces
+// the original because the emulator's include folder has priority.
 #pragma once
 
 #include <cuda.h>
@@ -101,11 +101,11 @@ void give_registers() {
   emulator::give_registers(Registers);
 }
 
-// Element (r, c) of a part comes from lane 4·r + c / 2, from the half of its word that c says; of a
-// transposed part, r and c change places.
+// Element (r, c) of a part is in lane 4·r + c / 2; bit 0 of c selects the half of the lane's word. For a
+// transposed part, r and c are swapped.
 struct MatrixStore {
   const u32 (&x)[4];
-  alignas(16) std::uint16_t row[8];  // that the lane writes
+  alignas(16) std::uint16_t row[8];  // written by the lane
 };
 template <bool transposed>
 void store_matrix(u32 address, const u32 (&x)[4]) {
@@ -129,8 +129,8 @@ inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
   store_matrix<true>(address, x);
 }
 
-// Registers stay where they are. nvcc takes the sums for done right behind the wgmma and may move what reads
-// them in front of the wait, unless it finds a keep() in between. So here they are NaN until keep().
+// nvcc assumes that the sums are ready directly after wgmma. It may move their readers before the wait,
+// unless a keep() is in between. In the emulator, the sums are therefore NaN until keep().
 inline void keep(float& x) {
   emulator::keep_sums(&x);
 }

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Builds the documentation site: build.py OUTPUT
+
+OUTPUT/html is a static site with the pages of docs/ and a reference of the public headers. Doxygen reads the headers'
+comments, Breathe and Sphinx render them with the pages. Any warning is an error: a public declaration without a
+comment, a link to a page, a heading or a file that does not exist. Exit status: 0 if the site is complete, otherwise 1.
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SITE = ROOT / "docs" / "site"
+# The areas of the reference, in the order of the menu: folders of the public headers.
+AREAS = [
+    ("Tensors and graphs", ["tilegrad.h", "version.h", "core/base", "core/graph"]),
+    ("Ops", ["ops"]),
+    ("Gradients", ["autograd"]),
+    ("Programs", ["core/compile", "core/run", "core/report"]),
+    ("Layers and models", ["nn/layers", "nn/models"]),
+    ("Optimizers and training", ["nn/optimizers", "train"]),
+    ("Generation", ["nn/generation"]),
+    ("Files and text", ["io"]),
+    ("Several processes", ["parallel"]),
+]
+LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(\))")
+FENCE = re.compile(r"^\s*(```|~~~)")
+
+
+def public_headers():
+    listed = (ROOT / "cmake/public_headers.cmake").read_text(encoding="utf8")
+    return re.findall(r"^\s+(\S+\.h)$", listed, re.M)
+
+
+def stage_page(path, to, missing):
+    """Copies a page. Links to pages stay; links to other files of the repository become names, because the site has no
+    copy of the sources. A link to a file that does not exist is added to `missing`."""
+
+    def link(match):
+        target = (path.parent / match[2]).resolve()
+        if not target.exists():
+            missing.append(f"{path.relative_to(ROOT)}: no such file: {match[2]}")
+        elif target.suffix == ".md" and (target.is_relative_to(ROOT / "docs") or target == ROOT / "README.md"):
+            return match[0]
+        elif target.suffix in (".svg", ".png"):
+            return match[0]
+        return "](SOURCE)"
+
+    out, fenced = [], False
+    for line in path.read_text(encoding="utf8").split("\n"):
+        if FENCE.match(line):
+            fenced = not fenced
+        if not fenced:
+            line = LINK.sub(link, line)
+            line = re.sub(r"(?<!!)\[([^\[\]]+)\]\(SOURCE\)", r"\1", line)
+        out.append(line)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text("\n".join(out), encoding="utf8")
+
+
+def stage_reference(headers, to):
+    """One page for each header, and one for each area."""
+    to.mkdir(parents=True)
+    for name, folders in AREAS:
+        mine = [h for h in headers if any(h == f or h.startswith(f + "/") for f in folders)]
+        area = re.sub(r"\W+", "-", name.lower())
+        lines = [name, "=" * len(name), "", ".. toctree::", "   :maxdepth: 1", ""]
+        for header in mine:
+            page = header.replace("/", "-").removesuffix(".h")
+            lines.append(f"   {page}")
+            title = f"<tilegrad/{header}>"
+            (to / f"{page}.rst").write_text(
+                f"{title}\n{'=' * len(title)}\n\n.. doxygenfile:: {header}\n   :project: tilegrad\n", encoding="utf8")
+        (to / f"{area}.rst").write_text("\n".join(lines) + "\n", encoding="utf8")
+    listed = {h for _, folders in AREAS for h in headers if any(h == f or h.startswith(f + "/") for f in folders)}
+    if listed != set(headers):
+        sys.exit(f"build.py: no area of the reference has {sorted(set(headers) - listed)}")
+
+
+def run(command, log):
+    """Runs a command. Returns its lines of output, which are warnings."""
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log.write_text(done.stdout, encoding="utf8")
+    lines = [line for line in done.stdout.split("\n") if line.strip()]
+    return lines or ([f"{command[0]} failed with status {done.returncode}"] if done.returncode else [])
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    out = pathlib.Path(sys.argv[1]).resolve()
+    source, xml, missing = out / "source", out / "doxygen", []
+    shutil.rmtree(out, ignore_errors=True)
+    source.mkdir(parents=True)
+    xml.mkdir()
+    for path in sorted((ROOT / "docs").glob("**/*.md")):
+        if SITE not in path.parents:
+            stage_page(path, source / path.relative_to(ROOT / "docs"), missing)
+    stage_page(ROOT / "README.md", out / "README.md", missing)
+    shutil.copytree(ROOT / "docs/figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
+    for name in ("index.md", "conf.py"):
+        shutil.copy(SITE / name, source / name)
+    headers = public_headers()
+    stage_reference(headers, source / "reference")
+
+    settings = (SITE / "Doxyfile").read_text(encoding="utf8")
+    (out / "Doxyfile").write_text(f"{settings}INPUT = {' '.join(headers)}\nOUTPUT_DIRECTORY = {xml}\n", encoding="utf8")
+    warnings = missing + run(["doxygen", str(out / "Doxyfile")], out / "doxygen.log")
+    sphinx = ["sphinx-build", "-q", "-j", "auto", "-b", "html", str(source), str(out / "html")]
+    warnings += run(sphinx, out / "sphinx.log")
+    print("\n".join(warnings[:200]))
+    print(f"{out}/html/index.html: {len(list((out / 'html').glob('**/*.html')))} pages, {len(warnings)} warnings")
+    sys.exit(1 if warnings else 0)
+
+
+main()

@@ -1,0 +1,27 @@
+"""Sphinx's settings for the documentation site. build.py copies this file next to the pages."""
+import logging
+
+project = "tilegrad"
+extensions = ["myst_parser", "breathe"]
+breathe_projects = {"tilegrad": "../doxygen/xml"}
+breathe_default_project = "tilegrad"
+primary_domain = "cpp"
+highlight_language = "none"
+html_theme = "furo"
+html_title = "tilegrad"
+html_copy_source = False
+html_show_sphinx = False
+myst_heading_anchors = 4  # headings are anchors with the names that GitHub gives them
+nitpicky = False
+
+
+class OncePerNamespace(logging.Filter):
+    """Each header opens the namespaces again, and Sphinx warns of each time after the first."""
+
+    def filter(self, record):
+        return "Duplicate C++ declaration" not in record.getMessage()
+
+
+def setup(app):
+    for handler in logging.getLogger("sphinx").handlers:
+        handler.addFilter(OncePerNamespace())
