@@ -54,7 +54,7 @@ bool is_for_rows_gemm(const Call& call);
 
 // Whether rows_gemm is faster than cuBLASLt's fastest algorithm when any summation order is allowed. This
 // holds for few rows in 16 bits on Hopper with weights contiguous along k (measured in
-// docs/notes/h200-decoding.md).
+// docs/notes/h200-few-row-gemms.md).
 bool is_faster_by_rows_gemm(const Call& call);
 
 // Whether the kernel can also normalize x. There must be a single row, in 16 bits, of at most 2,048 elements,

@@ -175,10 +175,10 @@ struct TileShape {
   int rows, blocks;
 };
 
-// Measured on an H200 (docs/notes/h200-decoding.md). If k is short, each multiprocessor has two small tiles,
-// and one is copied while the other is multiplied. If k is long, one tile per multiprocessor with the least
-// row padding is used, provided that every tile has its own multiprocessor. Otherwise larger tiles read the
-// weights less often.
+// Measured on an H200 (docs/notes/h200-few-row-gemms.md). If k is short, each multiprocessor has two small
+// tiles, and one is copied while the other is multiplied. If k is long, one tile per multiprocessor with the
+// least row padding is used, provided that every tile has its own multiprocessor. Otherwise larger tiles
+// read the weights less often.
 TileShape tile_shape(const RowsProduct& p, const Gpu& gpu) {
   constexpr TileShape of_32{32, 2}, of_64{64, 2}, of_96{96, 1}, of_128{128, 1};
   const bool is_short = p.k <= 1024;
