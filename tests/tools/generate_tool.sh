@@ -59,7 +59,7 @@ for model in gpt llama deepseek; do
     done
   done
   cmp -s "$dir/each" "$dir/many" || fail "$model: together $(cat "$dir/many"), alone $(cat "$dir/each")"
-  grep -q '^9 texts, 108 tokens in .*up to 4 at once' "$dir/err" || fail "$model: no account of it: $(cat "$dir/err")"
+  grep -q '^9 sequences, 108 tokens in .*up to 4 in parallel' "$dir/err" || fail "$model: no account of it: $(cat "$dir/err")"
   "$generate" --model "$dir/$model" --prompt Line --beams 3 --max-tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
   [ "$(grep -c '^== prompt 1, beam [123], log p = -' "$dir/beams")" = 3 ] || fail "$model, beams: $(cat "$dir/beams")"
   grep 'log p' "$dir/beams" | sed 's/.*= //' | sort -gr | cmp -s - <(grep 'log p' "$dir/beams" | sed 's/.*= //') || fail "beams are not in order"
@@ -94,11 +94,11 @@ refuses 2 --max-tokens "${gpt[@]}" --max-tokens 0
 refuses 2 --top-p "${gpt[@]}" --top-p 1.5
 refuses 2 --temperature "${gpt[@]}" --temperature -1
 refuses 2 'f32, tf32, bf16, f16' "${gpt[@]}" --dtype f64
-refuses 2 'needs --prompts' "${gpt[@]}" --slots 2
+refuses 2 'requires --prompts' "${gpt[@]}" --slots 2
 refuses 2 'exclude each other' "${gpt[@]}" --prompts "$dir/prompts"
-refuses 2 'needs a cache' "${gpt[@]}" --cache-dtype bf16 --no-cache
+refuses 2 'requires a cache' "${gpt[@]}" --cache-dtype bf16 --no-cache
 refuses 2 'f32, bf16, f16' "${gpt[@]}" --cache-dtype fp8
-refuses 2 'one text' --model "$dir/gpt" --prompts "$dir/prompts" --slide
+refuses 2 'one sequence' --model "$dir/gpt" --prompts "$dir/prompts" --slide
 refuses 2 'not for --beams' "${gpt[@]}" --beams 2 --seed 3
 refuses 2 'size like 64MiB' "${gpt[@]}" --samples 2 --cache-memory much
 refuses 2 'stop is empty' "${gpt[@]}" --stop ''

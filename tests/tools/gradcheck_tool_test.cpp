@@ -117,7 +117,7 @@ TEST(GradcheckTool, ListsOpsAndHelps) {
 }
 
 TEST(GradcheckTool, MutantsOfARightOpAreCaughtAndCounted) {
-  EXPECT_ENDS("--op mul --mutate", 0, " planted faults caught");
+  EXPECT_ENDS("--op mul --mutate", 0, " injected bugs caught");
   EXPECT_ENDS("--op less --mutate", 3, "0 cases");
 }
 
@@ -129,7 +129,7 @@ TEST(GradcheckTool, RefusesToPlantFaultsIntoAWrongGradient) {
 
 TEST(GradcheckTool, SaysWhatItDidNotPlantAndWhy) {
   const Ended e = run("--op mul/same --mutate --quick");
-  EXPECT_NE(e.text.find("not planted:"), std::string::npos) << e.text;
+  EXPECT_NE(e.text.find("not injected:"), std::string::npos) << e.text;
   EXPECT_NE(e.text.find("1 stale outputs: the gradient stays the same"), std::string::npos) << e.text;
 }
 

@@ -166,5 +166,5 @@ mkdir "$dir/link"
 ln -s "$dir/alone" "$dir/link/0" && ln -s "$dir/elsewhere" "$dir/link/1"
 all 2 sh -c 'exec "$@" --out '"$dir"'/link/$RANK' sh "$train" --resume --steps 200
 ended "1 1 "
-says 1 'rank 1 finds another checkpoint in .* than rank 0: expected a directory that all hosts share'
+says 1 'rank 1 finds a different checkpoint in .* from rank 0: expected a directory that all hosts share'
 echo "hosts_tool: passed"

@@ -45,7 +45,7 @@ shows '^all .* 100.00 %$' --architecture llama --parameters
 ! grep -q ^steps "$dir/out" || fail "--parameters alone shows steps"
 shows '^all  *512  *512  *4,096$' --cache --cache-memory 64tokens
 grep -q '^  contiguous  *64  *1  *1' "$dir/out" || fail "a cache of 64 tokens: $(cat "$dir/out")"
-shows '^cache  *640 bytes a token, ' --architecture deepseek --latent 32 --rope-width 8 --cache
+shows '^cache  *640 bytes per token, ' --architecture deepseek --latent 32 --rope-width 8 --cache
 shows '^ *65,536 .* GiB .* GiB ' --batch 1 --heads 8 --width 512 --plot-attention-memory "$dir/memory.png"
 is_png "$dir/memory.png"
 shows '^ *128 .* optimum$' --heads 1 --width 64 --length 8192 --fast-memory 128 --plot-reads "$dir/reads.png"
@@ -60,11 +60,11 @@ is_png "$dir/curves.png"
 
 # What a memory budget costs a training step, most of whose memory is logits.
 wide=(--vocabulary 4096 --context 64 --layers 1 --heads 2 --width 16 --batch 512 --dtype bf16 --threads 1)
-shows '^budget .* less by 2 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 250MiB
-shows '^budget .* less by 4 chunks of the loss and 0 steps done again, which move' "${wide[@]}" --memory-budget 150MiB
+shows '^budget .* by 2 chunks of the loss and 0 steps recomputed, which move' "${wide[@]}" --memory-budget 250MiB
+shows '^budget .* by 4 chunks of the loss and 0 steps recomputed, which move' "${wide[@]}" --memory-budget 150MiB
 
 deep=(--vocabulary 64 --context 64 --layers 4 --heads 2 --width 64 --batch 8 --dtype bf16 --threads 1)
-shows '^ *[0-9]* of them products or attention, .* GFLOP: what is cheap is not enough$' "${deep[@]}" --memory-budget 5MiB
+shows '^ *[0-9]* of them matmuls or attention, .* GFLOP: recomputing cheap steps does not suffice$' "${deep[@]}" --memory-budget 5MiB
 
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
@@ -73,10 +73,10 @@ refuses() {  # CODE WORD ARGUMENTS...
 }
 refuses 2 --latent --latent 8
 refuses 2 --cache-memory --cache --cache-memory 64MB
-refuses 2 'needs --cache' --cache-memory 64MiB
+refuses 2 'requires --cache' --cache-memory 64MiB
 refuses 2 --program --program sleep
 refuses 2 'size like 500MiB' --memory-budget much
-refuses 2 'for --program train' --memory-budget 1GiB --program token
+refuses 2 'requires --program train' --memory-budget 1GiB --program token
 refuses 1 'needs at least' --memory-budget 64KiB
 refuses 2 --heads --width 130 --heads 4
 refuses 2 --backend --backend gpu

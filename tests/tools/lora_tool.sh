@@ -60,8 +60,8 @@ done
   fail "bf16 takes as much as f32"
 
 # Bad input: one line.
-refuses_command 2 '--lora is for --model' "$train" --text "$text" --lora 4 --out "$dir/x"
-refuses_command 2 '--lora-targets is for --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
+refuses_command 2 '--lora requires --model' "$train" --text "$text" --lora 4 --out "$dir/x"
+refuses_command 2 '--lora-targets requires --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
 refuses_command 1 'target "q_prj" is no Linear layer of the model, which has down_proj, gate_proj' "$train" --model "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
 refuses_command 1 '--lora is 5, but' "$train" --resume --out "$dir/whole" --lora 5
 refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes it alone' "$export" --model "$dir/whole" --to hf --out "$dir/x"

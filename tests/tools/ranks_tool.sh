@@ -89,10 +89,10 @@ refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train
 small="--layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 4 --sample 0"
 unlike() { "$launch" -n 2 sh -c 'eval "exec \"$0\" $1"' "$train" "$small --out $dir/unlike --overwrite $*"; }
 for option in '--seed $RANK' '--lr 0.0$((1 + RANK))' '--save-every $((1 + RANK))' '--zero $RANK'; do
-  refused 1 "\[ranks\] rank 1 has another ${option%% *} than rank 0: expected the same on all ranks" unlike --text "$dir/text" "$option"
+  refused 1 "\[ranks\] rank 1 has a different ${option%% *} from rank 0: expected the same on all ranks" unlike --text "$dir/text" "$option"
 done
 cp "$dir/text" "$dir/text.0" && sed 's/line/lien/' "$dir/text" >"$dir/text.1"
-refused 1 '\[ranks\] rank 1 has other data than rank 0' unlike --text "$dir/text."'$RANK'
+refused 1 '\[ranks\] rank 1 has different data from rank 0' unlike --text "$dir/text."'$RANK'
 cp "$dir/text" "$dir/text.1"
 unlike --text "$dir/text."'$RANK' '--threads $((1 + RANK))' >/dev/null || fail "texts of the same content are refused"
 # Rank 0 says for whom it waits.
@@ -120,8 +120,8 @@ for n in 2 4; do
 done
 "$launch" -n 2 "$train" --resume --steps 50 --context-parallel 2 --out "$dir/long4" >/dev/null || fail "a run of --context-parallel 4 is not resumed with 2"
 "$train" --resume --steps 60 --out "$dir/long4" >/dev/null || fail "nor with one rank"
-refused 2 'is for as many ranks, not 1' "$train" $long --context-parallel 2 --out "$dir/none"
+refused 2 'needs as many ranks, got 1' "$train" $long --context-parallel 2 --out "$dir/none"
 refused 2 'a --context that is a multiple of 6' "$launch" -n 3 "$train" $long --context-parallel 3 --out "$dir/none"
-refused 2 'has no --dropout' "$launch" -n 2 "$train" $long --context-parallel 2 --dropout 0.1 --out "$dir/none"
+refused 2 'does not support --dropout' "$launch" -n 2 "$train" $long --context-parallel 2 --dropout 0.1 --out "$dir/none"
 refused 2 'no rank has a whole answer' "$launch" -n 2 "$train" --task add --context 24 --context-parallel 2 --out "$dir/none"
 echo "ranks_tool: passed"

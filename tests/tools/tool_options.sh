@@ -21,7 +21,7 @@ prompt         TEXT      text
 quick          -         quick run
 recompute      -         keep only the input of each block
 seed           N         seed
-slots          N         largest number of texts
+slots          N         maximum number of sequences
 text           FILE      text
 threads        N         threads
 tokenizer      KIND      tokens are characters

@@ -169,7 +169,7 @@ done
 refuses 2 '--task cannot be used with --model' --model "$folder" --task add
 refuses 2 'missing --text' --model "$folder"
 refuses 2 '--context 97 exceeds the model.s 96' --model "$folder" --text "$text" --context 97
-refuses 2 '--examples is for --model' --examples "$dir/examples.jsonl"
+refuses 2 '--examples requires --model' --examples "$dir/examples.jsonl"
 refuses 1 'nothing.jsonl: No such file' --model "$folder" --examples "$dir/nothing.jsonl"
 refuses 2 'give only one of them' --model "$folder" --text "$text" --examples "$dir/examples.jsonl"
 refuses 1 'has no tokenizer .*, which --examples needs' --model "$golden/gpt2" --examples "$dir/examples.jsonl"
@@ -177,8 +177,8 @@ refuses 1 'and 36 that have nothing to learn within 7 tokens' --model "$folder" 
 sed '5s/completion/answer/' "$dir/examples.jsonl" >"$dir/bad.jsonl"
 refuses 1 'bad.jsonl, line 5: has no "completion"' --model "$folder" --examples "$dir/bad.jsonl"
 refuses_command 1 'bad.jsonl is not the data of this run' "$train" --resume --out "$dir/asked" --examples "$dir/bad.jsonl"
-refuses 2 '--separator is for --model' --text "$text" --separator '|'
-refuses 2 '--separator is for --text' --model "$folder" --tokens "$dir/text.tokens" --separator '|'
+refuses 2 '--separator requires --model' --text "$text" --separator '|'
+refuses 2 '--separator requires --text' --model "$folder" --tokens "$dir/text.tokens" --separator '|'
 refuses 1 'has no tokenizer .*, which --text needs' --model "$dir/bare.gguf" --text "$text"
 refuses 1 'text.txt: does not begin with GGUF' --model "$text" --text "$text"
 head -c 2000 "$dir/q8_0.gguf" >"$dir/cut.gguf"
@@ -211,7 +211,7 @@ rm -r "$dir/ranks"
 weights=$(find "$dir/of1" -name '*.safetensors' | head -n 1)
 printf '\1' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 2)) conv=notrunc status=none
 on_two >/dev/null 2>"$dir/err" && fail "ranks of other weights train"
-grep -q '\[ranks\] rank 1 has other weights than rank 0: expected the same on all ranks$' "$dir/err" || fail "ranks of other weights: $(cat "$dir/err")"
+grep -q '\[ranks\] rank 1 has different weights from rank 0: expected the same on all ranks$' "$dir/err" || fail "ranks of other weights: $(cat "$dir/err")"
 
 [ $failed = 0 ] && echo "train --model: all as it must be"
 exit $failed

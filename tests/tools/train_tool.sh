@@ -40,10 +40,10 @@ peak() { sed -n 's/^peak .*(\(.*\) bytes)$/\1/p' "$1" | tr -d ,; }
 budget=$(($(peak "$dir/free.txt") * 97 / 100))
 "$train" "${deep[@]}" --memory-budget $budget --out "$dir/limited" >"$dir/limited.txt" || fail "with a budget"
 [ "$(peak "$dir/limited.txt")" -le $budget ] || fail "the budget is $budget, the peak $(peak "$dir/limited.txt")"
-grep -q '^budget .* → .* steps* done again, which move .* ms a step at' "$dir/limited.txt" || fail "no trade: $(grep ^budget "$dir/limited.txt")"
+grep -q '^budget .* → .* steps* recomputed, which move .* ms a step at' "$dir/limited.txt" || fail "no trade: $(grep ^budget "$dir/limited.txt")"
 cmp -s "$dir/free/last/model.safetensors" "$dir/limited/last/model.safetensors" || fail "other weights with a budget"
 "$train" "${deep[@]}" --memory-budget 1GiB --out "$dir/wide" >"$dir/wide.txt" || fail "with a wide budget"
-grep -q '^budget .*1.00 GiB: nothing is computed again' "$dir/wide.txt" || fail "a wide budget: $(grep ^budget "$dir/wide.txt")"
+grep -q '^budget .*1.00 GiB: nothing is recomputed' "$dir/wide.txt" || fail "a wide budget: $(grep ^budget "$dir/wide.txt")"
 
 # Every dtype trains, and writes weights in f32; tf32 is f32 on the CPU, the half types are not.
 for dtype in f32 tf32 bf16 f16; do
