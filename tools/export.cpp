@@ -149,8 +149,8 @@ void print_adapter(const io::SavedAdapter& adapter) {
                            short_number(adapter.config.options.alpha) + ", of " + adapter.config.base);
 }
 
-// Opens the checkpoint for this format. Throws Error if it has no adapter but needs one, or contains only an
-// adapter but the whole model is needed.
+// Opens the checkpoint for this format. Throws Error if the format needs an adapter and the checkpoint has
+// none, or if the format needs a whole model and the checkpoint has an adapter.
 ExportSource opened(const std::string& path, const Form& form, bool merge) {
   const io::Checkpoint checkpoint(path);
   const std::string where = checkpoint.directory() + "/model.safetensors";

@@ -120,7 +120,7 @@ int run(int argc, char** argv, const Join& join) {
               order, {.min = 1, .max = 2});
   args.flag("quick", "do a quick run: check four random projections instead of every element", fast);
   args.option("seed", "N", "random seed of all inputs", seed, {.min = 0});
-  args.option("json", "FILE", "file to which all results are also written", json);
+  args.option("json", "FILE", "also write all results to this file", json);
   args.option("plot", "FILE.png",
               "picture to draw: the error as a function of the step h, for the ops of --op", curve,
               {.suffix = ".png"});

@@ -201,7 +201,7 @@ class Watch {
       look_at_requests();
       for (std::size_t i = 0; i < ranks_.size(); ++i) look_at(i);
       kill_at_deadline();
-      if (was_killed_ && !is_any_running()) break;  // the reader of the remaining output may be gone
+      if (was_killed_ && !is_any_running()) break;  // the reader of the remaining output may have exited
     }
     finish();
     return ending_;
@@ -390,7 +390,7 @@ int launch(const Options& o) {
     Start common{.job = job + "." + std::to_string(restart), .board = {}};
     try {
       common.board.emplace(static_cast<int>(o.ranks), EndTimes{1'000 * o.grace, 1'000 * o.save_grace});
-    } catch (const Error&) {  // then launch cannot tell whether a rank is saving
+    } catch (const Error&) {  // then launch does not know whether a rank is saving
     }
     const Ending ending = Watch(start(o, common), o, common).run();
     const bool is_asked = ending.asked_by != 0;

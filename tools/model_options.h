@@ -54,8 +54,7 @@ inline std::vector<ModelOption> model_options(ModelOptions& o) {
   return all;
 }
 
-// Declares the options. `whose` is prepended to each help text, in tools where other options do not concern a
-// model.
+// Declares the options. `whose` is prepended to each help text, for tools with other kinds of options.
 inline void declare_model_options(Args& args, ModelOptions& o, const std::string& whose = "") {
   std::vector<std::string> names;
   for (const nn::Architecture& a : o.architectures) names.push_back(a.name());

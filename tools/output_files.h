@@ -33,8 +33,8 @@ inline void require_not_input(const char* tool, const std::string& path,
                   ": expected another name");
 }
 
-// Throws Error if an output file cannot be written: it exists and --overwrite is not set, it is a link or not
-// a regular file, or it is also an input. Call this before the work. Empty names are ignored.
+// Throws Error if an output file cannot be written: it exists without --overwrite, it is not a regular file,
+// or it is also an input. Call this before the work. Empty names are ignored.
 inline void check_outputs(const char* tool, std::initializer_list<std::string> paths, bool overwrite,
                           const std::vector<std::string>& inputs = {}) {
   for (const std::string* path = paths.begin(); path != paths.end(); ++path) {

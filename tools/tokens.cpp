@@ -65,8 +65,8 @@ void run(const std::string& text_path, const std::string& out, const std::string
   std::optional<ShareProgress> progress(std::in_place, static_cast<std::int64_t>(file.bytes().size()),
                                         "bytes");
   while (!rest.empty()) {
-    // Split only where tokens do not depend on the text on the other side, so the result equals that of the
-    // whole text.
+    // Split only at positions across which tokens do not depend on each other. Then the result is the same as
+    // for the whole text.
     std::size_t n = rest.size() <= chunk ? rest.size() : tokenizer->safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
     const std::vector<std::int32_t> ids = tokenizer->encode(rest.substr(0, n));
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
   args.example("tokens --text corpus.txt --out corpus.tokens",
                "learn 4096 tokens from a text and convert it");
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
-               "convert another text with the same tokenizer");
+               "convert a second text with the same tokenizer");
   args.example("train --tokens corpus.tokens", "train a model on a token file");
   args.example("tokens --tokenizer gpt2/ 'Hello world'",
                "print ids and tokens of a string, by gpt2/tokenizer.json");

@@ -120,7 +120,7 @@ for n in 2 4; do
 done
 "$launch" -n 2 "$train" --resume --steps 50 --context-parallel 2 --out "$dir/long4" >/dev/null || fail "a run of --context-parallel 4 is not resumed with 2"
 "$train" --resume --steps 60 --out "$dir/long4" >/dev/null || fail "nor with one rank"
-refused 2 'needs as many ranks, got 1' "$train" $long --context-parallel 2 --out "$dir/none"
+refused 2 'needs the same number of ranks, got 1' "$train" $long --context-parallel 2 --out "$dir/none"
 refused 2 'a --context that is a multiple of 6' "$launch" -n 3 "$train" $long --context-parallel 3 --out "$dir/none"
 refused 2 'does not support --dropout' "$launch" -n 2 "$train" $long --context-parallel 2 --dropout 0.1 --out "$dir/none"
 refused 2 'no rank has a whole answer' "$launch" -n 2 "$train" --task add --context 24 --context-parallel 2 --out "$dir/none"

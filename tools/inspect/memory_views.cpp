@@ -1,5 +1,5 @@
-// Shows the size of each layer of a model, a plot of a program's memory plan, the key-value cache size of a
-// token, and the number of sequences that fit into a memory size.
+// Views of memory: layer sizes, a plot of a program's memory plan, the key-value cache size per token, and
+// how many sequences fit into a memory size.
 #include <algorithm>
 #include <cstdio>
 
@@ -55,7 +55,7 @@ plot::Plot plan_plot(const Program& program, const std::string& name) {
   constexpr double mib = 1 << 20;
   const MemoryReport m = program.memory();
   const auto steps = static_cast<double>(program.steps().size()), arena = static_cast<double>(m.arena);
-  plot::Plot plot{.title = name + ": peak " + size_text(static_cast<double>(m.peak())) + ", of which " +
+  plot::Plot plot{.title = name + ": peak " + size_text(static_cast<double>(m.peak())) + ", including " +
                            size_text(arena) + " arena",
                   .x_label = "step",
                   .y_label = "offset in the arena (MiB)",

@@ -26,14 +26,14 @@ plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
 // The string of a token in a plot: a space is shown as ·, a line break as \n, an invisible character as \x07.
 std::string visible_token(const std::string& token);
 
-// A call of attention, used to compare the memory of flash_attn with attention that stores its score matrix,
-// for increasing sequence lengths. q has shape [batch, heads, L, width]. k has key_heads heads, and v has
-// key_heads heads and value_width columns.
+// A call of attention. Its sizes are used to compare the memory of flash_attn with attention that stores its
+// score matrix, for increasing sequence lengths. Shapes: q has shape [batch, heads, L, width]. k has
+// key_heads heads, and v has key_heads heads and value_width columns.
 struct AttentionCall {
   std::int64_t batch = 1, heads = 1, key_heads = 1, width = 32, value_width = 32;
   DType dtype = f32;
   bool causal = true;
-  std::string text() const;  // such as "batch 12, 4 heads of 32, f32"
+  std::string text() const;  // such as "batch 12, 4 heads of size 32, f32"
 };
 
 // The call of the first flash_attn in a program. Throws Error if there is none.

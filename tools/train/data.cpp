@@ -170,35 +170,33 @@ class SumsData final : public TrainData {
 void declare_data_options(Args& args, DataOptions& o) {
   args.option("text", "FILE", "UTF-8 text to train on; the last tenth is held out for validation", o.text,
               {.shown = "required without --resume, --examples, --tokens or --task"});
-      "file to train on instead of a text, with --model: JSON lines with \"prompt\" and \"completion\" (only the completion is "
-      "learned) or with \"text\"; the last tenth is held out for validation",
-      "with --model, instead of a text: lines of JSON with \"prompt\" and \"completion\", which alone is "
-      "learned, or with \"text\"; the last tenth is held out",
-      o.examples, {.shown = "none"});
-      args.option("tokens", "FILE",
-                  "token file to train on instead of a text, written by the tool `tokens`; it is "
-                  "memory-mapped, and its last tenth is held out for validation",
-                  o.tokens, {.shown = "none"});
-      args.option(
-          "separator", "TEXT",
-          "string between the documents of --text, with --model; it is replaced by the model's end token",
-          o.separator, {.shown = "none: the text is one document"});
-      args.option("plain", "KIND",
-                  "format of a --tokens file without a header: 16-bit (u16) or 32-bit (u32) ids below "
-                  "--vocabulary; none: the file has a header",
-                  o.plain, {.choices = {"none", "u16", "u32"}});
-      args.option(
-          "task", "NAME",
-          "generated task to train on instead of a text; add: sums of integers, a tenth of them held out",
-          o.task, {.choices = {"none", "add"}});
-      args.option("digits", "N", "number of digits of each summand of --task add", o.digits,
-                  {.min = 1, .max = 9});
-      args.option(
-          "tokenizer", "KIND",
-          "tokenizer of a new model: tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
-          o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
-      args.option("vocabulary", "N", "number of tokens in the vocabulary, for --tokenizer bpe or --plain",
-                  o.vocabulary, {.min = 1, .max = static_cast<double>(text::Bpe::max_vocabulary)});
+  args.option("examples", "FILE",
+              "JSON Lines file to train on instead of a text, with --model; each line has \"prompt\" and "
+              "\"completion\" (only the completion is learned) or \"text\", and the last tenth is held out "
+              "for validation",
+              o.examples, {.shown = "none"});
+  args.option("tokens", "FILE",
+              "token file to train on instead of a text, written by the tool `tokens`; it is "
+              "memory-mapped, and its last tenth is held out for validation",
+              o.tokens, {.shown = "none"});
+  args.option("separator", "TEXT",
+              "string between the documents of --text, with --model; it is replaced by the model's end token",
+              o.separator, {.shown = "none: the text is one document"});
+  args.option("plain", "KIND",
+              "format of a --tokens file without a header: 16-bit (u16) or 32-bit (u32) ids below "
+              "--vocabulary; none: the file has a header",
+              o.plain, {.choices = {"none", "u16", "u32"}});
+  args.option("task", "NAME",
+              "generated task to train on instead of a text; add: sums of integers, a tenth of them held out",
+              o.task, {.choices = {"none", "add"}});
+  args.option("digits", "N", "number of digits of each summand of --task add", o.digits,
+              {.min = 1, .max = 9});
+  args.option(
+      "tokenizer", "KIND",
+      "tokenizer of a new model: tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
+      o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
+  args.option("vocabulary", "N", "number of tokens in the vocabulary, for --tokenizer bpe or --plain",
+              o.vocabulary, {.min = 1, .max = static_cast<double>(text::Bpe::max_vocabulary)});
 }
 
 std::string contradiction(const Args& args, const DataOptions& o) {

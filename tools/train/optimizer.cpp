@@ -26,10 +26,10 @@ void declare_optimizer_options(Args& args, OptimizerOptions& o) {
               {.min = 0, .max = 100, .shown = "0.1; sgd, adam: 0"});
   args.option("momentum", "X", "momentum of --optimizer sgd and muon", o.momentum,
               {.min = 0, .max = 0.9999, .shown = "0.9; muon: 0.95"});
-  args.flag("nesterov", "sgd: Nesterov's momentum", o.nesterov);
+  args.flag("nesterov", "use Nesterov momentum, with --optimizer sgd", o.nesterov);
   args.option("clip", "X",
-              "maximum global norm of the gradient; larger gradients are scaled down; 0: no limit", o.clip,
-              {.min = 0, .max = 1e9});
+              "maximum global norm of the gradient, to which larger gradients are scaled down; 0: no limit",
+              o.clip, {.min = 0, .max = 1e9});
   args.option("accumulate", "N", "number of batches per optimizer step, whose gradients are averaged",
               o.accumulate, {.min = 1, .max = 65536});
 }

@@ -13,9 +13,9 @@ nn::LoraOptions LoraTraining::options(std::uint64_t seed) const {
 
 void declare_lora_options(Args& args, LoraTraining& o) {
   args.option("lora", "R",
-              "train low-rank adapters of rank R instead of the weights, with --model; --dtype bf16 or f16 "
-              "then also stores the frozen weights in that type; checkpoints contain only the adapters and "
-              "the path of the base model",
+              "rank of LoRA adapters, which are trained instead of the weights of --model; checkpoints "
+              "contain only the adapters and the path of the base model, and frozen weights are stored in "
+              "f32, or in --dtype bf16 or f16",
               o.rank, {.min = 0, .max = 65536, .shown = "0: no adapters"});
   args.option("lora-alpha", "A", "scale of the adapters: their output is multiplied by A/R", o.alpha,
               {.min = 0, .max = 1e9, .shown = "twice R"});
@@ -69,10 +69,10 @@ void declare_options(Args& args, TrainOptions& o) {
               "machine's peak rates; 0: train",
               o.profile, {.min = 0, .max = 1e4});
   args.option("out", "PATH", "folder of the run to write; created if missing", o.out);
-  args.option(
-      "zero", "STAGE",
-      "1: shard the update and the optimizer state; 2: also gradient sums, as soon as ready; 0: nothing",
-      o.zero, {.min = 0, .max = 2});
+  args.option("zero", "STAGE",
+              "sharding across ranks: 0 for none, 1 for the update and the optimizer state, 2 also for "
+              "gradient sums, as soon as they are ready",
+              o.zero, {.min = 0, .max = 2});
   args.flag("recompute",
             "keep only the input of each block for the backward pass, which recomputes the rest; this needs "
             "less memory and about a third more time",
@@ -120,7 +120,7 @@ std::string mistake_in_context_parallel(const TrainOptions& o, int ranks) {
   if (n == 1) return {};
   const std::string option = "--context-parallel " + std::to_string(n);
   if (n != ranks)
-    return option + " needs as many ranks, got " + std::to_string(ranks) +
+    return option + " needs the same number of ranks, got " + std::to_string(ranks) +
            "; with 1, ranks split batches, not sequences";
   if (o.model.context % (2 * n) != 0)
     return option + " requires a --context that is a multiple of " + std::to_string(2 * n) + ", not " +

@@ -1,6 +1,6 @@
-// State that a checkpoint of tools/train saves in addition to the parameters and the optimizer state: the
-// progress of the run, the command line that started it, and the identity of its data. Random numbers and
-// batches are functions of (seed, step), so they need no state.
+// State of a run that a checkpoint of tools/train saves in addition to parameters and optimizer: its
+// progress, its command line, and the identity of its data. Random numbers and batches are functions of
+// (seed, step), so they need no state.
 #pragma once
 
 #include <limits>
@@ -32,12 +32,12 @@ RunState run_state(const io::Metadata& saved, const std::string& where);
 
 // Sets every option that is not on the command line to its value in the checkpoint. Throws Error for the
 // first option on the command line that contradicts the checkpoint. Options that do not change the results
-// may differ: the device, the number of steps, the intervals of validation and saving, the length of the
-// sample, and the paths of data files.
+// may differ: --backend, --steps, --eval-every, --eval-batches, --save-every, --sample, and paths of data
+// files.
 void take_options(Args& args, const io::Metadata& saved, const std::string& where);
 
 // Throws Error on all ranks if an option or the data of one rank differs from rank 0. compile() does not
-// detect this, because most options change the training but not the program. Paths of files and the number of
+// detect this, because most options change the training but not the program. File paths and the number of
 // threads may differ.
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks);
 // Throws Error on all ranks if the weights that a rank has read differ from those of rank 0.
