@@ -25,8 +25,8 @@ struct DeviceOptions {
 inline void declare_device_options(Args& args, DeviceOptions& o) {
   args.option("backend", "NAME", "device: cpu, cuda, or cuda:N for GPU N", o.backend);
   args.option("dtype", "TYPE",
-              "precision of the forward and backward pass, while weights and optimizer state keep their "
-              "dtype; tf32 means f32 with matmuls on a GPU's tensor cores, and exact f32 on the CPU",
+              "precision of the forward and backward pass, but not of weights and optimizer state; tf32 is "
+              "f32 with matmuls on a GPU's tensor cores (exact f32 on the CPU)",
               o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
   args.option("threads", "N", "number of CPU threads; 0: TG_THREADS if set, otherwise all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});

@@ -73,7 +73,7 @@ TEST(AttentionCell, MistakesAreNamed) {
                                                           {"L=4,d=4,causal=1", "'causal=1'"},
                                                           {"L=4,d=4,causal,causal", "twice"},
                                                           {"L=4,d=4,l=4", "'l=4'"},
-                                                          {"L=4,d=4,H=3,Hk=2", "no multiple"},
+                                                          {"L=4,d=4,H=3,Hk=2", "not a multiple"},
                                                           {"L=4,d=4,length=5", "length=5"},
                                                           {"L=4,d=4,length=0", "'length=0'"},
                                                           {"L=4,d=4,dv=5,v_in_k", "v_in_k"}};

@@ -123,7 +123,7 @@ const Mode all_modes[] = {
      "16x24",
      {"add", "gelu", "softmax", "layer_norm", "cross_entropy", "copy of transposed", "sum of all"}},
     {"overhead", "50", {"dispatch", "plan memory", "GPT 12 layers: all"}},
-    {"generate", "8", {"whole text", "cached", "engine, 1 text", "engine, 16 texts"}},
+    {"generate", "8", {"whole sequence", "cached", "engine, 1 sequence", "engine, 16 sequences"}},
     {"load", "1x256x64x50", {"read into memory", "read into caches", "touch new memory", "from_pretrained"}},
     {"ranks",
      "64",
@@ -147,7 +147,7 @@ TEST(BenchDecode, MeasuresPagesToo) {
   EXPECT_EQ(ragged.code, 0) << ragged.output;
   EXPECT_NE(ragged.output.find("3×2×1/1 to 40×16"), std::string::npos) << ragged.output;
   EXPECT_EQ(refused.code, 2) << refused.output;
-  EXPECT_NE(refused.output.find("page= is for the mode decode"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("page= requires the mode decode"), std::string::npos) << refused.output;
 }
 
 TEST(BenchAttention, TakesCellsOfAnyMaskLayoutAndDtype) {
@@ -172,7 +172,7 @@ TEST(BenchAttention, RunsTheKernelsThatAreAskedForOrSaysWhyNot) {
       std::string::npos)
       << other.output;
   EXPECT_EQ(gemm.code, 2) << gemm.output;
-  EXPECT_NE(gemm.output.find("--kernels is an option of the modes attention and decode"), std::string::npos)
+  EXPECT_NE(gemm.output.find("--kernels requires the modes attention and decode"), std::string::npos)
       << gemm.output;
 }
 
@@ -287,7 +287,7 @@ TEST(BenchServe, ReplaysATraceFromAFileAndDrawsIt) {
   std::ofstream(path) << "# seconds prompt output\n0 40 20\n0 60 5\n0.01 64 1\n";
   const Outcome run = bench(small_serve + " --trace " + path + " --shared-prefix 32 --plot " + path + ".png");
   EXPECT_EQ(run.code, 0) << run.output;
-  EXPECT_GE(rate_of(run.output, "pages of 16, found in the cache"), 32) << run.output;
+  EXPECT_GE(rate_of(run.output, "pages of 16, reused from the cache"), 32) << run.output;
   EXPECT_TRUE(io::read_file(path + ".png", "test").starts_with("\x89PNG"));
   std::ofstream(path) << "0 40 20\n0 60 6\n";
   const Outcome refused = bench(small_serve + " --trace " + path);
@@ -319,7 +319,7 @@ TEST(BenchServe, PrintsAnotherDecodingBesideATrace) {
   EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos) << run.output;  // 16 of them
   EXPECT_NE(run.output.find("PyTorch, step"), std::string::npos) << run.output;
   EXPECT_EQ(later.code, 1) << later.output;
-  EXPECT_NE(later.output.find("--compare needs requests that are all there at the beginning"),
+  EXPECT_NE(later.output.find("--compare requires --rate 0: all requests must arrive at the start"),
             std::string::npos)
       << later.output;
   std::filesystem::remove(path);
@@ -332,11 +332,11 @@ TEST(BenchGenerate, PrintsAnotherDecodingBesideItsSteps) {
   const Outcome run =
       bench("generate --quick --threads 1 --shape 8 --filter engine --compare", python.environment());
   EXPECT_EQ(run.code, 0) << run.output;
-  EXPECT_NE(run.output.find("PyTorch, 16 texts"), std::string::npos) << run.output;
-  EXPECT_NE(run.output.find("llama.cpp, 64 texts"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("PyTorch, 16 sequences"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("llama.cpp, 64 sequences"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("0.500       2000 tokens/s"), std::string::npos)
-      << run.output;  // 8 ms for 16 texts
-  EXPECT_EQ(run.output.find("PyTorch, 4 texts"), std::string::npos) << run.output;
+      << run.output;  // 8 ms for 16 sequences
+  EXPECT_EQ(run.output.find("PyTorch, 4 sequences"), std::string::npos) << run.output;
 }
 
 TEST(BenchServe, CutsBothCachesToTheSameBytes) {
@@ -384,7 +384,7 @@ TEST(BenchTrain, ReportsOnAnyModel) {
     EXPECT_TRUE(io::read_file(path + ".png", "test").starts_with("\x89PNG"));
     double share = 0;
     const auto shares = rows_of(path + ".json", "share");
-    for (const char* family : {"matrix products", "attention", "norms", "head and loss", "other chains",
+    for (const char* family : {"matrix products", "attention", "norms", "head and loss", "other elementwise",
                                "casts and copies", "embedding, rotary", "optimizer", "rest"})
       if (shares.contains(family)) share += shares.at(family);
     EXPECT_NEAR(share, 1, 1e-5) << run.output;
@@ -439,7 +439,7 @@ TEST(BenchTrain, PrintsPyTorchsStepOfTheSameModel) {
   EXPECT_NE(shape.output.find("PyTorch, compiled"), std::string::npos) << shape.output;
   const Outcome other = bench(small_train + "--compare", FakePython(python(loss + 0.01)).environment());
   EXPECT_EQ(other.code, 1) << other.output;
-  EXPECT_NE(other.output.find("bench: [train] PyTorch, eager, is not the same model: loss "),
+  EXPECT_NE(other.output.find("bench: [train] PyTorch, eager, does not compute the same model: loss "),
             std::string::npos)
       << other.output;
   const Outcome none =

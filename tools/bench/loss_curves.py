@@ -8,8 +8,8 @@ The criterion has three parts. All hold for runs that differ only in rounding.
 Start: rounding errors have not grown yet, so in the first 20 steps the losses of a pair differ by at most a fraction of the
 loss. The fraction depends on the dtype of the run. In f32 this detects different batches, rates, moments, decay or clipping.
 
-Curve: the steps are divided into windows. In each window, the means over the S seeds differ by at most 2·σ·√(2/S): two standard
-errors of the difference of two independent means. σ² is the variance between seeds of a window's mean. It is averaged over both
+Curve: the steps are divided into windows. In each window, the means over the S seeds differ by at most 2·σ·√(2/S),
+two standard errors of the difference. σ² is the variance between seeds of a window's mean. It is averaged over both
 kinds of runs, the window, and two windows on either side. Pairs share initial weights and batches. Their difference is therefore
 smaller than for independent runs, unless rounding has made them independent.
 

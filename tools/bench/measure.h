@@ -1,6 +1,5 @@
-// Timing of code, of programs on a CPU and on a GPU (also with cold caches), of training steps, and of runs
-// on all ranks. The result is the best or the median of many runs. Also creates values for inputs, and
-// temporary files.
+// Timing of code, programs (also with cold caches on a GPU), training steps, and runs on all ranks. The
+// result is the best or the median of many runs. Also creates values for inputs, and temporary files.
 #pragma once
 
 #include <algorithm>

@@ -87,13 +87,14 @@ void CommandLine::declare_common() {
   args.option("filter", "TEXT", "measure only rows whose name contains TEXT", settings.filter);
   args.option(
       "shape", "AxBx…",
-      "size to measure instead of the mode's default sizes; may be repeated. By mode: gemm MxNxK, ops "
-      "ROWSxCOLUMNS, overhead NODES, "
-      "ranks ELEMENTS or as attention, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora "
-      "LAYERSxHEADSxWIDTHxCONTEXTxBATCHxVOCABULARYxRANK, tokens VOCABULARY, generate CONTEXT, load "
-      "LAYERSxWIDTHxMLPxVOCABULARY, serve "
-      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode BxHxLxd (without and with a "
-      "causal mask) or B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,nondeterministic,ragged,v_in_k. "
+      "size to measure instead of the mode's default sizes; may be repeated. gemm: MxNxK. ops: ROWSxCOLUMNS. "
+      "overhead: NODES. "
+      "ranks: ELEMENTS, or as for attention. train: LAYERSxHEADSxWIDTHxCONTEXTxBATCH. lora: "
+      "LAYERSxHEADSxWIDTHxCONTEXTxBATCHxVOCABULARYxRANK. tokens: VOCABULARY. generate: CONTEXT. load: "
+      "LAYERSxWIDTHxMLPxVOCABULARY. serve: "
+      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M. attention and decode: BxHxLxd (without and with a "
+      "causal mask), or some of "
+      "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,nondeterministic,ragged,v_in_k. "
       "length=N: N of the T keys are valid, by kv_lengths. ragged: 1 to T keys are valid. page=N: paged_attn "
       "with pages of N keys, in decode. "
       "window=N: N keys before the query's position are visible, and N after it unless causal. "
@@ -128,8 +129,8 @@ void CommandLine::declare_attention() {
 void CommandLine::declare_serve() {
   ServeSettings& s = settings.serve;
   args.option("trace", "FILE",
-              "serve: trace of requests to replay; each line has the arrival time in seconds, the number of "
-              "prompt tokens and the number of tokens to generate; # starts a comment",
+              "serve: trace of requests to replay. Each line has the arrival time in seconds, the number of "
+              "prompt tokens and the number of tokens to generate. # starts a comment",
               s.trace, {.shown = "random, from --seed"});
   args.option("requests", "N", "serve: number of requests of a random trace", s.random.requests,
               {.min = 1, .max = 1e6});

@@ -1,9 +1,9 @@
 // bench ranks measures the ranks that `launch` started. First, the time of each collective, on tensors of
 // several sizes and on the list of GPT-2 124M's gradients. Then ring_attention with a sequence that is split
 // across the ranks, relative to flash_attn when each rank has a whole sequence and all run at the same time.
-// If a model is specified, training steps are measured instead: with a batch per rank and a whole update on
-// each rank, with a sharded update, and with the sequences of one batch split across the ranks. They are
-// compared with the total of all ranks that train separately at the same time.
+// If a model is specified, training steps are measured instead, and compared with the total of all ranks that
+// train separately at the same time. Each rank has a batch and makes the whole update, or shards of the
+// update are distributed, or the sequences of one batch are split across the ranks.
 //
 // The rate of a collective is NCCL's "bus bandwidth": the bytes that the fastest algorithm has to send from
 // each rank, divided by the measured time.

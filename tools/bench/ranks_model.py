@@ -5,8 +5,8 @@ Needs no packages.
 
     python3 tools/bench/ranks_model.py
 
-The model assumes no overlap: the batches of a rank, reduce_scatter of bf16 gradients, the rank's shard of the update, and
-all_gather of the low-precision weight copies follow each other. There are g GPUs on each of h hosts, N = g·h ranks."""
+The model assumes no overlap. A rank runs its batches, then reduce_scatter of bf16 gradients, then its shard of the update, and
+then all_gather of the low-precision weight copies. There are g GPUs on each of h hosts, N = g·h ranks."""
 import dataclasses
 
 # Measured on 2 × H200 on one host, eccea6e (docs/notes/ranks.md): the 148 gradients of GPT-2 124M in bf16,
@@ -91,8 +91,8 @@ def row(cells):
 
 
 def table_of(model):
-    print(f"{model.name}, Ψ = {model.parameters:,}; a batch of {model.batch:,} tokens takes {model.seconds * 1e3:,.1f} ms on one GPU; "
-          f"the last column is of steps of {model.step:,} tokens.\n")
+    print(f"{model.name}, Ψ = {model.parameters:,}. A batch of {model.batch:,} tokens needs {model.seconds * 1e3:,.1f} ms on one GPU. "
+          f"The last column is for steps of {model.step:,} tokens.\n")
     row(["GPUs", "hosts", "NVLink, MB", "network, MB", "exchange, ms", "a batch each", "a step divided"])
     print("|" + "---|" * 7)
     whole = model.step / model.batch

@@ -1,5 +1,5 @@
-"""Reads the files of a run of `train` and reproduces its batches, without the library and without packages: the header of a
-safetensors file, the rows of metrics.jsonl, and the tokens of each step. Batches are drawn again from (seed, step), as defined in
+"""Reads the files of a `train` run and reproduces its batches, without the library and without packages. It reads safetensors
+headers, the rows of metrics.jsonl, and each step's tokens. Batches are drawn again from (seed, step), as defined in
 io/text/text.h and core/base/rng.h."""
 import array
 import json

@@ -23,8 +23,8 @@ namespace {
 
 struct Replay {
   double seconds = 0;   // until the last token
-  double stepping = 0;  // of which in steps; otherwise no sequence was present
-  double host = 0;      // of which in steps, but not in the model's runs
+  double stepping = 0;  // part of `seconds` in steps; otherwise no sequence was present
+  double host = 0;      // part of `stepping` outside the model's runs
   std::int64_t steps = 0, tokens = 0;
   double sequences = 0;  // mean number of sequences in the cache, over the steps
   // Share of the cache that holds tokens of a sequence: the mean over all steps, the mean over steps in which

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures PyTorch on this GPU, for the rows of tools/bench: attention in f32 with the memory-efficient kernel (for bf16 see
-torch_attention.py), and the training step of the character-level GPT compiled into CUDA graphs. Prints one JSON object per line:
+"""Measures PyTorch on this GPU, for the rows of tools/bench. It times attention in f32 with the memory-efficient kernel (for bf16
+see torch_attention.py), and the character-level GPT's training step, compiled into CUDA graphs. Prints one JSON object per line:
 name, shape, dtype, pass, ms. Times are medians by the GPU's clock. A training step is timed by the host, which waits for the GPU
 every 20 steps."""
 import json

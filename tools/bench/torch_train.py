@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times PyTorch's training step for `bench train --compare`. Arguments are the device, the dtype, the number of threads, the
-minimum measuring time in seconds, the number of rows in a batch, a safetensors file with the initial weights, and the settings of
-the model as in checkpoints (key=value). Each line of standard input is a request: eager, compiled or graphs. The answer is
+minimum measuring time in seconds, and the number of rows in a batch. They are followed by a safetensors file with the initial
+weights, and the model's settings as in checkpoints (key=value). Each line of standard input is a request: eager, compiled or graphs. The answer is
 
     BEST MEDIAN PEAK LOSS NORM LOSS2
 

@@ -175,29 +175,22 @@ std::string reference() {
   for (const Op* op : all_ops())
     if (std::find(files.begin(), files.end(), file_of(*op)) == files.end()) files.push_back(file_of(*op));
 
-  std::string s =
-      "# Ops\n\n"
-      "All ops, grouped by the file that defines them. This page is generated from the definitions by\n"
-      "`build/tools/gradcheck --reference`, and a test compares the two. The functions that record ops are "
-      "in `ops/ops.h`.\n"
-      "Some of them (`clamp`, `swiglu`, `var`, `stack`, …) are not listed here, because they record several "
-      "of these ops.\n"
-      "\n"
-      "- **operands**: inputs → outputs; `?` marks optional operands, z_x is the gradient with respect to "
-      "x.\n"
-      "- **dtypes**: the dtypes with which the op's samples can be called, for operands other than indices "
-      "and masks.\n"
-      "- **gradient**: *yes*: differentiable any number of times. *first order*: differentiable once. *by "
-      "decomposition*:\n"
-      "  differentiable through simpler ops. *no*: the reason that the error gives if a gradient would pass "
-      "through the op.\n"
-      "- **kind**: a *pointwise* op is fused with its neighbors into one pass over memory. A *view* costs "
-      "nothing. An op that\n"
-      "  *decomposes* can be written with simpler ops, and `gradcheck` compares the two.\n"
-      "\n"
-      "Below each table are the op's samples, which `gradcheck --op NAME` checks: shapes (f32 unless a dtype "
-      "is given)\n"
-      "and the attributes in which the calls differ.\n";
+  std::string s = R"(# Ops
+
+All ops, grouped by the file that defines them. This page is generated from the definitions by
+`build/tools/gradcheck --reference`, and a test compares the two. The functions that record ops are in `ops/ops.h`.
+Some of them (`clamp`, `swiglu`, `var`, `stack`, …) are not listed here, because they record several of these ops.
+
+- **operands**: inputs → outputs; `?` marks optional operands, z_x is the gradient with respect to x.
+- **dtypes**: the dtypes with which the op's samples can be called, for operands other than indices and masks.
+- **gradient**: *yes*: differentiable any number of times. *first order*: differentiable once. *by decomposition*:
+  differentiable through simpler ops. *no*: the reason that the error gives if a gradient would pass through the op.
+- **kind**: a *pointwise* op is fused with its neighbors into one pass over memory. A *view* costs nothing. An op that
+  *decomposes* can be written with simpler ops, and `gradcheck` compares the two.
+
+Below each table are the op's samples, which `gradcheck --op NAME` checks: shapes (f32 unless a dtype is given)
+and the attributes in which the calls differ.
+)";
   for (const std::string& file : files) {
     s += "\n## " + file +
          "\n\n| op | operands | computes | attributes | dtypes | gradient | kind |\n"

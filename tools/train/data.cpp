@@ -171,9 +171,8 @@ void declare_data_options(Args& args, DataOptions& o) {
   args.option("text", "FILE", "UTF-8 text to train on; the last tenth is held out for validation", o.text,
               {.shown = "required without --resume, --examples, --tokens or --task"});
   args.option("examples", "FILE",
-              "JSON Lines file to train on instead of a text, with --model; each line has \"prompt\" and "
-              "\"completion\" (only the completion is learned) or \"text\", and the last tenth is held out "
-              "for validation",
+              "JSON Lines file to train on instead of a text, with --model. Each line has \"prompt\" and "
+              "\"completion\" (only this is learned) or \"text\". The last tenth is held out for validation",
               o.examples, {.shown = "none"});
   args.option("tokens", "FILE",
               "token file to train on instead of a text, written by the tool `tokens`; it is "

@@ -12,11 +12,11 @@ nn::LoraOptions LoraTraining::options(std::uint64_t seed) const {
 }
 
 void declare_lora_options(Args& args, LoraTraining& o) {
-  args.option("lora", "R",
-              "rank of LoRA adapters, which are trained instead of the weights of --model; checkpoints "
-              "contain only the adapters and the path of the base model, and frozen weights are stored in "
-              "f32, or in --dtype bf16 or f16",
-              o.rank, {.min = 0, .max = 65536, .shown = "0: no adapters"});
+  args.option(
+      "lora", "R",
+      "rank of LoRA adapters, which are trained instead of the weights of --model. Checkpoints contain only "
+      "adapters and the base model's path. Frozen weights are stored in f32, or in --dtype bf16 or f16",
+      o.rank, {.min = 0, .max = 65536, .shown = "0: no adapters"});
   args.option("lora-alpha", "A", "scale of the adapters: their output is multiplied by A/R", o.alpha,
               {.min = 0, .max = 1e9, .shown = "twice R"});
   args.option("lora-targets", "NAMES",

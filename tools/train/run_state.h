@@ -36,9 +36,8 @@ RunState run_state(const io::Metadata& saved, const std::string& where);
 // files.
 void take_options(Args& args, const io::Metadata& saved, const std::string& where);
 
-// Throws Error on all ranks if an option or the data of one rank differs from rank 0. compile() does not
-// detect this, because most options change the training but not the program. File paths and the number of
-// threads may differ.
+// Throws Error on all ranks if an option or the data of one rank differs from rank 0. Most options change the
+// training but not the program, so compile() does not detect it. File paths and thread counts may differ.
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks);
 // Throws Error on all ranks if the weights that a rank has read differ from those of rank 0.
 void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ranks);
