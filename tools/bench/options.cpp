@@ -87,18 +87,19 @@ void CommandLine::declare_common() {
   args.option("filter", "TEXT", "measure only rows whose name contains TEXT", settings.filter);
   args.option(
       "shape", "AxBx…",
-      "size to measure instead of the mode's default sizes; may be repeated. gemm: MxNxK. ops: ROWSxCOLUMNS. "
-      "overhead: NODES. "
-      "ranks: ELEMENTS, or as for attention. train: LAYERSxHEADSxWIDTHxCONTEXTxBATCH. lora: "
-      "LAYERSxHEADSxWIDTHxCONTEXTxBATCHxVOCABULARYxRANK. tokens: VOCABULARY. generate: CONTEXT. load: "
-      "LAYERSxWIDTHxMLPxVOCABULARY. serve: "
-      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M. attention and decode: BxHxLxd (without and with a "
+      "size to measure instead of the mode's default sizes; may be repeated. Mode gemm: MxNxK. Mode ops: "
+      "ROWSxCOLUMNS. Mode overhead: NODES. "
+      "Mode ranks: ELEMENTS, or as for attention. Mode train: LAYERSxHEADSxWIDTHxCONTEXTxBATCH. Mode lora: "
+      "LAYERSxHEADSxWIDTHxCONTEXTxBATCHxVOCABULARYxRANK. Mode tokens: VOCABULARY. Mode generate: CONTEXT. "
+      "Mode load: LAYERSxWIDTHxMLPxVOCABULARY. Mode serve: "
+      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M. Modes attention and decode: BxHxLxd (without and with "
+      "a "
       "causal mask), or some of "
       "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,nondeterministic,ragged,v_in_k. "
-      "length=N: N of the T keys are valid, by kv_lengths. ragged: 1 to T keys are valid. page=N: paged_attn "
-      "with pages of N keys, in decode. "
-      "window=N: N keys before the query's position are visible, and N after it unless causal. "
-      "v_in_k: values are the first columns of keys",
+      "With length=N, N of the T keys are valid, by kv_lengths. With ragged, 1 to T keys are valid. With "
+      "page=N, decode measures paged_attn with pages of N keys. "
+      "With window=N, N keys before the query's position are visible, and N after it unless causal. "
+      "With v_in_k, values are the first columns of keys",
       shapes_, {.shown = "each mode's default sizes"});
 }
 
@@ -112,10 +113,10 @@ void CommandLine::declare_attention() {
               "cell; AttentionKernels in ops/flash_attn.h describes them",
               kernels_, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
   args.flag("compare",
-            "also measure other libraries. attention and decode on a GPU: PyTorch's cuDNN and "
+            "also measure other libraries. Modes attention and decode, on a GPU: PyTorch's cuDNN and "
             "FlashAttention-2, and F.linear. "
-            "generate and serve: compiled PyTorch, and llama.cpp on the CPU. train: PyTorch in eager mode, "
-            "compiled, and with CUDA graphs",
+            "Modes generate and serve: compiled PyTorch, and llama.cpp on the CPU. Mode train: PyTorch in "
+            "eager mode, compiled, and with CUDA graphs",
             settings.compare);
   args.flag("traffic",
             "attention: print the bytes of memory traffic by a model and by ncu's counters, instead of rates",
@@ -167,13 +168,13 @@ void CommandLine::declare_train() {
   args.option("peak", "TFLOPS",
               "train: peak rate in TFLOP/s for the utilization, for example from a data sheet", peak_,
               {.min = 1e-3, .max = 1e9, .shown = "measured"});
-  args.option(
-      "plot", "FILE.png",
-      "also draw a picture of the result. attention: rates. serve: the owner of each part of the cache in "
-      "each step. "
-      "train: the kernels of a step over time, by family, and the memory in use. ranks: scaling of the "
-      "runs of --rows, without measuring",
-      settings.plot, {.shown = "no picture", .suffix = ".png"});
+  args.option("plot", "FILE.png",
+              "also draw a picture of the result. Mode attention: rates. Mode serve: the owner of each part "
+              "of the cache in each step. "
+              "Mode train: the kernels of a step over time, by family, and the memory in use. Mode ranks: "
+              "scaling of the "
+              "runs of --rows, without measuring",
+              settings.plot, {.shown = "no picture", .suffix = ".png"});
   args.option("rows", "FILE",
               "ranks: --json file of an earlier run to draw with --plot; repeat it for each number of ranks",
               t.rows, {.shown = "none"});

@@ -33,8 +33,9 @@ void add_value(std::vector<ScalingRow>& rows, const std::string& label, int rank
                 " ranks: expected one for each number of ranks");
 }
 
-// Throws Error in these cases: a file cannot be read or was not written by `bench ranks`, runs are from
-// different machines, two files have the same row for the same number of ranks, or no row can be drawn.
+// Throws Error if a file cannot be read or was not written by `bench ranks`, or if runs are from different
+// machines. Also throws Error if two files have the same row for the same number of ranks, or if no row can
+// be drawn.
 Scaling read_scaling(const std::vector<std::string>& files) {
   Scaling s;
   for (const std::string& file : files) {
