@@ -1,9 +1,9 @@
-# Steps that are counted and timed, for .ci/run and tools/dev nightly, which source this.
+# Counts and times steps. Sourced by .ci/run and tools/dev.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 times=()
 
-# A step that does not end with "N passed, N failed" counts as one.
+# Runs a step. A step whose last line is not "N passed, N failed" counts as one.
 step() {  # step COMMAND...
   local began=$SECONDS p f
   echo "== $*"
@@ -16,7 +16,7 @@ step() {  # step COMMAND...
   times+=("$*: $((SECONDS - began)) s, $p passed, $f failed")
 }
 
-# A line for each step, then "N passed, N failed" over all of them. Fails if a step failed.
+# Prints a line for each step, then the sum "N passed, N failed". Fails if a step failed.
 finish() {
   printf '%s\n' "${times[@]}" "all: $SECONDS s" "$passed passed, $failed failed"
   [ "$failed" = 0 ]

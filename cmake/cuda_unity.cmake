@@ -1,7 +1,7 @@
-# Which files of kernels are compiled together: what one of them includes costs nvcc more than most kernels do. (CMake's own
-# UNITY_BUILD knows CUDA from 3.31 on.) The files of a line have the same options, and no names in an unnamed namespace
-# in common. What takes longest comes first, so that no processor is left alone with it at the end; files that no line
-# names come last, one by one.
+# Groups of kernel files that are compiled together, because compiling the included headers takes longer than
+# most kernels. (CMake's UNITY_BUILD supports CUDA only since 3.31.) The files of a line have the same
+# options, and different names in unnamed namespaces. The slowest groups come first, so that no processor is
+# left with one at the end. Files in no group come last, one by one.
 set(together
   "attention/plain attention/backward/bias_gradient attention/flash_attn attention/backward/row_stats attention/split_terms"
   "attention/backward/backward_two_passes_sm80"

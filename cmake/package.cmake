@@ -1,4 +1,5 @@
-# What is installed, and the package that find_package(tilegrad) finds: in the installation, and in the build tree.
+# Installation rules, and the package for find_package(tilegrad), both in the installation and in the build
+# tree.
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/tilegrad)
 configure_package_config_file(cmake/tilegradConfig.cmake.in tilegradConfig.cmake INSTALL_DESTINATION ${package})
@@ -6,7 +7,7 @@ write_basic_package_version_file(tilegradConfigVersion.cmake COMPATIBILITY SameM
 configure_file(cmake/tilegrad_add_plugin.cmake tilegrad_add_plugin.cmake COPYONLY)
 
 install(TARGETS tilegrad EXPORT tilegrad)
-if(TILEGRAD_TOOL_NAMES)  # in a file of their own, for a package without bin/
+if(TILEGRAD_TOOL_NAMES)  # in a separate file, for packages without bin/
   install(TARGETS ${TILEGRAD_TOOL_NAMES} EXPORT tilegradTools)
   install(EXPORT tilegradTools NAMESPACE tilegrad:: FILE tilegradTools.cmake DESTINATION ${package})
   export(EXPORT tilegradTools NAMESPACE tilegrad:: FILE ${PROJECT_BINARY_DIR}/tilegradTools.cmake)

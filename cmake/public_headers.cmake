@@ -1,5 +1,5 @@
-# The headers that users include, as <tilegrad/PATH>: no other header is installed or lies on a consumer's include path.
-# A public header includes public headers only (tests/tree/public_headers.sh).
+# The public headers, which users include as <tilegrad/PATH>. No other header is installed or on a user's
+# include path. A public header includes only public headers (tests/tree/public_headers.sh).
 set(TILEGRAD_PUBLIC_HEADERS
     autograd/custom_op.h
     autograd/gradcheck/gradcheck.h
@@ -97,7 +97,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     tilegrad.h
     version.h
 )
-# In the build tree <tilegrad/PATH> is a link to the file in the source tree.
+# In the build tree, <tilegrad/PATH> is a link to the file in the source tree.
 set(TILEGRAD_PUBLIC_INCLUDE ${PROJECT_BINARY_DIR}/include)
 file(REMOVE_RECURSE ${TILEGRAD_PUBLIC_INCLUDE})
 foreach(header ${TILEGRAD_PUBLIC_HEADERS})

@@ -1,5 +1,5 @@
-# tilegrad_add_plugin(NAME SOURCE...): NAME.so, which `gradcheck --plugin` loads. It has no library of its own: the
-# loaded plugin uses the one inside gradcheck.
+# tilegrad_add_plugin(NAME SOURCE...) builds NAME.so for `gradcheck --plugin`. It does not link the library:
+# the loaded plugin uses the one inside gradcheck.
 function(tilegrad_add_plugin name)
   add_library(${name} MODULE ${ARGN})
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX .so)

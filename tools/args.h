@@ -1,5 +1,6 @@
-// The command line of every tool: a table of options with typed destinations, parsed strictly. A mistake is
-// reported in one line on stderr, with exit code 2; --help prints the table, the defaults and the examples.
+// Command-line parser of all tools: a table of options with typed destinations, parsed strictly. An error is
+// reported in one line on stderr, with exit code 2. --help prints the table with the defaults, and the
+// examples.
 //
 //   std::int64_t steps = 2000; std::string text; bool quiet = false;
 //   tg::Args args("train", "Trains a character GPT on a text.");
@@ -29,24 +30,24 @@
 
 namespace tg {
 
-// What is wrong with a command line. run_tool() reports it in one line, with exit code 2.
+// An error in the command line. run_tool() reports it in one line, with exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-// Throws UsageError, unless there is no mistake.
+// Throws UsageError with this message, unless it is empty.
 inline void check_usage(const std::string& mistake) {
   if (!mistake.empty()) throw UsageError(mistake);
 }
 
-// The shortest text that is read back as the same number.
+// The shortest decimal representation that parses back to the same number.
 inline std::string exact_text(double x) {
   char digits[40];
   return {digits, std::to_chars(digits, digits + sizeof digits, x).ptr};
 }
 
-// The parts of a list between commas: "a,b" → {"a", "b"}.
+// Splits a list at commas: "a,b" → {"a", "b"}.
 inline std::vector<std::string> words_of(std::string_view list) {
   std::vector<std::string> words(1);
   for (const char c : list) {
@@ -74,17 +75,17 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 struct ArgLimits {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
-  std::vector<std::string> choices;  // the only values a string may take
+  std::vector<std::string> choices;  // the only values that a string may have
   bool required = false;
   std::string shown;        // the default in --help, if the destination's value does not describe it
-  std::string suffix = {};  // with which a string must end, such as ".png"
+  std::string suffix = {};  // required ending of a string, such as ".png"
 };
 
 class Args {
  public:
   Args(std::string tool, std::string about) : tool_(std::move(tool)), about_(std::move(about)) {}
 
-  // The destination's value is the default. Destinations must outlive parse(). A list gets one value each
+  // The destination's value is the default. Destinations must outlive parse(). A list receives one value each
   // time the option is given.
   using Destination = std::variant<std::int64_t*, double*, std::string*, std::vector<std::string>*, bool*>;
   template <class T>
@@ -96,7 +97,8 @@ class Args {
   void flag(std::string name, std::string help, bool& to) {
     options_.push_back({"--" + name, std::move(name), "", std::move(help), &to, {}});
   }
-  // A word without dashes, in the order declared.
+  // Declares a positional argument (without dashes). The order of declaration is the order on the command
+  // line.
   void positional(std::string name, std::string help, std::string& to, ArgLimits limits = {}) {
     std::string title = name;
     for (char& c : title) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
@@ -108,8 +110,8 @@ class Args {
     examples_.emplace_back(std::move(command), std::move(what));
   }
 
-  // Nothing if the program may continue; otherwise its exit code: 0 after --help or --version, 2 after a
-  // mistake.
+  // Returns an exit code if the program must end: 0 after --help or --version, 2 after a usage error. Returns
+  // nothing if the program may continue.
   std::optional<int> parse(int argc, const char* const* argv, std::FILE* out = stdout,
                            std::FILE* err = stderr) {
     for (int i = 1; i < argc; ++i) {
@@ -124,7 +126,7 @@ class Args {
       }
     }
     try {
-      std::size_t seen = 0;  // positionals
+      std::size_t seen = 0;  // number of positionals seen
       for (int i = 1; i < argc; ++i) {
         const std::string_view word = argv[i];
         if (word.size() > 1 && word[0] == '-')
@@ -142,34 +144,35 @@ class Args {
     return std::nullopt;
   }
 
-  // For mistakes that only the tool can detect ("--width 130 is not divisible by --heads 4"): the same line
-  // and exit code.
+  // Reports an error that only the tool can detect ("--width 130 is not divisible by --heads 4") in the same
+  // way: one line and exit code 2.
   int fail(const std::string& mistake, std::FILE* err = stderr) const {
     std::fprintf(err, "%s: %s (see %s --help)\n", tool_.c_str(), printable(mistake).c_str(), tool_.c_str());
     return 2;
   }
 
-  // Whether the option (or positional) of that name was on the command line.
+  // Whether the option or positional with this name was on the command line.
   bool given(std::string_view name) const {
     const auto o = std::ranges::find(options_, name, &Option::name);
     return o != options_.end() && o->given;
   }
 
-  // Names of all options, in the order declared.
+  // Names of all options, in order of declaration.
   std::vector<std::string> names() const {
     std::vector<std::string> all;
     for (std::size_t i = positionals_; i < options_.size(); ++i) all.push_back(options_[i].name);
     return all;
   }
 
-  // An option's current value, as text that set() converts back exactly; a list's items are joined by commas.
+  // An option's current value, as a string that set() converts back exactly. The items of a list are joined
+  // by commas.
   std::string value(std::string_view name) const {
     const auto o = std::ranges::find(options_, name, &Option::name);
     return o == options_.end() ? "" : text_of(*o);
   }
 
-  // Sets an option to a value that was not on the command line (a saved one); given() does not change.
-  // Throws UsageError for a value that it cannot have.
+  // Sets an option to a value that was not on the command line (a saved one). given() does not change. Throws
+  // UsageError if the option cannot have this value.
   void set(std::string_view name, std::string_view value) const {
     const auto o = std::ranges::find(options_, name, &Option::name);
     if (o == options_.end()) throw UsageError("unknown option --" + std::string(name));
@@ -194,8 +197,8 @@ class Args {
       s += "  " + left + std::string(width + 2 - left.size(), ' ') + right + "\n";
     };
     for (const Option& o : options_) row(o.usage(), described(o));
-    row("--help", "this page");
-    row("--version", "the version of the library");
+    row("--help", "print this page");
+    row("--version", "print the version of the library");
     if (!examples_.empty()) s += "\nexamples:\n";
     for (const auto& [command, what] : examples_) s += "  " + command + "\n      " + what + "\n";
     s += "\nenvironment:\n"
@@ -207,7 +210,7 @@ class Args {
 
  private:
   struct Option {
-    std::string title;  // as it is written: "--text", or "MODE" for a positional
+    std::string title;  // as printed: "--text", or "MODE" for a positional
     std::string name, metavar, help;
     Destination to;
     ArgLimits limits;
@@ -245,25 +248,25 @@ class Args {
     o.limits.shown = real ? number(**real) : text_of(o);
   }
 
-  // "--name value" or "--name=value" at argv[i]; moves i over the value.
+  // Reads "--name value" or "--name=value" at argv[i] and advances i past the value.
   void take_option(std::string_view word, int& i, int argc, const char* const* argv) {
     const std::size_t equals = word.find('=');
     const std::string name(word.substr(0, equals));
     const auto option = std::ranges::find(options_, name, &Option::title);
     if (option == options_.end()) throw UsageError("unknown option " + name + hint(name));
     if (bool* const* to = std::get_if<bool*>(&option->to)) {
-      if (equals != std::string_view::npos) throw UsageError(name + " takes no value");
+      if (equals != std::string_view::npos) throw UsageError(name + " does not accept a value");
       option->given = ** to = true;
       return;
     }
     std::string_view value = word.substr(equals + 1);
-    // A value may begin with one dash (a negative number) but not with two: that is the next option.
+    // A value may begin with one dash (a negative number) but not with two, because that is the next option.
     if (equals == std::string_view::npos) {
       if (i + 1 == argc || std::string_view(argv[i + 1]).starts_with("--"))
         throw UsageError(name + " needs a value: " + option->usage());
       value = argv[++i];
     }
-    // An empty name is that of a variable that a script did not set: it does not stand for the default.
+    // An empty string is often an unset variable of a script. It does not select the default.
     if (value.empty() && option->metavar != "TEXT" && option->limits.choices.empty() &&
         !std::holds_alternative<std::int64_t*>(option->to) && !std::holds_alternative<double*>(option->to))
       throw UsageError(name + " got '', expected " + option->metavar);
@@ -306,7 +309,7 @@ class Args {
         refuse(o, value, "one of " + joined(choices));
       if (!value.empty() && !value.ends_with(o.limits.suffix))
         refuse(o, value, "a name that ends in " + o.limits.suffix);
-      if (list && !o.given) (*list)->clear();  // what is given replaces the default
+      if (list && !o.given) (*list)->clear();  // values on the command line replace the default
       if (list)
         (*list)->emplace_back(value);
       else
@@ -315,11 +318,11 @@ class Args {
     o.given = true;
   }
 
-  // ", did you mean --steps?" if a name is similar enough to be a typing error.
+  // ", did you mean --steps?" if a name is similar enough to be a typo.
   std::string hint(std::string_view word) const {
     word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
     std::string nearest;
-    std::size_t least = 1 + (word.size() + 2) / 3;  // two letters swapped count two
+    std::size_t least = 1 + (word.size() + 2) / 3;  // two swapped letters count as two edits
     for (const std::string& name : names()) {
       const std::size_t d = !word.empty() && name.starts_with(word) ? 1 : edit_distance(word, name);
       if (d < least) least = d, nearest = name;
@@ -328,7 +331,7 @@ class Args {
   }
 
   std::string tool_, about_;
-  std::vector<Option> options_;  // positionals first
+  std::vector<Option> options_;  // positionals come first
   std::size_t positionals_ = 0;
   std::vector<std::pair<std::string, std::string>> examples_;
 };

@@ -1,4 +1,4 @@
-// bench measures the kernels, the executor and the compiler, as shares of this machine's peak rates.
+// bench: measures the kernels, the executor and the compiler, relative to this machine's peak rates.
 #include <cstdio>
 
 #include <tilegrad/io/files/file.h>
@@ -18,7 +18,7 @@ constexpr Mode modes[] = {
     {"lora", run_lora, 7},   {"tokens", run_tokens, 1},       {"generate", run_generate, 1},
     {"serve", run_serve, 5}, {"load", run_load, 4},           {"ranks", run_ranks, 1}};
 
-// `join` meets the other ranks, for the mode that measures them.
+// `join` connects the ranks, for the mode that measures them.
 template <class Join>
 int run(int argc, char** argv, const Join& join) {
   CommandLine line(modes);
@@ -35,7 +35,7 @@ int run(int argc, char** argv, const Join& join) {
     draw_scaling(settings);
     return 0;
   }
-  // Each thread stays on one core. Ranks would share a core.
+  // Pin each thread to one core. Ranks are not pinned, because they would share a core.
   if (settings.on_cpu() && !settings.ranks) os::limit_processors(settings.threads);
   if (settings.attention.traffic) return run_attention_traffic(settings);
   if (!settings.attention.once.empty()) return run_attention_once(settings);

@@ -1,4 +1,4 @@
-// Sizes of key-value caches: as options say them, and what a model's tokens need.
+// Memory sizes of key-value caches: parsing --cache-memory, and the bytes that a model needs per token.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace tg {
 
-// "64MiB", "1.5GiB", "4096" (bytes) or "16384tokens".
+// A parsed value: "64MiB", "1.5GiB", "4096" (bytes) or "16384tokens".
 struct CacheMemory {
   double count = 0;
   bool tokens = false;
@@ -26,7 +26,7 @@ struct CacheMemory {
   }
 };
 
-// Returns what is wrong with the text, or "".
+// Parses `text` into `to`. Returns an error message, or "" if the text is valid.
 inline std::string parse_cache_memory(std::string_view text, CacheMemory& to) {
   const auto parts = number_with_unit(text);
   const bool tokens = parts && parts->second == "tokens" && parts->first < 0x1p62;
@@ -37,14 +37,14 @@ inline std::string parse_cache_memory(std::string_view text, CacheMemory& to) {
   return "--cache-memory got '" + std::string(text) + "', expected a size like 64MiB, 1.5GiB or 16384tokens";
 }
 
-// What a token has in one tensor of a model's cache.
+// The cache entries of one token in one tensor of a model's cache.
 struct CacheRow {
   std::string tensor;  // "transformer.h.0.attn.k"
   std::int64_t numbers = 0;
   std::size_t bytes = 0;
 };
 
-// Layer by layer.
+// The entries of one token in all tensors, layer by layer.
 inline std::vector<CacheRow> cache_of_token(const nn::LanguageModel& model, nn::Precision precision,
                                             std::optional<DType> dtype = {}) {
   Graph graph;
@@ -55,7 +55,7 @@ inline std::vector<CacheRow> cache_of_token(const nn::LanguageModel& model, nn::
   std::vector<CacheRow> rows;
   for (const auto& [name, tensor] : token.tensors())
     rows.push_back({name, numel(tensor.shape()), tensor.bytes()});
-  // Layer 10 after layer 9.
+  // Sort by number: layer 10 follows layer 9.
   std::stable_sort(rows.begin(), rows.end(),
                    [](const CacheRow& a, const CacheRow& b) { return a.tensor.size() < b.tensor.size(); });
   return rows;
@@ -67,8 +67,8 @@ inline std::int64_t bytes_of(const std::vector<CacheRow>& token) {
   return static_cast<std::int64_t>(bytes);
 }
 
-// Throws OutOfMemory if a key-value cache for the model's whole context does not fit on its device. Nothing
-// else bounds a context without a table of positions.
+// Throws OutOfMemory if a key-value cache for the model's full context does not fit on its device. Without a
+// table of positions, nothing else limits the context.
 inline void check_cache_memory(const nn::Model& model, std::int64_t batch, nn::Precision precision,
                                std::optional<DType> dtype = {}) {
   const std::int64_t token = bytes_of(cache_of_token(model, precision, dtype));

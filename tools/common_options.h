@@ -1,5 +1,5 @@
-// The options that several tools have. An option of one name has one value and one meaning in all of them:
-// the test tool_options reads every --help.
+// Options that several tools share. An option has the same value and meaning in all of them: the test
+// tool_options compares the output of --help.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace tg {
 
-// Where and how precisely a tool computes.
+// Device and precision of a tool's computations.
 struct DeviceOptions {
   std::string backend = "cpu", dtype = "f32";
   std::int64_t threads = 0;
-  Device device;  // of `backend`, after take_device()
+  Device device;  // parsed from `backend` by take_device()
 
   nn::Precision precision() const { return nn::precision_named(dtype); }
   int thread_count() const { return static_cast<int>(threads); }
@@ -24,17 +24,16 @@ struct DeviceOptions {
 
 inline void declare_device_options(Args& args, DeviceOptions& o) {
   args.option("backend", "NAME", "device: cpu, cuda, or cuda:N for GPU N", o.backend);
-  args.option(
-      "dtype", "TYPE",
-      "precision of forward and backward; weights and optimizer keep theirs; tf32: f32 with matmuls on "
-      "a GPU's tensor cores, exact f32 on the CPU",
-      o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
-  args.option("threads", "N", "threads; 0: TG_THREADS or all cores", o.threads,
+  args.option("dtype", "TYPE",
+              "precision of the forward and backward pass, but not of weights and optimizer state; tf32 is "
+              "f32 with matmuls on a GPU's tensor cores (exact f32 on the CPU)",
+              o.dtype, {.choices = {"f32", "tf32", "bf16", "f16"}});
+  args.option("threads", "N", "number of CPU threads; 0: TG_THREADS if set, otherwise all cores", o.threads,
               {.min = 0, .max = cpu::max_threads});
 }
 
-// Takes the device that --backend names. Throws UsageError for another name, and DeviceError if this machine
-// has no such device.
+// Sets the device from --backend. Throws UsageError for an unknown name, and DeviceError if this machine has
+// no such device.
 inline void take_device(DeviceOptions& o, const std::string& name) {
   try {
     o.device = Device::parse(name);
@@ -44,14 +43,15 @@ inline void take_device(DeviceOptions& o, const std::string& name) {
   backend(o.device);
 }
 
-// A model to read, in every form in which a model is kept.
+// Declares --model, which accepts every format of a model.
 inline void declare_model(Args& args, std::string& path, ArgLimits limits = {.required = true}) {
-  args.option("model", "MODEL",
-              "a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file",
-              path, std::move(limits));
+  args.option(
+      "model", "MODEL",
+      "model: a run of train, one of its checkpoints (RUN/best), a Hugging Face folder, or a GGUF file", path,
+      std::move(limits));
 }
 
-// "f32", "bf16" or "f16", the choices of an option.
+// The dtype for a value of an option: "f32", "bf16" or "f16".
 inline DType dtype_named(const std::string& name) {
   return name == "f32" ? f32 : name == "bf16" ? bf16 : f16;
 }

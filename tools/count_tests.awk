@@ -1,11 +1,13 @@
-# Adds up a test run from CTest's JUnit report, given as the file, and GoogleTest's reports NAME.xml in `dir`:
-# "N passed, N failed[, N skipped]", exit 1 if any failed. A test that left no report of its own (a script, a crash, a
-# binary that was not built) counts as one case, and so does a build that failed (broken=1) and a run of nothing.
-function attribute(line, name) {  # of an XML element on one line
+# Counts the results of a test run from CTest's JUnit report (the input file) and GoogleTest's reports
+# NAME.xml in `dir`. Prints "N passed, N failed[, N skipped]" and exits with status 1 if any test failed. A
+# test without its own report (a script, a crash, a binary that was not built) counts as one case. A failed
+# build (broken=1) and an empty run also count as one.
+function attribute(line, name) {  # value of an attribute of an XML element on one line
   if (!match(line, " " name "=\"[^\"]*\"")) return ""
   return substr(line, RSTART + length(name) + 3, RLENGTH - length(name) - 4)
 }
-/^\t<testcase .* status="notrun">/ {  # one that skips itself was run, one whose binary is missing was not
+/^\t<testcase .* status="notrun">/ {  # a test that skips itself has run, but a test whose binary is missing
+                                      # has not
   getline reason
   if (reason ~ /message="SKIP_/) { skipped++; next }
 }

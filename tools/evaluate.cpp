@@ -1,4 +1,5 @@
-// evaluate: how well a model predicts a text, from a checkpoint of tools/train or a Hugging Face folder.
+// evaluate: measures how well a model predicts a text, from a checkpoint of tools/train, a Hugging Face
+// folder or a GGUF file.
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -20,22 +21,24 @@ struct Options : DeviceOptions {
   std::int64_t context = 0, stride = 0, batch = 4;
 };
 
-constexpr std::int64_t most_context = 1024;  // where there is no --context
+constexpr std::int64_t most_context = 1024;  // default of --context, at most
 
 void declare_options(Args& args, Options& o) {
   declare_model(args, o.model);
-  args.option("text", "FILE", "text to predict", o.text, {.required = true});
-  args.option("context", "N", "tokens in a window", o.context,
+  args.option("text", "FILE", "UTF-8 text to predict", o.text, {.required = true});
+  args.option("context", "N", "number of tokens in a window", o.context,
               {.min = 2, .max = 1e9, .shown = "the model's context, at most 1024"});
-  args.option(
-      "stride", "N",
-      "tokens from a window to the next: each token is predicted once, from at least context − stride others",
-      o.stride, {.min = 1, .max = 1e9, .shown = "half of --context"});
-  args.option("batch", "N", "rows of tokens at once: windows", o.batch, {.min = 1, .max = 65536});
+  args.option("stride", "N",
+              "number of tokens between the starts of two windows; each token is predicted once, from at "
+              "least context − stride earlier tokens (except at the start of the text)",
+              o.stride, {.min = 1, .max = 1e9, .shown = "half of --context"});
+  args.option("batch", "N", "rows of tokens in a batch: number of windows evaluated together", o.batch,
+              {.min = 1, .max = 65536});
   declare_device_options(args, o);
-  args.example("evaluate --model SmolLM-135M --text book.txt", "perplexity of a text");
-  args.example("evaluate --model out/ft/best --text book.txt --context 512 --stride 512",
-               "of a fine-tuned model, in windows that do not overlap: faster, and a little higher");
+  args.example("evaluate --model SmolLM-135M --text book.txt", "measure the perplexity of a text");
+  args.example(
+      "evaluate --model out/ft/best --text book.txt --context 512 --stride 512",
+      "evaluate a fine-tuned model in windows that do not overlap: faster, but the loss is slightly higher");
 }
 
 int evaluate(const Options& o) {
@@ -70,8 +73,8 @@ int evaluate(const Options& o) {
                            grouped(p.tokens) + " " + std::string(opened.tokenizer->unit()) + "s");
   print_row("loss", formatted("%.6f nats per ", p.loss()) + std::string(opened.tokenizer->unit()));
   print_row("perplexity", formatted("%.6g", p.value()));
-  // Of what was not predicted, the first token and perhaps those that begin windows, the loss is taken to be
-  // the mean.
+  // Some tokens are not predicted: the first one, and perhaps the first one of a window. Their loss is
+  // assumed to be the mean.
   print_row("bits/byte", formatted("%.6f", p.loss() / std::log(2.0) * static_cast<double>(tokens.size()) /
                                                static_cast<double>(text.size())));
   return 0;

@@ -1,5 +1,5 @@
-// export writes a model, from a checkpoint of tools/train, a Hugging Face folder or a GGUF file, for other
-// programs.
+// export: writes a model from a checkpoint of tools/train, a Hugging Face folder or a GGUF file in a format
+// of another program.
 #include <algorithm>
 #include <cstdio>
 
@@ -21,31 +21,31 @@ using namespace tg;
 
 struct ExportOptions {
   std::string out;    // the folder or file to write
-  std::string dtype;  // of the weights; empty: as they are
+  std::string dtype;  // dtype of the weights; empty: unchanged
 };
 
-// What is exported: a model, or an adapter alone.
+// What is exported: a model, or only an adapter.
 struct ExportSource {
   io::ModelSource model = {};
   std::optional<io::SavedAdapter> adapter = {};
 };
 
 struct Form {
-  std::string_view name;            // of --to
+  std::string_view name;            // value of --to
   const char* what;                 // for --help
-  std::vector<std::string> dtypes;  // that --weights-dtype can name
-  bool is_adapter;                  // of the adapter alone, of a run of train --lora
-  // Prints rows about what it writes, writes it, and returns the lines of a program that loads it. Throws
-  // Error in one line; then nothing is left behind.
+  std::vector<std::string> dtypes;  // choices of --weights-dtype
+  bool is_adapter;                  // writes only the adapter of a run of train --lora
+  // Prints rows about the output, writes it, and returns lines that load it in the other program. Throws
+  // Error with a message of one line and leaves no files behind.
   std::string (*write)(ExportSource& source, const ExportOptions& options);
 };
 
-// A signal ends the writing between two tensors, so that nothing is left behind.
+// Called between two tensors. A signal ends the export, which leaves no files behind.
 void check_interrupts(std::uint64_t, std::uint64_t) {
   if (is_asked_to_stop()) throw Error("[export] interrupted: nothing is written");
 }
 
-// A string of Python; it has the escapes of printable().
+// Formats a string as a Python literal, with the escapes of printable().
 std::string python_string(const std::string& text) {
   std::string s;
   for (const char c : text) s += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
@@ -87,7 +87,7 @@ std::string export_gguf(ExportSource& source, const ExportOptions& options) {
   std::fflush(stdout);
   writer.write(options.out);
   const std::string file = " -m " + shell_word(options.out);
-  // Programs of llama.cpp; without a tokenizer there is no text for it to read.
+  // Commands of llama.cpp. Without a tokenizer, only the benchmark can run.
   return writer.has_tokenizer() ? "llama-completion" + file + " -no-cnv -n 40 -p 'Once'"
                                 : "llama-bench" + file;
 }
@@ -95,7 +95,7 @@ std::string export_gguf(ExportSource& source, const ExportOptions& options) {
 std::string export_peft(ExportSource& source, const ExportOptions& options) {
   const io::SavedAdapter& adapter = *source.adapter;
   io::TensorMap tensors = adapter.file.tensors;
-  std::vector<Array> rounded;  // what tensors of another dtype look into
+  std::vector<Array> rounded;  // owns the converted tensors
   rounded.reserve(tensors.size());
   std::uint64_t bytes = 0;
   for (auto& [name, t] : tensors) {
@@ -111,8 +111,8 @@ std::string export_peft(ExportSource& source, const ExportOptions& options) {
   if (adapter.model.architecture.name() == "deepseek" &&
       std::any_of(tensors.begin(), tensors.end(), is_of_mlp))
     print_row("note",
-              "peft with transformers 5 takes DeepSeek's MLP layers for experts and cannot open adapters "
-              "of them: --merge it, or train others (--lora-targets)");
+              "with transformers 5, PEFT treats DeepSeek's MLP layers as experts and cannot load adapters "
+              "for them: use --merge, or train other layers (--lora-targets)");
   io::write_peft_folder(options.out, adapter.config_text, tensors);
   const std::string base = python_string(adapter.config.base);
   return "from transformers import AutoModelForCausalLM; from peft import PeftModel; model = "
@@ -138,7 +138,7 @@ void print_source(const io::ModelSource& source) {
   print_row("tokenizer",
             !source.tokenizer ? "none"
             : source.tokenizer->kind() == "numbers"
-                ? "none: tokens are numbers"
+                ? "none: tokens are printed as numbers"
                 : std::string(source.tokenizer->kind()) + ", " + counted(source.tokenizer->size(), "token"));
   print_dropped(source.dropped);
 }
@@ -149,7 +149,8 @@ void print_adapter(const io::SavedAdapter& adapter) {
                            short_number(adapter.config.options.alpha) + ", of " + adapter.config.base);
 }
 
-// A checkpoint as the form needs it. Throws Error for one that has no adapter, or nothing else.
+// Opens the checkpoint for this format. Throws Error if the format needs an adapter and the checkpoint has
+// none, or if the format needs a whole model and the checkpoint has an adapter.
 ExportSource opened(const std::string& path, const Form& form, bool merge) {
   const io::Checkpoint checkpoint(path);
   const std::string where = checkpoint.directory() + "/model.safetensors";
@@ -158,13 +159,13 @@ ExportSource opened(const std::string& path, const Form& form, bool merge) {
   if (!has_adapter && (merge || form.is_adapter))
     throw Error("[export] " + where + " has no adapter, which " +
                 (merge ? std::string("--merge") : "--to " + std::string(form.name)) +
-                " needs: it is the whole model");
+                " needs: it contains the whole model");
   if (!has_adapter) return {io::source_of_checkpoint(std::move(file), checkpoint.directory())};
   io::SavedAdapter adapter(std::move(file), where);
   if (form.is_adapter) return {.adapter = std::move(adapter)};
   if (!merge)
     throw Error("[export] " + where +
-                " has an adapter: --merge adds it to the weights, --to peft writes it alone");
+                " has an adapter: --merge adds it to the weights, --to peft writes only the adapter");
   io::ModelSource base = io::source_at(adapter.config.base);
   return {io::with_adapter(std::move(base), std::move(adapter))};
 }
@@ -183,30 +184,32 @@ int main(int argc, char** argv) {
     for (const std::string& d : f.dtypes)
       if (std::find(dtypes.begin(), dtypes.end(), d) == dtypes.end()) dtypes.push_back(d);
   }
-  Args args("export", "Writes a model for other programs.");
+  Args args("export", "Writes a model in a format of another program.");
   declare_model(args, model);
-  args.flag("merge", "of a run of train --lora: the model with the adapters added to its weights", merge);
+  args.flag("merge", "add the adapters of a run of train --lora to the weights, and write the whole model",
+            merge);
   args.option("to", "FORM", what, to, {.choices = names, .required = true});
   args.option("weights-dtype", "TYPE", "dtype in which the weights are written", o.dtype,
-              {.choices = dtypes, .shown = "as they are"});
+              {.choices = dtypes, .shown = "unchanged"});
   args.option("out", "PATH", "folder or file to write, which must not exist", o.out, {.required = true});
-  args.example("export --model out/train --to hf --out my-model", "a folder for transformers");
-  args.example("export --model out/lora --to peft --out my-adapter", "an adapter for PEFT");
-  args.example("export --model out/lora --merge --to hf --out my-model", "the model with it");
+  args.example("export --model out/train --to hf --out my-model", "write a folder for transformers");
+  args.example("export --model out/lora --to peft --out my-adapter", "write an adapter for PEFT");
+  args.example("export --model out/lora --merge --to hf --out my-model",
+               "write the model with the adapter merged into it");
   args.example("export --model SmolLM-135M --to hf --out smol-bf16 --weights-dtype bf16",
-               "a folder in another dtype");
+               "convert a folder to bf16");
   args.example("export --model SmolLM-135M --to gguf --out smol.gguf --weights-dtype q8_0",
-               "8 bits for llama.cpp");
+               "quantize to 8 bits for llama.cpp");
   return run_tool("export", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     const Form& form = *std::ranges::find(forms, to, &Form::name);
     if (merge && form.is_adapter)
-      throw UsageError("--merge makes a whole model, --to " + to + " the adapter alone");
+      throw UsageError("--merge writes a whole model, but --to " + to + " writes only the adapter");
     const bool is_run = !is_folder_of_others(model);
     if (!is_run && (merge || form.is_adapter))
-      throw UsageError("--model " + model + " has no adapter: a run of train --lora has one");
+      throw UsageError("--model " + model + " has no adapter: expected a run of train --lora");
     if (!o.dtype.empty() && std::find(form.dtypes.begin(), form.dtypes.end(), o.dtype) == form.dtypes.end())
-      throw UsageError("--to " + to + " has no --weights-dtype " + o.dtype);
+      throw UsageError("--to " + to + " does not support --weights-dtype " + o.dtype);
     ExportSource source = is_run ? opened(model, form, merge) : ExportSource{io::source_at(model)};
     if (form.is_adapter)
       print_adapter(*source.adapter);

@@ -1,4 +1,4 @@
-"""Prints tensors and arrays in gdb as their text() does, also from a core file: no function of the program is called.
+"""Prints tensors and arrays in gdb as their text() does. It calls no function of the program, so it works for core files.
 
 To load it, in gdb or in ~/.gdbinit:  source tools/gdb_printers.py
 
@@ -11,8 +11,8 @@ import struct
 import gdb
 import gdb.printing
 
-MOST = 16  # elements of an Array
-# dtype: bytes of an element, its struct format; bf16 is the upper half of an f32
+MOST = 16  # maximum number of elements printed
+# dtype: bytes per element, and the struct format; bf16 is the upper half of an f32
 DTYPES = {"f64": (8, "d"), "f32": (4, "f"), "bf16": (2, None), "f16": (2, "e"), "i64": (8, "q"), "i32": (4, "i"),
           "u8": (1, "B"), "boolean": (1, "?")}
 
@@ -60,7 +60,7 @@ class ArrayPrinter:
 
 
 def deque_at(deque, number):
-    """Element `number` in a std::deque of libstdc++, whose blocks have 512 bytes or one larger element."""
+    """Element `number` of a libstdc++ std::deque, whose blocks have 512 bytes, or one element if that is larger."""
     start = deque["_M_impl"]["_M_start"]
     each = max(1, 512 // start["_M_cur"].dereference().type.sizeof)
     at = number + int(start["_M_cur"] - start["_M_first"])

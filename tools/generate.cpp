@@ -1,5 +1,5 @@
-// generate writes text with a model from a checkpoint of tools/train or a Hugging Face folder: one as it
-// comes, or many at once.
+// generate: generates text with a model from a checkpoint of tools/train, a Hugging Face folder or a GGUF
+// file. It prints a single sequence token by token, or generates many sequences in parallel.
 #include <chrono>
 #include <cstdio>
 #include <new>
@@ -18,69 +18,77 @@ using namespace tg;
 void declare_options(Args& args, GenerateOptions& o) {
   declare_model(args, o.model);
   args.option("adapter", "PATH",
-              "a LoRA adapter for --model, which is then a folder or a GGUF file: a PEFT folder, or a run of "
+              "LoRA adapter for --model, which must be a Hugging Face folder or a GGUF file; the adapter is "
+              "a PEFT folder or a run of "
               "train --lora",
               o.adapter, {.shown = "none"});
   args.option("context", "N", "maximum sequence length in tokens; memory is reserved for it", o.context,
-              {.min = 1, .max = 1e9, .shown = "as many as the model was made for"});
-  args.option("prompt", "TEXT", "beginning of the text", o.prompt, {.shown = "a line break"});
+              {.min = 1, .max = 1e9, .shown = "the model's full context"});
+  args.option("prompt", "TEXT", "text that the model continues", o.prompt, {.shown = "a line break"});
+  args.option("prompts", "FILE",
+              "file with one prompt per line, where \\n is a line break and \\\\ a backslash; sequences are "
+              "generated in parallel",
+              o.prompts);
   args.option(
-      "prompts", "FILE",
-      "a prompt for each line, with \\n for a line break and \\\\ for a backslash: many texts at once",
-      o.prompts);
-  args.option("samples", "N", "texts for each prompt, drawn with --seed, the next seed, …", o.samples,
-              {.min = 1, .max = 1e6});
-  args.option("beams", "N", "instead: the likeliest texts for each prompt that a search with N beams finds",
-              o.beams, {.min = 1, .max = 4096, .shown = "none"});
-  args.option("slots", "N", "with several texts: largest number of texts that are generated at once", o.slots,
-              {.min = 1, .max = 4096});
-  args.option(
-      "cache-memory", "SIZE",
-      "of many texts, memory for keys and values, such as 64MiB or 16384tokens; texts wait if it is full",
-      o.cache_memory, {.shown = "a whole context for each text at once"});
-  args.option("stop", "TEXT", "ends a text before this; may be given several times", o.stops);
-  args.option("max-tokens", "N", "tokens to generate, unless the text ends before", o.max_tokens,
-              {.min = 1, .max = 1e9, .shown = "as many as fit in the model's context"});
-  args.option("temperature", "X", "divides the logits; 0: always the most likely token",
+      "samples", "N",
+      "number of sequences for each prompt; the first is sampled with --seed, the next with --seed + 1, …",
+      o.samples, {.min = 1, .max = 1e6});
+  args.option("beams", "N",
+              "use beam search with N beams instead of sampling, and print its N most likely sequences for "
+              "each prompt",
+              o.beams, {.min = 1, .max = 4096, .shown = "no beam search"});
+  args.option("slots", "N",
+              "maximum number of sequences generated in parallel, with --prompts, --samples or --beams",
+              o.slots, {.min = 1, .max = 4096});
+  args.option("cache-memory", "SIZE",
+              "memory for the key-value cache, such as 64MiB or 16384tokens, with --prompts, --samples or "
+              "--beams; sequences wait while it is full",
+              o.cache_memory, {.shown = "a full context for each slot"});
+  args.option("stop", "TEXT", "string that ends a sequence and is not printed; may be repeated", o.stops);
+  args.option("max-tokens", "N", "maximum number of tokens to generate for each sequence", o.max_tokens,
+              {.min = 1, .max = 1e9, .shown = "until the context is full"});
+  args.option("temperature", "X",
+              "sampling temperature, by which logits are divided; 0: always choose the most likely token",
               o.sampling.temperature, {.min = 0, .max = 1e6});
-  args.option("top-k", "N", "sample only from the N most likely tokens; 0: from all", o.sampling.top_k,
+  args.option("top-k", "N", "number of most likely tokens to sample from; 0: all", o.sampling.top_k,
               {.min = 0, .max = 1e9});
-  args.option("top-p", "P", "of these, only from the most likely ones whose probabilities add up to P",
+  args.option("top-p", "P",
+              "sample only from the most likely tokens (of those that --top-k leaves) whose probabilities "
+              "add up to P",
               o.sampling.top_p, {.min = 0, .max = 1});
-  args.option("seed", "N", "seed of the random draws", o.seed, {.min = 0});
+  args.option("seed", "N", "random seed for sampling", o.seed, {.min = 0});
   declare_device_options(args, o);
   args.option(
       "weights-dtype", "TYPE",
-      "dtype in which the weights are held; with bf16 or f16 they take half the memory, and everything is "
-      "computed in it",
+      "dtype in which the weights are stored; bf16 and f16 need half the memory, and select the same --dtype",
       o.weights, {.choices = {"f32", "bf16", "f16"}});
-  args.option(
-      "cache-dtype", "TYPE",
-      "dtype in which keys and values are kept, and attention with them is computed; bf16 and f16 take "
-      "half of f32's memory",
-      o.cache_type, {.choices = {"f32", "bf16", "f16"}, .shown = "as they are computed"});
+  args.option("cache-dtype", "TYPE",
+              "dtype of the key-value cache and of the attention that reads it; bf16 and f16 need half the "
+              "memory of f32",
+              o.cache_type, {.choices = {"f32", "bf16", "f16"}, .shown = "same as --dtype"});
   args.flag("slide",
-            "continue beyond the context: the oldest tokens are dropped, and each token needs a run over the "
-            "whole window",
+            "continue beyond the context: drop the oldest tokens, and recompute the "
+            "whole window for each token",
             o.slide);
-  args.flag("no-cache", "process the whole text again for every token: the same text, slower; for checks",
+  args.flag("no-cache",
+            "recompute the whole sequence for every token; the output is the same, only slower (for testing)",
             o.no_cache);
   args.example("generate --model out/train --prompt 'ROMEO:'", "from the last checkpoint of a run");
   args.example("generate --model out/train/best --temperature 0 --max-tokens 20",
-               "the most likely text, from the best checkpoint");
+               "greedy decoding from the best checkpoint");
   args.example("generate --model out/train --max-tokens 500 --slide --top-k 20 --top-p 0.95",
-               "more than the context holds, from likely tokens only");
+               "more tokens than the context, sampled only from likely tokens");
   args.example("generate --model SmolLM-135M --prompt 'Once upon' --temperature 0",
                "from a Hugging Face folder");
   args.example("generate --model out/train --prompts prompts.txt --samples 4 --stop END",
-               "four texts for each line of a file, many at once");
+               "four sequences for each line of a file, generated in parallel");
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Throws Error unless prompt and text fit. The last token is written but not read.
+// Throws Error unless the prompt and the generated tokens fit. The last token is generated but never read.
 void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
   if (prompt - 1 + tokens <= context) return;
   const std::string head = "[generate] a prompt of " + std::to_string(prompt) + " tokens";
@@ -113,7 +121,7 @@ void generate_one(const GenerateOptions& o, const OpenedModel& opened) {
   write_text(o.prompt);
   text::TextStream stream(tokenizer, o.stops);
   const auto start = std::chrono::steady_clock::now();
-  double first = 0;  // when the prompt had been read and the first token drawn
+  double first = 0;  // when the prompt had been read and the first token sampled
   std::int64_t written = 0;
   generator.extend(text, tokens, o.sampling, static_cast<std::uint64_t>(o.seed), [&](std::int32_t token) {
     if (written++ == 0) first = seconds_since(start);
@@ -137,21 +145,21 @@ bool asks_for_many(const Args& args) {
   return args.given("prompts") || args.given("samples") || args.given("beams");
 }
 
-// What is wrong with a combination of options, or nothing. Sets cache_size.
+// Returns a message if the options contradict each other, otherwise "". Sets cache_size.
 std::string mistake_in(const Args& args, GenerateOptions& o) {
   for (const std::string& stop : o.stops)
     if (stop.empty()) return "--stop is empty";
   if (args.given("prompts") && args.given("prompt")) return "--prompts and --prompt exclude each other";
-  if (o.no_cache && args.given("cache-dtype")) return "--cache-dtype needs a cache, got --no-cache";
+  if (o.no_cache && args.given("cache-dtype")) return "--cache-dtype requires a cache, got --no-cache";
   for (const char* option : {"slide", "no-cache"})
     if (asks_for_many(args) && args.given(option))
-      return "--" + std::string(option) + " is for one text, not for --prompts, --samples or --beams";
+      return "--" + std::string(option) + " supports only one sequence, not --prompts, --samples or --beams";
   for (const char* option : {"samples", "stop", "temperature", "top-k", "top-p", "seed"})
     if (args.given("beams") && args.given(option))
-      return "--" + std::string(option) + " is for texts that are drawn, not for --beams";
+      return "--" + std::string(option) + " is for sampling, not for --beams";
   for (const char* option : {"slots", "cache-memory"})
     if (!asks_for_many(args) && args.given(option))
-      return "--" + std::string(option) + " needs --prompts, --samples or --beams";
+      return "--" + std::string(option) + " requires --prompts, --samples or --beams";
   if (o.weights != "f32" && args.given("dtype") && o.dtype != o.weights)
     return "--weights-dtype " + o.weights + " computes in " + o.weights + ", got --dtype " + o.dtype;
   return o.cache_memory.empty() ? "" : parse_cache_memory(o.cache_memory, o.cache_size.emplace());
@@ -161,10 +169,10 @@ std::string mistake_in(const Args& args, GenerateOptions& o) {
 
 int main(int argc, char** argv) {
   GenerateOptions o;
-  Args args(
-      "generate",
-      "Generates text with a model trained by train or from a Hugging Face folder, and prints it as it is "
-      "generated.");
+  Args args("generate",
+            "Generates text with a model (a run of train, a Hugging Face folder or a GGUF file), and prints "
+            "it as it is "
+            "generated.");
   declare_options(args, o);
   return run_tool("generate", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
@@ -175,7 +183,7 @@ int main(int argc, char** argv) {
     if (asks_for_many(args)) return write_many(loaded(o, opened), opened, o) == 0 ? 0 : 1;
     generate_one(o, opened);
     if (!args.given("prompt") && os::bytes_to_read(stdin) > 0)
-      std::fprintf(stderr, "generate: standard input is not read: --prompt TEXT begins the text\n");
+      std::fprintf(stderr, "generate: standard input is ignored: use --prompt TEXT\n");
     return 0;
   });
 }

@@ -31,7 +31,7 @@ std::string names_of(const Range& all) {
   return names;
 }
 
-// Those of `all` that an option's list names. Throws UsageError for another name.
+// Returns the items of `all` that the option's list names. Throws UsageError for an unknown name.
 template <class Range>
 auto named_in(const std::string& list, const Range& all, const std::string& option) {
   std::vector<std::ranges::range_value_t<Range>> chosen;
@@ -61,13 +61,13 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
     std::printf("%s: %s\n", c.text().c_str(), printable(file).c_str());
     return 0;
   }
-  std::fprintf(stderr, "gradcheck: nothing to differentiate, so no curve was drawn\n");
+  std::fprintf(stderr, "gradcheck: no curve was drawn, because no selected case has a gradient\n");
   return nothing_ran;
 }
 
-// gradcheck --collectives: adds the checks of ops in which ranks exchange data, those of the ops and samples
-// with these names, or of all when there are none. All ranks of the group call it alike. False, with a line
-// on stderr for each, if a name selects nothing.
+// gradcheck --collectives: adds the checks of ops that communicate between ranks. `names` selects ops and
+// samples; if it is empty, all are checked. All ranks of the group must make the same call. Returns false,
+// and prints a line on stderr for each unknown name, if a name selects nothing.
 bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& group, const Options& options,
                      const std::vector<std::string>& names) {
   const std::shared_ptr<Communicator> ranks(group, &group->communicator());
@@ -77,7 +77,7 @@ bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& gro
     bool is_known = false;
     for (const RankCase& c : cases) is_known |= !select({c.f}, {name}).empty();
     if (!is_known && ranks->rank() == 0)
-      std::fprintf(stderr, "gradcheck: no op in which ranks exchange data is named '%s'\n",
+      std::fprintf(stderr, "gradcheck: no op that communicates between ranks is named '%s'\n",
                    printable(name).c_str());
     all_known &= is_known;
   }
@@ -90,7 +90,7 @@ bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& gro
   return true;
 }
 
-// Prints the report, writes it to the file `json` if that is named, and returns the exit code.
+// Prints the report, writes it to the file `json` unless that is empty, and returns the exit code.
 int finish(const Report& report, std::chrono::steady_clock::time_point start, const std::string& json) {
   report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (!json.empty()) write_file(json, report.json(), "gradcheck");
@@ -105,32 +105,38 @@ int run(int argc, char** argv, const Join& join) {
   bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false,
        collectives = false, overwrite = false;
 
-  Args args("gradcheck", "Compares gradients with finite differences, and dtypes with f64.");
+  Args args(
+      "gradcheck",
+      "Checks the gradients of ops and layers against finite differences, and other dtypes against f64.");
   args.flag("list", "list everything that can be checked", list);
-  args.flag("reference", "print the reference of all ops as Markdown, docs/ops.md", print_reference);
-  args.flag("all", "check everything", all);
-  args.option("op", "NAME", "an op, a layer, or one sample of it (softmax/rows); may be repeated", names);
-  args.option("dtypes", "LIST", "some of " + dtypes, dtypes);
-  args.option("views", "LIST", "how inputs lie in memory: some of " + views, views);
+  args.flag("reference", "print the reference of all ops (docs/ops.md) as Markdown", print_reference);
+  args.flag("all", "check every op and layer", all);
+  args.option("op", "NAME", "op, layer, or one sample of it (softmax/rows), to check; may be repeated",
+              names);
+  args.option("dtypes", "LIST", "comma-separated dtypes to check, from " + dtypes, dtypes);
+  args.option("views", "LIST", "comma-separated memory layouts of the inputs, from " + views, views);
   args.option("backend", "NAME", "device of the checked programs", backend, {.choices = {"cpu", "cuda"}});
-  args.option("order", "N", "2 checks second derivatives", order, {.min = 1, .max = 2});
-  args.flag("quick", "a quick run: four random projections instead of every element", fast);
-  args.option("seed", "N", "seed of all random numbers", seed, {.min = 0});
+  args.option("order", "N", "order of the derivatives to check: 1 for gradients, 2 for second derivatives",
+              order, {.min = 1, .max = 2});
+  args.flag("quick", "do a quick run: check four random projections instead of every element", fast);
+  args.option("seed", "N", "random seed of all inputs", seed, {.min = 0});
   args.option("json", "FILE", "also write all results to this file", json);
-  args.option("plot", "FILE.png", "draw the error as a function of the step h, for the ops given", curve,
+  args.option("plot", "FILE.png",
+              "picture to draw: the error as a function of the step h, for the ops of --op", curve,
               {.suffix = ".png"});
   declare_overwrite(args, overwrite);
-  args.option("plugin", "FILE.so", "a library that registers ops; may be repeated", plugins);
-  args.flag("collectives", "check the ops in which ranks exchange data, on the ranks that launch started",
+  args.option("plugin", "FILE.so", "shared library that registers ops; may be repeated", plugins);
+  args.flag("collectives", "check the ops that communicate between ranks, on the ranks that launch started",
             collectives);
-  args.flag("mutate", "plant faults in every gradient; each must be caught", mutants);
+  args.flag("mutate", "mutation test: inject bugs into every gradient; each must be detected", mutants);
   args.flag("verbose", "print every check; also -v", verbose);
-  args.example("gradcheck --all", "every op and layer, all dtypes and views");
-  args.example("gradcheck --op flash_attn --quick", "a quick look at one op");
-  args.example("gradcheck --op softmax --dtypes f64 --views transposed -v", "details of one view");
-  args.example("gradcheck --plugin ./libmyop.so --op my_op", "an op of your own");
-  args.example("launch -n 4 gradcheck --collectives", "ops in which ranks exchange data, over 4 processes");
-  args.example("gradcheck --all --mutate", "does the checker catch planted faults?");
+  args.example("gradcheck --all", "check every op and layer, in all dtypes and views");
+  args.example("gradcheck --op flash_attn --quick", "check one op quickly");
+  args.example("gradcheck --op softmax --dtypes f64 --views transposed -v", "print the details of one view");
+  args.example("gradcheck --plugin ./libmyop.so --op my_op", "check a user-defined op");
+  args.example("launch -n 4 gradcheck --collectives",
+               "check ops that communicate between ranks, with 4 processes");
+  args.example("gradcheck --all --mutate", "verify that the checker detects injected bugs");
   std::vector<const char*> words(argv, argv + argc);
   for (const char*& w : words)
     if (std::string_view(w) == "-v") w = "--verbose";
@@ -149,14 +155,14 @@ int run(int argc, char** argv, const Join& join) {
     if (collectives && args.given(other))
       throw UsageError("--collectives and --" + std::string(other) + " exclude each other");
   if (all && !names.empty()) throw UsageError("--all and --op exclude each other");
-  if (!curve.empty() && names.empty()) throw UsageError("--plot needs an op: --op NAME");
+  if (!curve.empty() && names.empty()) throw UsageError("--plot requires --op NAME");
   check_outputs("gradcheck", {json, curve}, overwrite, plugins);
   std::shared_ptr<parallel::Group> group;
   if (collectives) {
     group = join();
     run.ranks = group->communicator().size();
     if (run.ranks == 1)
-      throw UsageError("--collectives is for several ranks: launch -n 4 gradcheck --collectives");
+      throw UsageError("--collectives requires several ranks: launch -n 4 gradcheck --collectives");
   }
   run.options.device = Device::parse(own_gpu(backend, run.ranks));
   try {
@@ -188,7 +194,7 @@ int run(int argc, char** argv, const Join& join) {
   }
   if (!curve.empty()) return draw_v_curve(cases, run.options, curve);
 
-  for (const std::string& op : untested(names)) report.incomplete(op + " has a gradient and no sample");
+  for (const std::string& op : untested(names)) report.incomplete(op + " has a gradient but no sample");
   for (const Case& c : cases) {
     if (!mutants)
       report.add(c, check(c, run.options));

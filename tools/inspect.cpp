@@ -1,4 +1,5 @@
-// inspect shows a model, the programs that it compiles to, its attention and the losses of its runs.
+// inspect: shows a model, the programs that it compiles to, its attention, and the losses of its training
+// runs.
 #include <cstdio>
 #include <map>
 #include <new>
@@ -30,69 +31,82 @@ struct Options : ModelOptions, DeviceOptions {
   std::string cache_memory = "1GiB", memory_budget;
   std::size_t budget = 0;  // bytes of `memory_budget`; 0: none
   bool overwrite = false, list = false, graph = false, parameters = false, cache = false;
-  CacheMemory memory;                                                      // of `cache_memory`
-  std::string graphviz, plan, attention, attention_memory, reads, curves;  // files to write
+  CacheMemory memory;                                                      // parsed from `cache_memory`
+  std::string graphviz, plan, attention, attention_memory, reads, curves;  // output files
   std::vector<std::string> runs;
-  std::int64_t length = 4096, fast_memory = 192;  // of `reads`
+  std::int64_t length = 4096, fast_memory = 192;  // for `reads`
 };
 
 void declare_options(Args& args, Options& o) {
-  declare_model(args, o.path, {.shown = "none: one of the options below"});
+  declare_model(args, o.path, {.shown = "none: a new model from the options below"});
   declare_model_options(args, o);
-  args.option("vocabulary", "N", "distinct tokens", o.vocabulary, {.min = 1, .max = 1e7});
-  args.option("program", "NAME", "a training step, an evaluation, or one token with a key-value cache",
+  args.option("vocabulary", "N", "number of tokens in the vocabulary", o.vocabulary, {.min = 1, .max = 1e7});
+  args.option("program", "NAME",
+              "program to show: a training step, an evaluation, or the generation of one token with a "
+              "key-value cache",
               o.program, {.choices = {"train", "evaluate", "token"}});
-  args.option("batch", "N", "rows of tokens in a step", o.batch, {.min = 1, .max = 65536});
+  args.option("batch", "N", "rows of tokens in a batch", o.batch, {.min = 1, .max = 65536});
   declare_device_options(args, o);
-  args.option("memory-budget", "SIZE", "peak memory of a training step, as for train --memory-budget",
-              o.memory_budget, {.shown = "none"});
-  args.flag("list-steps", "every step, with the shapes it reads and writes", o.list);
+  args.option("memory-budget", "SIZE",
+              "limit for the peak memory of a training step, as in train --memory-budget", o.memory_budget,
+              {.shown = "none"});
+  args.flag("list-steps", "list every step with the shapes it reads and writes", o.list);
   args.option("filter", "TEXT", "count and list only steps whose name contains TEXT", o.filter,
               {.shown = "all"});
-  args.flag("graph", "every node of the recorded graph, before fusion", o.graph);
+  args.flag("graph", "print every node of the recorded graph, before fusion", o.graph);
   const ArgLimits none{.shown = "none"}, picture{.shown = "none", .suffix = ".png"};
-  args.option("graphviz", "FILE", "the graph, for Graphviz to draw: dot -Tsvg FILE", o.graphviz, none);
-  args.option("plot-plan", "FILE.png", "the memory plan: every buffer over steps and addresses", o.plan,
-              picture);
-  args.flag("parameters", "numbers and bytes of each layer's parameters", o.parameters);
-  args.flag("cache", "bytes of a token in a key-value cache, and the texts that fit in --cache-memory",
+  args.option("graphviz", "FILE", "file to write the graph to, for Graphviz: dot -Tsvg FILE", o.graphviz,
+              none);
+  args.option("plot-plan", "FILE.png",
+              "picture of the memory plan to write: every buffer over steps and addresses", o.plan, picture);
+  args.flag("parameters", "print the number of elements and bytes of each layer's parameters", o.parameters);
+  args.flag("cache",
+            "print the bytes of a token in a key-value cache, and how many sequences fit in --cache-memory",
             o.cache);
   args.option("cache-memory", "SIZE",
-              "for --cache: memory in KiB, MiB, GiB, or a number of tokens: 16384tokens", o.cache_memory);
-  args.option("plot-attention", "FILE.png", "the attention weights of each head of --model, on --prompt",
-              o.attention, picture);
-  args.option("prompt", "TEXT", "text for --plot-attention, at most the model's context", o.prompt, none);
+              "cache memory for --cache, such as 64MiB, or a number of tokens, such as 16384tokens",
+              o.cache_memory);
+  args.option("plot-attention", "FILE.png",
+              "picture of the attention weights to write, for each head of --model on --prompt", o.attention,
+              picture);
+  args.option("prompt", "TEXT", "text for --plot-attention, no longer than the model's context", o.prompt,
+              none);
   args.option("plot-attention-memory", "FILE.png",
-              "memory of the model's attention for 256 to 65536 tokens, fused and with its matrix in memory",
+              "picture of the attention memory to write, for 256 to 65536 tokens, fused and with the score "
+              "matrix in memory",
               o.attention_memory, picture);
+  args.option("plot-reads", "FILE.png",
+              "picture of the memory reads of attention to write, by tile size, in the model of the "
+              "FlashAttention paper",
+              o.reads, picture);
+  args.option("length", "N", "sequence length in tokens, for --plot-reads", o.length,
+              {.min = 1, .max = 1 << 30});
   args.option(
-      "plot-reads", "FILE.png",
-      "numbers that attention reads from memory, by tile size, in the model of FlashAttention's paper",
-      o.reads, picture);
-  args.option("length", "N", "tokens for --plot-reads", o.length, {.min = 1, .max = 1 << 30});
-  args.option("fast-memory", "KIB",
-              "for --plot-reads: size of the memory that holds a tile, such as a GPU's shared memory",
-              o.fast_memory, {.min = 1, .max = 1 << 30});
-  args.option("plot-curves", "FILE.png", "the losses of every --run", o.curves, picture);
-  args.option("run", "RUN", "for --plot-curves: a run of train; may be repeated", o.runs, none);
+      "fast-memory", "KIB",
+      "size of the fast memory that holds a tile, for --plot-reads, such as a GPU's shared memory per block",
+      o.fast_memory, {.min = 1, .max = 1 << 30});
+  args.option("plot-curves", "FILE.png", "picture of the losses of every --run to write", o.curves, picture);
+  args.option("run", "RUN", "run of train for --plot-curves; may be repeated", o.runs, none);
   declare_overwrite(args, o.overwrite);
-  args.example("inspect --architecture llama --key-heads 2 --list-steps", "every step of a training step");
+  args.example("inspect --architecture llama --key-heads 2 --list-steps",
+               "list every step of a training program");
   args.example("inspect --architecture deepseek --program evaluate --filter layers.0.self_attn --list-steps",
-               "the first attention layer's forward");
-  args.example("inspect --model out/train --program token", "the cost of one generated token");
+               "list the forward pass of the first attention layer");
+  args.example("inspect --model out/train --program token", "show the cost of one generated token");
   args.example("inspect --program evaluate --graph --graphviz graph.dot && dot -Tsvg graph.dot > graph.svg",
-               "the forward pass as text and as a picture");
-  args.example("inspect --layers 12 --plot-plan plan.png", "the memory of a training step");
-  args.example("inspect --model out/train --parameters", "the size of each layer of a model");
+               "print and draw the graph of the forward pass");
+  args.example("inspect --layers 12 --plot-plan plan.png", "draw the memory plan of a training step");
+  args.example("inspect --model out/train --parameters", "print the size of each layer of a model");
   args.example("inspect --model out/train --cache --cache-memory 64MiB",
-               "the texts that a cache of 64 MiB has room for");
+               "print how many sequences fit in a cache of 64 MiB");
   args.example("inspect --model out/train --prompt 'To be, or not to be' --plot-attention attention.png",
-               "a heat map for each head of each layer");
+               "draw a heat map for each head of each layer");
   args.example("inspect --heads 8 --width 512 --batch 1 --plot-attention-memory memory.png",
-               "exact peaks of both kinds of attention, from the plan");
+               "draw the exact peaks of fused and standard attention, from the memory plan");
   args.example("inspect --heads 8 --width 512 --plot-reads reads.png --length 16384 --fast-memory 227",
-               "on a GPU whose blocks have 227 KiB");
-  args.example("inspect --plot-curves curves.png --run out/gpt --run out/llama", "two runs side by side");
+               "draw the reads on a GPU with 227 KiB of shared memory per block");
+  args.example("inspect --plot-curves curves.png --run out/gpt --run out/llama",
+               "draw the losses of two runs");
 }
 
 bool is_copy(const Step& s) {
@@ -102,7 +116,7 @@ bool is_copy(const Step& s) {
   return false;
 }
 
-// Steps by op, copies and memory.
+// Prints the number of steps by op, the copies, and the memory.
 void print_summary(const Options& o, const Program& program) {
   std::map<std::string, int> count;
   int steps = 0, copies = 0;
@@ -127,20 +141,22 @@ void print_summary(const Options& o, const Program& program) {
               mib(m.peak()), mib(m.parameters), mib(m.arena), mib(m.workspace));
 }
 
-// What a memory budget costs.
+// Prints the cost of a memory budget.
 void print_budget(const train::TrainingProgram& training) {
   const MemoryReport::Recomputed again = training.memory().recomputed;
-  std::printf("budget       %.2f MiB less by %s of the loss and %s done again, which move %.2f MiB\n",
+  std::printf("budget       saves %.2f MiB by %s of the loss and %s recomputed, which move %.2f MiB\n",
               static_cast<double>(again.saved) / (1 << 20), counted(training.loss_chunks(), "chunk").c_str(),
               counted(again.steps, "step").c_str(), again.moved / (1 << 20));
   if (again.products > 0)
-    std::printf("             %d of them products or attention, %.4g GFLOP: what is cheap is not enough\n",
-                again.products, 1e-9 * again.flops);
+    std::printf(
+        "             %d of them matmuls or attention, %.4g GFLOP: recomputing cheap steps does not "
+        "suffice\n",
+        again.products, 1e-9 * again.flops);
   if (again.price > 0)
-    std::printf("             in all about as long as copying %.2f MiB\n", again.price / (1 << 20));
+    std::printf("             total time about the same as copying %.2f MiB\n", again.price / (1 << 20));
 }
 
-// What a chain computes stands in its line already.
+// Prints one line per step. The line of a fused elementwise step already shows its ops.
 void print_steps(const Options& o, const Program& program) {
   std::istringstream all(program.text());
   std::size_t step = 0;
@@ -152,7 +168,7 @@ void print_steps(const Options& o, const Program& program) {
   }
 }
 
-// Prints what was requested of the program: a summary, unless only something else was requested.
+// Prints the requested views of the program. The summary is printed unless only other views were requested.
 void show(const Options& o, const std::string& name, const Program& program) {
   const bool other =
       o.parameters || o.cache || !o.attention.empty() || !o.attention_memory.empty() || !o.reads.empty();
@@ -201,13 +217,13 @@ void show_attention(const Options& o, const OpenedModel& opened) {
 void show_cache(const Options& o, const nn::Model& model) {
   const std::vector<CacheRow> token = cache_of_token(model, o.precision());
   const std::int64_t bytes = bytes_of(token), context = model.context();
-  std::printf("cache        %s bytes a token, %s a text of %s\n%s", grouped(bytes).c_str(),
+  std::printf("cache        %s bytes per token, %s for a sequence of %s\n%s", grouped(bytes).c_str(),
               size_text(static_cast<double>(bytes) * static_cast<double>(context)).c_str(),
               grouped(context).c_str(), cache_text(token).c_str());
   std::vector<std::int64_t> lengths{context};
   for (int i = 0; i < 3 && lengths.back() >= 4; ++i) lengths.push_back(lengths.back() / 4);
   const double all = o.memory.bytes(bytes);
-  std::printf("fits         in %s: tokens, and texts by their length\n%s", size_text(all).c_str(),
+  std::printf("fits         in %s: tokens, and sequences by length\n%s", size_text(all).c_str(),
               fits_text(cache_fits(all, bytes, context, {16, 64, 128}, lengths), lengths).c_str());
 }
 
@@ -261,7 +277,7 @@ void inspect(const Options& o) {
                 .plan_only = true}));
 }
 
-// What is wrong with a combination of options, or nothing.
+// Returns a message if the options contradict each other, otherwise "".
 std::string mistake_in(const Args& args, Options& o) {
   for (const auto& [option, other] : {std::pair("plot-attention", "model"),
                                       {"plot-attention", "prompt"},
@@ -274,12 +290,12 @@ std::string mistake_in(const Args& args, Options& o) {
     if (args.given(option) && !args.given(other)) return "--" + std::string(option) + " needs --" + other;
   if (args.given("model"))
     if (std::string mistake = not_with_model(args, o); !mistake.empty()) return mistake;
-  if (o.budget > 0 && o.program != "train") return "--memory-budget is for --program train";
+  if (o.budget > 0 && o.program != "train") return "--memory-budget requires --program train";
   if (args.given("prompt") && o.prompt.empty()) return "--prompt is empty";
   return "";
 }
 
-// Whether anything except the curves was requested.
+// Whether anything except the loss curves was requested.
 bool asks_for_a_model(const Args& args) {
   for (const std::string& name : args.names())
     if (name != "plot-curves" && name != "run" && name != "overwrite" && args.given(name)) return true;
@@ -290,9 +306,9 @@ bool asks_for_a_model(const Args& args) {
 
 int main(int argc, char** argv) {
   Options o;
-  Args args(
-      "inspect",
-      "Shows what a model compiles to, where its memory goes, what it attends to, and how its runs went.");
+  Args args("inspect",
+            "Shows the programs that a model compiles to, its memory, its attention weights, and the losses "
+            "of its runs.");
   declare_options(args, o);
   return run_tool("inspect", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;

@@ -1,4 +1,5 @@
-// launch starts a program as several ranks of this host, all ranks or a host's share, and ends them together.
+// launch: starts a program as several ranks on this host (all ranks, or this host's share) and stops them
+// together.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -21,15 +22,16 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::int64_t ranks = 0, restarts = 0, grace = 8, save_grace = 120;
   std::int64_t hosts = 1, host = 0;
-  std::string address;               // of host 0
+  std::string address;               // address of host 0
   std::vector<std::string> command;  // the program and its arguments
 };
 
 struct Rank {
   os::ProcessId process = -1;
-  int output = -1;   // the reading end of a pipe; -1: it has launch's own output, or has ended
-  int trouble = -1;  // a pipe that brings an error number if the program cannot be started, else nothing
-  std::string line;  // read and not yet complete
+  int output = -1;   // read end of a pipe; -1: the rank writes to launch's own output, or has closed its
+                     // output
+  int trouble = -1;  // pipe that receives an error number if the program cannot be started, otherwise nothing
+  std::string line;  // incomplete line read so far
   bool is_running = true, is_stopped = false, was_killed_here = false;
   os::ExitStatus status;
 };
@@ -39,20 +41,20 @@ void note_signal(int number, os::ProcessId) {
   const char byte = static_cast<char>(number);
   os::write_some(signals.writer, {&byte, 1});
 }
-// 0: there is none.
+// Returns the next signal, or 0 if there is none.
 int next_signal() {
   char byte;
   return os::read_some(signals.reader, {&byte, 1}) == 1 ? byte : 0;
 }
 
-// Common to the ranks of a start.
+// State shared by all ranks of a start.
 struct Start {
   std::string job;
-  std::optional<parallel::LaunchBoard> board;  // unless the system has no such memory
+  std::optional<parallel::LaunchBoard> board;  // empty if the system has no shared memory for it
 };
 
 os::Command command(int rank, const Options& o, const Start& start, int output, int trouble) {
-  const bool reads = rank == 0 && !os::is_terminal(stdin);  // one of several may not read from a terminal
+  const bool reads = rank == 0 && !os::is_terminal(stdin);  // a background rank must not read from a terminal
   os::Command c{.words = o.command,
                 .environment = {{"RANK", std::to_string(o.host * o.ranks + rank)},
                                 {"WORLD_SIZE", std::to_string(o.hosts * o.ranks)},
@@ -65,11 +67,12 @@ os::Command command(int rank, const Options& o, const Start& start, int output, 
                 .end_signal = os::signals::terminate,  // if launch is killed
                 .default_signals = {os::signals::interrupt, os::signals::terminate, os::signals::closed_pipe,
                                     os::signals::file_too_large, os::signals::child_changed},
-                .leads_group = true,  // or Ctrl-C would come twice, from the terminal and from launch
+                .leads_group = true,  // otherwise Ctrl-C would arrive twice, from the terminal and from
+                                      // launch
                 .report = trouble};
   if (!os::is_ignored(os::signals::hangup)) c.default_signals.push_back(os::signals::hangup);
   const auto set = [&](const char* name, std::string value) { c.environment[name] = std::move(value); };
-  if (o.hosts > 1) {  // what all hosts know
+  if (o.hosts > 1) {  // must be equal on all hosts
     set("MASTER_ADDR", o.address), set("MASTER_PORT", "29500");
     if (!std::getenv("TG_JOB")) set("TG_JOB", "launch");
   } else {
@@ -83,7 +86,7 @@ os::Command command(int rank, const Options& o, const Start& start, int output, 
   return c;
 }
 
-// The groups of all ranks: none of these numbers can be another group's before finish() reaps the rank.
+// Signals the process groups of all ranks. Their numbers cannot be reused before finish() reaps the rank.
 void signal_all(const std::vector<Rank>& ranks, int number) {
   for (const Rank& r : ranks) os::signal_group(r.process, number);
 }
@@ -94,7 +97,7 @@ os::Pipe make_pipe() {
   return pipe;
 }
 
-// Adds the rank to those that run. Throws Error if it cannot.
+// Starts a rank and adds it to `ranks`. Throws Error if that fails.
 void start(std::vector<Rank>& ranks, int rank, const Options& o, const Start& common) {
   os::Pipe output;
   if (rank > 0) output = make_pipe();
@@ -108,7 +111,7 @@ void start(std::vector<Rank>& ranks, int rank, const Options& o, const Start& co
   ranks.push_back(std::move(started));
 }
 
-// Throws Error if a rank cannot be started; then no rank runs.
+// Starts all ranks. If one cannot be started, kills the others and throws Error.
 std::vector<Rank> start(const Options& o, const Start& common) {
   std::vector<Rank> ranks;
   try {
@@ -121,12 +124,12 @@ std::vector<Rank> start(const Options& o, const Start& common) {
   return ranks;
 }
 
-// Lines of ranks for standard error, whose reader may be slow or may have stopped.
+// Buffers the ranks' lines for standard error, whose reader may be slow or stopped.
 class Printer {
  public:
   bool is_empty() const { return lines_.empty(); }
   void add(const std::string& line) { lines_ += line; }
-  // As much as there is room for. A line of up to 4,096 bytes is printed in one piece.
+  // Writes as much as possible without blocking. A line of up to 4,096 bytes is written in one piece.
   void print() {
     while (!lines_.empty() && os::has_room(os::standard_error)) {
       const std::string_view next = std::string_view(lines_).substr(0, os::whole_write);
@@ -142,8 +145,9 @@ class Printer {
   std::string lines_;
 };
 
-// Adds a rank's output, by lines. The last one may have no end. Returns whether there may be more: one that
-// writes faster than launch prints must not keep it from all else.
+// Adds a rank's output line by line. The last line may lack a line break. Returns whether there may be more
+// output; the caller does other work in between, so that a rank that writes faster than launch prints cannot
+// block launch.
 bool forward_output(Rank& r, std::int64_t rank, Printer& printer) {
   std::array<char, 65536> bytes;
   const std::ptrdiff_t n = os::read_some(r.output, bytes);
@@ -168,20 +172,20 @@ std::string how_it_ended(std::int64_t rank, const os::ExitStatus& status) {
   return who + " ended with exit code " + std::to_string(status.code);
 }
 
-// A rank's exit code. Who was killed from outside is as lost as one that others no longer find; a crash is an
-// error of its own.
+// A rank's exit code. A rank killed from outside counts as lost, with the same code as ranks that detect a
+// loss. A crash has a separate code.
 int code_of(const os::ExitStatus& status, bool is_asked_to_stop) {
   if (status.signal == 0) return status.code;
   return os::is_crash(status.signal) || is_asked_to_stop ? 128 + status.signal : parallel::exit_rank_lost;
 }
 
 struct Ending {
-  int code = 0;      // of the first rank that had an error of its own, else 75 or 0
-  std::string why;   // about that rank; "" if all is well
-  int asked_by = 0;  // the signal by which launch or a rank was asked to end; 0: none
+  int code = 0;      // of the first rank that failed by itself, otherwise 75 or 0
+  std::string why;   // why that rank failed; "" after success
+  int asked_by = 0;  // first stop signal received by launch or a rank; 0: none
 };
 
-// The ranks of a start, until all have ended.
+// Monitors the ranks of a start until all have exited.
 class Watch {
  public:
   Watch(std::vector<Rank> ranks, const Options& o, Start& common)
@@ -197,7 +201,7 @@ class Watch {
       look_at_requests();
       for (std::size_t i = 0; i < ranks_.size(); ++i) look_at(i);
       kill_at_deadline();
-      if (was_killed_ && !is_any_running()) break;  // nobody may read what is left to print
+      if (was_killed_ && !is_any_running()) break;  // the reader of the remaining output may have exited
     }
     finish();
     return ending_;
@@ -209,12 +213,13 @@ class Watch {
     return common_.board ? &common_.board->state(static_cast<int>(i)) : nullptr;
   }
 
-  // Whether a program that shows its state runs in the rank's group: the rank, or what its script started.
+  // Whether the rank's process group contains a program that publishes its state: the rank itself, or a
+  // program that its script started.
   bool has_program(std::size_t i) const {
     const os::ProcessId program = state(i) ? state(i)->process.load() : 0;
     return program > 0 && os::is_in_group(program, ranks_[i].process);
   }
-  // A script may end by a signal before its program has saved.
+  // A script may be ended by a signal before its program has saved.
   bool is_running(std::size_t i) const {
     return ranks_[i].is_running ||
            (deadline_from_ != 0 && has_program(i) && state(i)->process != ranks_[i].process);
@@ -232,7 +237,8 @@ class Watch {
       waited.push_back({printer_.is_empty() ? r.output : -1});
       waited.push_back({r.trouble});
     }
-    // The board and the signals of a stopped rank do not wake launch.
+    // Poll at least every 200 ms, because neither changes of the board nor the signals of a stopped rank wake
+    // launch.
     os::poll(waited, static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (waited[2 + 2 * i].is_ready) forward_output(ranks_[i], number_of(i), printer_);
@@ -250,21 +256,21 @@ class Watch {
     throw Error("cannot run " + o_.command[0] + ": " + std::strerror(*error));
   }
 
-  // A signal asks all ranks to end. A second one ends them.
+  // The first signal asks all ranks to stop. A second one kills them.
   void ask(int signal) {
     const std::int64_t now = monotonic_ms();
     if (ending_.asked_by == 0) {
       ending_.asked_by = signal, asked_at_ = now;
       if (deadline_from_ == 0) deadline_from_ = now;
       signal_all(ranks_, signal);
-      signal_all(ranks_, os::signals::resume);  // a stopped rank could not act
+      signal_all(ranks_, os::signals::resume);  // a stopped rank could not react
     } else if (!was_killed_ && now - asked_at_ > stop_signals::same_request_ms) {
       ending_.why = "a second signal killed the ranks";
       kill_all();
     }
   }
 
-  // A signal to one rank asks all of them to end.
+  // A signal to one rank stops all of them.
   void look_at_requests() {
     for (std::size_t i = 0; i < ranks_.size() && ending_.asked_by == 0; ++i) {
       if (const EndState* s = state(i); s && s->asked_by != 0) ask(s->asked_by);
@@ -278,24 +284,25 @@ class Watch {
     Rank& r = ranks_[i];
     if (!r.is_running) return;
     os::note_stops(r.process, r.is_stopped);
-    // It is not reaped before its group is killed: until then no other group can have its number.
+    // The rank is reaped only after its group is killed, so its group number cannot be reused before.
     const std::optional<os::ExitStatus> status = os::exit_status(r.process);
     if (!status) return;
     if (r.trouble >= 0) look_at_trouble(r);
-    look_at_requests();  // perhaps it ended by one
+    look_at_requests();  // the rank may have exited because of a signal
     r.is_running = false, r.status = *status;
     const int code = code_of(r.status, ending_.asked_by != 0);
     if (code == 0 || r.was_killed_here) return;
     if (deadline_from_ == 0) deadline_from_ = monotonic_ms();
-    // An error of its own tells more than a loss, and the rank that was lost more than those that lost it.
-    const int tells = code != parallel::exit_rank_lost ? 3 : r.status.signal != 0 ? 2 : 1;
-    if (tells <= told_) return;
-    told_ = tells, ending_.code = code;
+    // Priority of reasons to report: a rank that failed by itself, then a rank that was killed, then ranks
+    // that noticed the loss.
+    const int priority = code != parallel::exit_rank_lost ? 3 : r.status.signal != 0 ? 2 : 1;
+    if (priority <= priority_) return;
+    priority_ = priority, ending_.code = code;
     if (ending_.asked_by == 0) ending_.why = how_it_ended(number_of(i), r.status);
   }
 
-  // In ms, until the ranks that still run are killed. While one of them saves, all have time: the others may
-  // wait for it.
+  // Time in ms until running ranks are killed. While a rank saves, all ranks get the time for saving, because
+  // others may wait for it.
   std::int64_t time_left() const {
     const bool has_deadline = ending_.asked_by != 0 || (deadline_from_ != 0 && is_any_running());
     if (!has_deadline || was_killed_) return 200;
@@ -310,7 +317,7 @@ class Watch {
 
   void kill_at_deadline() {
     if (was_killed_ || time_left() > 0) return;
-    if (!is_any_running()) {  // nobody reads the lines of the ranks
+    if (!is_any_running()) {  // the ranks have exited, but nobody reads their lines
       was_killed_ = true;
       return;
     }
@@ -336,14 +343,14 @@ class Watch {
   void finish() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       Rank& r = ranks_[i];
-      os::signal_group(r.process, os::signals::kill);  // what a rank started and left behind
+      os::signal_group(r.process, os::signals::kill);  // processes that the rank left behind
       os::reap(r.process);
       while (r.output >= 0 && forward_output(r, number_of(i), printer_)) {
       }
       for (const int reader : {r.output, r.trouble}) os::close_stream(reader);
       if (!r.line.empty()) printer_.add("[rank " + std::to_string(number_of(i)) + "] " + r.line + "\n");
     }
-    // A reader of the lines may be slow, but a signal does not wait for it.
+    // Wait for a slow reader of the lines, but not after a stop signal's deadline.
     while (!printer_.is_empty() && !was_killed_ && (ending_.asked_by == 0 || time_left() > 0)) {
       os::Polled waited[] = {{signals.reader}, {os::standard_error, true}};
       os::poll(waited, 200);
@@ -352,7 +359,7 @@ class Watch {
       printer_.print();
     }
     printer_.print();
-    // The codes of killed ranks, and of ranks that lost them, mean less than the signal.
+    // The exit codes of killed ranks, and of ranks that noticed a loss, are less important than the signal.
     const bool has_own_code = ending_.code != 0 && ending_.code != parallel::exit_rank_lost;
     if (ending_.asked_by != 0 && !has_own_code && (was_killed_ || ending_.code != 0))
       ending_.code = 128 + ending_.asked_by;
@@ -363,10 +370,10 @@ class Watch {
   Start& common_;
   Printer printer_;
   Ending ending_;
-  int told_ = 0;                    // how much ending_.why tells
-  std::int64_t asked_at_ = 0;       // when the signal came that asked all to end
-  std::int64_t deadline_from_ = 0;  // when a rank failed, or all were asked to end; 0: neither
-  bool was_killed_ = false;         // ranks that still ran; their output may be lost
+  int priority_ = 0;                // of the reason in ending_
+  std::int64_t asked_at_ = 0;       // when the first stop signal arrived
+  std::int64_t deadline_from_ = 0;  // when a rank failed or all ranks were asked to stop; 0: neither
+  bool was_killed_ = false;         // ranks were killed while running; their output may be lost
 };
 
 int launch(const Options& o) {
@@ -375,7 +382,7 @@ int launch(const Options& o) {
   for (const int s : {os::signals::child_changed, os::signals::interrupt, os::signals::terminate})
     os::catch_signal(s, note_signal);
   if (!os::is_ignored(os::signals::hangup))
-    os::catch_signal(os::signals::hangup, note_signal);  // ranks ignore it too (nohup)
+    os::catch_signal(os::signals::hangup, note_signal);  // if launch ignores it (nohup), the ranks do too
   os::ignore_signal(os::signals::closed_pipe);
   const std::string job = "launch " + std::to_string(os::process_id()) + "." +
                           std::to_string(Clock::now().time_since_epoch().count());
@@ -383,7 +390,7 @@ int launch(const Options& o) {
     Start common{.job = job + "." + std::to_string(restart), .board = {}};
     try {
       common.board.emplace(static_cast<int>(o.ranks), EndTimes{1'000 * o.grace, 1'000 * o.save_grace});
-    } catch (const Error&) {  // then launch does not know that a rank saves
+    } catch (const Error&) {  // then launch does not know whether a rank is saving
     }
     const Ending ending = Watch(start(o, common), o, common).run();
     const bool is_asked = ending.asked_by != 0;
@@ -404,37 +411,39 @@ int main(int argc, char** argv) {
       [&] {
         Options o;
         Args args("launch",
-                  "Starts a program as several ranks of this host: launch -n N [options] PROGRAM "
-                  "[ARGUMENTS]. Its exit code is 0, that of the first rank that failed by itself, or 75 "
+                  "Starts a program as several ranks on this host: launch -n N [options] PROGRAM "
+                  "[ARGUMENTS]. Its exit code is 0, the code of the first rank that failed by itself, or 75 "
                   "if a rank was lost.");
-        args.option("ranks", "N", "how many ranks; also -n N", o.ranks,
+        args.option("ranks", "N", "number of ranks on this host; also -n N", o.ranks,
                     {.min = 1, .max = 1024, .required = true});
-        args.option("hosts", "N", "how many hosts run launch, each with as many ranks", o.hosts,
-                    {.min = 1, .max = 1024});
-        args.option("host", "N", "the number of this host, from 0; rank 0 is on host 0", o.host,
+        args.option("hosts", "N", "number of hosts; launch runs on each, with the same number of ranks",
+                    o.hosts, {.min = 1, .max = 1024});
+        args.option("host", "N", "index of this host, from 0; rank 0 is on host 0", o.host,
                     {.min = 0, .max = 1023});
         args.option("address", "ADDRESS",
-                    "of host 0, where its rank 0 listens; the port is TG_PORT, or 29501", o.address);
-        args.option("restarts", "N", "how often to start all again after a rank was lost", o.restarts,
+                    "host name or IP address of host 0, on which rank 0 listens; its port is TG_PORT "
+                    "(default: 29501)",
+                    o.address);
+        args.option("restarts", "N", "maximum number of restarts of all ranks after a rank is lost",
+                    o.restarts, {.min = 0, .max = 1e6});
+        args.option("grace", "SECONDS",
+                    "time for the ranks to exit after one failed, or after a signal to launch or a rank; "
+                    "then they are killed",
+                    o.grace, {.min = 0, .max = 1e6});
+        args.option("save-grace", "SECONDS", "the same limit while a rank saves a checkpoint", o.save_grace,
                     {.min = 0, .max = 1e6});
-        args.option(
-            "grace", "SECONDS",
-            "time for the ranks to end after a signal to launch or to a rank, or after a rank failed; then "
-            "they are killed",
-            o.grace, {.min = 0, .max = 1e6});
-        args.option("save-grace", "SECONDS", "the same time while a rank saves a checkpoint", o.save_grace,
-                    {.min = 0, .max = 1e6});
-        args.example("launch -n 4 train --text input.txt", "train on 4 processes of this host");
+        args.example("launch -n 4 train --text input.txt", "train with 4 processes on this host");
         args.example("launch -n 8 --hosts 2 --host 1 --address 10.0.0.1 train --text input.txt",
-                     "ranks 8 to 15, on the second of two hosts; TG_TOKEN_FILE names their token");
+                     "start ranks 8 to 15 on the second of two hosts; TG_TOKEN_FILE names the file of the "
+                     "shared secret");
         args.example("launch -n 4 --restarts 3 train --resume --out out/big",
-                     "resume a run, again from its last checkpoint if a rank is killed");
+                     "resume a run; if a rank is killed, restart from the last checkpoint");
         std::vector<const char*> own{argv[0]};
         int i = 1;
         for (; i < argc && argv[i][0] == '-' && std::string_view(argv[i]) != "--"; ++i) {
           const bool is_short = std::string_view(argv[i]) == "-n";
           own.push_back(is_short ? "--ranks" : argv[i]);
-          for (const std::string& name : args.names())  // their values
+          for (const std::string& name : args.names())  // skip their values
             if ("--" + name == own.back() && i + 1 < argc) {
               own.push_back(argv[++i]);
               break;

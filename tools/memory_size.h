@@ -1,4 +1,4 @@
-// Sizes of memory, as options say them.
+// Parsing of memory sizes in options.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 namespace tg {
 
-// A positive number and what stands behind it: "1.5GiB" → 1.5 and "GiB".
+// Splits a positive number and its unit: "1.5GiB" → 1.5 and "GiB".
 inline std::optional<std::pair<double, std::string_view>> number_with_unit(std::string_view text) {
   double n = 0;
   const char* end = text.data() + text.size();
@@ -19,7 +19,8 @@ inline std::optional<std::pair<double, std::string_view>> number_with_unit(std::
   return std::pair(n, std::string_view(stop, static_cast<std::size_t>(end - stop)));
 }
 
-// The bytes of "64MiB", "1.5GiB" or "4096"; nothing for another text, and from 2^62.
+// The bytes of "64MiB", "1.5GiB" or "4096". Returns nothing if the string is not a size, or is 2^62 bytes or
+// more.
 inline std::optional<double> bytes_named(std::string_view text) {
   const auto parts = number_with_unit(text);
   for (const auto& [unit, factor] :
@@ -28,7 +29,8 @@ inline std::optional<double> bytes_named(std::string_view text) {
   return std::nullopt;
 }
 
-// Takes the size that an option says, if it is given. Returns what is wrong with it, or "".
+// Parses the value of an option into `bytes`, unless it is empty. Returns an error message, or "" if the
+// value is valid.
 inline std::string take_bytes(const std::string& option, const std::string& text, std::size_t& bytes) {
   if (text.empty()) return "";
   const auto named = bytes_named(text);

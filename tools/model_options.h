@@ -1,5 +1,4 @@
-// The options that specify which model a tool builds. Those of a model's sizes are the settings of
-// ModelConfig and of every architecture.
+// Options that specify the model of a tool: the sizes of ModelConfig, and the settings of every architecture.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +10,12 @@
 namespace tg {
 
 struct ModelOptions {
-  nn::ModelConfig model;  // vocabulary: not an option; architecture and initializer: by take_model
+  nn::ModelConfig model;  // architecture and initializer are set by take_model(); vocabulary is not an option
   std::string architecture = "gpt", initializer = "gpt2";
-  std::vector<nn::Architecture> architectures = nn::architectures();  // with their own settings
+  std::vector<nn::Architecture> architectures = nn::architectures();  // each with its own settings
 };
 
-// An option and the architectures that have it; none: all models have it.
+// An option, and the architectures that have it. An empty list: all models have it.
 struct ModelOption {
   nn::Setting setting;
   std::vector<std::string> of = {};
@@ -31,8 +30,8 @@ struct ModelOption {
   }
 };
 
-// In the order of --help. A setting that several architectures have is one option, which sets the first
-// one's.
+// All model options, in the order of --help. A setting that several architectures share is one option, which
+// sets the value of the first of them.
 inline std::vector<ModelOption> model_options(ModelOptions& o) {
   std::vector<ModelOption> all;
   const auto named = [&](const std::string& name) {
@@ -55,11 +54,12 @@ inline std::vector<ModelOption> model_options(ModelOptions& o) {
   return all;
 }
 
-// `whose` begins the help of each, in a tool where not everything is about a model.
+// Declares the options. `whose` is prepended to each help text, for tools with other kinds of options.
 inline void declare_model_options(Args& args, ModelOptions& o, const std::string& whose = "") {
   std::vector<std::string> names;
   for (const nn::Architecture& a : o.architectures) names.push_back(a.name());
-  args.option("architecture", "NAME", whose + "kind of model", o.architecture, {.choices = names});
+  args.option("architecture", "NAME", whose + "architecture of the model", o.architecture,
+              {.choices = names});
   for (const ModelOption& option : model_options(o)) {
     std::string help = option.setting.help;
     for (std::size_t i = option.of.size(); i-- > 0;)
@@ -76,12 +76,16 @@ inline void declare_model_options(Args& args, ModelOptions& o, const std::string
     else
       args.option(option.name(), "NAME", help, *std::get<std::string*>(option.setting.value));
   }
-  args.option("init", "NAME",
-              whose + "initial weights: GPT-2's N(0, init-std²), or those of PyTorch's layers", o.initializer,
-              {.choices = {"gpt2", "pytorch"}});
-  args.option("init-std", "X", whose + "standard deviation of initial weights; GPT-2 uses 0.02 at width 768",
+  args.option(
+      "init", "NAME",
+      whose +
+          "initialization of weights: gpt2 is N(0, init-std²), pytorch uses the defaults of PyTorch's layers",
+      o.initializer, {.choices = {"gpt2", "pytorch"}});
+  args.option("init-std", "X",
+              whose + "standard deviation of initial weights, with --init gpt2; GPT-2 uses 0.02 at width 768",
               o.model.std, {.min = 1e-6, .max = 10, .shown = "0.02·√(768/width)"});
-  args.option("dropout", "P", whose + "dropout of embeddings, attention weights and block outputs",
+  args.option("dropout", "P",
+              whose + "dropout probability of embeddings, attention weights and block outputs",
               o.model.dropout, {.min = 0, .max = 0.99});
 }
 
@@ -91,8 +95,8 @@ inline std::vector<std::string> names_of_model_options(ModelOptions& o) {
   return names;
 }
 
-// The first option on the command line that a model from --model determines, as a mistake; "" if there is
-// none. `free`: options of a model that may be given.
+// Returns a message about the first option on the command line that --model determines, or "" if there is
+// none. `free`: model options that may be given anyway.
 inline std::string not_with_model(const Args& args, ModelOptions& o,
                                   const std::vector<std::string>& free = {}) {
   std::vector<std::string> names = names_of_model_options(o);
@@ -103,17 +107,17 @@ inline std::string not_with_model(const Args& args, ModelOptions& o,
   return {};
 }
 
-// Completes o.model from the other options. Returns what is wrong with them (one that the architecture does
-// not have, sizes that do not fit), or nothing.
+// Completes o.model from the other options. Returns a message if options are wrong, for example if the
+// architecture does not have one or sizes do not match; otherwise "".
 inline std::string take_model(const Args& args, ModelOptions& o) {
   const std::vector<ModelOption> options = model_options(o);
   for (const ModelOption& option : options)
     if (args.given(option.name()) && !option.belongs_to(o.architecture))
       return "--" + option.name() +
              (option.of.size() == 1
-                  ? " is one of --architecture " + option.of[0] + ", not of " + o.architecture
-                  : " is not one of --architecture " + o.architecture);
-  if (args.given("init-std") && o.initializer != "gpt2") return "--init-std is one of --init gpt2";
+                  ? " requires --architecture " + option.of[0] + ", not of " + o.architecture
+                  : " is not an option of --architecture " + o.architecture);
+  if (args.given("init-std") && o.initializer != "gpt2") return "--init-std requires --init gpt2";
   nn::ModelConfig& m = o.model;
   const auto chosen = std::find_if(o.architectures.begin(), o.architectures.end(),
                                    [&](const nn::Architecture& a) { return a.name() == o.architecture; });
@@ -126,7 +130,7 @@ inline std::string take_model(const Args& args, ModelOptions& o) {
   if (m.width % m.heads != 0)
     return "--width " + std::to_string(m.width) + " is not divisible by --heads " + std::to_string(m.heads);
   nn::ModelConfig c = m;
-  c.vocabulary = 1;  // not known yet
+  c.vocabulary = 1;  // placeholder: the size is not known yet
   try {
     c.check();
   } catch (const Error& e) {

@@ -1,4 +1,4 @@
-// The model that a tool reads: of a checkpoint of train, a Hugging Face folder, or a GGUF file.
+// Opens the model that a tool reads: a checkpoint of train, a Hugging Face folder, or a GGUF file.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@ namespace tg {
 
 inline constexpr const char* model_file = "model.safetensors";
 
-// A model of which at most `context` tokens in a row are used. It is made for that many, as far as its
-// parameters allow (a table of positions does not), for rotary positions can depend on it. The parameters'
-// settings are those of the whole model, whose weights they are.
+// A model for sequences of at most `context` tokens. The parameters keep the configuration of the whole
+// model, because its weights are loaded into them. The layers are built for `context`, because rotary
+// positions can depend on it, unless a table of positions fixes the length.
 inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& config, std::int64_t context) {
   if (context == config.context) return nn::Model(params, config);
   nn::ModelConfig shorter = config;
@@ -43,15 +43,15 @@ inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& c
 
 // What is known before the weights are read.
 struct OpenedModel {
-  std::string title;         // for the report: config.text(), or the family and its size
-  nn::ModelConfig config;    // with the whole context
-  std::int64_t context = 0;  // the most tokens in a text
+  std::string title;         // for messages: config.text(), or the family and its size
+  nn::ModelConfig config;    // with the full context
+  std::int64_t context = 0;  // maximum sequence length in tokens
   std::unique_ptr<text::Tokenizer> tokenizer;
-  std::vector<std::int64_t> end_tokens = {};  // any of them ends a text
+  std::vector<std::int64_t> end_tokens = {};  // any of them ends a sequence
   std::function<nn::Model(DType weights, Device device, std::int64_t context)> make;
 
   nn::Model load(DType weights, Device device) const { return make(weights, device, context); }
-  // A shorter context. Throws ShapeError for a longer one than the model's.
+  // Reduces the context. Throws ShapeError if `to` is longer than the model's context.
   void limit_context(std::int64_t to) {
     if (to > context)
       throw ShapeError("[model] expected a context up to " + std::to_string(context) + ", the model's, got " +
@@ -63,7 +63,7 @@ struct OpenedModel {
   }
 };
 
-// The model of a folder with an adapter: a PEFT folder, or a run of train --lora.
+// Adds the adapter of a PEFT folder, or of a run of train --lora, to a model.
 inline nn::Model with_adapter(nn::Pretrained model, const std::string& adapter) {
   std::error_code error;
   if (std::filesystem::exists(adapter + "/adapter_config.json", error))
@@ -73,9 +73,9 @@ inline nn::Model with_adapter(nn::Pretrained model, const std::string& adapter) 
   return model.model;
 }
 
-// A checkpoint that train wrote. One of train --lora has an adapter instead of the model's weights. Throws
-// Error and FormatError as Checkpoint does, and FormatError for a tokenizer of another model, and when it is
-// made, for a NaN or an infinity among the weights.
+// Opens a checkpoint that train wrote. A checkpoint of train --lora contains an adapter instead of the
+// model's weights. Throws Error and FormatError as Checkpoint does, and FormatError if the tokenizer does not
+// match the model. Loading the weights later throws FormatError if one is NaN or infinite.
 inline OpenedModel open_checkpoint(const std::string& path) {
   const auto checkpoint = std::make_shared<const io::Checkpoint>(path);
   const std::string where = checkpoint->directory() + "/" + model_file;
@@ -84,12 +84,12 @@ inline OpenedModel open_checkpoint(const std::string& path) {
   std::shared_ptr<const io::SavedAdapter> adapter;
   if (io::holds_adapter(metadata)) adapter = std::make_shared<const io::SavedAdapter>(std::move(file), where);
   const nn::ModelConfig config = adapter ? adapter->model : io::model_config(file, where);
-  const nn::FolderFiles files = nn::folder_files(metadata);  // none if train began with a new model
+  const nn::FolderFiles files = nn::folder_files(metadata);  // empty if train started with a new model
   OpenedModel opened{.title = config.text(),
                      .config = config,
                      .context = config.context,
                      .tokenizer = text::load_tokenizer(metadata, where)};
-  // The vocabulary of a model from a folder can be larger than its tokenizer's: it is rounded up.
+  // The vocabulary of a model from a folder may be rounded up, and so be larger than its tokenizer's.
   const std::int64_t tokens = opened.tokenizer->size();
   if (tokens > config.vocabulary || (files.empty() && tokens < config.vocabulary))
     throw FormatError(where + ": the tokenizer has " + std::to_string(tokens) + " tokens, the model " +
@@ -106,7 +106,7 @@ inline OpenedModel open_checkpoint(const std::string& path) {
     return opened;
   }
   const std::string& base = adapter->config.base;
-  nn::pretrained_info(base);  // it is still there
+  nn::pretrained_info(base);  // throws if the folder no longer exists
   opened.title += ", with an adapter on " + base;
   opened.make = [adapter](DType weights, Device device, std::int64_t context) {
     nn::Pretrained model =
@@ -117,8 +117,8 @@ inline OpenedModel open_checkpoint(const std::string& path) {
   return opened;
 }
 
-// Of what says so much of itself, with an adapter, unless that is empty. Throws FormatError for a tokenizer
-// of another model, which is in `file`.
+// Opens a pretrained model with the adapter, unless `adapter` is empty. `file` contains the tokenizer. Throws
+// FormatError if the tokenizer does not match the model.
 inline OpenedModel open_pretrained(const nn::PretrainedInfo& info, std::unique_ptr<text::Tokenizer> tokenizer,
                                    const std::string& file, const std::string& adapter,
                                    std::function<nn::Pretrained(Device, const nn::PretrainedOptions&)> read) {
@@ -134,7 +134,8 @@ inline OpenedModel open_pretrained(const nn::PretrainedInfo& info, std::unique_p
           }};
 }
 
-// The file is opened once: it has the tokenizer, too. One without a tokenizer has tokens that are numbers.
+// The file is opened only once, because it also contains the tokenizer. Without a tokenizer, tokens are
+// printed as numbers.
 inline OpenedModel open_gguf(const std::string& path, const std::string& adapter) {
   const auto source = std::make_shared<const io::ModelSource>(io::source_of_gguf(path));
   std::unique_ptr<text::Tokenizer> tokenizer;
@@ -148,8 +149,8 @@ inline OpenedModel open_gguf(const std::string& path, const std::string& adapter
                          });
 }
 
-// Whether the path is a Hugging Face folder or a GGUF file, not a run of train. Throws Error if nothing has
-// that path.
+// Whether the path is a Hugging Face folder or a GGUF file, and not a run of train. Throws Error if the path
+// does not exist.
 inline bool is_folder_of_others(const std::string& path) {
   std::error_code error;
   if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
@@ -157,12 +158,12 @@ inline bool is_folder_of_others(const std::string& path) {
   return std::filesystem::exists(path + "/config.json", error) || io::is_gguf_file(path);
 }
 
-// Of any of them, whichever the path is; with `adapter`, unless it is empty.
+// Opens a model of any of these kinds, with the adapter, unless `adapter` is empty.
 inline OpenedModel open_model(const std::string& path, const std::string& adapter = {}) {
   if (!is_folder_of_others(path)) {
     if (adapter.empty()) return open_checkpoint(path);
     throw Error("[model] " + path +
-                " is a run of train: an adapter is added to a Hugging Face folder or a GGUF file");
+                " is a run of train: --adapter requires a Hugging Face folder or a GGUF file");
   }
   if (io::is_gguf_file(path)) return open_gguf(path, adapter);
   const nn::PretrainedInfo info = nn::pretrained_info(path);

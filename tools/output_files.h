@@ -1,4 +1,4 @@
-// Files that a tool writes and whose names are options: --json FILE, --plan PNG.
+// Output files of a tool, whose names are options: --json FILE, --plot FILE.png.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ inline void declare_overwrite(Args& args, bool& overwrite) {
   args.flag("overwrite", "replace output files that exist", overwrite);
 }
 
-// Throws as io::replace_file.
+// Throws as io::replace_file does.
 inline void write_file(const std::string& path, std::string_view text, const char* tool) {
   io::replace_file(path, std::span(&text, 1), tool);
 }
 
-// Throws Error if a file is also an input. Empty names stand for no file.
+// Throws Error if the output file is also an input file. Empty names are ignored.
 inline void require_not_input(const char* tool, const std::string& path,
                               const std::vector<std::string>& inputs) {
   for (const std::string& in : inputs)
@@ -33,8 +33,8 @@ inline void require_not_input(const char* tool, const std::string& path,
                   ": expected another name");
 }
 
-// Throws Error if a file cannot be written: it exists, without --overwrite, it is a link or not a regular
-// file, or it is an input. Call it before the work whose result is written. An empty name stands for no file.
+// Throws Error if an output file cannot be written: it exists without --overwrite, it is not a regular file,
+// or it is also an input. Call this before the work. Empty names are ignored.
 inline void check_outputs(const char* tool, std::initializer_list<std::string> paths, bool overwrite,
                           const std::vector<std::string>& inputs = {}) {
   for (const std::string* path = paths.begin(); path != paths.end(); ++path) {

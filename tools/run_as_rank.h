@@ -1,4 +1,4 @@
-// For tools that several ranks can run together: joining them, and how they end.
+// Joining ranks and exit codes, for tools that several ranks can run together.
 #pragma once
 
 #include <cstdlib>
@@ -15,21 +15,22 @@ inline void wait_for_all(Communicator& ranks) {
   gather_one(ranks, std::byte{});
 }
 
-// The device of a rank for --backend: of several ranks on GPUs, each has the one of its number on its host.
+// The device of this rank for --backend. If several ranks use GPUs, each uses the one with its local rank.
 inline std::string own_gpu(const std::string& backend, int ranks) {
   if (ranks == 1 || !backend.starts_with("cuda")) return backend;
   if (backend != "cuda")
     throw parallel::WorldError("[ranks] --backend " + backend + " names one GPU, but there are " +
-                               std::to_string(ranks) + " ranks: expected cuda, of which each takes its own");
-  // A launcher may show each rank its own GPU only.
+                               std::to_string(ranks) +
+                               " ranks: expected cuda, which gives each rank its own GPU");
+  // A launcher may make only one GPU visible to each rank.
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const bool is_alone = visible && *visible && !std::strchr(visible, ',');
   return "cuda:" + std::to_string(is_alone ? 0 : parallel::world().local_rank);
 }
 
-// run_tool of f(join). join() meets the other ranks, once the command line is read; what the first rank alone
-// is to print is then lost on the others. An exception ends all ranks: the one that threw it with 1, the
-// others, which are told why, with exit_rank_lost. `failure`: another code than 1.
+// Calls run_tool with f(join). f calls join() once the command line is parsed; join() connects the ranks.
+// After that, only rank 0 prints to standard output. If f throws, all ranks end: this rank exits with
+// `failure` (default 1), and the others report its error and exit with exit_rank_lost.
 template <class F>
 int run_as_rank(const char* tool, F&& f, int failure = 1) {
   std::shared_ptr<parallel::Group> group;
@@ -43,7 +44,7 @@ int run_as_rank(const char* tool, F&& f, int failure = 1) {
           throw Error("[ranks] /dev/null cannot be opened");
         return group;
       });
-    } catch (const UsageError&) {  // all ranks find it
+    } catch (const UsageError&) {  // all ranks report it themselves
       throw;
     } catch (const std::exception& e) {
       if (group) group->fail(e.what());

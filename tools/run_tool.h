@@ -1,4 +1,4 @@
-// Shared by the tools' main functions.
+// Error handling shared by the main functions of all tools.
 #pragma once
 
 #include <cstdio>
@@ -21,14 +21,15 @@ inline void report_failure(const char* tool, const std::string& what) {
   std::fprintf(stderr, "%s: %s\n", tool, printable(what).c_str());
 }
 
-// The exit code that f returns; 2, with one line on stderr, for a UsageError; `failure` for another
-// exception, and for output that could not be written. f also parses the command line.
+// Calls f, which also parses the command line, and returns its exit code. A UsageError returns 2. Other
+// exceptions, and output that cannot be written, return `failure`. Each error is reported in one line on
+// stderr.
 template <class F>
 int run_tool(const char* tool, F&& f, int failure = 1) {
   os::open_standard_streams();
   stop_signals::install(tool);
-  os::ignore_signal(
-      os::signals::file_too_large);  // a file over its limit is then an error of write(), like a full disk
+  os::ignore_signal(os::signals::file_too_large);  // exceeding the file size limit is then an error of
+                                                   // write(), like a full disk
   int code = failure;
   try {
     log_level();  // reject an invalid TG_LOG or TG_THREADS up front

@@ -1,5 +1,5 @@
-// A line on a terminal's standard error for work of a known amount: "37 % of 1,204 windows, ETA 00:12".
-// Prints nothing if standard error is not a terminal.
+// Progress line on standard error for a known amount of work: "37 % of 1,204 windows, ETA 00:12". Prints
+// nothing if standard error is not a terminal.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace tg {
 
-// The line for `done` of `all` units after so many seconds.
+// The line after `seconds`, when `done` of `all` units are complete.
 inline std::string share_line(std::int64_t done, std::int64_t all, const std::string& unit, double seconds) {
   const double share = all > 0 ? static_cast<double>(done) / static_cast<double>(all) : 1;
   const double left = done > 0 ? seconds * (1 - share) / share : -1;

@@ -1,5 +1,6 @@
-// What SIGINT, SIGTERM and SIGHUP do to a tool that may have something to save. Usually they end it
-// immediately. While an OrderlyStop exists the first one only asks: the tool has EndTimes to save and to end.
+// Handling of SIGINT, SIGTERM and SIGHUP in tools that may have something to save. By default they end the
+// tool immediately. While an OrderlyStop exists, the first signal is only a request: the tool then has
+// EndTimes to save and exit.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +17,14 @@ namespace stop_signals {
 
 inline const char* tool = "";
 inline std::atomic<bool> is_orderly{false};
-inline std::atomic<std::int64_t> asked_at{0};     // by monotonic_ms(); 0: not yet
-inline const parallel::Launch* launch = nullptr;  // passes signals on
+inline std::atomic<std::int64_t> asked_at{0};     // time of the request by monotonic_ms(); 0: none
+inline const parallel::Launch* launch = nullptr;  // receives a copy of each signal
 
-// GNU timeout and others send a signal twice, to the process and to its group.
+// GNU timeout and other programs send a signal twice: to the process and to its group.
 constexpr std::int64_t same_request_ms = 200;
 
-// For how long it need not look again. A rank may wait for one that saves.
+// Time in ms until the deadline must be checked again. It is extended while a rank saves, because other ranks
+// may wait for it.
 inline std::int64_t time_left() {
   const EndState& own = own_end_state();
   const std::span<const EndState> states = launch ? launch->ranks : std::span(&own, 1);
@@ -34,11 +36,11 @@ inline std::int64_t time_left() {
   return most;
 }
 
-// Its time is over, perhaps: it waits for a rank, a reader of its output, or a disk.
+// Ends the process if its time is over. It may be waiting for a rank, a reader of its output, or a disk.
 inline void on_timer(int, os::ProcessId) {
   if (const std::int64_t ms = time_left()) return os::set_timer(ms);
-  const char* const words[] = {tool, ": ended by its signal before it could stop in order\n"};
-  if (os::has_room(os::standard_error))  // not by stdio, which the program may hold
+  const char* const words[] = {tool, ": killed by its signal because it did not stop in time\n"};
+  if (os::has_room(os::standard_error))  // not stdio, whose lock the program may hold
     for (const char* w : words) os::write_some(os::standard_error, w);
   os::end_by_signal(own_end_state().asked_by);
 }
@@ -46,7 +48,7 @@ inline void on_timer(int, os::ProcessId) {
 inline void on_signal(int signal, os::ProcessId sender) {
   const std::int64_t now = monotonic_ms();
   if (std::int64_t none = 0; asked_at.compare_exchange_strong(none, now)) {
-    own_end_state().asked_by = signal;  // launch looks there
+    own_end_state().asked_by = signal;  // launch reads it
     if (!is_orderly) os::end_by_signal(signal);
     os::set_timer(time_left());
   } else if (!is_orderly || (now - asked_at > same_request_ms && (!launch || sender != launch->process))) {
@@ -54,20 +56,21 @@ inline void on_signal(int signal, os::ProcessId sender) {
   }
 }
 
-// SIGINT is handled also if the caller ignores it, as scripts do for background processes. A SIGHUP that the
+// SIGINT is handled even if the caller ignores it, as scripts do for background processes. A SIGHUP that the
 // caller ignores (nohup) stays ignored.
 inline void install(const char* name) {
   tool = name;
   launch = parallel::launch_of_this_process();
   os::catch_signal(os::signals::timer, on_timer, true);
-  // It blocks no other signal, so that a stopped process shows the signal (os::stop_state).
+  // Other signals are not blocked meanwhile, so a stopped process shows that they are pending
+  // (os::stop_state).
   for (const int s : {os::signals::interrupt, os::signals::terminate}) os::catch_signal(s, on_signal);
   if (!os::is_ignored(os::signals::hangup)) os::catch_signal(os::signals::hangup, on_signal);
 }
 
 }  // namespace stop_signals
 
-// Whether a signal asked this process to end.
+// Whether a signal has asked this process to stop.
 inline bool is_asked_to_stop() {
   return stop_signals::asked_at != 0;
 }
@@ -75,8 +78,8 @@ inline bool is_asked_to_stop() {
 class OrderlyStop {
  public:
   OrderlyStop() { stop_signals::is_orderly = true; }
-  // A process that was asked meanwhile keeps its time to end, and so does a rank of launch: it may have
-  // stopped because another rank was asked, before launch's own signal arrives here.
+  // A process that received a request keeps its time to exit. So does a rank of launch: it may have stopped
+  // because another rank received the signal, before launch's own signal arrives.
   ~OrderlyStop() {
     if (!is_asked_to_stop() && !stop_signals::launch) stop_signals::is_orderly = false;
   }

@@ -1,5 +1,5 @@
-// tokens converts a text of any size to a file of tokens, for train --tokens, and shows the tokens of a short
-// one.
+// tokens: converts a text of any size to a token file for train --tokens, or prints the tokens of a short
+// string.
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace tg;
 
-// The tokenizer of a token file, or of a checkpoint or run.
+// Opens the tokenizer of a token file, a checkpoint or a run.
 std::unique_ptr<text::Tokenizer> tokenizer_like(const std::string& path) {
   if (!std::filesystem::is_directory(path)) {
     const io::MappedFile file(path, "tokens");
@@ -42,7 +42,7 @@ std::unique_ptr<text::Tokenizer> learn_from(const io::MappedFile& file, const st
   return std::make_unique<text::HfTokenizer>(text::HfTokenizer::open(kind));
 }
 
-// A line for each token: its id, and how the tokenizer's file writes it.
+// Prints one line per token: its id, and its spelling in the tokenizer's file.
 void show(const std::string& path, std::string_view text) {
   const text::HfTokenizer tokenizer = text::HfTokenizer::open(path);
   const std::vector<std::int32_t> ids = tokenizer.encode_whole(text);
@@ -65,8 +65,8 @@ void run(const std::string& text_path, const std::string& out, const std::string
   std::optional<ShareProgress> progress(std::in_place, static_cast<std::int64_t>(file.bytes().size()),
                                         "bytes");
   while (!rest.empty()) {
-    // Split where the tokens before and after do not depend on each other, so that they are those of the
-    // whole text.
+    // Split only at positions across which tokens do not depend on each other. Then the result is the same as
+    // for the whole text.
     std::size_t n = rest.size() <= chunk ? rest.size() : tokenizer->safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
     const std::vector<std::int32_t> ids = tokenizer->encode(rest.substr(0, n));
@@ -91,39 +91,43 @@ int main(int argc, char** argv) {
   std::string text, out, like, kind = "bpe", shown;
   std::int64_t vocabulary = 4096;
   bool overwrite = false;
-  Args args("tokens", "Makes a file of tokens from a text, which `train --tokens` maps into memory.");
-  args.option("text", "FILE", "the text, of any size", text);
-  args.option("out", "PATH", "file of tokens to write", out);
+  Args args("tokens",
+            "Converts a text to a token file for `train --tokens`, or prints the tokens of a string.");
+  args.option("text", "FILE", "UTF-8 text to convert, of any size", text);
+  args.option("out", "PATH", "token file to write", out);
   declare_overwrite(args, overwrite);
-  args.option("like", "PATH", "use the tokenizer of this token file, checkpoint or run", like,
+  args.option("like", "PATH", "token file, checkpoint or run whose tokenizer is used", like,
               {.shown = "none"});
   args.option("tokenizer", "KIND",
-              "without --like: tokens are characters (chars; UTF-8), bytes, learned from the text (bpe), or "
-              "those of a "
-              "tokenizer.json or of a folder that has one",
+              "tokenizer, without --like: tokens are characters (chars; UTF-8), bytes, learned from the text "
+              "(bpe), or defined by a tokenizer.json, given as a file or a folder that contains it",
               kind);
   args.option("vocabulary", "N", "number of tokens for --tokenizer bpe", vocabulary,
               {.min = 257, .max = static_cast<double>(text::Bpe::max_vocabulary)});
-  args.positional("shown", "with --tokenizer FOLDER or FILE: print the tokens of this text, as a line each",
-                  shown);
-  args.example("tokens --text corpus.txt --out corpus.tokens", "4096 tokens, learned from the text");
+  args.positional(
+      "shown", "string whose tokens are printed, one per line; requires --tokenizer FOLDER or FILE", shown);
+  args.example("tokens --text corpus.txt --out corpus.tokens",
+               "learn 4096 tokens from a text and convert it");
   args.example("tokens --text more.txt --like corpus.tokens --out more.tokens",
-               "another text in the same tokens");
-  args.example("train --tokens corpus.tokens", "train on it");
-  args.example("tokens --tokenizer gpt2/ 'Hello world'", "ids and pieces, by gpt2/tokenizer.json");
+               "convert a second text with the same tokenizer");
+  args.example("train --tokens corpus.tokens", "train a model on a token file");
+  args.example("tokens --tokenizer gpt2/ 'Hello world'",
+               "print ids and tokens of a string, by gpt2/tokenizer.json");
   return run_tool("tokens", [&]() -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
     if (!like.empty() && (args.given("tokenizer") || args.given("vocabulary")))
-      throw UsageError("--like determines the tokenizer: leave out --tokenizer and --vocabulary");
+      throw UsageError("--like determines the tokenizer: omit --tokenizer and --vocabulary");
     const bool is_file = kind != "bpe" && kind != "chars" && kind != "bytes";
     if (args.given("shown")) {
       if (!is_file || !text.empty() || !out.empty() || !like.empty() || overwrite)
-        throw UsageError("a text to show needs --tokenizer FOLDER or FILE, and no other option");
+        throw UsageError(
+            "printing the tokens of a string requires --tokenizer FOLDER or FILE, and no other option");
       show(kind, shown);
       return 0;
     }
-    if (text.empty() || out.empty()) throw UsageError("--text and --out are required, or a text to show");
-    if (args.given("vocabulary") && kind != "bpe") throw UsageError("--vocabulary is for --tokenizer bpe");
+    if (text.empty() || out.empty())
+      throw UsageError("--text and --out are required, or a string whose tokens are printed");
+    if (args.given("vocabulary") && kind != "bpe") throw UsageError("--vocabulary requires --tokenizer bpe");
     run(text, out, like, kind, vocabulary, overwrite);
     return 0;
   });

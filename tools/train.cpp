@@ -1,4 +1,5 @@
-// train: a model on a text or a task, from the command line: a new one, or one from a Hugging Face folder.
+// train: trains a new language model, or fine-tunes one from a Hugging Face folder or a GGUF file, on a text
+// or a task.
 #include <array>
 #include <filesystem>
 #include <memory>
@@ -29,15 +30,15 @@ namespace {
 
 using namespace tg;
 
-constexpr std::int64_t most_tokens = 1024;  // in a row, where --model has no --context
+constexpr std::int64_t most_tokens = 1024;  // default of --context with --model, at most
 constexpr const char* loss_curve_file = "loss.png";
 constexpr const char* run_file = "run.safetensors";  // RunState and options, as metadata
 
 class Run {
  public:
-  // `args` are the options that a checkpoint saves. With a store, its run is resumed.
-  // `base`: of --model; a resumed run finds it in its checkpoint.
-  // Of several ranks the first has the store and writes what there is to write.
+  // `args` are the options that a checkpoint saves. If --resume is set, continues the run in `store`.
+  // `base` is the model of --model. A resumed run reads it from its checkpoint instead. Only rank 0 has a
+  // store and writes files.
   Run(TrainOptions options, const Args& args, std::shared_ptr<parallel::Group> group,
       std::unique_ptr<io::CheckpointStore> store, std::optional<BaseModel> base)
       : o_(std::move(options)),
@@ -47,7 +48,7 @@ class Run {
         base_(std::move(base)) {
     o_.data.batch = o_.batch, o_.data.step_rows = step_rows(), o_.data.context = o_.model.context;
     if (o_.resume) {
-      find_place();
+      open_run();
     } else {
       take_base();
       data_ = open_data(o_.data, std::nullopt);
@@ -98,7 +99,7 @@ class Run {
       expect_same_on_all(params.all(), group_->communicator());
     }
     std::optional<train::Progress> progress;
-    std::optional<parallel::Group::Pause> pause;  // while this rank may take its time
+    std::optional<parallel::Group::Pause> pause;  // while this rank may make no progress for a long time
     const train::Trainer::Hooks hooks{
         .stop =
             [&] {
@@ -133,7 +134,7 @@ class Run {
     if (o_.profile > 0) return print_profile(trainer.training());
     if (resumed_) {
       trainer.resume(*resumed_, train::Trainer::State{state_.step, state_.best_step, state_.best_loss});
-      resumed_.reset();  // its files take room on the disk as long as they are open
+      resumed_.reset();  // open files keep their disk space in use
     }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
@@ -142,7 +143,7 @@ class Run {
       trainer.run();
     }
     is_stopped_ = is_asked_to_stop();
-    if (trainer.state().step < o_.steps) is_stopped_ = true;  // perhaps another rank was asked
+    if (trainer.state().step < o_.steps) is_stopped_ = true;  // perhaps another rank received the signal
     progress.reset();
     if (!is_first() || trainer.state().step == 0) return is_stopped_ ? 130 : 0;
     store_->claim(loss_curve_file);
@@ -156,7 +157,7 @@ class Run {
 
  private:
   bool is_first() const { return group_->communicator().rank() == 0; }
-  std::shared_ptr<Communicator> ranks() const {  // null for one
+  std::shared_ptr<Communicator> ranks() const {  // null if there is only one rank
     return group_->communicator().size() > 1 ? std::shared_ptr<Communicator>(group_, &group_->communicator())
                                              : nullptr;
   }
@@ -164,14 +165,15 @@ class Run {
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   bool has_lora() const { return o_.lora.rank > 0; }
   nn::LoraOptions lora_options() const { return o_.lora.options(static_cast<std::uint64_t>(o_.seed)); }
-  // What is trained is in f32, and what an adapter freezes in the dtype in which it is computed with.
+  // The dtype of the parameters: f32 if they are trained. Weights frozen by an adapter have the compute
+  // dtype.
   DType weights_dtype() const {
     if (!has_lora()) return f32;
     return o_.precision() == nn::Precision::bf16 ? bf16 : o_.precision() == nn::Precision::f16 ? f16 : f32;
   }
 
-  // Reads the state of the run in the store, and its data.
-  void find_place() {
+  // Reads the state of the run in the store, and opens its data.
+  void open_run() {
     resumed_.emplace(o_.out);
     const io::SafeTensors file = resumed_->load(run_file);
     state_ = run_state(file.metadata, resumed_->directory() + "/" + run_file);
@@ -193,8 +195,8 @@ class Run {
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
   }
 
-  // The options say the length of a row and the dropout; the rest of the model is the base's. Throws Error
-  // for adapters that it cannot have.
+  // Replaces the configuration by the base model's. Only dropout and the length of a row are taken from the
+  // options. Throws Error if the model cannot have the requested adapters.
   void take_base() {
     if (!base_) return;
     const double dropout = o_.model.dropout;
@@ -206,7 +208,7 @@ class Run {
     nn::lora_modules(counted.linears(), lora_options(), io::module_of(base_->family, base_->config));
   }
 
-  // The files of a checkpoint belong to one step.
+  // Throws FormatError unless all files of the checkpoint were saved at the same step.
   void check_same_step() const {
     if (state_.step == resumed_->step() && state_.best_step == resumed_->best_step()) return;
     throw FormatError(resumed_->directory() + "/" + run_file + ": metadata has step " +
@@ -215,8 +217,8 @@ class Run {
                       std::to_string(resumed_->best_step()));
   }
 
-  // The model in the metadata of the weights' file must be the one with which the run was started, and that
-  // of its tensors.
+  // Throws FormatError unless the model in the metadata of the weights file is the one with which the run was
+  // started, and matches the file's tensors.
   void check_same_model() {
     const std::string where = resumed_->directory() + "/" + model_file;
     for (const auto& [key, value] : io::to_metadata(o_.model)) {
@@ -227,11 +229,11 @@ class Run {
                           "', but the run was started with '" + value + "'");
     }
     if (!has_lora())
-      io::model_config(saved_model_, where);  // an adapter's tensors are compared when they are read
+      io::model_config(saved_model_, where);  // tensors of an adapter are checked when they are read
     saved_model_ = {};
   }
 
-  // The files of a checkpoint.
+  // The files that make up a checkpoint.
   std::vector<io::CheckpointFile> files(const nn::Model& model, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
     io::Metadata about = io::to_metadata(o_.model);
@@ -271,10 +273,10 @@ class Run {
           std::to_string(n) +
               (parallel::world().has_several_hosts() ? " on several hosts, each " : " on this host, each ") +
               (divides_tokens() ? std::to_string(o_.data.context / n) + " of " +
-                                      std::to_string(o_.data.context) + " tokens of a row"
+                                      std::to_string(o_.data.context) + " tokens of each row"
                                 : std::to_string(o_.learning.accumulate / n) + " of " +
-                                      std::to_string(o_.learning.accumulate) + " batches of a step") +
-              "; gradients are added by a fixed tree");
+                                      std::to_string(o_.learning.accumulate) + " batches of each step") +
+              "; gradients are summed in a fixed tree order");
     if (resumed_)
       print_row("resumed",
                 resumed_->directory() + ", after step " + grouped(state_.step) +
@@ -290,7 +292,7 @@ class Run {
     std::fflush(stdout);
   }
 
-  // Bytes that the device reads and writes in a second.
+  // Memory bandwidth of the device for a copy: bytes read and written per second.
   double copy_rate() const {
     Graph graph;
     const CompileOptions planned{.device = o_.device, .threads = o_.thread_count(), .plan_only = true};
@@ -304,14 +306,15 @@ class Run {
               "rank " + std::to_string(lora.options.rank) + ", alpha " + short_number(lora.options.alpha) +
                   (lora.options.dropout > 0 ? ", dropout " + short_number(lora.options.dropout) : "") +
                   ", on " + counted(std::ssize(lora.modules), "layer") + ": " + grouped(trained) +
-                  " parameters are trained, in f32; the model's are frozen, in " +
+                  " trained parameters in f32; the model's parameters are frozen in " +
                   std::string(name_of(weights_dtype())));
   }
 
-  // Parameters and optimizer are in memory already. Throws OutOfMemory if the rest does not fit.
+  // The parameters and the optimizer state are already allocated. Throws OutOfMemory if the rest does not
+  // fit.
   void check_room(const train::TrainingMemory& memory, const nn::Model& model,
                   const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
-    const auto prepared = [&](std::int64_t b) {  // batches prepared ahead, if they share the device's memory
+    const auto prepared = [&](std::int64_t b) {  // prefetched batches, if they use the device's memory
       const auto tokens = static_cast<std::size_t>(b * o_.learning.accumulate * o_.data.context);
       return o_.device.kind == Device::cpu_kind ? train::Prefetch::bytes(tokens) : 0;
     };
@@ -358,7 +361,7 @@ class Run {
       print_row("skipped", counted(result.skipped, "step") + " whose gradient was not finite");
     if (o_.precision() == nn::Precision::f16)
       print_row("loss scale", grouped(static_cast<std::int64_t>(result.loss_scale)) + "; " +
-                                  counted(result.overflowed, "step") + " skipped because it was too large");
+                                  counted(result.overflowed, "step") + " skipped because of overflow");
     const std::string best = trainer.state().best_step > 0 ? "best/model.safetensors, " : "";
     print_row("files", o_.out + "/: last/model.safetensors, " + best + "metrics.jsonl, loss.png");
   }
@@ -378,10 +381,10 @@ class Run {
   std::unique_ptr<io::CheckpointStore> store_;
   std::optional<io::Checkpoint> resumed_;
   std::optional<BaseModel> base_;
-  io::SafeTensors saved_model_;  // the resumed weights, until they are known to be this model's
+  io::SafeTensors saved_model_;  // the resumed weights, until check_same_model() has verified them
   RunState state_;
   std::unique_ptr<TrainData> data_;
-  bool is_stopped_ = false;  // before its last step
+  bool is_stopped_ = false;  // stopped before the last step
 };
 
 }  // namespace
@@ -389,7 +392,8 @@ class Run {
 int main(int argc, char** argv) {
   TrainOptions o;
   Args args("train",
-            "Trains a language model on a text or on a generated task, and prints a sample of its output.");
+            "Trains a language model on a text, on examples or on a generated task, and prints a sample of "
+            "its output.");
   declare_options(args, o);
   return run_as_rank("train", [&](const auto& join) -> int {
     if (const auto code = args.parse(argc, argv)) return *code;
@@ -398,7 +402,8 @@ int main(int argc, char** argv) {
     const int ranks = group->communicator().size();
     const bool is_first = group->communicator().rank() == 0;
     if (!args.given("accumulate"))
-      o.learning.accumulate = o.context_parallel > 1 ? 1 : ranks;  // a resumed run has its own
+      o.learning.accumulate =
+          o.context_parallel > 1 ? 1 : ranks;  // overridden by the saved value if the run is resumed
     std::unique_ptr<io::CheckpointStore> store;
     std::optional<BaseModel> base;
     if (args.given("model")) check_usage(not_with_model(args, o, {"context", "dropout"}));
@@ -407,14 +412,14 @@ int main(int argc, char** argv) {
         throw UsageError("--resume continues a run, --overwrite replaces it: give only one of them");
       if (!std::filesystem::is_directory(o.out)) throw Error("[resume] there is no run in " + o.out);
       if (is_first) store = std::make_unique<io::CheckpointStore>(o.out);
-      wait_for_all(group->communicator());  // the store may have repaired what others read
+      wait_for_all(group->communicator());  // the store may have repaired files that other ranks read
       const io::Checkpoint checkpoint(o.out);
       expect_same_on_all(checkpoint, o.out, group->communicator());
       take_options(args, checkpoint.load(run_file).metadata, o.out);
     } else {
       check_usage(settle_optimizer(args, o.learning, !o.base.empty()));
       if (!args.given("save-every")) o.save_every = o.eval_every;
-      if (o.data.task == "add") {  // a sum in a row
+      if (o.data.task == "add") {  // one sum per row
         if (!args.given("context")) o.model.context = train::Sums::tokens(o.data.digits);
         if (!args.given("batch")) o.batch = 64;
       }
@@ -432,7 +437,7 @@ int main(int argc, char** argv) {
           throw UsageError("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));
       }
-      // Gives a layer's output the same size as in GPT-2, whatever the width.
+      // Keeps the scale of layer outputs the same as in GPT-2 for every width.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     check_usage(contradiction(args, o.data));
@@ -442,7 +447,7 @@ int main(int argc, char** argv) {
     if (ranks > 1 && o.trap_nan) throw UsageError("--trap-nan is for one rank, not " + std::to_string(ranks));
     check_usage(mistake_in_context_parallel(o, ranks));
     check_usage(take_bytes("memory-budget", o.memory_budget, o.budget));
-    os::ignore_signal(os::signals::closed_pipe);  // a reader of the output that ends does not end the run
+    os::ignore_signal(os::signals::closed_pipe);  // the run continues if the reader of its output exits
     return Run(o, args, group, std::move(store), std::move(base)).go();
   });
 }

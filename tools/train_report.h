@@ -1,5 +1,4 @@
-// What tools report: numbers as text, the parts of a model, rows of a table, memory that is not free, and
-// losses.
+// Helpers for reports of tools: formatted numbers, parts of a model, table rows, memory checks and losses.
 #pragma once
 
 #include <algorithm>
@@ -41,14 +40,14 @@ inline std::string loss_text(double x) {
 inline std::string size_text(double bytes) {
   const char* unit = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (bytes < 1023.95) break;  // what would be printed as 1024.0
+    if (bytes < 1023.95) break;  // otherwise 1024.0 would be printed
     bytes /= 1024;
     unit = next;
   }
   return formatted(bytes < 10 && *unit != 'B' ? "%.2f %s" : "%.1f %s", bytes, unit);
 }
 
-// Throws OutOfMemory if `bytes` more do not fit on the device.
+// Throws OutOfMemory if another `bytes` do not fit on the device.
 inline void check_memory(Device device, double bytes, const std::string& what) {
   const auto free = static_cast<double>(backend(device).available_bytes());
   if (bytes > free)
@@ -56,10 +55,10 @@ inline void check_memory(Device device, double bytes, const std::string& what) {
                       " are free");
 }
 
-// The parts of a model that tools distinguish, by the paths of their parameters and nodes.
+// The parts of a model that tools distinguish. Paths of parameters and nodes identify them.
 struct ModelPart {
   std::string_view name;
-  std::string_view marks[4];  // one of these is in the path
+  std::string_view marks[4];  // a path that contains one of these belongs to the part
 };
 inline constexpr ModelPart model_parts[] = {
     {"embeddings", {".wte.", ".wpe.", ".embed_tokens.", "lm_head."}},
@@ -68,7 +67,7 @@ inline constexpr ModelPart model_parts[] = {
     {"norms", {".ln_", ".input_layernorm.", ".post_attention_layernorm.", "model.norm."}}};
 
 // The part of a parameter ("transformer.wte.weight") or a step ("transformer.h.0.attn/flash_attn"): a name
-// of model_parts, "" for what belongs to none of them.
+// from model_parts, or "" if it belongs to none of them.
 inline std::string_view part_of(std::string path) {
   std::replace(path.begin(), path.end(), '/', '.');
   for (const ModelPart& part : model_parts)
@@ -77,8 +76,8 @@ inline std::string_view part_of(std::string path) {
   return {};
 }
 
-// Throws OutOfMemory, with the largest --batch that fits, unless needed(batch) bytes are free. Parameters and
-// optimizer are in memory already.
+// Throws OutOfMemory unless needed(batch) bytes are free, and reports the largest --batch that fits. The
+// parameters and the optimizer state are already allocated.
 inline void check_batch(Device device, std::int64_t batch,
                         const std::function<std::size_t(std::int64_t)>& needed) {
   const std::size_t need = needed(batch), free = backend(device).available_bytes();
@@ -96,7 +95,7 @@ inline void print_row(const std::string& name, const std::string& value) {
   std::printf("%-12s %s\n", name.c_str(), printable(value).c_str());
 }
 
-// Tensors of a file that a model does not need.
+// Prints the tensors of a file that the model does not use.
 inline void print_dropped(const std::vector<std::string>& tensors) {
   if (tensors.empty()) return;
   const std::size_t more = tensors.size() - 1;
@@ -114,8 +113,8 @@ inline void print_parameters(const nn::Params& params) {
   print_row("parameters", grouped(params.count()) + " (" + parts + ")");
 }
 
-// Memory by use, and the exact peak of training and evaluating in turns, on one arena.
-// `weights`: bytes of the model's parameters.
+// Prints memory by purpose, and the exact peaks of training and evaluation, which share one arena. `weights`:
+// bytes of the model's parameters.
 inline void print_memory(std::size_t weights, const train::TrainingMemory& memory) {
   const MemoryReport &training = memory.training, &evaluation = memory.evaluation;
   const std::size_t peak = memory.peak(), arena = std::max(training.arena, evaluation.arena),
@@ -129,30 +128,31 @@ inline void print_memory(std::size_t weights, const train::TrainingMemory& memor
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");
 }
 
-// What a memory budget costs: a line, and one more where products are done again. `copy`: bytes that the
-// device reads and writes in a second.
+// Prints the cost of a memory budget in one line, and in a second line if matmuls or attention are
+// recomputed. `copy`: bytes per second that the device reads and writes.
 inline void print_budget(std::size_t budget, const MemoryReport& training, std::int64_t loss_chunks,
                          double copy) {
   const MemoryReport::Recomputed& again = training.recomputed;
   std::string how;
   if (loss_chunks > 1) how = "head and loss in " + grouped(loss_chunks) + " chunks";
-  if (again.steps > 0) how += (how.empty() ? "" : " and ") + counted(again.steps, "step") + " done again";
-  std::string trade = "nothing is computed again";
+  if (again.steps > 0) how += (how.empty() ? "" : " and ") + counted(again.steps, "step") + " recomputed";
+  std::string trade = "nothing is recomputed";
   if (again.saved > 0) {
     const auto arena = static_cast<double>(training.arena);
     trade = "activations and gradients " + size_text(arena + static_cast<double>(again.saved)) + " → " +
-            size_text(arena) + " by " + (how.empty() ? "another order of the steps" : how);
+            size_text(arena) + " by " + (how.empty() ? "reordering steps" : how);
     if (!how.empty())
       trade += ", which move " + size_text(again.moved) +
                formatted(": about %.3g ms a step at %.3g GB/s", 1e3 * again.price / copy, 1e-9 * copy);
   }
   print_row("budget", size_text(static_cast<double>(budget)) + ": " + trade);
   if (again.products > 0)
-    print_row("", "of these steps, " + grouped(again.products) + " are products or attention, " +
-                      short_number(1e-9 * again.flops) + " GFLOP: what is cheap is not enough");
+    print_row("", "of these steps, " + grouped(again.products) + " are matmuls or attention, " +
+                      short_number(1e-9 * again.flops) + " GFLOP: recomputing cheap steps does not suffice");
 }
 
-// The losses of a run, over steps: each step's training loss, faint; its smoothed mean; validation.
+// The loss curves of a run over its steps: the training loss of each step (faint), its smoothed mean, and the
+// validation loss.
 struct LossSeries {
   plot::Series raw, mean, validation;
 };
@@ -171,7 +171,7 @@ inline LossSeries loss_series(const std::vector<train::MetricsRow>& rows) {
   return s;
 }
 
-// `unit`: what the loss is a mean over ("character").
+// `unit`: the loss is a mean per this unit ("character").
 inline void save_loss_curve(const std::string& path, const std::string& title, const std::string& unit,
                             const std::vector<train::MetricsRow>& rows) {
   LossSeries s = loss_series(rows);

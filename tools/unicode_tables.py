@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes io/text/unicode_tables.inc: the classes of characters and the canonical compositions that tokenizers use.
+"""Writes io/text/unicode_tables.inc: the character classes and the canonical compositions that tokenizers use.
 
 usage: unicode_tables.py            prints the tables
-       unicode_tables.py --check    exits with status 1 if io/text/unicode_tables.inc is not what it prints, with 77 if
-                                    the packages are not those that it needs
+       unicode_tables.py --check    exits with status 1 if io/text/unicode_tables.inc differs from the output, and with
+                                    77 if the required packages are not installed
 
-Needs unicodedata2 16.0.0 and tokenizers 0.23.3, from PyPI, and refuses others: another version of Unicode has other
-letters, and ids of tokens then differ. The classes are those of Unicode 16.0. The compositions are those that
-`tokenizers` has, whose normalizer is of Unicode 9.0: values of later characters are left out. Characters that it splits
-as numerals are of Unicode 17.0, by its programming language.
+Needs unicodedata2 16.0.0 and tokenizers 0.23.3 from PyPI. Other versions are rejected, because they contain other
+versions of Unicode, and token ids would differ. The classes follow Unicode 16.0. The compositions are the ones that
+`tokenizers` implements. Its normalizer follows Unicode 9.0, so later characters have no values. Its numerals, which it
+splits into single characters, follow Unicode 17.0, the version of its Rust standard library.
 """
 import pathlib
 import sys
@@ -28,14 +28,14 @@ from tokenizers import normalizers, pre_tokenizers
 
 CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
-# Characters of \w that are neither letters, marks nor digits: joiners, and circled letters.
+# Characters of \w that are not letters, marks or digits: joiners, and circled letters.
 OTHER_WORD = {0x200C, 0x200D, *range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A),
               *range(0x1F170, 0x1F18A)}
 LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, WORD, NUMERIC = (1 << i for i in range(8))
 
 
 def numerals():
-    """What the reference's Digits splits off."""
+    """Characters that Digits of the reference implementation splits off."""
     split = pre_tokenizers.Digits(individual_digits=True)
     return {c for c in CHARACTERS if len(split.pre_tokenize_str("a" + chr(c) + "a")) == 3}
 
@@ -48,7 +48,7 @@ def class_of(c, numeric):
 
 
 def ranges(values):
-    """(first, last, value) of the runs of equal values other than 0."""
+    """Runs of equal nonzero values as (first, last, value)."""
     runs = []
     for c, value in values:
         if value and runs and runs[-1][1] == c - 1 and runs[-1][2] == value:
@@ -59,18 +59,18 @@ def ranges(values):
 
 
 def case_of(c):
-    """1 for upper and title case, 2 for lower case, of letters."""
+    """1 for upper and title case letters, 2 for lower case letters, 0 for other characters."""
     return {"Lu": 1, "Lt": 1, "Ll": 2}.get(unicode.category(chr(c)), 0)
 
 
 def combining(c, nfd=normalizers.NFD()):
-    """The combining class, 0 if the reference does not know it: it then leaves c behind U+0345, of class 240."""
+    """The combining class, or 0 if the reference does not know it. Then it leaves c after U+0345, which has class 240."""
     value = unicode.combining(chr(c))
     return value if value in (0, 240) or nfd.normalize_str("\u0345" + chr(c))[0] != "\u0345" else 0
 
 
 def decompositions():
-    """({composed: (first, second)}, {what only decomposes: characters}), both a single step, without Hangul."""
+    """({composed: (first, second)}, {character that only decomposes: its characters}), one step each, without Hangul."""
     nfc, nfd = normalizers.NFC(), normalizers.NFD()
     pairs, others = {}, {}
     for c in CHARACTERS:
@@ -110,9 +110,9 @@ def content():
         table("ClassRange", "case_ranges", cases, "first, last, flags of letter_case") +
         table("ClassRange", "combining_ranges", marks, "first, last, canonical combining class") +
         table("Decomposition", "compositions", [(c, *p) for c, p in pairs.items()],
-              "a character, and the two that it is composed of") +
+              "a character and its two components") +
         table("Decomposition", "decompositions", [(c, *p) for c, p in others.items()],
-              "a character that is only decomposed, into one or two; never composed again") + ["// clang-format on", ""])
+              "a character that is only decomposed, into one or two characters, and never composed") + ["// clang-format on", ""])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-// flash_attn forward and backward: the rate of each cell, as a share of the machine's multiply-add rate and
-// of this library's own matrix product, beside PyTorch's if it is asked for; as a table and as bars.
+// Measures flash_attn forward and backward. The rate of each cell is also reported relative to the machine's
+// multiply-add rate and to this library's own GEMM. With --compare, PyTorch's rates are added. The output is
+// a table and a bar chart.
 #include <array>
 #include <cmath>
 #include <optional>
@@ -13,11 +14,12 @@ namespace tg::bench {
 
 namespace {
 
-// TFLOP/s of this library, cuDNN and FlashAttention-2; NaN where one was not measured or refuses the call.
+// Rates in TFLOP/s of this library, cuDNN and FlashAttention-2. NaN: not measured, or the call is not
+// supported.
 struct AttentionRates {
   std::string name, shape;
   Pass pass;
-  double share;  // of ours
+  double share;  // of this library's rate
   std::array<double, 3> rates;
   double ratio(std::size_t i) const { return rates[0] / rates[i]; }
 };
@@ -25,7 +27,7 @@ struct AttentionRates {
 constexpr std::pair<const char*, plot::Color> comparands[] = {
     {"tilegrad", {0, 114, 178}}, {"cuDNN", {230, 159, 0}}, {"FlashAttention-2", {150, 156, 166}}};
 
-// Of all x that are numbers, as text.
+// The geometric mean of the values that are numbers, formatted.
 std::string geometric_mean(const std::vector<double>& values) {
   double sum = 0;
   int n = 0;
@@ -34,9 +36,10 @@ std::string geometric_mean(const std::vector<double>& values) {
   return number(n > 0 ? std::exp(sum / n) : Row::none, "%.3f", "-");
 }
 
-// Ours, the share of a matrix product's rate and, if `compares`, PyTorch's with the ratios ours / theirs.
+// Prints our rates, their share of the GEMM rate and, if `compares`, PyTorch's rates with the ratios ours /
+// theirs.
 void print_rates(const std::vector<AttentionRates>& all, bool compares) {
-  // A line: the name, and numbers of nine characters.
+  // Prints one line: the name, and numbers padded to nine characters.
   const auto print = [&](const std::string& name, std::vector<std::string> numbers) {
     if (!compares) numbers.resize(2);
     std::printf("%s", column(name, 64).c_str());
@@ -60,18 +63,18 @@ void print_rates(const std::vector<AttentionRates>& all, bool compares) {
   }
 }
 
-// Bars for each cell, the forward above the backward.
+// Draws bars for each cell, the forward pass above the backward pass.
 plot::Image draw_rates(const std::vector<AttentionRates>& all, const std::string& title) {
   constexpr int right = 30, top = 110;
   BarPanel panels[] = {{"forward, TFLOP/s", "", 0, 3, 14, 2, 14, 10},
                        {"backward, TFLOP/s", "", 0, 3, 14, 2, 14, 10}};
   double highest = 0;
-  int names = 0;  // pixels
+  int names = 0;  // width in pixels
   std::size_t count = 0;
   for (const AttentionRates& r : all) {
     BarPanel& panel = panels[r.pass == Pass::backward];
     BarGroup& group = panel.groups.emplace_back();
-    // The sizes and the mask.
+    // The name of a group: the sizes and the mask.
     group.name = r.shape + r.name.substr(std::min(r.name.size(), std::string("flash_attn").size()));
     for (std::size_t i = 0; i < r.rates.size(); ++i) {
       group.bars.push_back({i, r.rates[i], comparands[i].second});
@@ -98,7 +101,7 @@ plot::Image draw_rates(const std::vector<AttentionRates>& all, const std::string
   return image;
 }
 
-// Bytes besides inputs and results, by the plan.
+// Reports memory in addition to inputs and results, from the memory plan.
 void report_memory(const AttentionCell& c, bool with_backward, Report& report) {
   RecordedAttention r(c, report.settings);
   if (with_backward) r.add_gradients();
@@ -119,7 +122,7 @@ class AttentionBench {
   }
 
   void run(Pass pass) {
-    const AttentionCell* full = nullptr;  // the cell before, if it has no mask
+    const AttentionCell* full = nullptr;  // the previous cell, if it has no mask
     double full_seconds = 0;
     for (const AttentionCell& c : settings_.attention.cells) {
       if (!report_.selects(c.name())) continue;
@@ -135,7 +138,7 @@ class AttentionBench {
     }
   }
 
-  // The table of all rates, and the picture of it.
+  // Prints the table of all rates and draws the chart.
   void finish() const {
     if (rates_.empty()) return;
     if (!settings_.on_cpu() || settings_.compare) {
@@ -183,7 +186,7 @@ class AttentionBench {
 
   Report& report_;
   const Settings& settings_;
-  double product_ = Row::none;  // the share of the peak that a matrix product reaches, on the CPU
+  double product_ = Row::none;  // the GEMM's share of the peak, on the CPU
   std::optional<ColdRuns> cold_;
   std::optional<TorchAttention> torch_;
   std::vector<AttentionRates> rates_;

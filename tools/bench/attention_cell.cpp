@@ -16,11 +16,11 @@ using Cells = std::vector<AttentionCell>;
 using Size = std::int64_t AttentionCell::*;
 using Flag = bool AttentionCell::*;
 
-// The words of a cell, in the order in which words() writes them.
+// The keys of a cell's description, in the order in which words() writes them.
 struct Word {
   const char* key;
   std::variant<Size, Flag> member;
-  std::int64_t least = 1, none = 0;  // of a size; `none`: it is left out
+  std::int64_t least = 1, none = 0;  // for sizes: the minimum, and the value that is omitted
 };
 const Word all_words[] = {{"B", &AttentionCell::B},
                           {"H", &AttentionCell::H},
@@ -42,7 +42,7 @@ std::string both(std::int64_t a, std::int64_t b) {
   return std::to_string(a) + (a == b ? "" : "/" + std::to_string(b));
 }
 
-// A word's number, at most what an AttentionCall holds.
+// Parses the number of a key=value word, up to the limit of an AttentionCall.
 std::int64_t number_of(const std::string& word, std::size_t equals, std::int64_t least) {
   const char *from = word.data() + equals + 1, *end = word.data() + word.size();
   std::int64_t n = 0;
@@ -60,19 +60,20 @@ void take_word(AttentionCell& c, const std::string& word, std::set<std::string>&
   if (known == std::end(all_words) ||
       std::holds_alternative<Size>(known->member) != (equals != std::string::npos))
     throw Error("'" + word +
-                "' is none of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, softcap=, causal, "
-                "nondeterministic, ragged and v_in_k");
+                "' is unknown: expected one of B=, H=, Hk=, L=, T=, d=, dv=, length=, page=, window=, "
+                "softcap=, causal, "
+                "nondeterministic, ragged or v_in_k");
   if (const Size* size = std::get_if<Size>(&known->member))
     c.*(*size) = number_of(word, equals, known->least);
   else
     c.*std::get<Flag>(known->member) = true;
 }
 
-void add(Cells& list, std::initializer_list<const char*> texts) {
-  for (const char* text : texts) list.push_back(parse_cell(text));
+void add(Cells& list, std::initializer_list<const char*> descriptions) {
+  for (const char* text : descriptions) list.push_back(parse_cell(text));
 }
 
-// Without and with a causal mask.
+// Adds a cell without and with a causal mask.
 void add_square(Cells& list, std::int64_t B, std::int64_t H, std::int64_t L, std::int64_t d) {
   for (bool causal : {false, true})
     list.push_back({.B = B, .H = H, .Hk = H, .L = L, .T = L, .d = d, .dv = d, .causal = causal});
@@ -95,11 +96,11 @@ Cells cpu_suite() {
     for (std::int64_t L : {1024, 4096})
       for (std::int64_t H : {1, 8}) add_square(list, 1, H, L, d);
   add(list, {"H=8,Hk=2,L=1024,d=64,causal"});
-  add_square(list, 12, 4, 64, 32);  // the small character GPT
+  add_square(list, 12, 4, 64, 32);  // the small character-level GPT
   return list;
 }
 
-// Few queries with many keys, and many short heads.
+// Few queries with many keys, for various numbers of heads and head sizes.
 Cells few_queries_suite() {
   Cells list;
   for (std::int64_t d : {64, 128, 256})
@@ -113,7 +114,8 @@ Cells few_queries_suite() {
   return list;
 }
 
-// Each in one piece, and in pages of 16 and 64; the last two are few of the keys that there is room for.
+// Each cell is measured with a contiguous cache, and with pages of 16 and 64 tokens. In the last two, only a
+// few of the keys are valid.
 Cells gpu_decode_suite() {
   Cells whole, list;
   add(whole,
@@ -220,9 +222,9 @@ AttentionCell parse_cell(const std::string& text) {
   if (!given.contains("Hk")) c.Hk = c.H;
   if (!given.contains("T")) c.T = c.L;
   if (!given.contains("dv")) c.dv = c.d;
-  if (c.page > 0) c.causal = true;  // paged_attn always is
+  if (c.page > 0) c.causal = true;  // paged_attn is always causal
   if (c.H % c.Hk != 0)
-    throw Error("H=" + std::to_string(c.H) + " is no multiple of Hk=" + std::to_string(c.Hk));
+    throw Error("H=" + std::to_string(c.H) + " is not a multiple of Hk=" + std::to_string(c.Hk));
   if (c.length > c.T)
     throw Error("length=" + std::to_string(c.length) + " is above T=" + std::to_string(c.T));
   if (c.length > 0 && c.ragged) throw Error("length= and ragged exclude each other");
@@ -238,8 +240,9 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
   if (name == "gpu-decode") return gpu_decode_suite();
   Cells list;
   if (name == "decode")
-    // One query after many keys: in the caches of a core; many more of them in memory, for multi-head,
-    // grouped, multi-query and latent attention; and few of the keys that there is room for.
+    // One query with many keys. First a cache that fits into a core's caches, then larger ones in memory for
+    // multi-head, grouped, multi-query and latent attention. In the last ones, only a few of the keys are
+    // valid.
     add(list,
         {"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",
          "H=8,L=1,T=32768,d=64", "H=32,Hk=8,L=1,T=32768,d=128", "B=4,H=8,Hk=1,L=1,T=32768,d=128",

@@ -47,7 +47,7 @@ void RecordedAttention::record(bool materialises) {
   out = materialises ? standard_attn(q, k, v, o) : ring_attention(q, k, v, ranks_, o);
 }
 
-// Pages of the texts lie in the pool in random order.
+// The pages of the sequences are in random order in the pool.
 void RecordedAttention::record_paged() {
   const std::int64_t n = (c_.T + c_.page - 1) / c_.page;
   std::vector<std::int32_t> pages(static_cast<std::size_t>(c_.B * n));
@@ -87,7 +87,7 @@ Program RecordedAttention::program(int threads) {
   return program;
 }
 
-// The weights of a ring's calls have no effect on such scores and are 1.
+// Such scores make the weights of a ring's calls irrelevant, so they are 1.
 std::vector<Tensor> RecordedAttention::backward_of(const Tensor& o, const Tensor& lse,
                                                    const Tensor& cotangent) {
   std::vector<Tensor> in, results{o, lse};
@@ -98,7 +98,7 @@ std::vector<Tensor> RecordedAttention::backward_of(const Tensor& o, const Tensor
       results.push_back(full(g, weights.shape(), 1, weights.dtype()));
     }
     std::vector<Tensor> all = ring->backward(in, results, {cotangent, full(g, lse.shape(), 0, lse.dtype())});
-    all.resize(3);  // others are of numbers of keys
+    all.resize(3);  // other inputs contain numbers of keys
     return all;
   }
   const Node& node = g.node_of(out.o.id());

@@ -13,7 +13,7 @@ namespace tg::bench {
 
 namespace {
 
-// What a kernel compiled for q and k of at most `d` numbers and v of at most `dv` works on.
+// The tile size of a kernel, which supports head sizes up to `d` for q and k and up to `dv` for v.
 struct KernelTile {
   std::int64_t d, dv;
   Tile tile;
@@ -22,15 +22,16 @@ struct KernelTile {
 constexpr KernelTile hopper_forward[] = {
     {64, 64, {192, 128, 3}}, {192, 128, {128, 128, 2}}, {256, 256, {128, 80, 2}}, {576, 512, {64, 64, 1}}};
 constexpr KernelTile hopper_few_keys = {64, 64, {256, 64, 8}};  // forward, T below 2048
-constexpr KernelTile hopper_short[] = {{64, 64, {64, 64, 3}}, {128, 128, {64, 64, 2}}};  // forward, L to 64
+constexpr KernelTile hopper_short[] = {{64, 64, {64, 64, 3}}, {128, 128, {64, 64, 2}}};  // forward, L ≤ 64
 constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
-constexpr KernelTile hopper_backward_few_keys = {128, 128, {64, 128, 2}};  // T to 1024, masked 2048; in order
-// Of f32 as two f16 terms.
+constexpr KernelTile hopper_backward_few_keys = {
+    128, 128, {64, 128, 2}};  // T ≤ 1024, masked ≤ 2048; deterministic
+// For f32 as an f16 split.
 constexpr KernelTile hopper_forward_f32[] = {{64, 64, {192, 64, 3}}, {128, 128, {128, 64, 2}}},
                      hopper_backward_f32[] = {{64, 64, {64, 128, 2}}, {128, 128, {32, 128, 2}}};
-// Kernels for other GPUs have as many stages as shared memory has room for, two in most cases; the forward of
-// 256 has one.
+// Kernels for other GPUs have as many stages as fit in shared memory. Most have two; the forward kernel for
+// head size 256 has one.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
                                           {128, 128, {128, 64, 2}}, {192, 128, {128, 32, 2}},
                                           {256, 256, {64, 64, 1}},  {576, 512, {64, 32, 2}}};
@@ -38,7 +39,7 @@ constexpr KernelTile forward_f32[] = {{64, 64, {128, 32, 2}}, {128, 128, {64, 16
 constexpr KernelTile one_pass[] = {
     {128, 128, {64, 128, 2}}, {256, 256, {64, 64, 2}}, {576, 512, {64, 32, 2}}};
 
-// The first kernel that heads of this size fit; null if there is none.
+// The first kernel that supports the cell's head sizes, or null if there is none.
 const KernelTile* find_tile(std::span<const KernelTile> tiles, const AttentionCell& c) {
   for (const KernelTile& kernel : tiles)
     if (c.d <= kernel.d && c.dv <= kernel.dv) return &kernel;
@@ -51,9 +52,9 @@ bool is_hopper(const std::string& gpu) {
   return false;
 }
 
-constexpr double stat = 4;  // bytes of a row statistic (ξ, u), and of a number that z_Q is summed in
+constexpr double stat = 4;  // bytes of a row statistic (ξ, u), and of an element of the z_Q accumulator
 
-// Elements of the operands.
+// Numbers of elements of the operands.
 struct Elements {
   double q, k, v, o, rows, scores, heads;
   explicit Elements(const AttentionCell& c)
@@ -71,7 +72,8 @@ struct Elements {
   }
 };
 
-// Sums over all tiles of queries: how many keys are seen by some query of the tile.
+// For each tile of queries, counts the keys that at least one of its queries sees. Returns the sum over all
+// tiles.
 double keys_over_tiles(const AttentionCell& c, std::int64_t queries) {
   double n = 0;
   for (std::int64_t i0 = 0; i0 < c.L; i0 += queries) {
@@ -84,7 +86,8 @@ double keys_over_tiles(const AttentionCell& c, std::int64_t queries) {
   return n;
 }
 
-// Sums over all tiles of keys: how many queries see some key of the tile.
+// For each tile of keys, counts the queries that see at least one of its keys. Returns the sum over all
+// tiles.
 double queries_over_tiles(const AttentionCell& c, std::int64_t keys) {
   double n = 0;
   for (std::int64_t i = 0; i < c.L; ++i)
@@ -93,7 +96,7 @@ double queries_over_tiles(const AttentionCell& c, std::int64_t keys) {
   return n;
 }
 
-// The last field of a line, without quotes and the commas between thousands.
+// Parses the last field of a CSV line, without quotes and thousands separators.
 double last_number(std::string line) {
   while (!line.empty() && (line.back() == '\r' || line.back() == '"')) line.pop_back();
   std::string digits = line.substr(line.rfind('"') + 1);
@@ -151,7 +154,8 @@ Bytes fused(const AttentionCell& c, bool backward, std::int64_t size, const Tile
   if (!backward)
     return {bytes * (n.q + n.heads * keys_over_tiles(c, tile.queries) * both), bytes * n.o + stat * n.rows};
   const double rows = n.heads * queries_over_tiles(c, tile.keys), sums = stat * static_cast<double>(c.d);
-  // Before: u from O and z_O, beside ξ, and z_Q's sums cleared. After: they are rounded.
+  // Before the main kernel, u is computed from O and z_O, ξ is read, and the z_Q accumulator is cleared.
+  // After it, the accumulator is rounded.
   return {bytes * 2 * n.o + stat * n.rows + bytes * (n.k + n.v) + rows * (bytes * both + 2 * stat + sums) +
               stat * n.q,
           2 * stat * n.rows + stat * n.q + rows * sums + bytes * (n.k + n.v + n.q)};
@@ -183,8 +187,8 @@ std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Set
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return {};
-  // TG_STEPWISE: kernels one by one, not as a CUDA graph. Of the child's kernels ncu counts those of the run
-  // that --once measures (attention_traffic_mode.cpp).
+  // TG_STEPWISE launches kernels one by one, not as a CUDA graph. ncu counts only the child's kernels in the
+  // run that --once profiles (attention_traffic_mode.cpp).
   const std::string command =
       "TG_STEPWISE=1 ncu --profile-from-start off --csv --print-units base "
       "--metrics dram__bytes_read.sum,dram__bytes_write.sum " +

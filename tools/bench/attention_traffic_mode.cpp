@@ -1,4 +1,4 @@
-// `bench attention --traffic`: bytes of memory by the model, beside those that the profiler counts.
+// `bench attention --traffic`: bytes of memory by the model, next to the profiler's counters.
 #ifdef TILEGRAD_CUDA
 #include <cuda_profiler_api.h>
 #endif
@@ -34,7 +34,7 @@ void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
   std::printf("%s %s %s\n", c.name().c_str(), c.shape().c_str(), settings.dtype_name().c_str());
   using Counted = std::optional<Bytes>;
   const auto run = [&](const char* once) { return counts ? counted(c, once, settings) : Counted(); };
-  Counted whole[2] = {run(once_materialised)};  // of the forward and the backward
+  Counted whole[2] = {run(once_materialised)};  // of the forward pass, and of forward and backward
   if (const Counted both = whole[0] ? run(once_materialised_both) : Counted())
     whole[1] = {both->read - whole[0]->read, both->written - whole[0]->written};
   const Counted tiled[2] = {run(once_forward), run(once_backward)};
@@ -50,9 +50,9 @@ void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
   std::fflush(stdout);
 }
 
-// Marks the part of a run that a profiler looks at: `ncu --profile-from-start off`.
-// Calls f between cudaProfilerStart and cudaProfilerStop, which do nothing without a profiler. Compiling a
-// program runs kernels of its own, cuBLASLt's candidates for each product among them: they stay outside.
+// Calls f between cudaProfilerStart and cudaProfilerStop, so that `ncu --profile-from-start off` profiles
+// only f. These calls have no effect without a profiler. Compiling a program also runs kernels, for example
+// the candidates of cuBLASLt for each GEMM. They are not profiled.
 template <class F>
 void profiled(F&& f) {
 #ifdef TILEGRAD_CUDA
@@ -69,9 +69,9 @@ void profiled(F&& f) {
 int run_attention_traffic(const Settings& settings) {
   const bool counts = !settings.on_cpu() && os::has_program("ncu");
   std::printf(
-      "Megabytes read + written. fused: loads and stores of blocks of threads, of which caches serve a "
-      "part;\nleast: each operand once. Tiles are queries×keys, with the on-chip memory that they "
-      "take.%s\n\n",
+      "Megabytes read + written. fused: loads and stores of thread blocks, partly served by caches;\n"
+      "least: each operand once. Tiles are queries×keys, with the on-chip memory that they "
+      "need.%s\n\n",
       counts ? "" : " Counters need a GPU and ncu on the PATH.");
   std::printf("  %-9s %-13s %-18s %24s %24s\n", "pass", "way", "tile", "model", "counters");
   bool any = false;

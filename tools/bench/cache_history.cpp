@@ -13,14 +13,14 @@ CacheHistory::CacheHistory(const nn::PagePool& pool, std::int64_t unit, std::int
       most_columns_(most_columns),
       content_(static_cast<std::size_t>(pool.pages()) + 1) {}
 
-void CacheHistory::add(const std::vector<CachedText>& texts) {
+void CacheHistory::add(const std::vector<CachedSequence>& sequences) {
   std::vector<Cell> column(static_cast<std::size_t>(rows_));
   const std::int64_t size = pool_.page_size();
-  for (const CachedText& t : texts) {
-    Text& known = texts_[t.request];
+  for (const CachedSequence& t : sequences) {
+    Text& known = sequences_[t.request];
     const auto& pages = t.table->pages();
     const auto full = static_cast<std::size_t>(t.table->length() / size);
-    if (known.last != steps_ - 1) known.found.clear();  // it has just joined
+    if (known.last != steps_ - 1) known.found.clear();  // it has just joined the batch
     known.last = steps_;
     for (std::size_t i = known.found.size(); i < full; ++i) {
       if (i == known.hashes.size()) {

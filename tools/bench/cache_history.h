@@ -1,4 +1,4 @@
-// Who has which part of a cache in pages, step by step, and the picture of it.
+// The owner of each part of a paged cache, step by step, and a picture of it.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace tg::bench {
 
-// A text that has pages.
-struct CachedText {
+// A sequence that has pages.
+struct CachedSequence {
   std::int64_t request = 0;
   const nn::PageTable* table = nullptr;
   const std::vector<std::int32_t>* tokens = nullptr;
@@ -21,51 +21,52 @@ class CacheHistory {
  public:
   enum class State : std::uint8_t {
     free,
-    reserved,  // a text has it, but no tokens in it
+    reserved,  // allocated to a sequence, but without tokens
     used,
-    shared,  // by several texts
-    found,   // its tokens were there when the text joined
+    shared,  // by several sequences
+    found,   // its tokens were already in the cache when the sequence joined
   };
   struct Cell {
     std::int32_t request = -1;
     State state = State::free;
   };
 
-  // A row for every `unit` tokens of every page. Of more than 2 · `most_columns` steps every second is
-  // forgotten, again and again.
+  // Creates a row for every `unit` tokens of every page. When there are more than 2 · `most_columns` columns,
+  // every second one is dropped, and fewer steps are recorded from then on.
   CacheHistory(const nn::PagePool& pool, std::int64_t unit, std::int64_t most_columns);
 
-  void add(const std::vector<CachedText>& texts);  // a step
+  void add(const std::vector<CachedSequence>& sequences);  // records a step
 
   std::int64_t rows() const { return rows_; }
   std::int64_t unit() const { return unit_; }
   std::int64_t steps() const { return steps_; }
-  // In step `step`, or the one remembered before it.
+  // The cell in step `step`, or in the last recorded step before it.
   const Cell& at(std::int64_t row, std::int64_t step) const;
 
  private:
   struct Text {
-    std::int64_t last = -1;           // step in which it had pages
+    std::int64_t last = -1;           // last step in which it had pages
     std::vector<std::size_t> hashes;  // of its tokens up to the end of each full page
-    std::vector<bool> found;          // by full page
+    std::vector<bool> found;          // per full page
   };
 
   const nn::PagePool& pool_;
   std::int64_t unit_, units_, rows_, most_columns_;
   std::int64_t steps_ = 0, stride_ = 1;
   std::vector<std::vector<Cell>> columns_;
-  std::vector<std::size_t> content_;  // by page: the hash of what it holds and all before it
-  std::unordered_map<std::int64_t, Text> texts_;
+  std::vector<std::size_t> content_;  // per page: the hash of its tokens and all tokens before them
+  std::unordered_map<std::int64_t, Text> sequences_;
 };
 
-// Caches over time, one next to the other: a column for each step, a row for each page, coloured by the text
-// that has it.
+// A chart of a cache over time: a column for each step, and a row for each page. The color identifies the
+// sequence that owns the page.
 struct CachePanel {
-  std::vector<std::string> lines;  // two, above it
+  std::vector<std::string> lines;  // two lines above the chart
   const CacheHistory* history;
 };
 
-// The panels have one scale of steps and one of rows, and may have different numbers of both.
+// Draws the panels below each other, with the same scales, even if they have different numbers of steps and
+// rows.
 plot::Image draw_caches(const std::string& title, const std::vector<CachePanel>& panels);
 
 }  // namespace tg::bench

@@ -1,4 +1,4 @@
-// Caches over time as a picture.
+// Draws caches over time.
 #include "tools/bench/cache_history.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr float cache_title_size = 30, cache_panel_size = 24;
 constexpr int cells_wide = 1500, most_high = 1100, least_high = 480, panel_gap = 60;
 constexpr int margin_left = 130, margin_right = 40, margin_top = 210, margin_bottom = 90;
 
-// Neighbouring texts have far apart hues.
+// Requests with consecutive numbers get clearly different hues.
 Color color_of_request(std::int32_t request) {
   const double hue = 6 * std::fmod(request * 0.61803398875, 1.), value = request % 2 == 0 ? 0.92 : 0.68;
   const auto channel = [&](double offset) {
@@ -30,7 +30,7 @@ Color color_of_request(std::int32_t request) {
 }
 
 Color color_of(const CacheHistory::Cell& cell) {
-  constexpr Color colors[] = {free_color, reserved_color, {}, shared_color, found_color};  // by state
+  constexpr Color colors[] = {free_color, reserved_color, {}, shared_color, found_color};  // per state
   return cell.state == State::used ? color_of_request(cell.request)
                                    : colors[static_cast<std::size_t>(cell.state)];
 }
@@ -42,7 +42,7 @@ void draw_panel(Image& image, const CachePanel& panel, int x0, int wide, int hig
       image.set(x0 + x, margin_top + high - 1 - y, color_of(h.at(y * h.rows() / high, x * h.steps() / wide)));
   float y = margin_top - 14 - 1.3f * cache_panel_size;
   for (const std::string& line : panel.lines) {
-    // One that is longer than the panel ends with it.
+    // A label that is longer than the panel is right-aligned.
     const float width = plot::stroke_text(line, cache_panel_size).width;
     draw_text(image, static_cast<float>(x0) + std::min(0.f, static_cast<float>(wide) - width), y, line,
               {cache_panel_size});
@@ -66,9 +66,9 @@ void draw_legend(Image& image, float y) {
     draw_text(image, x + 6, y + 15, text, {tick_size});
     x += plot::stroke_text(text, tick_size).width + 42;
   };
-  entry({color_of_request(0), color_of_request(1), color_of_request(2)}, "tokens of a text");
-  entry({shared_color}, "of several texts");
-  entry({found_color}, "found again");
+  entry({color_of_request(0), color_of_request(1), color_of_request(2)}, "tokens of a sequence");
+  entry({shared_color}, "shared by several sequences");
+  entry({found_color}, "reused");
   entry({reserved_color}, "reserved, empty");
   entry({free_color}, "free");
 }
@@ -79,7 +79,7 @@ Image draw_caches(const std::string& title, const std::vector<CachePanel>& panel
   std::int64_t steps = 0, rows = 1, unit = 1;
   for (const CachePanel& p : panels)
     steps += p.history->steps(), rows = std::max(rows, p.history->rows()), unit = p.history->unit();
-  // A page has a whole number of pixels, or a pixel a page of several.
+  // A page has a whole number of pixels, or several pages share a pixel.
   const int high = static_cast<int>(
       rows >= most_high ? most_high : rows * std::max<std::int64_t>(1, (least_high + rows - 1) / rows));
   const auto count = static_cast<int>(panels.size());
@@ -106,7 +106,7 @@ Image draw_caches(const std::string& title, const std::vector<CachePanel>& panel
   draw_text(image, margin_left + cells_wide / 2.f, static_cast<float>(margin_top + high + margin_bottom - 16),
             "step", {cache_panel_size, chart_ink, TextStyle::Align::center});
   draw_upwards(image, 16 + 0.7f * cache_panel_size, static_cast<float>(margin_top + high / 2),
-               "place in the cache (tokens)", cache_panel_size);
+               "offset in the cache (tokens)", cache_panel_size);
   return image;
 }
 

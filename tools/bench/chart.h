@@ -1,4 +1,4 @@
-// What the pictures of bench have in common: colours, axes with their ticks, legends, and panels of bars.
+// Shared parts of bench's charts: colors, axes with ticks, legends, and panels of bars.
 #pragma once
 
 #include <cmath>
@@ -19,21 +19,21 @@ inline int whole(float v) {
   return static_cast<int>(std::lround(v));
 }
 
-// Text on a picture, in ink unless another colour is given.
+// A string in a chart, drawn in ink unless another color is given.
 struct Label {
   float size;
   plot::Color color = chart_ink;
   plot::TextStyle::Align align = plot::TextStyle::Align::left;
 };
 void draw_text(plot::Image& image, float x, float y, const std::string& text, const Label& label);
-// From bottom to top, its middle at (x, y).
+// Draws text from bottom to top, with its center at (x, y).
 void draw_upwards(plot::Image& image, float x, float y, const std::string& text, float size);
 
-// From 0, where bars start.
+// An axis that starts at 0, for bar charts.
 plot::PlotAxis axis_from_zero(double highest, int ticks);
 
-// A line across for each labelled tick of a vertical axis, whose labels end `gap` pixels before it.
-// y_of(value) returns a row of pixels.
+// Draws a horizontal grid line for each labeled tick of a vertical axis. The labels end `gap` pixels before
+// the lines. y_of(value) returns a row of pixels.
 template <class F>
 void draw_grid(plot::Image& image, const plot::PlotAxis& axis, int left, int right, const F& y_of, int gap,
                int drop) {
@@ -46,7 +46,7 @@ void draw_grid(plot::Image& image, const plot::PlotAxis& axis, int left, int rig
   }
 }
 
-// A short line and a label below a picture for each tick from 0 to `most`; x_of(value) returns its column.
+// Draws a tick and a label below a chart for each tick from 0 to `most`. x_of(value) returns its column.
 template <class F>
 void draw_ticks_below(plot::Image& image, const plot::PlotAxis& axis, double most, const F& x_of, float below,
                       float drop) {
@@ -58,13 +58,13 @@ void draw_ticks_below(plot::Image& image, const plot::PlotAxis& axis, double mos
   }
 }
 
-// ---- Bars: groups of them side by side, with a name below each
+// ---- Bar charts: groups of bars next to each other, each with a name below it
 
 struct Bar {
   std::size_t index;  // in its group
-  double value;       // one that is not finite has no bar
+  double value;       // a value that is not finite has no bar
   plot::Color color;
-  // A line at this value, and the share of it above the bar.
+  // If set, a line is drawn at this value, and the bar's share of it above the bar.
   double perfect = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -76,7 +76,8 @@ struct BarGroup {
 struct BarPanel {
   std::string unit, remark;
   double highest;
-  int bars, bar, space, between, margin;  // of a group; pixels of a bar, and those that stay free
+  int bars, bar, space, between, margin;  // numbers and widths in pixels: bars per group, width of a bar, and
+                                          // gaps
   std::vector<BarGroup> groups = {};
 
   static constexpr int left = 110, high = 380;
@@ -90,7 +91,7 @@ struct LegendEntry {
   plot::Color color;
   int width;
 };
-// A title with its baseline at y, and a legend below it.
+// Draws a title with its baseline at y, and a legend below it.
 void draw_head(plot::Image& image, int y, const std::string& title, const std::vector<LegendEntry>& legend);
 
 }  // namespace tg::bench

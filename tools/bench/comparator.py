@@ -1,6 +1,6 @@
-"""What scripts that `bench --compare` starts have in common. They get a request in each line of standard input and answer in
-a line. The first line of output is "ready VERSIONS" or "none REASON"; an answer "-" is what cannot be measured. Needs no
-packages."""
+"""Shared functions of the scripts that `bench --compare` starts. Each line of standard input is a request, and the answer is one
+line. The first line of output is "ready VERSIONS" or "none REASON". The answer "-" means that the request cannot be measured.
+This file needs no packages."""
 import pathlib
 import sys
 import time
@@ -11,12 +11,12 @@ def refuse(reason):
 
 
 def note(what, error):
-    """Why something is not measured, on standard error."""
+    """Prints to standard error why something is not measured."""
     print(f"{pathlib.Path(sys.argv[0]).stem}: {what}{str(error).splitlines()[0]}", file=sys.stderr)
 
 
 def serve(versions, answer):
-    """Answers requests: answer(words) returns text."""
+    """Answers requests: answer(words) returns a string."""
     print(f"ready {versions}", flush=True)
     for line in sys.stdin:
         print(answer(line.split()), flush=True)
@@ -25,8 +25,8 @@ def serve(versions, answer):
 def serve_decoding(versions, step_seconds, replay):
     """Answers requests about decoding:
 
-    step TEXTS KEYS           milliseconds of a step in which each text reads one token, with KEYS keys including its own
-    trace SEATS P:O P:O …     seconds and steps for texts (tokens of the prompt, tokens to write) that are all there at once
+    step SEQUENCES KEYS       milliseconds of a step in which each sequence reads one token, with KEYS keys including its own
+    trace SLOTS P:O P:O …     seconds and steps for sequences (prompt tokens, output tokens) that are all present at the start
     """
 
     def answer(words):
@@ -43,7 +43,7 @@ def serve_decoding(versions, step_seconds, replay):
 
 
 def seconds_of(run, count=1, wait=lambda: None):
-    """Of each of so many calls, the last of which is waited for."""
+    """Seconds per call of run(), for `count` calls followed by wait()."""
     begin = time.perf_counter()
     for _ in range(count):
         run()
@@ -52,7 +52,7 @@ def seconds_of(run, count=1, wait=lambda: None):
 
 
 def repeated(measure, seconds):
-    """What measure() returns, again and again until so many seconds have passed, at least three times."""
+    """The results of measure(), called repeatedly for this number of seconds, at least three times."""
     values, end = [], time.perf_counter() + seconds
     while len(values) < 3 or time.perf_counter() < end:
         values.append(measure())

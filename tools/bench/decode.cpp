@@ -1,8 +1,9 @@
-// What decoding consists of, each alone: attention of few queries with many keys, and products of few rows,
-// as the rate at which keys and values, or weights, are read. On the CPU it is a share of the rate at which
-// the same threads just read memory, with the multiply-adds as a share of theirs: the nearer of the two is
-// what bounds it. On a GPU caches are cold, CUDA graphs of several calls are timed, and the rate is a share
-// of the rate of copying. And what CompileOptions::batch_invariant costs a whole model.
+// Measures the parts of decoding separately: attention of few queries with many keys, and GEMMs with few
+// rows. The result is the rate at which they read keys and values, or weights. On the CPU, the rate is
+// compared with the rate at which the same threads only read memory. The FLOP rate is compared with the
+// multiply-add rate; the larger share shows the bottleneck. On a GPU, caches are cold, CUDA graphs of several
+// calls are timed, and the rate is compared with the copy rate. The mode also measures the cost of
+// CompileOptions::batch_invariant for a whole model.
 #include <cmath>
 #include <optional>
 
@@ -16,7 +17,7 @@ namespace tg::bench {
 
 namespace {
 
-// Of the keys and values that some query sees.
+// Bytes of the keys and values that at least one query sees.
 double bytes_read(const AttentionCell& c, DType dtype) {
   const std::int64_t row = c.v_in_k ? c.d : c.d + c.dv;
   std::int64_t keys = 0;
@@ -39,7 +40,8 @@ class DecodeBench {
     {
       RecordedAttention r(c, settings_, false, calls_);
       Program program = r.program(settings_.threads);
-      // On a GPU with its products where they may be what bounds it: of 64 rows or more, a tile of wgmma.
+      // On a GPU the FLOP rate is added if it may be the bottleneck: for 64 rows or more, the size of a wgmma
+      // tile.
       measure(program, r.out.lse, c.flops(false), c.H / c.Hk * c.L >= 64);
     }
     if (!torch_ || c.page > 0) return;
@@ -48,12 +50,12 @@ class DecodeBench {
     add(", FA2", theirs.flash);
   }
 
-  // x [m, k] times the transpose of weights [n, k]: a Linear layer on the tokens of m texts. Several in a
-  // program, of the same x with weights of their own each.
+  // x [m, k] times the transpose of weights [n, k]: a Linear layer on one token of each of m sequences. A
+  // program may contain several calls with the same x and separate weights.
   void run(std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant) {
     const double bytes =
         static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));
-    if (!begin(batch_invariant ? "thin product, rows alone" : "thin product", joined({m, n, k}), bytes))
+    if (!begin(batch_invariant ? "thin product, batch-invariant" : "thin product", joined({m, n, k}), bytes))
       return;
     {
       Graph g;
@@ -72,30 +74,30 @@ class DecodeBench {
     if (torch_ && !batch_invariant) add(", F.linear", torch_->time_linear(m, n, k, calls_, settings_));
   }
 
-  // The logits that follow `texts` prompts of `length` tokens each, by a GPT without a cache.
-  void run(const std::string& name, std::int64_t texts, std::int64_t length, bool batch_invariant) {
+  // Logits of the next token after `sequences` prompts of `length` tokens, by a GPT without a cache.
+  void run(const std::string& name, std::int64_t sequences, std::int64_t length, bool batch_invariant) {
     nn::ModelConfig config =
         config_of(nn::Gpt{.activation = "gelu_tanh"},
                   settings_.on_cpu() ? Sizes{4, 4, 128, 1024, 65} : Sizes{12, 12, 768, 1024, 50304});
     config.bias = true;
-    Row row = report_.row(name + (batch_invariant ? ", rows alone" : ""),
-                          joined({texts, length, config.layers, config.width}), "forward");
+    Row row = report_.row(name + (batch_invariant ? ", batch-invariant" : ""),
+                          joined({sequences, length, config.layers, config.width}), "forward");
     if (!report_.selects(row.name)) return;
     nn::Params params(1, settings_.dtype, settings_.device);
     const nn::Model model(params, config);
     Graph g;
-    const Tensor tokens = g.input("tokens", {texts, length}, i32);
+    const Tensor tokens = g.input("tokens", {sequences, length}, i32);
     const nn::Autocast autocast(g, settings_.precision());
     const Tensor logits = model.head(slice(model.features(tokens), 1, length - 1, length));
     Program program = compiled(g, {logits}, batch_invariant);
     program.feed({tokens, Array(tokens.shape(), i32)});
     const double seconds = cold_ ? cold_->median_in_graph(program, 1, logits)
                                  : best_seconds(settings_.seconds, [&] { program.run(); });
-    report_.add(row.time(seconds).at(static_cast<double>(texts * length) / seconds, "tokens/s"));
+    report_.add(row.time(seconds).at(static_cast<double>(sequences * length) / seconds, "tokens/s"));
   }
 
  private:
-  // Whether it is to be measured.
+  // Starts a row. Returns whether it is selected for measurement.
   bool begin(const std::string& name, const std::string& shape, double bytes) {
     row_ = report_.row(name, shape, "forward");
     bytes_ = bytes;
@@ -118,8 +120,8 @@ class DecodeBench {
         add_products(flops, seconds, report_.machine.product_peak(settings_.dtype), "product");
       return;
     }
-    // Rates of the machine change from moment to moment, so all three are measured in turns: the best of
-    // each.
+    // The machine's rates vary over time, so all three are measured alternately, and the best of each is
+    // used.
     constexpr int turns = 10;
     double seconds = std::numeric_limits<double>::infinity(), peak = 0;
     of_ = "reading", best_rate_ = 0;
@@ -132,7 +134,7 @@ class DecodeBench {
     add_products(flops, seconds, peak, "multiply-add");
   }
 
-  // The rate of reading; nothing if it was not measured.
+  // Adds a row with the read rate, unless it was not measured (NaN).
   void add(const char* who, double seconds) {
     const double rate = bytes_ * 1e-9 / seconds;
     if (!std::isnan(seconds)) add_row(who, seconds, rate, "GB/s", rate / best_rate_, of_);
@@ -153,11 +155,11 @@ class DecodeBench {
   std::optional<Reading> memory_;  // on the CPU
   std::optional<ColdRuns> cold_;   // on a GPU
   std::optional<TorchAttention> torch_;
-  Row row_;               // name and shape of what is measured
-  double bytes_ = 0;      // that it reads and writes
-  int calls_ = 1;         // of a program
-  const char* of_ = "";   // what its rate is a share of
-  double best_rate_ = 0;  // GB/s of that
+  Row row_;               // name and shape of the current row
+  double bytes_ = 0;      // read and written by a call
+  int calls_ = 1;         // per program
+  const char* of_ = "";   // reference of the rate's share
+  double best_rate_ = 0;  // GB/s of the reference
 };
 
 }  // namespace
@@ -173,7 +175,8 @@ void run_decode(Report& report) {
   for (const auto& [n, k] : weights)
     for (const std::int64_t m : {1, 4, 16, 64, 128, 256})
       for (const bool batch_invariant : {false, true}) bench.run(m, n, k, batch_invariant);
-  for (const bool batch_invariant : {false, true}) bench.run("64 tokens of 64 texts", 64, 1, batch_invariant);
+  for (const bool batch_invariant : {false, true})
+    bench.run("64 tokens of 64 sequences", 64, 1, batch_invariant);
   for (const bool batch_invariant : {false, true})
     bench.run("a prompt of 256 tokens", 1, 256, batch_invariant);
 }

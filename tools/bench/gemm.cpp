@@ -1,5 +1,5 @@
-// Matrix products: 2·m·n·k FLOPs, as a share of the machine's multiply-add rate. "NT" is A·Bᵀ with B stored
-// [n, k]: the transpose is a view of an input.
+// Measures GEMMs: 2·m·n·k FLOPs, relative to the machine's multiply-add rate. "NT" is A·Bᵀ with B stored as
+// [n, k]; the transpose is a view of an input.
 #include <map>
 #include <tuple>
 
@@ -56,7 +56,8 @@ std::vector<Product> products(const Settings& settings) {
     for (std::int64_t n : {512, 1024, 2048})
       for (const char* form : forms) list.push_back({n, n, n, form, t});
   }
-  // The small character GPT: 12×64 rows of width 128; forward, then the gradients of rows and weights.
+  // The small character-level GPT: 12×64 rows of width 128. First the forward pass, then the gradients of
+  // rows and weights.
   for (std::int64_t n : {384, 128, 512}) {
     list.push_back({768, n, 128, "NN", f32});
     list.push_back({768, 128, n, "NT", f32});
@@ -65,10 +66,11 @@ std::vector<Product> products(const Settings& settings) {
   return list;
 }
 
-// Rates of products in f32 so far, by shape, form and threads.
+// Rates of the f32 GEMMs measured so far, by shape, form and threads.
 using Rates = std::map<std::tuple<std::string, std::string, int>, double>;
 
-// Measures and reports one product; one in bf16 is compared with the same in f32 if that was measured before.
+// Measures and reports one GEMM. A bf16 GEMM is compared with the same GEMM in f32 if that was measured
+// before.
 Timing measure_product(const Product& p, int threads, Report& report, Rates& sgemm_rates) {
   const Timing t = timing(p, threads, report);
   const double rate = p.gflop() / t.seconds;

@@ -1,5 +1,5 @@
-// The cost of a token: after a few and after many in a key-value cache, without a cache, and for many texts
-// at once.
+// Measures the time per generated token: with few and with many tokens in a key-value cache, without a cache,
+// and for several sequences in parallel.
 #include <cmath>
 #include <limits>
 
@@ -16,26 +16,27 @@ namespace tg::bench {
 
 namespace {
 
-// Seconds of an engine's step in which each of `texts` texts reads one token, after half its context.
-double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_t texts, int threads,
+// Seconds of an engine's step in which each of `sequences` sequences reads one token, at half of the context.
+double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_t sequences, int threads,
                        const Settings& settings) {
   const std::int64_t length = (context + 1) / 2;
-  nn::Engine engine(
-      model,
-      {.slots = texts, .chunk = texts * length, .threads = threads, .precision = settings.precision()});
+  nn::Engine engine(model, {.slots = sequences,
+                            .chunk = sequences * length,
+                            .threads = threads,
+                            .precision = settings.precision()});
   double best = std::numeric_limits<double>::infinity(), end = 0;
   for (bool compiled = false; !compiled || now() < end;) {
     engine.forget();
-    for (std::int64_t t = 0; t < texts; ++t) {
+    for (std::int64_t t = 0; t < sequences; ++t) {
       std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
       for (std::int64_t i = 0; i < length; ++i)
         prompt[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((t + i * (t + 7)) % 65);
       engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
     }
     engine.step();  // reads all prompts
-    engine.step();  // the first time, compiles the next program
+    engine.step();  // also compiles the next program, the first time
     if (!compiled) compiled = true, end = now() + settings.seconds;
-    const auto all = static_cast<std::size_t>(texts);
+    const auto all = static_cast<std::size_t>(sequences);
     while (engine.sequences() == all) {
       const double step = seconds_of([&] { engine.step(); });
       if (engine.sequences() == all || std::isinf(best)) best = std::min(best, step);
@@ -58,7 +59,7 @@ void measure_model(const std::string& kind, const nn::Architecture& architecture
   const Sizes sizes{4, 4, 128, context, 65};
   nn::Params params(0, settings.dtype, settings.device);
   const nn::Model model(params, config_of(architecture, sizes));
-  // If a generator gets the same text again, it reads only its last token again.
+  // If a generator receives the same sequence again, it recomputes only the last token.
   const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
     const std::vector<std::int32_t> text = text_of(length);
     generator.next(text);
@@ -73,13 +74,13 @@ void measure_model(const std::string& kind, const nn::Architecture& architecture
     nn::Generator plain(model, {.threads = threads, .precision = settings.precision(), .cache = false}),
         cached(model, {.threads = threads, .precision = settings.precision()});
     const double whole = seconds(plain, context);
-    report.add_selected(row("whole text", context, whole));
+    report.add_selected(row("whole sequence", context, whole));
     for (const std::int64_t length : {std::int64_t{1}, half, context}) {
       if (!report.selects("cached")) break;
       const double s = seconds(cached, length);
-      report.add(row("cached", length, s).part(s / whole, "whole text"));
+      report.add(row("cached", length, s).part(s / whole, "whole sequence"));
     }
-    if (report.selects("prompt")) {  // the time of one of its tokens
+    if (report.selects("prompt")) {  // time per token of the prompt
       const std::vector<std::int32_t> text = text_of(context);
       nn::Engine engine(
           model, {.slots = 1, .chunk = context, .threads = threads, .precision = settings.precision()});
@@ -94,22 +95,23 @@ void measure_model(const std::string& kind, const nn::Architecture& architecture
                 engine.run();
               }) /
           count;
-      report.add(row("prompt", context, s).part(s / whole, "whole text"));
+      report.add(row("prompt", context, s).part(s / whole, "whole sequence"));
       report.add(row("prompt by an engine", context, by_engine).part(s / by_engine, "prompt"));
     }
-    std::list<OtherDecoding> others;  // that have a GPT
+    std::list<OtherDecoding> others;  // libraries that have a GPT
     if (report.selects("engine") && architecture.name() == nn::Gpt::name)
       others = other_decodings(settings, sizes);
     double alone = Row::none;
-    for (const std::int64_t texts : {1, 4, 16, 64}) {
+    for (const std::int64_t sequences : {1, 4, 16, 64}) {
       if (!report.selects("engine")) break;
-      const auto count = static_cast<double>(texts);
-      const std::string name = ", " + std::to_string(texts) + (texts == 1 ? " text" : " texts");
-      const double s = seconds_of_step(model, context, texts, threads, settings) / count;
-      if (texts == 1) alone = s;
-      report.add(row("engine" + name, half, s).part(alone / s, "engine, 1 text"));
+      const auto count = static_cast<double>(sequences);
+      const std::string name =
+          ", " + std::to_string(sequences) + (sequences == 1 ? " sequence" : " sequences");
+      const double s = seconds_of_step(model, context, sequences, threads, settings) / count;
+      if (sequences == 1) alone = s;
+      report.add(row("engine" + name, half, s).part(alone / s, "engine, 1 sequence"));
       for (OtherDecoding& other : others) {
-        const double theirs = other.seconds_of_step(texts, half + 1) / count;
+        const double theirs = other.seconds_of_step(sequences, half + 1) / count;
         if (!std::isnan(theirs))
           report.add(row(other.name() + name, half, theirs).part(s / theirs, "engine"));
       }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures this library and PyTorch on the first GPU, in one run, and writes the rows side by side into a file
-between the marks `<!-- gpu-bench -->` and `<!-- end of gpu-bench -->`. Called by `tools/dev gpu-bench`."""
+"""Measures this library and PyTorch on the first GPU in one run. Writes the rows next to each other into a file, between the
+lines `<!-- gpu-bench -->` and `<!-- end of gpu-bench -->`. `tools/dev gpu-bench` calls it."""
 import argparse
 import datetime
 import json
@@ -22,7 +22,7 @@ def bench(binary, *arguments):
 
 
 def torch_rows(script):
-    """PyTorch's rows by (name, shape, dtype, pass), and its version; nothing where there is no PyTorch."""
+    """PyTorch's rows by (name, shape, dtype, pass), and its version; nothing if PyTorch is not installed."""
     done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     version = next((r["version"] for r in rows if r["name"] == "PyTorch"), None)
@@ -35,7 +35,7 @@ def table(head, rows):
 
 
 def beside(row, dtype, comparator, rate=True):
-    """The cells of a row: what it is, ours, PyTorch's and how many times as fast ours is."""
+    """The cells of a row: name, our result, PyTorch's result, and the speedup of ours."""
     theirs = comparator.get((row["name"], row["shape"], dtype, row["pass"]))
     cells = [row["name"], row["shape"], dtype, row["pass"], f"{row['ms']:.3f}"]
     if rate:
@@ -47,8 +47,8 @@ def beside(row, dtype, comparator, rate=True):
 
 
 def attention_rows(data, nondeterministic):
-    """A row for each cell and pass: sizes, mask, TFLOP/s, share of the matrix product; cuDNN's and FlashAttention-2's
-    TFLOP/s, and how many times as fast ours is. The free-order backward stands below the one in order."""
+    """A row for each cell and pass: sizes, mask, TFLOP/s, share of the GEMM rate, and TFLOP/s of cuDNN and FlashAttention-2,
+    each with the speedup of ours. The nondeterministic (free-order) backward pass follows the deterministic one."""
     rows = {(r["shape"], r["name"], r["pass"]): r for r in data["rows"] + nondeterministic["rows"] if r["unit"].endswith("FLOP/s")}
     for (shape, name, way), row in rows.items():
         if not name.startswith("flash_attn") or ", " in name or (way == "forward" and name.endswith(" free order")):
@@ -73,7 +73,7 @@ def main():
     args = args.parse_args()
     text = args.out.read_text()
     if BEGIN not in text or END not in text:
-        sys.exit(f"gpu_report: {args.out} has no lines {BEGIN} and {END}")
+        sys.exit(f"gpu_report: {args.out} does not contain the lines {BEGIN} and {END}")
 
     comparator, version = torch_rows(pathlib.Path(__file__).with_name("torch_compare.py"))
     bf16 = [bench(args.bench, "attention", "--dtype", "bf16", *options)
@@ -86,17 +86,17 @@ def main():
 
     parts = [
         f"### {machine['model']}, {datetime.date.today()}, commit {args.commit}",
-        f"Measured by `tools/dev gpu-bench`, PyTorch {version or '(not there)'} in the same run. This library's own "
+        f"Measured by `tools/dev gpu-bench`, PyTorch {version or '(not installed)'} in the same run. This library's "
         f"products: {machine['peak_bf16_gflops'] / 1e3:.0f} TFLOP/s bf16, {tf32['peak_f32_gflops'] / 1e3:.0f} TF32 and "
         f"{f32['peak_f32_gflops'] / 1e3:.0f} f32; its copy {machine['copy_gbytes'] / 1e3:.2f} TB/s.",
         "flash_attn in bf16 compared with PyTorch's cuDNN and FlashAttention-2, TFLOP/s, by `bench attention --compare`; "
-        "FLOPs are those of visible pairs, the backward counts 2.5 times the forward. PyTorch's backward adds in free order.",
+        "FLOPs count visible pairs only, and the backward counts 2.5 times the forward. PyTorch's backward is nondeterministic.",
         table(["B×H/Hk×L/T×d/dv", "mask", "pass", "TFLOP/s", "of product", "cuDNN", "faster", "FA2", "faster"],
               list(attention_rows(*bf16))),
         "In f32, compared with PyTorch's memory-efficient kernel, TFLOP/s.",
         table(["op", "B×H×L×d", "dtype", "pass", "ms", "TFLOP/s", "PyTorch", "faster"],
               [beside(r, t, comparator) for data, t in attention for r in data["rows"] if r["unit"] == "TFLOP/s"]),
-        "The character GPT's training step, AdamW and clipping included, compared with PyTorch compiled into CUDA graphs.",
+        "The character GPT's training step, including AdamW and clipping, compared with PyTorch compiled into CUDA graphs.",
         table(["", "layers×heads×width×context×batch", "dtype", "pass", "ms", "PyTorch", "faster"],
               [beside(r, t, comparator, rate=False) for data, t in steps for r in data["rows"]
                if r["name"] == "GPT step"]),

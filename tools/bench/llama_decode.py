@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Times llama.cpp's decoding of a GPT-2 on the CPU for `bench generate --compare` and `bench serve --compare`, by the C
+"""Times llama.cpp's decoding of a GPT-2 on the CPU for `bench generate --compare` and `bench serve --compare`. It calls the C
 functions of the library that the Python package xllamacpp contains. Arguments are the device, the dtype,
-LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY and the number of threads. Requests and answers are those of comparator.serve_decoding.
+LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY and the number of threads. Requests and answers are described in comparator.serve_decoding.
 
-Weights are random, in f32, written into a temporary file by
-the Python package gguf; all else is as llama.cpp has it by default: the cache is in f16, with a part for each text. Tokens
-are chosen greedily. A text of a trace begins when a slot is free, and its prompt is read together with the tokens of the
-others."""
+Weights are random and in f32. The Python package gguf writes them into a temporary file. All other settings are llama.cpp's
+defaults: the cache is in f16, with a separate part for each sequence. Sampling is greedy. A sequence of a trace starts when a
+slot is free, and its prompt is processed in the same batches as the tokens of other sequences."""
 import ctypes
 import glob
 import os
@@ -24,18 +23,18 @@ except ImportError as error:
     refuse(error)
 DTYPE, SHAPE, THREADS = sys.argv[2], sys.argv[3], int(sys.argv[4])
 if DTYPE != "f32":
-    refuse("only f32 is compared with llama.cpp")
+    refuse("the comparison with llama.cpp supports only f32")
 LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
 
 
 class Params(ctypes.Structure):
-    """Of a model or a context: what follows these fields has its default, and room for any version."""
+    """Parameters of a model or a context. Later fields keep their defaults, with enough room for any version."""
     _fields_ = [(name, ctypes.c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max")]
     _fields_ += [("rest", ctypes.c_uint8 * 1008)]
 
 
 class Batch(ctypes.Structure):
-    """llama_batch, in arrays with room for `most` tokens."""
+    """A llama_batch with arrays for `most` tokens."""
     _fields_ = [("n_tokens", ctypes.c_int32)] + [
         (name, ctypes.c_void_p) for name in ("token", "embd", "pos", "n_seq_id", "seq_id", "logits")]
 
@@ -48,7 +47,7 @@ class Batch(ctypes.Structure):
         self.n_seq_id, self.seq_id = self.ones.ctypes.data, self.pointers.ctypes.data
 
     def add(self, text, tokens, position):
-        """Tokens of a text from a position on; logits are wanted of the last."""
+        """Adds tokens of a sequence, starting at a position. Logits are computed for the last one."""
         at = slice(self.n_tokens, self.n_tokens + len(tokens))
         self.tokens[at], self.texts[at], self.wanted[at] = tokens, text, 0
         self.positions[at] = np.arange(position, position + len(tokens))
@@ -106,7 +105,7 @@ def write_model(path):
 
 
 class Context:
-    """A cache with room for so many texts."""
+    """Creates a cache for this number of sequences."""
 
     def __init__(self, library, model, texts):
         self.library, self.texts = library, texts
@@ -115,7 +114,7 @@ class Context:
         self.most = params.n_batch
         self.context = library.llama_init_from_model(model, params)
         if not self.context or library.llama_n_seq_max(self.context) != texts:
-            raise RuntimeError("llama.cpp makes no such context")
+            raise RuntimeError("llama.cpp cannot create this context")
         library.llama_set_n_threads(self.context, THREADS, THREADS)
         self.memory = library.llama_get_memory(self.context)
         self.batch = Batch(self.most)
@@ -124,7 +123,7 @@ class Context:
         self.library.llama_free(self.context)
 
     def decode(self):
-        """The likeliest tokens that follow, of those whose logits are wanted; the batch is empty then."""
+        """Runs the batch and empties it. Returns the most likely next token for each token with logits."""
         rows = int(self.batch.wanted[:self.batch.n_tokens].sum())
         if self.library.llama_decode(self.context, self.batch) != 0:
             raise RuntimeError("llama_decode failed")
@@ -137,7 +136,7 @@ class Context:
 
 
 def read_before(context, keys):
-    """Every text has so many keys."""
+    """Gives every sequence this number of keys."""
     for text in range(context.texts):
         context.cut(text, 0)
         for first in range(0, keys, context.most):
@@ -164,7 +163,8 @@ def step_seconds(context, keys, least=0.3):
 
 def replay(context, requests):
     waiting = list(reversed(requests))
-    running, steps = {}, 0  # by slot: the token to read, its position, and how many are to be written
+    running, steps = {}, 0  # by slot: the token to read, its position, and the number of tokens left to
+                            # generate
     begin = time.perf_counter()
     while waiting or running:
         wanted = []
@@ -197,7 +197,7 @@ def main():
         write_model(path)
         model = library.llama_model_load_from_file(path.encode(), library.llama_model_default_params())
     if not model:
-        refuse("llama.cpp does not load its model")
+        refuse("llama.cpp cannot load the model")
     context = None
 
     def with_texts(texts):

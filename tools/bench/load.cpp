@@ -1,5 +1,5 @@
-// Loading a Hugging Face folder whose files are in the disk's cache, beside the rate at which they can be
-// read.
+// Measures loading a Hugging Face folder whose files are in the page cache, compared with the rate of reading
+// the files.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,7 @@ namespace tg::bench {
 
 namespace {
 
-// Any bf16 numbers below 2 in magnitude: pages of zeros would be one page to some machines.
+// Arbitrary bf16 numbers with magnitudes below 2. Pages of zeros might be deduplicated by the machine.
 std::vector<std::uint16_t> some_numbers(std::size_t n) {
   std::vector<std::uint16_t> numbers(n);
   std::uint32_t bits = 1;
@@ -27,10 +27,10 @@ std::vector<std::uint16_t> some_numbers(std::size_t n) {
   return numbers;
 }
 
-// A folder of a Llama with bf16 weights, which is removed in the end.
+// A Hugging Face folder of a Llama with bf16 weights, removed by the destructor.
 class LlamaFolder : public TemporaryPath {
  public:
-  // Layers, width, width of the MLP and vocabulary.
+  // Layers, width, MLP width and vocabulary.
   explicit LlamaFolder(const Sizes& sizes) : TemporaryPath("tilegrad-bench-load-", "") {
     constexpr std::int64_t head_width = 128;
     const std::int64_t width = sizes[1], heads = std::max<std::int64_t>(1, width / head_width);
@@ -66,8 +66,9 @@ class LlamaFolder : public TemporaryPath {
   std::size_t bytes_ = 0;
 };
 
-// Reads the file on so many threads, in pieces: each into the same memory, which stays in a core's cache, or
-// all into memory of the file's size, which the process has already.
+// Time to read the file with all threads, piece by piece. If `keeps`, the pieces go to separate, already
+// mapped memory of the file's size. Otherwise all pieces go to the same memory, which stays in a core's
+// cache.
 double seconds_of_reading(const std::string& path, bool keeps, const Settings& settings) {
   constexpr std::size_t piece = 256 << 10;
   const io::MappedFile file(path, "bench");
@@ -84,8 +85,8 @@ double seconds_of_reading(const std::string& path, bool keeps, const Settings& s
   });
 }
 
-// Memory of so many bytes as parameters get it, which is new: each thread writes to every page of its part,
-// and the system clears them before.
+// Allocates new memory as parameters do, and makes each thread write to every page of its part. The system
+// clears the pages before.
 void touch_new_memory(std::size_t bytes, int threads) {
   constexpr std::size_t page = 4096;
   const std::shared_ptr<std::byte> fresh = backend(Device::cpu()).allocate(bytes, "bench");
@@ -96,8 +97,8 @@ void touch_new_memory(std::size_t bytes, int threads) {
   });
 }
 
-// A number of KiB of /proc/self/status in bytes: VmRSS, what memory the process has, or VmHWM, the most it
-// had.
+// A value of /proc/self/status, converted from KiB to bytes: VmRSS, the resident memory of the process, or
+// VmHWM, its peak.
 std::size_t memory_now(const std::string& key) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);)
@@ -105,9 +106,9 @@ std::size_t memory_now(const std::string& key) {
   return 0;
 }
 
-// The most memory that loading takes beyond the weights.
+// Peak memory during loading, minus the size of the weights.
 double extra_mebibytes(const LlamaFolder& folder) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM is counted anew
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM
   const std::size_t before = memory_now("VmRSS");
   const nn::Pretrained model = nn::from_pretrained(folder.path(), Device::cpu(), {.dtype = bf16});
   const std::size_t most = memory_now("VmHWM");
@@ -132,7 +133,7 @@ void run_load(Report& report) {
   const double read = seconds_of_reading(folder.weights(), true, settings);
   report.add_selected(timed("read into memory", read));
   report.add_selected(timed("read into caches", seconds_of_reading(folder.weights(), false, settings)));
-  // What loading cannot do without: the file is read, and memory that was not there is cleared.
+  // The minimum work of loading: read the file, and clear new memory.
   const double touch =
       best_seconds(settings.seconds, [&] { touch_new_memory(folder.bytes(), settings.threads); });
   report.add_selected(timed("touch new memory", touch));

@@ -1,4 +1,4 @@
-// A step of fine-tuning a GPT whole, and with LoRA: how long it takes, and how much memory it needs.
+// Compares a fine-tuning step of all parameters of a GPT with a step with LoRA, in time and memory.
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
@@ -12,17 +12,17 @@ namespace {
 
 struct Way {
   std::string name;
-  bool is_whole = false;                  // all parameters are trained
-  std::vector<std::string> targets = {};  // of LoRA
+  bool is_whole = false;                  // train all parameters
+  std::vector<std::string> targets = {};  // layers with adapters
 };
 
 struct StepCost {
   double seconds = Row::none, mib = Row::none;
 };
 
-// Of a GPT of these sizes: layers, heads, width, context, batch, vocabulary, rank. In a half type a model
-// that is trained whole has its weights in f32, which are cast in each step, and one with adapters has them
-// in the half type.
+// Time and memory of a step for a GPT of these sizes: layers, heads, width, context, batch, vocabulary, rank.
+// In bf16 and f16, a model that is trained whole has its weights in f32, and each step casts them. A model
+// with adapters has its weights in the 16-bit type.
 StepCost step_cost(const Way& way, const Sizes& sizes, const Report& report) {
   const Settings& settings = report.settings;
   nn::ModelConfig config =
@@ -46,12 +46,12 @@ void run_lora(Report& report) {
   const Way ways[] = {{"all parameters", true},
                       {"LoRA, attention's input", false, {"c_attn"}},
                       {"LoRA, all linear layers", false, {}}};
-  // GPT-2 of 124M parameters, on a CPU with few tokens.
+  // GPT-2 124M; on a CPU with few tokens.
   const Sizes sizes = report.sizes(report.settings.on_cpu() ? Sizes{12, 12, 768, 128, 1, 50257, 8}
                                                             : Sizes{12, 12, 768, 1024, 8, 50257, 8});
   StepCost whole;
   for (const Way& way : ways) {
-    // The first way is what the others are compared with.
+    // The first way is always measured, because the others are compared with it.
     if (!way.is_whole && !report.selects(way.name)) continue;
     const StepCost cost = step_cost(way, sizes, report);
     if (way.is_whole) whole = cost;

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Compares the losses of runs of `train` with those of other runs of the same seeds, such as PyTorch's by torch_run.py. Exits
-with status 0 if they are the same within the noise of seeds, with 1 if not, and with 2 if they cannot be compared.
+"""Compares the losses of runs of `train` with the losses of other runs with the same seeds, such as PyTorch's from
+torch_run.py. Exits with status 0 if they are the same within the noise between seeds, with 1 if they are not, and with 2 if they
+cannot be compared.
 
-The criterion has three parts. All hold for runs that differ only in how they round.
+The criterion has three parts. All hold for runs that differ only in rounding.
 
-Start: rounding has not grown yet, so in the first 20 steps each pair's losses differ by at most a part of the loss that
-depends on the dtype of the run. In f32 this finds other batches, rates, moments, decay or clipping.
+Start: rounding errors have not grown yet, so in the first 20 steps the losses of a pair differ by at most a fraction of the
+loss. The fraction depends on the dtype of the run. In f32 this detects different batches, rates, moments, decay or clipping.
 
-Curve: in each window of steps, means over the S seeds differ by at most two standard errors of the difference between means
-of S independent runs, 2·σ·√(2/S). σ is the standard deviation between seeds of a window's mean: its square is averaged over
-both kinds of runs, the window, and two windows on either side. Pairs share initial weights and batches, so their difference
-is smaller than that of independent runs, unless rounding has made them independent.
+Curve: the steps are divided into windows. In each window, the means over the S seeds differ by at most 2·σ·√(2/S),
+two standard errors of the difference. σ² is the variance between seeds of a window's mean. It is averaged over both
+kinds of runs, the window, and two windows on either side. Pairs share initial weights and batches. Their difference is therefore
+smaller than for independent runs, unless rounding has made them independent.
 
 Validation: the same for the last validation, with the two validations before it."""
 import argparse
@@ -20,8 +21,8 @@ import sys
 import run_files
 
 START = 20
-# The largest difference at the start, as a part of the loss: half of the unit roundoff of a product's operands, 2^-8 in bf16
-# and 2^-11 in tf32, as errors of many tokens cancel; in f32 that of sums of some hundred terms.
+# The largest relative difference at the start. In tf32 and bf16 it is half the unit roundoff of a GEMM's operands (2^-11 and
+# 2^-8), because errors of many tokens cancel. In f32 it is the error of sums of a few hundred terms.
 START_LIMIT = dict(f32=1e-5, tf32=2**-12, bf16=2**-9)
 NEIGHBOURS = 2
 
@@ -29,21 +30,21 @@ NEIGHBOURS = 2
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      allow_abbrev=False)
-    parser.add_argument("--runs", nargs="+", required=True, metavar="RUN", help="folders of runs of train, a seed each")
+    parser.add_argument("--runs", nargs="+", required=True, metavar="RUN", help="folders of runs of train, one for each seed")
     parser.add_argument("--others", nargs="+", required=True, metavar="RUN",
-                        help="folders of the other runs, in the same order of seeds")
-    parser.add_argument("--window", type=int, default=100, metavar="N", help="steps in a window [100]")
-    parser.add_argument("--csv", metavar="FILE", help="write the losses of every step, a column for each run")
+                        help="folders of the other runs, with the same seeds in the same order")
+    parser.add_argument("--window", type=int, default=100, metavar="N", help="number of steps in a window [100]")
+    parser.add_argument("--csv", metavar="FILE", help="file for the losses of every step, with one column per run")
     args = parser.parse_args()
     if len(args.runs) != len(args.others) or len(args.runs) < 2:
-        parser.error("expected as many --others as --runs, at least 2")
+        parser.error("expected the same number of --others and --runs, at least 2")
     if args.window < 1:
         parser.error("--window must be at least 1")
     return args
 
 
 class Curves:
-    """A kind of runs: points of their curves, each a list over seeds. ValueError if they cannot be compared."""
+    """Curves of one kind of runs. Each point is a list over seeds. Raises ValueError if they cannot be compared."""
 
     def __init__(self, folders, window):
         all_rows = [run_files.metrics(folder) for folder in folders]
@@ -61,7 +62,7 @@ class Curves:
 
 
 class Comparison:
-    """Of the means over seeds at a point of two curves."""
+    """Compares the means over seeds at one point of two curves."""
 
     def __init__(self, name, mine, its, place):
         near = range(max(0, place - NEIGHBOURS), min(len(mine), place + NEIGHBOURS + 1))

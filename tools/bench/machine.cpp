@@ -16,9 +16,9 @@ namespace tg::bench {
 
 namespace {
 
-// A loop of `rounds` rounds of 12 independent multiply-adds s = s·x + y on vectors; 12 hide the latency (4
-// cycles, two starting in each) and stay in registers with x and y. Returns a value that depends on all of
-// them.
+// A loop of `rounds` rounds with 12 independent multiply-adds s = s·x + y on vectors. 12 are enough to hide
+// the latency (4 cycles, with two starting in each), and they fit in registers with x and y. Returns a value
+// that depends on all of them.
 using PeakLoop = double (*)(long rounds, float x, float y);
 constexpr int sums = 12;
 
@@ -46,7 +46,7 @@ TG_PEAK_LOOP(fma_f64_32, TG_TARGET("avx2,fma"), double, 32)
 TG_PEAK_LOOP(fma_f32_64, TG_TARGET("avx512f"), float, 64)
 TG_PEAK_LOOP(fma_f64_64, TG_TARGET("avx512f"), double, 64)
 
-// The same on pairs of bf16, summed in f32: 64 FLOPs an instruction.
+// The same loop on pairs of bf16, summed in f32: 64 FLOPs per instruction.
 TG_TARGET("avx512f,avx512bf16") double dot_bf16_64(long rounds, float, float) {
   const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80);
   const __m512 o = _mm512_set1_ps(1);
@@ -61,7 +61,7 @@ TG_TARGET("avx512f,avx512bf16") double dot_bf16_64(long rounds, float, float) {
   return static_cast<double>((((a + b) + (c + d)) + ((e + f) + (g + h)) + ((i + j) + (k + l)))[0]);
 }
 
-// Six products of tiles of 16×16×32 a round, summed in f32.
+// Six products of 16×16×32 tiles per round, summed in f32.
 constexpr int tile_flops = 6 * 2 * 16 * 16 * 32;
 TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
   struct alignas(64) Config {
@@ -69,8 +69,9 @@ TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
     unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   };
-  static const Config config;  // static, because the compiler does not know how much the intrinsic reads
-  _tile_loadconfig(&config);   // all tiles 0
+  static const Config config;  // static, because otherwise the compiler assumes that the intrinsic reads too
+                               // few bytes
+  _tile_loadconfig(&config);   // clears all tiles
   for (long r = 0; r < rounds; ++r) {
     _tile_dpbf16ps(0, 6, 7);
     _tile_dpbf16ps(1, 6, 7);
@@ -99,16 +100,16 @@ Loops loops_for_this_machine() {
   return {fma_f32_16, fma_f64_16, nullptr, 16};
 }
 
-// GFLOP/s of `rounds` rounds on every thread.
+// The rate in GFLOP/s of `rounds` rounds on every thread.
 double gflops_of(PeakLoop loop, int threads, long rounds, int flops_per_round) {
-  std::vector<double> sinks(static_cast<std::size_t>(threads) * 8);  // each on a cache line of its own
+  std::vector<double> sinks(static_cast<std::size_t>(threads) * 8);  // each on a separate cache line
   const double seconds = seconds_of([&] {
     on_all(threads, [&](int t) { sinks[static_cast<std::size_t>(t) * 8] = loop(rounds, 0.999f, 1e-3f); });
   });
   return flops_per_round * 1e-9 * static_cast<double>(rounds) * threads / seconds;
 }
 
-// Copies past the caches: the line is written without being read first.
+// A copy that bypasses the caches: lines are written without being read first.
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   for (std::size_t i = 0; i < bytes; i += 64) {
@@ -122,7 +123,7 @@ void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
 #endif
 }
 
-// The better of a streaming copy and the C library's.
+// The faster of a streaming copy and the C library's memcpy.
 double copy_gbytes(const Settings& settings) {
   const auto threads = static_cast<std::size_t>(settings.threads);
   const std::size_t part = settings.copy_bytes / threads / 64 * 64;
@@ -144,7 +145,7 @@ double copy_gbytes(const Settings& settings) {
   return 2.0 * static_cast<double>(part * threads) / s * 1e-9;
 }
 
-// Reads all bytes, a multiple of 64, and returns a value that depends on each.
+// Reads all bytes (a multiple of 64) and returns a value that depends on each of them.
 std::int64_t read_all(const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   __m128i a{}, b{}, c{}, d{};
@@ -212,7 +213,7 @@ Reading::Reading(const Settings& settings)
     : threads_(static_cast<std::size_t>(settings.threads)),
       part_(settings.copy_bytes / threads_ / 64 * 64),
       memory_(backend(Device::cpu()).allocate(part_ * threads_, "the memory that is read")),
-      sinks_(threads_ * 8) {  // each on a cache line of its own
+      sinks_(threads_ * 8) {  // each on a separate cache line
   std::memset(memory_.get(), 1, part_ * threads_);
 }
 

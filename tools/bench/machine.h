@@ -1,4 +1,4 @@
-// The machine's peak rates, measured by tight loops. Rows are shares of them.
+// Measures the machine's peak rates with tight loops. Rows are reported relative to them.
 #pragma once
 
 #include <cstddef>
@@ -12,47 +12,47 @@
 namespace tg::bench {
 
 struct Machine {
-  std::string model;  // of the processor or GPU, as the system names it
+  std::string model;  // name of the processor or GPU, from the system
   int cores = 0;      // that this process may use
-  std::string isa;    // the kernel set in use, on the CPU
-  // GFLOP/s. CPU: multiply-adds on registers, all threads together; for bf16 on AMX tiles if matmul uses
-  // them, else the faster of multiply-adds in f32 and the dot product of pairs, if there is one. GPU: a large
-  // product by this library; `tf32` determines whether f32 is rounded.
+  std::string isa;    // the selected kernel set, on the CPU
+  // Peak rates in GFLOP/s. CPU: multiply-adds in registers, on all threads together. For bf16, AMX tiles if
+  // matmul uses them, otherwise the faster of f32 multiply-adds and the pairwise dot product, if the CPU has
+  // one. GPU: a large GEMM by this library; `tf32` determines whether f32 operands are rounded.
   double peak_f32 = 0, peak_f64 = 0, peak_bf16 = 0;
   std::string peak_name;
-  double copy = 0;  // memory to memory, bytes read plus bytes written, GB/s
+  double copy = 0;  // GB/s of a copy from memory to memory: bytes read plus bytes written
 
-  // A GPU's rate of products of that dtype, GFLOP/s; f16 is multiplied as fast as bf16.
+  // The GPU's GEMM rate for the dtype, in GFLOP/s. f16 is as fast as bf16.
   double product_peak(DType dtype) const {
     return dtype == f64 ? peak_f64 : dtype == f32 ? peak_f32 : peak_bf16;
   }
 };
 
-// The CPU on `settings.threads` threads, each rate for `settings.seconds`; a GPU by programs of its own
-// backend.
+// Measures the CPU on `settings.threads` threads, each rate for `settings.seconds`, or a GPU by programs on
+// its backend.
 Machine measure_machine(const Settings& settings);
 
-// The current rate of multiply-adds: clock rates vary, most of all on virtual machines.
+// The current rate of multiply-adds. It varies with the clock rate, especially on virtual machines.
 double peak_now(DType dtype, int threads);
 
-// Calls f(thread) on every thread at once.
+// Calls f(thread) on all threads simultaneously.
 template <class F>
 void on_all(int threads, F f) {
   cpu::run_on_pool(
       threads, [](void* p, int t) { (*static_cast<F*>(p))(t); }, &f);
 }
 
-// The rate at which threads read memory and do nothing else.
+// Measures the rate at which threads read memory without doing anything else.
 class Reading {
  public:
-  // On `settings.threads` threads, of `settings.copy_bytes`: more than caches hold.
+  // Uses `settings.threads` threads and `settings.copy_bytes` bytes, which is more than the caches hold.
   explicit Reading(const Settings& settings);
-  double gbytes();  // GB/s, of one pass over all of it
+  double gbytes();  // rate of one pass over all bytes, in GB/s
 
  private:
-  std::size_t threads_, part_;         // bytes of a thread
+  std::size_t threads_, part_;         // bytes per thread
   std::shared_ptr<std::byte> memory_;  // [threads, part]
-  std::vector<std::int64_t> sinks_;    // what each thread has read, so that it must
+  std::vector<std::int64_t> sinks_;    // results of each thread, so that the reads are not optimized away
 };
 
 }  // namespace tg::bench

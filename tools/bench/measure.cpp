@@ -12,7 +12,7 @@ namespace tg::bench {
 
 namespace {
 
-// The highest peak of the CPU between runs, measured every 10 ms; a GPU's is known.
+// The highest peak rate of the CPU, measured between runs every 10 ms. The peak rate of a GPU is constant.
 struct PeakProbe {
   DType dtype;
   int threads;
@@ -30,11 +30,11 @@ PeakProbe probe_of(DType dtype, int threads, const Settings& settings, const Mac
   return {dtype, threads, settings, settings.on_cpu() ? 0 : machine.product_peak(dtype)};
 }
 
-// Values by `draw`, of which there are at most a million: the rest repeats them.
+// Fills an array with at most a million values of `draw`. The rest repeats them.
 template <class F>
 Array filled_array(const Shape& shape, DType dtype, F draw) {
   Array a(shape, dtype);
-  constexpr std::int64_t drawn = 1000003;  // a prime, so that no two rows begin alike
+  constexpr std::int64_t drawn = 1000003;  // a prime, so that no two rows start with the same values
   for (std::int64_t i = 0; i < std::min(a.numel(), drawn); ++i) {
     const double u = draw();
     if (dtype == f32)
@@ -115,7 +115,7 @@ double ColdRuns::median_in_graph(Program& program, int calls, const Tensor& outp
            }) /
            runs;
   };
-  seconds_of_runs(2);  // what is prepared at the first run
+  seconds_of_runs(2);  // first run: warm-up
   const int queued = static_cast<int>(std::clamp(0.01 / seconds_of_runs(3), 2., 100.));
   return median_of(seconds_ / 2, [&] { return seconds_of_runs(queued); }) / calls;
 }

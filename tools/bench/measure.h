@@ -1,6 +1,5 @@
-// How long something takes: the best or the median of many runs in a given time, of programs on the CPU and
-// on a GPU, with cold caches, of training steps, and of what all ranks run. And what programs read: values
-// for their inputs, and temporary files.
+// Timing of code, programs (also with cold caches on a GPU), training steps, and runs on all ranks. The
+// result is the best or the median of many runs. Also creates values for inputs, and temporary files.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +15,10 @@
 
 namespace tg::bench {
 
-// Seconds on a clock that only goes forward.
+// Seconds on a monotonic clock.
 double now();
 
-// Calls f until `seconds` have passed, at least three times.
+// Calls f repeatedly for `seconds`, at least three times.
 template <class F>
 void repeat(double seconds, F&& f) {
   const double end = now() + seconds;
@@ -33,7 +32,7 @@ double seconds_of(F&& f) {
   return now() - start;
 }
 
-// The seconds of the fastest of so many calls.
+// Seconds of the fastest of `count` calls.
 template <class F>
 double best_seconds(double seconds, F&& f) {
   double best = std::numeric_limits<double>::infinity();
@@ -41,9 +40,10 @@ double best_seconds(double seconds, F&& f) {
   return best;
 }
 
-double median(std::vector<double> values);  // the upper of two
+double median(std::vector<double> values);  // for an even number of values, the upper of the two in the
+                                            // middle
 
-// The median of what so many calls of f return.
+// The median of the results of `count` calls of f.
 template <class F>
 double median_of(double seconds, F&& f) {
   std::vector<double> values;
@@ -51,34 +51,35 @@ double median_of(double seconds, F&& f) {
   return median(std::move(values));
 }
 
-// Seconds of a run of the program, with its current inputs: on the CPU the fastest of many runs, on a GPU the
-// median, by the GPU's clock.
+// Seconds of a run of the program with its current inputs. On the CPU it is the fastest of many runs, on a
+// GPU the median, by the GPU's clock.
 double time_of_run(Program& program, const Settings& settings);
-double profiled_seconds(Program& program);  // of all steps of a run
+double profiled_seconds(Program& program);  // sum over all steps of a run
 
-// The seconds of time_of_run, and the highest peak measured between runs, at the clock rate of the run.
+// The seconds of time_of_run, and the highest peak rate measured between runs, which reflects the current
+// clock rate.
 struct Timing {
   double seconds, peak;  // GFLOP/s
 };
 Timing run_and_peak(Program& program, DType dtype, int threads, const Settings& settings,
                     const Machine& machine);
 
-// Times programs on a GPU with cold caches and without waiting for the host: one run at a time, or several
-// calls in a CUDA graph.
+// Times programs on a GPU with cold caches, without waiting for the host: single runs, or several calls in a
+// CUDA graph.
 class ColdRuns {
  public:
   explicit ColdRuns(const Settings& settings);
 
-  // Median seconds, by the GPU's clock, of the runs of half of `settings.seconds`, after a tenth of it to
-  // warm up: 150 and 30 ms by default. Before each run `settings.copy_bytes` are moved, which leaves nothing
-  // of it in the caches. That is in the queue when the run is, so the GPU goes from one to the other.
+  // The median time of a run in seconds, by the GPU's clock. Runs for half of `settings.seconds`, after a
+  // warm-up of a tenth of it (150 and 30 ms by default). Before each run, a copy of `settings.copy_bytes`
+  // evicts everything from the caches. Both are queued together, so the GPU does not wait in between.
   double median(Program& program);
 
-  // How many calls that read so many bytes a program needs for all to find cold caches: by the time that the
-  // first is run again, `settings.copy_bytes` have been read.
+  // The number of calls that a program needs so that each finds cold caches. Before the first call runs
+  // again, the calls, each of which reads `bytes`, have read `settings.copy_bytes` in total.
   int calls(double bytes) const;
-  // Median seconds of a call of a program of so many, which are one CUDA graph. Runs are queued
-  // for 10 ms at a time, so that the host's part in it is small.
+  // The median time in seconds of a call, for a program of several calls, which form one CUDA graph. Runs are
+  // queued for 10 ms at a time, so the host's overhead is small.
   double median_in_graph(Program& program, int calls, const Tensor& output);
 
  private:
@@ -87,28 +88,29 @@ class ColdRuns {
   std::optional<Program> flush_;
 };
 
-// The data of a training step: ids that are spread over the vocabulary, the same in every run.
+// The data of a training step: ids that cover the vocabulary, the same in every run.
 struct TrainBatch {
   std::vector<std::int32_t> tokens, targets;
   TrainBatch(std::int64_t rows, const nn::ModelConfig& config);
 };
 
 struct StepTimes {
-  double best, median;       // seconds; on a GPU of steps that follow each other, 20 before the host waits
-  double host, host_median;  // of these, for which a step keeps the host busy
-  double peak;               // GFLOP/s of products: on the CPU the highest of measurements between the steps
+  double best, median;       // seconds; on a GPU the host waits only after every 20 steps
+  double host, host_median;  // seconds for which a step keeps the host busy
+  double peak;               // GEMM rate in GFLOP/s; on the CPU the highest of the measurements between steps
   int runs;
 };
 inline constexpr double bench_learning_rate = 1e-4;
 StepTimes time_steps(train::TrainingProgram& training, const TrainBatch& batch, int threads,
                      const Settings& settings, const Machine& machine);
 
-// As many runs on all ranks, which wait for each other: not as many as fit in some time.
+// Numbers of runs on each rank. They are fixed instead of depending on time, because all ranks must run the
+// same number.
 struct RankRuns {
   int warm_up, runs, steps;
 };
-// Seconds of a step: the median of runs of steps that follow each other, once all ranks are there. start()
-// begins a step and returns the Pending of it.
+// Seconds per step: the median over runs of several consecutive steps, once all ranks have arrived. start()
+// starts a step and returns its Pending.
 template <class F>
 double seconds_of_step(Communicator& ranks, const RankRuns& counts, F&& start) {
   const auto run = [&](int count) {
@@ -126,15 +128,15 @@ double seconds_of_step(Communicator& ranks, const RankRuns& counts, F&& start) {
   return median(std::move(seconds));
 }
 
-// Values for inputs: uniform in [low, high), or whole numbers of that range for integers; always the same.
+// Input values: uniform in [low, high), or integers of that range for integer dtypes; the same in every call.
 Array random_array(const Shape& shape, DType dtype, double low = -1, double high = 1);
 
-// Values drawn from N(0, 1); always the same for one seed.
+// Values drawn from N(0, 1); the same in every call with the same seed.
 Array normal_array(const Shape& shape, DType dtype, std::uint64_t seed);
 
 double bytes_of(std::span<const Tensor> tensors);
 
-// A file or folder of this process, which is removed in the end.
+// The path of a temporary file or folder of this process, which the destructor removes.
 class TemporaryPath {
  public:
   TemporaryPath(const std::string& begin, const std::string& end)

@@ -1,6 +1,6 @@
-// Ops that move memory: the minimal number of bytes that they must move, as a share of copy bandwidth. Every
-// pointwise op of the list is measured alone, with inputs like those of its samples; the others are called as
-// a user would.
+// Measures ops that move memory: the minimum number of bytes that they must move, relative to the copy
+// bandwidth. Every pointwise op of the list is measured by itself, with inputs like those of its samples. The
+// other ops are called as a user would call them.
 #include <tilegrad/ops/ops.h>
 
 #include "tools/bench/measure.h"
@@ -11,7 +11,7 @@ namespace tg::bench {
 namespace {
 
 struct Case {
-  std::string name, op;  // the op whose gradient is taken, where the call ends in it
+  std::string name, op;  // op: the op whose gradient is measured, if the call ends with it
   std::vector<SampleInput> inputs;
   std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
 };
@@ -21,7 +21,7 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
   std::vector<Case> list;
   for (const Op* op : all_ops()) {
     if (!op->pointwise || !op->samples) continue;
-    Sample sample = op->samples()[0];  // operands of one shape
+    Sample sample = op->samples()[0];  // its operands have the same shape
     for (SampleInput& i : sample.inputs) i.shape = all;
     list.push_back({op->name, op->name, sample.inputs, sample.call});
   }
@@ -49,7 +49,7 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
   one("log_softmax", "log_softmax", [](Tensor x) { return log_softmax(x); });
   one("dropout", "dropout", [](Tensor x) { return dropout(x, 0.1); });
   one("normal", "normal", [=](Tensor x) { return normal(x.graph(), all); });
-  one("rope", "rope", [=](Tensor x) {  // heads of 128 where that is a divisor
+  one("rope", "rope", [=](Tensor x) {  // head size 128 if that divides the width
     return rope(columns % 128 == 0 ? x.view({rows, columns / 128, 128}).transpose(0, 1) : x);
   });
   one("swiglu", "", [](Tensor x) { return swiglu(x); });
@@ -78,7 +78,7 @@ std::vector<Case> cases(std::int64_t rows, std::int64_t columns) {
   one("full", "full", [=](Tensor x) { return full(x.graph(), all, 1.5); });
   two("add a row", "", row, [](Tensor x, Tensor y) { return x + y; });
   two("add a column", "", {{rows, 1}}, [](Tensor x, Tensor y) { return x + y; });
-  // Chains that end in a reduction.
+  // Fused elementwise kernels that end in a reduction.
   two("row sums of a product", "", {all}, [](Tensor x, Tensor y) { return sum(x * y, {1}); });
   two("row maxima of a difference", "", {all}, [](Tensor x, Tensor y) { return max(abs(x - y), {1}); });
   two("mean squared error", "", {all}, [](Tensor x, Tensor y) { return mean((x - y) * (x - y)); });
@@ -103,7 +103,7 @@ Array filled(const SampleInput& i, DType dtype) {
                                      : random_array(i.shape, t, i.fill.low, i.fill.high);
 }
 
-// A graph of a case, and the values of its inputs.
+// The graph of a case, and the values of its inputs.
 struct Recorded {
   Graph g;
   std::vector<std::pair<Tensor, Array>> values;
@@ -112,7 +112,7 @@ struct Recorded {
     return values.emplace_back(g.input("x", shape, dtype), std::move(value)).first;
   }
 
-  // Runs a program for `out`, with the feeds that it needs, and reports it.
+  // Compiles and measures a program for `out` with the inputs that it needs, and reports it.
   void measure(const Case& c, const std::string& pass, const std::vector<Tensor>& out,
                const std::string& shape, Report& report) {
     Program program = compile(g, out, report.settings.compile_options());
@@ -135,7 +135,7 @@ void run_case(const Case& c, const std::string& shape, Report& report) {
   const std::vector<Tensor> out = c.call(inputs);
   r.measure(c, "forward", out, shape, report);
 
-  // The gradient by itself: the op's own, on results and cotangents that are inputs.
+  // The gradient op by itself: results and cotangents of the op are inputs of the program.
   const Node node = r.g.node_of(out[0].id());
   if (node.op->name != c.op || !node.op->vjp || !is_float(out[0].dtype())) return;
   std::vector<Tensor> in, results, z;
@@ -150,7 +150,8 @@ void run_case(const Case& c, const std::string& shape, Report& report) {
       return r.input(y.shape(), y.dtype(), random_array(y.shape(), y.dtype(), 0.5, 2));
     };
     results.push_back(input());
-    z.push_back(i < out.size() ? input() : Tensor{});  // outputs saved for the gradient get no cotangent
+    z.push_back(i < out.size() ? input() : Tensor{});  // outputs that are saved only for the gradient have no
+                                                       // cotangent
   }
   std::vector<Tensor> gradients = node.op->vjp({in, results, z, node.attrs, needed});
   std::erase_if(gradients, [](const Tensor& t) { return !t.defined(); });
@@ -161,7 +162,7 @@ void run_case(const Case& c, const std::string& shape, Report& report) {
 
 void run_ops(Report& report) {
   const Settings& settings = report.settings;
-  // On a GPU as many bytes as the copy that they are a share of (nn/profile.cpp).
+  // On a GPU, use the same number of bytes as the copy that is the reference (nn/profile.cpp).
   const auto rows = static_cast<std::int64_t>((std::size_t{256} << 20) / 4096 / size_of(settings.dtype));
   const Sizes sizes = report.sizes({settings.on_cpu() ? 4096 : rows, 4096});
   for (const Case& c : cases(sizes[0], sizes[1]))

@@ -16,7 +16,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// "the mode attention", "the modes attention and decode"
+// Lists modes: "the mode attention", "the modes attention and decode".
 std::string listed(const Names& modes) {
   std::string s = modes.size() > 1 ? "the modes " : "the mode ";
   for (std::size_t i = 0; i < modes.size(); ++i)
@@ -24,7 +24,7 @@ std::string listed(const Names& modes) {
   return s;
 }
 
-// The sizes of "12x64x128"; {} if it is not a shape.
+// Parses the sizes of "12x64x128". Returns {} if the string is not a shape.
 Sizes parse_shape(const std::string& text) {
   Sizes sizes;
   for (const char *at = text.data(), *end = at + text.size();; ++at) {
@@ -38,16 +38,17 @@ Sizes parse_shape(const std::string& text) {
   }
 }
 
-// Whether a --shape is that of a cell: words or four sizes.
+// Whether a --shape describes a cell: by keys, or by four sizes.
 bool is_cell(const std::string& shape) {
   return shape.find('=') != std::string::npos || parse_shape(shape).size() == 4;
 }
 
-// BxHxLxd, without and with a causal mask, or a cell by its words.
+// The cells of a --shape: BxHxLxd without and with a causal mask, or one cell described by keys.
 std::vector<AttentionCell> cells_of(const std::string& text) {
   if (text.find('=') != std::string::npos) return {parse_cell(text)};
   const Sizes n = parse_shape(text);
-  if (n.size() != 4) throw Error("expected 4 sizes joined by x, or words like B=4,H=32,L=4096,d=128,causal");
+  if (n.size() != 4)
+    throw Error("expected 4 sizes joined by x, or a description like B=4,H=32,L=4096,d=128,causal");
   const std::string cell = "B=" + std::to_string(n[0]) + ",H=" + std::to_string(n[1]) +
                            ",L=" + std::to_string(n[2]) + ",d=" + std::to_string(n[3]);
   return {parse_cell(cell), parse_cell(cell + ",causal")};
@@ -56,15 +57,17 @@ std::vector<AttentionCell> cells_of(const std::string& text) {
 }  // namespace
 
 CommandLine::CommandLine(std::span<const Mode> modes)
-    : args("bench", "Measures tilegrad on this machine, as shares of its own peak rates."), modes_(modes) {
+    : args("bench", "Measures tilegrad on this machine, relative to the machine's peak rates."),
+      modes_(modes) {
   declare_common();
   declare_attention();
   declare_serve();
   declare_train();
-  args.option("text", "FILE", "text for the mode `tokens`", settings.text,
-              {.shown = "a megabyte of made-up words"});
-  args.option("seconds", "S", "minimum time for each row", settings.seconds, {.min = 0, .max = 3600});
-  args.flag("quick", "a quick run of each row, not a measurement", quick_);
+  args.option("text", "FILE", "UTF-8 text to tokenize, for the mode tokens", settings.text,
+              {.shown = "1 MB of generated words"});
+  args.option("seconds", "S", "minimum measuring time for each row, in seconds", settings.seconds,
+              {.min = 0, .max = 3600});
+  args.flag("quick", "do only a quick run of each row, without a meaningful measurement", quick_);
   declare_examples();
 }
 
@@ -73,47 +76,52 @@ void CommandLine::declare_common() {
   for (const Mode& m : modes_) names.push_back(m.name);
   args.positional("mode", "what to measure", mode, {.choices = names, .required = true});
   args.option("backend", "NAME", "device to measure: cpu, cuda, or cuda:N for GPU N", backend);
-  args.option(
-      "dtype", "TYPE",
-      "precision of attention, decode, ops, train, lora, generate and serve; tf32 rounds the operands of "
-      "matmuls on a GPU",
-      dtype_, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
-  args.option("threads", "N", "threads to run on; one is pinned to a core", threads_,
+  args.option("dtype", "TYPE",
+              "precision of attention, decode, ops, train, lora, generate and serve; tf32 is f32 with "
+              "matmuls on a GPU's tensor cores",
+              dtype_, {.choices = {"f32", "tf32", "bf16", "f16", "f64"}});
+  args.option("threads", "N", "number of CPU threads; a single thread is pinned to a core", threads_,
               {.min = 1, .max = cpu::max_threads, .shown = "TG_THREADS, or all cores"});
   args.option("json", "FILE", "also write the rows to this file", json);
   declare_overwrite(args, overwrite);
-  args.option("filter", "TEXT", "only rows whose name contains TEXT", settings.filter);
+  args.option("filter", "TEXT", "measure only rows whose name contains TEXT", settings.filter);
   args.option(
       "shape", "AxBx…",
-      "measure this size instead of the mode's default ones; may be repeated: gemm MxNxK, ops ROWSxCOLUMNS, "
-      "overhead NODES, ranks ELEMENTS or as attention, train LAYERSxHEADSxWIDTHxCONTEXTxBATCH, lora the same "
-      "and xVOCABULARYxRANK, tokens VOCABULARY, generate CONTEXT, load LAYERSxWIDTHxMLPxVOCABULARY, serve "
-      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M, attention and decode BxHxLxd (without and with a "
-      "causal mask) or B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,nondeterministic,ragged,v_in_k "
-      "(length=N: N of the T keys are valid, by kv_lengths; ragged: 1 to T of them; page=N: in decode, "
-      "paged_attn with pages of N keys; window=N: N keys before a query's own, and after it unless causal; "
-      "v_in_k: values are the first columns of keys)",
+      "size to measure instead of the mode's default sizes; may be repeated. Mode gemm: MxNxK. Mode ops: "
+      "ROWSxCOLUMNS. Mode overhead: NODES. "
+      "Mode ranks: ELEMENTS, or as for attention. Mode train: LAYERSxHEADSxWIDTHxCONTEXTxBATCH. Mode lora: "
+      "LAYERSxHEADSxWIDTHxCONTEXTxBATCHxVOCABULARYxRANK. Mode tokens: VOCABULARY. Mode generate: CONTEXT. "
+      "Mode load: LAYERSxWIDTHxMLPxVOCABULARY. Mode serve: "
+      "LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY or 124M. Modes attention and decode: BxHxLxd (without and with "
+      "a "
+      "causal mask), or some of "
+      "B=,H=,Hk=,L=,T=,d=,dv=,length=,page=,window=,causal,nondeterministic,ragged,v_in_k. "
+      "With length=N, N of the T keys are valid, by kv_lengths. With ragged, 1 to T keys are valid. With "
+      "page=N, decode measures paged_attn with pages of N keys. "
+      "With window=N, N keys before the query's position are visible, and N after it unless causal. "
+      "With v_in_k, values are the first columns of keys",
       shapes_, {.shown = "each mode's default sizes"});
 }
 
 void CommandLine::declare_attention() {
-  args.option("suite", "NAME", "attention: the cells to measure", suite_,
+  args.option("suite", "NAME", "attention: set of cells to measure", suite_,
               {.choices = {"cpu", "gpu", "gpu-free-order", "masks", "few-queries"}, .shown = "by device"});
-  args.option("layout", "NAME", "attention: q, k and v in memory; BLHd is what a projection leaves", layout_,
+  args.option("layout", "NAME", "attention: memory layout of q, k and v; projections produce BLHd", layout_,
               {.choices = {"BHLd", "BLHd"}});
   args.option("kernels", "NAME",
-              "attention, decode without pages: the kernels that run it; an error where they cannot "
-              "(AttentionKernels in ops/flash_attn.h)",
+              "attention, and decode without pages: kernels to use, or an error if they do not support the "
+              "cell; AttentionKernels in ops/flash_attn.h describes them",
               kernels_, {.choices = {"best", "plain", "tensor_cores", "wgmma"}});
   args.flag("compare",
-            "attention and decode on a GPU: beside PyTorch's cuDNN and FlashAttention-2, and F.linear; "
-            "generate and serve: beside PyTorch, compiled, and llama.cpp on the CPU; train: beside PyTorch, "
-            "eager, compiled and with CUDA graphs",
+            "also measure other libraries. Modes attention and decode, on a GPU: PyTorch's cuDNN and "
+            "FlashAttention-2, and F.linear. "
+            "Modes generate and serve: compiled PyTorch, and llama.cpp on the CPU. Mode train: PyTorch in "
+            "eager mode, compiled, and with CUDA graphs",
             settings.compare);
-  args.flag("traffic", "attention: bytes of memory by a model, and by ncu's counters, instead of rates",
+  args.flag("traffic",
+            "attention: print the bytes of memory traffic by a model and by ncu's counters, instead of rates",
             settings.attention.traffic);
-  args.option("once", "NAME",
-              "attention: run one program of each cell once, for a profiler, and print nothing",
+  args.option("once", "NAME", "attention: program of each cell to run once under a profiler, without output",
               settings.attention.once,
               {.choices = {once_forward, once_backward, once_materialised, once_materialised_both},
                .shown = "measure"});
@@ -122,74 +130,88 @@ void CommandLine::declare_attention() {
 void CommandLine::declare_serve() {
   ServeSettings& s = settings.serve;
   args.option("trace", "FILE",
-              "serve: requests to replay, one a line: the second of its arrival, tokens of its prompt, "
-              "tokens to write; # begins a comment",
-              s.trace, {.shown = "made from --seed"});
-  args.option("requests", "N", "serve: requests of a trace that is made", s.random.requests,
+              "serve: trace of requests to replay. Each line has the arrival time in seconds, the number of "
+              "prompt tokens and the number of tokens to generate. # starts a comment",
+              s.trace, {.shown = "random, from --seed"});
+  args.option("requests", "N", "serve: number of requests of a random trace", s.random.requests,
               {.min = 1, .max = 1e6});
-  args.option("rate", "R", "serve: their arrivals per second (Poisson); 0: all at once, and no waiting",
-              s.random.rate, {.min = 0, .max = 1e9});
-  args.option("shared-prefix", "N", "serve: tokens that all prompts begin with", s.random.shared_prefix,
-              {.min = 0, .max = 1 << 20});
-  args.option("seed", "N", "serve: seed of the trace, its tokens and the weights", s.random.seed,
+  args.option(
+      "rate", "R",
+      "serve: mean number of requests per second of a random trace (Poisson); 0: all arrive at the start",
+      s.random.rate, {.min = 0, .max = 1e9});
+  args.option("shared-prefix", "N", "serve: number of tokens of a common prefix of all prompts",
+              s.random.shared_prefix, {.min = 0, .max = 1 << 20});
+  args.option("seed", "N", "serve: random seed of the trace, its tokens and the weights", s.random.seed,
               {.min = 0, .max = 1 << 30});
-  args.option("cache-memory", "SIZE", "serve: memory of each cache, like 64MiB or 16384tokens", cache_memory_,
-              {.shown = "16 contexts"});
-  args.option("page", "N", "serve: tokens in a page", s.page_size, {.min = 1, .max = 1 << 20});
-  args.option("slots", "N", "serve: largest number of texts that are generated at once", s.slots,
+  args.option("cache-memory", "SIZE", "serve: memory of each key-value cache, such as 64MiB or 16384tokens",
+              cache_memory_, {.shown = "16 full contexts"});
+  args.option("page", "N", "serve: number of tokens in a page of the paged cache", s.page_size,
+              {.min = 1, .max = 1 << 20});
+  args.option("slots", "N", "serve: maximum number of sequences generated in parallel", s.slots,
               {.min = 1, .max = 4096});
-  args.flag("in-step", "serve: start no step before the tokens of the one before are known", s.in_step);
+  args.flag("in-step", "serve: start each step only when the tokens of the previous step are known",
+            s.in_step);
 }
 
 void CommandLine::declare_train() {
   TrainSettings& t = settings.train;
   declare_model_options(args, *this, "train: ");
-  args.option("vocabulary", "N", "train: distinct tokens", vocabulary_, {.min = 1, .max = 1e7});
-  args.option("batch", "N", "train: rows of tokens in a step", t.batch, {.min = 1, .max = 65536});
-  args.flag("recompute", "train: keep only the input of each block for the backward pass", t.recompute);
-  args.option("memory-budget", "SIZE", "train: peak memory of a step, as for train --memory-budget",
-              memory_budget_, {.shown = "none"});
+  args.option("vocabulary", "N", "train: number of tokens in the vocabulary", vocabulary_,
+              {.min = 1, .max = 1e7});
+  args.option("batch", "N", "train: rows of tokens in a batch", t.batch, {.min = 1, .max = 65536});
+  args.flag("recompute",
+            "train: keep only the input of each block for the backward pass, which recomputes the rest",
+            t.recompute);
+  args.option("memory-budget", "SIZE",
+              "train: limit for the peak memory of a step, as in train --memory-budget", memory_budget_,
+              {.shown = "none"});
   args.option("peak", "TFLOPS",
-              "train: the rate that utilisation is a share of, such as that of a data sheet", peak_,
+              "train: peak rate in TFLOP/s for the utilization, for example from a data sheet", peak_,
               {.min = 1e-3, .max = 1e9, .shown = "measured"});
   args.option("plot", "FILE.png",
-              "also draw a picture: attention: the rates; serve: who has which part of the cache, step by "
-              "step; train: the step, its kernels over time by family, and the memory in use; ranks: how the "
-              "runs of --rows scale, and measure nothing",
+              "also draw a picture of the result. Mode attention: rates. Mode serve: the owner of each part "
+              "of the cache in each step. "
+              "Mode train: the kernels of a step over time, by family, and the memory in use. Mode ranks: "
+              "scaling of the "
+              "runs of --rows, without measuring",
               settings.plot, {.shown = "no picture", .suffix = ".png"});
-  args.option(
-      "rows", "FILE",
-      "ranks: a file that --json wrote, of a run of some number of ranks; repeated, of all runs to draw",
-      t.rows, {.shown = "none"});
+  args.option("rows", "FILE",
+              "ranks: --json file of an earlier run to draw with --plot; repeat it for each number of ranks",
+              t.rows, {.shown = "none"});
 }
 
 void CommandLine::declare_examples() {
-  args.example("bench gemm --threads 1", "matrix products on one pinned core");
-  args.example("bench attention --json attention.json", "flash attention on all cores, rows also as JSON");
+  args.example("bench gemm --threads 1", "measure GEMMs on one pinned core");
+  args.example("bench attention --json attention.json",
+               "measure flash attention on all cores, and write the rows as JSON");
   args.example("bench attention --backend cuda --dtype bf16 --compare --plot attention.png",
-               "beside PyTorch on a GPU, as a table and as bars");
-  args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512", "a cell of one's own");
-  args.example("bench attention --backend cuda --dtype bf16 --traffic", "bytes that attention moves");
-  args.example("bench decode --threads 1", "one query after many keys, beside the rate of reading memory");
+               "compare with PyTorch on a GPU, in a table and a bar chart");
+  args.example("bench attention --shape B=4,H=32,Hk=8,L=4096,d=128,causal,window=512",
+               "measure a user-defined cell");
+  args.example("bench attention --backend cuda --dtype bf16 --traffic",
+               "print the memory traffic of attention");
+  args.example("bench decode --threads 1",
+               "measure one query with many keys, relative to the rate of reading memory");
   args.example("bench decode --backend cuda --dtype bf16 --compare",
-               "attention of one query and products of few rows beside PyTorch's");
+               "compare attention of one query and small-batch GEMMs with PyTorch's");
   args.example("bench serve --requests 500 --plot pages.png",
-               "many texts at once, in a contiguous cache and in pages of one");
-  args.example("bench load", "a Hugging Face folder into bf16 weights, beside the rate of reading its file");
+               "serve many sequences, in a contiguous and in a paged cache");
+  args.example("bench load",
+               "load a Hugging Face folder into bf16 weights, and compare with the rate of reading its file");
   args.example(
       "bench train --architecture llama --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 32000 "
       "--batch 8 --backend cuda --dtype bf16 --compare --plot step.png",
-      "a model's training step beside PyTorch's, and where its time goes");
+      "compare a model's training step with PyTorch's, and show its profile");
   args.example("bench lora --backend cuda --dtype bf16",
-               "a step of fine-tuning GPT-2 with LoRA beside one that trains all parameters");
-  args.example("launch -n 2 bench ranks --backend cuda --dtype bf16", "what two GPUs take to exchange data");
+               "compare fine-tuning of GPT-2 with LoRA and of all its parameters");
+  args.example("launch -n 2 bench ranks --backend cuda --dtype bf16", "measure the collectives on two GPUs");
   args.example(
       "launch -n 2 bench ranks --backend cuda --dtype bf16 --layers 12 --heads 12 --width 768 --context 1024 "
       "--vocabulary 50304 --batch 32",
-      "a training step on two GPUs beside that of one");
+      "compare a training step on two GPUs and on one");
   args.example("bench ranks --rows on1.json --rows on2.json --rows on4.json --plot scaling.png",
-               "how far runs scale that launch -n 1, 2 and 4 bench ranks --json on1.json, … measured");
-  args.example("bench ops --filter softmax --shape 4096x4096", "one op on one shape");
+               "draw the scaling of runs measured by launch -n 1, 2 and 4 with bench ranks --json");
+  args.example("bench ops --filter softmax --shape 4096x4096", "measure one op with one shape");
 }
 
 const Mode& CommandLine::chosen() const {
@@ -228,7 +250,7 @@ std::string CommandLine::take() {
       {{"ranks"}, {"rows"}}};
   for (const auto& [its_modes, options] : options_of_modes)
     if (const std::string option = first_given(options); !option.empty() && !is_mode(its_modes))
-      return option + " is an option of " + listed(its_modes);
+      return option + " requires " + listed(its_modes);
   for (const char* name : {"requests", "rate"})
     if (args.given(name) && args.given("trace"))
       return "--" + std::string(name) + " and --trace exclude each other";
@@ -245,7 +267,7 @@ std::string CommandLine::take_threads() {
   if (!settings.on_cpu()) return "";
   if (threads_ > cores)
     return "--threads got " + std::to_string(threads_) + ", expected at most " + std::to_string(cores) +
-           ", a thread for each core";
+           ", the number of cores";
   settings.threads = threads_ > 0 ? static_cast<int>(threads_) : cpu::default_threads();
   return "";
 }
@@ -276,16 +298,16 @@ std::string CommandLine::take_attention() {
     for (const AttentionCell& c : a.cells)
       if (c.L != c.T || c.length > 0 || c.page > 0 || c.ragged || c.v_in_k)
         return "--shape got '" + c.words() +
-               "': ring attention has no T= other than L=, length=, page=, ragged and v_in_k";
+               "': ring attention requires T = L and does not support length=, page=, ragged and v_in_k";
   }
   if (mode != "attention") return "";
   if (args.given("suite") && !shapes_.empty()) return "--suite and --shape exclude each other";
   const std::string rates = first_given(Names{"compare", "plot", "json"});
   if (!rates.empty() && (a.traffic || !a.once.empty()))
-    return rates + " needs rates, which --traffic and --once do not measure";
+    return rates + " requires rates, which --traffic and --once do not measure";
   if (a.traffic && !a.once.empty()) return "--traffic and --once exclude each other";
   for (const std::string& shape : shapes_)
-    if (shape.find("page=") != std::string::npos) return "page= is for the mode decode";
+    if (shape.find("page=") != std::string::npos) return "page= requires the mode decode";
   return take_cells(!suite_.empty() ? suite_ : on_cpu ? "cpu" : "gpu");
 }
 
@@ -330,7 +352,7 @@ std::string CommandLine::take_model_shape(const std::string& report) {
 std::string CommandLine::take_train() {
   Names options = train_options();
   if (mode == "ranks" && args.given("plot") != args.given("rows"))
-    return "the mode ranks draws what --rows FILE and --plot FILE name together";
+    return "the mode ranks requires --rows FILE and --plot FILE together";
   if (args.given("rows")) {
     options.insert(options.end(), {"shape", "filter", "json"});
     const std::string measuring = first_given(options);
@@ -343,7 +365,7 @@ std::string CommandLine::take_train() {
   if (mode == "ranks" && !shapes_.empty()) return "--shape and " + report + " exclude each other";
   if (std::string mistake = take_model_shape(report); !mistake.empty()) return mistake;
   if (settings.compare && model.dropout > 0)
-    return "--compare and --dropout exclude each other: PyTorch draws other numbers";
+    return "--compare and --dropout exclude each other: PyTorch draws different random numbers";
   if (!args.given("init-std")) model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(model.width));
   std::string mistake = take_model(args, *this);
   if (mistake.empty()) mistake = take_bytes("memory-budget", memory_budget_, settings.train.budget);

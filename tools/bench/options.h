@@ -1,4 +1,4 @@
-// The command line of bench: options of all modes, and those that only some modes have.
+// Command line of bench: the options of all modes, and of single modes.
 #pragma once
 
 #include "tools/args.h"
@@ -10,7 +10,7 @@ namespace tg::bench {
 struct Mode {
   const char* name;
   void (*run)(Report&);
-  std::size_t sizes;  // numbers in its --shape
+  std::size_t sizes;  // number of sizes in its --shape
 };
 
 struct CommandLine : ModelOptions {
@@ -20,10 +20,10 @@ struct CommandLine : ModelOptions {
   bool overwrite = false;
 
   explicit CommandLine(std::span<const Mode> modes);
-  // Completes the settings from what args.parse has read. Returns what is wrong with the options, or "".
+  // Completes the settings after args.parse(). Returns a message if the options are wrong, otherwise "".
   std::string take();
   const Mode& chosen() const;
-  // Whether it measures ranks, which meet before take().
+  // Whether ranks are measured. They must be joined before the settings are completed.
   bool has_ranks() const { return mode == "ranks" && settings.train.rows.empty(); }
 
  private:
@@ -41,17 +41,17 @@ struct CommandLine : ModelOptions {
   void declare_examples();
 
   bool is_mode(std::span<const std::string> names) const { return std::ranges::count(names, mode) > 0; }
-  std::vector<std::string> train_options();  // of a model and of the report on it
-  // The first of these options that is given, as "--name"; "" if none is.
+  std::vector<std::string> train_options();  // the options of a model and of its report
+  // The first of these options on the command line, as "--name", or "".
   std::string first_given(std::span<const std::string> names) const;
   std::string take_threads();
   std::string take_shapes();
   std::string take_attention();
-  // The cells of --shape, or if there is none the suite of that name.
+  // Sets the cells of --shape or, if there is none, of the suite with this name.
   std::string take_cells(const std::string& name);
   std::string add_cells(std::span<const std::string> shapes);
   std::string take_train();
-  // The sizes of the model that the report named by an option is about.
+  // Sets the sizes of the model for the report that the option `report` requests.
   std::string take_model_shape(const std::string& report);
 };
 

@@ -15,7 +15,7 @@ namespace tg::bench {
 
 namespace {
 
-// "" if there is none.
+// The path of a script, or "" if it does not exist.
 std::string path_of(const std::string& script) {
   const std::filesystem::path name = "tools/bench/" + script;
   std::error_code error;
@@ -25,8 +25,7 @@ std::string path_of(const std::string& script) {
   return "";
 }
 
-// The numbers of an answer, up to `most`; of what is missing, and of "-" for a number that there is none of,
-// NaN.
+// Parses `most` numbers of an answer. A missing number, or "-", becomes NaN.
 std::vector<double> numbers_of(const std::string& answer, std::size_t most) {
   std::istringstream words(answer);
   std::vector<double> numbers(most, Row::none);
@@ -36,7 +35,7 @@ std::vector<double> numbers_of(const std::string& answer, std::size_t most) {
   return numbers;
 }
 
-// The initial weights, under the names that Hugging Face's models have, for another process to open.
+// The initial weights in a temporary file for another process, with Hugging Face's tensor names.
 class WeightsFile : public TemporaryPath {
  public:
   WeightsFile(const nn::ModelConfig& config, std::uint64_t seed) : TemporaryPath("bench-", ".safetensors") {
@@ -73,7 +72,7 @@ PythonProcess::PythonProcess(std::string library, const std::string& script,
     : name_(std::move(library)), about_("python3 does not start") {
   const std::string path = path_of(script);
   if (path.empty()) {
-    about_ = "there is no tools/bench/" + script;
+    about_ = "missing tools/bench/" + script;
   } else if (start(path, arguments)) {
     const std::string first = line();
     ready_ = first.starts_with("ready ");
@@ -82,13 +81,14 @@ PythonProcess::PythonProcess(std::string library, const std::string& script,
 }
 
 PythonProcess::~PythonProcess() {
-  if (to_) std::fclose(to_);  // the script ends with its input
+  if (to_) std::fclose(to_);  // closing its input ends the script
   if (from_) std::fclose(from_);
   if (pid_ > 0) os::reap(pid_);
 }
 
 bool PythonProcess::start(const std::string& script, const std::vector<std::string>& arguments) {
-  os::ignore_signal(os::signals::closed_pipe);  // a process that has ended is noticed by reading from it
+  os::ignore_signal(os::signals::closed_pipe);  // a process that has exited is noticed when its output is
+                                                // read
   os::Pipe in, out;
   if (os::open_pipe(in) != 0) return false;
   if (os::open_pipe(out) != 0) {
@@ -98,7 +98,7 @@ bool PythonProcess::start(const std::string& script, const std::vector<std::stri
   os::Command command{.words = {"python3", script},
                       .input = in.reader,
                       .output = out.writer,
-                      .end_signal = os::signals::kill};  // it may be busy when bench is ended
+                      .end_signal = os::signals::kill};  // it may be busy when bench ends
   command.words.insert(command.words.end(), arguments.begin(), arguments.end());
   const bool is_started = os::start(command, pid_) == 0;
   os::close_stream(in.reader), os::close_stream(out.writer);
@@ -152,7 +152,7 @@ std::string difference(const FirstSteps& got, const FirstSteps& expected, const 
   return "";
 }
 
-// The file is gone once the process has it in its memory, and says so.
+// The file is deleted when the process reports that it has read it.
 TorchTraining::TorchTraining(const Settings& settings, std::uint64_t seed)
     : PythonProcess("PyTorch", "torch_train.py",
                     training_arguments(settings, WeightsFile(*settings.train.model, seed).path())) {}
@@ -173,8 +173,8 @@ OtherDecoding::OtherDecoding(const char* name, const char* script, const Setting
   std::printf("%s\n", about().c_str());
 }
 
-double OtherDecoding::seconds_of_step(std::int64_t texts, std::int64_t keys) {
-  return numbers_of(ask("step " + std::to_string(texts) + " " + std::to_string(keys)), 1)[0] * 1e-3;
+double OtherDecoding::seconds_of_step(std::int64_t sequences, std::int64_t keys) {
+  return numbers_of(ask("step " + std::to_string(sequences) + " " + std::to_string(keys)), 1)[0] * 1e-3;
 }
 
 OtherDecoding::Replay OtherDecoding::replay(std::int64_t slots, const std::vector<Arrival>& trace) {

@@ -1,4 +1,5 @@
-// The overhead besides arithmetic: dispatch of a step, recording, differentiating, compiling, planning.
+// Measures overhead other than arithmetic: dispatching a step, recording, differentiating, compiling,
+// planning.
 #include <cmath>
 
 #include <tilegrad/autograd/gradients.h>
@@ -18,14 +19,14 @@ void add_row(Report& report, const std::string& name, const std::string& shape, 
   report.add(row.time(seconds).at(seconds / static_cast<double>(nodes) * 1e9, "ns/node"));
 }
 
-// If the row is selected, times f, which runs on one thread.
+// Times f, which runs on one thread, if the row is selected.
 template <class F>
 void measure(Report& report, const std::string& name, const std::string& shape, std::int64_t nodes, F&& f) {
   if (report.selects(name)) add_row(report, name, shape, 1, best_seconds(report.settings.seconds, f), nodes);
 }
 
-// A chain of additions on [32]: recording it, differentiating it, compiling it, and running it with a
-// separate step for every node.
+// A chain of additions on [32]: records it, differentiates it, compiles it, and runs it with a separate step
+// for every node.
 void chain(std::int64_t nodes, Report& report) {
   const Settings& settings = report.settings;
   const std::string shape = std::to_string(nodes) + " of [32]";
@@ -63,8 +64,8 @@ void chain(std::int64_t nodes, Report& report) {
   }
 }
 
-// Buffers with lifetimes like those of a training step: some short, some from the forward to the backward
-// pass.
+// Plans memory for buffers with lifetimes as in a training step: some short, some from the forward to the
+// backward pass.
 void planner(std::int64_t buffers, Report& report) {
   std::vector<Lifetime> lives;
   const int last = static_cast<int>(buffers);
@@ -74,8 +75,8 @@ void planner(std::int64_t buffers, Report& report) {
   measure(report, "plan memory", std::to_string(buffers) + " buffers", buffers, [&] { plan_memory(lives); });
 }
 
-// The work before the first step of a training run: recording the model, its gradients and AdamW, and
-// compiling them. The number of nodes is GPT-2's; the parameters are small and already exist.
+// The work before the first step of a training run: recording and compiling the model, its gradients and
+// AdamW. The graph has as many nodes as GPT-2's; the parameters are small and already exist.
 void training_step(Report& report) {
   if (!report.selects("GPT")) return;
   const Settings& settings = report.settings;

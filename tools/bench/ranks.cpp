@@ -1,12 +1,12 @@
-// bench ranks, of the ranks that `launch` started. What it takes them to exchange data, for each op on
-// tensors of several sizes and on the gradients of GPT-2 124M as one list. Then ring_attention over a
-// sequence that they divide, as a share of what flash_attn gets done where each rank has the whole sequence
-// to itself, at the same time as the others. With the options of a model instead: a training step of ranks
-// that have a batch each, where each rank makes the whole update, and where they divide it, and of ranks that
-// divide the sequences of one batch, as a share of what all of them train alone at the same time.
+// bench ranks measures the ranks that `launch` started. First, the time of each collective, on tensors of
+// several sizes and on the list of GPT-2 124M's gradients. Then ring_attention with a sequence that is split
+// across the ranks, relative to flash_attn when each rank has a whole sequence and all run at the same time.
+// If a model is specified, training steps are measured instead, and compared with the total of all ranks that
+// train separately at the same time. Each rank has a batch and makes the whole update, or shards of the
+// update are distributed, or the sequences of one batch are split across the ranks.
 //
-// The rate of an exchange is NCCL's "bus bandwidth": the bytes that the fastest algorithm has to send from
-// each rank, in the time that it took here.
+// The rate of a collective is NCCL's "bus bandwidth": the bytes that the fastest algorithm has to send from
+// each rank, divided by the measured time.
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/ops/ring_attention.h>
 #include "tools/bench/attention_programs.h"
@@ -16,7 +16,7 @@ namespace tg::bench {
 
 namespace {
 
-// Of the parameters of GPT-2 124M: 12 blocks of width 768, and the embeddings.
+// Sizes of the parameters of GPT-2 124M: 12 blocks of width 768, and the embeddings.
 Sizes gpt2_gradients() {
   constexpr std::int64_t w = 768;
   Sizes all;
@@ -29,7 +29,8 @@ Sizes gpt2_gradients() {
 struct Exchange {
   const char* name;
   TensorList (*call)(const TensorList&, int ranks);
-  double (*sent)(double bytes, double ranks);  // by the fastest algorithm, of an input of so many bytes
+  double (*sent)(double bytes, double ranks);  // bytes sent per rank by the fastest algorithm, for an input
+                                               // of `bytes`
 };
 const Exchange exchanges[] = {
     {"all_reduce", [](const TensorList& x, int n) { return all_reduce(x, n); },
@@ -57,13 +58,13 @@ void report_exchange(const Exchange& e, const std::string& shape, const Sizes& s
   TensorList xs;
   double bytes = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const std::int64_t size = (sizes[i] + n - 1) / n * n;  // which all ops can divide
+    const std::int64_t size = (sizes[i] + n - 1) / n * n;  // so that all collectives can divide it
     xs.push_back(g.param(Parameter("x" + std::to_string(i), Array({size}, settings.dtype), settings.device)));
     bytes += static_cast<double>(size) * static_cast<double>(size_of(settings.dtype));
   }
   Program program =
       compile(g, e.call(xs, n), {.device = settings.device, .threads = 1, .ranks = settings.ranks});
-  // The same number of runs on all ranks, which wait for each other: not as many as fit in some time.
+  // The number of runs is fixed instead of depending on time, because all ranks must run the same number.
   std::vector<double> runs;
   for (int i = 0; i < 15; ++i)
     runs.push_back(settings.on_cpu() ? seconds_of([&] { program.run(); }) : profiled_seconds(program));
@@ -72,15 +73,16 @@ void report_exchange(const Exchange& e, const std::string& shape, const Sizes& s
       report.row(e.name, shape, describe(n), 1).time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
 }
 
-// What all ranks do in a second, where this one takes `seconds` for `work`: each has such work of its own, or
-// they do it together.
+// The work of all ranks per second, if this rank needs `seconds` for `work`. With `together`, all ranks share
+// this work; otherwise each has separate work.
 double rate_of_all(Communicator& ranks, double work, double seconds, bool together) {
   double rate = 0;
   for (const double s : gather_one(ranks, seconds)) rate += work / s;
   return together ? rate / ranks.size() : rate;
 }
 
-// A causal sequence, the same with a quarter of the key heads, and with a window of a thirty-second.
+// A causal sequence, the same with a quarter of the key heads, and the same with a window of 1/32 of its
+// length.
 std::vector<AttentionCell> default_cells(const Settings& settings) {
   const bool on_cpu = settings.on_cpu(), quick = settings.is_quick();
   const std::int64_t large = size_of(settings.dtype) == 2 ? 131072 : 32768,
@@ -96,10 +98,10 @@ std::vector<AttentionCell> default_cells(const Settings& settings) {
 void report_ring(const AttentionCell& c, Report& report) {
   const Settings& settings = report.settings;
   const int n = settings.ranks->size();
-  // "ring_attention causal window 4096", …
+  // Such as "ring_attention causal window 4096".
   const std::string name = "ring_attention" + c.name().substr(std::string("flash_attn").size());
   if (!report.selects(name)) return;
-  ring_positions(0, n, c.L);  // an error unless they can divide it
+  ring_positions(0, n, c.L);  // throws if the ranks cannot split the sequence
   const RankRuns counts = settings.is_quick() ? RankRuns{1, 3, 1} : RankRuns{2, 5, 4};
   for (const Pass pass : {Pass::forward, Pass::backward, Pass::both}) {
     const double flops =
@@ -127,18 +129,19 @@ struct StepWay {
   const char* name;
   bool together, divides_update, divides_tokens, sums_early = false;
 };
-constexpr StepWay step_ways[] = {{"step, each alone", false, false, false},
+constexpr StepWay step_ways[] = {{"step, separate ranks", false, false, false},
                                  {"step, whole update", true, false, false},
                                  {"step, divided update", true, true, false},
                                  {"step, early sums", true, true, false, true},
                                  {"step, divided sequences", true, true, true}};
 
-// What keeps ranks from dividing the sequences of a model; "": nothing.
+// Why the ranks cannot split the sequences of a model, or "".
 std::string mistake_in_dividing(const nn::ModelConfig& config, int ranks) {
-  if (ranks > most_ring_ranks) return "at most " + std::to_string(most_ring_ranks) + " ranks divide them";
+  if (ranks > most_ring_ranks) return "at most " + std::to_string(most_ring_ranks) + " ranks are supported";
   if (ranks > 1 && config.context % (2 * ranks) != 0)
-    return "--context " + std::to_string(config.context) + " is no multiple of " + std::to_string(2 * ranks);
-  if (ranks > 1 && config.dropout > 0) return "there is no dropout of attention weights then";
+    return "--context " + std::to_string(config.context) + " is not a multiple of " +
+           std::to_string(2 * ranks);
+  if (ranks > 1 && config.dropout > 0) return "--dropout is not supported";
   return "";
 }
 
@@ -149,10 +152,10 @@ void report_steps(Report& report) {
   const int n = ranks->size();
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
-  double alone = 0;  // tokens/s of all ranks
+  double alone = 0;  // of all ranks together
   for (const StepWay& way : step_ways) {
     if (const std::string mistake = mistake_in_dividing(config, n); way.divides_tokens && !mistake.empty()) {
-      std::printf("no step with divided sequences: %s\n", mistake.c_str());
+      std::printf("skipped step with divided sequences: %s\n", mistake.c_str());
       continue;
     }
     const optim::AdamW optimizer(params.all(), {.ranks = way.divides_update ? ranks : nullptr});

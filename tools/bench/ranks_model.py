@@ -4,26 +4,27 @@ training steps scale, from measurements on one host and an assumed network. Need
 
     python3 tools/bench/ranks_model.py
 
-One thing after the other, without overlap: a rank's batches, reduce_scatter of bf16 gradients, its part of the update,
-all_gather of the half copies. g GPUs of each of h hosts, N = g·h ranks."""
+The model assumes no overlap. A rank runs its batches, then reduce_scatter of bf16 gradients, then its shard of the update, and
+then all_gather of the low-precision weight copies. There are g GPUs on each of h hosts, N = g·h ranks."""
 import dataclasses
 
-# Measured on 2 × H200 of one host, eccea6e (docs/notes/ranks.md): the 148 gradients of GPT-2 124M in bf16, packed and summed.
+# Measured on 2 × H200 on one host, eccea6e (docs/notes/ranks.md): the 148 gradients of GPT-2 124M in bf16,
+# packed and summed.
 LIST = 2 * 124_439_808  # bytes
-SCATTER = LIST / 2 / 694e-6  # bytes/s that a rank sends
+SCATTER = LIST / 2 / 694e-6  # bytes/s sent by a rank
 GATHER = LIST / 1208e-6
 WIDE_SUM = LIST / 1501e-6  # all_reduce into f32
-SEND = 260e9  # of a large message
+SEND = 260e9  # bytes/s for a large message
 MESSAGE = 2e-6  # seconds, between two GPUs of a host
-# Measured on one H200 (docs/benchmarks.md): a copy, bytes/s; the share of the rate of products that a step of GPT-2 124M
-# reaches; causal attention of 1×16×16384×128, forward and backward.
+# Measured on one H200 (docs/benchmarks.md): bytes/s of a copy; the GEMM rate times its share that a step of GPT-2 124M reaches;
+# and causal attention of 1×16×16384×128, forward and backward.
 MEMORY = 4.05e12
 RATE = 0.608 * 814.8e12  # FLOP/s
 FORWARD, BACKWARD = 669e12, 575e12
-# Assumed: 400 Gb/s for each GPU, of which 45 GB/s arrive, and a message between hosts.
+# Assumed: 400 Gb/s per GPU with 45 GB/s of useful bandwidth, and the latency of a message between hosts.
 NETWORK, NETWORK_MESSAGE = 45e9, 10e-6
 
-LAYOUTS = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 16)]  # GPUs of a host, hosts
+LAYOUTS = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 16)]  # GPUs per host, hosts
 
 
 @dataclasses.dataclass
@@ -31,8 +32,8 @@ class Model:
     name: str
     parameters: int
     batch: int  # tokens
-    seconds: float  # of a step of one batch on one GPU, with the update
-    step: int  # tokens of a whole step where that is fixed
+    seconds: float  # per step of one batch on one GPU, with the update
+    step: int  # tokens per step, if the step size is fixed
 
 
 def gpt2():
@@ -41,8 +42,8 @@ def gpt2():
 
 
 def llama_7b():
-    """32 layers of width 4096, 32 heads of 128, hidden layers of 11008, 32000 tokens. Its step is arithmetic: FLOPs as
-    ModelFlops in train_model.cpp counts them, at RATE."""
+    """32 layers of width 4096, 32 heads of size 128, hidden layers of 11008, 32000 tokens. Its step time is computed: the FLOPs
+    of ModelFlops in train_model.cpp, divided by RATE."""
     layers, width, hidden, vocabulary, context, rows = 32, 4096, 11008, 32000, 4096, 4
     products = layers * (4 * width * width + 3 * width * hidden) + width * vocabulary
     attention = rows * layers * 4 * width * context * (context + 1) / 2
@@ -53,8 +54,9 @@ def llama_7b():
 
 @dataclasses.dataclass
 class Exchange:
-    """What a rank sends in a step and the seconds that takes. Inside a host pieces of Ψ/g parameters are scattered as bf16 and
-    gathered as half copies; between hosts their sums of Ψ/(g·h) are scattered as f32 and gathered as half copies."""
+    """The bytes that a rank sends in a step, and the seconds needed. Within a host, shards of Ψ/g gradients are scattered in
+    bf16, and low-precision weight copies are gathered. Between hosts, sums of Ψ/(g·h) gradients are scattered in f32, and
+    low-precision weight copies are gathered."""
     parameters: int
     g: int
     h: int
@@ -78,7 +80,7 @@ def update(model, ranks):
 
 
 def step(model, exchange, batches):
-    """Seconds of a step in which a rank has so many batches."""
+    """Seconds of a step with this number of batches per rank."""
     ranks = exchange.g * exchange.h
     return batches * (model.seconds - update(model, 1)) + update(model, ranks) + exchange.seconds()
 
@@ -102,8 +104,8 @@ def table_of(model):
 
 
 def ring_table():
-    """A causal sequence of 131,072 tokens in bf16, B 1, H 8, d 128: N − 1 hops of keys and values forward; as many backward,
-    and N of their gradients' sums in f32."""
+    """A causal sequence of 131,072 tokens in bf16, B 1, H 8, d 128. Keys and values make N − 1 hops in the forward pass and
+    N − 1 in the backward pass, in which their f32 gradient sums make N hops."""
     heads, length, width = 8, 131072, 128
     flops = 2 * heads * length * (length + 1) / 2 * 2 * width
     row(["ranks", "key heads", "forward, MB", "attention, ms", "hops, ms", "share", "backward, MB", "attention, ms", "hops, ms", "share"])

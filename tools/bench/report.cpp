@@ -13,9 +13,10 @@ namespace tg::bench {
 
 namespace {
 
-constexpr int name_width = 34, shape_width = 26;  // of nearly all, and a space between columns
+constexpr int name_width = 34, shape_width = 26;  // wide enough for most rows, including a space between
+                                                  // columns
 
-// The fields of a row in a file, in their order.
+// The fields of a row in a file, in order.
 struct Field {
   const char* name;
   std::variant<std::string Row::*, int Row::*, double Row::*> member;

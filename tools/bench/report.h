@@ -1,5 +1,5 @@
-// Rows, the report that prints and collects them, and the modes of `bench`, one function each. Everything
-// runs through the public API (graph, compile, run), so that users get the same figures.
+// Rows, the report that prints and collects them, and one function for each mode of `bench`. All measurements
+// use the public API (graph, compile, run), so users get the same results.
 #pragma once
 
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace tg::bench {
 
-// Numbers that do not apply to a row are NaN: blank in the table, null in JSON.
+// A row of results. Numbers that do not apply are NaN: blank in the table, null in JSON.
 struct Row {
   static constexpr double none = std::numeric_limits<double>::quiet_NaN();
   std::string name, shape, dtype, pass;
@@ -21,11 +21,12 @@ struct Row {
   std::string unit;  // of rate
   double share = none;
   std::string of;             // the reference of `share`
-  double share_sgemm = none;  // of this library's own matrix product
+  double share_sgemm = none;  // of this library's own GEMM
 
   Row& time(double seconds) { return ms = seconds * 1e3, *this; }
   Row& at(double its_rate, std::string of_unit) { return rate = its_rate, unit = std::move(of_unit), *this; }
-  // A rate of products as GFLOP/s, from 10,000 on TFLOP/s, and its share of a peak.
+  // Sets the rate of a GEMM and its share of a peak. The unit is GFLOP/s, or TFLOP/s for 10,000 GFLOP/s and
+  // more.
   Row& products(double gflops, double peak, const Machine& machine) {
     const bool tera = gflops >= 1e4;
     return at(tera ? gflops * 1e-3 : gflops, tera ? "TFLOP/s" : "GFLOP/s")
@@ -34,7 +35,7 @@ struct Row {
   Row& part(double its_share, std::string whole) { return share = its_share, of = std::move(whole), *this; }
 };
 
-// Prints the machine, then each row when it is measured, and collects them for the JSON file.
+// Prints the machine, prints each row when it is measured, and collects the rows for the JSON file.
 class Report {
  public:
   Report(const Machine& of, const Settings& by);
@@ -43,29 +44,29 @@ class Report {
   const Settings& settings;
 
   bool selects(const std::string& name) const { return settings.selects(name); }
-  void head() const;  // of the table
-  // A row to be completed, in the dtype of the settings; on their threads, or on so many.
+  void head() const;  // prints the head of the table
+  // Creates a row with the dtype of the settings. `threads`: 0 for the threads of the settings.
   Row row(std::string name, std::string shape, std::string pass = "", int threads = 0) const;
   void add(const Row& row);
   void add_selected(const Row& row) {
     if (selects(row.name)) add(row);
   }
-  void keep(const Row& row) { rows_.push_back(row); }  // for the file only
+  void keep(const Row& row) { rows_.push_back(row); }  // only for the file
   bool empty() const { return rows_.empty(); }
-  // {"machine": {…}, "rows": [{…}, …]}; numbers that do not apply are null.
+  // Formats {"machine": {…}, "rows": [{…}, …]}. Numbers that do not apply are null.
   std::string json() const;
 
-  // Of the first --shape, or else these.
+  // The sizes of the first --shape, otherwise `otherwise`.
   Sizes sizes(Sizes otherwise) const { return settings.shapes.empty() ? otherwise : settings.shapes[0]; }
 
  private:
   std::vector<Row> rows_;
 };
 
-// The rows of a file that Report::json wrote, and what it says of the machine. Throws Error for another file.
+// The rows and the machine in a file that Report::json wrote. read_rows() throws Error for other files.
 struct SavedRows {
   std::string machine;
-  int ranks = 0;  // 0: not of the mode ranks
+  int ranks = 0;  // 0: not a file of the mode ranks
   std::vector<Row> rows;
 };
 SavedRows read_rows(const std::string& file);
@@ -76,7 +77,7 @@ inline std::string joined(std::initializer_list<std::int64_t> sizes, const char*
 }
 // Padded with spaces to a width in characters, not bytes; at least one.
 std::string column(const std::string& s, int width);
-// A number by a format of printf; "" or `none` if it is NaN.
+// Formats a number with a printf format; returns "" or `none` if it is NaN.
 std::string number(double x, const char* format, const char* none = "");
 
 void run_gemm(Report& report);
@@ -84,7 +85,7 @@ void run_attention(Report& report);
 void run_decode(Report& report);
 void run_ops(Report& report);
 void run_train(Report& report);
-void report_model(Report& report);  // of run_train
+void report_model(Report& report);  // called by run_train
 void run_lora(Report& report);
 void run_overhead(Report& report);
 void run_generate(Report& report);
@@ -92,18 +93,18 @@ void run_serve(Report& report);
 void run_ranks(Report& report);
 void run_load(Report& report);
 void run_tokens(Report& report);
-// Instead of a mode: `bench attention --traffic` and `--once`, which return an exit code, and `bench ranks
-// --rows`.
+// Called instead of a mode: `bench attention --traffic` and `--once`, which return an exit code, and `bench
+// ranks --rows`.
 int run_attention_traffic(const Settings& settings);
 int run_attention_once(const Settings& settings);
 void draw_scaling(const Settings& settings);
 
-inline constexpr const char* all_alone = "all alone";  // what shares of ranks together are of
+inline constexpr const char* all_alone = "separate ranks";  // reference of the shares of collective runs
 
-// Measures and reports this library's own 1024×1024×1024 f32 product; returns its share of the peak.
+// Measures and reports this library's 1024×1024×1024 f32 GEMM. Returns its share of the peak.
 double sgemm(Report& report);
 
-// A GPT or another model of these sizes: layers, heads, width, context and vocabulary.
+// The configuration of a model with these sizes: layers, heads, width, context and vocabulary.
 nn::ModelConfig config_of(const nn::Architecture& architecture, std::span<const std::int64_t> sizes);
 
 }  // namespace tg::bench

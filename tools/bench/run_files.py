@@ -1,17 +1,17 @@
-"""The files of a run of `train` and its batches, without the library and without packages: the header of a safetensors file,
-the rows of metrics.jsonl, and the same tokens in each step, drawn again from (seed, step) as io/text/text.h and
-core/base/rng.h say."""
+"""Reads the files of a `train` run and reproduces its batches, without the library and without packages. It reads safetensors
+headers, the rows of metrics.jsonl, and each step's tokens. Batches are drawn again from (seed, step), as defined in
+io/text/text.h and core/base/rng.h."""
 import array
 import json
 import struct
 import sys
 
 MASK = 2**32 - 1
-SAMPLER_NODE = MASK  # as io/text/text.cpp
+SAMPLER_NODE = MASK  # as in io/text/text.cpp
 
 
 def header(path):
-    """(metadata, tensors, offset of the data) of a safetensors file; tensors as {name: {"dtype", "shape", "data_offsets"}}."""
+    """Returns (metadata, tensors, offset of the data) of a safetensors file. tensors: {name: {"dtype", "shape", "data_offsets"}}."""
     with open(path, "rb") as file:
         size = struct.unpack("<Q", file.read(8))[0]
         tensors = json.loads(file.read(size))
@@ -19,13 +19,13 @@ def header(path):
 
 
 def options(run):
-    """The command line of a run, {"batch": "12", …}, with defaults."""
+    """The command line of a run with defaults: {"batch": "12", …}."""
     saved = header(f"{run}/last/run.safetensors")[0]
     return {key.removeprefix("option."): value for key, value in saved.items() if key.startswith("option.")}
 
 
 def metrics(run):
-    """The rows of a run, step by step, from step 1 on."""
+    """The rows of a run, one per step, starting with step 1."""
     with open(f"{run}/metrics.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     rows = [row for row in rows if row["step"] > 0]
@@ -50,13 +50,13 @@ def joined(words):
 
 
 def training_starts(seed, step, rows, tokens, context):
-    """Where the rows of a step 0, 1, … begin in a training part of so many tokens."""
+    """Offsets of the rows of a step (0, 1, …) in the training part, which has this number of tokens."""
     key = joined(philox((step & MASK, step >> 32, SAMPLER_NODE, 0), seed))
     return [joined(philox((row, 0, 0, 0), key)) * (tokens - context) >> 64 for row in range(rows)]
 
 
 def validation_starts(batch, context, tokens, most):
-    """Where the rows of each of at most so many batches begin, at even distances over a held-out part of so many tokens."""
+    """Offsets of the rows of at most `most` batches, evenly spaced over a held-out part with this number of tokens."""
     crops = (tokens - 1 + context - 1) // context
     count = min((crops - 1) // batch + 1, most)
     rows, last = count * batch, tokens - context - 1
@@ -65,7 +65,7 @@ def validation_starts(batch, context, tokens, most):
 
 
 def split(tokens):
-    """The part to train on, and the last tenth."""
+    """Splits the tokens into the training part and the last tenth."""
     train = len(tokens) * 9 // 10
     return tokens[:train], tokens[train:]
 
@@ -78,17 +78,17 @@ def read_ids(data, bytes_each):
 
 
 def read_tokens(options):
-    """The ids of a run's data, by its options. ValueError for data that is not a sequence of tokens, or whose tokens the
-    library alone knows."""
+    """The token ids of a run's data, by its options. Raises ValueError if the data is not a sequence of tokens, or if only the
+    library can compute the tokens."""
     if options["from"] or options["task"] != "none" or options["examples"]:
-        raise ValueError("the run was not one of train --text or --tokens")
+        raise ValueError("expected a run of train --text or --tokens")
     with open(options["tokens"] or options["text"], "rb") as file:
         data = file.read()
     if options["plain"] != "none":
         return read_ids(data, 2 if options["plain"] == "u16" else 4)
     if options["tokens"]:
         if data[:8] != b"TGTOKENS":
-            raise ValueError(f"{options['tokens']} is no file of tokens")
+            raise ValueError(f"{options['tokens']} is not a token file")
         begin = 16 + struct.unpack("<Q", data[8:16])[0]
         return read_ids(data[begin:], json.loads(data[16:begin])["bytes_each"])
     if options["tokenizer"] == "bytes":
@@ -97,4 +97,4 @@ def read_tokens(options):
         text = data.decode()
         ids = {character: id for id, character in enumerate(sorted(set(text)))}
         return array.array("I", [ids[character] for character in text])
-    raise ValueError("--tokenizer bpe is learned by train: make a file of tokens with `tokens` for --tokens")
+    raise ValueError("--tokenizer bpe is learned by train: convert the text with `tokens` and use --tokens")

@@ -1,6 +1,6 @@
-// How far ranks scale: rows of several runs of `bench ranks`, each of another number of ranks, as one
-// picture. A bar for each number of ranks. On those of steps and ring attention stands the share of perfect
-// scaling, which a line marks.
+// Draws how far ranks scale, from rows of several runs of `bench ranks` with different numbers of ranks. Each
+// number of ranks has a bar. For training steps and ring attention, a line marks perfect scaling, and the
+// label is the share of it that was reached.
 #include <algorithm>
 #include <map>
 
@@ -13,28 +13,29 @@ namespace tg::bench {
 
 namespace {
 
-// A row that runs have in common, by the number of ranks.
+// A row that several runs have in common, by number of ranks.
 struct ScalingRow {
-  std::string label;               // what is measured, and its shape
-  std::map<int, double> by_ranks;  // times as fast as one rank alone, or GB/s of each rank
+  std::string label;               // what was measured, and its shape
+  std::map<int, double> by_ranks;  // speedup over one rank, or GB/s per rank
 };
 
 struct Scaling {
   std::string machine;
-  std::vector<int> ranks;                // of the runs, in order
-  std::vector<ScalingRow> times, rates;  // steps and ring attention; exchanges of data
+  std::vector<int> ranks;                // of the runs, ascending
+  std::vector<ScalingRow> times, rates;  // times: steps and ring attention; rates: collectives
 };
 
 void add_value(std::vector<ScalingRow>& rows, const std::string& label, int ranks, double value) {
   auto at = std::ranges::find(rows, label, &ScalingRow::label);
   if (at == rows.end()) at = rows.insert(rows.end(), {label, {}});
   if (!at->by_ranks.insert({ranks, value}).second)
-    throw Error("[bench] two files have a row '" + label + "' of " + std::to_string(ranks) +
+    throw Error("[bench] two files have a row '" + label + "' for " + std::to_string(ranks) +
                 " ranks: expected one for each number of ranks");
 }
 
-// Throws Error for a file that cannot be read or is none, for runs on different machines, for a row that two
-// runs of as many ranks have, and if there is no row.
+// Throws Error if a file cannot be read or was not written by `bench ranks`, or if runs are from different
+// machines. Also throws Error if two files have the same row for the same number of ranks, or if no row can
+// be drawn.
 Scaling read_scaling(const std::vector<std::string>& files) {
   Scaling s;
   for (const std::string& file : files) {
@@ -42,7 +43,7 @@ Scaling read_scaling(const std::vector<std::string>& files) {
     if (run.ranks < 1) throw Error("[bench] " + file + " has no rows of the mode ranks");
     if (s.machine.empty()) s.machine = run.machine;
     if (run.machine != s.machine)
-      throw Error("[bench] " + file + " is of another machine: " + run.machine + ", not " + s.machine);
+      throw Error("[bench] " + file + " is from a different machine: " + run.machine + ", not " + s.machine);
     if (!std::ranges::count(s.ranks, run.ranks)) s.ranks.push_back(run.ranks);
     for (const Row& row : run.rows) {
       const std::string pass = row.pass.ends_with(" ranks") ? "" : " " + row.pass,
@@ -60,12 +61,13 @@ Scaling read_scaling(const std::vector<std::string>& files) {
 
 constexpr int margins = BarPanel::left + 40, least_bar = 26, most_bar = 60;
 
-// The rows of one kind as bars. `has_perfect`: scaling, which is as many times one rank as there are ranks.
+// The rows of one kind as bars. `has_perfect`: perfect scaling is drawn, a speedup equal to the number of
+// ranks.
 struct ScalingPanel : BarPanel {
-  int names;  // pixels
+  int names;  // height in pixels
 
   ScalingPanel(const Scaling& s, const std::vector<ScalingRow>& rows, bool has_perfect)
-      : BarPanel{.unit = has_perfect ? "times one rank alone" : "GB/s of each rank",
+      : BarPanel{.unit = has_perfect ? "speedup over one rank" : "GB/s of each rank",
                  .remark = has_perfect ? "black lines: perfect scaling; numbers: the share of it" : "",
                  .highest = has_perfect ? static_cast<double>(s.ranks.back()) : 0,
                  .bars = 0,
@@ -73,8 +75,8 @@ struct ScalingPanel : BarPanel {
                  .space = 3,
                  .between = 22,
                  .margin = 11} {
-    std::vector<int> ranks = s.ranks;        // that rows may have, a bar each
-    if (!has_perfect) std::erase(ranks, 1);  // it exchanges nothing
+    std::vector<int> ranks = s.ranks;        // the numbers of ranks that rows may have, one bar for each
+    if (!has_perfect) std::erase(ranks, 1);  // a single rank exchanges nothing
     bars = static_cast<int>(ranks.size());
     for (const ScalingRow& row : rows) {
       BarGroup& added = groups.emplace_back(BarGroup{row.label, {}});
@@ -86,7 +88,7 @@ struct ScalingPanel : BarPanel {
     }
     names = height_of_names(groups);
     const auto most = static_cast<std::size_t>((plot::Image::most - margins) / group());
-    groups.resize(std::min(groups.size(), most));  // as many as an image can hold
+    groups.resize(std::min(groups.size(), most));  // the maximum that fits in an image
   }
 
   static plot::Color color_of(const Scaling& s, int ranks) {

@@ -1,5 +1,5 @@
-// A trace of requests on an engine whose cache is contiguous, with room for a whole context for each text,
-// and on one whose cache is in pages, with equally many bytes: what users of either see, by the clock
+// Replays a trace of requests on two engines with caches of the same size: a contiguous one, which reserves a
+// full context for each sequence, and a paged one. Reports the latency and throughput that users observe
 // [Stratos, PagedAttention].
 #include <algorithm>
 #include <chrono>
@@ -23,22 +23,22 @@ namespace {
 
 struct Replay {
   double seconds = 0;   // until the last token
-  double stepping = 0;  // of them in steps: the others passed without a text
-  double host = 0;      // of those in steps not in the model's runs
+  double stepping = 0;  // part of `seconds` in steps; otherwise no sequence was present
+  double host = 0;      // part of `stepping` outside the model's runs
   std::int64_t steps = 0, tokens = 0;
-  double texts = 0;  // that have a place in the cache, in a step: the mean
-  // Share of the cache that holds tokens of a text, in a step: the mean, of those in which texts had to wait
-  // (NaN: none), and the most.
+  double sequences = 0;  // mean number of sequences in the cache, over the steps
+  // Share of the cache that holds tokens of a sequence: the mean over all steps, the mean over steps in which
+  // sequences had to wait (NaN: none), and the maximum.
   double useful = 0, useful_full = 0, most_useful = 0;
   std::int64_t preemptions = 0, found = 0;
-  std::vector<double> first, between;  // seconds to a text's first token, and from each to the next; sorted
-  std::vector<std::vector<std::int32_t>> texts_written;  // of each request
+  std::vector<double> first, between;  // seconds to a sequence's first token, and between its tokens; sorted
+  std::vector<std::vector<std::int32_t>> outputs;  // tokens of each request
 };
 
 class Clock {
  public:
   double seconds() const { return now() - start_; }
-  // What f does takes no time.
+  // Excludes the time of f.
   template <class F>
   void stopped(F&& f) {
     start_ += seconds_of(f);
@@ -48,11 +48,11 @@ class Clock {
   double start_ = now();
 };
 
-// Tokens in the cache, those that several texts share counted once.
-std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedText>& texts) {
+// Number of tokens in the cache. Tokens that several sequences share are counted once.
+std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedSequence>& sequences) {
   std::vector<std::int64_t> held_by_page(static_cast<std::size_t>(pool.pages()) + 1);
   std::int64_t sum = 0;
-  for (const CachedText& t : texts) {
+  for (const CachedSequence& t : sequences) {
     std::int64_t left = t.table->length();
     for (const std::int32_t page : t.table->pages()) {
       const std::int64_t n = std::clamp<std::int64_t>(left, 0, pool.page_size());
@@ -65,23 +65,24 @@ std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedTex
   return sum;
 }
 
-// Of sorted numbers the least that p of them do not exceed; NaN if there are none.
+// The p-quantile of sorted numbers: the smallest number that at least p of them do not exceed. NaN if there
+// are none.
 double percentile(const std::vector<double>& sorted, double p) {
   if (sorted.empty()) return Row::none;
   const auto rank = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
   return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
 }
 
-// Each request is added when its time has come, and its text written greedily. The clock stands still while
-// this function looks at the pages. `history`, if there is one, gets every step.
+// Adds each request at its arrival time, and decodes it greedily. The clock is stopped while the function
+// inspects the pages. `history`, if not null, records every step.
 Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
               const std::vector<std::vector<std::int32_t>>& prompts, CacheHistory* history) {
   const nn::Scheduler& scheduler = engine.scheduler();
   const nn::PagePool& pool = scheduler.pool();
   const std::int64_t preempted_before = scheduler.preemptions(), found_before = scheduler.found();
   Replay r;
-  std::map<nn::Engine::Handle, std::size_t> texts;  // the request of each that has not ended
-  // What a report does is part of the host's time: it only adds a line to this list.
+  std::map<nn::Engine::Handle, std::size_t> sequences;  // request number of each unfinished sequence
+  // The report callback counts as host time, so it only appends to this list.
   struct Written {
     std::size_t request;
     std::int32_t token;
@@ -92,21 +93,21 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
       trace.begin(), trace.end(), std::size_t{0},
       [](std::size_t n, const Arrival& a) { return n + static_cast<std::size_t>(a.output); }));
   Clock clock;
-  bool looked = false;          // in this step
-  double time = 0;              // when its tokens were there
-  std::int64_t full_steps = 0;  // with texts that wait
+  bool looked = false;          // the pages were already inspected in this step
+  double time = 0;              // when the tokens of the step were available
+  std::int64_t full_steps = 0;  // steps with waiting sequences
   const auto look = [&] {
     if (looked) return;
     looked = true;
     clock.stopped([&] {
-      std::vector<CachedText> cached;
-      for (const auto& [handle, request] : texts)
+      std::vector<CachedSequence> cached;
+      for (const auto& [handle, request] : sequences)
         if (scheduler.is_running(handle))
           cached.push_back(
               {static_cast<std::int64_t>(request), &scheduler.table(handle), &scheduler.tokens(handle)});
       const double share = static_cast<double>(useful_tokens(pool, cached)) /
                            (static_cast<double>(pool.pages()) * static_cast<double>(pool.page_size()));
-      r.texts += static_cast<double>(cached.size());
+      r.sequences += static_cast<double>(cached.size());
       r.useful += share;
       if (scheduler.waiting() > 0) r.useful_full += share, ++full_steps;
       r.most_useful = std::max(r.most_useful, share);
@@ -116,8 +117,8 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
   const auto report = [&](std::size_t request, const nn::Engine::Token& token) {
     if (!looked) r.seconds = time = clock.seconds();
     all_written.push_back({request, token.token, time});
-    if (token.end != nn::Engine::End::no) texts.erase(token.sequence);
-    look();  // at the first report, when the others that end in this step still have their pages
+    if (token.end != nn::Engine::End::no) sequences.erase(token.sequence);
+    look();  // on the first report, when sequences that end in this step still have their pages
     return true;
   };
   for (std::size_t next = 0; next < trace.size() || engine.sequences() > 0;) {
@@ -127,7 +128,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
           .tokens = trace[next].output,
           .sampling = {.temperature = 0},
           .report = [&report, request = next](const auto& token) { return report(request, token); }});
-      texts[handle] = next;
+      sequences[handle] = next;
     }
     if (engine.sequences() == 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(trace[next].seconds - clock.seconds()));
@@ -142,18 +143,18 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     look();
     ++r.steps;
   }
-  r.texts_written.resize(trace.size());
-  std::vector<double> last;  // by request: when it arrived, or had its last token
+  r.outputs.resize(trace.size());
+  std::vector<double> last;  // per request: when it arrived, or got its last token
   for (const Arrival& a : trace) last.push_back(a.seconds);
   for (const Written& w : all_written) {
-    auto& written = r.texts_written[w.request];
+    auto& written = r.outputs[w.request];
     (written.empty() ? r.first : r.between).push_back(w.time - std::exchange(last[w.request], w.time));
     written.push_back(w.token);
   }
   r.preemptions = scheduler.preemptions() - preempted_before;
   r.found = scheduler.found() - found_before;
   r.tokens = std::ssize(r.first) + std::ssize(r.between);
-  r.texts /= static_cast<double>(r.steps);
+  r.sequences /= static_cast<double>(r.steps);
   r.useful /= static_cast<double>(r.steps);
   r.useful_full /= static_cast<double>(full_steps);
   std::sort(r.first.begin(), r.first.end());
@@ -173,13 +174,13 @@ void add_rows(const std::string& name, const std::string& shape, const Replay& r
   const auto steps = static_cast<double>(r.steps);
   report.add_selected(timed("", r.seconds).at(static_cast<double>(r.tokens) / r.seconds, "tokens/s"));
   counted(", requests", static_cast<double>(r.first.size()) / r.seconds, "requests/s");
-  report.add_selected(timed(", step", r.stepping / steps).at(r.texts, "texts"));
+  report.add_selected(timed(", step", r.stepping / steps).at(r.sequences, "sequences"));
   report.add_selected(timed(", host in a step", r.host / steps));
   cached(", cache in use", r.useful);
-  if (!std::isnan(r.useful_full)) cached(", in use, texts wait", r.useful_full);
+  if (!std::isnan(r.useful_full)) cached(", in use, sequences wait", r.useful_full);
   cached(", most in use", r.most_useful);
-  counted(", preemptions", static_cast<double>(r.preemptions), "texts");
-  counted(", found in the cache", static_cast<double>(r.found), "tokens");
+  counted(", preemptions", static_cast<double>(r.preemptions), "sequences");
+  counted(", reused from the cache", static_cast<double>(r.found), "tokens");
   for (const auto& [part, which] : {std::pair(0.5, " p50"), {0.99, " p99"}}) {
     report.add_selected(timed(std::string(", first token") + which, percentile(r.first, part)));
     report.add_selected(timed(std::string(", between tokens") + which, percentile(r.between, part)));
@@ -187,13 +188,13 @@ void add_rows(const std::string& name, const std::string& shape, const Replay& r
 }
 
 void check_equal(const Replay& contiguous, const Replay& paged) {
-  for (std::size_t i = 0; i < contiguous.texts_written.size(); ++i) {
-    const auto &a = contiguous.texts_written[i], &b = paged.texts_written[i];
+  for (std::size_t i = 0; i < contiguous.outputs.size(); ++i) {
+    const auto &a = contiguous.outputs[i], &b = paged.outputs[i];
     if (a == b) continue;
     const auto at =
         static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
     throw Error("[serve] request " + std::to_string(i + 1) +
-                " got another text from the cache in pages: token " + std::to_string(at + 1) + " differs");
+                " has a different output with the paged cache: token " + std::to_string(at + 1) + " differs");
   }
 }
 
@@ -214,7 +215,7 @@ void run_serve(Report& report) {
                      contexts = room / context, tokens = contexts * context;
   if (contexts < 1)
     throw Error("[serve] --cache-memory has room for " + std::to_string(room) +
-                " tokens, expected at least " + std::to_string(context) + ", one context");
+                " tokens, expected at least " + std::to_string(context) + ", a full context");
   if (s.page_size > context)
     throw Error("[serve] --page " + std::to_string(s.page_size) + " is larger than the context of " +
                 std::to_string(context));
@@ -222,7 +223,7 @@ void run_serve(Report& report) {
                                          ? random_trace(s.random, context)
                                          : parse_trace(io::read_file(s.trace, "trace"), s.trace, context);
   if (settings.compare && trace.back().seconds > 0)
-    throw Error("[serve] --compare needs requests that are all there at the beginning");
+    throw Error("[serve] --compare requires --rate 0: all requests must arrive at the start");
   std::list<OtherDecoding> others = other_decodings(settings, sizes);
   const auto prompts = random_prompts(trace, s.random.shared_prefix, sizes[4], s.random.seed);
   const std::string shape = joined(sizes);
@@ -248,7 +249,7 @@ void run_serve(Report& report) {
                                 .precision = precision};
     if (s.in_step) options.ahead = false;
     c.engine.emplace(model, options);
-    c.engine->prepare();  // so that nothing is compiled during the replay
+    c.engine->prepare();  // compile everything before the replay
     constexpr std::int64_t most_columns = 2000;
     if (!settings.plot.empty()) c.history.emplace(c.engine->scheduler().pool(), s.page_size, most_columns);
     c.replay = replay(*c.engine, trace, prompts, c.history ? &*c.history : nullptr);
@@ -272,7 +273,7 @@ void run_serve(Report& report) {
     panels.push_back(
         {{c.name + ": " + grouped(std::llround(static_cast<double>(r.tokens) / r.seconds)) + " tokens/s",
           short_number(100 * (waited ? r.useful_full : r.useful)) + " % in use" +
-              (waited ? " while texts wait" : "")},
+              (waited ? " while sequences wait" : "")},
          &*c.history});
   }
   draw_caches(std::to_string(trace.size()) + " requests in a cache of " +

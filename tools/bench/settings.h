@@ -1,4 +1,4 @@
-// The settings that bench reads from its command line: those of single modes, and those of all.
+// Settings of bench from its command line, for single modes and for all modes.
 #pragma once
 
 #include <memory>
@@ -16,33 +16,33 @@ namespace tg::bench {
 
 using Sizes = std::vector<std::int64_t>;
 
-// The settings of the mode attention.
+// Settings of the mode attention.
 struct AttentionSettings {
   std::vector<AttentionCell> cells;  // to measure
-  bool whole_suite = false;          // the cells are those that the device measures by default
-  bool by_token = false;             // q, k and v are [B, L, H, d] in memory, as a projection leaves them
-  bool traffic = false;              // count bytes of memory instead of rates
+  bool whole_suite = false;          // the cells are the device's default cells
+  bool by_token = false;             // q, k and v are stored as [B, L, H, d], as a projection produces them
+  bool traffic = false;              // count memory traffic instead of measuring rates
   AttentionKernels kernels = AttentionKernels::best;
-  std::string once;  // only run this program of each cell, once, for a profiler
+  std::string once;  // if not empty, run only this program of each cell, once, under a profiler
 };
 
-// The settings of the mode serve.
+// Settings of the mode serve.
 struct ServeSettings {
-  RandomTrace random;           // the trace, unless there is a file of one
-  std::string trace;            // the file
-  CacheMemory cache;            // 0: of 16 contexts
-  std::int64_t page_size = 16;  // tokens, of the cache in pages
-  std::int64_t slots = 128;     // texts in a step, at most
-  bool in_step = false;         // no step is started before the tokens of the one before are known
+  RandomTrace random;           // if there is no trace file
+  std::string trace;            // trace file
+  CacheMemory cache;            // 0: 16 full contexts
+  std::int64_t page_size = 16;  // tokens per page of the paged cache
+  std::int64_t slots = 128;     // maximum number of sequences in a step
+  bool in_step = false;         // start each step only when the tokens of the previous step are known
 };
 
-// The settings of the modes train and ranks.
+// Settings of the modes train and ranks.
 struct TrainSettings {
-  std::optional<nn::ModelConfig> model;  // to report on a step of it; none: rows of a GPT by --shape
+  std::optional<nn::ModelConfig> model;  // model whose step is measured; none: measure a GPT for each --shape
   std::int64_t batch = 12;
   bool recompute = false;
-  std::size_t budget = 0;         // bytes that a step may have; 0: any
-  double peak = 0;                // FLOP/s that utilisation is a share of; 0: as measured
+  std::size_t budget = 0;         // bytes for a step; 0: no limit
+  double peak = 0;                // peak rate in FLOP/s for the utilization; 0: measured
   std::vector<std::string> rows;  // files of earlier runs of the mode ranks, to draw
 };
 
@@ -50,23 +50,23 @@ struct Settings {
   Device device;
   DType dtype = f32;          // of attention, ops and training
   bool tf32 = false;          // as in CompileOptions
-  int threads = 1;            // of the CPU
+  int threads = 1;            // CPU threads
   double seconds = 0.3;       // minimum time to measure a row
-  bool compare = false;       // measure PyTorch, and what else there is, too
-  std::string filter;         // rows to measure: those whose name contains it
-  std::vector<Sizes> shapes;  // instead of a mode's own; meaning depends on the mode
-  std::string plot;           // also draw a picture into this file
+  bool compare = false;       // also measure PyTorch and other libraries
+  std::string filter;         // measure only rows whose name contains it
+  std::vector<Sizes> shapes;  // replace a mode's default sizes; the meaning depends on the mode
+  std::string plot;           // file for a picture
   AttentionSettings attention;
   ServeSettings serve;
   TrainSettings train;
-  std::shared_ptr<Communicator> ranks;  // of the mode ranks
-  std::string text;                     // a file for the mode tokens, instead of a made-up text
+  std::shared_ptr<Communicator> ranks;  // for the mode ranks
+  std::string text;                     // file for the mode tokens, instead of a generated text
   std::size_t copy_bytes = std::size_t{256} << 20;
 
   bool on_cpu() const { return device.kind == Device::cpu_kind; }
-  bool is_quick() const { return seconds == 0; }  // measures nothing
+  bool is_quick() const { return seconds == 0; }  // a quick run without a meaningful measurement
   bool selects(const std::string& name) const { return name.find(filter) != std::string::npos; }
-  // "bf16", …; "tf32" for f32 with rounded products.
+  // "bf16", …; "tf32" if TF32 is enabled.
   std::string dtype_name() const { return tf32 ? "tf32" : std::string(name_of(dtype)); }
   nn::Precision precision() const { return nn::precision_named(dtype_name()); }
   CompileOptions compile_options(int on_threads) const {

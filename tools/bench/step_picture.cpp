@@ -20,20 +20,21 @@ constexpr int lane_high = 46, lane_gap = 6, memory_high = 260, memory_gap = 110,
 
 constexpr std::string_view gradient_path = "optimizer.grad.";
 
-// The path of the layer, also of a step of its gradient: "transformer.h.0.attn" of
-// "optimizer.grad.transformer.h.0.attn/flash_attn_backward".
+// The path of the layer of a step. It is the same for a step of the layer's gradient: "transformer.h.0.attn"
+// for "optimizer.grad.transformer.h.0.attn/flash_attn_backward".
 std::string_view layer_of(const Step& s) {
   std::string_view path(s.name);
   path = path.substr(0, path.rfind('/'));
   return path.starts_with(gradient_path) ? path.substr(gradient_path.size()) : path;
 }
 
-// The head's products belong to the whole model, to the embedding that it shares, or to lm_head.
+// Whether the step is a GEMM of the head: it belongs to the whole model, to the embedding that the head
+// shares, or to lm_head.
 bool is_of_head(const Step& s) {
   return layer_of(s).find('.') == std::string_view::npos || part_of(s.name) == "embeddings";
 }
 
-// By the file of ops/ that defines an op.
+// Families by the file in ops/ that defines the op.
 constexpr std::pair<std::string_view, Family> families[] = {{"matmul.cpp", Family::products},
                                                             {"flash_attn.cpp", Family::attention},
                                                             {"norm.cpp", Family::norms},
@@ -105,13 +106,13 @@ class StepDrawing {
             Color color = chart_ink) {
     draw_text(image_, x, y, s, {step_text_size, color, align});
   }
-  // The columns of a kernel: at least one.
+  // The pixel columns of a kernel: at least one.
   std::pair<int, int> columns_of(const StepPicture::Kernel& k) const {
     const int from = whole(x_of(k.from));
     return {from, std::max(from + 1, whole(x_of(k.to)))};
   }
 
-  // Forward, backward and update, as spans above the lanes.
+  // Labels forward, backward and update above the lanes.
   void draw_phases() {
     constexpr const char* names[] = {"forward", "backward", "update"};
     for (std::size_t i = 0; i < p_.kernels.size();) {
@@ -120,14 +121,14 @@ class StepDrawing {
       const float from = x_of(p_.kernels[i].from), to = x_of(p_.kernels[j - 1].to);
       const std::string name = names[p_.kernels[i].phase];
       if (i > 0) draw_edge(whole(from));
-      // A name that is wider than its span would cover its neighbour.
+      // A name that is wider than its span would overlap its neighbor.
       if (to - from > plot::stroke_text(name, step_text_size).width + 8)
         text((from + to) / 2, step_top - 18, name, TextStyle::Align::center);
       i = j;
     }
   }
 
-  // Between two phases.
+  // Draws a line between two phases.
   void draw_edge(int x) {
     image_.fill(x, step_top - 40, x + 1, lanes_bottom(), chart_soft, 0.6f);
     image_.fill(x, memory_top_, x + 1, memory_top_ + memory_high, chart_soft, 0.6f);
@@ -142,7 +143,8 @@ class StepDrawing {
       const auto [from, to] = columns_of(k);
       image_.fill(from, top, to, top + lane_high, color_of(family));
       if (to - from > 3)
-        image_.fill(to - 1, top, to, top + lane_high, chart_paper, 0.6f);  // apart from the next
+        image_.fill(to - 1, top, to, top + lane_high, chart_paper, 0.6f);  // separates it from the next
+                                                                           // kernel
     }
     const float middle = static_cast<float>(top) + lane_high / 2.f + 7;
     image_.fill(24, top + lane_high / 2 - 9, 42, top + lane_high / 2 + 9, color_of(family));
@@ -171,8 +173,8 @@ class StepDrawing {
     draw_upwards(image_, step_left - 100, static_cast<float>(bottom) - memory_high / 2.f,
                  large ? "GiB in use" : "MiB in use", step_text_size);
     text(step_left, static_cast<float>(memory_top_) - 16,
-         "activations and gradients in use: at most " + size_text(static_cast<double>(most)) + "; all else " +
-             size_text(static_cast<double>(p_.always)));
+         "activations and gradients in use: at most " + size_text(static_cast<double>(most)) +
+             "; other memory " + size_text(static_cast<double>(p_.always)));
   }
 
   void draw_time(int below, bool named) {
@@ -195,9 +197,9 @@ class StepDrawing {
 }  // namespace
 
 const char* name_of(Family family) {
-  constexpr const char* names[family_count] = {"matrix products",   "attention",    "norms",
-                                               "head and loss",     "other chains", "casts and copies",
-                                               "embedding, rotary", "optimizer",    "rest"};
+  constexpr const char* names[family_count] = {"matrix products",   "attention",         "norms",
+                                               "head and loss",     "other elementwise", "casts and copies",
+                                               "embedding, rotary", "optimizer",         "rest"};
   return names[static_cast<std::size_t>(family)];
 }
 

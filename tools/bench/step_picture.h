@@ -1,4 +1,4 @@
-// The kernels of a training step: in which family each of them is, and a picture of them.
+// Groups the kernels of a training step into families, and draws them.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace tg::bench {
 
-// The families of kernels that a training step consists of.
+// Families of kernels in a training step.
 enum class Family { products, attention, norms, head, chains, casts, embedding, optimizer, rest };
 inline constexpr std::size_t family_count = 9;
 
@@ -21,23 +21,23 @@ struct FamilyTime {
   double seconds = 0;
   int steps = 0;
 };
-// By family, of the seconds of each step.
+// Sums per family of the seconds of each step.
 std::vector<FamilyTime> by_family(std::span<const Step> steps, std::span<const double> seconds);
 
-// A training step as a picture: its kernels over time, in a lane of each family, above the memory in use.
+// A timeline of a training step: its kernels, with one lane for each family, above the memory in use.
 struct StepPicture {
   enum Phase { forward, backward, update };
   struct Kernel {
-    double from, to;  // seconds since the step began, one kernel after the other
+    double from, to;  // since the step began; kernels run one after the other
     Family family;
     Phase phase;
-    std::size_t bytes;  // of the arena, in use meanwhile
+    std::size_t bytes;  // bytes of the arena in use during the kernel
   };
   std::vector<Kernel> kernels;
-  std::size_t always = 0;  // bytes that are in use beside the arena's
+  std::size_t always = 0;  // bytes in use in addition to the arena
 };
 
-// `seconds` of each step of the program.
+// Builds the timeline from the `seconds` of each step of the program.
 StepPicture step_picture(const Program& program, std::span<const double> seconds);
 plot::Image draw_step(const StepPicture& picture, const std::string& title);
 

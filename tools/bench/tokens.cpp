@@ -1,4 +1,4 @@
-// Tokenizers on one core: learning merges, encoding and decoding.
+// Measures tokenizers on one core: learning merges, encoding and decoding.
 #include <cmath>
 
 #include <tilegrad/core/base/rng.h>
@@ -12,7 +12,8 @@ namespace tg::bench {
 
 namespace {
 
-// A megabyte of words with the frequencies of a language: the n-th of 30,000 about 1/n as often as the first.
+// Generates 1 MB of words with frequencies as in a natural language: the n-th of 30,000 words has frequency ∝
+// 1/n.
 std::string made_up_text() {
   PhiloxBlock block{};
   std::uint32_t drawn = 0;

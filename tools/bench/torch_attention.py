@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`, which ask for
-one cell a line on standard input, "forward|backward|graph DTYPE LAYOUT B=…,H=…,…", and read "CUDNN FLASH" in milliseconds;
-"-" is what a backend refuses. "linear DTYPE - m=…,n=…,k=…,calls=…" is F.linear of x [m, k] and weights [n, k] in such a
-graph: "MS -". Times are those of ColdRuns in tools/bench/measure.h: 30 ms of warm-up, 150 ms of queued runs, 256 MB written
-before each, the median by events; of "graph" the forward of calls=… calls in a CUDA graph, each with inputs of its own, the
-median of 150 ms of graphs."""
+"""Times PyTorch's scaled_dot_product_attention for `bench attention --compare` and `bench decode --compare`. Each line of standard
+input requests one cell: "forward|backward|graph DTYPE LAYOUT B=…,H=…,…". The answer is "CUDNN FLASH" in milliseconds, with "-" for
+a backend that does not support the cell. "graph" is the forward pass of calls=… calls with separate inputs in a CUDA graph.
+
+"linear DTYPE - m=…,n=…,k=…,calls=…" requests F.linear of x [m, k] and weights [n, k] in such a graph. The answer is "MS -".
+
+Times are measured as by ColdRuns in tools/bench/measure.h: 30 ms of warm-up, then 150 ms of queued runs. 256 MB are written before
+each run, and the result is the median by CUDA events. For "graph" it is the median of 150 ms of graph launches."""
 import statistics
 import sys
 
@@ -19,16 +21,16 @@ except ImportError as error:
     refuse(error)
 DEVICE = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda")
 if DEVICE.type != "cuda":
-    refuse("only a GPU is compared with PyTorch")
+    refuse("the comparison with PyTorch requires a GPU")
 if not torch.cuda.is_available():
-    refuse("PyTorch sees no GPU")
+    refuse("PyTorch finds no GPU")
 torch.cuda.set_device(DEVICE.index or 0)
 
 BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
 
 
 def timed(run, flush, runs):
-    """The milliseconds of each of these runs, which wait for nothing but each other."""
+    """The milliseconds of each of these runs, which are queued without waiting for the host."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
     for begin, end in events:
         flush.zero_()
@@ -41,15 +43,15 @@ def timed(run, flush, runs):
 
 def median_ms(run):
     flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    timed(run, flush, 2)  # what is prepared at the first call
+    timed(run, flush, 2)  # warm-up of the first call
     each = seconds_of(lambda: timed(run, flush, 5)) / 5
     timed(run, flush, max(1, int(0.03 / each)))
     return statistics.median(timed(run, flush, max(3, int(0.15 / each))))
 
 
 def graph_ms(run, calls):
-    """Of a call of a graph of calls: run(n) is the nth."""
-    run(0)  # what is prepared at the first call
+    """Milliseconds per call in a CUDA graph of several calls, where run(n) is the nth."""
+    run(0)  # warm-up of the first call
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -60,7 +62,7 @@ def graph_ms(run, calls):
 
 
 def tensor(batch, heads, rows, width, dtype, layout):
-    """[B, heads, rows, width], in memory as it is or as [B, rows, heads, width]."""
+    """A tensor [B, heads, rows, width], stored in this order or as [B, rows, heads, width]."""
     shape = (batch, rows, heads, width) if layout == "BLHd" else (batch, heads, rows, width)
     x = torch.randn(shape, device="cuda", dtype=dtype)
     return (x.transpose(1, 2) if layout == "BLHd" else x).requires_grad_()
@@ -71,7 +73,7 @@ def ms(backend, which, dtype, layout, cell):
     causal = "causal" in cell.split(",")
     if ({"window", "length", "softcap"} & size.keys() or "ragged" in cell.split(",")
             or (causal and size["L"] != size["T"])):
-        return None  # no windows and softcaps there, and its causal mask is aligned at the top left
+        return None  # windows and softcaps are unsupported, and the causal mask is aligned at the top left
     calls = size.get("calls", 1)
     inputs = [(tensor(size["B"], size["H"], size["L"], size["d"], DTYPES[dtype], layout),
                tensor(size["B"], size["Hk"], size["T"], size["d"], DTYPES[dtype], layout),
@@ -84,7 +86,7 @@ def ms(backend, which, dtype, layout, cell):
                 return graph_ms(forward, calls) if which == "graph" else median_ms(forward)
         o = forward()
         z = torch.randn_like(o)
-        # autograd.grad returns the gradients without adding them to anything.
+        # autograd.grad returns the gradients without accumulating them.
         return median_ms(lambda: torch.autograd.grad(o, (q, k, v), z, retain_graph=True))
 
 
@@ -100,7 +102,7 @@ def text_of(backend, *request):
     try:
         found = ms(backend, *request)
         return "-" if found is None else f"{found:.6f}"
-    except RuntimeError as error:  # a backend that does not take the call, or memory that does not suffice
+    except RuntimeError as error:  # the backend does not support the call, or memory is insufficient
         note(f"{backend}: ", error)
         return "-"
     finally:

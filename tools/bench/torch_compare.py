@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What PyTorch does on this GPU, for the rows of tools/bench: attention in f32 by the memory-efficient kernel (in bf16:
-torch_attention.py), and the character GPT's training step compiled into CUDA graphs. Prints one JSON object a line: name,
-shape, dtype, pass, ms. Times are medians by the GPU's clock; a training step is timed by the host, read back every 20
-steps."""
+"""Measures PyTorch on this GPU, for the rows of tools/bench. It times attention in f32 with the memory-efficient kernel (for bf16
+see torch_attention.py), and the character-level GPT's training step, compiled into CUDA graphs. Prints one JSON object per line:
+name, shape, dtype, pass, ms. Times are medians by the GPU's clock. A training step is timed by the host, which waits for the GPU
+every 20 steps."""
 import json
 import statistics
 import sys
@@ -21,7 +21,7 @@ def emit(**row):
 
 
 def median_ms(run, seconds=0.3):
-    """Ten at a time without waiting, or the GPU would stand still while Python prepares the next."""
+    """Queues ten calls at a time, because otherwise the GPU would be idle while Python prepares the next call."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()
@@ -47,7 +47,7 @@ def attention(backend, batch, heads, length, width, causal, dtype, name):
         row = dict(name="flash_attn" + (" causal" if causal else ""), shape="×".join(map(str, shape)), dtype=name)
         with torch.no_grad():
             emit(**row, **{"pass": "forward"}, ms=median_ms(forward))
-        # autograd.grad returns the gradients without adding them to anything.
+        # autograd.grad returns the gradients without accumulating them.
         emit(**row, **{"pass": "backward"},
              ms=median_ms(lambda: torch.autograd.grad(o, (q, k, v), z, retain_graph=True)))
 
@@ -69,7 +69,7 @@ def gpt_step(name, layers=6, heads=6, width=384, context=256, batch=64, vocabula
 
 def main():
     if not torch.cuda.is_available():
-        sys.exit("torch_compare: PyTorch sees no GPU")
+        sys.exit("torch_compare: PyTorch finds no GPU")
     emit(name="PyTorch", version=torch.__version__)
     for name in ("f32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"

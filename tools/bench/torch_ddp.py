@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times a training step of PyTorch's DistributedDataParallel, with and without torch.compile, beside `bench ranks` on the
-same model:
+"""Times a training step of PyTorch's DistributedDataParallel, with and without torch.compile, for comparison with `bench ranks`
+on the same model:
 
     torchrun --nproc-per-node 2 tools/bench/torch_ddp.py 32 model=gpt layers=12 heads=12 width=768 context=1024 vocabulary=50304
 
-Arguments are the rows of a rank's batch and the model's settings as checkpoints have them. Weights, moments and update are
-f32, the forward pass runs under autocast in bf16; gradients travel as PyTorch makes them, in f32, and in bf16 with its hook
-bf16_compress_hook. AdamW is fused, gradients are clipped by their norm. Each line has the median milliseconds of a step."""
+Arguments are the number of rows in a rank's batch, and the model's settings as in checkpoints. Weights, moments and the update
+are f32, and the forward pass uses autocast to bf16. Gradients are sent in f32, PyTorch's default, and in bf16 with the hook
+bf16_compress_hook. AdamW is fused, and gradients are clipped by their norm. Each line has the median milliseconds of a step."""
 import os
 import statistics
 import sys
@@ -58,7 +58,7 @@ def main():
             ranks = count if together else 1
             if dist.get_rank() == 0:
                 name = ("compiled" if compiled else "eager") + (", DDP" if together else "") + (" in bf16" if hook else "")
-                print(f"{name:24} {1e3 * seconds:8.2f} ms {ranks * tokens / seconds:12.0f} tokens/s {alone / seconds:6.3f} of one alone",
+                print(f"{name:24} {1e3 * seconds:8.2f} ms {ranks * tokens / seconds:12.0f} tokens/s {alone / seconds:6.3f} of one rank",
                       flush=True)
     dist.destroy_process_group()
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times PyTorch's decoding of a GPT for `bench generate --compare` and `bench serve --compare`: arguments are the device,
-the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests and answers are those
-of comparator.serve_decoding.
+"""Times PyTorch's decoding of a GPT for `bench generate --compare` and `bench serve --compare`. Arguments are the device,
+the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests and answers are described
+in comparator.serve_decoding.
 
-The model is compiled by torch.compile, with static caches; on a GPU a step of each length is a CUDA graph of its own, so
-that attention needs no mask and reads no key too many. Attention is by the backend that is the fastest alone. Weights are
-random. A trace is cut into static batches of SEATS texts, which are padded to the longest prompt and run until the longest
-text is written; reading prompts and capturing graphs costs them nothing."""
+The model is compiled by torch.compile, with static caches. On a GPU, each length has a separate CUDA graph for its step, so
+attention needs no mask and reads no unused keys. The attention backend is the one that is fastest by itself. Weights are random.
+A trace is cut into static batches of SLOTS sequences. They are padded to the longest prompt, and run until the longest sequence
+is complete. Processing prompts and capturing graphs is not counted."""
 import math
 import statistics
 import sys
@@ -23,7 +23,7 @@ except ImportError as error:
 DEVICE, DTYPE, SHAPE = sys.argv[1:4]
 ON_GPU = DEVICE.startswith("cuda")
 if ON_GPU and not torch.cuda.is_available():
-    refuse("PyTorch sees no GPU")
+    refuse("PyTorch finds no GPU")
 
 LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
 BACKENDS = ([SDPBackend.CUDNN_ATTENTION] if ON_GPU else []) + [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
@@ -32,7 +32,7 @@ LENGTHS = 64  # a step's time is measured at multiples of this many keys
 
 
 def best_seconds(run, least=0.15):
-    """Of a call, after some that warm up; on a GPU the median by events, where ten calls wait for nothing."""
+    """Seconds per call, after a warm-up. On a GPU, it is the median by CUDA events of ten queued calls."""
     for _ in range(3):
         run()
     if ON_GPU:
@@ -41,13 +41,13 @@ def best_seconds(run, least=0.15):
 
 
 def replayed(run):
-    """On a GPU a replay of the CUDA graph of a call."""
+    """Captures run() in a CUDA graph on a GPU, and returns a function that replays it."""
     if not ON_GPU:
         return run
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(2):  # what is compiled or prepared at the first call
+        for _ in range(2):  # compilation and warm-up of the first call
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -61,7 +61,7 @@ def random(*shape, std=0.02):
 
 
 class Weights:
-    """GPT-2 as nn/models/gpt.h has it: learned positions, no biases, and the head shares the embedding."""
+    """GPT-2 as in nn/models/gpt.h: learned positions, no biases, and the head shares the embedding."""
 
     def __init__(self):
         def norm():
@@ -73,18 +73,18 @@ class Weights:
 
 
 class Batch:
-    """So many texts, each with a token to read and a cache."""
+    """A batch of sequences, each with a token to read and a cache."""
 
-    def __init__(self, texts, weights):
-        self.weights, self.texts = weights, texts
-        self.read = torch.zeros(texts, dtype=torch.long, device=DEVICE)
+    def __init__(self, sequences, weights):
+        self.weights, self.sequences = weights, sequences
+        self.read = torch.zeros(sequences, dtype=torch.long, device=DEVICE)
         width = WIDTH // HEADS
-        self.caches = [tuple(random(texts, HEADS, CONTEXT, width, std=1) for _ in range(2)) for _ in range(LAYERS)]
-        self.query = random(texts, HEADS, 1, width, std=1)
-        self.compiled = {}  # by the backend of attention
+        self.caches = [tuple(random(sequences, HEADS, CONTEXT, width, std=1) for _ in range(2)) for _ in range(LAYERS)]
+        self.query = random(sequences, HEADS, 1, width, std=1)
+        self.compiled = {}  # by attention backend
 
     def fastest(self, keys):
-        """The backend that is the fastest alone."""
+        """The attention backend that is fastest by itself."""
         times = {}
         for backend in BACKENDS:
             try:
@@ -92,21 +92,21 @@ class Batch:
                     run = replayed(lambda: [F.scaled_dot_product_attention(self.query, k[:, :, :keys], v[:, :, :keys])
                                             for k, v in self.caches])
                 times[backend] = best_seconds(run, 0.02)
-            except RuntimeError as error:  # it does not take the call
+            except RuntimeError as error:  # it does not support the call
                 note(f"{backend}: ", error)
         return min(times, key=times.get)
 
     def step(self, keys, at):
-        """Reads a token at position `at` [1]; `keys` has as many elements as there are keys."""
+        """Processes a token of each sequence at position `at` [1]. `keys` has one element per key."""
         w, n = self.weights, keys.shape[0]
         x = w.tokens[self.read] + w.positions[at]
         for (norm, qkv, out, norm2, up, down), (k, v) in zip(w.layers, self.caches):
-            parts = F.linear(F.layer_norm(x, (WIDTH,), norm), qkv).view(self.texts, 3, HEADS, 1, WIDTH // HEADS)
+            parts = F.linear(F.layer_norm(x, (WIDTH,), norm), qkv).view(self.sequences, 3, HEADS, 1, WIDTH // HEADS)
             query, key, value = parts.unbind(1)
             k.index_copy_(2, at, key)
             v.index_copy_(2, at, value)
             o = F.scaled_dot_product_attention(query, k[:, :, :n], v[:, :, :n])
-            x = x + F.linear(o.reshape(self.texts, WIDTH), out)
+            x = x + F.linear(o.reshape(self.sequences, WIDTH), out)
             x = x + F.linear(F.gelu(F.linear(F.layer_norm(x, (WIDTH,), norm2), up)), down)
         logits = F.linear(F.layer_norm(x, (WIDTH,), w.norm), w.tokens)
         self.read.copy_(logits.argmax(-1))
@@ -116,7 +116,7 @@ class Batch:
         if backend not in self.compiled:
             self.compiled[backend] = torch.compile(self.step, mode=MODE)
         length = torch.empty(keys, device=DEVICE)
-        torch._dynamo.maybe_mark_dynamic(length, 0)  # or each length would be compiled
+        torch._dynamo.maybe_mark_dynamic(length, 0)  # otherwise each length would be compiled
         at = torch.tensor([keys - 1], device=DEVICE)
         with sdpa_kernel(backend):
             return best_seconds(replayed(lambda: self.compiled[backend](length, at)))
@@ -126,12 +126,12 @@ class Decoding:
     def __init__(self):
         self.weights, self.batch, self.times = Weights(), None, {}
 
-    def step(self, texts, keys):
-        if (texts, keys) not in self.times:
-            if self.batch is None or self.batch.texts != texts:
-                self.batch = Batch(texts, self.weights)
-            self.times[texts, keys] = self.batch.seconds(keys)
-        return self.times[texts, keys]
+    def step(self, sequences, keys):
+        if (sequences, keys) not in self.times:
+            if self.batch is None or self.batch.sequences != sequences:
+                self.batch = Batch(sequences, self.weights)
+            self.times[sequences, keys] = self.batch.seconds(keys)
+        return self.times[sequences, keys]
 
     def trace(self, slots, requests):
         slots, seconds, steps = min(slots, len(requests)), 0, 0

@@ -1,5 +1,5 @@
-"""The models of `train` in PyTorch, with the names and shapes of the parameters that its checkpoints have. A model is made
-from the settings in a checkpoint's metadata."""
+"""The models of `train` in PyTorch. Their parameters have the same names and shapes as in checkpoints. A model is built from the
+settings in a checkpoint's metadata."""
 import mmap
 
 import torch
@@ -12,13 +12,13 @@ DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=to
 
 
 class Config:
-    """Settings of a model as checkpoints have them, {"layers": "4", …}. 0 and what is not there stand for a default."""
+    """Settings of a model as in checkpoints: {"layers": "4", …}. A value of 0 or a missing setting selects the default."""
 
     def __init__(self, settings):
         self.settings, self.model = settings, settings["model"]
         self.layers, self.heads, self.width, self.context, self.vocabulary = (
             self.size(name) for name in ("layers", "heads", "width", "context", "vocabulary"))
-        self.bias = settings.get("bias") == "true"  # in the layers of a GPT
+        self.bias = settings.get("bias") == "true"  # of the layers of a GPT
         self.theta = float(settings.get("theta", 1e4))
         self.eps = float(settings.get("eps", 1e-5 if self.model == "gpt" else 1e-6))
 
@@ -46,7 +46,7 @@ class RmsNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x):
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)  # fused for one dtype only
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)  # fused only if all dtypes are equal
 
 
 class GptAttention(nn.Module):
@@ -81,7 +81,7 @@ class GptBlock(nn.Module):
 
 
 class Rope(nn.Module):
-    """Rotates pairs: of the first and the second half of a head's numbers, or of neighbours."""
+    """Rotates pairs of a head's elements: from its first and second half, or neighboring ones."""
 
     def __init__(self, c, width, interleaved):
         super().__init__()
@@ -185,7 +185,7 @@ class Rotary(nn.Module):
 
 
 class Loss(nn.Module):
-    """A model under the name that its weights have, and its loss."""
+    """A model with its loss, as a submodule with the name that its weights have."""
 
     def __init__(self, c):
         super().__init__()
@@ -200,7 +200,7 @@ class Loss(nn.Module):
 
 
 def saved_weights(path):
-    """The tensors of a safetensors file of f32, which is mapped."""
+    """The tensors of an f32 safetensors file, which is memory-mapped."""
     _, tensors, start = header(path)
     with open(path, "rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -214,12 +214,12 @@ def saved_weights(path):
 
 def new_model(config, weights, device):
     model = Loss(config)
-    model.load_state_dict(weights)  # an error unless all names and shapes are equal
+    model.load_state_dict(weights)  # raises an error unless all names and shapes are equal
     return model.to(device)
 
 
 def new_adamw(model, rate, weight_decay=0.1, **others):
-    """AdamW with the defaults of `train`: weights of two dimensions decay, gains do not."""
+    """AdamW with the defaults of `train`: weight decay for two-dimensional weights, but not for gains."""
     parameters = list(model.parameters())
     groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
               dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
@@ -227,14 +227,14 @@ def new_adamw(model, rate, weight_decay=0.1, **others):
 
 
 def spread_ids(rows, config, device):
-    """Tokens and targets of a batch: those of TrainBatch in measure.h."""
+    """Tokens and targets of a batch, as in TrainBatch in measure.h."""
     i = torch.arange(rows * config.context, device=device).view(rows, config.context)
     return i * 7919 % config.vocabulary, i * 104729 % config.vocabulary
 
 
 def training_step(run, parameters, optimizer, batch, device, bf16):
-    """A function that makes a step, with gradients clipped by their norm, and returns the loss and that norm. As usual in
-    PyTorch, weights, moments and update are f32, and the forward pass runs under autocast in bf16."""
+    """Returns a function that runs a step, with gradients clipped by their norm, and returns the loss and the norm. As usual in
+    PyTorch, weights, moments and the update are f32, and the forward pass uses autocast to bf16."""
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=bf16):
@@ -249,7 +249,7 @@ def training_step(run, parameters, optimizer, batch, device, bf16):
 
 
 def event_ms(run, count):
-    """The milliseconds of each of so many calls, by the GPU's clock."""
+    """The milliseconds per call for a number of calls, by the GPU's clock."""
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()
     for _ in range(count):

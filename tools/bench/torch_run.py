@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Trains with PyTorch what a run of `train` trained: the same model from the same initial weights, on the same tokens in each
-step, with the same schedule, clipping and AdamW. Writes metrics.jsonl as `train` does, for loss_curves.py and
-`inspect --plot-curves`.
+"""Repeats a run of `train` in PyTorch: the same model from the same initial weights, with the same tokens in each step, the same
+schedule, clipping and AdamW. Writes metrics.jsonl as `train` does, for loss_curves.py and `inspect --plot-curves`.
 
-As usual in PyTorch, weights, moments and update are f32, and forward passes run under autocast in bf16; AdamW is fused."""
+As usual in PyTorch, weights, moments and the update are f32, and the forward pass uses autocast to bf16. AdamW is fused."""
 import argparse
 import json
 import math
@@ -17,32 +16,32 @@ from torch import nn
 import run_files
 from torch_models import Config, new_adamw, new_model, saved_weights
 
-# Options in which the run and its start differ.
+# Options that may differ between the run and its start.
 OF_START = {"lr", "min-lr", "schedule", "warmup", "steps", "eval-every", "eval-batches", "save-every", "sample"}
-MOST_VALIDATION_BATCHES = 400  # as Trainer
+MOST_VALIDATION_BATCHES = 400  # as in Trainer
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("run", help="folder of a finished run of train, with --optimizer adamw or adam, without dropout")
-    parser.add_argument("start", help="folder of the same run with --lr 0 --steps 1, which has the initial weights")
-    parser.add_argument("out", help="folder for metrics.jsonl")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N [that of the run]")
-    parser.add_argument("--threads", type=int, default=0, help="on the CPU [PyTorch's choice]")
+    parser.add_argument("run", help="folder of a finished run of train with --optimizer adamw or adam and without dropout")
+    parser.add_argument("start", help="folder of the same run with --lr 0 --steps 1, which contains the initial weights")
+    parser.add_argument("out", help="folder to write metrics.jsonl to")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:N [same as in the run]")
+    parser.add_argument("--threads", type=int, default=0, help="number of CPU threads [PyTorch's default]")
     parser.add_argument("--change", metavar="OPTION=X", action="append", default=[],
-                        help="train with another lr, min-lr, warmup, weight-decay, clip, seed (of the batches), beta1, beta2 "
-                        "or eps than the run: a fault that a comparison should find")
+                        help="use a different lr, min-lr, warmup, weight-decay, clip, seed (of the batches), beta1, beta2 "
+                        "or eps from the run: a bug that a comparison should detect")
     return parser.parse_args()
 
 
 def options_of(args):
-    """The options of the run, with changes. ValueError for a run that cannot be repeated here."""
+    """The options of the run, with changes. Raises ValueError if the run cannot be repeated in PyTorch."""
     options, start = run_files.options(args.run), run_files.options(args.start)
     for name in options.keys() - OF_START:
         if options[name] != start[name]:
             raise ValueError(f"{args.start} has --{name} {start[name]}, {args.run} has {options[name]}")
     if start["steps"] != "1" or float(start["lr"]) != 0:
-        raise ValueError(f"{args.start} is no run with --lr 0 --steps 1")
+        raise ValueError(f"{args.start} is not a run with --lr 0 --steps 1")
     if options["optimizer"] not in ("adamw", "adam") or options["schedule"] != "cosine":
         raise ValueError(f"{args.run} was not trained by AdamW with --schedule cosine")
     if options["dtype"] not in ("f32", "tf32", "bf16") or float(options["dropout"]) or options["lora"] != "0":
@@ -51,7 +50,7 @@ def options_of(args):
     for change in args.change:
         name, value = change.split("=", 1)
         if name not in ("lr", "min-lr", "warmup", "weight-decay", "clip", "seed", "beta1", "beta2", "eps"):
-            raise ValueError(f"--change {name}: not an option that can be changed")
+            raise ValueError(f"--change {name}: this option cannot be changed")
         options[name] = value
     return options
 
@@ -71,26 +70,26 @@ class Trainer:
                                    betas=(number("beta1"), number("beta2")), eps=number("eps"))
         parts = run_files.split(run_files.read_tokens(options))
         self.train, self.held_out = (torch.tensor(part, dtype=torch.long, device=device) for part in parts)
-        # On the device before the first step: a copy in each would wait for the one before it.
+        # On the device before the first step, because a copy in each step would wait for the previous step.
         rows = self.parts * self.batch
         self.starts = torch.tensor([run_files.training_starts(self.seed, t, rows, len(self.train), self.context)
                                     for t in range(self.steps)], device=device)
 
     def rate(self, t):
-        """Of step t = 0, 1, …, as nn/optimizers/optimizers.cpp."""
+        """The learning rate of step t = 0, 1, …, as in nn/optimizers/optimizers.cpp."""
         if t < self.warmup:
             return self.peak * (t + 1) / (self.warmup + 1)
         part = (t - self.warmup) / (self.steps - self.warmup)
         return self.floor + (self.peak - self.floor) * 0.5 * (1 + math.cos(math.pi * part))
 
     def loss(self, tokens, starts):
-        """The mean over rows that begin there."""
+        """The mean loss of rows that begin at these offsets."""
         places = starts[:, None] + torch.arange(self.context, device=self.device)
         with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.bf16):
             return self.model(tokens[places], tokens[places + 1])
 
     def step(self, t):
-        """(loss, norm of the gradient), which are still being computed."""
+        """Starts a step. Returns (loss, gradient norm) as tensors that may still be being computed."""
         losses = []
         for starts in self.starts[t].split(self.batch):
             loss = self.loss(self.train, starts) / self.parts

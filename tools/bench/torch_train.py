@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Times PyTorch's training step for `bench train --compare`: arguments are the device, the dtype, the threads, the least
-seconds to measure for, the rows of a batch, a safetensors file with the initial weights, and the settings of the model as
-checkpoints have them (key=value). Requests, one a line on standard input: eager, compiled or graphs. The answer is
+"""Times PyTorch's training step for `bench train --compare`. Arguments are the device, the dtype, the number of threads, the
+minimum measuring time in seconds, and the number of rows in a batch. They are followed by a safetensors file with the initial
+weights, and the model's settings as in checkpoints (key=value). Each line of standard input is a request: eager, compiled or graphs. The answer is
 
     BEST MEDIAN PEAK LOSS NORM LOSS2
 
-milliseconds of a step, bytes of the GPU's memory at the peak ("-" on the CPU), and the loss and gradient norm of the first
-step, with the loss of the second, by which the caller knows that both train the same model; or "- REASON".
+or "- REASON". BEST and MEDIAN are milliseconds per step, PEAK is the peak GPU memory in bytes ("-" on the CPU). LOSS and NORM are
+the loss and the gradient norm of the first step, and LOSS2 is the loss of the second step. They show the caller that both
+libraries train the same model.
 
-As usual in PyTorch, weights, moments and update are f32, and the forward pass runs under autocast in bf16. AdamW is fused,
-gradients are clipped by their norm. "graphs" is torch.compile's mode that replays CUDA graphs of forward and backward."""
+As usual in PyTorch, weights, moments and the update are f32, and the forward pass uses autocast to bf16. AdamW is fused, and
+gradients are clipped by their norm. "graphs" is torch.compile's mode that uses CUDA graphs for the forward and backward pass."""
 import statistics
 import sys
 
@@ -24,8 +25,8 @@ DEVICE, DTYPE, THREADS, SECONDS, BATCH, WEIGHTS = sys.argv[1:7]
 CONFIG = Config(dict(word.split("=", 1) for word in sys.argv[7:]))
 ON_GPU = DEVICE.startswith("cuda")
 if ON_GPU and not torch.cuda.is_available():
-    refuse("PyTorch sees no GPU")
-LEARNING_RATE = 1e-4  # as bench_learning_rate
+    refuse("PyTorch finds no GPU")
+LEARNING_RATE = 1e-4  # same as bench_learning_rate
 
 
 def synchronize():
@@ -55,23 +56,23 @@ def measure(way, weights):
 
 def main():
     if DTYPE not in ("f32", "tf32", "bf16"):
-        refuse(f"its steps are measured in f32, tf32 and bf16, not in {DTYPE}")
+        refuse(f"only f32, tf32 and bf16 are supported, got {DTYPE}")
     torch.backends.cuda.matmul.allow_tf32 = DTYPE == "tf32"
     if ":" in DEVICE:
         torch.cuda.set_device(DEVICE)
     if not ON_GPU:
         torch.set_num_threads(int(THREADS))
     try:
-        weights = saved_weights(WEIGHTS)  # the file itself is gone after "ready"
+        weights = saved_weights(WEIGHTS)  # the file is deleted after "ready"
         count = sum(p.numel() for p in new_model(CONFIG, weights, DEVICE).parameters())
     except (RuntimeError, KeyError) as error:
-        refuse("its model is another: " + " ".join(str(error).split()))
+        refuse("its model differs: " + " ".join(str(error).split()))
     on = torch.cuda.get_device_name() if ON_GPU else f"{THREADS} threads"
 
     def answer(words):
         way = words[0]
         if way == "graphs" and not ON_GPU:
-            return "- there are no CUDA graphs on the CPU"
+            return "- CUDA graphs require a GPU"
         try:
             return measure(way, weights)
         except Exception as error:

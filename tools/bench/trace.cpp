@@ -14,19 +14,19 @@ namespace {
 
 constexpr std::int64_t shortest_prompt = 16, longest_prompt = 256, mean_output = 128;
 
-// The standard library's generator is the same everywhere, its distributions are not.
+// The standard library's generators are the same on all platforms, but its distributions are not.
 class Draws {
  public:
   explicit Draws(std::uint64_t seed) : bits_(seed) {}
   double uniform() { return static_cast<double>(bits_() >> 11) * 0x1p-53; }  // [0, 1)
-  double exponential() { return -log_of_unit(1 - uniform()); }               // of mean 1
+  double exponential() { return -log_of_unit(1 - uniform()); }               // with mean 1
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(uniform() * static_cast<double>(n)); }
 
  private:
   std::mt19937_64 bits_;
 };
 
-// The next number of the line, which then begins after it.
+// Parses the next number of the line and removes it from the line.
 template <class T>
 bool take(std::string_view& line, T& to) {
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
@@ -70,11 +70,11 @@ std::vector<Arrival> parse_trace(std::string_view text, const std::string& name,
     Arrival a;
     if (!take(line, a.seconds) || !take(line, a.prompt) || !take(line, a.output) || !line.empty() ||
         !std::isfinite(a.seconds) || a.seconds < 0 || a.prompt < 1 || a.output < 1)
-      refuse("seconds, tokens of the prompt and tokens to write, as in '0.25 120 64'");
+      refuse("arrival in seconds, prompt tokens and output tokens, as in '0.25 120 64'");
     if (!trace.empty() && a.seconds < trace.back().seconds)
-      refuse("an arrival after that of the line before");
+      refuse("an arrival not before the previous line's");
     if (a.prompt > context || a.output - 1 > context - a.prompt)
-      refuse("a prompt and a text that fit in the model's context of " + std::to_string(context));
+      refuse("a prompt and an output that fit in the model's context of " + std::to_string(context));
     trace.push_back(a);
   }
   if (trace.empty()) throw FormatError("[trace] " + name + " has no requests");

@@ -1,5 +1,5 @@
-// Traces of requests, which `bench serve` replays: when each arrives, and how long its prompt and its text
-// are. The tokens of prompts are made from a seed.
+// Traces of requests for `bench serve`: the arrival time, the prompt length and the output length of each
+// request. Prompt tokens are generated from a seed.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,32 @@ namespace tg::bench {
 struct Arrival {
   double seconds = 0;       // after the start
   std::int64_t prompt = 1;  // tokens
-  std::int64_t output = 1;  // tokens that the model writes
+  std::int64_t output = 1;  // tokens to generate
   bool operator==(const Arrival&) const = default;
 };
 
-// Poisson arrivals, prompts of 16 to 256 tokens, all equally likely, and texts of an exponential length.
+// Poisson arrivals, uniformly distributed prompt lengths from 16 to 256 tokens, and exponentially distributed
+// output lengths.
 struct RandomTrace {
   std::int64_t requests = 256;
   double rate = 0;                 // per second; 0: all arrive at once
-  std::int64_t shared_prefix = 0;  // tokens that all prompts begin with, before those 16 to 256
+  std::int64_t shared_prefix = 0;  // length of a common prefix of all prompts, before the other 16 to 256
+                                   // tokens
   std::int64_t seed = 1;
 };
 
-// The same on every machine. A prompt and its text are cut to the context: the last token is not read.
+// Generates the same trace on every machine. Prompt and output are cut to the context; the last output token
+// is not read.
 std::vector<Arrival> random_trace(const RandomTrace& options, std::int64_t context);
 
-// One request a line: the second at which it arrives, the tokens of its prompt and those to write, separated
-// by spaces or tabs. Lines are in the order of arrival; empty ones, and what follows a #, are ignored. Throws
-// FormatError with `name` and the number of the line for anything else, and for a request that exceeds the
-// context.
+// Parses a trace. Each line has the arrival time in seconds, the number of prompt tokens and the number of
+// output tokens, separated by spaces or tabs. Lines are in order of arrival. Empty lines are ignored, as is
+// the rest of a line after #. Throws FormatError with `name` and the line number if a line is invalid, or if
+// a request exceeds the context.
 std::vector<Arrival> parse_trace(std::string_view text, const std::string& name, std::int64_t context);
 
-// The prompt of each request. They begin with the same `shared_prefix` tokens, as far as they are so long.
+// Generates the prompt of each request. All start with the same `shared_prefix` tokens, or with a part of
+// them if the prompt is shorter.
 std::vector<std::vector<std::int32_t>> random_prompts(const std::vector<Arrival>& trace,
                                                       std::int64_t shared_prefix, std::int64_t vocabulary,
                                                       std::int64_t seed);

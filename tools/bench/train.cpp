@@ -1,4 +1,4 @@
-// A GPT's training step, AdamW and clipping included: how long it takes, and where the time goes.
+// Measures a GPT's training step, including AdamW and clipping: its time, and its profile by kind of step.
 #include <algorithm>
 #include <map>
 
@@ -11,14 +11,14 @@ namespace tg::bench {
 
 namespace {
 
-// FLOPs of the steps that report them: matmuls and attention.
+// Sums the FLOPs of the steps that report them: matmuls and attention.
 double flops(const Program& program) {
   double sum = 0;
   for (const Step& s : program.steps()) sum += cost_of(s).flops;
   return sum;
 }
 
-// Seconds by kind of step, each step at its fastest of several runs.
+// Seconds by kind of step, with the fastest of several runs for each step.
 std::map<std::string, double> seconds_by_kind(Program& program, const Settings& settings) {
   std::vector<double> fastest(program.steps().size(), std::numeric_limits<double>::infinity());
   repeat(settings.seconds, [&] {

@@ -1,5 +1,5 @@
-// A report on a model's training step: its speed as a share of the machine's, where the time goes, what
-// memory it needs, and PyTorch's beside it.
+// Reports a model's training step: its speed relative to the machine's, a profile, its memory, and a
+// comparison with PyTorch's.
 #include <cmath>
 
 #include <tilegrad/core/report/profile.h>
@@ -16,33 +16,34 @@ namespace {
 
 constexpr std::uint64_t weights_seed = 0;  // of the initial weights
 
-// The arithmetic that a training step of a model needs, however a program computes it.
-// A forward pass multiplies each token by each weight once, 2 FLOPs, and a backward pass takes twice as many:
-// 6 per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1]. Attention
-// comes on top [Chowdhery et al., PaLM, 2022, appendix B], here of the pairs of query and key that its mask
-// leaves: half of theirs. What is computed a second time to save memory does not count.
+// FLOPs that a training step of a model needs, independent of how a program computes it. A forward pass
+// multiplies each token by each weight once, which is 2 FLOPs. A backward pass needs twice as many, so the
+// total is 6 per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1].
+// Attention is added [Chowdhery et al., PaLM, 2022, appendix B]. Here only the visible pairs of query and key
+// are counted, which is half of the paper's count. Recomputation is not counted.
 struct ModelFlops {
-  double tokens = 0;   // of a step
-  double weights = 0;  // of linear layers and the head, tied or not; no lookups in embeddings, gains, biases
-  double attention = 0;  // FLOPs of a forward pass: 2·(d + dv) for each head and pair
+  double tokens = 0;   // per step
+  double weights = 0;  // of linear layers and the head, tied or not, but without embedding lookups, gains and
+                       // biases
+  double attention = 0;  // FLOPs of a forward pass: 2·(d + dv) per head and pair
   double step() const { return 6 * weights * tokens + 3 * attention; }
-  std::string formula() const {  // with its numbers
+  std::string formula() const {  // including its numbers
     const auto whole = [](double x) { return grouped(std::llround(x)); };
     return "6 · " + whole(weights) + " weights · " + whole(tokens) + " tokens + 3 · " +
            short_number(attention * 1e-9) + " GFLOP of attention (causal)";
   }
 };
 
-// A model's training step of this library's, measured.
+// Measurements of a training step of this library.
 struct MeasuredStep {
   std::int64_t parameters = 0;
-  std::size_t weights = 0;  // bytes of these
+  std::size_t weights = 0;  // bytes of the weights
   MemoryReport memory = {};
   std::int64_t loss_chunks = 1;
   ModelFlops flops = {};
   FirstSteps first = {};
   StepTimes times = {};
-  std::vector<FamilyTime> families = {};  // of kernels one by one
+  std::vector<FamilyTime> families = {};  // sums of kernels that run one after the other
   StepPicture picture = {};
 };
 
@@ -66,7 +67,7 @@ ModelFlops model_flops(const nn::LanguageModel& model, std::int64_t batch) {
   return f;
 }
 
-// Of settings.train. Throws OutOfMemory if the batch does not fit. Nothing of the model remains in memory.
+// Measures the model of settings.train, and frees its memory. Throws OutOfMemory if the batch does not fit.
 MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
   const TrainSettings& t = settings.train;
   const nn::ModelConfig& config = *t.model;
@@ -94,7 +95,7 @@ MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
   const auto first = training.result(start());
   m.first = {first.loss, first.grad_norm, training.result(start()).loss};
   m.times = time_steps(training, data, settings.threads, settings, machine);
-  // About as long as the steps that were timed.
+  // Runs for about the same time as the timed steps.
   const int runs = std::clamp(static_cast<int>(settings.seconds / m.times.median), 3, 50);
   std::vector<double> seconds;
   for (const StepTime& s : profile(training.program(), {}, runs, start).steps) seconds.push_back(s.seconds);
@@ -193,7 +194,7 @@ class ModelReport {
   }
 
   void compare(const MeasuredStep& m) {
-    std::fflush(stdout);  // PyTorch takes its time
+    std::fflush(stdout);  // PyTorch needs a while
     TorchTraining torch(s_, weights_seed);
     std::printf("\n%s%s\n", torch.about().c_str(), torch.ready() ? "; from the same weights" : "");
     if (!torch.ready()) return;
@@ -216,7 +217,7 @@ class ModelReport {
         continue;
       }
       if (const std::string other = difference(t.first, m.first, s_.dtype_name()); !other.empty())
-        throw Error("[train] " + name + ", is not the same model: " + other);
+        throw Error("[train] " + name + ", does not compute the same model: " + other);
       line(name, t.best, t.median, t.best / m.times.best, std::isnan(t.bytes) ? "-" : size_text(t.bytes));
       report_.keep(timed(name, t.best).part(t.best / m.times.best, "tilegrad's time"));
       report_.keep(timed(name + ", median", t.median));

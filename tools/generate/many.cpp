@@ -20,7 +20,7 @@ std::int64_t tokens_in(const GenerateOptions& o, const nn::LanguageModel& model)
   return static_cast<std::int64_t>(size.tokens ? size.count : size.count / token);
 }
 
-// A prompt for each line of a file; in a line \n stands for a line break and \\ for a backslash.
+// Reads one prompt per line of a file. In a line, \n is a line break and \\ a backslash.
 std::vector<std::string> read_prompts(const std::string& path) {
   const std::string file = io::read_file(path, "generate");
   std::vector<std::string> prompts;
@@ -35,7 +35,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
       const char next = ++at < end ? file[at] : '\n';
       if (next != 'n' && next != '\\')
         throw Error("[generate] " + path + ", line " + std::to_string(prompts.size() + 1) +
-                    ": a backslash that neither n nor a backslash follows");
+                    ": a backslash must be followed by n or a backslash");
       line += next == 'n' ? '\n' : '\\';
     }
     prompts.push_back(line);
@@ -45,7 +45,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
-// The texts in the order of their prompts, as they become complete, and what they cost.
+// Generates sequences in parallel and writes them in the order of their prompts, as they complete.
 class Writer {
  public:
   Writer(const nn::LanguageModel& model, const OpenedModel& opened, const GenerateOptions& o)
@@ -58,7 +58,7 @@ class Writer {
                         .precision = o.precision(),
                         .cache_dtype = o.cache_dtype()}) {}
 
-  // Returns how many prompts cannot be continued.
+  // Returns the number of prompts that cannot be continued.
   int add_all() {
     int refused = 0;
     const std::vector<std::string> prompts =
@@ -97,9 +97,9 @@ class Writer {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const nn::Scheduler& scheduler = engine_.scheduler();
     std::fprintf(stderr,
-                 "%s, %s in %.2f s: %.0f tokens/s; up to %zu at once; cache %s in pages of %lld, "
-                 "%.0f %% in use at most; %s found in it, a text had to wait for pages %s\n",
-                 counted(std::ssize(texts_), "text").c_str(), counted(tokens_, "token").c_str(), seconds,
+                 "%s, %s in %.2f s: %.0f tokens/s; up to %zu in parallel; cache %s in pages of %lld, "
+                 "peak use %.0f %%; %s reused from it; preempted for pages %s\n",
+                 counted(std::ssize(texts_), "sequence").c_str(), counted(tokens_, "token").c_str(), seconds,
                  static_cast<double>(tokens_) / seconds, most,
                  size_text(static_cast<double>(engine_.cache().bytes())).c_str(),
                  static_cast<long long>(engine_.cache().page_size()), 100 * used,

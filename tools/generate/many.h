@@ -1,4 +1,5 @@
-// The options of generate, and its many texts at once: the prompts of a file, several samples of each.
+// Options of generate, and its parallel mode: the prompts of a file, several samples for each prompt, beam
+// search.
 #pragma once
 
 #include <optional>
@@ -16,27 +17,27 @@ struct GenerateOptions : DeviceOptions {
   std::string model, adapter, prompt = "\n", prompts, cache_memory, weights = "f32", cache_type;
   std::vector<std::string> stops;
   std::int64_t context = 0, seed = 1;
-  std::int64_t max_tokens = 0;  // of each text; 0: as many as fit in the context
-  std::int64_t samples = 1;     // of each prompt: the first is drawn with `seed`, the next with seed + 1, …
-  std::int64_t beams = 0;       // instead of samples: the likeliest texts that a beam search finds; 0: none
-  std::int64_t slots = 16;      // texts at once
+  std::int64_t max_tokens = 0;  // per sequence; 0: until the context is full
+  std::int64_t samples = 1;     // per prompt: the first is sampled with `seed`, the next with seed + 1, …
+  std::int64_t beams = 0;       // beam search instead of sampling; 0: none
+  std::int64_t slots = 16;      // maximum number of sequences generated in parallel
   nn::Sampling sampling{.temperature = 0.8};
   bool slide = false, no_cache = false;
-  std::optional<CacheMemory> cache_size;  // of `cache_memory`; default: a whole context for each slot
+  std::optional<CacheMemory> cache_size;  // parsed from `cache_memory`; default: a full context for each slot
 
   std::optional<DType> cache_dtype() const {
     return cache_type.empty() ? std::nullopt : std::optional(dtype_named(cache_type));
   }
 };
 
-// Writes to standard output, without waiting for more; throws Error if that fails.
+// Writes to standard output and flushes it. Throws Error if that fails.
 void write_text(const std::string& s);
 
-// Writes to standard output a line with the numbers of prompt and sample, or of the beam and the logarithm of
-// its probability, and the text, for each as soon as it and those before it are complete; and to standard
-// error, at the end, how fast that was. A text that cannot be written is a line on standard error. Returns
-// how many of those there were. Throws Error for a file of prompts that has no lines, or in which neither n
-// nor a backslash follows a backslash.
+// Generates all sequences. Writes each one to standard output as soon as it and all earlier ones are
+// complete. Its heading contains the numbers of prompt and sample, or the beam and its log-probability. A
+// prompt that cannot be continued is reported in a line on standard error. The last line on standard error
+// reports the speed. Returns the number of prompts that could not be continued. Throws Error if the file of
+// prompts has no lines, or contains a backslash that is not followed by n or a backslash.
 int write_many(const nn::LanguageModel& model, const OpenedModel& opened, const GenerateOptions& o);
 
 }  // namespace tg

@@ -13,7 +13,8 @@ using gradcheck::Callable;
 using gradcheck::Case;
 using LayerFunction = std::function<Tensor(std::span<const Tensor>)>;
 
-// A layer built on fresh parameters of the dtype under test; `build` returns the function that calls it.
+// A case for a layer built on new parameters of the dtype under test. `build` returns the function that calls
+// the layer.
 Case layer(std::string owner, std::string name, std::vector<SampleInput> inputs,
            std::function<LayerFunction(const nn::Path&)> build) {
   return {std::move(owner), std::move(name), std::move(inputs), [build](DType dtype, Device device) {
@@ -25,13 +26,13 @@ Case layer(std::string owner, std::string name, std::vector<SampleInput> inputs,
           }};
 }
 
-// Most layers: a function of one tensor.
+// For layers that map one tensor to one tensor.
 template <class Layer>
 LayerFunction of_one(Layer layer) {
   return [layer](std::span<const Tensor> x) { return layer(x[0]); };
 }
 
-// Layers that add a second tensor to their output.
+// For layers that add a second tensor (a residual) to their output.
 template <class Layer>
 LayerFunction with_residual(Layer layer) {
   return [layer](std::span<const Tensor> x) { return layer(x[0], {.residual = x[1]}); };
@@ -102,7 +103,7 @@ std::vector<Case> layer_cases() {
             }),
       layer("GroupedAttention", "two heads to a key head", {wide},
             [](const nn::Path& at) { return of_one(nn::GroupedAttention(at, 8, 4, {.key_heads = 2})); }),
-      layer("GroupedAttention", "one key head, bias, pairs side by side, slow turns", {rows},
+      layer("GroupedAttention", "one key head, bias, interleaved pairs, low frequencies", {rows},
             [](const nn::Path& at) {
               return of_one(nn::GroupedAttention(
                   at, 4, 2, {.key_heads = 1, .bias = true, .rope = {.theta = 30, .interleaved = true}}));
@@ -123,7 +124,7 @@ std::vector<Case> layer_cases() {
                                                   .softcap = 3,
                                                   .rope = {.frequencies = {0.5}}}));
             }),
-      layer("GroupedAttention", "half of each head turns, larger", {wide},
+      layer("GroupedAttention", "partial rotation, magnitude", {wide},
             [](const nn::Path& at) {
               return of_one(nn::GroupedAttention(
                   at, 8, 2, {.key_heads = 1, .rope = {.frequencies = {0.7}}, .magnitude = 1.3}));

@@ -1,4 +1,4 @@
-// The reference of ops, docs/ops.md.
+// Generates the reference of ops, docs/ops.md.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,10 +15,10 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 
 constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
 
-// The first node of an op in a call of its sample with inputs of some dtype.
+// The first node of an op that a call of its sample records, with inputs of some dtype.
 struct SampleNode {
-  bool refused = false;                 // the call threw
-  std::vector<Operand> operands, outs;  // none if the call does not record the op
+  bool refused = false;                 // the call threw an error
+  std::vector<Operand> operands, outs;  // empty if the call does not record the op
   Attrs attrs;
 };
 
@@ -44,11 +44,11 @@ SampleNode node_of(const Op& op, const Sample& s, DType dtype) {
   return c;
 }
 
-// Whether an operand of the op has the dtype with which the sample is called, and follows it if it changes.
+// Whether the op accepts the dtype: an operand has it when the sample is called with it, and changes with it.
 bool takes(const Op& op, const Sample& s, DType dtype) {
   const SampleNode c = node_of(op, s, dtype), other = node_of(op, s, dtype == bf16 ? f16 : bf16);
   if (c.refused) return false;
-  if (c.outs.empty()) return true;  // a call that needs no op for this dtype, such as a cast to it
+  if (c.outs.empty()) return true;  // this call needs no op for this dtype, such as a cast to it
   const auto follows = [&](const std::vector<Operand>& mine, const std::vector<Operand>& others) {
     for (std::size_t i = 0; i < mine.size() && i < others.size(); ++i)
       if (mine[i].dtype == dtype && others[i].dtype != dtype) return true;
@@ -57,7 +57,7 @@ bool takes(const Op& op, const Sample& s, DType dtype) {
   return follows(c.operands, other.operands) || follows(c.outs, other.outs);
 }
 
-// "0.10000000000000001" as "0.1"; anything else as it is.
+// Shortens "0.10000000000000001" to "0.1". Returns other strings unchanged.
 std::string short_number(const std::string& text) {
   char* end = nullptr;
   const double x = std::strtod(text.c_str(), &end);
@@ -83,7 +83,7 @@ std::string short_numbers(const std::string& text) {
   return out;
 }
 
-// Splits "axes=[0, 1], keepdim=true".
+// Splits "axes=[0, 1], keepdim=true" into its fields.
 Fields fields_of(const Attrs& attrs) {
   Fields fields;
   std::string text = attrs.text();
@@ -106,7 +106,7 @@ std::string shapes(const std::vector<Operand>& operands) {
   return s;
 }
 
-// The facts about an op that its samples show.
+// Properties of an op that its samples reveal.
 struct Facts {
   std::string dtypes, attributes, calls;
 };
@@ -118,7 +118,7 @@ std::string dtypes_of(const Op& op, const std::vector<Sample>& samples, const Fi
       taken += (taken.empty() ? "" : " ") + std::string(name_of(t));
   if (!taken.empty()) return taken;
   const auto is_dtype = [](const auto& field) { return field.first == "dtype"; };
-  return std::any_of(attributes.begin(), attributes.end(), is_dtype) ? "as its attribute says" : "fixed";
+  return std::any_of(attributes.begin(), attributes.end(), is_dtype) ? "given by an attribute" : "fixed";
 }
 
 Facts facts_of(const Op& op) {
@@ -143,7 +143,7 @@ Facts facts_of(const Op& op) {
   return facts;
 }
 
-// The definition's file within its folder: "ops/reduce.cpp".
+// The definition's file, relative to its top-level folder: "ops/reduce.cpp".
 std::string file_of(const Op& op) {
   const std::string path = op.where.file_name();
   const std::size_t slash = path.find_last_of('/');
@@ -151,7 +151,7 @@ std::string file_of(const Op& op) {
   return before == std::string::npos ? path : path.substr(before + 1);
 }
 
-// A cell of a Markdown table.
+// Escapes a string for a cell of a Markdown table.
 std::string cell(const std::string& text) {
   std::string s;
   for (const char c : text) s += c == '|' ? "\\|" : std::string(1, c);
@@ -175,27 +175,22 @@ std::string reference() {
   for (const Op* op : all_ops())
     if (std::find(files.begin(), files.end(), file_of(*op)) == files.end()) files.push_back(file_of(*op));
 
-  std::string s =
-      "# Ops\n\n"
-      "All ops, grouped by the file that defines them. This page is generated from the definitions by\n"
-      "`build/tools/gradcheck --reference`, and a test compares the two. `ops/ops.h` has the functions that "
-      "record\n"
-      "ops; functions that are not listed here (`clamp`, `swiglu`, `var`, `stack`, …) record several of "
-      "these ops.\n\n"
-      "- **operands**: inputs → outputs; `?` marks optional operands, z_x is the gradient with respect to "
-      "x.\n"
-      "- **dtypes**: those that the op's samples can be called with, for operands that are not indices or "
-      "masks.\n"
-      "- **gradient**: *yes*: differentiable any number of times; *first order*: once; *by decomposition*: "
-      "through\n"
-      "  simpler ops; *no*: with the reason that the error gives for a gradient that would pass through the "
-      "op.\n"
-      "- **kind**: a *pointwise* op is fused with its neighbours into one pass over memory; a *view* costs "
-      "nothing;\n"
-      "  an op that *decomposes* can be written in simpler ops, and `gradcheck` compares the two.\n\n"
-      "Below each table are the op's samples, which `gradcheck --op NAME` checks: shapes (f32 unless a dtype "
-      "is given)\n"
-      "and the attributes in which the calls differ.\n";
+  std::string s = R"(# Ops
+
+All ops, grouped by the file that defines them. This page is generated from the definitions by
+`build/tools/gradcheck --reference`, and a test compares the two. The functions that record ops are in `ops/ops.h`.
+Some of them (`clamp`, `swiglu`, `var`, `stack`, …) are not listed here, because they record several of these ops.
+
+- **operands**: inputs → outputs; `?` marks optional operands, z_x is the gradient with respect to x.
+- **dtypes**: the dtypes with which the op's samples can be called, for operands other than indices and masks.
+- **gradient**: *yes*: differentiable any number of times. *first order*: differentiable once. *by decomposition*:
+  differentiable through simpler ops. *no*: the reason that the error gives if a gradient would pass through the op.
+- **kind**: a *pointwise* op is fused with its neighbors into one pass over memory. A *view* costs nothing. An op that
+  *decomposes* can be written with simpler ops, and `gradcheck` compares the two.
+
+Below each table are the op's samples, which `gradcheck --op NAME` checks: shapes (f32 unless a dtype is given)
+and the attributes in which the calls differ.
+)";
   for (const std::string& file : files) {
     s += "\n## " + file +
          "\n\n| op | operands | computes | attributes | dtypes | gradient | kind |\n"

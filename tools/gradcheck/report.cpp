@@ -15,7 +15,7 @@ std::string dtype_text(const Result& r) {
   return std::string(tg::name_of(r.dtype));
 }
 
-// Most important first: not finite, mismatch, then by share of the bound.
+// Sort order: non-finite results first, then mismatches, then by the ratio of error to bound.
 bool worse(const Result& a, const Result& b) {
   if (a.status != b.status) return a.status > b.status;
   return a.ratio > b.ratio;
@@ -31,10 +31,10 @@ std::string quoted(const std::string& s) {
   return s.find(' ') == std::string::npos ? s : "'" + s + "'";
 }
 
-constexpr int shown_failures = 3;  // of one case
+constexpr int shown_failures = 3;  // per case
 
 const char* name_of_fate(Mutant::Fate fate) {
-  static const char* const names[] = {"caught", "survived", "no fault", "not planted", "refused"};
+  static const char* const names[] = {"caught", "survived", "no change", "not injected", "refused"};
   return names[fate];
 }
 
@@ -43,13 +43,14 @@ int number_of(const std::vector<Mutant>& mutants, Mutant::Fate fate) {
       std::count_if(mutants.begin(), mutants.end(), [&](const Mutant& m) { return m.fate == fate; }));
 }
 
-// "sign of input 1" is of the kind "sign".
+// The kind of an injected bug: "sign" for "sign of input 1".
 std::string kind_of(const std::string& fault) {
   const std::size_t end = std::min(fault.find(" of "), fault.find(": "));
   return fault.substr(0, end);
 }
 
-// What was not planted and why: "247 stale inputs: the gradient stays the same", most frequent first.
+// Why bugs were not injected, with counts: "247 stale inputs: the gradient stays the same". Most frequent
+// first.
 std::vector<std::pair<int, std::string>> reasons(const std::vector<Mutant>& mutants) {
   std::map<std::string, int> counted;
   for (const Mutant& m : mutants)
@@ -114,7 +115,7 @@ void Report::add(const Case& c, std::vector<Mutant> mutants) {
   ++cases_;
   const int caught = number_of(mutants, Mutant::caught), survived = number_of(mutants, Mutant::survived);
   const bool refused = number_of(mutants, Mutant::refused) > 0;
-  std::printf("%-11s %-32s %d of %d faults caught, %d change nothing, %d cannot be recorded\n",
+  std::printf("%-11s %-32s %d of %d bugs caught, %d change nothing, %d cannot be recorded\n",
               refused    ? "REFUSED"
               : survived ? "SURVIVED"
                          : "ok",
@@ -156,7 +157,7 @@ void Report::print_worst(const char* title, bool (*belongs)(const Result&)) cons
                 name_of(ranked[i].view).c_str(), ranked[i].worst.where.c_str());
 }
 
-// The ending of a noun after its count.
+// The plural ending for a count.
 static const char* ending(std::size_t n) {
   return n == 1 ? "" : "s";
 }
@@ -166,9 +167,9 @@ void Report::finish(double seconds) const {
   print_worst("worst first, other dtypes against f64:", [](const Result& r) { return r.dtype != f64; });
   if (!mutants_.empty()) {
     const int caught = number_of(mutants_, Mutant::caught), refused = number_of(mutants_, Mutant::refused);
-    std::printf("\nnot planted:\n");
+    std::printf("\nnot injected:\n");
     for (const auto& [n, what] : reasons(mutants_)) std::printf("  %5d %s\n", n, what.c_str());
-    std::printf("\n%d of %d planted faults caught, %d case%s refused; ", caught,
+    std::printf("\n%d of %d injected bugs caught, %d case%s refused; ", caught,
                 caught + number_of(mutants_, Mutant::survived), refused, ending(refused));
   } else {
     std::printf(

@@ -1,5 +1,5 @@
-// gradcheck's report: one line per case, details on request or for failures, the worst cases at the end, and
-// the same as JSON.
+// The report of gradcheck: one line per case, details of failures or on request, the worst cases at the end,
+// and the same as JSON.
 #pragma once
 
 #include <string>
@@ -21,20 +21,20 @@ class Report {
  public:
   explicit Report(Run run) : run_(std::move(run)) {}
 
-  void add(const Case& c, std::vector<Result> results);  // prints its line
+  void add(const Case& c, std::vector<Result> results);  // prints one line
   void add(const Case& c, std::vector<Mutant> mutants);
-  void incomplete(const std::string& why);  // a requested check did not run
+  void incomplete(const std::string& why);  // counts and prints a requested check that did not run
 
   // Prints the worst cases and the totals.
   void finish(double seconds) const;
-  // 0: all passed; 1: a mismatch, or a mutant survived, or nothing could be planted into a gradient that is
-  // wrong as it is; 3: nothing ran, or a requested check could not; 4: a number is not finite. Of several, 4
-  // comes before 1, and 1 before 3.
+  // Exit code. 0: all checks passed. 1: a mismatch, a surviving mutant, or a case whose gradient is already
+  // wrong, so no bug could be injected. 3: nothing ran, or a requested check could not run. 4: a number is
+  // not finite. If several apply, 4 takes precedence over 1, and 1 over 3.
   int exit_code() const;
   std::string json() const;
 
  private:
-  std::string replay(const Result& r) const;  // the command that runs this one check again
+  std::string replay(const Result& r) const;  // the command that repeats only this check
   void details(const Result& r) const;
   void print_worst(const char* title, bool (*belongs)(const Result&)) const;
   int count(Status status) const;

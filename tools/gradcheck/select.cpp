@@ -23,7 +23,8 @@ bool runs_on_cpu(const Op& op) {
   return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
 }
 
-// An op without a vjp is differentiated by its decomposition, unless it declares why it has no gradient.
+// An op without a vjp is differentiated through its decomposition, unless it declares that it has no
+// gradient.
 bool has_gradient(const Op& op) {
   return op.vjp || (op.decompose && op.not_differentiable.empty());
 }
@@ -93,9 +94,9 @@ void print_list(const std::vector<Case>& cases) {
 }
 
 void load_plugin(const std::string& path) {
-  // A name without a slash would be searched for in the system's library folders.
+  // dlopen searches the system's library folders for a name without a slash.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
-  // Loading a pipe would wait for its writer.
+  // Loading a named pipe would block until it has a writer.
   std::error_code error;
   if (const auto kind = std::filesystem::status(file, error).type();
       kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::not_found)

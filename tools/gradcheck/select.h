@@ -1,4 +1,4 @@
-// The cases that gradcheck checks, selected by name, the table of all, and the reference of ops.
+// Selects gradcheck's cases by name, prints their table, and generates the reference of ops.
 #pragma once
 
 #include <string>
@@ -8,32 +8,32 @@
 
 namespace tg {
 
-// Small cases of every layer: a layer that is not listed here is not checked.
+// Small cases of every layer. Layers that are not listed here are not checked.
 std::vector<gradcheck::Case> layer_cases();
 
 }  // namespace tg
 
 namespace tg::gradcheck {
 
-// Every op, layer and registered case.
+// The cases of every op and layer, and registered cases.
 std::vector<Case> all_cases();
-// Those whose op or layer ("softmax") or own name ("softmax/rows") is among the names; all when there are
-// none.
+// The cases whose op or layer ("softmax") or own name ("softmax/rows") is in `names`; all cases if `names` is
+// empty.
 std::vector<Case> select(const std::vector<Case>& cases, const std::vector<std::string>& names);
-// A message for each of the names that selects nothing, with the name that may have been meant.
+// An error message for each name that selects nothing, with a similar name as a suggestion.
 std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vector<std::string>& names);
-// Ops that have a gradient and no sample to check it with.
+// Ops that have a gradient but no sample to check it with.
 std::vector<std::string> untested(const std::vector<std::string>& names);
 // "yes", "first order", "by decomposition", or "no" with the reason.
 std::string gradient_text(const Op& op);
 // Prints one row per op or layer of the cases.
 void print_list(const std::vector<Case>& cases);
-// The reference of ops, docs/ops.md, generated from their definitions. Markdown: every op, including those of
-// plugins, by the file that defines it: operands, function, dtypes, attributes, gradient, decomposition, and
+// Generates the reference of ops (docs/ops.md) as Markdown. It lists every op, including ops of plugins,
+// grouped by the file that defines it: operands, function, dtypes, attributes, gradient, decomposition, and
 // the calls of its samples.
 std::string reference();
-// Loads a shared library; its static initialisers and its tilegrad_plugin(), if it has one, register ops and
-// cases. Throws Error with the loader's reason.
+// Loads a shared library. Its static initializers register ops and cases, as does tilegrad_plugin() if the
+// library defines it. Throws Error with the loader's message.
 void load_plugin(const std::string& path);
 
 }  // namespace tg::gradcheck

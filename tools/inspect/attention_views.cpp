@@ -1,5 +1,5 @@
-// Attention maps as a picture, the memory that attention needs as texts get longer, and how many numbers it
-// reads from main memory.
+// Plots attention maps, the memory that attention needs as sequences get longer, and the number of elements
+// that it reads from main memory.
 #include <algorithm>
 #include <cstdio>
 
@@ -30,8 +30,8 @@ std::string visible_token(const std::string& token) {
 plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
                                  const std::vector<std::string>& tokens, const std::string& title) {
   plot::HeatMaps h{.title = title,
-                   .x_label = "to the right: tokens that are attended to",
-                   .y_label = "downwards: tokens that attend",
+                   .x_label = "key token",
+                   .y_label = "query token",
                    .scale = "attention weight",
                    .rows = std::ssize(tokens),
                    .columns = std::ssize(tokens)};
@@ -92,7 +92,7 @@ std::vector<AttentionPeaks> attention_peaks(const AttentionCall& call, Device de
 
 plot::Plot attention_memory_plot(const AttentionCall& call, const std::vector<AttentionPeaks>& peaks) {
   plot::Series fused{.label = "flash_attn", .markers = true},
-      materialised{.label = "matrix in memory", .markers = true};
+      materialised{.label = "score matrix in memory", .markers = true};
   for (const AttentionPeaks& p : peaks) {
     for (plot::Series* s : {&fused, &materialised}) s->x.push_back(static_cast<double>(p.length));
     fused.y.push_back(static_cast<double>(p.fused) / (1 << 20));
@@ -172,17 +172,17 @@ plot::Plot reads_plot(const ReadModel& model) {
     if (!r.fits || r.chunk == best) too_large.x.push_back(chunk), too_large.y.push_back(r.reads);
     standard.x.push_back(chunk), standard.y.push_back(model.materialised());
   }
-  return {.title = "numbers attention reads from memory: T = " + grouped(model.T) +
+  return {.title = "elements read by attention from memory: T = " + grouped(model.T) +
                    ", d = " + std::to_string(model.d) + ", M = " + grouped(model.M),
           .x_label = "keys in a tile",
-          .y_label = "numbers read",
+          .y_label = "elements read",
           .log_x = true,
           .log_y = true,
           .series = {too_large, fits, standard, optimum}};
 }
 
 std::string reads_text(const ReadModel& model) {
-  std::string text = "    tile     numbers read    of T²\n";
+  std::string text = "    tile     elements read   of T²\n";
   for (const ReadsRow& r : reads_by_chunk(model)) {
     text += formatted("%8s  %15s  %7.3f", grouped(r.chunk).c_str(),
                       grouped(static_cast<std::int64_t>(r.reads)).c_str(), r.reads / model.materialised());

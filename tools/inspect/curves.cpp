@@ -1,4 +1,4 @@
-// The losses of several training runs together.
+// Plots the losses of several training runs.
 #include <tilegrad/core/base/error.h>
 #include "tools/inspect/views.h"
 #include "tools/train_report.h"

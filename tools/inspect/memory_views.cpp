@@ -1,5 +1,5 @@
-// The size of each layer of a model, a program's memory plan as a picture, what a token costs in a key-value
-// cache, and how many texts a memory holds.
+// Views of memory: layer sizes, a plot of a program's memory plan, the key-value cache size per token, and
+// how many sequences fit into a memory size.
 #include <algorithm>
 #include <cstdio>
 
@@ -55,10 +55,10 @@ plot::Plot plan_plot(const Program& program, const std::string& name) {
   constexpr double mib = 1 << 20;
   const MemoryReport m = program.memory();
   const auto steps = static_cast<double>(program.steps().size()), arena = static_cast<double>(m.arena);
-  plot::Plot plot{.title = name + ": peak " + size_text(static_cast<double>(m.peak())) + ", of which " +
+  plot::Plot plot{.title = name + ": peak " + size_text(static_cast<double>(m.peak())) + ", including " +
                            size_text(arena) + " arena",
                   .x_label = "step",
-                  .y_label = "place in the arena (MiB)",
+                  .y_label = "offset in the arena (MiB)",
                   .width = 1800,
                   .height = 1000,
                   .legend_beside = true};
@@ -82,7 +82,7 @@ plot::Plot plan_plot(const Program& program, const std::string& name) {
                          .x = {0, steps},
                          .y = {arena / mib, arena / mib},
                          .color = plot::Color{34, 38, 46}});
-  plot.series.push_back({.label = "most alive: " + size_text(static_cast<double>(most.bytes)) + " at step " +
+  plot.series.push_back({.label = "peak: " + size_text(static_cast<double>(most.bytes)) + " at step " +
                                   std::to_string(most.step),
                          .x = {middle, middle},
                          .y = {0, arena / mib},
@@ -92,7 +92,7 @@ plot::Plot plan_plot(const Program& program, const std::string& name) {
 
 namespace {
 
-// "transformer.h.0.attn.k": the layer up to the last dot, the kind after it.
+// Splits "transformer.h.0.attn.k" at the last dot, into layer and kind.
 std::pair<std::string, std::string> layer_and_kind(const std::string& tensor) {
   const std::size_t dot = std::min(tensor.rfind('.'), tensor.size());
   return {tensor.substr(0, dot), tensor.substr(std::min(dot + 1, tensor.size()))};
@@ -121,7 +121,7 @@ std::string cache_text(const std::vector<CacheRow>& token) {
     for (const std::string& kind : kinds) text += "  " + right(cell(kind), 8);
     text += "  " + right(bytes, 12) + "\n";
   };
-  const auto total = [&](const std::string& layer, const std::string& kind) {  // "": all
+  const auto total = [&](const std::string& layer, const std::string& kind) {  // "" selects all
     CacheRow sum;
     for (const CacheRow& r : token) {
       const auto [l, k] = layer_and_kind(r.tensor);

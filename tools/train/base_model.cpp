@@ -14,8 +14,7 @@
 namespace tg {
 namespace {
 
-// The text of the tokenizer's own end token: in tokenizer_config.json a string, or an object with its
-// content.
+// The tokenizer's end token in tokenizer_config.json: a string, or an object with a member `content`.
 std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::string& where) {
   const auto file = files.find("tokenizer_config.json");
   if (file == files.end()) return std::nullopt;
@@ -27,8 +26,9 @@ std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::str
   return eos->scalar;
 }
 
-// Checks the tokenizer, of `file`, and takes the end token: of several the tokenizer's own, as a chat
-// model's, which ends an answer; else the first.
+// Checks the tokenizer, read from `file`, and selects the end token. If the model lists several, the
+// tokenizer's own end token is used, because in a chat model it ends an answer. If the tokenizer has none of
+// them, the first one is used.
 void complete(BaseModel& base, const io::HfConfig& config, const std::string& where,
               const std::string& file) {
   const std::vector<std::int64_t>& ends = config.end_tokens;
@@ -64,7 +64,7 @@ BaseModel base_at(const std::string& path) {
 }
 
 void refuse_without_tokenizer(const std::string& option) {
-  throw Error("[model] the model has no tokenizer (a folder has it in tokenizer.json), which " + option +
+  throw Error("[model] the model has no tokenizer (in a folder: tokenizer.json), which " + option +
               " needs: give --tokens FILE");
 }
 
@@ -87,7 +87,7 @@ void BaseModel::print(const std::string& from) const {
   print_row("from", from + ": " + family +
                         (weights ? ", weights in " + io::names_of(weights->dtypes) + ", " +
                                        size_text(static_cast<double>(weights->bytes))
-                                 : ", whose tuned weights the run has"));
+                                 : ", weights in the run"));
   std::string tokens = tokenizer ? std::string(tokenizer->kind()) + ", " + counted(tokenizer->size(), "token")
                                  : "none in the " + std::string(io::is_gguf_file(from) ? "file" : "folder");
   if (!end_token) {

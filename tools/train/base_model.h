@@ -1,4 +1,4 @@
-// The model that train --model begins with.
+// The base model of train --model.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace tg {
 
-// Weights that are not read yet.
+// Weights that have not been read yet.
 struct BaseWeights {
   std::vector<DType> dtypes;
   std::uint64_t bytes = 0;
@@ -21,25 +21,27 @@ struct BaseWeights {
 
 struct BaseModel {
   std::string family;      // "llama": config.json's model_type
-  nn::ModelConfig config;  // with the whole context, of which a run may use less
-  nn::FolderFiles files;   // travel in the checkpoints, so that the model goes out as it came in
+  nn::ModelConfig config;  // with the full context; a run may use a shorter one
+  nn::FolderFiles files;   // saved in each checkpoint, so that export writes them back unchanged
   std::shared_ptr<const text::Tokenizer> tokenizer;  // null: the folder or file has none
-  std::optional<std::int32_t> end_token;             // follows each document
-  std::optional<BaseWeights> weights = {};           // none in a resumed run, whose checkpoint has them
+  std::optional<std::int32_t> end_token;             // appended to each document
+  std::optional<BaseWeights> weights = {};           // none in a resumed run, which reads them from its
+                                                     // checkpoint
 
-  // Rows of the start-up table about it.
+  // Prints rows about the model in the startup table.
   void print(const std::string& from) const;
 };
 
-// Of a Hugging Face folder or a GGUF file, with everything checked and no weights read. Throws as
-// source_at() and HfTokenizer, and FormatError for a tokenizer of another model.
+// Opens a Hugging Face folder or a GGUF file and checks everything except the weights, which are not read.
+// Throws as source_at() and HfTokenizer do, and FormatError if the tokenizer does not match the model.
 BaseModel base_at(const std::string& path);
-// Throws Error: `option`, "--text", needs the tokenizer that a base model does not have.
+// Throws Error: `option` (such as "--text") requires a tokenizer, but the base model has none.
 [[noreturn]] void refuse_without_tokenizer(const std::string& option);
-// Of a resumed run, from the metadata of its model's file. Throws FormatError, beginning with `where`.
+// Restores the base model of a resumed run from the metadata of its model file. Throws FormatError, beginning
+// with `where`.
 BaseModel base_of_run(const io::Metadata& saved, const std::string& where);
 
-// Appends the tokens of a document: as the tokenizer begins a text, and with the end token behind it.
+// Appends the tokens of a document: the tokenizer's start tokens, the text and the end token.
 void append_document(const BaseModel& base, std::string_view text, std::vector<std::int32_t>& to);
 
 }  // namespace tg

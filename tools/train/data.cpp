@@ -11,10 +11,10 @@
 namespace tg {
 namespace {
 
-// A sequence of tokens, its last tenth held out.
+// A token sequence whose last tenth is held out.
 class CorpusData final : public BatchedData<train::TextBatches> {
  public:
-  // `owner` owns the memory of `tokens`.
+  // `owner` keeps the memory of `tokens` alive.
   CorpusData(const DataOptions& o, const std::string& path, std::string identity,
              std::shared_ptr<const text::Tokenizer> tokenizer, const text::TokenView& tokens,
              std::shared_ptr<const void> owner)
@@ -32,7 +32,8 @@ class CorpusData final : public BatchedData<train::TextBatches> {
            count(split.train.size()) + " to train on, " + count(split.validation.size()) + " held out";
   }
 
-  // The prompt is a line break, if the tokenizer has one, as the beginning of a text, and is not shown.
+  // The prompt, which is not printed, is a line break after the tokenizer's start tokens. If the tokenizer
+  // cannot encode a line break, it is token 0.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::vector<std::int32_t> tokens;
     try {
@@ -49,15 +50,16 @@ class CorpusData final : public BatchedData<train::TextBatches> {
   std::shared_ptr<const void> owner_;
 };
 
-// BPE is learned from the training part only. Of the held-out part only the set of characters is used.
+// BPE is trained on the training part only. A character vocabulary includes the characters of the held-out
+// part.
 std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
   if (o.tokenizer == "bytes") return std::make_shared<text::ByteTokenizer>();
   if (o.tokenizer == "chars") return std::make_shared<text::CharVocab>(text);
   return std::make_shared<text::Bpe>(text::Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
 }
 
-// The documents of a text as the base model knows them: each begins as its tokenizer begins a text, and is
-// followed by its end token. A text without separators is one document.
+// Encodes the documents of a text as the base model expects them: each starts with the tokenizer's start
+// tokens and ends with the model's end token. A text without separators is one document.
 std::vector<std::int32_t> encode_documents(const DataOptions& o, std::string_view text) {
   std::vector<std::int32_t> all;
   for (std::size_t at = 0; at < text.size();) {
@@ -86,7 +88,7 @@ std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<S
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);
 }
 
-// Of a file of tokens: its own, or that of the base model, which must be the same.
+// The tokenizer of a token file: the file's own, or the base model's, which must be equal to it.
 std::shared_ptr<const text::Tokenizer> tokenizer_of(const DataOptions& o,
                                                     const std::shared_ptr<const text::TokenFile>& file) {
   const std::shared_ptr<const text::Tokenizer> its(file, &file->tokenizer());
@@ -97,7 +99,7 @@ std::shared_ptr<const text::Tokenizer> tokenizer_of(const DataOptions& o,
   const std::shared_ptr<const text::Tokenizer>& known = o.base->tokenizer;
   if (!known || known->kind() == "numbers") return its;
   if (its->kind() != "numbers" && its->metadata() != known->metadata())
-    throw Error("[model] " + o.tokens + " was written with another tokenizer than the model's");
+    throw Error("[model] " + o.tokens + " was written with a different tokenizer from the model's");
   return known;
 }
 
@@ -143,7 +145,7 @@ class SumsData final : public TrainData {
                                {predicted.data<std::int64_t>(), static_cast<std::size_t>(predicted.numel())});
   }
 
-  // Unseen sums, each as a separate prompt.
+  // Prompts the model with unseen sums, one at a time.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::string text = "unseen sums\n";
     for (std::int64_t i = 0;
@@ -166,27 +168,34 @@ class SumsData final : public TrainData {
 }  // namespace
 
 void declare_data_options(Args& args, DataOptions& o) {
-  args.option("text", "FILE", "text to learn; the last tenth is held out", o.text,
+  args.option("text", "FILE", "UTF-8 text to train on; the last tenth is held out for validation", o.text,
               {.shown = "required without --resume, --examples, --tokens or --task"});
-  args.option(
-      "examples", "FILE",
-      "with --model, instead of a text: lines of JSON with \"prompt\" and \"completion\", which alone is "
-      "learned, or with \"text\"; the last tenth is held out",
-      o.examples, {.shown = "none"});
-  args.option("tokens", "FILE", "instead of a text: a file of tokens written by `tokens`, mapped into memory",
+  args.option("examples", "FILE",
+              "JSON Lines file to train on instead of a text, with --model. Each line has \"prompt\" and "
+              "\"completion\" (only this is learned) or \"text\". The last tenth is held out for validation",
+              o.examples, {.shown = "none"});
+  args.option("tokens", "FILE",
+              "token file to train on instead of a text, written by the tool `tokens`; it is "
+              "memory-mapped, and its last tenth is held out for validation",
               o.tokens, {.shown = "none"});
   args.option("separator", "TEXT",
-              "with --model: what is between two documents of --text; the model's end token takes its place",
+              "string between the documents of --text, with --model; it is replaced by the model's end token",
               o.separator, {.shown = "none: the text is one document"});
-  args.option("plain", "KIND", "--tokens has ids of 16 or 32 bits, below --vocabulary, and no header",
+  args.option("plain", "KIND",
+              "format of a --tokens file without a header: 16-bit (u16) or 32-bit (u32) ids below "
+              "--vocabulary; none: the file has a header",
               o.plain, {.choices = {"none", "u16", "u32"}});
-  args.option("task", "NAME", "instead of a text: add generates sums of integers, a tenth of them held out",
+  args.option("task", "NAME",
+              "generated task to train on instead of a text; add: sums of integers, a tenth of them held out",
               o.task, {.choices = {"none", "add"}});
-  args.option("digits", "N", "digits of each number in --task add", o.digits, {.min = 1, .max = 9});
-  args.option("tokenizer", "KIND", "tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
-              o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
-  args.option("vocabulary", "N", "number of tokens for --tokenizer bpe or --plain", o.vocabulary,
-              {.min = 1, .max = static_cast<double>(text::Bpe::max_vocabulary)});
+  args.option("digits", "N", "number of digits of each summand of --task add", o.digits,
+              {.min = 1, .max = 9});
+  args.option(
+      "tokenizer", "KIND",
+      "tokenizer of a new model: tokens are characters (UTF-8), bytes, or learned from the text (bpe)",
+      o.tokenizer, {.choices = {"chars", "bytes", "bpe"}});
+  args.option("vocabulary", "N", "number of tokens in the vocabulary, for --tokenizer bpe or --plain",
+              o.vocabulary, {.min = 1, .max = static_cast<double>(text::Bpe::max_vocabulary)});
 }
 
 std::string contradiction(const Args& args, const DataOptions& o) {
@@ -195,14 +204,14 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   if (kinds == 0) return "missing --text FILE (or --examples FILE, or --tokens FILE, or --task add)";
   if (kinds > 1) return "--text, --examples, --tokens and --task: give only one of them";
   if (args.given("resume")) return {};  // the rest is as when the run was started
-  if (!o.examples.empty() && !args.given("model")) return "--examples is for --model";
-  if (args.given("separator") && !args.given("model")) return "--separator is for --model";
-  if (args.given("separator") && o.text.empty()) return "--separator is for --text";
-  if (o.text.empty() && args.given("tokenizer")) return "--tokenizer is for --text";
-  if (!task && args.given("digits")) return "--digits is for --task add";
-  if (!file && plain) return "--plain is for --tokens";
+  if (!o.examples.empty() && !args.given("model")) return "--examples requires --model";
+  if (args.given("separator") && !args.given("model")) return "--separator requires --model";
+  if (args.given("separator") && o.text.empty()) return "--separator requires --text";
+  if (o.text.empty() && args.given("tokenizer")) return "--tokenizer requires --text";
+  if (!task && args.given("digits")) return "--digits requires --task add";
+  if (!file && plain) return "--plain requires --tokens";
   if (args.given("vocabulary") && o.tokenizer != "bpe" && !plain)
-    return "--vocabulary is for --tokenizer bpe and for --plain";
+    return "--vocabulary requires --tokenizer bpe or --plain";
   if (plain && !args.given("vocabulary") && !args.given("model"))
     return "missing --vocabulary N with --plain";
   if (o.tokenizer == "bpe" && o.vocabulary < 257)

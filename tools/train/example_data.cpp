@@ -1,4 +1,4 @@
-// The data of train --examples.
+// Training data of train --examples.
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/train/examples.h>
@@ -30,11 +30,11 @@ class ExampleData final : public BatchedData<train::ExampleBatches> {
                     grouped(n - held_out) + " to train on, " + grouped(held_out) + " held out";
     if (batches_.cut() > 0) s += "; " + grouped(batches_.cut()) + " are cut to the context";
     if (batches_.left_out() > 0)
-      s += "; " + grouped(batches_.left_out()) + " are left out: nothing to learn is within the context";
+      s += "; " + grouped(batches_.left_out()) + " are skipped: their completions begin beyond the context";
     return s;
   }
 
-  // Held-out prompts, and what the model says to each, up to its end token.
+  // Prints held-out prompts and the model's answers, up to the end token.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     constexpr std::int64_t shown = 3;
     std::string text;

@@ -7,27 +7,31 @@ namespace tg {
 
 void declare_optimizer_options(Args& args, OptimizerOptions& o) {
   args.option("optimizer", "NAME",
-              "sgd with momentum; adam: adamw without decay; muon: matrices by orthogonal momentum, the rest "
-              "by adamw",
+              "optimizer: sgd with momentum, adam (adamw without weight decay), adamw, or muon "
+              "(orthogonalized momentum for matrices, adamw for the rest)",
               o.optimizer, {.choices = {"adamw", "adam", "sgd", "muon"}});
-  args.option("lr", "X", "learning rate after warm-up", o.lr,
+  args.option("lr", "X", "peak learning rate, reached after warm-up", o.lr,
               {.min = 0, .max = 1e3, .shown = "0.001; with --model 0.00005"});
-  args.option("schedule", "NAME",
-              "decay of the learning rate after warm-up; wsd: only at the end, in --decay-part of all steps",
-              o.schedule, {.choices = {"cosine", "linear", "constant", "wsd"}});
-  args.option("min-lr", "X", "learning rate at the end", o.min_lr,
+  args.option(
+      "schedule", "NAME",
+      "learning rate schedule after warm-up; wsd: constant, then decay in the last --decay-part of all steps",
+      o.schedule, {.choices = {"cosine", "linear", "constant", "wsd"}});
+  args.option("min-lr", "X", "learning rate at the last step", o.min_lr,
               {.min = 0, .max = 1e3, .shown = "a tenth of --lr"});
-  args.option("warmup", "N", "steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
-  args.option("decay-part", "P", "for --schedule wsd: share of the steps in which the rate falls",
-              o.decay_part, {.min = 0, .max = 1});
+  args.option("warmup", "N", "number of steps of linear warm-up", o.warmup, {.min = 0, .max = 1e9});
+  args.option("decay-part", "P",
+              "fraction of all steps in which the learning rate decays, with --schedule wsd", o.decay_part,
+              {.min = 0, .max = 1});
   args.option("weight-decay", "X", "weight decay of matrices and embeddings", o.weight_decay,
               {.min = 0, .max = 100, .shown = "0.1; sgd, adam: 0"});
-  args.option("momentum", "X", "momentum of sgd and muon", o.momentum,
+  args.option("momentum", "X", "momentum of --optimizer sgd and muon", o.momentum,
               {.min = 0, .max = 0.9999, .shown = "0.9; muon: 0.95"});
-  args.flag("nesterov", "sgd: Nesterov's momentum", o.nesterov);
-  args.option("clip", "X", "largest norm of the gradient; 0: no limit", o.clip, {.min = 0, .max = 1e9});
-  args.option("accumulate", "N", "batches in a step; their gradients are averaged", o.accumulate,
-              {.min = 1, .max = 65536});
+  args.flag("nesterov", "use Nesterov momentum, with --optimizer sgd", o.nesterov);
+  args.option("clip", "X",
+              "maximum global norm of the gradient, to which larger gradients are scaled down; 0: no limit",
+              o.clip, {.min = 0, .max = 1e9});
+  args.option("accumulate", "N", "number of batches per optimizer step, whose gradients are averaged",
+              o.accumulate, {.min = 1, .max = 65536});
 }
 
 std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tuned) {
@@ -38,11 +42,11 @@ std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tune
   if (!args.given("momentum") && muon) o.momentum = 0.95;
   if (o.min_lr > o.lr) return "--min-lr " + short_number(o.min_lr) + " is above --lr " + short_number(o.lr);
   if (o.optimizer == "adam" && o.weight_decay != 0)
-    return "--weight-decay needs --optimizer adamw: adam has none";
-  if (args.given("momentum") && !sgd && !muon) return "--momentum is for --optimizer sgd and muon";
-  if (o.nesterov && !sgd) return "--nesterov is for --optimizer sgd";
-  if (o.nesterov && o.momentum == 0) return "--nesterov needs a --momentum above 0";
-  if (args.given("decay-part") && o.schedule != "wsd") return "--decay-part is for --schedule wsd";
+    return "--weight-decay requires --optimizer adamw, got adam";
+  if (args.given("momentum") && !sgd && !muon) return "--momentum requires --optimizer sgd or muon";
+  if (o.nesterov && !sgd) return "--nesterov requires --optimizer sgd";
+  if (o.nesterov && o.momentum == 0) return "--nesterov requires a --momentum above 0";
+  if (args.given("decay-part") && o.schedule != "wsd") return "--decay-part requires --schedule wsd";
   return {};
 }
 

@@ -1,4 +1,4 @@
-// The command line of tools/train.
+// Command-line options of tools/train.
 #pragma once
 
 #include <memory>
@@ -15,16 +15,16 @@ namespace tg {
 
 // Options of --lora.
 struct LoraTraining {
-  std::int64_t rank = 0;  // 0: the whole model is trained
+  std::int64_t rank = 0;  // 0: train the whole model
   double alpha = 0;       // 0: twice the rank
   double dropout = 0;
-  std::string targets;  // names between commas; empty: all Linear layers but the head
+  std::string targets;  // comma-separated names; empty: all Linear layers except the head
 
   nn::LoraOptions options(std::uint64_t seed) const;
 };
 
 void declare_lora_options(Args& args, LoraTraining& o);
-// What is wrong with a combination of options, or nothing.
+// Returns a message if the options contradict each other, otherwise "".
 std::string mistake_in_lora(const Args& args, const LoraTraining& o, bool has_base);
 
 struct OptimizerOptions {
@@ -36,9 +36,9 @@ struct OptimizerOptions {
 };
 
 void declare_optimizer_options(Args& args, OptimizerOptions& o);
-// Gives options that are not on the command line the defaults that match the others. Returns what is wrong
-// with a combination of valid options; empty if nothing is. A model that is trained already is tuned at a
-// lower rate.
+// Sets the defaults of options that are not on the command line, depending on the others. With `is_tuned`
+// (fine-tuning), the default learning rate is lower. Returns a message if valid options contradict each
+// other, otherwise "".
 std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tuned);
 
 optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
@@ -62,9 +62,10 @@ struct TrainOptions : ModelOptions, DeviceOptions {
   bool resume = false, overwrite = false, recompute = false, trap_nan = false;
 };
 
-// Every option with its help and its limits, and the examples.
+// Declares every option with its help and limits, and the examples.
 void declare_options(Args& args, TrainOptions& o);
-// What does not fit --context-parallel, as a mistake; empty if nothing. `ranks`: how many there are.
+// Returns a message if an option cannot be used with --context-parallel, otherwise "". `ranks`: number of
+// ranks.
 std::string mistake_in_context_parallel(const TrainOptions& o, int ranks);
 
 }  // namespace tg

@@ -16,20 +16,22 @@ namespace {
 
 constexpr std::string_view option_prefix = "option.";
 
-// Options of one invocation: neither saved nor compared.
+// Options that apply only to this invocation: neither saved nor compared.
 constexpr std::string_view of_this_call[] = {"out",  "resume",  "overwrite", "threads", "context-parallel",
                                              "zero", "trap-nan"};
-// Saved options that may change when a run is resumed. Of a text only the content is compared.
+// Saved options that may change when a run is resumed. The contents of files are compared, but not their
+// paths.
 constexpr std::string_view may_change[] = {"text",       "examples",     "tokens",     "backend", "steps",
                                            "eval-every", "eval-batches", "save-every", "sample"};
-// Options that may differ between ranks. Of a text only the content is compared.
+// Options that may differ between ranks. The contents of files are compared, but not their paths.
 constexpr std::string_view of_this_rank[] = {"out", "text", "examples", "tokens", "model", "threads"};
 
 struct Difference {
   std::size_t rank, text;
 };
 
-// The first text that a rank has other than rank 0, if there is one. All ranks give as many.
+// The first string that differs between a rank and rank 0, if any. All ranks must pass the same number of
+// strings.
 std::optional<Difference> first_difference(std::span<const std::string> texts, Communicator& ranks) {
   std::vector<std::array<char, 32>> own(texts.size());
   for (std::size_t i = 0; i < own.size(); ++i) identity_of(texts[i]).copy(own[i].data(), own[i].size());
@@ -41,7 +43,7 @@ std::optional<Difference> first_difference(std::span<const std::string> texts, C
 
 [[noreturn]] void fail_as_other(std::size_t rank, const std::string& what) {
   throw Error("[ranks] rank " + std::to_string(rank) + " has " + what +
-              " than rank 0: expected the same on all ranks");
+              " from rank 0: expected the same on all ranks");
 }
 
 template <std::size_t n>
@@ -81,7 +83,7 @@ std::string not_saveable(const Args& args) {
   for (const std::string& name : args.names()) {
     const std::string value = args.value(name);
     if (!contains(of_this_call, name) && io::utf8_valid_bytes(value) != value.size())
-      return "--" + name + " '" + value + "' is not UTF-8, and checkpoints hold the command line";
+      return "--" + name + " '" + value + "' is not UTF-8: checkpoints save the command line";
   }
   return {};
 }
@@ -100,7 +102,7 @@ RunState run_state(const io::Metadata& saved, const std::string& where) {
       s.best_step > 0 ? s.best_loss >= 0 && std::isfinite(s.best_loss) : s.best_loss == RunState{}.best_loss;
   if (!is_loss)
     throw FormatError(where + ": metadata has best_loss '" + value_of(saved, "best_loss", where) +
-                      "', which no validation gives");
+                      "', expected a possible validation loss");
   return s;
 }
 
@@ -112,7 +114,7 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
     if (args.given(name)) {
       if (!contains(may_change, name) && args.value(name) != value)
         throw Error("[resume] --" + name + " is " + args.value(name) + ", but the run in " + where +
-                    " was started with " + value + ": leave it out, or start a new run in another --out");
+                    " was started with " + value + ": omit it, or start a new run in a different --out");
       continue;
     }
     try {
@@ -126,8 +128,9 @@ void take_options(Args& args, const io::Metadata& saved, const std::string& wher
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks) {
   std::vector<std::string> what, texts;
   for (const std::string& name : args.names())
-    if (!contains(of_this_rank, name)) what.push_back("another --" + name), texts.push_back(args.value(name));
-  what.push_back("other data"), texts.push_back(data_sum);
+    if (!contains(of_this_rank, name))
+      what.push_back("a different --" + name), texts.push_back(args.value(name));
+  what.push_back("different data"), texts.push_back(data_sum);
   if (const auto other = first_difference(texts, ranks)) fail_as_other(other->rank, what[other->text]);
 }
 
@@ -138,14 +141,14 @@ void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ran
     const Array values = p.read();
     sums += identity_of({static_cast<const char*>(values.share().get()), values.bytes()});
   }
-  if (const auto other = first_difference({&sums, 1}, ranks)) fail_as_other(other->rank, "other weights");
+  if (const auto other = first_difference({&sums, 1}, ranks)) fail_as_other(other->rank, "different weights");
 }
 
 void expect_same_on_all(const io::Checkpoint& checkpoint, const std::string& out, Communicator& ranks) {
   const std::string text = io::read_file(checkpoint.directory() + "/" + io::manifest_name, "resume");
   if (const auto other = first_difference({&text, 1}, ranks))
-    throw Error("[resume] rank " + std::to_string(other->rank) + " finds another checkpoint in " + out +
-                " than rank 0: expected a directory that all hosts share");
+    throw Error("[resume] rank " + std::to_string(other->rank) + " finds a different checkpoint in " + out +
+                " from rank 0: expected a directory that all hosts share");
 }
 
 }  // namespace tg

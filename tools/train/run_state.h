@@ -1,6 +1,6 @@
-// The state that a checkpoint of tools/train saves besides parameters and optimizer: the progress of the run,
-// the command line that started it, and the identity of its data. Random numbers and batches are functions of
-// (seed, step).
+// State of a run that a checkpoint of tools/train saves in addition to parameters and optimizer: its
+// progress, its command line, and the identity of its data. Random numbers and batches are functions of
+// (seed, step), so they need no state.
 #pragma once
 
 #include <limits>
@@ -16,33 +16,33 @@ namespace tg {
 
 struct RunState {
   std::int64_t step = 0;
-  std::int64_t best_step = 0;  // 0: nothing validated yet
+  std::int64_t best_step = 0;  // 0: no validation yet
   double best_loss = std::numeric_limits<double>::infinity();
   std::string data_sum;  // TrainData::identity()
 };
 
 io::Metadata to_metadata(const RunState& state, const Args& args);
 
-// Which option's value cannot be saved in a checkpoint, since it is not UTF-8, and nothing if all can.
+// Returns a message about the first option whose value is not valid UTF-8 and cannot be saved in a
+// checkpoint, otherwise "".
 std::string not_saveable(const Args& args);
 
-// Throws FormatError, beginning with `where`, if something is missing, is not a number, or is a state that no
-// run has.
+// Throws FormatError, beginning with `where`, if a value is missing, is not a number, or is impossible.
 RunState run_state(const io::Metadata& saved, const std::string& where);
 
-// Gives every option that is not on the command line its value in the checkpoint. Throws Error with the first
-// option on the command line that contradicts the checkpoint. Options that do not change the run's results
-// may differ: the device, the number of steps, how often it validates, saves and samples, and the path of the
-// text.
+// Sets every option that is not on the command line to its value in the checkpoint. Throws Error for the
+// first option on the command line that contradicts the checkpoint. Options that do not change the results
+// may differ: --backend, --steps, --eval-every, --eval-batches, --save-every, --sample, and paths of data
+// files.
 void take_options(Args& args, const io::Metadata& saved, const std::string& where);
 
-// Throws Error on all ranks if one has another option or other data than rank 0. Most options change what is
-// trained, but not the program, so compile() would not find that. Paths of files and the number of threads
-// may differ.
+// Throws Error on all ranks if an option or the data of one rank differs from rank 0. Most options change the
+// training but not the program, so compile() does not detect it. File paths and thread counts may differ.
 void expect_same_on_all(const Args& args, const std::string& data_sum, Communicator& ranks);
-// The same of weights that each rank has read from a folder of its own.
+// Throws Error on all ranks if the weights that a rank has read differ from those of rank 0.
 void expect_same_on_all(const std::vector<Parameter>& weights, Communicator& ranks);
-// The same of the checkpoint in `out`: ranks of several hosts may see other files by the same name.
+// Throws Error on all ranks if they read different checkpoints in `out`. This can happen on several hosts
+// that do not share the directory.
 void expect_same_on_all(const io::Checkpoint& checkpoint, const std::string& out, Communicator& ranks);
 
 }  // namespace tg
