@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks claims of docs/architecture.md that the sources can prove or refute.
+"""Checks the claims of docs/architecture.md that can be verified from the sources.
 
     architecture.py ROOT | --self-test
 
-- The table of folders names every folder and subfolder, and says which folders each may include as
-  tests/tree/include_direction.sh does.
-- The list of passes has the order in which compile() last calls them, and each pass is defined in the file next to it.
+- The table of folders names every folder and subfolder. It lists the same allowed includes as
+  tests/tree/include_direction.sh.
+- The list of passes has the order in which compile() last calls them. Each pass is defined in the named file.
 - The members of Op that the page names exist.
-- The figures are those that docs/figures/draw.py draws.
+- The figures are identical to the output of docs/figures/draw.py.
 """
 import pathlib
 import re
@@ -26,7 +26,7 @@ def body_of(name, source):
 
 
 def calls_of(name, source, names):
-    """The functions of `names` that `name` calls, in order. Functions of `source` that it calls are expanded."""
+    """The functions of `names` that `name` calls, in order, directly or through functions of `source`."""
     calls = []
     for called in re.findall(r"\b(\w+)\(", body_of(name, source)):
         if called in names:
@@ -39,10 +39,10 @@ def calls_of(name, source, names):
 def check_passes(page, root, fault):
     passes = re.findall(r"^   ├ (\w+) +(\w+\.(?:cpp|h))", page, re.M)
     if not passes:
-        fault("the list of passes is gone")
+        fault("the list of passes is missing")
     source = "".join((root / "core/compile" / name).read_text() for name in ("compile.cpp", "passes.cpp"))
     names = [name for name, _ in passes]
-    called = list(dict.fromkeys(reversed(calls_of("compiled", source, names))))[::-1]  # memory is planned several times
+    called = list(dict.fromkeys(reversed(calls_of("compiled", source, names))))[::-1]  # memory is planned more than once
     if called != names:
         fault(f"the passes are {names}, but compile() calls them in the order {called}")
     for name, file in passes:
@@ -64,7 +64,7 @@ def check_folders(page, root, fault):
         expected = set(includes.split()) - {folder}
         written = set() if folder == "core" else {"ops" if name == "ops' attributes" else name for name in named.split(", ")}
         if written != expected:
-            fault(f"{folder}/ may include {sorted(expected)}, and the table has '{named}'")
+            fault(f"{folder}/ may include {sorted(expected)}, but the table has '{named}'")
         inside = {path.name for path in (root / folder).iterdir() if path.is_dir() and any(path.iterdir())}
         for name in sorted(inside):
             if f"`{name}`" not in rows[folder][0] and f"`{name}/`" not in rows[folder][0]:
@@ -76,7 +76,7 @@ def check_members(page, root, fault):
     paragraph = re.search(r"^`Op` \(core/graph/op.h\).*?\n\n", page, re.M | re.S)
     members = re.findall(r"`(\w+)`", paragraph.group(0))[1:] if paragraph else []
     if not members:
-        fault("the members of Op are gone")
+        fault("the members of Op are missing")
     for member in members:
         if not re.search(r"\b" + member + r"\b", header):
             fault(f"core/graph/op.h has no {member}")
@@ -88,7 +88,7 @@ def check_figures(root, fault):
         for drawn in sorted(pathlib.Path(folder).iterdir()):
             kept = root / "docs/figures" / drawn.name
             if not kept.exists() or kept.read_text() != drawn.read_text():
-                fault(f"docs/figures/{drawn.name} is not what docs/figures/draw.py draws")
+                fault(f"docs/figures/{drawn.name} differs from the output of docs/figures/draw.py")
 
 
 def check(page, root):
@@ -106,7 +106,7 @@ def self_test(root):
     for old, new in (("├ lower ", "├ lowered "), ("├ buffers_of ", "├ plan_buffers "), ("| `train/` |", "| `training/` |"),
                      ("| core, ops, autograd |", "| core, ops |"), ("`layers`, ", ""), ("`vjp`", "`backward`")):
         assert old in page, old
-        assert check(page.replace(old, new, 1), root), f"not caught: {new}"
+        assert check(page.replace(old, new, 1), root), f"not detected: {new}"
 
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The documentation names existing files only: every file named in docs/where-to-find.md and in any other page exists, every
-# local link leads to a page and a heading, and every page of docs/ can be reached by links.
+# Checks names and links in the documentation. Every file named in docs/where-to-find.md and other pages
+# exists. Every local link leads to an existing page and heading. Every page of docs/ can be reached by links.
 #   where_to_find.sh ROOT | --self-test
 set -euo pipefail
 
 pages() { find README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs -name '*.md' 2>/dev/null | LC_ALL=C sort; }
 
-# What pages name, a line each: PAGE LINE KIND WHAT, between tabs. KIND: file, a path in `…`; link, the target of [](…).
-# Text in fences is not looked at.
+# Prints the names in pages, one per line: PAGE LINE KIND WHAT, separated by tabs. KIND is "file" for a path
+# in `…`, and "link" for the target of [](…). Fenced text is ignored.
 named() {  # named PAGE...
   awk '
     FNR == 1 { fence = 0 }
@@ -21,9 +21,9 @@ named() {  # named PAGE...
         rest = substr(rest, RSTART + RLENGTH)
       }
       count = split($0, part, "`")
-      for (n = 2; n < count + 1; n += 2) {  # what stands between two backticks
+      for (n = 2; n < count + 1; n += 2) {  # text between two backticks
         what = part[n]
-        # A placeholder: NAME, …, <…>.
+        # Skip placeholders: NAME, …, <…>.
         if (what ~ /[ <>:]/ || what ~ /…/ || what ~ /NAME/ || what ~ /^~/) continue
         known = what ~ /^(\.ci|\.github|autograd|backends|cmake|core|docs|examples|io|nn|ops|parallel|tests|tools)\/[^ ]*\.(h|cpp|cu|cuh|sh|py|awk|cmake|md|yml|svg)$/
         if (known || (row && what ~ /[\/.]/ && what !~ /\(/)) print FILENAME "\t" FNR "\tfile\t" what
@@ -31,7 +31,7 @@ named() {  # named PAGE...
     }' "$@"
 }
 
-# The anchors of a page, as GitHub makes them from its headings.
+# Prints the anchors of a page, which GitHub derives from the headings.
 anchors() {
   awk '
     /^ *```/ { fence = !fence; next }
@@ -41,7 +41,7 @@ anchors() {
     }' "$1"
 }
 
-check() {  # check ROOT: prints what leads nowhere; fails if anything does
+check() {  # check ROOT: prints broken names and links; fails if there are any
   cd "$1"
   local page line kind what target file anchor found faults=0 in_table=0 linked=()
   wrong() { echo "$page:$line: $*"; faults=$((faults + 1)); }
@@ -51,14 +51,14 @@ check() {  # check ROOT: prints what leads nowhere; fails if anything does
       [ "$page" != docs/where-to-find.md ] || in_table=$((in_table + 1))
       compgen -G "$what" >/dev/null && continue
       found=$(find . -path ./.git -prune -o -path './build*' -prune -o -name "${what##*/}" -print | sed 's|^\./||' | paste -sd ' ')
-      wrong "no file $what${found:+ (is it $found?)}"
+      wrong "missing file $what${found:+ (is it $found?)}"
     else
       case "$what" in *://* | mailto:*) continue ;; esac
       target=${what%%#*} anchor=
       [ "$target" = "$what" ] || anchor=${what#*#}
       file=$page
       [ -z "$target" ] || file=$(realpath -m --relative-to=. "$(dirname "$page")/$target")
-      if [ ! -e "$file" ]; then wrong "the link $what leads to no file"; continue; fi
+      if [ ! -e "$file" ]; then wrong "the link $what leads to a missing file"; continue; fi
       linked+=("$file")
       [ -z "$anchor" ] || anchors "$file" | grep -Fx -- "$anchor" >/dev/null || wrong "$file has no heading #$anchor"
     fi
@@ -82,11 +82,11 @@ self_test() {
   local table='| q | file |\n|---|---|\n| a | `core/a.h` (`f`), `core/*.cpp` |\n' more='# One thing\n`core/a.h`, `core/NAME.h`\n'
   clean() { plant README.md "$readme"; plant docs/where-to-find.md "$table"; plant docs/more.md "$more"; }
   clean
-  (check "$tree") || { echo "a clean tree was refused"; exit 1; }
+  (check "$tree") || { echo "a valid tree was rejected"; exit 1; }
   while IFS='|' read -r file text; do
     clean
     printf '%b' "$text" >>"$tree/$file"
-    if (check "$tree") >/dev/null; then echo "not caught in $file: $text"; exit 1; fi
+    if (check "$tree") >/dev/null; then echo "not detected in $file: $text"; exit 1; fi
   done <<'EOF'
 docs/where-to-find.md|\x7c b \x7c `core/gone.h` \x7c\n
 docs/where-to-find.md|\x7c b \x7c `tilegrad.h` \x7c\n
@@ -94,15 +94,15 @@ docs/where-to-find.md|\x7c b \x7c `core/*.cu` \x7c\n
 docs/more.md|see `core/gone.cpp`\n
 docs/more.md|see [this](gone.md)\n
 docs/more.md|see [this](where-to-find.md#gone)\n
-docs/more.md|see [this](#gone)\n
+docs/more.md|see [this](#missing)\n
 README.md|see [this](more.md)\n
 EOF
   clean
   plant docs/alone.md '# Alone\n'
-  if (check "$tree") >/dev/null; then echo "not caught: a page that no page links to"; exit 1; fi
+  if (check "$tree") >/dev/null; then echo "not detected: a page that no page links to"; exit 1; fi
   rm "$tree/docs/alone.md"
   plant docs/where-to-find.md '# Nothing\n'
-  if (check "$tree") >/dev/null; then echo "not caught: a table without files"; exit 1; fi
+  if (check "$tree") >/dev/null; then echo "not detected: a table without files"; exit 1; fi
 }
 
 if [ "$1" = --self-test ]; then self_test; else check "$1"; fi

@@ -1,4 +1,4 @@
-// libFuzzer's entry into a target.
+// Entry point of a target for libFuzzer.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,6 +1,5 @@
-// Fuzz target of the GGUF container. Whatever the bytes are, FormatError is the only way out; what is
-// accepted lies in the file, and no tensor lies on another. No piece of memory is asked for that is larger
-// than the file and 64 KiB.
+// Fuzz target for the GGUF container. The only exception for any input is FormatError. In an accepted file,
+// tensors are within the file and do not overlap. No allocation exceeds the file's size plus 64 KiB.
 #include "io/files/gguf.h"
 
 #include <tilegrad/core/base/error.h>
@@ -11,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// Every way to read a key, of which most are wrong.
+// Reads a key in every way, most of which are invalid.
 void read_key(const io::Gguf& file, std::string_view key) {
   const auto attempt = [](auto read) {
     try {
@@ -27,8 +26,8 @@ void read_key(const io::Gguf& file, std::string_view key) {
   attempt([&] { file.each_string(key, [&](std::string_view s) { read += 8 + s.size(); }); });
   attempt([&] { file.each_integer(key, [&](std::int64_t) { ++read; }); });
   attempt([&] { file.each_number(key, [&](double) { ++read; }); });
-  attempt([&] { fuzz_expect(read >= file.count(key), "every item is given"); });
-  fuzz_expect(!file.text(key).empty(), "a key has a text");
+  attempt([&] { fuzz_expect(read >= file.count(key), "every item is passed"); });
+  fuzz_expect(!file.text(key).empty(), "a key has a string");
 }
 
 void read_all(std::string_view bytes) {
@@ -41,9 +40,8 @@ void read_all(std::string_view bytes) {
       const io::GgufTensor tensor = file.tensor(i);
       fuzz_expect(tensor.bytes.data() >= bytes.data() &&
                       tensor.bytes.data() + tensor.bytes.size() <= bytes.data() + bytes.size(),
-                  "tensors lie in the file");
-      fuzz_expect(io::gguf_bytes(tensor.type, tensor.shape) == tensor.bytes.size(),
-                  "sizes are those of shapes");
+                  "tensors are within the file");
+      fuzz_expect(io::gguf_bytes(tensor.type, tensor.shape) == tensor.bytes.size(), "sizes match shapes");
       total += tensor.bytes.size();
       for (const char b : tensor.bytes) sum += static_cast<unsigned char>(b);
     }

@@ -1,6 +1,5 @@
-// Fuzz target of what GGUF files say: which model, by which tokenizer. FormatError is the only way out; what
-// is accepted is a model that passes its own checks. No piece of memory is asked for that is larger than the
-// file and 64 KiB.
+// Fuzz target for the model and the tokenizer that a GGUF file describes. The only exception is FormatError.
+// An accepted model passes its own checks. No allocation exceeds the file's size plus 64 KiB.
 #include <tilegrad/core/base/error.h>
 #include "io/models/gguf_metadata.h"
 #include "io/text/unicode.h"
@@ -30,7 +29,7 @@ void read_tokenizer(const io::Gguf& file) {
 }  // namespace
 
 void fuzz_one(std::string_view bytes) {
-  tg::text::char_classes(), tg::text::letter_cases();  // tables of their own, once for a process
+  tg::text::char_classes(), tg::text::letter_cases();  // allocates their tables, once per process
   largest_piece = 0;
   try {
     const io::Gguf file(bytes, "fuzz");

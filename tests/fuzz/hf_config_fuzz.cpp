@@ -1,6 +1,6 @@
-// Fuzz target of config.json of Hugging Face folders. FormatError is the only way out; what is accepted is a
-// model that passes its own checks, its settings come back from metadata, and a config.json that is written
-// of it says the same. No piece of memory is asked for that is larger than the file and 64 KiB.
+// Fuzz target for config.json of Hugging Face folders. The only exception is FormatError. An accepted model
+// passes its own checks. Its settings round-trip through metadata and through a newly written config.json. No
+// allocation exceeds the file's size plus 64 KiB.
 #include <tilegrad/io/checkpoints/model_file.h>
 
 #include <tilegrad/core/base/error.h>
@@ -21,18 +21,18 @@ void parse_and_compare(std::string_view bytes) {
   }
   config.model.check();
   const io::Metadata saved = io::to_metadata(config.model);
-  fuzz_expect(io::to_metadata(io::model_config(saved, "fuzz")) == saved, "settings come back");
+  fuzz_expect(io::to_metadata(io::model_config(saved, "fuzz")) == saved, "settings round-trip");
   io::HfConfig out;
   try {
     out = io::hf_config_for(config.model, "fuzz", config.family);
-  } catch (const FormatError&) {  // what the reader takes and the writer has no words for
+  } catch (const FormatError&) {  // a model that the reader accepts but the writer cannot express
     return;
   }
   out.end_tokens = config.end_tokens, out.start_token = config.start_token;
   const io::HfConfig again = io::parse_hf_config(io::hf_config_json(out, bf16), "fuzz");
-  fuzz_expect(io::is_config_of(again, config.model), "the model comes back");
+  fuzz_expect(io::is_config_of(again, config.model), "the model round-trips");
   fuzz_expect(again.end_tokens == config.end_tokens && again.start_token == config.start_token,
-              "ids come back");
+              "ids round-trip");
 }
 
 }  // namespace

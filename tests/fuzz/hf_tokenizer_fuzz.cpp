@@ -1,6 +1,6 @@
-// Fuzz target of tokenizer.json: up to the first zero byte, the file; after it, a text. FormatError is the
-// only way out of reading, which asks for no piece of memory larger than the file and 64 KiB; of a file that
-// is read, ids are those of its tokens, and a text that is cut where it may be has the same.
+// Fuzz target for tokenizer.json. The input up to the first zero byte is the file, the rest is a string to
+// encode. Reading throws only FormatError, and no allocation exceeds the file's size plus 64 KiB. For an
+// accepted file, ids belong to its tokens. A string that is cut at a safe position has the same ids.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
@@ -17,17 +17,17 @@ void check_encoding(const text::HfTokenizer& tokenizer, std::string_view text) {
   const std::vector<std::int32_t> ids = tokenizer.encode_whole(text);
   for (const std::int32_t id : ids) {
     fuzz_expect(id >= 0 && id < tokenizer.size(), "ids are below the size");
-    fuzz_expect(!tokenizer.token_text(id).empty(), "ids are those of tokens");
+    fuzz_expect(!tokenizer.token_text(id).empty(), "ids have tokens");
   }
   tokenizer.decode(ids);
   fuzz_expect(text::HfTokenizer(tokenizer.json(), "fuzz").encode_whole(text) == ids,
-              "what is read again gives the same ids");
+              "a tokenizer that is read again gives the same ids");
   const std::size_t cut = tokenizer.safe_cut(text, text.size() / 2);
   if (cut == 0) return;
   std::vector<std::int32_t> parts = tokenizer.encode(text.substr(0, cut));
   const std::vector<std::int32_t> rest = tokenizer.encode(text.substr(cut));
   parts.insert(parts.end(), rest.begin(), rest.end());
-  fuzz_expect(parts == tokenizer.encode(text), "a text may be cut where it says so");
+  fuzz_expect(parts == tokenizer.encode(text), "the string can be cut at safe_cut()");
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ void check_encoding(const text::HfTokenizer& tokenizer, std::string_view text) {
 void fuzz_one(std::string_view bytes) {
   const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
   std::optional<text::HfTokenizer> tokenizer;
-  tg::text::char_classes(), tg::text::letter_cases();  // tables of their own, once for a process
+  tg::text::char_classes(), tg::text::letter_cases();  // allocates their tables, once per process
   largest_piece = 0;
   try {
     tokenizer.emplace(std::string(bytes.substr(0, zero)), "fuzz");

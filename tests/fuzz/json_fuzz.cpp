@@ -1,5 +1,5 @@
-// Fuzz target of the JSON reader and of the manifest on top of it. Whatever the bytes are, FormatError is the
-// only error, and an accepted value reads the same after it was written again.
+// Fuzz target for the JSON reader and for the manifest reader that uses it. The only exception for any input
+// is FormatError. An accepted value is the same after it is written and read again.
 #include <tilegrad/io/files/json.h>
 
 #include <tilegrad/core/base/error.h>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// The next value in the one form that json_string and json_number give it.
+// The next value in the canonical form of json_string and json_number.
 std::string canonical(io::JsonReader& json) {
   using Kind = io::JsonReader::Kind;
   const Kind kind = json.peek();
@@ -62,11 +62,11 @@ void fuzz_one(std::string_view bytes) {
   } catch (const FormatError&) {
   }
   fuzz_expect(skipped(bytes) == accepted, "skip() is as strict as reading");
-  if (accepted) fuzz_expect(canonical(text) == text, "what was written reads the same");
+  if (accepted) fuzz_expect(canonical(text) == text, "a written value is read back unchanged");
   try {
     const io::Manifest manifest = io::parse_manifest(bytes, "fuzz");
     const std::string again = to_json(manifest);
-    fuzz_expect(to_json(io::parse_manifest(again, "fuzz")) == again, "a manifest reads back");
+    fuzz_expect(to_json(io::parse_manifest(again, "fuzz")) == again, "a manifest round-trips");
   } catch (const FormatError&) {
   }
 }

@@ -1,5 +1,5 @@
-// A target on its corpus, without libFuzzer: every file, every beginning of it, and every byte of it replaced
-// in turn by those that mean something to a parser. Arguments: the corpus.
+// Runs a target on its corpus, without libFuzzer: every file, every prefix of it, and every byte of it
+// replaced by each byte that has a meaning for parsers. Arguments: the corpus.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -13,7 +13,7 @@
 namespace {
 
 std::size_t run(const std::string& bytes) {
-  // On the heap and without a byte to spare, so that the address sanitizer sees a read past the end.
+  // On the heap without spare bytes, so that the address sanitizer detects reads past the end.
   const std::vector<char> exact(bytes.begin(), bytes.end());
   fuzz_one({exact.data(), exact.size()});
   return 1;

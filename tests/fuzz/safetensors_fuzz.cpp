@@ -1,6 +1,6 @@
-// Fuzz target of the safetensors loader. Whatever the bytes are, FormatError is the only way out; what is
-// accepted covers the data exactly, and reads the same after it has been written anew. Reading asks for no
-// piece of memory larger than the file and 64 KiB.
+// Fuzz target for the safetensors loader. The only exception for any input is FormatError. The tensors of an
+// accepted file cover its data exactly, and round-trip through a newly written file. No allocation exceeds
+// the file's size plus 64 KiB.
 #include <tilegrad/io/files/safetensors.h>
 
 #include <algorithm>
@@ -39,21 +39,21 @@ void fuzz_one(std::string_view bytes) {
   unsigned sum = 0;
   for (const auto& [name, tensor] : file.tensors) {
     fuzz_expect(tensor.bytes.data() >= begin && tensor.bytes.data() + tensor.bytes.size() <= end,
-                "tensors lie in the file");
+                "tensors are within the file");
     total += tensor.bytes.size();
-    for (const std::byte b : tensor.bytes) sum += static_cast<unsigned>(b);  // each can be read
+    for (const std::byte b : tensor.bytes) sum += static_cast<unsigned>(b);  // each byte can be read
   }
   fuzz_expect(total + 8 <= file.storage.size() && sum <= 255u * total, "tensors do not overlap");
 
   const std::string first = written(file);
   const io::SafeTensors again = io::parse_safetensors(first, "fuzz: written");
-  fuzz_expect(again.metadata == file.metadata, "metadata reads back");
+  fuzz_expect(again.metadata == file.metadata, "metadata round-trips");
   fuzz_expect(std::equal(again.tensors.begin(), again.tensors.end(), file.tensors.begin(), file.tensors.end(),
                          [](const auto& a, const auto& b) {
                            return a.first == b.first && a.second.dtype == b.second.dtype &&
                                   a.second.shape == b.second.shape &&
                                   std::ranges::equal(a.second.bytes, b.second.bytes);
                          }),
-              "tensors read back");
-  fuzz_expect(written(again) == first, "the writer has one form for a file");
+              "tensors round-trip");
+  fuzz_expect(written(again) == first, "the writer's output is canonical");
 }

@@ -1,5 +1,5 @@
-// Fuzz target of streamed text: lines up to the first zero byte are stop strings; after it comes a text, a
-// token for each of its lines. What is streamed equals the definition on the whole text at once.
+// Fuzz target for streamed text. Lines up to the first zero byte are stop strings. The remaining lines are
+// tokens, one per line. The streamed output equals the definition, applied to the whole text.
 #include <tilegrad/io/text/text_stream.h>
 
 #include "tests/fuzz/target.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-// Lines with their line breaks.
+// Splits into lines, including their line breaks.
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
@@ -35,7 +35,7 @@ void fuzz_one(std::string_view bytes) {
     shown += stream.add(id);
     if (!stream.stopped())
       fuzz_expect(shown == std::string_view(read).substr(0, testing::shown_bytes(read, stops)),
-                  "what can be shown is shown");
+                  "text is shown as soon as possible");
   }
   const testing::StoppedText expected = testing::stopped_text(read, stops);
   fuzz_expect(stream.stop() == expected.stop, "the stop string");

@@ -1,5 +1,5 @@
-// Fuzz target of token files: header, tokenizer and ids. FormatError is the only way out, and what is
-// accepted ends where the file does.
+// Fuzz target for token files: header, tokenizer and ids. The only exception is FormatError. The ids of an
+// accepted file end at the end of the file.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
@@ -11,7 +11,7 @@ void fuzz_one(std::string_view bytes) {
   try {
     const text::TokenHeader header = text::parse_token_header(bytes, "fuzz");
     fuzz_expect(header.begin + header.count * static_cast<std::uint64_t>(header.bytes_each) == bytes.size(),
-                "ids end where the file does");
+                "ids end at the end of the file");
     const auto tokenizer = text::load_tokenizer(header.metadata, "fuzz");
     const text::TokenView view(bytes.data() + header.begin, static_cast<std::size_t>(header.count),
                                header.bytes_each, tokenizer->size(), "fuzz");

@@ -1,5 +1,6 @@
-// Fuzz target of tokenizers: up to the first zero byte, the merges of a checkpoint; after it, a text.
-// FormatError is the only way out, and with merges that load every text comes back from its tokens.
+// Fuzz target for tokenizers. The input up to the first zero byte is the merges of a checkpoint, the rest is
+// a string to encode. The only exception is FormatError. If the merges can be loaded, decoding the tokens
+// returns the string.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
@@ -16,9 +17,9 @@ void check_round_trip(const text::Tokenizer& tokenizer, std::string_view text) {
   fuzz_expect(
       std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id >= 0 && id < tokenizer.size(); }),
       "ids are below the size");
-  fuzz_expect(tokenizer.decode(ids) == text, "the text comes back");
+  fuzz_expect(tokenizer.decode(ids) == text, "the string round-trips");
   fuzz_expect(text::load_tokenizer(tokenizer.metadata(), "fuzz")->encode(text) == ids,
-              "what is loaded again gives the same tokens");
+              "a tokenizer that is loaded again gives the same tokens");
 }
 
 }  // namespace

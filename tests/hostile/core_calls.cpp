@@ -1,4 +1,4 @@
-// The functions and methods of core/ and autograd/.
+// Calls of functions and methods of core/ and autograd/.
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/report/bad_node.h>
@@ -334,7 +334,7 @@ std::vector<Call> programs() {
   };
 }
 
-// Differentiates, compiles and runs some tensors, with every input fed. {.verify} looks for wrong numbers.
+// Differentiates, compiles and runs some tensors, with every input fed. {.verify} detects wrong numbers.
 void finish(World& w) {
   std::vector<Tensor> fetch;
   for (std::uint64_t n = 1 + w.below(4); n > 0; --n) {
@@ -368,7 +368,7 @@ void finish(World& w) {
   for (const Tensor& t : fetch) {
     const Array a = p.fetch(t);
     if (a.shape() != t.shape() || a.dtype() != t.dtype())
-      throw std::logic_error("fetched a value of another shape");
+      throw std::logic_error("fetched a value of a different shape");
   }
 }
 
@@ -391,7 +391,7 @@ void run_program(World& w) {
       const std::string what = e.what();
       w.trace += "  " + what + "\n";
       if (what.find("[verify]") != std::string::npos) throw std::logic_error(what);
-      if (what.empty()) throw std::logic_error("an Error that says nothing");
+      if (what.empty()) throw std::logic_error("an Error without a message");
     }
   };
   for (std::uint64_t n = 4 + w.below(16); n > 0; --n) {

@@ -1,4 +1,4 @@
-// Text, checkpoints and plots (io/). Files that are damaged are the fuzz targets' (tests/fuzz).
+// Calls of io/: text, checkpoints and plots. Damaged files are tested by the fuzz targets (tests/fuzz).
 #include <filesystem>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
@@ -49,13 +49,13 @@ plot::Plot drawn_plot(World& w) {
   return p;
 }
 
-// What was saved or written can be loaded or read.
+// Calls f, which must succeed because it loads or reads files that were just written.
 template <class F>
 auto readable(const F& f) {
   try {
     return f();
   } catch (const Error& e) {
-    throw std::logic_error(std::string("what was saved cannot be loaded: ") + e.what());
+    throw std::logic_error(std::string("a saved file cannot be loaded: ") + e.what());
   }
 }
 
@@ -82,7 +82,7 @@ void checkpoints(World& w) {
   last.load(Draw<std::string>::of(w));
 }
 
-// An adapter of a model, written, changed and read.
+// Writes, changes and reads an adapter of a model.
 void adapter(World& w, nn::Pretrained model) {
   std::filesystem::remove_all("adapter");
   if (w.chance(0.9))
@@ -102,7 +102,7 @@ void adapter(World& w, nn::Pretrained model) {
   nn::load_adapter(model, w.chance(0.9) ? "adapter" : path(w));
 }
 
-// A folder of a small Llama, or one whose config.json says something else of the same weights.
+// A folder of a small Llama, or one whose config.json contradicts its weights.
 void pretrained(World& w) {
   std::filesystem::create_directories("pretrained");
   const auto number = [&](I n) { return std::to_string(w.chance(0.05) ? Draw<I>::of(w) : n); };
@@ -131,7 +131,7 @@ void pretrained(World& w) {
   if (w.chance(0.2)) nn::check_tokenizer(info, text::ByteTokenizer(), "hostile");
   w.keep(nn::LanguageModel(model).logits(w.graph.input("tokens", {1, 2}, i32)));
   if (nn::folder_files(nn::folder_metadata(model.info.files)) != model.info.files)
-    throw std::logic_error("files of a folder got lost in metadata");
+    throw std::logic_error("files of a folder are missing in the metadata");
   if (w.chance(0.4)) return adapter(w, model);
   std::filesystem::remove_all("saved");
   nn::SaveOptions options{.shard_bytes = w.below(2000)};
@@ -156,7 +156,7 @@ void pretrained(World& w) {
   nn::from_pretrained(folder);
 }
 
-// A tokenizer.json that is right or nearly so.
+// A tokenizer.json that is valid or nearly valid.
 std::string tokenizer_file(World& w) {
   const std::string merge =
       w.one_of<std::string>({R"(["a","b"])", R"("a b")", R"(["ab","ab"])", R"(["a"])", "7", ""});
@@ -234,12 +234,13 @@ void text_streams(World& w) {
   const auto t = tokenizer(w, Draw<std::string>::of(w));
   text::TextStream stream(*t, Draw<std::vector<std::string>>::of(w));
   for (const std::int32_t id : ids(w)) stream.add(id);
-  if (stream.stopped() == stream.stop().empty()) throw std::logic_error("stopped by nothing");
+  if (stream.stopped() == stream.stop().empty())
+    throw std::logic_error("stopped without a stop string, or the reverse");
   stream.finish();
   if (w.hostile()) stream.add(0);
 }
 
-// Reads whatever text in whatever order.
+// Reads random text in random order.
 void json(World& w) {
   const std::string written = io::json_string(Draw<std::string>::of(w)), other = Draw<std::string>::of(w);
   io::JsonReader good(written, "hostile");
@@ -285,10 +286,10 @@ void json(World& w) {
         (void)reader.peek();
     }
   reader.end();
-  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has seen all of it
+  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has read all of it
 }
 
-// A place in a short sequence, or nowhere.
+// An offset in a short sequence, or out of range.
 std::size_t place(World& w) {
   return w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : w.below(4);
 }
@@ -312,7 +313,7 @@ void token_files(World& w) {
     std::vector<std::int32_t> all(read.tokens().size());
     read.tokens().copy(0, all);
     if (all != written || writer.count() != written.size() || read.tokenizer().size() != t->size())
-      throw std::logic_error("a token file is read back as another");
+      throw std::logic_error("a token file changes when it is read back");
     return read.identity();
   });
   const text::TokenFile read(file);
@@ -333,7 +334,7 @@ int side(World& w) {
 void image(World& w) {
   const int width = side(w), height = side(w);
 #ifdef __SANITIZE_ADDRESS__
-  // Its operator new throws nothing: where there is no memory it ends the program.
+  // Its operator new cannot throw: without memory, it ends the program.
   if (std::int64_t{width} * height > std::int64_t{1} << 24) return;
 #endif
   plot::Image image(width, height, {});
@@ -346,7 +347,7 @@ void image(World& w) {
              {.size = Draw<float>::of(w), .upwards = w.chance(0.5), .weight = Draw<float>::of(w)});
   image.set(Draw<int>::of(w), Draw<int>::of(w), {1, 2, 3});
   (void)image.at(Draw<int>::of(w), Draw<int>::of(w));
-  if (image.width() < 100 && image.height() < 100) image.save_png(path(w));  // the rest takes a while
+  if (image.width() < 100 && image.height() < 100) image.save_png(path(w));  // larger ones are slow
   image.fill(Draw<int>::of(w), Draw<int>::of(w), Draw<int>::of(w), Draw<int>::of(w), {},
              w.chance(0.5) ? 1 : Draw<float>::of(w));
   image.stroke(lines, Draw<float>::of(w), {}, w.chance(0.5) ? 1 : Draw<float>::of(w));

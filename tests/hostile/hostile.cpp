@@ -1,6 +1,6 @@
 // hostile: runs random programs of public calls with hostile arguments, in a child process. Each program must
-// end in values or in tg::Errors: a crash, another exception, a hang or a "[verify]" difference is reported
-// with its number and its calls, and the search goes on behind it.
+// end with values or with tg::Errors. A crash, any other exception, a hang or a "[verify]" difference is
+// reported with the program's number and its calls. The search continues with the next program.
 //
 //   hostile [FIRST [COUNT]]
 #include <csignal>
@@ -18,12 +18,12 @@
 
 namespace {
 
-constexpr int seconds = 20;  // of one program
-// Bytes of address space: what fits is also computed within the time. The address sanitizer has a limit of
-// its own.
+constexpr int seconds = 20;  // per program
+// Address space in bytes. Results of this size can also be computed within the time. The address sanitizer
+// has a separate limit.
 constexpr rlim_t memory = 1LL << 30;
 
-// What the child is doing; the parent reads it when the child has died.
+// The state of the child, which the parent reads after the child has died.
 struct Shared {
   long program;
   char trace[1 << 16];
@@ -59,7 +59,7 @@ void say(Shared& shared, const std::string& trace) {
 
 }  // namespace
 
-// Sizes that no machine has are refused by the sanitizer's allocator too.
+// The sanitizer's allocator also refuses sizes that exceed every machine's memory.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=128";
 }

@@ -1,4 +1,4 @@
-// Layers, models, optimizers, training and generation (nn/).
+// Calls of nn/: layers, models, optimizers, training and generation.
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
@@ -30,7 +30,7 @@ Init init(World& w) {
   return i;
 }
 
-// Makes a layer and calls it on ids or on rows of some width.
+// Creates a layer and calls it on ids or on rows of some width.
 template <class Make>
 Call layer(const std::string& name, Make make, bool of_ids = false) {
   return {name, [=](World& w) {
@@ -68,7 +68,7 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
           }};
 }
 
-// Llama with settings of its relatives.
+// A Llama with settings of related architectures.
 Llama relative(World& w) {
   const auto number = [&](double usual) { return w.hostile() ? Draw<double>::of(w) : usual; };
   Llama l{.head_width = w.chance(0.5) ? 0 : size(w), .eps = number(1e-5), .attention_bias = w.chance(0.3)};
@@ -89,7 +89,7 @@ ModelConfig config(World& w) {
       .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
   if (!w.hostile() && c.heads > -100 && c.heads < 100)
     c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
-  c.layers %= 300;  // more can be made, but not in the time of a program
+  c.layers %= 300;  // more are valid, but exceed a program's time
   const std::vector<Architecture>& all = architectures();
   c.architecture = all[w.below(all.size())];
   if (w.chance(0.3)) c.architecture = relative(w);
@@ -149,7 +149,7 @@ std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Paramete
   }
 }
 
-// Whatever options an optimizer accepted, weights stay finite: steps that are not are skipped.
+// Whatever options an optimizer accepted, weights must stay finite, because non-finite steps are skipped.
 void expect_finite(const std::vector<Parameter>& parameters) {
   for (const Parameter& p : parameters) {
     const Array a = p.read();
@@ -235,7 +235,7 @@ void generate(World& w) {
   g.extend(text, w.hostile() ? -1 : 4, sampling(w), w.below(3));
 }
 
-// What it refuses is no reason to stop.
+// Calls f. If it throws Error, the program continues.
 void attempt(const std::function<void()>& f) {
   try {
     f();
@@ -301,7 +301,7 @@ void serve(World& w) {
   w.trace += "serve " + c.text() + "\n";
   const Model model(params, c);
   const auto few = [&] { return w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(20)); };
-  // More slots or tokens can be had, but not in the memory of a program.
+  // More slots or tokens are valid, but exceed a program's memory.
   Engine engine(model, {.slots = size(w) % 1000,
                         .cache_tokens = w.chance(0.5) ? 0 : few() % 10000,
                         .page_size = few(),
@@ -388,7 +388,7 @@ void model_config(World& w) {
   c.each_parameter([](const std::string&, const Shape&) {});
 }
 
-// Of whatever shape and graph the tokens are.
+// Parts of a model, called with tokens of any shape and graph.
 void model_parts(World& w) {
   Params params(1);
   const ModelConfig c = config(w);
@@ -413,7 +413,7 @@ LoraOptions lora_options(World& w) {
   return o;
 }
 
-// Modules of any rows, several layers in one.
+// Modules of any rows, with several layers in one.
 ModuleRows module_rows(World& w, const LinearPlace& linear) {
   if (!w.hostile()) return {linear.path, 0, linear.out};
   return {w.one_of<std::string>({"all", "", linear.path}), w.chance(0.5) ? 0 : Draw<I>::of(w),
@@ -468,7 +468,7 @@ void low_rank(World& w) {
   w.keep(linear(x));
 }
 
-// Of functions, some of which are missing.
+// A LanguageModel of functions, some of which are missing.
 void language_model(World& w) {
   LanguageModel m{.context = size(w), .parameters = Draw<std::vector<Parameter>>::of(w)};
   const auto f = [](TensorArg x) { return x.tensor() * 2; };

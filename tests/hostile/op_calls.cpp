@@ -1,4 +1,4 @@
-// Every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h,
+// Calls of every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h,
 // ops/ranks.h and ops/ring_attention.h.
 #include "tests/hostile/world.h"
 
@@ -6,7 +6,7 @@ namespace tg::hostile {
 
 namespace {
 
-// One of several functions of a name, by its parameters.
+// Selects one of several overloads by its parameters.
 template <class... A>
 Call one(const std::string& name, std::type_identity_t<Tensor (*)(A...)> f) {
   return call(name, f);
@@ -151,7 +151,7 @@ std::vector<Call> op_calls() {
       OP(attention_weights),
       OP(attention_keep_mask),
       OP(paged_attn),
-      // Operands that fit each other, which drawn ones seldom do.
+      // Operands with matching shapes, which random ones rarely have.
       {"attention",
        [](World& w) {
          const I B = 1 + static_cast<I>(w.below(2)), Hk = 1 + static_cast<I>(w.below(2)),

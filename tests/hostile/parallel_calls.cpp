@@ -1,4 +1,4 @@
-// Ranks (parallel/). One rank only: several are processes, which tests/parallel has.
+// Calls of parallel/, on one rank. Several ranks are several processes, which tests/parallel tests.
 #include <tilegrad/parallel/group.h>
 
 #include "tests/hostile/world.h"

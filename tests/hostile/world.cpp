@@ -22,7 +22,7 @@ T moved_from(T x) {
   return x;
 }
 
-// A value that was kept, or a hostile one: null or moved from.
+// A kept value, or a hostile one: null or moved from.
 template <class T>
 T kept(World& w, const std::vector<T>& all) {
   if (all.empty()) return T();

@@ -1,5 +1,5 @@
-// World: the values at hand in one random program, and arguments drawn from them. Most arguments are
-// ordinary, so that programs get far; some are hostile: null and moved-from handles, tensors of another
+// World: the values available in a random program, and arguments drawn from them. Most arguments are
+// ordinary, so that programs run for long. Some are hostile: null and moved-from handles, tensors of another
 // graph, extreme sizes and numbers, any dtype, empty functions.
 #pragma once
 
@@ -32,9 +32,9 @@ struct World {
   std::vector<Program> programs;
   std::vector<Pending> pendings;
   std::vector<Layout> layouts;
-  std::string trace;  // the calls so far, a line each
+  std::string trace;  // the calls so far, one per line
   std::function<void(const std::string&)> on_call = [](const std::string&) {
-  };  // sees the trace before each call
+  };  // receives the trace before each call
 
   void keep(const Tensor& t) { tensors.push_back(t); }
   void keep(const Array& a) { arrays.push_back(a); }
@@ -58,10 +58,10 @@ struct World {
   }
 };
 
-// Random values of that shape; hostile ones among them if a draw says so.
+// Random values with this shape, sometimes including hostile ones.
 Array filled(World& w, const Shape& shape, DType dtype);
 
-// An argument of type T.
+// Draws an argument of type T.
 template <class T>
 struct Draw;
 #define TG_DRAWN(T)        \
@@ -111,7 +111,7 @@ struct Draw<std::vector<T>> {
   static std::vector<T> of(World& w) {
     std::vector<T> all;
     for (std::uint64_t n = w.below(4); n > 0; --n) all.push_back(Draw<T>::of(w));
-    if (!all.empty() && w.hostile()) all.push_back(all[0]);  // the same twice
+    if (!all.empty() && w.hostile()) all.push_back(all[0]);  // the same value twice
     return all;
   }
 };
@@ -145,7 +145,7 @@ namespace detail {
 template <class A>
 using Stored = std::conditional_t<std::is_same_v<A, Graph&>, Graph&, std::decay_t<A>>;
 
-// f on drawn arguments, in order.
+// Calls f with drawn arguments, in order.
 template <class R, class... A>
 void run(World& w, const std::string& name, const std::function<R(Stored<A>...)>& f) {
   std::tuple<Stored<A>...> arguments{Draw<Stored<A>>::of(w)...};
@@ -188,7 +188,7 @@ std::vector<Call> model_calls();     // nn/
 std::vector<Call> file_calls();      // io/
 std::vector<Call> parallel_calls();  // parallel/
 
-// A program: calls at random; then some tensors are differentiated, compiled and run.
+// Runs a program of random calls. Then some tensors are differentiated, compiled and run.
 void run_program(World& w);
 
 }  // namespace tg::hostile

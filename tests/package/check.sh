@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the project next to this script, without a warning, in the four ways to use tilegrad: installed in an empty
-# folder, as a static and as a shared library, from the build tree, and as a folder of the project's own tree. Runs what
-# was built, and the installed gradcheck with the project's plugin.
+# Builds the project next to this script, without warnings, in the four ways to use tilegrad: installed in an
+# empty folder, as a static and as a shared library; from the build tree; and as a subfolder of the project.
+# Runs the built programs, and the installed gradcheck with the project's plugin.
 #   check.sh CMAKE BUILD_DIR GENERATOR COMPILER
 set -euo pipefail
 cmake=$1 build=$2 generator=$3 compiler=$4
@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-project() {  # project NAME TARGETS [CMake's options]
+project() {  # project NAME TARGETS [CMake options]
   local name=$1 targets=$2
   shift 2
   "$cmake" -S "$here" -B "$dir/$name" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" \
@@ -28,26 +28,26 @@ project package all -DCMAKE_PREFIX_PATH="$dir/installed"
 "$dir/installed/bin/gradcheck" --plugin "$dir/package/full_plugin.so" --op twice
 "$dir/package/several" "$dir"/package/libloaded.so
 
-# Without the tools, as a distribution's package of the library is.
+# Without the tools, as in a Linux distribution's package of the library.
 mv "$dir/installed/bin" "$dir/bin"
 project without_tools objects -DCMAKE_PREFIX_PATH="$dir/installed" -DWITHOUT_TOOLS=ON
 mv "$dir/bin" "$dir/installed/bin"
 
-# A header that is not there is told with the name of its package.
+# If a header is missing, the error names its package.
 if "$cmake" -S "$here/../.." -B "$dir/bare" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DXXHASH_INCLUDE:PATH= >"$dir/log" 2>&1 ||
     ! grep -q libxxhash-dev "$dir/log"; then
   echo "failed: configuring without xxhash.h"
   exit 1
 fi
 
-echo >"$dir/all_headers.cpp"  # they are the same files
+echo >"$dir/all_headers.cpp"  # the headers are the same files
 project build_tree consumer -Dtilegrad_DIR="$build"
 "$dir/build_tree/consumer"
 
-# Its objects and the plugin only: the library would be compiled once more.
+# Builds only the objects and the plugin, because otherwise the library would be compiled again.
 project folder "objects plugin" -DTILEGRAD_SOURCE="$here/../.." -DTILEGRAD_CUDA=OFF
 
-# As a shared library, from the objects of the build above: they do not depend on BUILD_SHARED_LIBS.
+# As a shared library, from the objects of the build above, which do not depend on BUILD_SHARED_LIBS.
 options=()
 while IFS= read -r option; do options+=("-D$option"); done < <(
   grep -E '^(TILEGRAD_(CPU_ISAS|CUDA|UNITY)|CMAKE_(BUILD_TYPE|CUDA_ARCHITECTURES)|CMAKE_CXX_FLAGS):' "$build/CMakeCache.txt")
@@ -58,11 +58,11 @@ tools=$(cd "$build/tools" && ls)
   # shellcheck disable=SC2086
   "$cmake" --build "$dir/shared" --target tilegrad $tools >"$dir/log" || { cat "$dir/log"; echo "failed: shared"; exit 1; }
 "$cmake" --install "$dir/shared" --prefix "$dir/before" >/dev/null
-mv "$dir/before" "$dir/moved"  # the tools find the library by their own place
+mv "$dir/before" "$dir/moved"  # the tools find the library relative to their own path
 rm -r "$dir/shared"
 lib=$(dirname "$(find "$dir/moved" -name libtilegrad.so)")
 soname=libtilegrad.so.$(sed -nE 's/^#define TILEGRAD_VERSION "([0-9]+\.[0-9]+).*/\1/p' "$here/../../version.h")
-dynamic() {  # dynamic FILE WORD: fails if the file's dynamic section does not have the word
+dynamic() {  # dynamic FILE WORD: fails if the file's dynamic section does not contain WORD
   readelf -d "$1" | grep -F "$2" >/dev/null || { readelf -d "$1"; echo "failed: $1 does not have $2"; exit 1; }
 }
 dynamic "$lib/libtilegrad.so" "soname: [$soname]"

@@ -1,4 +1,4 @@
-// What a user of the package writes, in folders and with names that tilegrad has as well.
+// A user's program with the same folders and names as in tilegrad.
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include "nn/model.h"
 
 #if __has_include("core/graph/graph.h") || __has_include("ops/ops.h") || __has_include("tilegrad.h")
-#error "headers of tilegrad lie on the include path without <tilegrad/…>"
+#error "headers of tilegrad can be included without <tilegrad/…>"
 #endif
 static_assert(TILEGRAD_VERSION_MAJOR == 0 && TILEGRAD_VERSION_MINOR == 1 && TILEGRAD_VERSION_PATCH >= 0);
 

@@ -1,4 +1,4 @@
-// A plugin of the consumer's: its op is checked by the installed gradcheck.
+// A user's plugin, whose op the installed gradcheck checks.
 #include <tilegrad/tilegrad.h>
 
 extern "C" void tilegrad_plugin() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A compiler launcher: uses the object that another build has made, and compiles only what it has not made.
+# A compiler launcher that reuses objects of another build, and compiles only objects that are missing there.
 #   reuse.sh BUILD_DIR COMMAND...
 set -euo pipefail
 build=$1
@@ -11,7 +11,7 @@ for ((i = 1; i < $#; ++i)); do
     -MF) dependencies=${!next} ;;
   esac
 done
-if [[ ${object:-} == *.gch ]]; then  # precompiled headers are of use for compiling only
+if [[ ${object:-} == *.gch ]]; then  # precompiled headers are needed only for compiling
   : >"$object"
 elif [ -n "${object:-}" ] && [ -e "$build/$object" ]; then
   ln -sf "$build/$object" "$object"

@@ -1,4 +1,4 @@
-// The library in this program and in two shared objects that it links and one that it loads: they work
+// The library in this program, in two shared objects that it links and in one that it loads. They work
 // together, and the process ends without an error.
 #include <tilegrad/tilegrad.h>
 

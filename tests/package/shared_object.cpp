@@ -1,11 +1,10 @@
-// A shared object of the consumer's that contains the library: NAME_step takes a training step, NAME_refuse
-// throws.
+// A user's shared object that contains the library: NAME_step runs a training step, NAME_refuse throws.
 #include <tilegrad/tilegrad.h>
 
 #define TG_JOIN(a, b) a##b
 #define TG_NAME(a, b) TG_JOIN(a, b)
 
-// The weight after a step of gradient descent on Σ w·x from w = 1, or −1 if an op is not the one that
+// The weight after a step of gradient descent on Σ w·x from w = 1, or −1 if an op differs from the one that
 // find_op() finds.
 double TG_NAME(NAME, _step)(float x) {
   tg::Graph graph;

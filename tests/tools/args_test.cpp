@@ -1,4 +1,5 @@
-// The command-line parser: the accepted forms, and that every mistake is one clear line with exit code 2.
+// Tests the command-line parser: the accepted forms, and that every error is reported in one clear line with
+// exit code 2.
 #include "tools/args.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ struct Command {
   std::string text, mode = "train";
   std::vector<std::string> ops{"all"};
   bool quiet = false;
-  std::string out, err;  // what was printed
+  std::string out, err;  // printed output
 
   std::optional<int> run(std::vector<const char*> words) {
     Args args("tool", "Does a thing.");
@@ -39,7 +40,7 @@ struct Command {
   }
 };
 
-TEST(Args, EmptyValuesAreRefusedExceptForText) {
+TEST(Args, EmptyValuesAreRejectedUnlessOptionIsText) {
   for (const auto& words : {std::vector<const char*>{"--text", ""},
                             {"--text="},
                             {"--text=a", "--op="},
@@ -56,7 +57,7 @@ TEST(Args, EmptyValuesAreRefusedExceptForText) {
   EXPECT_EQ(prompt, "");
 }
 
-TEST(Args, TakesBothSpellingsAndKeepsDefaults) {
+TEST(Args, AcceptsBothValueSyntaxesAndKeepsDefaults) {
   Command c;
   ASSERT_EQ(c.run({"check", "--text", "a b.txt", "--steps=12", "--lr", "-0", "--quiet"}), std::nullopt)
       << c.err;
@@ -75,7 +76,7 @@ TEST(Args, TakesBothSpellingsAndKeepsDefaults) {
   EXPECT_EQ(d.ops, (std::vector<std::string>{"relu", "exp"}));
 }
 
-TEST(Args, EveryMistakeIsOneLineAndExitCodeTwo) {
+TEST(Args, EveryErrorIsOneLineAndExitCodeTwo) {
   const std::string see = " (see tool --help)\n";
   const std::pair<std::vector<const char*>, std::string> cases[] = {
       {{"--text", "a", "--stpes", "3"}, "unknown option --stpes, did you mean --steps?"},
@@ -97,7 +98,7 @@ TEST(Args, EveryMistakeIsOneLineAndExitCodeTwo) {
       {{"--text", "a", "--lr", "nan"}, "--lr got 'nan', expected a finite number"},
       {{"--text", "a", "--lr", "inf"}, "--lr got 'inf', expected a finite number"},
       {{"--text", "a", "--lr", "1e-3x"}, "--lr got '1e-3x', expected a number"},
-      {{"--text", "a", "--quiet=yes"}, "--quiet takes no value"},
+      {{"--text", "a", "--quiet=yes"}, "--quiet does not accept a value"},
       {{"--text", "a", "--text", "b"}, "--text is given twice"},
       {{"--text", "a", "dance"}, "MODE got 'dance', expected one of train, check"},
       {{"--text", "a", "check", "more"}, "unexpected argument 'more'"},
@@ -110,7 +111,7 @@ TEST(Args, EveryMistakeIsOneLineAndExitCodeTwo) {
   }
 }
 
-TEST(Args, ABadValueLeavesTheDestinationAlone) {
+TEST(Args, InvalidValueKeepsTheDestination) {
   Command c;
   EXPECT_EQ(c.run({"--text", "a", "--steps", "0"}), 2);
   EXPECT_EQ(c.steps, 2000);
@@ -130,8 +131,8 @@ TEST(Args, HelpPrintsEveryOptionItsDefaultAndTheExamples) {
               "  --lr RATE    learning rate [0.001]\n"
               "  --op NAME    op to check, may be repeated [all]\n"
               "  --quiet      no progress line\n"
-              "  --help       this page\n"
-              "  --version    the version of the library\n\n"
+              "  --help       print this page\n"
+              "  --version    print the version of the library\n\n"
               "examples:\n"
               "  tool --text a.txt\n"
               "      a first run\n\n"
@@ -142,7 +143,7 @@ TEST(Args, HelpPrintsEveryOptionItsDefaultAndTheExamples) {
   }
 }
 
-TEST(Args, ValuesGoOutAsTextAndComeBackExactly) {
+TEST(Args, ValuesRoundTripThroughStringsExactly) {
   Args args("tool", "Does a thing.");
   std::int64_t n = -7;
   double x = 0.1 + 0.2, y = 1e-300;
@@ -176,7 +177,7 @@ TEST(Args, ValuesGoOutAsTextAndComeBackExactly) {
   EXPECT_EQ(mistake("m", "1"), "unknown option --m");
 }
 
-TEST(Args, AMistakeIsOneLineAndCannotCommandTheTerminal) {
+TEST(Args, ErrorsAreOneLineWithoutControlCharacters) {
   EXPECT_EQ(printable("gpt\n\x1b[2J\x7f\xc2\x9b für жук"), "gpt\\n\\x1b[2J\\x7f\xc2\\x9b für жук");
   std::string word;
   Args args("tool", "about");

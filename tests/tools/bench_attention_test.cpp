@@ -1,4 +1,4 @@
-// Pieces of `bench attention`: cells and their FLOPs, the model of memory traffic, ncu's output.
+// Tests parts of `bench attention`: cells and their FLOPs, the model of memory traffic, and ncu's output.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace tg::bench {
 namespace {
 
-// What the parser says of a text that is no cell.
+// The parser's error for an invalid cell.
 std::string mistake(const std::string& text) {
   try {
     parse_cell(text);
@@ -19,7 +19,7 @@ std::string mistake(const std::string& text) {
   return "";
 }
 
-// The mask by its definition [ops/flash_attn.h], pair by pair.
+// Counts visible pairs one by one, by the definition of the mask [ops/flash_attn.h].
 double pairs_one_by_one(const AttentionCell& c) {
   double n = 0;
   for (std::int64_t i = 0; i < c.L; ++i)
@@ -32,14 +32,14 @@ double pairs_one_by_one(const AttentionCell& c) {
   return n;
 }
 
-TEST(AttentionCell, LeftOutSizesFollowFromOthers) {
+TEST(AttentionCell, OmittedSizesDefaultToOtherSizes) {
   const AttentionCell c = parse_cell("H=8,L=32,d=16");
   EXPECT_EQ(c.words(), "B=1,H=8,Hk=8,L=32,T=32,d=16,dv=16");
   EXPECT_EQ(c.name(), "flash_attn");
   EXPECT_EQ(c.shape(), "1×8×32×16");
 }
 
-TEST(AttentionCell, WordsReadBack) {
+TEST(AttentionCell, DescriptionRoundTrips) {
   const std::string words = "B=2,H=8,Hk=2,L=5,T=9,d=4,dv=6,causal,window=3,nondeterministic";
   const AttentionCell c = parse_cell("nondeterministic,window=3,causal,dv=6,d=4,T=9,L=5,Hk=2,H=8,B=2");
   EXPECT_EQ(c.words(), words);
@@ -58,7 +58,7 @@ TEST(AttentionCell, WordsReadBack) {
   EXPECT_EQ(parse_cell(ragged).pairs(), 50);
 }
 
-TEST(AttentionCell, MistakesAreNamed) {
+TEST(AttentionCell, ErrorsNameTheInvalidWord) {
   const std::pair<const char*, const char*> mistakes[] = {{"", "''"},
                                                           {"L=4", "'d='"},
                                                           {"d=4", "'L='"},
@@ -91,7 +91,7 @@ TEST(AttentionCell, PairsAreCountedExactly) {
         }
 }
 
-TEST(AttentionCell, FlopsFollowThePairs) {
+TEST(AttentionCell, FlopsAreProportionalToPairs) {
   const AttentionCell c = parse_cell("B=2,H=4,Hk=2,L=3,d=8,dv=16,causal");
   EXPECT_EQ(c.flops(false), 2 * 2 * 4 * 6 * 24);
   EXPECT_EQ(c.flops(true), 2.5 * c.flops(false));
@@ -109,7 +109,7 @@ TEST(AttentionCell, RaggedEntriesHaveLengthsFromOneToAll) {
   EXPECT_NE(mistake("L=1,T=10,d=8,ragged,length=3").find("exclude each other"), std::string::npos);
 }
 
-TEST(AttentionCell, SuitesHaveNoCellTwice) {
+TEST(AttentionCell, SuitesHaveNoDuplicateCells) {
   for (const char* suite : {"cpu", "gpu", "gpu-free-order", "masks", "few-queries", "decode", "gpu-decode"}) {
     std::set<std::string> seen;
     for (const AttentionCell& c : attention_suite(suite))
@@ -119,7 +119,7 @@ TEST(AttentionCell, SuitesHaveNoCellTwice) {
   EXPECT_EQ(attention_suite("gpu").size(), 26u);
 }
 
-// Two heads of one key head: q has 16 elements, k 8, v 12, o 24, the scores 32, a row statistic 8.
+// Two heads share one key head: q has 16 elements, k 8, v 12, o 24, the scores 32, a row statistic 8.
 const AttentionCell small = parse_cell("H=2,Hk=1,L=4,d=2,dv=3,causal");
 
 void expect_bytes(const Bytes& b, double read, double written) {
@@ -127,17 +127,17 @@ void expect_bytes(const Bytes& b, double read, double written) {
   EXPECT_EQ(b.written, written);
 }
 
-TEST(AttentionTraffic, MaterialisedScoresAreReadAndWrittenByEveryProduct) {
+TEST(AttentionTraffic, StoredScoresAreReadAndWrittenByEveryGemm) {
   expect_bytes(materialised(small, false, 2), 2 * (16 + 8 + 2 * 32 + 12), 2 * (2 * 32 + 24));
   expect_bytes(materialised(small, true, 2), 2 * (5 * 32 + 2 * 24 + 12 + 8 + 16), 2 * (2 * 32 + 12 + 16 + 8));
 }
 
 TEST(AttentionTraffic, FusedReadsOneSideOnceForEachTileOfTheOther) {
   const Tile tile{.queries = 2, .keys = 2};
-  // Two tiles of queries see 2 and 4 keys, of 5 numbers each.
+  // Two tiles of queries see 2 and 4 keys with 5 elements each.
   expect_bytes(fused(small, false, 2, tile), 2 * (16 + 2 * 6 * 5), 2 * 24 + 4 * 8);
-  // Two tiles of keys are seen by 4 and 2 queries: 12 rows with both heads, each of 5 numbers, two statistics
-  // and two sums. Before that O, z_O and ξ are read; after it the 16 sums.
+  // Two tiles of keys are seen by 4 and 2 queries: 12 rows for both heads, each with 5 elements, two
+  // statistics and two sums. Before that, O, z_O and ξ are read; after it, the 16 sums.
   expect_bytes(fused(small, true, 2, tile),
                2 * 2 * 24 + 4 * 8 + 2 * (8 + 12) + 12 * (2 * 5 + 2 * 4 + 2 * 4) + 4 * 16,
                2 * 4 * 8 + 4 * 16 + 12 * 2 * 4 + 2 * (8 + 12 + 16));
@@ -148,7 +148,7 @@ TEST(AttentionTraffic, FusedReadsOneSideOnceForEachTileOfTheOther) {
 }
 
 // [Stratos, FlashAttention §1.3]: T·d + T²·d / Λ.
-TEST(AttentionTraffic, TilesTwiceAsLargeReadHalfAsMuchAgain) {
+TEST(AttentionTraffic, DoublingTilesHalvesRepeatedReads) {
   const AttentionCell c = parse_cell("L=4096,d=64");
   const double q = 2. * 4096 * 64, once = fused(c, false, 2, {128, 128}).read - q,
                twice = fused(c, false, 2, {256, 128}).read - q;
@@ -156,8 +156,8 @@ TEST(AttentionTraffic, TilesTwiceAsLargeReadHalfAsMuchAgain) {
   EXPECT_EQ(once, 2. * 4096 * 4096 / 128 * 2 * 64);
 }
 
-TEST(AttentionTraffic, AQueryWithoutKeysReadsNone) {
-  const AttentionCell c = parse_cell("L=4,T=2,d=8,causal");  // the first two queries see nothing
+TEST(AttentionTraffic, QueryWithoutVisibleKeysReadsNone) {
+  const AttentionCell c = parse_cell("L=4,T=2,d=8,causal");  // the first two queries see no keys
   EXPECT_EQ(fused(c, false, 2, {2, 2}).read, 2 * (4 * 8 + 2 * 16));
 }
 
@@ -176,7 +176,7 @@ TEST(AttentionTraffic, EveryCellHasATile) {
           }
 }
 
-TEST(AttentionCounters, KernelsAreAddedUp) {
+TEST(AttentionCounters, KernelsAreSummed) {
   const char* csv =
       "==PROF== Connected to process 7\n"
       "\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n"

@@ -1,4 +1,4 @@
-// Pieces of `bench serve`: traces, and who has which part of a cache.
+// Tests parts of `bench serve`: traces, and the owners of a cache's parts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,14 +20,14 @@ std::string mistake(std::string_view text) {
   return "";
 }
 
-TEST(Trace, IsReadLineByLine) {
+TEST(Trace, LinesAreParsed) {
   const std::vector<Arrival> expected = {{0, 60, 41}, {0.5, 1, 1}, {0.5, 99, 2}};
   EXPECT_EQ(
       parse_trace("# seconds prompt output\n\n0 60 41\n  .5\t1  1 # short\r\n5e-1 99 2", "trace.txt", 100),
       expected);
 }
 
-TEST(Trace, MistakesNameFileAndLine) {
+TEST(Trace, ErrorsNameFileAndLine) {
   for (const char* line : {"1 2", "1 2 3 4", "1 2 3.5", "1 2 x", "a 2 3", "-1 2 3", "1 0 3", "1 2 0",
                            "1 -2 3", "inf 2 3", "nan 2 3", "1,2,3", "1 2 99999999999999999999", "0.25 2 3",
                            "1 101 1", "1 60 42", "1 2 9223372036854775807"}) {
@@ -38,7 +38,7 @@ TEST(Trace, MistakesNameFileAndLine) {
   EXPECT_EQ(mistake("# nothing\n"), "[trace] trace.txt has no requests");
 }
 
-TEST(Trace, AnyBytesAreATraceOrAMistake) {
+TEST(Trace, ArbitraryBytesParseOrThrow) {
   const std::string whole = "0 60 41\n 0.5\t1 1#\r\n1e0 99 2";
   for (std::size_t n = 0; n <= whole.size(); ++n) mistake(whole.substr(0, n));
   for (std::size_t n = 0; n < whole.size(); ++n)
@@ -49,7 +49,7 @@ TEST(Trace, AnyBytesAreATraceOrAMistake) {
     }
 }
 
-TEST(Trace, MadeFromASeedHasTheLengthsAndArrivalsItIsToHave) {
+TEST(Trace, RandomTraceHasExpectedLengthsAndArrivals) {
   const RandomTrace options{.requests = 20000, .rate = 4, .shared_prefix = 10, .seed = 3};
   const std::vector<Arrival> trace = random_trace(options, 100000);
   ASSERT_EQ(trace.size(), 20000u);
@@ -62,7 +62,7 @@ TEST(Trace, MadeFromASeedHasTheLengthsAndArrivalsItIsToHave) {
     EXPECT_GE(trace[i].seconds, i > 0 ? trace[i - 1].seconds : 0);
     prompt += static_cast<double>(trace[i].prompt), output += static_cast<double>(trace[i].output);
   }
-  // Five standard deviations of each mean: 69.6, 128 and ¼ of a request, over √20000.
+  // Five standard deviations of each mean: of 69.6, 128 and ¼ of a request, divided by √20000.
   EXPECT_NEAR(prompt / 20000, 146, 2.5);
   EXPECT_NEAR(output / 20000, 128.5, 4.6);
   EXPECT_NEAR(trace.back().seconds / 20000, 0.25, 0.009);
@@ -74,7 +74,7 @@ TEST(Trace, MadeFromASeedHasTheLengthsAndArrivalsItIsToHave) {
   }
 }
 
-TEST(Trace, PromptsBeginAlikeAndThenDiffer) {
+TEST(Trace, PromptsShareOnlyThePrefix) {
   const std::vector<Arrival> trace = {{0, 40, 1}, {0, 60, 1}, {0, 5, 1}};
   const auto prompts = random_prompts(trace, 20, 1000, 1);
   for (std::size_t i = 0; i < 3; ++i) {
@@ -89,7 +89,7 @@ TEST(Trace, PromptsBeginAlikeAndThenDiffer) {
   EXPECT_NE(prompts, random_prompts(trace, 20, 1000, 2));
 }
 
-TEST(CacheHistory, KnowsWhoHasWhatAndWhatWasFoundAgain) {
+TEST(CacheHistory, RecordsOwnersSharingAndReuse) {
   using State = CacheHistory::State;
   nn::PagePool pool(6, 4);
   CacheHistory history(pool, 2, 100);
@@ -124,7 +124,7 @@ TEST(CacheHistory, KnowsWhoHasWhatAndWhatWasFoundAgain) {
   EXPECT_EQ(history.steps(), 5);
 }
 
-TEST(CacheHistory, OfManyStepsRemembersEverySecond) {
+TEST(CacheHistory, DropsEverySecondStepWhenFull) {
   const nn::PagePool pool(1, 4);
   CacheHistory history(pool, 4, 2);
   for (int i = 0; i < 1000; ++i) history.add({});

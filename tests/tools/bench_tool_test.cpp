@@ -1,5 +1,5 @@
-// tools/bench: every mode prints a table and writes the same rows as JSON; mistakes are one line and exit
-// code 2.
+// tools/bench: every mode prints a table and writes the same rows as JSON. Errors are reported in one line
+// with exit code 2.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ Outcome bench(const std::string& arguments, const std::string& environment = "")
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
 }
 
-// Null where a number does not apply.
+// Null if a number does not apply.
 std::optional<double> number_or_null(io::JsonReader& json) {
   if (json.peek() != io::JsonReader::Kind::null) return json.number();
   json.null();
@@ -42,7 +42,7 @@ std::optional<double> number_or_null(io::JsonReader& json) {
 
 struct Mode {
   const char *name, *shape;
-  std::set<std::string> rows;  // some of those it must have
+  std::set<std::string> rows;  // some of the rows that it must print
 };
 
 void PrintTo(const Mode& m, std::ostream* out) {
@@ -60,13 +60,16 @@ TEST_P(BenchModes, PrintATableAndWriteTheSameRowsAsJson) {
   EXPECT_NE(run.output.find("multiply-add"), std::string::npos);
   EXPECT_NE(run.output.find("threads"), std::string::npos);
 
-  // Every row has its numbers below the head's: wide names do not move them.
+  // The columns of every row are aligned with the head, even after a wide name.
   std::istringstream lines(run.output.substr(run.output.find("\n\n") + 2));
   std::string head;
   std::getline(lines, head);
   const std::size_t place = head.find("threads") + 6;
   for (std::string line; std::getline(lines, line);) {
-    std::erase_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; });  // characters
+    std::erase_if(line,
+                  [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; });  // count
+                                                                                           // characters,
+                                                                                           // not bytes
     ASSERT_GT(line.size(), place) << line;
     EXPECT_TRUE((line[place] == '1' || line[place] == '2') && line[place - 1] == ' ' &&
                 line[place + 1] == ' ')
@@ -150,7 +153,7 @@ TEST(BenchDecode, MeasuresPagesToo) {
   EXPECT_NE(refused.output.find("page= requires the mode decode"), std::string::npos) << refused.output;
 }
 
-TEST(BenchAttention, TakesCellsOfAnyMaskLayoutAndDtype) {
+TEST(BenchAttention, AcceptsCellsOfAnyMaskLayoutAndDtype) {
   for (const char* options :
        {"", "--layout BLHd", "--dtype bf16", "--dtype f16 --layout BLHd", "--dtype f64"}) {
     const Outcome run = bench("attention " + small_cells + " " + options);
@@ -160,7 +163,7 @@ TEST(BenchAttention, TakesCellsOfAnyMaskLayoutAndDtype) {
   }
 }
 
-TEST(BenchAttention, RunsTheKernelsThatAreAskedForOrSaysWhyNot) {
+TEST(BenchAttention, RunsRequestedKernelsOrReportsWhyNot) {
   const Outcome plain = bench("attention --kernels plain " + small_cells),
                 other = bench("attention --kernels wgmma " + small_cells),
                 gemm = bench("gemm --kernels plain");
@@ -176,7 +179,7 @@ TEST(BenchAttention, RunsTheKernelsThatAreAskedForOrSaysWhyNot) {
       << gemm.output;
 }
 
-// A python3 that answers as tools/bench/torch_attention.py does, or fails.
+// A python3 that answers like tools/bench/torch_attention.py, or fails.
 class FakePython {
  public:
   explicit FakePython(const std::string& script)
@@ -192,7 +195,7 @@ class FakePython {
   std::string folder_;
 };
 
-// The numbers that are in the table's line for a cell, as words.
+// The numbers in the table's line for a cell, as strings.
 std::string line_of(const std::string& output, const std::string& start, const std::string& pass) {
   const std::size_t table = output.find("\nTFLOP/s");
   std::istringstream lines(table == std::string::npos ? "" : output.substr(table));
@@ -201,7 +204,7 @@ std::string line_of(const std::string& output, const std::string& start, const s
   return "";
 }
 
-TEST(BenchAttention, PrintsPyTorchBesideEachCell) {
+TEST(BenchAttention, ComparesEachCellWithPyTorch) {
   const FakePython python(
       "echo ready PyTorch 9.9\n"
       "while read pass dtype layout cell; do\n"
@@ -218,7 +221,7 @@ TEST(BenchAttention, PrintsPyTorchBesideEachCell) {
   EXPECT_NE(line_of(run.output, "geometric mean, ", "backward"), "") << run.output;
 }
 
-TEST(BenchDecode, PrintsPyTorchBesideAttentionAndProducts) {
+TEST(BenchDecode, ComparesAttentionAndGemmsWithPyTorch) {
   const FakePython python(
       "echo ready PyTorch 9.9\n"
       "while read what dtype layout cell; do\n"
@@ -237,7 +240,7 @@ TEST(BenchDecode, PrintsPyTorchBesideAttentionAndProducts) {
   EXPECT_EQ(cell.output.find("thin product"), std::string::npos) << cell.output;
 }
 
-TEST(BenchAttention, SaysWhyPyTorchIsNotThere) {
+TEST(BenchAttention, ReportsWhyPyTorchIsUnavailable) {
   for (const char* script : {"echo none it is not installed\n", "exit 1\n"}) {
     const Outcome run =
         bench("attention --compare --quick --threads 1 --shape 1x1x8x8", FakePython(script).environment());
@@ -258,7 +261,8 @@ TEST(BenchAttention, DrawsTheRates) {
 TEST(BenchAttention, PrintsTheTrafficOfMemory) {
   const Outcome run = bench("attention --traffic --dtype bf16 --shape B=1,H=1,L=1000,d=64");
   EXPECT_EQ(run.code, 0) << run.output;
-  // 2 · (q + k + v + 2·L·T) and 2 · (2·L·T + o); then q, and 16 tiles of 64 queries that read all of k and v.
+  // Standard: 2 · (q + k + v + 2·L·T) read and 2 · (2·L·T + o) written. Fused: q, and 16 tiles of 64 queries
+  // that read all of k and v.
   EXPECT_NE(run.output.find("4.4 + 4.1"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("4.2 + 0.1"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("not measured"), std::string::npos) << run.output;
@@ -274,7 +278,7 @@ TEST(BenchAttention, RunsOneProgramForAProfiler) {
 
 const std::string small_serve = "serve --quick --threads 1 --shape 1x2x16x64x13";
 
-// The rate in the row of that name.
+// The rate in the row with this name.
 double rate_of(const std::string& output, const std::string& row) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);)
@@ -292,13 +296,13 @@ TEST(BenchServe, ReplaysATraceFromAFileAndDrawsIt) {
   std::ofstream(path) << "0 40 20\n0 60 6\n";
   const Outcome refused = bench(small_serve + " --trace " + path);
   EXPECT_EQ(refused.code, 1) << refused.output;
-  EXPECT_NE(refused.output.find(path + ":2 got '0 60 6', expected a prompt and a text that fit"),
+  EXPECT_NE(refused.output.find(path + ":2 got '0 60 6', expected a prompt and an output that fit"),
             std::string::npos)
       << refused.output;
   std::filesystem::remove(path), std::filesystem::remove(path + ".png");
 }
 
-TEST(BenchServe, PrintsAnotherDecodingBesideATrace) {
+TEST(BenchServe, ComparesATraceWithOtherLibraries) {
   const FakePython python(
       "[ $4 = 1x2x16x64x13 ] && [ $5 = 1 ] || exit\n"
       "case $1 in *torch_decode.py) ;; *llama_decode.py) echo none it is not installed; exit;; *) exit;; "
@@ -316,7 +320,7 @@ TEST(BenchServe, PrintsAnotherDecodingBesideATrace) {
   EXPECT_NE(run.output.find("PyTorch 9.9"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("no llama.cpp to compare with: it is not installed"), std::string::npos)
       << run.output;
-  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos) << run.output;  // 16 of them
+  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos) << run.output;  // 16 tokens
   EXPECT_NE(run.output.find("PyTorch, step"), std::string::npos) << run.output;
   EXPECT_EQ(later.code, 1) << later.output;
   EXPECT_NE(later.output.find("--compare requires --rate 0: all requests must arrive at the start"),
@@ -325,7 +329,7 @@ TEST(BenchServe, PrintsAnotherDecodingBesideATrace) {
   std::filesystem::remove(path);
 }
 
-TEST(BenchGenerate, PrintsAnotherDecodingBesideItsSteps) {
+TEST(BenchGenerate, ComparesStepsWithOtherLibraries) {
   const FakePython python(
       "case $1 in *llama*) echo ready llama.cpp 8.8;; *) echo ready PyTorch 9.9;; esac\n"
       "while read what texts keys; do [ $what$keys = step5 ] && [ $texts != 4 ] && echo 8 || echo -; done\n");
@@ -339,13 +343,13 @@ TEST(BenchGenerate, PrintsAnotherDecodingBesideItsSteps) {
   EXPECT_EQ(run.output.find("PyTorch, 4 sequences"), std::string::npos) << run.output;
 }
 
-TEST(BenchServe, CutsBothCachesToTheSameBytes) {
-  // Two contexts of 64 tokens and some more, and five pages of 24.
+TEST(BenchServe, BothCachesHaveTheSameSize) {
+  // Enough for two contexts of 64 tokens, or five pages of 24.
   const Outcome run = bench(small_serve + " --requests 12 --cache-memory 150tokens --page 24"),
                 small = bench(small_serve + " --cache-memory 63tokens"),
                 page = bench(small_serve + " --page 65");
   EXPECT_EQ(run.code, 0) << run.output;
-  // Two tensors of 16 numbers of 4 bytes for each token.
+  // Two tensors with 16 elements of 4 bytes per token.
   EXPECT_NEAR(rate_of(run.output, "cache"), 128 * 2 * 16 * 4 * 0x1p-20, 1e-5) << run.output;
   EXPECT_EQ(small.code, 1) << small.output;
   EXPECT_NE(small.output.find("--cache-memory has room for 63 tokens, expected at least 64"),
@@ -358,7 +362,7 @@ TEST(BenchServe, CutsBothCachesToTheSameBytes) {
 const std::string small_train =
     "train --quick --threads 1 --layers 1 --heads 2 --width 16 --context 8 --batch 2 --vocabulary 11 ";
 
-// The numbers of the rows with a field, by their names.
+// The numbers of the rows that have a field, by the rows' names.
 std::map<std::string, double> rows_of(const std::string& path, const std::string& field) {
   const std::string text = io::read_file(path, "test");
   std::map<std::string, double> numbers;
@@ -394,24 +398,24 @@ TEST(BenchTrain, ReportsOnAnyModel) {
   std::filesystem::remove(path + ".json"), std::filesystem::remove(path + ".png");
 }
 
-TEST(BenchTrain, CountsTheArithmeticOfAModel) {
+TEST(BenchTrain, CountsTheFlopsOfAModel) {
   const std::string path = testing::TempDir() + "flops" + std::to_string(getpid()) + ".json";
   const Outcome run = bench(small_train + "--peak 0.5 --json " + path);
   ASSERT_EQ(run.code, 0) << run.output;
-  // 12·16² in the block and 11·16 in the head; attention has 2 rows of 2 heads with 8·9/2 pairs, each of
-  // which takes 2·(8 + 8) FLOPs.
+  // 12·16² weights in the block and 11·16 in the head. Attention has 2 rows of 2 heads with 8·9/2 pairs, with
+  // 2·(8 + 8) FLOPs each.
   EXPECT_NE(run.output.find("6 · 3,248 weights · 16 tokens"), std::string::npos) << run.output;
   const double flops = 6. * 3248 * 16 + 3 * 2 * 2 * 36 * 32;
   EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9);
   const double seconds = rows_of(path, "ms")["step"] * 1e-3;
   EXPECT_NEAR(rows_of(path, "share")["step"], flops / seconds / 0.5e12, 1e-4 * flops / seconds / 0.5e12);
-  // What is computed a second time does not count.
+  // Recomputation is not counted.
   const Outcome again = bench(small_train + "--recompute --overwrite --json " + path);
   EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9) << again.output;
   std::filesystem::remove(path);
 }
 
-TEST(BenchTrain, PrintsPyTorchsStepOfTheSameModel) {
+TEST(BenchTrain, ComparesWithPyTorchOnTheSameModel) {
   const Outcome alone = bench(small_train);
   double loss = 0, next = 0, norm = 0;
   const std::size_t at = alone.output.find("loss ");
@@ -432,7 +436,7 @@ TEST(BenchTrain, PrintsPyTorchsStepOfTheSameModel) {
        {"PyTorch 9.9", "PyTorch, eager", "PyTorch, compiled", "2.000      3.000        8,000", "1.00 MiB",
         "PyTorch, CUDA graphs           not measured: no graphs here"})
     EXPECT_NE(run.output.find(text), std::string::npos) << text << run.output;
-  // --shape gives the same sizes.
+  // --shape selects the same sizes.
   const Outcome shape = bench("train --quick --threads 1 --shape 1x2x16x8x2 --vocabulary 11 --compare",
                               FakePython(python(loss)).environment());
   EXPECT_EQ(shape.code, 0) << shape.output;
@@ -449,7 +453,7 @@ TEST(BenchTrain, PrintsPyTorchsStepOfTheSameModel) {
       << none.output;
 }
 
-TEST(BenchTrain, RefusesWhatDoesNotFit) {
+TEST(BenchTrain, RejectsModelsThatDoNotFit) {
   for (const auto& [options, message] :
        {std::pair<const char*, const char*>{
             "train --quick --layers 1 --context 4096 --batch 65536 --vocabulary 50000",
@@ -482,7 +486,7 @@ TEST(Bench, HelpHasExamples) {
   EXPECT_NE(run.output.find("examples:"), std::string::npos);
 }
 
-TEST(Bench, MistakesAreOneLineAndExitCodeTwo) {
+TEST(Bench, ErrorsAreOneLineAndExitCodeTwo) {
   for (const char* arguments : {"",
                                 "flops",
                                 "gemm --threads 0",

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A checkpoint opens in Python's safetensors, with the names and shapes of nanoGPT's state_dict:
-# checkpoint_in_python.sh PATH/TO/train. Skipped (77) where the package is not installed.
+# Python's safetensors opens a checkpoint, whose names and shapes are those of nanoGPT's state_dict:
+# checkpoint_in_python.sh PATH/TO/train. Skipped (77) if the package is not installed.
 set -eu
 train=$1
 python=${PYTHON:-python3}
 if ! "$python" -c 'import safetensors.numpy' 2>/dev/null; then
-  echo "skipped: $python has no package safetensors"
+  echo "skipped: the Python package safetensors is not installed"
   exit 77
 fi
 dir=$(mktemp -d)

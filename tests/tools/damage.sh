@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Checkpoints damaged at random: damage.sh FOLDER_OF_TOOLS [COUNT [SEED]]
-# Each of COUNT runs (default 40) gets one damage. train --resume and generate must refuse it in one line that names the run, within
-# a minute and 2 GB and without a changed byte, or go on as if there were none. Damages whose checksums were made right again may
-# also lead elsewhere, or name what they contradict: nothing can tell weights from other weights.
-# In memory, where a save takes a millisecond and not a hundred, unless TMPDIR says otherwise.
+# Tests randomly damaged checkpoints: damage.sh FOLDER_OF_TOOLS [COUNT [SEED]]
+# COUNT: number of runs (default 40), each of which is damaged once. train --resume and generate must reject
+# it within a minute and 2 GB, in one line that names the run, and without changing a byte. If they accept it,
+# the result must be unaffected. If the checksums of the damaged file were corrected, the result may differ,
+# because such weights look valid. The error may also name a file that contradicts the damaged one.
+# Runs in memory, because saving takes 1 ms there instead of 100, unless TMPDIR is set.
 [ -n "${TMPDIR:-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 . "$(dirname "$0")/tool.sh"
 tools=$1 count=${2:-40} seed=${3:-1}
@@ -25,7 +26,7 @@ RANDOM=$seed
 below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
 put_bytes() { dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }  # FILE OFFSET, from standard input
 
-# One damage to $dir/run; says in $what what it did.
+# Damages $dir/run once and describes the damage in $what.
 harm() {
   local file=${files[$(below 4)]} at=$dir/run/last size
   local path=$at/$file
@@ -38,16 +39,16 @@ harm() {
     3) what="bytes from $offset of $file are zero"; head -c $((1 + $(below 64))) /dev/zero | put_bytes "$path" "$offset" ;;
     4) what="$file is cut at $offset"; truncate -s "$offset" "$path" ;;
     5) what="$file is longer"; head -c $((1 + $(below 100))) /dev/urandom >>"$path" ;;
-    6) what="$file is gone"; rm "$path" ;;
+    6) what="$file is missing"; rm "$path" ;;
     7) what="$file is a directory"; rm "$path" && mkdir "$path" ;;
     8) what="$file is a pipe"; rm "$path" && mkfifo "$path" ;;
     9) what="$file is /dev/zero"; ln -sf /dev/zero "$path" ;;
     10) what="$file is as long as a disk"; truncate -s 1T "$path" 2>/dev/null || truncate -s 1G "$path" ;;
-    11) what="$file is of another run"; cp "$dir/other/last/$file" "$path" ;;
+    11) what="$file is from a different run"; cp "$dir/other/last/$file" "$path" ;;
     12) local second=${files[$(below 4)]}; what="$file and $second are exchanged"
       mv "$path" "$dir/swapped" && cp "$at/$second" "$path" 2>/dev/null; mv "$dir/swapped" "$at/$second" ;;
     13) case $(below 4) in
-        0) what="last is gone"; rm "$at" ;;
+        0) what="last is missing"; rm "$at" ;;
         1) what="last leads nowhere"; ln -sfn step-99999999 "$at" ;;
         2) what="last leads to itself"; ln -sfn last "$at" ;;
         3) what="best leads nowhere"; ln -sfn step-99999999 "$dir/run/best" ;;
@@ -63,7 +64,7 @@ harm() {
   esac
 }
 content() { (cd "$dir/run" && find step-* -type f -size -100M -exec cksum {} + | sort); }
-# One line that names the run, and no crash.
+# Checks for an error of one line that names the run, and no crash.
 told() {  # CODE COMMAND
   [ "$1" = 1 ] || fail "damage $i, $what: $2 ends with code $1: $(head -c 300 "$dir/err")"
   [ "$(wc -l <"$dir/err")" = 1 ] && { [ $resealed = 1 ] || grep -qa "$dir/run" "$dir/err"; } || fail "damage $i, $what: $2 says: $(head -c 300 "$dir/err")"
@@ -79,22 +80,22 @@ for i in $(seq "$count"); do
   if [ $code != 0 ]; then
     told $code generate
   elif [ $resealed = 0 ]; then
-    cmp -s "$dir/out" "$dir/expected.txt" || fail "damage $i, $what: generate writes another text"
+    cmp -s "$dir/out" "$dir/expected.txt" || fail "damage $i, $what: generate writes a different text"
   fi
   content >"$dir/before"
   (ulimit -v 2000000; exec timeout 60 "${resume[@]}" --out "$dir/run") >"$dir/out" 2>"$dir/err" </dev/null
   code=$?
   if [ $code != 0 ]; then
     told $code train
-    content | cmp -s - "$dir/before" || fail "damage $i, $what: train changes what it refuses"
+    content | cmp -s - "$dir/before" || fail "damage $i, $what: train changes a run that it rejects"
     refused=$((refused + 1))
   else
     harmless=$((harmless + 1))
     for file in model optimizer; do
-      [ $resealed = 1 ] || cmp -s "$dir"/{run,expected}/last/$file.safetensors || fail "damage $i, $what: it changes the run"
+      [ $resealed = 1 ] || cmp -s "$dir"/{run,expected}/last/$file.safetensors || fail "damage $i, $what: the resumed run differs"
     done
   fi
 done
 echo "$count damages, seed $seed: $refused refused, $harmless without effect"
-[ $failed = 0 ] && echo "damage: all as it must be"
+[ $failed = 0 ] && echo "damage: all checks passed"
 exit $failed

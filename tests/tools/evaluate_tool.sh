@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. Its numbers are compared with others in tests/train/perplexity_test.cpp and
-# tests/interop/tuned_models.py.
+# Tests evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. Its numbers are verified in
+# tests/train/perplexity_test.cpp and tests/interop/tuned_models.py.
 . "$(dirname "$0")/tool.sh"
 tools=$1
 evaluate=$tools/evaluate train=$tools/train export=$tools/export
@@ -17,23 +17,24 @@ grep -q '^model  *llama, 16352 parameters in bf16' "$dir/out" && grep -q "^text 
   fail "the table is: $(cat "$dir/out")"
 whole=$(value loss)
 awk -v loss="$whole" -v p="$(value perplexity)" -v b="$(value bits.byte)" \
-  'BEGIN { exit !((p / exp(loss) - 1) ^ 2 < 1e-9 && (b * log(2) / loss - 1) ^ 2 < 1e-9) }' || fail "the numbers do not fit: $(cat "$dir/out")"
-# As many windows at once as you like, on as many threads; in half precision nearly the same.
+  'BEGIN { exit !((p / exp(loss) - 1) ^ 2 < 1e-9 && (b * log(2) / loss - 1) ^ 2 < 1e-9) }' || fail "the numbers are inconsistent: $(cat "$dir/out")"
+# The result does not depend on the number of windows per batch or of threads. In 16-bit precision it is
+# nearly the same.
 for how in '--batch 1' '--batch 7 --threads 2' '--context 96 --stride 48'; do
   measure --model "$folder" $how
   awk -v a="$whole" -v b="$(value loss)" 'BEGIN { exit !((a - b) ^ 2 < 1e-10) }' || fail "$how gives $(value loss), not $whole"
 done
 measure --model "$folder" --dtype bf16
 awk -v a="$whole" -v b="$(value loss)" 'BEGIN { exit !((a - b) ^ 2 < 1e-2 && a != b) }' || fail "in bf16 it is $(value loss), not $whole"
-# A stride of the context leaves out the tokens that begin windows.
+# With a stride equal to the context, the first token of each window is not predicted.
 measure --model "$folder" --context 50 --stride 50
 grep -q '^windows  *10 of up to 50, which predict 470 tokens$' "$dir/out" || fail "the table is: $(cat "$dir/out")"
 
-# A checkpoint, and the folder that it becomes; models of one's own.
+# Evaluates a checkpoint and the exported folder, and new models.
 "$train" --model "$folder" --text "$text" --context 24 --batch 2 --steps 30 --warmup 0 --lr 3e-3 --sample 0 --out "$dir/run" >/dev/null || fail "tuning"
 measure --model "$dir/run"
 tuned=$(value loss)
-awk -v a="$whole" -v b="$tuned" 'BEGIN { exit !(b < a - 1) }' || fail "tuning on this text does not help: $tuned"
+awk -v a="$whole" -v b="$tuned" 'BEGIN { exit !(b < a - 1) }' || fail "fine-tuning on this text does not reduce the loss: $tuned"
 "$export" --model "$dir/run" --to hf --out "$dir/hf" >/dev/null
 measure --model "$dir/hf"
 [ "$(value loss)" = "$tuned" ] || fail "exported it has a loss of $(value loss), not $tuned"
@@ -41,7 +42,7 @@ measure --model "$dir/hf"
 measure --model "$dir/own/best"
 grep -q '^loss .* nats per character$' "$dir/out" || fail "characters: $(cat "$dir/out")"
 
-# Bad input: one line.
+# Invalid input: one line.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -64,5 +65,5 @@ rm "$folder/tokenizer.json"
 refuses 1 'tokenizer.json: No such file' --model "$folder" --text "$text"
 
 "$evaluate" --help | grep '^examples:' >/dev/null || fail "--help has no examples"
-[ $failed = 0 ] && echo "evaluate: all as it must be"
+[ $failed = 0 ] && echo "evaluate: all checks passed"
 exit $failed

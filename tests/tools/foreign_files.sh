@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tools replace and follow nothing that they did not write: foreign_files.sh FOLDER_OF_TOOLS
+# Tools do not replace or follow files that they did not write: foreign_files.sh FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
 train=$tools/train
@@ -10,7 +10,7 @@ text=$dir/text.txt
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$text"
 small=(--text "$text" --layers 1 --heads 1 --width 8 --context 8 --batch 2 --threads 1 --sample 0 --steps 4 --eval-every 2)
 
-# Makes a thing of a kind at a path.
+# Creates a file of a kind at a path.
 plant() {  # KIND PATH
   case $1 in
     file) echo mine >"$2" ;;
@@ -28,7 +28,7 @@ untouched() {
   [ "$(cat "$dir/outside")" = precious ] && [ "$(cat "$dir/elsewhere/file")" = precious ] && [ "$(ls "$dir/elsewhere")" = file ] &&
     [ ! -e "$dir/nowhere" ] || fail "$*: something outside was changed"
 }
-refuses_all() {  # WHAT FOLDER WORD COMMAND...: and changes nothing in the folder
+refuses_all() {  # WHAT FOLDER WORD COMMAND...: the command is rejected and changes nothing in the folder
   local what=$1 folder=$2 word=$3 before
   shift 3
   before=$(content "$folder")
@@ -37,7 +37,7 @@ refuses_all() {  # WHAT FOLDER WORD COMMAND...: and changes nothing in the folde
   untouched "$what"
 }
 
-# train: into a folder with something foreign, and into a run in which someone put it.
+# train, into a folder with a foreign file, and into a run to which a foreign file was added.
 "$train" "${small[@]}" --out "$dir/good" >/dev/null || fail "training"
 for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-tmp .checkpoint-tmp-removed .checkpoint-tmp-last; do
   for kind in $kinds; do
@@ -46,7 +46,7 @@ for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-
     plant $kind "$dir/into/$name"
     refuses_all "$kind $name" "$dir/into" "into/$name" "$train" "${small[@]}" --out "$dir/into"
     refuses_all "$kind $name" "$dir/into" "into/$name" "$train" "${small[@]}" --out "$dir/into" --overwrite
-    case $kind-$name in  # a file that has the name of one of the run is the run's
+    case $kind-$name in  # regular files with these names are treated as the run's
       file-metrics.jsonl | file-loss.png) continue ;;
     esac
     rm -rf "$dir/into"
@@ -64,7 +64,7 @@ for kind in $kinds; do
   plant $kind "$dir/into/step-00000006"
   refuses_all "$kind for a later step" "$dir/into" "into/step-00000006" "$train" --resume --steps 6 --out "$dir/into"
 done
-# A folder that is reached by a link, and other files in it, are no obstacle.
+# A folder that is reached through a link, and other files in it, are accepted.
 rm -rf "$dir/into"
 mkdir "$dir/into" && ln -s into "$dir/into_link"
 for kind in $kinds; do plant $kind "$dir/into/my_$kind"; done
@@ -75,7 +75,7 @@ done
 "$train" --resume --steps 6 --out "$dir/into_link" >/dev/null || fail "resuming there"
 for kind in $kinds; do [ -e "$dir/into/my_$kind" ] || [ -L "$dir/into/my_$kind" ] || fail "$kind was removed"; done
 untouched "other files"
-# Other names of a run's files, such as those of a backup, keep their content.
+# Hard links to a run's files, for example in a backup, keep their content.
 rm -rf "$dir/into"
 cp -al "$dir/good" "$dir/into"
 before=$(content "$dir/good")
@@ -87,7 +87,7 @@ cp -al "$dir/good" "$dir/into"
 [ "$(content "$dir/good")" = "$before" ] || fail "replacing a copy of hard links changes the original"
 
 # Single files.
-files() {  # NAME COMMAND...: of which the last argument is an option for a file whose name ends in $suffix
+files() {  # NAME COMMAND...: the last argument is an option for a file whose name ends in $suffix
   local name=$1 kind
   shift
   rm -rf "$dir/file"
@@ -99,7 +99,7 @@ files() {  # NAME COMMAND...: of which the last argument is an option for a file
   done
   untouched "$name"
   [ "$(cat "$dir/file/file$suffix")" = mine ] || fail "$name replaces a file"
-  timeout 60 "$@" "$dir/file/file$suffix" --overwrite >/dev/null 2>&1 || fail "$name does not replace a file with --overwrite"
+  timeout 60 "$@" "$dir/file/file$suffix" --overwrite >/dev/null 2>&1 || fail "$name does not replace a file despite --overwrite"
   [ "$(cat -v "$dir/file/file$suffix")" = mine ] && fail "$name leaves a file with --overwrite"
   timeout 60 "$@" "$dir/file/new$suffix" >/dev/null 2>&1 && [ -s "$dir/file/new$suffix" ] || fail "$name writes no new file"
   [ "$(ls -A "$dir/file" | wc -l)" = 7 ] || fail "$name leaves $(ls -A "$dir/file")"
@@ -121,7 +121,7 @@ files 'gradcheck --json' "$tools/gradcheck" --op exp --quick --dtypes f64 --view
 refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plot-plan "$dir/same.png" --plot-reads "$dir/same.png"
 "$tools/gradcheck" --op exp --quick --dtypes f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
 
-# export: what exists, and its temporary folder.
+# export: existing targets, and its temporary folder.
 for form in hf gguf; do
   for kind in $kinds; do
     rm -rf "$dir/file"
@@ -134,7 +134,7 @@ for form in hf gguf; do
   done
 done
 
-# Nor do they replace what they read.
+# Tools do not replace their own input files.
 cp -a "$dir/good" "$dir/read" && cp "$text" "$dir/read/metrics.jsonl"
 refuses_all 'train --text' "$dir/read" 'would replace' "$train" --text "$dir/read/metrics.jsonl" "${small[@]:2}" --overwrite --out "$dir/read"
 echo 0 8 4 >"$dir/trace"
@@ -142,7 +142,7 @@ refuses_command 1 'would replace' "$tools/bench" serve --quick --trace "$dir/tra
 cp "$dir/trace" "$dir/plugin.so"
 refuses_command 2 'would replace' "$tools/gradcheck" --op exp --plugin "$dir/plugin.so" --json "$dir/plugin.so" --overwrite
 
-# Inputs that are pipes are refused at once.
+# Inputs that are pipes are rejected immediately.
 mkfifo "$dir/pipe"
 pipe=$dir/pipe
 mkdir "$dir/piped" && cp -a "$dir/good/." "$dir/piped" && rm "$dir/piped/metrics.jsonl" && mkfifo "$dir/piped/metrics.jsonl"
@@ -160,11 +160,11 @@ refuses_command 1 "$pipe" timeout 20 "$tools/export" --model "$pipe" --to hf --o
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --tokenizer "$pipe" Hello
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --text "$text" --like "$pipe" --out "$dir/x"
 
-# What a message repeats of a name is one line, and not long.
+# If a message contains a name, the message is still one short line.
 refuses_command 3 'no op or layer' "$tools/gradcheck" --op $'a\nb'
 mkdir "$dir/long" && { printf '{"model_type": "'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; } >"$dir/long/config.json"
 refuses_command 1 'config.json' "$tools/generate" --model "$dir/long"
 [ "$(wc -c <"$dir/err")" -lt 5000 ] || fail "a message of $(wc -c <"$dir/err") bytes"
 
-[ $failed = 0 ] && echo "foreign files: all as it must be"
+[ $failed = 0 ] && echo "foreign files: all checks passed"
 exit $failed

@@ -1,9 +1,9 @@
 #!/bin/sh
-# gdb prints tensors, arrays and shapes by tools/gdb_printers.py.
-#   gdb_printers.sh ROOT COMPILER INCLUDES XXHASH; status 77 if there is no gdb
+# Tests that gdb prints tensors, arrays and shapes with tools/gdb_printers.py.
+#   gdb_printers.sh ROOT COMPILER INCLUDES XXHASH; status 77 if gdb is not installed
 set -eu
 root=$1 compiler=$2 includes=$3 xxhash=$4
-command -v gdb >/dev/null || { echo "there is no gdb"; exit 77; }
+command -v gdb >/dev/null || { echo "gdb is not installed"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -28,7 +28,8 @@ int main() {
   stop(last, none, four, half, many, {7, 8});
 }
 EOT
-# Of the library only what the program needs, with debug information. What that refers to further is not called.
+# Compiles only the part of the library that the program needs, with debug information. Functions that are
+# still undefined are never called.
 sources=$(ls "$root"/core/base/*.cpp "$root"/core/graph/*.cpp | grep -v '/file_write\.cpp$')
 # shellcheck disable=SC2086
 "$compiler" -std=c++20 -g -O0 -fPIE -I"$root" -I"$includes" -I"$xxhash" "$dir/program.cpp" $sources -o "$dir/program" -pthread

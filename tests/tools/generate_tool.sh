@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tools/generate writes, and how it refuses: generate_tool.sh PATH/TO/generate PATH/TO/train
+# Tests the output of tools/generate and its errors: generate_tool.sh PATH/TO/generate PATH/TO/train
 . "$(dirname "$0")/tool.sh"
 generate=$1 train=$2
 
@@ -11,27 +11,29 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
     --eval-every 150 --sample 0 --out "$dir/$name" >/dev/null 2>"$dir/err" || fail "training $model: $(cat "$dir/err")"
   run=("$generate" --model "$dir/$name" --prompt 'Line ')
 
-  # Greedy text is the same with the cache as without, in the context and past it, for any number of threads.
+  # Greedy decoding gives the same text with and without the cache, within the context and beyond, for any
+  # number of threads.
   for length in '' '--max-tokens 20' '--max-tokens 60 --slide'; do
     "${run[@]}" --temperature 0 $length >"$dir/cached" 2>"$dir/err" || fail "$name: $(cat "$dir/err")"
     "${run[@]}" --temperature 0 $length --no-cache --threads 2 >"$dir/plain" 2>/dev/null || fail "$name without a cache"
     cmp -s "$dir/cached" "$dir/plain" || fail "$name, $length: $(cat "$dir/cached") is not $(cat "$dir/plain")"
   done
-  # Prompt, 60 characters (some are two bytes long) and a line break.
+  # The prompt, 60 characters (some have two bytes) and a line break.
   [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/cached")" = 66 ] || fail "not 60 tokens: $(cat "$dir/cached")"
   grep -q '^Line ' "$dir/cached" || fail "the text does not begin with the prompt"
   grep -q 'tokens/s' "$dir/err" || fail "no tokens/s: $(cat "$dir/err")"
-  [ "$(wc -l <"$dir/err")" = 1 ] || fail "more than one line beside the text: $(cat "$dir/err")"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "more than one line on stderr: $(cat "$dir/err")"
   "${run[@]}" --temperature 3 --top-k 1 --max-tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-k 1 is not greedy"
   "${run[@]}" --temperature 3 --top-p 0 --max-tokens 60 --slide 2>/dev/null | cmp -s - "$dir/plain" || fail "top-p 0 is not greedy"
   for seed in 1 1 2; do "${run[@]}" --temperature 2 --seed $seed 2>/dev/null >>"$dir/$name-drawn"; done
-  [ "$(sort -u "$dir/$name-drawn" | wc -l)" -gt 1 ] || fail "every seed draws the same"
+  [ "$(sort -u "$dir/$name-drawn" | wc -l)" -gt 1 ] || fail "every seed generates the same text"
   [ "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" = "$("${run[@]}" --temperature 2 --seed 7 2>/dev/null)" ] ||
-    fail "a seed draws two texts"
+    fail "a seed generates two different texts"
 done
 gpt=(--model "$dir/gpt" --prompt 'Line ')
 "$generate" "${gpt[@]}" --dtype bf16 >/dev/null 2>&1 || fail "bf16"
-# Weights in a half type: a text as long as with f32, drawn from nearly the same probabilities.
+# With 16-bit weights, the output has the same length as with f32 and is sampled from nearly the same
+# probabilities.
 for model in gpt llama deepseek; do
   for type in bf16 f16; do
     "$generate" --model "$dir/$model" --prompt 'Line ' --temperature 0 --weights-dtype $type >"$dir/half" 2>"$dir/err" ||
@@ -41,16 +43,17 @@ for model in gpt llama deepseek; do
 done
 "$generate" "${gpt[@]}" --weights-dtype bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights-dtype and --dtype of one type"
 "$generate" --model "$dir/gpt/best" --max-tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
-# It writes each token as it comes: the reader of the first ones need not wait for the rest.
+# Tokens are written as they are generated, so a reader of the first ones does not wait for the rest.
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --max-tokens 1000000000 2>/dev/null | head -c 20)
-[ ${#first} -ge 15 ] || fail "nothing comes before the end"
+[ ${#first} -ge 15 ] || fail "nothing is written before the end"
 
-# Many texts at once are what each is alone, in the order of the prompts, however little memory there is.
+# Sequences generated in parallel are the same as separate ones, in the order of the prompts, however small
+# the cache is.
 printf 'Line 1\nLine\nLine 2 of\n' >"$dir/prompts"
 for model in gpt llama deepseek; do
   many=("$generate" --model "$dir/$model" --prompts "$dir/prompts" --max-tokens 12 --temperature 1 --seed 5)
   "${many[@]}" --samples 3 --slots 4 >"$dir/many" 2>"$dir/err" || fail "$model, many: $(cat "$dir/err")"
-  "${many[@]}" --samples 3 --cache-memory 32tokens 2>/dev/null | cmp -s - "$dir/many" || fail "$model: other texts in little memory"
+  "${many[@]}" --samples 3 --cache-memory 32tokens 2>/dev/null | cmp -s - "$dir/many" || fail "$model: different texts with a small cache"
   : >"$dir/each"
   for p in 1 2 3; do
     for s in 1 2 3; do
@@ -58,36 +61,36 @@ for model in gpt llama deepseek; do
       "$generate" --model "$dir/$model" --prompt "$(sed -n ${p}p "$dir/prompts")" --max-tokens 12 --temperature 1 --seed $((s + 4)) >>"$dir/each" 2>/dev/null
     done
   done
-  cmp -s "$dir/each" "$dir/many" || fail "$model: together $(cat "$dir/many"), alone $(cat "$dir/each")"
-  grep -q '^9 sequences, 108 tokens in .*up to 4 in parallel' "$dir/err" || fail "$model: no account of it: $(cat "$dir/err")"
+  cmp -s "$dir/each" "$dir/many" || fail "$model: in parallel $(cat "$dir/many"), separately $(cat "$dir/each")"
+  grep -q '^9 sequences, 108 tokens in .*up to 4 in parallel' "$dir/err" || fail "$model: no summary: $(cat "$dir/err")"
   "$generate" --model "$dir/$model" --prompt Line --beams 3 --max-tokens 5 >"$dir/beams" 2>/dev/null || fail "$model, beams"
   [ "$(grep -c '^== prompt 1, beam [123], log p = -' "$dir/beams")" = 3 ] || fail "$model, beams: $(cat "$dir/beams")"
   grep 'log p' "$dir/beams" | sed 's/.*= //' | sort -gr | cmp -s - <(grep 'log p' "$dir/beams" | sed 's/.*= //') || fail "beams are not in order"
 done
 printf 'Line\\n1\n' >"$dir/escaped"
 [ "$("$generate" --model "$dir/gpt" --prompts "$dir/escaped" --max-tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
-# A cache in half precision takes half the memory.
+# A 16-bit cache needs half the memory.
 bytes_of() { "$generate" "${gpt[@]}" "$@" 2>&1 >/dev/null | sed -nE 's/.*cache ([0-9]+)\.0+ KiB.*/\1/p'; }
 [ "$(bytes_of)" = $((2 * $(bytes_of --cache-dtype bf16))) ] || fail "cache: $(bytes_of) KiB, in bf16 $(bytes_of --cache-dtype bf16)"
-[ "$(bytes_of --samples 2)" = $((2 * $(bytes_of --samples 2 --cache-dtype f16))) ] || fail "cache of many texts in f16"
-# A prompt that cannot be continued is a line on stderr, and the others are written.
+[ "$(bytes_of --samples 2)" = $((2 * $(bytes_of --samples 2 --cache-dtype f16))) ] || fail "f16 cache of parallel sequences"
+# A prompt that cannot be continued is reported in a line on stderr, and the others are generated.
 printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
-"$generate" --model "$dir/gpt" --prompts "$dir/some" --max-tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are no failure"
-[ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "not one text: $(cat "$dir/out")"
+"$generate" --model "$dir/gpt" --prompts "$dir/some" --max-tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are not a failure"
+[ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "expected one sequence: $(cat "$dir/out")"
 grep -q '^generate: prompt 2: .*empty' "$dir/err" && grep -q '^generate: prompt 3: .*context of 24' "$dir/err" || fail "not named: $(cat "$dir/err")"
-# It ends before a stop string, alone and among others.
+# A stop string ends a single sequence and parallel ones before the string.
 whole=$("$generate" "${gpt[@]}" --temperature 0 2>/dev/null)
 stop=${whole:9:2}
 "$generate" "${gpt[@]}" --temperature 0 --stop "$stop" 2>/dev/null >"$dir/stopped"
 [ "$(cat "$dir/stopped")" = "${whole%%"$stop"*}" ] || fail "--stop '$stop' of '$whole': $(cat "$dir/stopped")"
-"$generate" "${gpt[@]}" --temperature 0 --samples 1 --stop "$stop" 2>/dev/null | tail -n +2 | cmp -s - "$dir/stopped" || fail "--stop among many"
+"$generate" "${gpt[@]}" --temperature 0 --samples 1 --stop "$stop" 2>/dev/null | tail -n +2 | cmp -s - "$dir/stopped" || fail "--stop with parallel sequences"
 
-# Bad input: one line on stderr that names the mistake, nothing else, and the exit code.
+# Invalid input: one line on stderr that names the error, no other output, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
   refuses_command "$code" "$word" "$generate" "$@"
-  [ -s "$dir/out" ] && fail "text in spite of an error: generate $*"
+  [ -s "$dir/out" ] && fail "text despite an error: generate $*"
 }
 refuses 2 'missing --model'
 refuses 2 --max-tokens "${gpt[@]}" --max-tokens 0
@@ -129,7 +132,7 @@ lies() {  # WORD COMMAND...
   local word=$1
   shift
   change_copy "$dir/gpt/last" "$generate" "$@"
-  refuses 1 "lying/model.safetensors: .*$word" --model "$dir/lying"
+  refuses 1 "changed/model.safetensors: .*$word" --model "$dir/changed"
 }
 lies 'is not divisible by 3 heads' sed -i 's/"heads":"2"/"heads":"3"/'
 lies 'has no tensor transformer.h.2' sed -i 's/"layers":"2"/"layers":"3"/'
@@ -143,9 +146,9 @@ lies 'ln_f.eps = 2e-05, this one has 1e-05' sed -i 's/ln_f.eps":"1e-05"/ln_f.eps
 lies 'the tokenizer has 256 tokens, the model' sed -i 's/"tokenizer":"chars"/"tokenizer":"bytes"/'
 lies 'has nan at element' plant_nan
 change_copy "$dir/gpt/last" "$generate" plant_1e6
-refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --model "$dir/lying" --weights-dtype f16
+refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --model "$dir/changed" --weights-dtype f16
 
-# A file that is no file, or has no end.
+# A file that is not a regular file, or is endless.
 for name in model.safetensors manifest.json; do
   rm -rf "$dir/piped"
   cp -rL "$dir/gpt/last" "$dir/piped"
@@ -155,33 +158,33 @@ for name in model.safetensors manifest.json; do
   refuses 1 "piped/$name: not a regular file" --model "$dir/piped"
 done
 
-# While its run saves at every step, a checkpoint is always whole.
+# While a run saves at every step, its checkpoint is always complete.
 cp -r "$dir/llama" "$dir/running"
 "$train" --resume --steps 1000000 --save-every 1 --eval-every 1000000 --threads 1 --out "$dir/running" >/dev/null 2>&1 </dev/null &
 running=$!
 for i in $(seq 30); do
-  "$generate" --model "$dir/running" --prompt Line --max-tokens 1 --threads 1 >/dev/null 2>"$dir/err" || fail "beside its run, read $i: $(cat "$dir/err")"
+  "$generate" --model "$dir/running" --prompt Line --max-tokens 1 --threads 1 >/dev/null 2>"$dir/err" || fail "while its run saves, read $i: $(cat "$dir/err")"
 done
 kill -TERM $running
 wait $running
-[ $? = 130 ] || fail "the run beside its readers ended by itself"
+[ $? = 130 ] || fail "the run that was being read ended by itself"
 
-# A Hugging Face folder: 37 tokens of a character each, of which "c" ends a text.
+# A Hugging Face folder with 37 single-character tokens; "c" is the end token.
 folder=$dir/folder
 letters_folder llama "$folder"
 run=("$generate" --model "$folder" --prompt 'once upon')
 "${run[@]}" --seed 4 >"$dir/cached" 2>"$dir/err" || fail "a folder: $(cat "$dir/err")"
 "${run[@]}" --seed 4 --no-cache 2>/dev/null | cmp -s - "$dir/cached" || fail "a folder, without a cache"
-"${run[@]}" --seed 4 --samples 1 2>/dev/null | tail -n +2 | cmp -s - "$dir/cached" || fail "a folder, of many"
-grep -q '^once upon[^c]*$' "$dir/cached" || fail "its end token does not end a text: $(cat "$dir/cached")"
+"${run[@]}" --seed 4 --samples 1 2>/dev/null | tail -n +2 | cmp -s - "$dir/cached" || fail "a folder, in parallel mode"
+grep -q '^once upon[^c]*$' "$dir/cached" || fail "the end token does not end a sequence: $(cat "$dir/cached")"
 [ "$(wc -c <"$dir/cached")" -lt 90 ] || fail "no end: $(cat "$dir/cached")"
 grep -q '^llama, 16352 parameters in bf16' "$dir/err" || fail "the folder is not described: $(cat "$dir/err")"
 "${run[@]}" --max-tokens 9 --weights-dtype bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
-# Any of several end tokens ends a text, that of a beam too, and is not written.
+# Each of several end tokens ends a sequence or a beam, and is not written.
 sed -i 's/"eos_token_id": 2/"eos_token_id": [2, 5, 14]/' "$folder/generation_config.json"
 for how in '--beams 4' '--samples 4'; do
   "${run[@]}" --max-tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"
-  [ "$(wc -l <"$dir/ended")" = 4 ] && ! grep -q '[cfo]' "$dir/ended" || fail "$how goes on behind an end token: $(cat "$dir/ended")"
+  [ "$(wc -l <"$dir/ended")" = 4 ] && ! grep -q '[cfo]' "$dir/ended" || fail "$how continues after an end token: $(cat "$dir/ended")"
 done
 refuses 1 'context of 20' --model "$folder" --prompt 'once upon' --context 20 --max-tokens 30
 refuses 1 'expected a context up to 24, the model.s, got 25' --model "$dir/gpt" --context 25
@@ -198,10 +201,10 @@ cp -rL "$dir/gpt/last" "$dir/incomplete"
 rm "$dir/incomplete/model.safetensors"
 refuses 1 'model.safetensors' --model "$dir/incomplete"
 if [ -e /dev/full ]; then
-  "$generate" "${gpt[@]}" >/dev/full 2>"$dir/err" && fail "a full disk is no error"
+  "$generate" "${gpt[@]}" >/dev/full 2>"$dir/err" && fail "a full disk is not an error"
   [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line for a full disk: $(cat "$dir/err")"
 fi
 
 "$generate" --help | grep '^examples:' >/dev/null || fail "--help has no examples"
-[ $failed = 0 ] && echo "generate: all as it must be"
+[ $failed = 0 ] && echo "generate: all checks passed"
 exit $failed

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs gradcheck on everything, with each of several seeds, on one instruction set.
+# Runs gradcheck on all ops and layers with several seeds, for one instruction set.
 #   gradcheck_seeds.sh GRADCHECK ISA OPTIONS SEED...
 # SEED is a number, or FIRST-LAST. OPTIONS is one word of further options, which may be empty.
-# Prints the report of each seed that fails, and at the end "N passed, N failed". Exits with status 77 if this machine lacks the
-# instruction set.
+# Prints the report of each seed that fails, and then "N passed, N failed". Exits with status 77 if this
+# machine does not support the instruction set.
 set -eu
 gradcheck=$1 options=$3
 export TG_ISA="$2"
@@ -11,7 +11,7 @@ shift 3
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 "$gradcheck" --list >"$report" 2>&1
-if grep 'TG_ISA is' "$report"; then exit 77; fi  # this machine lacks the instruction set
+if grep 'TG_ISA is' "$report"; then exit 77; fi  # this machine does not support the instruction set
 passed=0 failed=0
 for seeds; do
   for seed in $(seq "${seeds%-*}" "${seeds#*-}"); do

@@ -1,4 +1,4 @@
-// tools/gradcheck as a program: what it prints, what it writes, and how it ends.
+// Tests tools/gradcheck as a program: its output, its files and its exit codes.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -42,7 +42,7 @@ int lines(const std::string& text) {
 
 const std::string faulty = "--plugin " FAULTY_PLUGIN " ";
 
-TEST(GradcheckTool, EndsWith0WhenEverythingIsRight) {
+TEST(GradcheckTool, ExitsWith0IfAllChecksPass) {
   EXPECT_ENDS("--op exp", 0, "exp/3d");
   EXPECT_ENDS("--op exp --quick --dtypes f64,bf16 --views sliced,expanded", 0, "exp/3d");
   EXPECT_ENDS("--op mul/broadcast --order 2", 0, "mul/broadcast");
@@ -50,7 +50,7 @@ TEST(GradcheckTool, EndsWith0WhenEverythingIsRight) {
   EXPECT_ENDS(faulty + "--op square_right", 0, "square_right/vector");
 }
 
-TEST(GradcheckTool, EndsWith1OnAMismatchAndSaysWhere) {
+TEST(GradcheckTool, ExitsWith1AndLocatesAMismatch) {
   for (const char* fast : {"", " --quick"}) {
     const Ended e =
         run(faulty + "--op square_right --op square_wrong --dtypes f64 --views contiguous" + fast);
@@ -62,7 +62,7 @@ TEST(GradcheckTool, EndsWith1OnAMismatchAndSaysWhere) {
   }
 }
 
-TEST(GradcheckTool, TheCommandItPrintsRunsTheSameCheckAgain) {
+TEST(GradcheckTool, PrintedCommandRepeatsTheCheck) {
   const Ended first = run(faulty + "--op square_wrong --dtypes f64 --views offset --seed 3");
   const std::size_t at = first.text.find("again: ") + 7;
   const std::string command = first.text.substr(at, first.text.find('\n', at) - at);
@@ -76,7 +76,7 @@ TEST(GradcheckTool, TheCommandItPrintsRunsTheSameCheckAgain) {
   EXPECT_EQ(worst(again.text), worst(first.text));
 }
 
-TEST(GradcheckTool, EndsWith2OnAMistakeInOneLine) {
+TEST(GradcheckTool, ExitsWith2AndOneLineOnUsageErrors) {
   for (const char* arguments :
        {"", "--no-such-flag", "--op", "--op exp --dtypes f8", "--op exp --views sideways",
         "--op exp --order 3", "--op exp --seed x", "--all --op exp", "--all --plot x.png",
@@ -90,18 +90,18 @@ TEST(GradcheckTool, EndsWith2OnAMistakeInOneLine) {
   EXPECT_EQ(lines(run("--op exp --dtypes f8").text), 1);
 }
 
-TEST(GradcheckTool, EndsWith3WhenNothingRanOrSomethingCannotRun) {
+TEST(GradcheckTool, ExitsWith3IfACheckDidNotRun) {
   EXPECT_ENDS("--op no_such_op", 3, "no op or layer is named 'no_such_op'");
   EXPECT_ENDS("--op relux", 3, "did you mean relu?");
   EXPECT_ENDS("--op exp --op no_such_op", 3, "no_such_op");
-  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // so that there is no GPU, whatever the machine has
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides all GPUs
   EXPECT_ENDS("--op exp --backend cuda", 3, "[cuda]");
   EXPECT_ENDS(faulty + "--op unsampled", 3, "no sample");
   EXPECT_ENDS(faulty + "--op no_kernel", 3, "no CPU kernel");
   EXPECT_ENDS(faulty + "--list", 3, "square_wrong");
 }
 
-TEST(GradcheckTool, EndsWith4OnANumberThatIsNotFinite) {
+TEST(GradcheckTool, ExitsWith4OnNonFiniteNumbers) {
   EXPECT_ENDS(faulty + "--op square_nan", 4, "non-finite");
   EXPECT_ENDS(faulty + "--op square_nan --op square_wrong", 4, "non-finite");
 }
@@ -116,18 +116,18 @@ TEST(GradcheckTool, ListsOpsAndHelps) {
   EXPECT_ENDS("--op exp/3d --views expanded_last -v", 0, "expanded_last");
 }
 
-TEST(GradcheckTool, MutantsOfARightOpAreCaughtAndCounted) {
+TEST(GradcheckTool, MutantsOfACorrectOpAreKilledAndCounted) {
   EXPECT_ENDS("--op mul --mutate", 0, " injected bugs caught");
   EXPECT_ENDS("--op less --mutate", 3, "0 cases");
 }
 
-TEST(GradcheckTool, RefusesToPlantFaultsIntoAWrongGradient) {
+TEST(GradcheckTool, RefusesToMutateAWrongGradient) {
   EXPECT_ENDS(faulty + "--op square_wrong --mutate", 1, "fails without a fault");
   EXPECT_ENDS(faulty + "--op square_nan --mutate", 4, "fails without a fault");
   EXPECT_ENDS(faulty + "--op square_right --mutate", 0, "0 cases refused");
 }
 
-TEST(GradcheckTool, SaysWhatItDidNotPlantAndWhy) {
+TEST(GradcheckTool, ReportsMutantsItCouldNotInject) {
   const Ended e = run("--op mul/same --mutate --quick");
   EXPECT_NE(e.text.find("not injected:"), std::string::npos) << e.text;
   EXPECT_NE(e.text.find("1 stale outputs: the gradient stays the same"), std::string::npos) << e.text;
@@ -142,8 +142,8 @@ TEST(GradcheckTool, MutatesLayersAndOpsByDecomposition) {
   }
 }
 
-// Before the checks run, whose results would be lost.
-TEST(GradcheckTool, RefusesAnUnwritableFileAtOnce) {
+// Before the checks run, because otherwise their results would be lost.
+TEST(GradcheckTool, RejectsAnUnwritableFileBeforeChecking) {
   for (const char* option : {"--json", "--plot"}) {
     for (const char* path : {"/no/such/folder/x.png", "/tmp"}) {
       const Ended e = run(std::string("--op exp ") + option + " " + path);
@@ -187,7 +187,7 @@ TEST(GradcheckTool, WritesItsResultsAsJson) {
   json.end();
   EXPECT_EQ(seed, 7);
   EXPECT_EQ(code, 1);
-  EXPECT_EQ(results, 5);  // the views of a vector
+  EXPECT_EQ(results, 5);  // the layouts of a vector
   EXPECT_NE(replay.find("--op square_wrong/vector"), std::string::npos) << replay;
   EXPECT_NE(replay.find("--seed 7"), std::string::npos) << replay;
   std::filesystem::remove(file);
@@ -198,7 +198,7 @@ TEST(GradcheckTool, DrawsTheVCurve) {
   EXPECT_ENDS("--op exp --overwrite --plot " + file, 0, file);
   EXPECT_EQ(tg::io::read_file(file, "test").substr(1, 3), "PNG");
   std::filesystem::remove(file);
-  EXPECT_ENDS("--op less --plot " + file, 3, "nothing to differentiate");
+  EXPECT_ENDS("--op less --plot " + file, 3, "no selected case has a gradient");
 }
 
 TEST(GradcheckTool, ChecksThePluginOfTheExamples) {

@@ -1,5 +1,5 @@
-// For tests/tools/signals_tool.sh, by LD_PRELOAD: fsync() waits as long as the file that TG_HOLD names
-// exists, as on a slow disk. It makes the file TG_HOLD.held, which says that a save waits.
+// For tests/tools/signals_tool.sh, by LD_PRELOAD. Simulates a slow disk: fsync() waits while the file named
+// by TG_HOLD exists. It creates the file TG_HOLD.held to signal that a save is waiting.
 #include <cstdlib>
 #include <string>
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Ranks of two hosts, as torchrun starts them: the same bytes as on one, the token, a rank that is killed, a host that
-# is cut off. The hosts are two network namespaces where the system lets us make them, else both are this one.
+# Tests ranks on two hosts, started as torchrun does: training is bitwise identical to one rank, the token, a
+# killed rank, and a disconnected host. The hosts are two network namespaces if the system permits them,
+# otherwise both are this host.
 #   hosts_tool.sh LAUNCH TRAIN JOINED_RANK
 set -uo pipefail
 launch=$(realpath "$1") train=$(realpath "$2") joined=$(realpath "$3")
@@ -31,7 +32,7 @@ if [ -n "$TG_OWN_NAMESPACES" ]; then
   nsenter --net=/run/netns/b ip address add 10.77.0.2/24 dev vb
   on() { nsenter --net=/run/netns/"$1" "${@:2}"; }
 else
-  echo "hosts_tool: no network namespaces here: both hosts are this one"
+  echo "hosts_tool: network namespaces are not permitted: both hosts are this one"
   address=127.0.0.1
   on() { "${@:2}"; }
 fi
@@ -39,14 +40,14 @@ port=$((21000 + $$ % 9000))
 umask 077
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$dir/token"
 
-# rank R N COMMAND…: rank R of N, of which the first half is on host a. Becomes the command.
+# rank R N COMMAND…: becomes COMMAND as rank R of N. The first half of the ranks is on host a.
 rank() {
   local r=$1 n=$2 host=a
   [ "$r" -ge $((n / 2)) ] && host=b
   on $host env RANK="$r" WORLD_SIZE="$n" LOCAL_RANK=$((r % (n / 2))) LOCAL_WORLD_SIZE=$((n / 2)) MASTER_ADDR=$address \
     MASTER_PORT=$port TORCHELASTIC_RUN_ID=run TORCHELASTIC_RESTART_COUNT="$host" TG_TOKEN_FILE="${token_file-$dir/token}" "${@:3}"
 }
-# all N COMMAND…: runs all ranks, whose output goes to $dir/rank.R and whose exit codes are in codes.
+# all N COMMAND…: runs all ranks. Their output is in $dir/rank.R, their exit codes are in codes.
 all() {
   local n=$1 pids=() pid
   shift
@@ -61,9 +62,9 @@ all() {
   done
 }
 ended() { [ "$codes" = "$1" ] || fail "exit codes $codes, expected $1: $(head -n 3 "$dir"/rank.*)"; }
-says() { grep -q -- "$2" "$dir/rank.$1" || fail "rank $1 does not say '$2': $(cat "$dir/rank.$1")"; }
+says() { grep -q -- "$2" "$dir/rank.$1" || fail "rank $1 does not print '$2': $(cat "$dir/rank.$1")"; }
 
-# Who joins, and losses.
+# Joining and lost ranks.
 all 4 "$joined" 200
 ended "0 0 0 0 "
 for r in 0 1 2 3; do says $r "rank $r of 4: 800 by"; done
@@ -78,7 +79,7 @@ all 4 "$joined" 200 hang 3 100
 ended "75 75 75 75 "
 for r in 0 1 2; do says $r 'rank 3 hangs after step 99'; done
 
-# Without a token, with one that others may read, with another one.
+# No token, a token that others can read, and different tokens.
 token_file= all 2 "$joined" 5
 ended "2 2 "
 says 0 'cannot be read'
@@ -92,18 +93,18 @@ chmod 600 "$dir/token"
 rank 0 2 "$joined" 5 >"$dir/rank.0" 2>&1 &
 pid=$!
 rank 1 2 env -u TG_TOKEN_FILE TG_TOKEN=0123456789abcdef0123456789abcdef "$joined" 5 >"$dir/rank.1" 2>&1
-[ $? = 2 ] || fail "another token: exit code $?"
+[ $? = 2 ] || fail "a different token: exit code $?"
 says 1 'has another token'
 wait $pid
-[ $? = 75 ] || fail "after another token rank 0 ended with $?"
+[ $? = 75 ] || fail "after a different token, rank 0 ended with $?"
 says 0 "rank 1 did not come in 5.0 s (1 of 2 are here); rank 0 listens on $address:$((port + 1)); connections with another token: "
-# Two programs.
+# Two different programs.
 cp "$joined" "$dir/other" && printf x >>"$dir/other"
 all 2 sh -c 'if [ $RANK = 1 ]; then exec '"$dir/other"' 5; else exec '"$joined"' 5; fi'
 ended "2 2 "
 for r in 0 1; do says $r 'rank 1 runs build [0-9a-f]*, rank 0 [0-9a-f]*: expected the same program'; done
 
-# A host that is cut off says nothing any more, not even that it ends.
+# A disconnected host cannot report anything, not even its end.
 if [ -n "$TG_OWN_NAMESPACES" ]; then
   rm -f "$dir"/ready.*
   export TG_READY=$dir/ready
@@ -114,14 +115,15 @@ if [ -n "$TG_OWN_NAMESPACES" ]; then
   on b ip link set vb up
 fi
 
-# Training has the bytes of one rank, also after a rank of the other host was killed, and resumes on one.
+# Training is bitwise identical to one rank, also after a rank on the other host was killed, and it resumes on
+# one rank.
 for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and $((i * 7 % 31))"; done >"$dir/text"
 options="--text $dir/text --layers 1 --heads 2 --width 64 --context 16 --batch 2 --accumulate 4 --steps 100 --eval-every 20 --eval-batches 5
   --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
 same() {
   local file
   for file in last/model.safetensors last/optimizer.safetensors best/model.safetensors; do
-    cmp "$dir/alone/$file" "$dir/$1/$file" || fail "$file of $1 is not that of one rank"
+    cmp "$dir/alone/$file" "$dir/$1/$file" || fail "$file of $1 differs from one rank"
   done
 }
 "$train" $options --out "$dir/alone" >/dev/null || fail "train ended with $?"
@@ -140,10 +142,10 @@ done
 all 4 "$train" $options --out "$dir/killed"
 [ "$codes" = "75 75 75 137 " ] || fail "exit codes $codes after rank 3 was killed: $(cat "$dir"/rank.*)"
 for r in 0 1 2; do says $r 'rank 3 is gone'; done
-"$train" --resume --out "$dir/killed" --threads 1 >/dev/null || fail "it is not resumed"
+"$train" --resume --out "$dir/killed" --threads 1 >/dev/null || fail "it does not resume"
 same killed
 
-# By launch, on each host: a rank is killed, both start all again, and the run goes on.
+# With launch on each host: a rank is killed, both restart all ranks, and the run continues.
 for host in 1 0; do
   name=a
   [ $host = 1 ] && name=b
@@ -160,7 +162,7 @@ for host in 0 1; do
 done
 same launched
 
-# A host that sees another checkpoint by that name.
+# A host that finds a different checkpoint at the same path.
 cp -r "$dir/alone" "$dir/elsewhere" && "$train" --resume --steps 120 --out "$dir/elsewhere" >/dev/null
 mkdir "$dir/link"
 ln -s "$dir/alone" "$dir/link/0" && ln -s "$dir/elsewhere" "$dir/link/1"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What tools/inspect shows: inspect_tool.sh PATH/TO/inspect PATH/TO/train
+# Tests the output of tools/inspect: inspect_tool.sh PATH/TO/inspect PATH/TO/train
 . "$(dirname "$0")/tool.sh"
 inspect=$1 train=$2
 
-# No attention layer copies anything, in any program; the lists show the steps that were counted.
+# Attention layers copy nothing, in any program. The lists contain as many steps as are counted.
 for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 16'; do
   for program in train evaluate token; do
     "$inspect" --architecture $model --program $program --filter attn --list-steps >"$dir/out" 2>"$dir/err" ||
@@ -11,21 +11,21 @@ for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 1
     grep -q '^copies  *0, of 0 bytes$' "$dir/out" || fail "$model, $program: $(grep ^copies "$dir/out")"
     steps=$(sed -n 's/^steps *\([0-9]*\):.*/\1/p' "$dir/out")
     [ "$steps" = "$(grep -c ' → ' "$dir/out")" ] || fail "$model, $program: not $steps steps are listed"
-    [ "$(grep -c '/flash_attn: ' "$dir/out")" = 4 ] || fail "$model, $program: not one flash_attn a layer"
+    [ "$(grep -c '/flash_attn: ' "$dir/out")" = 4 ] || fail "$model, $program: not one flash_attn per layer"
   done
 done
 
-# A checkpoint holds the model that train's options describe.
+# A checkpoint contains the model described by train's options.
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
 "$train" --text "$dir/text" --architecture deepseek --layers 1 --heads 2 --width 16 --latent 6 --context 16 --batch 2 --steps 1 \
   --sample 0 --out "$dir/run" >/dev/null || fail "training"
 "$inspect" --model "$dir/run" | grep '^model  *DeepSeek: 1 layer, 2 heads, latent 6 + 8, width 16, context 16$' >/dev/null ||
-  fail "another model than the checkpoint's"
+  fail "a different model from the checkpoint's"
 "$inspect" --dtype f16 --batch 3 >/dev/null || fail "f16"
 
-# The views: each writes its picture, says its numbers, and stops there.
-is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "$1 is no PNG"; }
-shows() {  # PATTERN ARGUMENTS...: a line of the output, on the first go, without a word on stderr
+# Views: each writes its picture and prints its numbers, and nothing else.
+is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "$1 is not a PNG"; }
+shows() {  # PATTERN ARGUMENTS...: a line of the output matches, and nothing is printed on stderr
   local pattern=$1
   shift
   "$inspect" "$@" >"$dir/out" 2>"$dir/err" || fail "$*: $(cat "$dir/err")"
@@ -34,8 +34,8 @@ shows() {  # PATTERN ARGUMENTS...: a line of the output, on the first go, withou
 }
 for program in train evaluate token; do
   shows ' = flash_attn(%' --program $program --graph --graphviz "$dir/$program.dot"
-  head -1 "$dir/$program.dot" | grep -x 'digraph {' >/dev/null || fail "$program.dot does not begin as one"
-  if command -v dot >/dev/null; then dot -Tsvg "$dir/$program.dot" >"$dir/svg" || fail "dot refuses $program.dot"; fi
+  head -1 "$dir/$program.dot" | grep -x 'digraph {' >/dev/null || fail "$program.dot does not begin with digraph"
+  if command -v dot >/dev/null; then dot -Tsvg "$dir/$program.dot" >"$dir/svg" || fail "dot rejects $program.dot"; fi
   shows '^steps' --program $program --plot-plan "$dir/$program.png"
   is_png "$dir/$program.png"
 done
@@ -58,7 +58,7 @@ shows ': 1 step, smoothed train loss .*, best validation loss .* at step 1$' --p
 is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
 
-# What a memory budget costs a training step, most of whose memory is logits.
+# The cost of a memory budget for a training step whose memory is mostly logits.
 wide=(--vocabulary 4096 --context 64 --layers 1 --heads 2 --width 16 --batch 512 --dtype bf16 --threads 1)
 shows '^budget .* by 2 chunks of the loss and 0 steps recomputed, which move' "${wide[@]}" --memory-budget 250MiB
 shows '^budget .* by 4 chunks of the loss and 0 steps recomputed, which move' "${wide[@]}" --memory-budget 150MiB
@@ -84,8 +84,8 @@ refuses 1 nowhere --model "$dir/nowhere"
 refuses 2 '--layers cannot be used with --model' --model "$dir/run" --layers 3
 refuses 2 'expected a name that ends in .png' --plot-plan "$dir/plan.jpg"
 
-# A checkpoint whose checksums match but whose tensors are not those of the model it describes. A size that lies is found before
-# anything of that size is made: in 400 MB, where the address space can be limited.
+# A checkpoint with correct checksums, but tensors that do not match the model it describes. A wrong size is
+# detected before memory of that size is allocated, so 400 MB suffice (if the address space can be limited).
 limited() {
   if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$inspect" --help >/dev/null 2>&1); then ulimit -v 400000; fi
   "$inspect" "$@"
@@ -94,7 +94,7 @@ lies() {  # WORD COMMAND...
   local word=$1
   shift
   change_copy "$dir/run/last" "$inspect" "$@"
-  refuses_command 1 "lying/model.safetensors: .*$word" limited --model "$dir/lying"
+  refuses_command 1 "changed/model.safetensors: .*$word" limited --model "$dir/changed"
 }
 lies 'has no tensor model.layers.1' sed -i 's/"layers":"1"/"layers":"2"/'
 lies 'has no tensor model.norm.weight' sed -i 's/"model.norm.weight"/"model.nurm.weight"/'
@@ -106,13 +106,14 @@ lies 'kv_a_proj_with_mqa.weight is' metadata latent 7
 lies 'q_proj.weight is' metadata rope_width 1000000000
 lies 'weights are i32\|is i32' sed -i 's/"F32"/"I32"/g'
 lies 'i32' sed -i 's/"F32"/"I32"/'
-# No tensor shows the context of rotary positions: what it needs is compared with what there is.
+# No tensor shows the context length of rotary positions, so the required memory is compared with the
+# available memory.
 cp -rL "$dir/run/last" "$dir/long"
 metadata context 2000000000 "$dir/long/model.safetensors"
 reseal "$dir/long" "$inspect" --model "$dir/long"
 refuses_command 1 'cache for .* 2,000,000,000 tokens needs .* are free' limited --model "$dir/long" --program token
 
-# What cannot be drawn leaves the file that was there as it was.
+# If a picture cannot be drawn, an existing file remains unchanged.
 echo before >"$dir/file.png"
 keeps() {  # CODE WORD ARGUMENTS...
   refuses "$@"
@@ -134,5 +135,5 @@ keeps 2 --plot-reads --length 8192
 keeps 1 'more tokens' --overwrite --plot-reads "$dir/file.png" --length 32
 keeps 1 'holds all' --overwrite --plot-reads "$dir/file.png" --fast-memory 100000
 for view in graphviz plot-plan plot-attention-memory plot-reads; do refuses 1 nowhere/file --$view "$dir/nowhere/file.png"; done
-[ $failed = 0 ] && echo "inspect: all as it must be"
+[ $failed = 0 ] && echo "inspect: all checks passed"
 exit $failed

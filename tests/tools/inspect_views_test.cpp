@@ -1,4 +1,4 @@
-// The numbers behind what tools/inspect draws: sizes of layers, the plan, attention's memory and reads, runs.
+// Tests the numbers that tools/inspect draws: layer sizes, the plan, attention's memory and reads, and runs.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -49,8 +49,8 @@ TEST(SizesByLayer, AreATableWithSharesAndASum) {
             "all              1,000            4,000  100.00 %\n");
 }
 
-// [Stratos, FlashAttention §1.3, §3]: 2·H·d numbers a token and layer, with grouped heads 2·Hk·d, with MLA m
-// + p.
+// [Stratos, FlashAttention §1.3, §3]: 2·H·d elements per token and layer, 2·Hk·d with grouped heads, and m +
+// p with MLA.
 TEST(CacheOfToken, HasTheNumbersOfTheFormulas) {
   for (const auto& [architecture, numbers] : {std::pair<nn::Architecture, std::int64_t>{nn::Gpt{}, 2 * 4 * 8},
                                               {nn::Llama{.key_heads = 2}, 2 * 2 * 8},
@@ -78,8 +78,8 @@ TEST(CacheOfToken, IsATableByLayerAndKind) {
             "all          12         8            80\n");
 }
 
-TEST(CacheFits, CountsTextsByTheirLength) {
-  // 1,000 tokens: 10 contexts of 100; 61 pages of 16 and the one that is no text's.
+TEST(CacheFits, CountsSequencesByLength) {
+  // 1,000 tokens: 10 contexts of 100, or 61 pages of 16 and the reserved page.
   const auto fits = cache_fits(8000, 8, 100, {16}, {100, 33, 1});
   ASSERT_EQ(fits.size(), 2u);
   EXPECT_EQ(fits[0].tokens, 1000);
@@ -89,7 +89,7 @@ TEST(CacheFits, CountsTextsByTheirLength) {
   EXPECT_EQ(cache_fits(7, 8, 100, {16}, {1})[1].texts, (std::vector<std::int64_t>{0}));
 }
 
-TEST(CacheMemory, IsBytesOrTokens) {
+TEST(CacheMemory, ParsesBytesAndTokens) {
   const auto bytes = [](const char* text) {
     CacheMemory m;
     return parse_cache_memory(text, m).empty() ? m.bytes(100) : -1;
@@ -103,7 +103,7 @@ TEST(CacheMemory, IsBytesOrTokens) {
     EXPECT_EQ(bytes(text), -1) << text;
 }
 
-TEST(PartOf, KnowsEveryParameterOfAModel) {
+TEST(PartOf, ClassifiesEveryParameterOfAModel) {
   for (const nn::Architecture& a : nn::architectures()) {
     nn::ModelConfig config = small_gpt();
     config.architecture = a, config.tied_head = false;
@@ -116,9 +116,9 @@ TEST(PartOf, KnowsEveryParameterOfAModel) {
   EXPECT_EQ(part_of("optimizer/adamw"), "");
 }
 
-// As drawn: no rectangle covers another, the highest ends at the arena, and the fullest step holds what the
-// planner calls alive.
-TEST(PlanPlot, DrawsEveryBufferInAPlaceOfItsOwn) {
+// No rectangle of the picture covers another one, and the highest ends at the arena's size. The bytes at the
+// fullest step equal the planner's count of live bytes.
+TEST(PlanPlot, DrawsBuffersWithoutOverlap) {
   SmallGpt gpt;
   const Program& program = gpt.training.program();
   const plot::Plot plot = plan_plot(program, "small");
@@ -142,19 +142,19 @@ TEST(PlanPlot, DrawsEveryBufferInAPlaceOfItsOwn) {
   EXPECT_EQ(plot.title.find("small: peak "), 0u);
 }
 
-TEST(AttentionMemory, IsThePlansAndGrowsWithTheLengthOrItsSquare) {
+TEST(AttentionMemory, MatchesThePlanAndGrowsLinearlyOrQuadratically) {
   const AttentionCall call{.batch = 2, .heads = 4, .key_heads = 2, .width = 16, .value_width = 24};
   const auto peak = [&](std::int64_t length) {
     return static_cast<double>(attention_peak(call, length, true));
   };
   const double fused = peak(2048), matrix = static_cast<double>(attention_peak(call, 2048, false)),
                matrix_2 = static_cast<double>(attention_peak(call, 4096, false));
-  EXPECT_NEAR(peak(131072) / peak(65536), 2, 0.1);  // each thread's tiles are little beside that
+  EXPECT_NEAR(peak(131072) / peak(65536), 2, 0.1);  // the tiles of each thread are small in comparison
   EXPECT_NEAR(matrix_2 / matrix, 4, 0.2);
-  EXPECT_GT(matrix, 2 * 4 * 2048.0 * 2048 * 4) << "holds the matrix";
-  // q, o, z_o, z_q are [B, H, L, …], k, v and their gradients [B, Hk, L, …]: the least there can be.
+  EXPECT_GT(matrix, 2 * 4 * 2048.0 * 2048 * 4) << "includes the score matrix";
+  // The lower bound: q, o, z_o and z_q are [B, H, L, …]; k, v and their gradients are [B, Hk, L, …].
   EXPECT_GT(fused, 2 * 2048 * 4.0 * (4 * (16 + 24 + 24 + 16) + 2 * 2 * (16 + 24)));
-  EXPECT_LT(fused, 2 * 4 * 2048.0 * 2048 * 4) << "holds no matrix";
+  EXPECT_LT(fused, 2 * 4 * 2048.0 * 2048 * 4) << "does not include a score matrix";
 }
 
 TEST(AttentionMemory, TakesTheCallFromAProgram) {
@@ -176,8 +176,8 @@ TEST(AttentionMemory, TakesTheCallFromAProgram) {
   EXPECT_EQ(error_of([&] { attention_of(compile(g, {x + 1})); }), "[inspect] the program has no attention");
 }
 
-// T = 8, d = 2, M = 12: Λ = 1 fits; each of ⌈8/Λ⌉ chunks reads Q and O, 2·8·2 numbers, and K and V are as
-// many.
+// T = 8, d = 2, M = 12: Λ = 1 fits. Each of ⌈8/Λ⌉ chunks reads Q and O, 2·8·2 elements. K and V have the same
+// number of elements.
 TEST(ReadModel, CountsTheLoadsOfTheLoops) {
   const ReadModel m{.T = 8, .d = 2, .M = 12};
   EXPECT_EQ(m.mistake(), "");
@@ -188,7 +188,8 @@ TEST(ReadModel, CountsTheLoadsOfTheLoops) {
   EXPECT_EQ(m.materialised(), 64);
 }
 
-// O(T²d²/M): twice the fast memory, half the reads, but for K and V; the best of what fits is the optimum.
+// O(T²d²/M): doubling the fast memory halves the reads, except for K and V. The best tile that fits is the
+// optimum.
 TEST(ReadModel, TheLargestTileThatFitsReadsLeast) {
   const ReadModel m{.T = 65536, .d = 64, .M = 65536}, twice{.T = 65536, .d = 64, .M = 131072};
   EXPECT_EQ(m.best_chunk(), 256);
@@ -208,7 +209,7 @@ TEST(ReadModel, TheLargestTileThatFitsReadsLeast) {
   EXPECT_FALSE(rows.back().fits);
 }
 
-TEST(ReadModel, SaysWhichAssumptionDoesNotHold) {
+TEST(ReadModel, ReportsTheViolatedAssumption) {
   const auto says = [](std::int64_t T, std::int64_t d, std::int64_t M, const char* what) {
     return ReadModel{.T = T, .d = d, .M = M}.mistake().find(what) != std::string::npos;
   };
@@ -217,7 +218,7 @@ TEST(ReadModel, SaysWhichAssumptionDoesNotHold) {
   EXPECT_TRUE(says(100, 64, 6400, "holds all"));
 }
 
-TEST(Curves, AreThoseOfTheRuns) {
+TEST(Curves, MatchTheRuns) {
   const TemporaryDirectory dir;
   std::filesystem::create_directories(dir.path / "a");
   dir.file("a/metrics.jsonl",
@@ -240,13 +241,13 @@ TEST(Curves, AreThoseOfTheRuns) {
   EXPECT_EQ(plot.series[2].x, (std::vector<double>{2, 3}));
   EXPECT_EQ(plot.series[2].y, (std::vector<double>{2.5, 2.75}));
   EXPECT_EQ(plot.series[4].label, "b, train");
-  EXPECT_EQ(plot.series[5].label, "") << "without validation there is none in the legend";
-  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // training, faint and smoothed
+  EXPECT_EQ(plot.series[5].label, "") << "without validation, the legend has no entry";
+  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // training loss, faint and smoothed
   for (int i : {2, 3, 5})
-    EXPECT_NE(plot.series[0].color, plot.series[i].color) << i;  // validation; the other run
+    EXPECT_NE(plot.series[0].color, plot.series[i].color) << i;  // validation, and the other run
 }
 
-TEST(AttentionPicture, HasARowOfHeadsForEachLayerAndTokensAsTheyCanBeSeen) {
+TEST(AttentionPicture, HasARowPerLayerAndVisibleTokens) {
   EXPECT_EQ(visible_token(" a\n\x07\x7f"), "·a\\n\\x07\\x7f");
   EXPECT_EQ(visible_token("é"), "é");
   std::vector<float> p(2 * 3 * 3);

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Ranks that launch starts end together, with the right exit code: launch_tool.sh PATH/TO/launch PATH/TO/joined_rank
+# Ranks started by launch end together, with the right exit code: launch_tool.sh PATH/TO/launch
+# PATH/TO/joined_rank
 . "$(dirname "$0")/tool.sh"
 launch=$1 joined=$2
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TG_JOB TG_PORT TG_TOKEN TG_TOKEN_FILE TG_THREADS SLURM_STEP_ID PMI_RANK PMI_SIZE
 for v in ${!OMPI_COMM_WORLD_*} ${!TORCHELASTIC_*} ${!MPI_LOCAL*}; do unset "$v"; done
 
-# ends CODE SECONDS COMMAND...: the exit code, in time; its output is left in $dir/out and $dir/err.
+# ends CODE SECONDS COMMAND...: checks the exit code and the time limit. The output is in $dir/out and
+# $dir/err.
 ends() {
   local code=$1 most=$2 begin=$SECONDS got
   shift 2
@@ -16,7 +18,7 @@ ends() {
 }
 has() { [ "$(grep -c -- "$2" "$dir/$1")" = "$3" ] || fail "not $3 lines with '$2' in $1: $(cat "$dir/$1")"; }  # has out|err WORD COUNT
 
-# What ranks get and how their output comes back.
+# Environment variables of the ranks, and forwarding of their output.
 cat >"$dir/program" <<'END'
 echo "out $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:${MASTER_PORT:+port} ${TG_JOB:+job} $*"
 echo "err $RANK" >&2
@@ -35,7 +37,7 @@ err 0" ] || fail "the others' output: $(cat "$dir/err")"
 [ "$(TG_THREADS=3 "$launch" -n 1 sh -c 'echo $TG_THREADS')" = 3 ] || fail "TG_THREADS is not kept"
 [ "$("$launch" --ranks 1000000000 true 2>&1 | wc -l)" = 1 ] || fail "a billion ranks"
 [ "$("$launch" -n 64 sh -c 'echo $TG_THREADS' 2>/dev/null)" -ge 1 ] || fail "TG_THREADS of 64 ranks"
-[ "$("$launch" --ranks=1 -- echo -n x)" = x ] || fail "options of the program"
+[ "$("$launch" --ranks=1 -- echo -n x)" = x ] || fail "options of the program are not passed on"
 [ "$(echo from stdin | "$launch" -n 2 sh -c '[ $RANK = 1 ] || cat')" = "from stdin" ] || fail "rank 0's input"
 
 # One of several hosts.
@@ -49,7 +51,7 @@ refuses_command 2 "host is 2 of 2 hosts: expected 0 to 1" "$launch" -n 2 --hosts
 ends 2 5 "$launch" -n 2 --hosts 2 --address 127.0.0.1 "$joined" 5
 has err 'neither TG_TOKEN nor TG_TOKEN_FILE is set' 2
 
-# Wrong command lines, and programs that cannot be started.
+# Invalid command lines, and programs that cannot be started.
 refuses_command 2 "missing --ranks" "$launch" true
 refuses_command 2 "missing the program" "$launch" -n 2
 refuses_command 2 "--ranks got '0'" "$launch" -n 0 true
@@ -57,7 +59,7 @@ refuses_command 2 "unknown option -x" "$launch" -x -n 2 true
 refuses_command 127 "cannot run no_such_program: No such file" "$launch" -n 3 no_such_program
 refuses_command 127 "cannot run /: Permission denied" "$launch" -n 3 /
 
-# Exit codes: the first rank's own error, whatever follows from it.
+# Exit codes: the error of the first rank that failed by itself, whatever happens afterwards.
 refuses_command 3 "rank 1 ended with exit code 3" "$launch" -n 3 sh -c '[ $RANK != 1 ] || exit 3'
 refuses_command 3 "rank 1 ended with exit code 3" "$launch" -n 3 sh -c 'sleep 0.$RANK; [ $RANK = 1 ] && { sleep 0.5; exit 3; } || exit 75'
 refuses_command 75 "rank 2 was ended by signal 9 (Killed)" "$launch" -n 3 sh -c '[ $RANK != 2 ] || kill -9 $$'
@@ -65,17 +67,18 @@ refuses_command 139 "rank 0 was ended by signal 11" "$launch" -n 2 sh -c '[ $RAN
 ends 4 4 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 0 ] && exit 4; sleep 30 & wait; sleep 30'
 has err "rank 0 ended with exit code 4; others still ran 1 s later and were killed" 1
 
-# A rank that writes without end keeps launch from nothing.
+# A rank that writes endlessly does not block launch.
 ends 3 8 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 1 ] && exec yes; [ $RANK = 2 ] && { sleep 1; exit 3; }; sleep 30'
-# A line is whole, also where ranks end while nobody reads it. 64 KiB is what a pipe holds.
+# Lines are complete even if ranks end while nobody reads them. A pipe holds 64 KiB.
 {
   "$launch" -n 4 sh -c '[ $RANK = 1 ] && for c in 1 2 3; do printf "%060000d\n" $c; done; sleep 0.$RANK'
 } 2>&1 >/dev/null | { sleep 1 && cat; } >"$dir/err"
 [ "$(wc -c <"$dir/err")" = 180030 ] || fail "lines of rank 1 were cut: $(wc -c <"$dir/err") bytes, expected 180030"
-# Nobody else gets the number of a rank's processes before launch has killed what it left behind.
+# The number of a rank's process is not reused before launch has killed the processes that the rank left
+# behind.
 ends 0 5 "$launch" -n 2 sh -c 'if [ $RANK = 1 ]; then echo $$ >'"$dir/process"'; else sleep 0.5; kill -0 $(cat '"$dir/process"'); fi'
 
-# Ranks that join.
+# Ranks that join the group.
 ends 0 5 "$launch" -n 4 "$joined" 1000
 has out 'rank 0 of 4: 4000 by' 1
 has err '^\[rank [1-3]\] rank [1-3] of 4: 4000 by' 3
@@ -91,9 +94,9 @@ for rank in 0 1 2; do
 done
 ends 75 5 "$launch" -n 3 "$joined" 1000 hang 1 7
 has err "joined_rank: \[ranks\] rank 1 hangs after step 6, for [12].[0-9] s, while rank [02] waits for it" 2
-has err "^\[rank 1\] \[ranks\] rank 1 hangs after step 6" 1  # and is ended itself
+has err "^\[rank 1\] \[ranks\] rank 1 hangs after step 6" 1  # and it is killed
 
-# Started again after a loss, as often as is said, and not after an error.
+# Restarts after a loss, up to the given number, but not after an error.
 ends 0 5 "$launch" -n 3 --restarts 2 "$joined" 100 kill 1 50 "$dir/once"
 has err '^launch: rank 1 was ended by signal 9 (Killed): starting all again, 1 of 2$' 1
 has out 'rank 0 of 3: 300 by' 1
@@ -103,7 +106,7 @@ has err 'starting all again, 2 of 2$' 1
 ends 1 5 "$launch" -n 2 --restarts 2 "$joined" 100 fail 1 50
 has err '^launch: ' 1
 
-await() {  # await COMMAND...: until it succeeds; a busy machine may take seconds to start a process
+await() {  # await COMMAND...: waits until it succeeds; starting a process may need seconds on a busy machine
   for _ in $(seq 200); do
     "$@" && return
     sleep 0.1
@@ -113,7 +116,7 @@ await() {  # await COMMAND...: until it succeeds; a busy machine may take second
 are_ready() { [ "$(find "$dir" -name 'ready.*' | wc -l)" = "$1" ]; }
 lines_are() { [ "$(wc -l <"$1")" = "$2" ]; }
 
-# Signals reach all ranks, once.
+# Signals are forwarded to all ranks, once.
 export TG_READY=$dir/ready
 for signal in INT TERM HUP; do
   rm -f "$dir"/ready.*
@@ -130,12 +133,12 @@ rm -f "$dir"/ready.*
 await are_ready 2
 kill -INT $!
 await lines_are "$dir/err" 2
-sleep 0.3  # two signals within 0.2 s are one
+sleep 0.3  # two signals within 0.2 s count as one
 kill -INT $!  # kills the ranks
 wait $!
 got=$?
 [ $got = 130 ] || fail "exit code $got after a second SIGINT"
-# A terminal that is closed, where that is ignored (nohup).
+# A closed terminal (SIGHUP) if SIGHUP is ignored (nohup).
 rm -f "$dir"/ready.*
 (trap '' HUP; exec "$launch" -n 2 sh -c ': >$TG_READY.$RANK; sleep 1; kill -HUP $$; echo $RANK ended') >"$dir/out.nohup" 2>&1 &
 await are_ready 2
@@ -147,7 +150,7 @@ unset TG_READY
 has err "^INT of 0" 1
 has err "^\[rank 1\] INT of 1" 1
 has err "^launch: a second signal killed the ranks$" 1
-# Killed itself, launch leaves no rank behind.
+# If launch is killed, no rank remains.
 : >"$dir/processes"
 "$launch" -n 2 sh -c 'echo $$ >>'"$dir/processes"'; while :; do sleep 0.1; done' 2>/dev/null &
 await lines_are "$dir/processes" 2
@@ -157,7 +160,7 @@ are_gone() {
   while read -r p; do ! grep -qs '^State:[[:space:]]*[A-Y]' "/proc/$p/status" || return 1; done <"$dir/processes"
 }
 await are_gone
-# Nor does it where it cannot start all, whatever they do with signals.
+# If not all ranks can be started, no rank remains, however they handle signals.
 : >"$dir/processes"
 (ulimit -n 100
  refuses_command 127 "pipe failed: Too many open files" "$launch" -n 200 sh -c 'trap "" TERM; echo $$ >>$0; while [ -e $0 ]; do sleep 0.1; done' "$dir/processes"
@@ -165,7 +168,7 @@ await are_gone
 [ -s "$dir/processes" ] || fail "no rank was started"
 await are_gone
 
-# Environments in which ranks cannot join: one line, exit code 2, at once.
+# Environments in which ranks cannot join: one line and exit code 2, immediately.
 wrong() {  # wrong WORD VARIABLES...
   local word=$1
   shift
@@ -178,11 +181,11 @@ wrong "so there are several hosts, but MASTER_ADDR is not set" RANK=0 WORLD_SIZE
 wrong "OMPI_COMM_WORLD_RANK is 7" OMPI_COMM_WORLD_RANK=7 OMPI_COMM_WORLD_SIZE=2
 wrong "SLURM_STEP_TASKS_PER_NODE is not set" SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0
 wrong "PMI_SIZE is not set" PMI_RANK=0
-# Two programs.
+# Two different programs.
 cp "$joined" "$dir/other" && printf x >>"$dir/other"
 ends 2 5 "$launch" -n 3 sh -c '[ $RANK = 2 ] && exec '"$dir/other"' 1; exec '"$joined"' 1'
 has err "\[ranks\] rank 2 runs build [0-9a-f]*, rank 0 [0-9a-f]*: expected the same program" 3
-# As mpirun does it, by a parent that has no name for the job; and a rank that does not come.
+# Started as by mpirun, by a parent that sets no job name; and a rank that does not join.
 for rank in 0 1; do
   PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2 "$joined" 10 >"$dir/out$rank" 2>&1 &
 done
@@ -190,5 +193,5 @@ wait
 has out0 'rank 0 of 2: 20 by' 1
 has out1 'rank 1 of 2: 20 by' 1
 refuses_command 75 "rank 1 did not come in 5.0 s (1 of 2 are here)" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$joined" 1
-[ $failed = 0 ] && echo "launch: all as it must be"
+[ $failed = 0 ] && echo "launch: all checks passed"
 exit $failed

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# TG_LOG in the environment of the tools: log_tool.sh PATH/TO/train PATH/TO/generate PATH/TO/gradcheck
+# Tests TG_LOG with the tools: log_tool.sh PATH/TO/train PATH/TO/generate PATH/TO/gradcheck
 . "$(dirname "$0")/tool.sh"
 train=$1 generate=$2 gradcheck=$3
 
@@ -12,21 +12,21 @@ unset TG_LOG
 "${say[@]}" >"$dir/text0" 2>"$dir/err" || fail "generate: $(cat "$dir/err")"
 [ "$(wc -l <"$dir/err")" = 1 ] || fail "generate without TG_LOG logs: $(cat "$dir/err")"
 
-# Each level logs its own lines and those of the level below; the output of the tools stays the same.
+# Each level logs its own lines and the lines of the previous level. The tools' output does not change.
 before=1
 for level in 1 2 3 4; do
   TG_LOG=$level "${run[@]}" --out "$dir/run$level" >"$dir/out" 2>"$dir/err" || fail "train, level $level"
-  cmp -s "$dir"/run{0,$level}/last/model.safetensors || fail "level $level trains another model"
+  cmp -s "$dir"/run{0,$level}/last/model.safetensors || fail "level $level trains a different model"
   [ "$(grep -c '^\[program [0-9]*\] run ' "$dir/err")" -ge 4 ] || fail "not every run is logged on level $level"
   lines=$(wc -l <"$dir/err")
-  [ "$lines" -gt $before ] || fail "level $level logs $lines lines, the one before $before"
+  [ "$lines" -gt $before ] || fail "level $level logs $lines lines, the previous one $before"
   before=$lines
-  grep -v '^\[program [0-9]*\] ' "$dir/err" >"$dir/other" && fail "a line of no program: $(head -n 1 "$dir/other")"
-  TG_LOG=$level "${say[@]}" 2>/dev/null | cmp -s - "$dir/text0" || fail "level $level says another text"
+  grep -v '^\[program [0-9]*\] ' "$dir/err" >"$dir/other" && fail "a line without a program: $(head -n 1 "$dir/other")"
+  TG_LOG=$level "${say[@]}" 2>/dev/null | cmp -s - "$dir/text0" || fail "level $level generates a different text"
 done
-TG_LOG=1 "$gradcheck" --op exp --quick --dtypes f32 --views contiguous 2>&1 >/dev/null | grep 'compiled in' >/dev/null || fail "gradcheck is silent"
+TG_LOG=1 "$gradcheck" --op exp --quick --dtypes f32 --views contiguous 2>&1 >/dev/null | grep 'compiled in' >/dev/null || fail "gradcheck logs nothing"
 
-# An invalid level is refused up front.
+# An invalid level is rejected at the start.
 for bad in 5 -1 all; do
   export TG_LOG=$bad
   refuses_command 1 "TG_LOG is '$bad', expected 0 to 4" "${run[@]}" --out "$dir/bad"
@@ -34,5 +34,5 @@ for bad in 5 -1 all; do
   refuses_command 2 "TG_LOG is '$bad', expected 0 to 4" "$gradcheck" --op exp
 done
 [ -e "$dir/bad" ] && fail "a refused run leaves its folder"
-[ $failed = 0 ] && echo "log: all as it must be"
+[ $failed = 0 ] && echo "log: all checks passed"
 exit $failed

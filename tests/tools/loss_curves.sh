@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# PyTorch trains what train trained, by tools/bench/torch_run.py, and tools/bench/loss_curves.py finds what differs:
-# loss_curves.sh PATH/TO/train. Skipped (77) without python3; without PyTorch, the comparison alone is tested.
+# tools/bench/torch_run.py repeats a run of train in PyTorch, and tools/bench/loss_curves.py detects
+# differences: loss_curves.sh PATH/TO/train. Skipped (77) without python3. Without PyTorch, only the
+# comparison is tested.
 . "$(dirname "$0")/tool.sh"
 train=$1 python=${PYTHON:-python3} bench=$(dirname "$0")/../../tools/bench
 export PYTHONDONTWRITEBYTECODE=1
@@ -12,7 +13,7 @@ run() {
   "$train" --text "$dir/text" --layers 2 --heads 2 --width 32 --context 16 --batch 4 --accumulate 2 --warmup 5 --eval-every 10 \
     --sample 0 --out "$dir/$1" --seed "$2" "${@:3}" >/dev/null || fail "train $*"
 }
-# compares STATUS WORD RUNS OTHERS: two runs with two others
+# compares STATUS WORD RUNS OTHERS: compares two runs with two others
 compares() {
   local got
   rm -f "$dir/csv"
@@ -41,14 +42,14 @@ compares 2 'late2 has 29 steps' ours late
 import sys
 sys.path.insert(0, sys.argv[1])
 from run_files import philox, validation_starts
-# The known answers of Random123, and rows at even distances.
+# Known answers of Random123, and evenly spaced rows.
 assert philox((0, 0, 0, 0), 0) == (0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8)
 assert philox((2**32 - 1,) * 4, 2**64 - 1) == (0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd)
 assert validation_starts(2, 4, 17, 9) == [[0, 4], [8, 12]] and validation_starts(2, 4, 17, 1) == [[0, 12]]
 EOT
 
 if ! "$python" -c 'import torch' 2>/dev/null; then
-  echo "without PyTorch: the comparison alone"
+  echo "without PyTorch: only the comparison was tested"
   exit $failed
 fi
 # torch FOLDER RUN START OPTIONS...

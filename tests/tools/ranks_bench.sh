@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# bench ranks on several ranks: its rows, ring attention and steps as shares of ranks alone, files of several runs as one
-# picture, and what is refused.
+# Tests bench ranks on several ranks: its rows, the shares of ring attention and steps relative to separate
+# ranks, a picture of several runs' files, and errors.
 #   ranks_bench.sh LAUNCH BENCH
 set -euo pipefail
 launch=$1 bench=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "ranks_bench: $*" >&2; exit 1; }
-# has FILE PATTERN: a line of it has the pattern, once.
+# has FILE PATTERN: exactly one line matches the pattern.
 has() { [ "$(grep -cE "$2" "$dir/$1")" = 1 ] || fail "$1 has not one line '$2': $(cat "$dir/$1")"; }
 refuses() {  # refuses CODE MESSAGE OPTIONS…
   local code=0 wanted=$1 message=$2
@@ -28,9 +28,10 @@ for n in 1 2; do
   done
   has a$n "^reduce_scatter .* $n ranks "
   for way in "whole update" "divided update" "early sums" "divided sequences"; do has m$n "^step, $way .* $n ranks .* of separate ranks"; done
-  grep -q "\"ranks\": $n," "$dir/a$n.json" || fail "a$n.json does not say $n ranks"
+  grep -q "\"ranks\": $n," "$dir/a$n.json" || fail "a$n.json does not contain $n ranks"
 done
-# On one rank a rate times its milliseconds is the FLOPs: 2·B·H·pairs·(d + dv), 2.5 times as many in a backward pass.
+# On one rank, rate × milliseconds is the number of FLOPs: 2·B·H·pairs·(d + dv), and 2.5 times as many in a
+# backward pass.
 grep 'attention causal\|attn causal' "$dir/a1.json" | sed 's/.*"pass": "\([a-z]*\)".*"ms": \([^,]*\), "rate": \([^,]*\),.*/\1 \2 \3/' |
   awk '{ want = 2 * 2 * 64 * 65 / 2 * 32 * ($1 == "forward" ? 1 : $1 == "backward" ? 2.5 : 3.5); have = $2 * $3 * 1e9
          if (have < 0.999 * want || have > 1.001 * want) { print $0 ": " have " FLOPs, not " want; bad = 1 } }
@@ -40,7 +41,7 @@ has uneven "^skipped step with divided sequences: --context 6 is not a multiple 
 
 files="--rows $dir/a1.json --rows $dir/m2.json --rows $dir/a2.json --rows $dir/m1.json"
 "$bench" ranks $files --plot "$dir/scaling.png"
-[ "$(head -c 8 "$dir/scaling.png" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "scaling.png is no PNG"
+[ "$(head -c 8 "$dir/scaling.png" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "scaling.png is not a PNG"
 refuses 2 "together" --plot "$dir/x.png"
 refuses 2 "together" --rows "$dir/a1.json"
 refuses 2 "--layers and --rows" $files --plot "$dir/x.png" --layers 2
@@ -53,5 +54,5 @@ refuses 1 "is from a different machine: other" --rows "$dir/a1.json" --rows "$di
 echo '{"machine": {' >"$dir/broken.json"
 refuses 1 "broken.json" --rows "$dir/broken.json" --plot "$dir/x.png"
 refuses 2 "ring attention has no T=" --quick --shape L=8,T=16,d=4
-[ ! -e "$dir/x.png" ] || fail "a picture was drawn of what is refused"
+[ ! -e "$dir/x.png" ] || fail "a picture was drawn despite an error"
 echo "ranks_bench: passed"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Ranks that are killed at any moment, again and again: all end soon, none is left, and what is resumed ends with the
-# bytes of a run that nobody disturbed.
+# Kills ranks at random moments, repeatedly. All ranks end soon and no process remains. The resumed run ends
+# with the same bytes as an undisturbed run.
 #   ranks_kills.sh LAUNCH TRAIN [KILLS [SEED]]
-# Of KILLS kills (6) most hit one rank; some hit two at the same time, or launch itself. A run is killed up to five times
-# and resumed on 1, 2 or 4 ranks each time.
+# Most of the KILLS kills (default 6) hit one rank. Some hit two ranks at the same time, or launch itself. A
+# run is killed up to five times, and each time resumed on 1, 2 or 4 ranks.
 set -euo pipefail
 launch=$1 train=$2 kills=${3:-6} RANDOM=${4:-1}
 dir=$(mktemp -d)
@@ -14,14 +14,14 @@ for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and
 options="--text $dir/text --layers 1 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 600 --eval-every 40
   --save-every 10 --eval-batches 3 --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
 
-# A kill between the first checkpoint and its link `last` leaves a run that only --resume continues.
+# A kill between the first checkpoint and its link `last` leaves a run that only --resume can continue.
 holds_a_run() { compgen -G "$1/step-*" >/dev/null; }
-start() {  # start OUT: a new process of launch, $pid; what it says is in $dir/said
+start() {  # start OUT: starts launch as $pid; its output is in $dir/output
   local n=$((1 << (RANDOM % 3)))
   if holds_a_run "$1"; then
-    "$launch" -n $n "$train" --resume --out "$1" --threads 1 >"$dir/said" 2>&1 &
+    "$launch" -n $n "$train" --resume --out "$1" --threads 1 >"$dir/output" 2>&1 &
   else
-    "$launch" -n $n "$train" $options --out "$1" >"$dir/said" 2>&1 &
+    "$launch" -n $n "$train" $options --out "$1" >"$dir/output" 2>&1 &
   fi
   pid=$!
 }
@@ -42,8 +42,8 @@ while [ $killed -lt "$kills" ]; do
     start "$out"
     sleep "$(printf '%d.%03d' $((whole * (RANDOM % 100) / 100000)) $((whole * (RANDOM % 100) / 100 % 1000)))"
     ranks=($(pgrep -P $pid || true))
-    if [ ${#ranks[@]} -eq 0 ]; then  # all is over, or nothing has begun
-      wait $pid || fail "a run that nobody killed ended with $?: $(cat "$dir/said")"
+    if [ ${#ranks[@]} -eq 0 ]; then  # all ranks have ended, or none has started
+      wait $pid || fail "an undisturbed run ended with $?: $(cat "$dir/output")"
       break
     fi
     victims=("${ranks[RANDOM % ${#ranks[@]}]}")
@@ -58,25 +58,25 @@ while [ $killed -lt "$kills" ]; do
     until are_gone "${ranks[@]}" || [ $(($(milliseconds) - begin)) -gt 20000 ]; do sleep 0.01; done
     took=$(($(milliseconds) - begin))
     [ $took -le $longest ] || longest=$took
-    [ $took -le 20000 ] || { hangs=$((hangs + 1)); fail "$took ms after a kill a rank still runs: $(cat "$dir/said")"; }
+    [ $took -le 20000 ] || { hangs=$((hangs + 1)); fail "$took ms after a kill a rank still runs: $(cat "$dir/output")"; }
     case $code in
-      0) early=$((early + 1)); break ;;  # it was over when the kill came
+      0) early=$((early + 1)); break ;;  # it had ended before the kill
       75 | 137) killed=$((killed + 1)) ;;
-      *) fail "launch ended with $code: $(cat "$dir/said")" ;;
+      *) fail "launch ended with $code: $(cat "$dir/output")" ;;
     esac
   done
   until [ -e "$out/last" ] && cmp -s "$out/last/model.safetensors" "$dir/calm/last/model.safetensors"; do
     start "$out"
-    wait $pid || fail "a run that nobody killed ended with $?: $(cat "$dir/said")"
-    [ -z "${again-}" ] || fail "run $runs has other weights than one that nobody disturbed"
+    wait $pid || fail "an undisturbed run ended with $?: $(cat "$dir/output")"
+    [ -z "${again-}" ] || fail "run $runs has different weights from an undisturbed run"
     again=1
   done
   unset again
   for file in last/model.safetensors last/optimizer.safetensors best/model.safetensors; do
-    cmp "$out/$file" "$dir/calm/$file" || fail "$file of run $runs differs from that of a run that nobody disturbed"
+    cmp "$out/$file" "$dir/calm/$file" || fail "$file of run $runs differs from an undisturbed run's"
   done
   cmp <(sed 's/,"tokens_per_s.*//' "$out/metrics.jsonl") <(sed 's/,"tokens_per_s.*//' "$dir/calm/metrics.jsonl") ||
-    fail "metrics.jsonl of run $runs differs from that of a run that nobody disturbed"
+    fail "metrics.jsonl of run $runs differs from an undisturbed run's"
   rm -rf "$out"
 done
 echo "ranks_kills: $killed kills in $runs runs of $whole ms, all ended within $longest ms, hangs $hangs, all runs equal"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on several ranks, as a user starts it: files of the same bytes on 1, 2 and 4 ranks, a rank that is killed, a
-# run that is stopped, both resumed on another number of ranks, and what cannot be.
+# Tests training on several ranks as users start it. Files are bitwise identical on 1, 2 and 4 ranks. A killed
+# run and a stopped run are resumed on a different number of ranks. Invalid combinations are rejected.
 #   ranks_tool.sh LAUNCH TRAIN
 set -euo pipefail
 launch=$1 train=$2
@@ -16,7 +16,7 @@ run() {  # run N DIR OPTIONS…
   shift 2
   "$launch" -n "$n" "$train" $options --out "$dir/$out" "$@"
 }
-same() {  # same DIR DIR: the files of two runs, but for times in the metrics
+same() {  # same DIR DIR: the files of two runs are equal, except for times in the metrics
   for file in last/model.safetensors last/optimizer.safetensors best/model.safetensors; do
     cmp "$dir/$1/$file" "$dir/$2/$file" || fail "$file differs between $1 and $2"
   done
@@ -29,13 +29,14 @@ for n in 1 2 4; do
   run $n on$n >"$dir/on$n.txt" || fail "$n ranks ended with $?"
   same alone on$n
 done
-grep -q '^ranks  *4 on this host, each 1 of 4 batches' "$dir/on4.txt" || fail "the table does not say 4 ranks"
+grep -q '^ranks  *4 on this host, each 1 of 4 batches' "$dir/on4.txt" || fail "the table does not contain 4 ranks"
 
-# Without --accumulate each rank has a batch of a step.
+# Without --accumulate, each rank gets one batch per step.
 "$launch" -n 2 "$train" --text "$dir/text" --layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 2 --sample 0 --out "$dir/two" >"$dir/two.txt"
 grep -q '2 steps of 2 × 2 × 8 tokens' "$dir/two.txt" || fail "--accumulate is not the number of ranks"
 
-# A rank that is killed: all end, one line names it, and the run goes on from its checkpoint on another number of ranks.
+# A rank is killed: all end, one line names it, and the run continues from its checkpoint on a different
+# number of ranks.
 "$launch" -n 4 "$train" $options --out "$dir/killed" >/dev/null 2>"$dir/killed.txt" &
 pid=$!
 while [ ! -e "$dir/killed/last" ]; do sleep 0.01; done
@@ -46,11 +47,11 @@ code=0
 wait $pid || code=$?
 [ $code = 75 ] || [ $code = 137 ] || fail "after a killed rank launch ended with $code: $(cat "$dir/killed.txt")"
 grep -q 'rank 2' "$dir/killed.txt" || fail "no line names rank 2: $(cat "$dir/killed.txt")"
-[ -z "$(pgrep -P $pid || true)" ] || fail "processes are left"
+[ -z "$(pgrep -P $pid || true)" ] || fail "processes remain"
 "$launch" -n 2 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null
 same alone killed
 
-# A run of which one rank is asked to stop: all stop, and say so.
+# One rank is asked to stop: all ranks stop and report it.
 "$launch" -n 2 "$train" $options --out "$dir/asked" >"$dir/asked.txt" 2>&1 &
 pid=$!
 while [ ! -e "$dir/asked/last" ]; do sleep 0.01; done
@@ -60,11 +61,11 @@ done
 code=0
 wait $pid || code=$?
 [ $code = 130 ] || fail "after one rank was asked to stop launch ended with $code: $(cat "$dir/asked.txt")"
-grep -q '^stopped ' "$dir/asked.txt" || fail "rank 0 does not say that it stopped: $(cat "$dir/asked.txt")"
+grep -q '^stopped ' "$dir/asked.txt" || fail "rank 0 does not report that it stopped: $(cat "$dir/asked.txt")"
 "$train" --resume --out "$dir/asked" --threads 1 >/dev/null
 same alone asked
 
-# A run that is stopped, and resumed by one process.
+# A run is stopped and resumed by one process.
 "$launch" -n 2 "$train" $options --out "$dir/stopped" >"$dir/stopped.txt" 2>&1 &
 pid=$!
 while [ ! -e "$dir/stopped/last" ]; do sleep 0.01; done
@@ -75,17 +76,18 @@ wait $pid || code=$?
 "$train" --resume --out "$dir/stopped" --threads 1 >/dev/null
 same alone stopped
 
-refused() {  # refused CODE WORDS COMMAND…: ends with that code and a line with these words
+refused() {  # refused CODE WORDS COMMAND…: it must end with this code and a line that contains WORDS
   local wanted=$1 words=$2 code=0
   shift 2
   "$@" >/dev/null 2>"$dir/refused" || code=$?
   [ $code = "$wanted" ] || fail "'$*' ended with $code, not $wanted: $(cat "$dir/refused")"
-  grep -q -- "$words" "$dir/refused" || fail "'$*' does not say '$words': $(cat "$dir/refused")"
+  grep -q -- "$words" "$dir/refused" || fail "'$*' does not print '$words': $(cat "$dir/refused")"
 }
 refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "$train" $options --out "$dir/three"
 refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
 refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
-# Ranks that were not started alike: most of that leaves the program the same. A text may be somewhere else.
+# Ranks that were started differently. Most differences do not change the program. The path of a text may
+# differ.
 small="--layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 4 --sample 0"
 unlike() { "$launch" -n 2 sh -c 'eval "exec \"$0\" $1"' "$train" "$small --out $dir/unlike --overwrite $*"; }
 for option in '--seed $RANK' '--lr 0.0$((1 + RANK))' '--save-every $((1 + RANK))' '--zero $RANK'; do
@@ -94,31 +96,31 @@ done
 cp "$dir/text" "$dir/text.0" && sed 's/line/lien/' "$dir/text" >"$dir/text.1"
 refused 1 '\[ranks\] rank 1 has different data from rank 0' unlike --text "$dir/text."'$RANK'
 cp "$dir/text" "$dir/text.1"
-unlike --text "$dir/text."'$RANK' '--threads $((1 + RANK))' >/dev/null || fail "texts of the same content are refused"
-# Rank 0 says for whom it waits.
+unlike --text "$dir/text."'$RANK' '--threads $((1 + RANK))' >/dev/null || fail "texts with the same content are rejected"
+# Rank 0 reports which ranks it is waiting for.
 RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=3 "$train" $options --out "$dir/none" >/dev/null 2>"$dir/waits" &
 pid=$!
 for _ in $(seq 300); do [ -s "$dir/waits" ] && break || sleep 0.1; done
 kill $pid
 wait $pid 2>/dev/null || true
-grep -q '^train: \[ranks\] waiting for ranks 1 and 2 (1 of 3 are here)$' "$dir/waits" || fail "rank 0 does not say for whom it waits: $(cat "$dir/waits")"
+grep -q '^train: \[ranks\] waiting for ranks 1 and 2 (1 of 3 are here)$' "$dir/waits" || fail "rank 0 does not report which ranks it is waiting for: $(cat "$dir/waits")"
 "$launch" -n 4 "$train" $options --profile 2 --out "$dir/profile" >"$dir/profile.txt" || fail "--profile ended with $?"
 grep -qE '^exchanges between ranks [0-9.]+ .* of which [0-9.]+ .* are exposed$' "$dir/profile.txt" || fail "no exchanges in the profile"
 refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"
 
-# Sequences that are divided among ranks: the losses of one rank, to rounding.
+# Sequences are split across ranks: the losses equal the losses of one rank, up to rounding.
 long="--text $dir/text --layers 2 --heads 2 --width 32 --context 32 --batch 2 --accumulate 3 --steps 40 --eval-every 20 --eval-batches 3
   --threads 1 --sample 0"
 losses() { grep -oE '_loss":[0-9][0-9.e+-]*' "$dir/$1/metrics.jsonl" | cut -d: -f2; }
 "$train" $long --out "$dir/long1" >/dev/null
 for n in 2 4; do
   "$launch" -n $n "$train" $long --context-parallel $n --out "$dir/long$n" >"$dir/long$n.txt" || fail "--context-parallel $n ended with $?"
-  grep -q "^ranks  *$n on this host, each $((32 / n)) of 32 tokens of a row" "$dir/long$n.txt" || fail "the table does not say whose tokens are where"
-  [ "$(losses long$n | wc -l)" = "$(losses long1 | wc -l)" ] || fail "--context-parallel $n has other rows"
+  grep -q "^ranks  *$n on this host, each $((32 / n)) of 32 tokens of each row" "$dir/long$n.txt" || fail "the table does not show how tokens are split"
+  [ "$(losses long$n | wc -l)" = "$(losses long1 | wc -l)" ] || fail "--context-parallel $n has a different number of rows"
   paste <(losses long1) <(losses long$n) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d < 1e-3 * $1)) bad = 1 } END { exit bad || NR < 40 }' ||
-    fail "losses of --context-parallel $n are not those of one rank"
+    fail "losses of --context-parallel $n differ from one rank's"
 done
-"$launch" -n 2 "$train" --resume --steps 50 --context-parallel 2 --out "$dir/long4" >/dev/null || fail "a run of --context-parallel 4 is not resumed with 2"
+"$launch" -n 2 "$train" --resume --steps 50 --context-parallel 2 --out "$dir/long4" >/dev/null || fail "a run of --context-parallel 4 does not resume with 2"
 "$train" --resume --steps 60 --out "$dir/long4" >/dev/null || fail "nor with one rank"
 refused 2 'needs the same number of ranks, got 1' "$train" $long --context-parallel 2 --out "$dir/none"
 refused 2 'a --context that is a multiple of 6' "$launch" -n 3 "$train" $long --context-parallel 3 --out "$dir/none"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Signals at any moment end all processes of a job in time, and what is saved is whole. Each pair of a target and a state,
-# on 2 and on 4 ranks, and tools without launch. States are awaited, not timed.
+# Signals at any moment end all processes of a job in time, and saved files are complete. Tests each pair of a
+# target and a state, on 2 and on 4 ranks, and tools without launch. States are awaited, not timed.
 #   signals_tool.sh FOLDER_OF_TOOLS JOINED_RANK HELD_FSYNC [JOBS]
 . "$(dirname "$0")/tool.sh"
 tools=$1 joined=$2 held=$3 most=${4:-6}
@@ -13,9 +13,9 @@ tiny=(--text "$dir/text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 
 endless=("${tiny[@]}" --accumulate 4 --steps 100000000 --eval-every 100000000)
 evaluating=("${tiny[@]/#16/64}" --accumulate 4 --steps 100000000 --eval-every 3 --eval-batches 400)
 
-# Functions for cases. $at is the folder of a case, $pid the process that it started.
+# Functions of the cases. $at is the folder of a case, $pid the process that it started.
 wrong() { echo "$name: $*: $(tail -n 3 "$at/out" 2>/dev/null)" >>"$dir/wrong"; }
-await() {  # await COMMAND...: until it succeeds; a busy machine may take long
+await() {  # await COMMAND...: waits until it succeeds, which may be long on a busy machine
   local end=$((SECONDS + 40))
   until "$@"; do
     [ $SECONDS -lt $end ] || { wrong "waited 40 s for $*"; return 1; }
@@ -27,10 +27,10 @@ has_three_rows() { has_rows 3; }
 has_rows() { [ "$(wc -l 2>/dev/null <"$at/run/metrics.jsonl" || echo 0)" -ge "$1" ]; }
 is_in_state() { grep -qs "^State:[[:space:]]*$2" "/proc/$1/status"; }
 is_over() { [ ! -e "/proc/$1" ] || is_in_state "$1" '[ZX]'; }
-# A shell starts background processes with SIGINT ignored. So it is too early for a signal before they have a handler.
-# Until it runs the program, the new process has those of the shell.
+# A shell starts background processes with SIGINT ignored, so a signal is lost until the program installs its
+# handler. Until the new process runs the program, it has the shell's handlers.
 shell=$(readlink /proc/$$/exe)
-catches_interrupts() {  # catches_interrupts PROCESS, or it has ended
+catches_interrupts() {  # catches_interrupts PROCESS: true also if it has ended
   local caught
   [ "$(readlink "/proc/$1/exe")" != "$shell" ] || return
   caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
@@ -46,17 +46,17 @@ process_of() {  # process_of launch | RANK
     tr '\0' '\n' 2>/dev/null <"/proc/$p/environ" | grep -qx "RANK=$1" && echo "$p"
   done
 }
-# The system lets a stopped process continue when its parent ends only if all threads had stopped.
+# When its parent ends, the system continues a stopped process only if all its threads are stopped.
 are_all_threads_stopped() { ! cat "/proc/$1"/task/*/status 2>/dev/null | grep '^State:' | grep -qv '[[:space:]]T'; }
 stop() { kill -STOP "$1" && await is_in_state "$1" T && await are_all_threads_stopped "$1"; }
 left() (
-  unset TG_CASE  # of grep
+  unset TG_CASE  # for grep
   grep -lzsx "TG_CASE=$name" /proc/[0-9]*/environ 2>/dev/null | grep -o '[0-9]*'
 )
 is_nothing_left() { [ -z "$(left)" ]; }
 is_after() { [ $SECONDS -ge "$1" ]; }  # is_after SECOND
-# ends CODES SECONDS: the process ends with one of these codes, and nothing of its job is left, in time. A busy machine may
-# take 20 s more.
+# ends CODES SECONDS: the process ends with one of these codes, and nothing of its job is left, in time. 20 s
+# are added for busy machines.
 ends() {
   local code begin=$SECONDS
   wait "$pid" 2>/dev/null
@@ -65,11 +65,11 @@ ends() {
   await is_nothing_left || kill -KILL $(left)
   [ $((SECONDS - begin)) -le $(($2 + 20)) ] || wrong "ended after $((SECONDS - begin)) s, expected $2"
 }
-resumes() {  # what was saved is whole: one more step is trained from it and saved
+resumes() {  # the saved files are complete: one more step is trained from them and saved
   local saved next
   saved=$(readlink "$at/run/last") next=$((10#${saved#step-} + 1))
   "$train" --resume --steps $next --out "$at/run" >"$at/resumed" 2>&1 </dev/null || wrong "not resumed: $(tail -n 2 "$at/resumed")"
-  [ "$(readlink "$at/run/last")" = "step-$(printf %08d $next)" ] || wrong "resumed, it did not save step $next"
+  [ "$(readlink "$at/run/last")" = "step-$(printf %08d $next)" ] || wrong "after resuming, it did not save step $next"
 }
 number_of() { kill -l "$1"; }
 
@@ -93,13 +93,13 @@ case_other_stopped() {
   kill -"$signal" "$p"
   ends 130 0
 }
-case_in_collective() {  # where the others wait for one that is deaf
+case_in_collective() {  # the others wait for a rank that ignores signals
   local who
   who=$(other_than "$target" "$ranks")
   begin "$launch" -n "$ranks" --grace 1 "$joined" 1000 deaf "$who" 3 "$at/deaf"
   await [ -e "$at/deaf" ]
   kill -"$signal" "$(process_of "$target")"
-  # This program does not report to launch a signal that only it gets.
+  # This program does not report signals to launch that only it receives.
   [ "$target" = launch ] || kill -"$signal" "$pid"
   ends $((128 + $(number_of "$signal"))) 1
 }
@@ -113,7 +113,7 @@ case_before_rendezvous() {  # one rank never joins
   kill -"$signal" "$(process_of "$target")"
   ends $((128 + $(number_of "$signal"))) 0
 }
-saves() {  # until the second save waits for the disk
+saves() {  # returns when the second save waits for the disk
   export TG_HOLD=$at/hold
   begin env LD_PRELOAD="$held" "$launch" -n "$ranks" "$@" "$train" "${endless[@]}" --save-every 5 --out "$at/run"
   await [ -e "$at/run/last" ]
@@ -124,7 +124,7 @@ case_saving() {
   saves --grace 1 --save-grace 600
   local first=$SECONDS
   kill -"$signal" "$(process_of "$target")"
-  await is_after $((first + 3))  # --grace is over
+  await is_after $((first + 3))  # --grace has expired
   [ -n "$(process_of 0)" ] || wrong "the rank that saves was killed"
   rm "$TG_HOLD"
   ends 130 0
@@ -147,7 +147,7 @@ case_second_signal() {
   saves --grace 600 --save-grace 600
   kill -"$signal" $pid
   local first=$SECONDS
-  await is_after $((first + 2))  # two signals at the same moment count as one
+  await is_after $((first + 2))  # two signals at the same time count as one
   kill -"$signal" $pid
   ends $((128 + $(number_of "$signal"))) 0
   rm "$TG_HOLD"
@@ -167,7 +167,7 @@ case_launch_killed_in_save() {
   ends 137 8
   resumes
 }
-case_rank_killed_in_save() {  # the others are ended 5 s later, but not the one that saves
+case_rank_killed_in_save() {  # the others are killed 5 s later, but not the one that saves
   saves --grace 1
   local first=$SECONDS
   kill -KILL "$(process_of $((ranks - 1)))"
@@ -176,7 +176,7 @@ case_rank_killed_in_save() {  # the others are ended 5 s later, but not the one 
   ends 75 0
   resumes
 }
-case_script() {  # the program of a script that the signal ends
+case_script() {  # a program whose script is ended by the signal
   begin "$launch" -n "$ranks" --grace 60 sh -c '"$@"; exit $?' sh "$train" "${endless[@]}" --out "$at/run"
   await has_rows 3
   kill -"$signal" $pid
@@ -189,13 +189,13 @@ case_output_unread() {
   "$launch" -n "$ranks" --grace 1 sh -c 'echo >'"$at"'/begun; exec yes' >&7 2>&7 </dev/null 7>&- &
   pid=$!
   await [ -e "$at/begun" ]
-  await rank_sleeps $((ranks - 1))  # its pipe is full
+  await rank_sleeps $((ranks - 1))  # because its pipe is full
   kill -"$signal" $pid
   ends $((128 + $(number_of "$signal"))) 1
   exec 7>&-
 }
-# Without launch. COMMAND is started in the case's folder and gets the signal when READY succeeds.
-alone() {  # alone CODE SECONDS READY COMMAND...
+# Without launch. COMMAND is started in the case's folder and receives the signal when READY succeeds.
+single() {  # single CODE SECONDS READY COMMAND...
   local code=$1 seconds=$2 ready=$3
   shift 3
   begin "$@"
@@ -204,19 +204,19 @@ alone() {  # alone CODE SECONDS READY COMMAND...
   ends "$code" "$seconds"
 }
 killed() { echo $((128 + $(number_of "$signal"))); }
-case_alone_running() { alone 130 8 has_three_rows "$train" "${endless[@]}" --out "$at/run"; resumes; }
-case_alone_twice() {  # as GNU timeout does
+case_single_running() { single 130 8 has_three_rows "$train" "${endless[@]}" --out "$at/run"; resumes; }
+case_single_twice() {  # as GNU timeout sends them
   begin "$train" "${endless[@]}" --out "$at/run"
   await has_rows 3
   kill -"$signal" $pid && kill -"$signal" $pid
   ends 130 8
   resumes
 }
-case_alone_rendezvous() {
+case_single_rendezvous() {
   export RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 TG_JOB="$name$$"
-  alone "$(killed)" 8 rank_wait "$train" "${endless[@]}" --out "$at/run"
+  single "$(killed)" 8 rank_wait "$train" "${endless[@]}" --out "$at/run"
 }
-case_alone_unread() {
+case_single_unread() {
   mkfifo "$at/pipe"
   exec 7<>"$at/pipe"
   (yes >&7 & echo $! >"$at/yes"; sleep 0) 2>/dev/null
@@ -233,7 +233,7 @@ case_alone_unread() {
   exec 7>&-
   [ $code = "$(killed)" ] || wrong "exit code $code, expected $(killed)"
 }
-case_alone_saving() {
+case_single_saving() {
   export TG_HOLD=$at/hold
   begin env LD_PRELOAD="$held" "$train" "${endless[@]}" --save-every 5 --out "$at/run"
   await [ -e "$at/run/last" ]
@@ -259,7 +259,7 @@ case_tool() {  # of $target
   begin "$tools/$target" $command
   await catches_interrupts $pid
   kill -"$signal" $pid
-  ends "$(killed) 0 1 2" 8  # it may have ended before
+  ends "$(killed) 0 1 2" 8  # it may have ended earlier
 }
 
 run() {  # run CASE SIGNAL TARGET RANKS
@@ -278,7 +278,7 @@ count=0
 for i in $(seq 100); do cat "$dir/text"; done >"$dir/long"
 [ -n "${CASES-}" ] || for signal in TERM INT; do
   for target in generate evaluate tokens gradcheck bench; do [ -x "$tools/$target" ] && run tool $signal $target 1; done
-  for case in running twice rendezvous unread saving; do run alone_$case $signal none 1; done
+  for case in running twice rendezvous unread saving; do run single_$case $signal none 1; done
 done
 for ranks in 2 4; do
   for signal in TERM INT; do
@@ -297,5 +297,5 @@ for ranks in 2 4; do
 done
 wait
 [ ! -e "$dir/wrong" ] || fail "$(cat "$dir/wrong")"
-[ $failed = 0 ] && echo "signals: $count cases, none leaves a process"
+[ $failed = 0 ] && echo "signals: $count cases, no process remains"
 exit $failed

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The tools start, and one of them computes, on a processor without AVX, whatever instruction sets were compiled in: under
-# qemu, if it is installed.
+# The tools start, and one of them computes, on a processor without AVX, for all compiled instruction sets.
+# Runs under qemu, if it is installed.
 #   start_without_avx.sh TOOLS_DIR
 set -uo pipefail
-qemu=$(command -v qemu-x86_64-static || command -v qemu-x86_64) || { echo "skipped: there is no qemu-x86_64"; exit 77; }
+qemu=$(command -v qemu-x86_64-static || command -v qemu-x86_64) || { echo "skipped: qemu-x86_64 is not installed"; exit 77; }
 for tool in "$1"/*; do
   [ -f "$tool" ] && [ -x "$tool" ] || continue
   "$qemu" -cpu Westmere "$tool" --help >/dev/null || { echo "failed: $tool --help exits with $?"; exit 1; }

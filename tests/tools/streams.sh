@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every tool with streams that are closed or full, a reader that leaves, signals, and an invalid environment:
+# Tests every tool with closed or full streams, a reader that exits, signals, and an invalid environment:
 # streams.sh FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
@@ -11,7 +11,8 @@ tiny=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --th
 "$train" "${tiny[@]}" --steps 20 --out "$dir/run" >/dev/null || fail "training"
 rows() { wc -l <"$1/metrics.jsonl"; }
 
-# Closed streams: a file that is opened must not get their numbers, or what is printed goes into it.
+# With closed streams, a file that is opened must not reuse their numbers; otherwise output would be written
+# into it.
 for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- >&- 2>&-'; do
   rm -rf "$dir/closed"
   eval '"$train" "${tiny[@]}" --steps 40 --save-every 1 --out "$dir/closed" '"$closed" >"$dir/ignored" 2>&1 ||
@@ -21,7 +22,7 @@ for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- >&- 2>&-'; do
   "$train" --resume --steps 41 --out "$dir/closed" >/dev/null 2>"$dir/err" || fail "not resumed after $closed: $(cat "$dir/err")"
 done
 
-# Output that cannot be written is an error, of every tool; what train has learned is saved all the same.
+# Output that cannot be written is an error for every tool, but train still saves its weights.
 if [ -e /dev/full ]; then
   full() {  # CODE COMMAND...
     local code=$1 got
@@ -29,7 +30,7 @@ if [ -e /dev/full ]; then
     "$@" >/dev/full 2>"$dir/err" </dev/null
     got=$?
     [ $got = "$code" ] || fail "exit code $got, expected $code, with a full output: $*"
-    [ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'write' "$dir/err" || fail "a full output is told as: $(cat "$dir/err")"
+    [ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'write' "$dir/err" || fail "a full output is reported as: $(cat "$dir/err")"
   }
   for tool in train generate evaluate inspect tokens export bench; do full 1 "$tools/$tool" --help; done
   full 2 "$tools/gradcheck" --help
@@ -38,21 +39,21 @@ if [ -e /dev/full ]; then
   full 1 "$inspect" --layers 1 --list-steps
   full 1 "$tools/tokens" --text "$text" --vocabulary 260 --out "$dir/tokens" --overwrite
   full 1 "$train" "${tiny[@]}" --steps 20 --out "$dir/full"
-  cmp -s "$dir"/{run,full}/last/model.safetensors || fail "a full output changes what is learned"
+  cmp -s "$dir"/{run,full}/last/model.safetensors || fail "a full output changes the trained weights"
 fi
 
-# A reader that leaves ends no training: it goes on, saves and says so.
+# If a reader exits, training continues, saves and reports it.
 (set +o pipefail; "$train" "${tiny[@]}" --steps 20 --out "$dir/left" 2>"$dir/err"; echo $? >"$dir/code") | head -n 1 >/dev/null
-[ "$(rows "$dir/left")" = 20 ] || fail "a reader that leaves ends training: $(rows "$dir/left") rows"
-cmp -s "$dir"/{run,left}/last/model.safetensors || fail "a reader that leaves changes what is learned"
+[ "$(rows "$dir/left")" = 20 ] || fail "a reader that exits ends training: $(rows "$dir/left") rows"
+cmp -s "$dir"/{run,left}/last/model.safetensors || fail "a reader that exits changes the trained weights"
 
-# A closed terminal stops like Ctrl-C, with the step saved; nohup ignores it.
+# A closed terminal stops a run like Ctrl-C, and the step is saved. nohup ignores it.
 stops() {  # SIGNAL
   env --default-signal=HUP "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >"$dir/out" 2>"$dir/err" </dev/null &
   for _ in $(seq 1000); do [ "$(rows "$dir/$1" 2>/dev/null || echo 0)" -ge 5 ] && break; sleep 0.01; done
   kill -"$1" $!
   wait $!
-  [ $? = 130 ] || fail "$1 ends with another code than 130: $(cat "$dir/err")"
+  [ $? = 130 ] || fail "$1 does not end with code 130: $(cat "$dir/err")"
   [ "$(readlink "$dir/$1/last")" = "$(printf step-%08d "$(rows "$dir/$1")")" ] || fail "$1 does not save its step"
   grep -q '^stopped .*, not validated yet (step ' "$dir/out" && ! grep -q best/ "$dir/out" || fail "$1 prints $(tail -n 2 "$dir/out")"
 }
@@ -60,9 +61,9 @@ for signal in HUP TERM INT; do stops $signal; done
 (trap '' HUP; exec "$train" "${tiny[@]}" --steps 3000 --out "$dir/nohup" >/dev/null 2>&1 </dev/null) &
 for _ in $(seq 1000); do [ "$(rows "$dir/nohup" 2>/dev/null || echo 0)" -ge 5 ] && break; sleep 0.01; done
 kill -HUP $!
-wait $! || fail "a run that ignores hangups is stopped by one"
+wait $! || fail "a run that ignores SIGHUP is stopped by it"
 
-# The environment is read by every tool, used or not.
+# Every tool validates the environment, even if it does not use it.
 for bad in abc '' 0 -1 1e3 4097 100000 ' 2'; do
   export TG_THREADS=$bad
   for tool in train generate evaluate inspect tokens export bench; do
@@ -77,11 +78,11 @@ for tool in 'train --text x' 'generate --model x' inspect 'bench gemm'; do
   refuses_command 2 'to 4096' "$tools/"$tool --threads 4097
 done
 
-# generate reads no standard input, and says so to who gives it some.
-echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 >/dev/null 2>"$dir/err" || fail "generate beside a pipe"
-grep -q 'standard input is not read: --prompt' "$dir/err" || fail "standard input is ignored without a word"
+# generate does not read standard input, and reports this if input is present.
+echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 >/dev/null 2>"$dir/err" || fail "generate with a pipe"
+grep -q 'standard input is ignored: use --prompt' "$dir/err" || fail "standard input is ignored without a message"
 echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 --prompt Line 2>"$dir/err" >/dev/null
-grep -q 'standard input' "$dir/err" && fail "a prompt beside standard input: $(cat "$dir/err")"
+grep -q 'standard input' "$dir/err" && fail "a prompt and standard input: $(cat "$dir/err")"
 
-[ $failed = 0 ] && echo "streams: all as it must be"
+[ $failed = 0 ] && echo "streams: all checks passed"
 exit $failed

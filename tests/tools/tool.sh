@@ -1,43 +1,44 @@
-# What tests of the command-line tools share; they source it.
+# Shared functions for tests of the command-line tools, which source this file.
 set -u
-export LC_ALL=C  # files are bytes
+export LC_ALL=C  # treats files as bytes
 dir=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 
-# Bad input: one line on stderr that names the mistake, and the exit code. Its output is left in $dir/out.
+# Invalid input: one line on stderr that names the error, and the exit code. The command's output is left in
+# $dir/out.
 refuses_command() {  # CODE WORD COMMAND...
   local code=$1 word=$2 got
   shift 2
   "$@" >"$dir/out" 2>"$dir/err" </dev/null
   got=$?
   [ $got = "$code" ] || fail "exit code $got, expected $code: $*"
-  [ "$(wc -l <"$dir/err")" = 1 ] || fail "not one line of error for $*: $(cat "$dir/err")"
+  [ "$(wc -l <"$dir/err")" = 1 ] || fail "the error is not one line for $*: $(cat "$dir/err")"
   grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
 }
 
-# Updates the manifest after a change of a checkpoint's file: CHECKPOINT COMMAND..., where COMMAND reads the checkpoint
-# and so reports the checksum that the file has now.
+# Updates the manifest after a checkpoint's file was changed: CHECKPOINT COMMAND.... COMMAND reads the
+# checkpoint, so its error contains the file's current checksum.
 reseal() {
   local checkpoint=$1 sums
   shift
   sums=$("$@" 2>&1 </dev/null | sed -n 's/.* has XXH3-128 \([0-9a-f]*\), expected \([0-9a-f]*\) .*/s\/\2\/\1\//p')
-  [ -n "$sums" ] || fail "no sums from $*"
+  [ -n "$sums" ] || fail "no checksums from $*"
   sed -i "$sums" "$checkpoint/manifest.json"
 }
-# Makes $dir/lying, a copy of a checkpoint that COMMAND changed, given its model file as the last argument. TOOL reads
-# checkpoints. change_copy CHECKPOINT TOOL COMMAND...
+# Creates $dir/changed, a copy of a checkpoint changed by COMMAND, whose last argument is the model file. TOOL
+# is a tool that reads checkpoints. change_copy CHECKPOINT TOOL COMMAND...
 change_copy() {
   local checkpoint=$1 tool=$2
   shift 2
-  rm -rf "$dir/lying"
-  cp -rL "$checkpoint" "$dir/lying"
-  "$@" "$dir/lying/model.safetensors"
-  reseal "$dir/lying" "$tool" --model "$dir/lying"
+  rm -rf "$dir/changed"
+  cp -rL "$checkpoint" "$dir/changed"
+  "$@" "$dir/changed/model.safetensors"
+  reseal "$dir/changed" "$tool" --model "$dir/changed"
 }
-# Gives a metadata key of a safetensors file another value, in as many bytes: spaces follow a shorter one, and the setting of a
-# norm, if there is one, makes room for a longer one. metadata KEY VALUE FILE
+# Sets a metadata key of a safetensors file to a different value without changing the file's size. A shorter
+# value is padded with spaces. For a longer one, space is taken from a norm's setting. metadata KEY VALUE FILE
 metadata() {
   local old new=\"$1\":\"$2\" spare room
   old=$(grep -aoE "\"$1\":\"[^\"]*\"" "$3" | sed -n 1p)
@@ -46,11 +47,12 @@ metadata() {
   [ -n "$old" ] && [ $room -ge 0 ] || fail "no $1 in $3, or no room"
   sed -i "s/$old/$new$(printf '%*s' $room '')/${spare:+;s/$spare//}" "$3"
 }
-# The last number of a file of f32 weights becomes NaN.
+# Sets the last element of a file of f32 weights to NaN.
 plant_nan() { plant '\0\0\300\177' "$1"; }
-plant_1e6() { plant '\0\044\164\111' "$1"; }  # 1,000,000, more than f16 holds
+plant_1e6() { plant '\0\044\164\111' "$1"; }  # 1,000,000, which exceeds f16's range
 plant() { printf "$1" | dd of="$2" bs=1 seek=$(($(stat -c %s "$2") - 4)) conv=notrunc status=none; }
-# Makes the folder of a golden model that has 37 tokens, with a tokenizer of a character each. letters_folder MODEL FOLDER
+# Creates the folder of a golden model with 37 tokens and a tokenizer with single-character tokens.
+# letters_folder MODEL FOLDER
 letters_folder() {
   local vocabulary
   mkdir "$2"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# An option of one name has one value and one meaning in all tools, and each tool has --version: tool_options.sh TOOLS
+# An option has the same value and meaning in all tools, and each tool has --version: tool_options.sh TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
 
-# The options that several tools describe in different words: name, value, and what each help must say.
+# Options that tools describe in different words: name, value, and words that each help text must contain.
 cat >"$dir/table" <<'END'
 backend        NAME      device
 batch          N         rows of tokens
@@ -34,7 +34,7 @@ for source in "$(dirname "$0")"/../../tools/*.cpp; do
   "$tools/$tool" --version >"$dir/out" 2>&1 || fail "$tool --version: $(cat "$dir/out")"
   grep -x "$tool (tilegrad) [0-9][0-9.]*" "$dir/out" >/dev/null || fail "$tool --version prints: $(cat "$dir/out")"
   "$tools/$tool" --help >"$dir/out" 2>&1 || fail "$tool --help: $(cat "$dir/out")"
-  # A row of the help: tool, name, value or -, and the meaning without the mode of bench that it belongs to.
+  # A row of the help: tool, name, value or -, and the meaning without the mode of bench in front of it.
   sed -nE -e 's/ \[[^][]*\]$//' -e 's/^  --([a-z0-9-]+)  +/\1 - /p;s/^  --([a-z0-9-]+) ([^ ]+)  +/\1 \2 /p' "$dir/out" |
     sed -E "s/^([^ ]+ [^ ]+) (train|serve|ranks|attention): /\1 /;s/^/$tool /" >>"$dir/options"
 done
@@ -58,7 +58,7 @@ awk -v table="$dir/table" '
     if (name in value) {
       ++used[name]
       if (metavar != value[name]) print tool " --" name " " metavar ": expected " value[name]
-      if (index(help, meaning[name]) == 0) print tool " --" name ": \"" help "\" does not say \"" meaning[name] "\""
+      if (index(help, meaning[name]) == 0) print tool " --" name ": \"" help "\" does not contain \"" meaning[name] "\""
     } else if (name in first) {
       if (metavar " " help != first[name]) print tool " --" name " " metavar " " help ": in " owner[name] " it is " first[name]
     } else {
@@ -67,8 +67,8 @@ awk -v table="$dir/table" '
     }
   }
   END {
-    for (name in value) if (used[name] < 2) print "the table has --" name ", which " used[name] + 0 " tools have"
+    for (name in value) if (used[name] < 2) print "the table has --" name ", which " used[name] + 0 " tools use"
   }' "$dir/options" >"$dir/wrong"
 while read -r line; do fail "$line"; done <"$dir/wrong"
-[ $failed = 0 ] && echo "options: the same in all tools"
+[ $failed = 0 ] && echo "options: all checks passed"
 exit $failed

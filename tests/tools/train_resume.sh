@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Training that is stopped, killed or out of disk continues bit for bit: train_resume.sh PATH/TO/train [KILLS]
-# KILLS: how often the process is killed at a random moment (default 10).
+# Training that is stopped, killed or out of disk space resumes bitwise exactly.
+#   train_resume.sh PATH/TO/train [KILLS]
+# KILLS: number of kills at random moments (default 10).
 set -u
 train=$1 kills=${2:-10}
-# In memory, where a save takes a millisecond and not a hundred, unless TMPDIR says otherwise.
+# Runs in memory, because saving takes 1 ms there instead of 100, unless TMPDIR is set.
 [ -n "${TMPDIR:-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 dir=$(mktemp -d) || exit 1
 mounted=0
@@ -13,41 +14,41 @@ fail() { echo "FAILED: $*"; failed=1; }
 
 text=$dir/text.txt
 for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
-# A constant rate: then the first steps of a run do not depend on how many there will be.
+# A constant learning rate, so the first steps do not depend on the total number of steps.
 run=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --dropout 0.1 --threads 1 --sample 0
      --warmup 0 --min-lr 1e-3 --eval-every 10)
 quiet() { "$train" "$@" >"$dir/out" 2>"$dir/err" </dev/null; }
 
-# same RUN REFERENCE: all files of the last checkpoint byte for byte, what the best one has learned, and the rows but
-# for the time they took.
+# same RUN REFERENCE: compares all files of the last checkpoint byte by byte, the weights of the best
+# checkpoint, and the rows except for their times.
 rows() { sed 's/,"tokens_per_s":[^}]*//' "$1/metrics.jsonl"; }
 same() {
-  diff -r "$1/last" "$2/last" >"$dir/diff" || fail "$1 has another checkpoint: $(cat "$dir/diff")"
+  diff -r "$1/last" "$2/last" >"$dir/diff" || fail "$1 has a different checkpoint: $(cat "$dir/diff")"
   for file in model optimizer; do
-    cmp "$1/best/$file.safetensors" "$2/best/$file.safetensors" || fail "$1 has another best checkpoint"
+    cmp "$1/best/$file.safetensors" "$2/best/$file.safetensors" || fail "$1 has a different best checkpoint"
   done
-  diff <(rows "$1") <(rows "$2") >"$dir/diff" || fail "$1 has other rows: $(head -4 "$dir/diff")"
+  diff <(rows "$1") <(rows "$2") >"$dir/diff" || fail "$1 has different rows: $(head -4 "$dir/diff")"
   [ "$(find "$1" -maxdepth 1 -name 'step-*' | wc -l)" -le 2 ] || fail "$1 keeps old checkpoints: $(ls "$1")"
   [ -z "$(find "$1" -maxdepth 1 -name '.*tmp*')" ] || fail "$1 keeps temporaries: $(ls -A "$1")"
 }
-one_line() {  # one_line WORD: the last run failed with one line that has the word
+one_line() {  # one_line WORD: the last run failed with one line that contains WORD
   [ "$(wc -l <"$dir/err")" = 1 ] && grep -q -- "$1" "$dir/err" || fail "not one line with '$1': $(cat "$dir/err")"
 }
 step_of() { readlink "$1/last" 2>/dev/null | tr -dc 0-9 | sed 's/^0*//'; }
 
 quiet "${run[@]}" --steps 20 --out "$dir/whole" || fail "$(cat "$dir/err")"
 
-# 10 + 10 steps are 20 steps.
+# 10 + 10 steps equal 20 steps.
 quiet "${run[@]}" --steps 10 --out "$dir/halves" || fail "$(cat "$dir/err")"
 quiet --resume --steps 20 --out "$dir/halves" || fail "$(cat "$dir/err")"
-# The tenth row was a last one then, and was validated on all of the text.
+# The tenth row was the last row then, so it was validated on all held-out data.
 cut -d, -f1,2,4,5 "$dir/whole/metrics.jsonl" >"$dir/whole.rows"
-cut -d, -f1,2,4,5 "$dir/halves/metrics.jsonl" | cmp -s - "$dir/whole.rows" || fail "10 + 10 steps give other rows than 20"
+cut -d, -f1,2,4,5 "$dir/halves/metrics.jsonl" | cmp -s - "$dir/whole.rows" || fail "10 + 10 steps give different rows from 20"
 for file in model optimizer; do
   cmp "$dir/whole/last/$file.safetensors" "$dir/halves/last/$file.safetensors" || fail "10 + 10 steps are not 20"
 done
 
-# Whatever the optimizer, and with steps of several batches.
+# With every optimizer, and with steps of several batches.
 for how in '--optimizer sgd --nesterov' '--optimizer adam' '--optimizer muon' '--accumulate 2' '--recompute'; do
   rm -rf "$dir"/how-{whole,halves}
   quiet "${run[@]}" $how --steps 20 --out "$dir/how-whole" || fail "$how: $(cat "$dir/err")"
@@ -58,7 +59,7 @@ for how in '--optimizer sgd --nesterov' '--optimizer adam' '--optimizer muon' '-
   done
 done
 
-# Ctrl-C at any step, twice, and going on with other threads.
+# Ctrl-C at any step, twice, and resuming with a different number of threads.
 quiet "${run[@]}" --steps 1500 --out "$dir/long" || fail "$(cat "$dir/err")"
 "$train" "${run[@]}" --steps 1500 --out "$dir/stopped" >"$dir/out" 2>"$dir/err" </dev/null &
 for wait_for in 7 500; do
@@ -69,15 +70,15 @@ for wait_for in 7 500; do
   done
   kill -INT $pid 2>/dev/null
   wait $pid
-  [ $? = 130 ] || fail "a stopped run ends with another code than 130: $(cat "$dir/err")"
+  [ $? = 130 ] || fail "a stopped run does not end with code 130: $(cat "$dir/err")"
   [ "$(step_of "$dir/stopped")" = "$(wc -l <"$dir/stopped/metrics.jsonl")" ] || fail "Ctrl-C does not save its step"
   "$train" --resume --threads 2 --out "$dir/stopped" >"$dir/out" 2>"$dir/err" </dev/null &
 done
 wait $! || fail "$(cat "$dir/err")"
 same "$dir/stopped" "$dir/long"
 
-# Kills at random moments of a run that saves at every step. What was saved is never lost, and in the end it is
-# as if nothing had been.
+# Kills at random moments of a run that saves at every step. Saved checkpoints are never lost, and the final
+# result is the same as without kills.
 killed=$dir/killed before=0 landed=0
 start() {
   if [ -n "$(step_of "$killed")" ]; then
@@ -101,7 +102,7 @@ quiet "${run[@]}" --steps $steps --save-every 1 --out "$dir/never_killed" || fai
 same "$killed" "$dir/never_killed"
 echo "$landed kills, $steps steps"
 
-# A full disk: one line, and the last checkpoint is whole.
+# A full disk: one line, and the last checkpoint is complete.
 full() {  # full WORD RUN: the last call resumed RUN and must have failed
   local code=$? at
   [ $code = 1 ] || fail "a full disk ($1) ends with code $code"
@@ -109,13 +110,13 @@ full() {  # full WORD RUN: the last call resumed RUN and must have failed
   at=$(step_of "$2")
   [ "${at:-0}" -ge 20 ] || fail "a full disk ($1) loses the checkpoint"
   rm -rf "$dir/moved"
-  cp -r "$2" "$dir/moved"  # to where there is room
+  cp -r "$2" "$dir/moved"  # to a disk with free space
   quiet --resume --steps 1500 --save-every 1000 --out "$dir/moved" || fail "after a full disk ($1): $(cat "$dir/err")"
   cmp "$dir/moved/last/model.safetensors" "$dir/long/last/model.safetensors" || fail "a full disk ($1) changes the run"
   echo "full disk ($1): from step $at"
 }
 cp -r "$dir/whole" "$dir/limited"
-(ulimit -f 40; quiet --resume --steps 1500 --save-every 1 --out "$dir/limited")  # its rows outgrow 40 KiB
+(ulimit -f 40; quiet --resume --steps 1500 --save-every 1 --out "$dir/limited")  # its rows exceed 40 KiB
 full 'File too large' "$dir/limited"
 mkdir "$dir/disk"
 if mount -t tmpfs -o size=224k tmpfs "$dir/disk" 2>/dev/null; then
@@ -124,23 +125,23 @@ if mount -t tmpfs -o size=224k tmpfs "$dir/disk" 2>/dev/null; then
   rm "$dir/disk/run/loss.png"
   quiet --resume --steps 1500 --save-every 1 --out "$dir/disk/run"
   full 'No space left' "$dir/disk/run"
-  # No room for a second checkpoint at all.
+  # No space for a second checkpoint at all.
   head -c 100000 /dev/zero >"$dir/disk/other" 2>/dev/null
   at=$(step_of "$dir/disk/run")
   quiet --resume --steps 1500 --save-every 1 --out "$dir/disk/run"
   full 'No space left' "$dir/disk/run"
-  [ "$(step_of "$dir/disk/run")" = "$at" ] || fail "a checkpoint without room for one"
+  [ "$(step_of "$dir/disk/run")" = "$at" ] || fail "a checkpoint despite a full disk"
 else
-  echo "no tmpfs of our own: the full disk is the file limit alone"
+  echo "a tmpfs cannot be mounted: only the file size limit was tested"
 fi
 
-# A run copied by a tool that follows links continues; nothing is left of the copies.
+# A run copied by a tool that follows links can be resumed, and its copied links are cleaned up.
 cp -rL "$dir/whole" "$dir/copied"
 quiet --resume --steps 30 --out "$dir/copied" || fail "a copy is not resumed: $(cat "$dir/err")"
 quiet --resume --steps 30 --out "$dir/whole" || fail "$(cat "$dir/err")"
 same "$dir/copied" "$dir/whole"
 
-# Another configuration, a damaged file or a run in progress: one line, and not a byte changes.
+# A different configuration, a damaged file or a run in progress: one line, and no byte changes.
 refuses() {  # refuses CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -174,7 +175,7 @@ flock "$dir/whole" true && {
 }
 good=$dir/good
 cp -a "$dir/whole" "$good"
-damage() {  # damage FILE WORD COMMAND...: the command changes the file of the last checkpoint, resuming names it
+damage() {  # damage FILE WORD COMMAND...: COMMAND changes the file of the last checkpoint; the error of resuming names it
   local file=$1 word=$2
   shift 2
   rm -rf "$dir/whole"
@@ -193,5 +194,5 @@ damage manifest.json 'version is 9' sed -i 's/"version": 1/"version": 9/' manife
 damage run.safetensors 'not in manifest' sed -i 's/run.safetensors/walk.safetensors/' manifest.json
 damage manifest.json 'plain name' sed -i 's/run.safetensors/..\/run.safetensors/' manifest.json
 
-[ $failed = 0 ] && echo "resume: all as it must be"
+[ $failed = 0 ] && echo "resume: all checks passed"
 exit $failed

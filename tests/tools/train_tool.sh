@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tools/train writes, and how it refuses: train_tool.sh PATH/TO/train
+# Tests the output of tools/train and its errors: train_tool.sh PATH/TO/train
 . "$(dirname "$0")/tool.sh"
 train=$1
 
@@ -8,31 +8,32 @@ for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) 
 tiny=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2)
 small=("${tiny[@]}" --steps 20 --eval-every 10 --warmup 5 --sample 30)
 
-# A good run leaves every file, and prints what it is about to do.
-"$train" "${small[@]}" --out "$dir/a/deep" >"$dir/a.txt" 2>"$dir/a.err" || fail "a good run: $(cat "$dir/a.err")"
+# A successful run writes every file and prints a table before it starts.
+"$train" "${small[@]}" --out "$dir/a/deep" >"$dir/a.txt" 2>"$dir/a.err" || fail "a valid run: $(cat "$dir/a.err")"
 for file in {last,best}/{model.safetensors,manifest.json} metrics.jsonl loss.png; do
   [ -s "$dir/a/deep/$file" ] || fail "no $file"
 done
-[ "$(wc -l <"$dir/a/deep/metrics.jsonl")" = 20 ] || fail "metrics.jsonl has not 20 rows"
+[ "$(wc -l <"$dir/a/deep/metrics.jsonl")" = 20 ] || fail "metrics.jsonl does not have 20 rows"
 [ "$(grep -c '"val_loss":[0-9]' "$dir/a/deep/metrics.jsonl")" = 2 ] || fail "not two validation losses"
-[ "$(head -c 4 "$dir/a/deep/loss.png" | tail -c 3)" = PNG ] || fail "loss.png is no PNG"
+[ "$(head -c 4 "$dir/a/deep/loss.png" | tail -c 3)" = PNG ] || fail "loss.png is not a PNG"
 for word in parameters memory peak 'step 20/20' sample; do
   grep -q "^$word" "$dir/a.txt" || fail "the output has no line '$word'"
 done
-[ -s "$dir/a.err" ] && fail "a good run writes to stderr: $(cat "$dir/a.err")"
+[ -s "$dir/a.err" ] && fail "a valid run writes to stderr: $(cat "$dir/a.err")"
 
-# Equal seeds give equal bytes, whatever the number of threads; another seed gives others.
+# Equal seeds give equal bytes for any number of threads. A different seed gives different bytes.
 without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
 for threads in 1 2 3; do
   "$train" "${small[@]}" --dropout 0.1 --threads $threads --out "$dir/t$threads" >/dev/null || fail "threads $threads"
-  cmp -s "$dir/t1/last/model.safetensors" "$dir/t$threads/last/model.safetensors" || fail "other weights with $threads threads"
+  cmp -s "$dir/t1/last/model.safetensors" "$dir/t$threads/last/model.safetensors" || fail "different weights with $threads threads"
   [ "$(without_rate "$dir/t1/metrics.jsonl")" = "$(without_rate "$dir/t$threads/metrics.jsonl")" ] ||
-    fail "other metrics with $threads threads"
+    fail "different metrics with $threads threads"
 done
 "$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
 cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail "two seeds give the same weights"
 
-# A memory budget is kept, with the same numbers, and its trade is printed; one that is too small is refused with the least.
+# A memory budget is kept without changing the result, and its cost is printed. If it is too small, the error
+# reports the minimum.
 deep=(--text "$text" --layers 4 --heads 2 --width 16 --context 16 --batch 2 --steps 4 --eval-every 2 --warmup 2 --sample 0
   --dropout 0.1)
 "$train" "${deep[@]}" --out "$dir/free" >"$dir/free.txt" || fail "without a budget"
@@ -40,17 +41,17 @@ peak() { sed -n 's/^peak .*(\(.*\) bytes)$/\1/p' "$1" | tr -d ,; }
 budget=$(($(peak "$dir/free.txt") * 97 / 100))
 "$train" "${deep[@]}" --memory-budget $budget --out "$dir/limited" >"$dir/limited.txt" || fail "with a budget"
 [ "$(peak "$dir/limited.txt")" -le $budget ] || fail "the budget is $budget, the peak $(peak "$dir/limited.txt")"
-grep -q '^budget .* → .* steps* recomputed, which move .* ms a step at' "$dir/limited.txt" || fail "no trade: $(grep ^budget "$dir/limited.txt")"
-cmp -s "$dir/free/last/model.safetensors" "$dir/limited/last/model.safetensors" || fail "other weights with a budget"
+grep -q '^budget .* → .* steps* recomputed, which move .* ms a step at' "$dir/limited.txt" || fail "no cost: $(grep ^budget "$dir/limited.txt")"
+cmp -s "$dir/free/last/model.safetensors" "$dir/limited/last/model.safetensors" || fail "different weights with a budget"
 "$train" "${deep[@]}" --memory-budget 1GiB --out "$dir/wide" >"$dir/wide.txt" || fail "with a wide budget"
 grep -q '^budget .*1.00 GiB: nothing is recomputed' "$dir/wide.txt" || fail "a wide budget: $(grep ^budget "$dir/wide.txt")"
 
-# Every dtype trains, and writes weights in f32; tf32 is f32 on the CPU, the half types are not.
+# Every dtype trains, and weights are written in f32. On the CPU tf32 equals f32, but the 16-bit types differ.
 for dtype in f32 tf32 bf16 f16; do
   "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
-  grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not say $dtype"
+  grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not contain $dtype"
   head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -a 'F32' >/dev/null || fail "no f32 weights with $dtype"
-  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aE '"(BF16|F16)"' >/dev/null && fail "half weights with $dtype"
+  head -c 4000 "$dir/$dtype/last/model.safetensors" | grep -aE '"(BF16|F16)"' >/dev/null && fail "16-bit weights with $dtype"
 done
 cmp -s "$dir/f32/last/model.safetensors" "$dir/tf32/last/model.safetensors" || fail "tf32 is not f32 on the CPU"
 cmp -s "$dir/f32/last/model.safetensors" "$dir/bf16/last/model.safetensors" && fail "bf16 gives the weights of f32"
@@ -58,7 +59,7 @@ cmp -s "$dir/f16/last/model.safetensors" "$dir/bf16/last/model.safetensors" && f
 grep -q '^loss scale *65,536; 0 steps' "$dir/f16.txt" || fail "no loss scale with f16"
 grep -q '^loss scale' "$dir/bf16.txt" && fail "a loss scale with bf16"
 
-# Every tokenizer trains and can be resumed; what it learned travels in the checkpoint.
+# Every tokenizer trains and can be resumed. The learned tokenizer is saved in the checkpoint.
 for tokenizer in chars bytes bpe; do
   run=("${tiny[@]}" --tokenizer $tokenizer --eval-every 10 --warmup 5 --sample 30 --out "$dir/tok-$tokenizer")
   [ $tokenizer = bpe ] && run+=(--vocabulary 300)
@@ -68,69 +69,69 @@ for tokenizer in chars bytes bpe; do
   "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
 done
 grep -q '^text .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
-# BPE is learned from the training part: another end of the text, which is held out, changes no merge.
+# BPE is learned from the training part: a different end of the text, which is held out, changes no merge.
 for end in xy zw; do
   { head -c 1800 "$text"; printf "$end%.0s" $(seq 100); } >"$dir/$end"
   "$train" --text "$dir/$end" "${tiny[@]:2}" --tokenizer bpe --vocabulary 300 --steps 1 --sample 0 --out "$dir/tok-$end" \
     >/dev/null || fail "a text that ends with $end"
 done
 merges() { grep -aoE '"merges":"[^"]*"' "$dir/tok-$1/last/model.safetensors"; }
-[ -n "$(merges xy)" ] && [ "$(merges xy)" = "$(merges zw)" ] || fail "what is held out changes the tokenizer"
+[ -n "$(merges xy)" ] && [ "$(merges xy)" = "$(merges zw)" ] || fail "held-out text changes the tokenizer"
 printf 'ab\377cd%.0s' $(seq 100) >"$dir/any"
 "$train" "${tiny[@]}" --text "$dir/any" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null 2>&1 &&
   fail "--text twice is accepted"
-"$train" --text "$dir/any" "${tiny[@]:2}" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null || fail "bytes that are no text"
+"$train" --text "$dir/any" "${tiny[@]:2}" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null || fail "bytes that are not text"
 
-# The task: accuracy in the metrics and at the end, the same bits for any number of threads, and a resume.
+# The task: accuracy in the metrics and at the end, bitwise identical for any number of threads, and resuming.
 task=(--task add --digits 1 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 20 --eval-every 10 --sample 30)
 for threads in 1 2; do
   "$train" "${task[@]}" --threads $threads --out "$dir/add$threads" >"$dir/add.txt" || fail "the task"
 done
-cmp -s "$dir"/add{1,2}/last/model.safetensors || fail "another model of the task with 2 threads"
+cmp -s "$dir"/add{1,2}/last/model.safetensors || fail "a different model of the task with 2 threads"
 [ "$(grep -c '"val_accuracy":[0-9]' "$dir/add1/metrics.jsonl")" = 2 ] || fail "no accuracy in the metrics of the task"
 grep -q '^exact match  *[0-9.]* % of 800 unseen answers' "$dir/add.txt" || fail "no exact match: $(cat "$dir/add.txt")"
-grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are shown"
+grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are printed"
 "$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
 grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
 
-# Every architecture trains, and continues from a checkpoint to the weights of a run that was not interrupted.
+# Every architecture trains. A resumed run has the same weights as an uninterrupted one.
 for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-width 2'; do
   name=${model%% *}
   "$train" "${small[@]}" --architecture $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
-  grep -qi "^model *$name: " "$dir/$name.txt" || fail "the table does not say $name"
+  grep -qi "^model *$name: " "$dir/$name.txt" || fail "the table does not contain $name"
   cp -r "$dir/$name" "$dir/$name-again"
   "$train" --resume --steps 25 --out "$dir/$name" >/dev/null || fail "resuming $model"
   "$train" --resume --steps 25 --threads 1 --out "$dir/$name-again" >/dev/null || fail "resuming $model again"
-  cmp -s "$dir/$name/last/model.safetensors" "$dir/$name-again/last/model.safetensors" || fail "other weights, $model"
+  cmp -s "$dir/$name/last/model.safetensors" "$dir/$name-again/last/model.safetensors" || fail "different weights, $model"
 done
 
-"$train" "${small[@]}" --init pytorch --out "$dir/pytorch" >"$dir/pytorch.txt" || fail "PyTorch's starting weights"
-grep -q "^model.*weights from PyTorch's layers" "$dir/pytorch.txt" || fail "the table does not say how weights start"
-"$train" --resume --steps 21 --out "$dir/pytorch" >/dev/null || fail "resuming from PyTorch's starting weights"
+"$train" "${small[@]}" --init pytorch --out "$dir/pytorch" >"$dir/pytorch.txt" || fail "PyTorch's initial weights"
+grep -q "^model.*weights from PyTorch's layers" "$dir/pytorch.txt" || fail "the table does not show the initialization"
+"$train" --resume --steps 21 --out "$dir/pytorch" >/dev/null || fail "resuming with PyTorch's initial weights"
 cmp -s "$dir/pytorch/best/model.safetensors" "$dir/f32/best/model.safetensors" && fail "PyTorch's weights are GPT-2's"
 
-# Every schedule trains; the rate of the last step says which one it was.
+# Every schedule trains. The learning rate of the last step shows which one was used.
 for schedule in 'cosine 0.00010' 'linear 0.00016' 'constant 0.001' 'wsd 0.00032'; do
   "$train" "${small[@]}" --schedule ${schedule% *} --out "$dir/${schedule% *}" >"$dir/out" || fail "schedule $schedule"
   tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep "\"lr\":${schedule#* }" >/dev/null || fail "the last rate of $schedule"
 done
 
-# --trap-nan names the node; without it the run continues, and reports how many steps it skipped.
+# --trap-nan names the node. Without it, the run continues and reports the number of skipped steps.
 wild=("${tiny[@]}" --optimizer sgd --lr 1000 --clip 0 --warmup 0 --steps 30 --eval-every 30 --sample 0)
 "$train" "${wild[@]}" --out "$dir/wild" >"$dir/out" || fail "a run with steps to skip"
 grep -q '^skipped ' "$dir/out" || fail "no skipped steps: $(cat "$dir/out")"
 "$train" "${wild[@]}" --trap-nan --out "$dir/trap" >/dev/null 2>"$dir/err" && fail "--trap-nan does not end the run"
 grep -qE '^train: \[trap-nan\] step [0-9]+: [a-z_]+ \(.*\) made .* of f32 \[.*\] from finite numbers \(.*:[0-9]+\)$' "$dir/err" ||
-  fail "--trap-nan says: $(cat "$dir/err")"
+  fail "--trap-nan prints: $(cat "$dir/err")"
 
-# A profile reports where the time goes, and writes no files.
+# A profile prints the time of each step and writes no files.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'a run takes' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
   grep -q -- "$word" "$dir/profile.txt" || fail "the profile has no '$word'"
 done
 [ -z "$(find "$dir/profile" -type f 2>/dev/null)" ] || fail "a profile leaves files"
 
-# Bad input: one line on stderr that names the mistake, nothing else, and the exit code.
+# Invalid input: one line on stderr that names the error, no other output, and the exit code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -176,10 +177,10 @@ refuses 1 "$text" "${small[@]}" --out "$text"
 refuses 1 'needs at least' "${deep[@]}" --memory-budget 64KiB --out "$dir/x"
 refuses 2 'size like 500MiB' "${deep[@]}" --memory-budget much --out "$dir/x"
 refuses 1 memory --text "$text" --context 16 --width 16384 --heads 1 --layers 256 --out "$dir/x"
-# Too large a batch: what it needs, what there is, and the largest that fits.
+# Too large a batch: the error reports the required memory, the free memory, and the largest batch that fits.
 large=(--text "$text" --layers 64 --width 64 --heads 1 --context 128)
 refuses 1 '--batch 65536 needs .* are free: the largest that fits is --batch [1-9]' "${large[@]}" --batch 65536 --out "$dir/x"
-if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$train" --help >/dev/null 2>&1); then  # not with CUDA's libraries
+if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$train" --help >/dev/null 2>&1); then  # CUDA's libraries need more
   fits() { (ulimit -v 400000; "$train" --text "$text" --layers 1 --heads 2 --width 16 --context 16 --threads 2 --steps 1 --sample 0 \
     --out "$dir/fits$1" --batch "$1") >"$dir/out" 2>"$dir/err"; }
   fits 60000 && fail "a batch of 60000 fits in 400 MB"
@@ -187,25 +188,25 @@ if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$train" --help >/dev/null 2>&
   fits $((batch * 9 / 10)) || fail "nine tenths of the largest batch, $batch, do not fit: $(cat "$dir/err")"
   fits $((batch * 11 / 10)) && fail "the largest batch is not $batch"
 fi
-[ -e "$dir/x/metrics.jsonl" ] && fail "a refused run leaves metrics"
+[ -e "$dir/x/metrics.jsonl" ] && fail "a rejected run leaves metrics"
 if [ "$(id -u)" != 0 ]; then
   mkdir "$dir/locked" && chmod a-w "$dir/locked"
   refuses 1 locked "${small[@]}" --out "$dir/locked/run"
 fi
-# A file that is full when a row is written: 1 KiB are 12 rows.
+# A file that reaches its size limit when a row is written: 1 KiB holds 12 rows.
 (ulimit -f 1; refuses 1 'metrics.jsonl.*File too large' "${tiny[@]}" --steps 1000 --eval-every 1000 --sample 0 --out "$dir/full"; exit $failed) || failed=1
 
-# A checkpoint whose checksums match but whose metadata contradicts its tensors: not a byte of the run changes.
-lies() {  # FILE WORD COMMAND...: that changes the file given as its last argument
+# A checkpoint with correct checksums whose metadata contradicts its tensors: no byte of the run changes.
+lies() {  # FILE WORD COMMAND...: COMMAND changes the file given as its last argument
   local file=$1 word=$2
   shift 2
-  rm -rf "$dir/lying" "$dir/kept"
-  cp -a "$dir/f32" "$dir/lying"
-  "$@" "$dir/lying/last/$file"
-  reseal "$dir/lying/last" "$train" --resume --steps 30 --out "$dir/lying"
-  cp -a "$dir/lying" "$dir/kept"
-  refuses 1 "lying/last/$file: .*$word" --resume --steps 30 --out "$dir/lying"
-  diff -r "$dir/lying" "$dir/kept" >"$dir/diff" || fail "a lying checkpoint is changed: $(cat "$dir/diff")"
+  rm -rf "$dir/changed" "$dir/kept"
+  cp -a "$dir/f32" "$dir/changed"
+  "$@" "$dir/changed/last/$file"
+  reseal "$dir/changed/last" "$train" --resume --steps 30 --out "$dir/changed"
+  cp -a "$dir/changed" "$dir/kept"
+  refuses 1 "changed/last/$file: .*$word" --resume --steps 30 --out "$dir/changed"
+  diff -r "$dir/changed" "$dir/kept" >"$dir/diff" || fail "a changed checkpoint is changed: $(cat "$dir/diff")"
 }
 lies model.safetensors "heads '4', but the run was started with '2'" sed -i 's/"heads":"2"/"heads":"4"/'
 lies model.safetensors "context '17', but the run was started with '16'" sed -i 's/"context":"16"/"context":"17"/'
@@ -213,19 +214,19 @@ lies model.safetensors "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tok
 lies model.safetensors 'has nan at element' plant_nan
 lies optimizer.safetensors 'has nan at element' plant_nan
 
-# State that no run has.
+# State that is impossible.
 lies run.safetensors "best_loss 'nan'" metadata best_loss nan
 lies run.safetensors "best_loss '-1'" metadata best_loss -1
 lies run.safetensors "step 19" sed -i 's/"step":"20"/"step":"19"/'
 lies run.safetensors "step 21 and best_step .*, but manifest.json has 20" sed -i 's/"step":"20"/"step":"21"/'
 lies model.safetensors "step '19', but the run is at step 20" sed -i 's/"step":"20"/"step":"19"/'
 lies model.safetensors 'with transformer.ln_f.eps = 2e-05, this one has 1e-05' sed -i 's/ln_f.eps":"1e-05"/ln_f.eps":"2e-05"/'
-place() {  # FILE TENSOR: the offset of its first byte
+place() {  # FILE TENSOR: the offset of the tensor's first byte
   local header=$(od -An -tu8 -N8 "$1" | tr -d ' ')
   local begin=$(head -c $((8 + header)) "$1" | tail -c "$header" | sed 's/.*"'"$2"'":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
   echo $((8 + header + begin))
 }
-plant() {  # TENSOR BYTES FILE: as its first number
+plant() {  # TENSOR BYTES FILE: sets the tensor's first element
   printf "$2" | dd of="$3" bs=1 seek="$(place "$3" "$1")" conv=notrunc status=none
 }
 minus_one='\0\0\200\277' minus_five='\0\0\240\300' nineteen='\0\0\230\101' infinity='\0\0\200\177'
@@ -234,39 +235,39 @@ lies optimizer.safetensors 'optimizer.step has -5.*never negative' plant optimiz
 lies optimizer.safetensors 'are 19, but the run is at step 20' plant optimizer.step "$nineteen"
 lies optimizer.safetensors 'optimizer.skipped has inf' plant optimizer.skipped "$infinity"
 
-# A directory of the user is never removed, whatever its name.
+# A user's directory is never removed, whatever its name.
 mkdir -p "$dir/kept-out/step-00000007" "$dir/kept-out/.checkpoint-tmp-old"
 echo mine | tee "$dir/kept-out/step-00000007/precious" >"$dir/kept-out/.checkpoint-tmp-old/precious"
-"$train" "${tiny[@]}" --steps 3 --out "$dir/kept-out" >/dev/null || fail "a run beside a directory of the user"
-"$train" --resume --steps 5 --save-every 1 --out "$dir/kept-out" >/dev/null || fail "resumed beside a directory of the user"
-"$train" "${tiny[@]}" --steps 3 --overwrite --out "$dir/kept-out" >/dev/null || fail "--overwrite beside a directory of the user"
+"$train" "${tiny[@]}" --steps 3 --out "$dir/kept-out" >/dev/null || fail "a run next to a user's directory"
+"$train" --resume --steps 5 --save-every 1 --out "$dir/kept-out" >/dev/null || fail "resumed next to a user's directory"
+"$train" "${tiny[@]}" --steps 3 --overwrite --out "$dir/kept-out" >/dev/null || fail "--overwrite next to a user's directory"
 [ "$(cat "$dir/kept-out/step-00000007/precious" "$dir/kept-out/.checkpoint-tmp-old/precious")" = $'mine\nmine' ] ||
-  fail "a directory of the user is gone"
+  fail "a user's directory was removed"
 
-# What a checkpoint could not hold is refused before training, not at the first save.
+# A value that a checkpoint cannot store is rejected before training, not at the first save.
 cp "$text" "$dir/t"$'\xff'
 refuses 2 'is not UTF-8' "${tiny[@]:2}" --text "$dir/t"$'\xff' --out "$dir/x"
 refuses 2 "'gpt.n'" --text "$text" --architecture $'gpt\n'
 refuses 1 'no.nsuch' --text $'no\nsuch'
 
-# Rows that go nowhere are told, and the steps are saved.
+# If rows cannot be written, the run reports it and saves the steps.
 "$train" "${tiny[@]}" --steps 1000000 --save-every 200 --eval-every 1000000 --out "$dir/rowless" >/dev/null 2>"$dir/err" </dev/null &
 for _ in $(seq 1000); do [ -s "$dir/rowless/metrics.jsonl" ] && break; sleep 0.01; done
 mv "$dir/rowless/metrics.jsonl" "$dir/taken" && mkdir "$dir/rowless/metrics.jsonl"
 wait $!
-[ $? = 1 ] || fail "rows are lost without a word"
-[ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'metrics.jsonl was re' "$dir/err" || fail "lost rows are told as: $(cat "$dir/err")"
+[ $? = 1 ] || fail "rows are lost without an error"
+[ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'metrics.jsonl was re' "$dir/err" || fail "lost rows are reported as: $(cat "$dir/err")"
 [ "$(readlink "$dir/rowless/last")" = "$(printf step-%08d "$(wc -l <"$dir/taken")")" ] || fail "steps are lost with their rows"
 
-# The last line of the progress shows the last validation.
-"$train" "${tiny[@]}" --steps 20 --eval-every 10 --sample 0 --out "$dir/shown" >"$dir/out" || fail "a run to look at"
+# The last line of the progress shows the last validation loss.
+"$train" "${tiny[@]}" --steps 20 --eval-every 10 --sample 0 --out "$dir/shown" >"$dir/out" || fail "a run with progress"
 shown=$(sed -n 's/^step 20\/20 .*| val \([0-9.]*\) .*/\1/p' "$dir/out")
-[ -n "$shown" ] && grep -q "validation loss $shown\$" "$dir/out" || fail "the last line shows another loss: $(grep -E '^(step|done)' "$dir/out")"
+[ -n "$shown" ] && grep -q "validation loss $shown\$" "$dir/out" || fail "the last line shows a different loss: $(grep -E '^(step|done)' "$dir/out")"
 
 "$train" "${tiny[@]}" --steps 1 --sample 0 --out "$dir/one" >"$dir/out" || fail "one step"
 grep -q '^training *1 step of ' "$dir/out" && grep -q '^done *1 step in ' "$dir/out" || fail "one step: $(cat "$dir/out")"
 
-# A device that is not there or not one: one line, on any build and any machine.
+# A device that does not exist or an invalid name: one line, on any build and any machine.
 for name in gpu cuda: cuda:x cuda:-1 cuda:1e1 cuda:99999999999 CUDA ''; do
   refuses 2 '--backend' "${small[@]}" --backend "$name" --out "$dir/x"
 done
@@ -274,8 +275,8 @@ refuses 1 'cuda' "${small[@]}" --backend cuda:63 --out "$dir/x"
 export CUDA_VISIBLE_DEVICES=  # no GPU for the tool
 refuses 1 'no CUDA backend\|no GPU' "${small[@]}" --backend cuda --out "$dir/x"
 unset CUDA_VISIBLE_DEVICES
-[ -e "$dir/x/metrics.jsonl" ] && fail "a run without its device leaves metrics"
+[ -e "$dir/x/metrics.jsonl" ] && fail "a rejected run leaves metrics"
 
 "$train" --help | grep '^examples:' >/dev/null || fail "--help has no examples"
-[ $failed = 0 ] && echo "train: all as it must be"
+[ $failed = 0 ] && echo "train: all checks passed"
 exit $failed

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# tools/count_tests.awk adds up every kind of result; count_tests.sh ROOT.
+# Tests that tools/count_tests.awk counts every kind of result: count_tests.sh ROOT.
 set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-counts() {  # counts EXPECTED BROKEN: of the reports in $dir
+counts() {  # counts EXPECTED BROKEN: counts the reports in $dir
   local got
   got=$(awk -v dir="$dir" -v broken="$2" -f "$root/tools/count_tests.awk" "$dir/ctest.xml") && code=0 || code=$?
   [ "$got" = "$1" ] || { echo "got '$got', expected '$1'"; exit 1; }

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Checks that every folder includes only what docs/architecture.md lets it include, with paths from the root of the
-# tree, that headers of a room of core/ include only that room and earlier ones, and that each outside package is used
-# by the one folder it belongs to.
+# Checks includes. Every folder includes only the folders that docs/architecture.md allows, with paths from
+# the root of the tree. Headers in a room of core/ include only that room and earlier ones. Each external
+# package is used only by the folder it belongs to.
 #   include_direction.sh ROOT | --self-test
 set -euo pipefail
 
-check() {  # check ROOT: prints each wrong include; fails if there is one
+check() {  # check ROOT: prints each invalid include; fails if there are any
   cd "$1"
   find $(ls -d core ops autograd backends nn io train parallel 2>/dev/null) \
     -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort | xargs awk '
     BEGIN {
-      # Includers in the order that makes a cycle of folders impossible: each names only itself and earlier ones.
+      # Folders are listed in an order that rules out cycles: each may include only itself and earlier ones.
       may["core"] = "core"
       may["ops"] = "core ops"
       may["autograd"] = "core ops autograd"
@@ -25,7 +25,7 @@ check() {  # check ROOT: prints each wrong include; fails if there is one
       may["io/models"] = "core nn io/files io/text io/checkpoints io/models"
       may["train"] = "core ops autograd nn io/files io/plots io/text io/checkpoints io/models train"
       may["parallel"] = "core parallel"
-      rooms = "base os graph run compile report"  # of core/, in the order in which headers include each other
+      rooms = "base os graph run compile report"  # of core/; headers include only the same or earlier rooms
       package["xxhash"] = "core"
       package["stb"] = "io/plots"
       package["gtest"] = "tests"
@@ -70,10 +70,10 @@ self_test() {
   plant io/models/a.cpp '#include "nn/a.h"'
   plant train/a.cpp '#include "io/files/a.h"'
   plant parallel/a.cpp '#include <tilegrad/core/base/a.h>'
-  (check "$tree") || { echo "a clean tree was refused"; exit 1; }
+  (check "$tree") || { echo "a valid tree was rejected"; exit 1; }
   while IFS='|' read -r file line; do
     plant "$file" "$line"
-    if (check "$tree") >/dev/null; then echo "not caught: $line in $file"; exit 1; fi
+    if (check "$tree") >/dev/null; then echo "not detected: $line in $file"; exit 1; fi
     rm "$tree/$file"
   done <<'EOF'
 core/base/bad.h|#include "ops/a.h"

@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
 # Checks that the object files of one instruction set define no symbol outside their own namespace tg::cpu::ISA.
 #
-# The same kernels are compiled several times, with and without AVX. Whatever inline function or template of the
-# standard library (or of ours) they emit out of line becomes a weak symbol of the same name in each of these objects
-# and in the rest of the library, and the linker keeps any one of them. If it keeps the AVX-512 one, the whole program
-# runs AVX-512 code, and dies of SIGILL on a machine without it. A symbol is safe when the namespace is part of its
-# name, be it only in a template argument, because then no other object can define it.
+# The same kernels are compiled several times, with and without AVX. If such an object emits an inline
+# function or template out of line (of the standard library or of ours), it becomes a weak symbol. The other
+# objects and the rest of the library define the same symbol, and the linker keeps any one of them. If it
+# keeps the AVX-512 one, the whole program runs AVX-512 code, and is killed by SIGILL on a machine without it.
+# A symbol is safe if the namespace is part of its name (also in a template argument), because no other object
+# can define it.
 #
-# The objects must not initialise anything either: an initialiser runs before main(), on every machine.
+# The objects must not initialize anything either, because an initializer runs before main(), on every
+# machine.
 #   kernel_symbols.sh NM ISA OBJECT... | NM --self-test COMPILER
 set -euo pipefail
 nm=$1
 
-check() {  # check ISA OBJECT...: prints each unsafe symbol; fails if there is one
+check() {  # check ISA OBJECT...: prints each unsafe symbol; fails if there are any
   local isa=$1
   shift
   [ $# -gt 0 ] || { echo "no objects to check"; return 1; }
-  # Upper-case letters are global symbols, u, v and w the weak ones. DW.ref.* and type information are
-  # data, the same in every object.
+  # Upper-case letters are global symbols; u, v and w are weak ones. DW.ref.* and type information are data,
+  # which is the same in every object.
   "$nm" -A -C --defined-only "$@" | awk -v space="tg::cpu::$isa::" '
     / [A-Zuvw] / && !index($0, space) && !/ V (DW\.ref\.|typeinfo )/ { print "outside " space " " $0; faults++ }
     / t _GLOBAL__sub_I/ { print "runs before main() " $0; faults++ }
@@ -39,7 +41,7 @@ inline int once = 1;
 int kernel() { return tg::call([] { return once; }); }
 }
 EOF
-  check avx2 "$dir/clean.o" || { echo "a clean object was refused"; exit 1; }
+  check avx2 "$dir/clean.o" || { echo "a valid object was rejected"; exit 1; }
   compile global <<'EOF'
 int kernel() { return 1; }
 EOF
@@ -62,10 +64,10 @@ EOF
 namespace tg::cpu::avx2 { int f(int); extern const int table; const int table = f(1); }
 EOF
   for fault in global inline_function std_template inline_variable other_isa initialiser; do
-    if check avx2 "$dir/$fault.o" >/dev/null; then echo "not caught: $fault"; exit 1; fi
-    if check avx2 "$dir/clean.o" "$dir/$fault.o" >/dev/null; then echo "not caught behind a clean object: $fault"; exit 1; fi
+    if check avx2 "$dir/$fault.o" >/dev/null; then echo "not detected: $fault"; exit 1; fi
+    if check avx2 "$dir/clean.o" "$dir/$fault.o" >/dev/null; then echo "not detected after a valid object: $fault"; exit 1; fi
   done
-  if check avx2 >/dev/null; then echo "not caught: nothing to check"; exit 1; fi
+  if check avx2 >/dev/null; then echo "not detected: nothing to check"; exit 1; fi
 }
 
 if [ "$2" = --self-test ]; then self_test "$3"; else check "${@:2}"; fi

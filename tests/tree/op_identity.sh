@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Checks that outside ops/ no code asks whether an op is a certain one: passes and backends ask for its properties
-# (core/graph/op.h) or attributes. Structural ops may be named: leaves and what fusion makes. Kernels are registered and
-# found by name, and names are printed; neither compares an op with a constant.
+# Checks that code outside ops/ does not compare an op with a specific one. Passes and backends use its
+# properties (core/graph/op.h) or attributes. Structural ops are exempt: leaves, and ops created by fusion.
+# Kernels are registered and found by name, and names are printed; neither compares an op with a constant.
 #   op_identity.sh ROOT | --self-test
 set -euo pipefail
 
 structural='(parameter|constant|full|input|rng|fused|reduced_chain)_op'
 
-check() {  # check ROOT: prints each line that identifies an op; fails if there is one
+check() {  # check ROOT: prints each line that compares an op; fails if there are any
   cd "$1"
   local found
   found=$(find core autograd backends nn io train parallel tools -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
@@ -25,12 +25,12 @@ self_test() {
   plant core/a.cpp 'if (node.op == &parameter_op || step.op != &fused_op) return;'
   plant nn/a.cpp 'const bool same = node.op == &op;'
   plant backends/cuda/a.cu 'if (e.op == op) return e.kernel;'
-  check "$tree" || { echo "self-test: a tree that is right is refused"; exit 1; }
+  check "$tree" || { echo "self-test: a valid tree is rejected"; exit 1; }
   local fault
   for fault in 'if (s.op->name == "rope") return;' 'return step.op == &reduce_scatter_op;' \
     'if (&matmul_op != node.op) return;' 'return &op == &tg::softmax_op;' 'return "sum" == op.name;'; do
     plant backends/cuda/b.cpp "$fault"
-    if check "$tree" >/dev/null; then echo "self-test: not found: $fault"; exit 1; fi
+    if check "$tree" >/dev/null; then echo "self-test: not detected: $fault"; exit 1; fi
   done
 }
 

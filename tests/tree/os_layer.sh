@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks that only core/os/SYSTEM/ includes the system's headers, and that a header of core/os/ includes none and
-# includes no header of the tree but those of core/base and core/os.
+# Checks that only core/os/SYSTEM/ includes headers of the operating system. A header in core/os/ includes
+# none of them, and of this tree only headers in core/base and core/os.
 #   os_layer.sh ROOT | --self-test
 set -euo pipefail
 
 system='unistd|fcntl|poll|pthread|sched|signal|csignal|dlfcn|netdb|ifaddrs|dirent|termios|spawn|semaphore|syslog|pwd|glob|utime|ucontext|sys/[a-z_/]+|net/[a-z_]+|netinet/[a-z_]+|arpa/[a-z]+|linux/[a-z_/]+|asm/[a-z_/]+|windows|winsock2|mach/[a-z_/]+'
 
-check() {  # check ROOT: prints each wrong include; fails if there is one
+check() {  # check ROOT: prints each invalid include; fails if there are any
   cd "$1"
   local found
   found=$({
@@ -26,10 +26,10 @@ self_test() {
   plant core/os/linux/file.cpp '#include <unistd.h>'
   plant core/os/file.h '#include "core/base/file_write.h"'
   plant io/files/file.cpp '#include <cerrno>'
-  (check "$tree") || { echo "self-test: a tree that is right is refused"; exit 1; }
+  (check "$tree") || { echo "self-test: a valid tree is rejected"; exit 1; }
   refused() {  # refused FILE LINE
     plant "$1" "$2"
-    if (check "$tree") >/dev/null; then echo "self-test: not found in $1: $2"; exit 1; fi
+    if (check "$tree") >/dev/null; then echo "self-test: not detected in $1: $2"; exit 1; fi
     rm "$tree/$1"
   }
   refused io/files/a.h '#include <unistd.h>'

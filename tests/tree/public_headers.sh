@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The headers listed in cmake/public_headers.cmake are what users include: each exists, is spelled <tilegrad/PATH> by all
-# who include it, and includes no header of this tree that is not listed. Nothing else is spelled that way.
+# Checks the headers that cmake/public_headers.cmake lists for users. Each exists, is included as
+# <tilegrad/PATH> everywhere, and includes only public headers of this tree. No other header is included in
+# this form.
 #   public_headers.sh ROOT | --self-test
 set -euo pipefail
 
-check() {  # check ROOT: prints each fault; fails if there is one
+check() {  # check ROOT: prints each error; fails if there are any
   cd "$1"
   local listed faults=0 header
   listed=$(sed -n '/^set(TILEGRAD_PUBLIC_HEADERS/,/^)/p' cmake/public_headers.cmake | grep -oE '[a-z_/]+\.h')
@@ -37,11 +38,11 @@ self_test() {
   plant core/b.h '#include <tilegrad/core/a.h>'
   plant core/own.h '#include <tilegrad/core/b.h>'
   plant core/a.cpp '#include "core/own.h"'
-  (check "$tree") || { echo "a clean tree was refused"; exit 1; }
+  (check "$tree") || { echo "a valid tree was rejected"; exit 1; }
   while IFS='|' read -r file line; do
     cp -r "$tree" "$tree.bad"
     printf '%s\n' "$line" >"$tree.bad/$file"
-    if (check "$tree.bad") >/dev/null; then echo "not caught: $line in $file"; rm -rf "$tree.bad"; exit 1; fi
+    if (check "$tree.bad") >/dev/null; then echo "not detected: $line in $file"; rm -rf "$tree.bad"; exit 1; fi
     rm -rf "$tree.bad"
   done <<'LINES'
 core/b.h|#include "core/own.h"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Checks that a library destroys no object of its own when the process or a thread ends.
+# Checks that a library destroys no static object when the process or a thread ends.
 #
-# A static object of the user may run or compile a program as it is destroyed. A static or thread_local object of the
-# library that was made later, in the first run, is gone by then. So the library makes such objects with new and keeps
-# them: static auto& table = *new Table. The compiler calls __cxa_atexit or __cxa_thread_atexit for all others.
+# A user's static object may run or compile a program in its destructor. By then, a static or thread_local
+# object that the library created later, in the first run, is already destroyed. So the library allocates such
+# objects with new and never destroys them: static auto& table = *new Table. For all others, the compiler
+# calls __cxa_atexit or __cxa_thread_atexit.
 #   static_objects.sh NM LIBRARY | NM --self-test COMPILER
 set -euo pipefail
 nm=$1
 
-# CUB includes <iostream>, which has such an object. What includes CUB cannot be checked.
-check() {  # check FILE: prints the objects that destroy something; fails if there is one
+# CUB includes <iostream>, which has such an object, so objects that include CUB cannot be checked.
+check() {  # check FILE: prints the objects that destroy something; fails if there are any
   "$nm" -A -u "$1" | awk '
     { symbols++ }
     / U _ZNSt8ios_base4InitD1Ev/ && /\.cu\.o:/ { has_iostream[$1] = 1 }
@@ -32,7 +33,7 @@ self_test() {  # self_test COMPILER
   compile clean <<'EOT'
 const std::string& f() { static const auto& s = *new std::string("a name that needs memory of its own"); return s; }
 EOT
-  check "$dir/clean.o" || { echo "a clean object was refused"; exit 1; }
+  check "$dir/clean.o" || { echo "a valid object was rejected"; exit 1; }
   compile in_a_function <<'EOT'
 const std::string& f() { static const std::string s("a name that needs memory of its own"); return s; }
 EOT
@@ -44,7 +45,7 @@ EOT
 std::string& f() { thread_local std::string s; return s; }
 EOT
   for fault in in_a_function in_a_namespace of_a_thread; do
-    if check "$dir/$fault.o" >/dev/null; then echo "not caught: $fault"; exit 1; fi
+    if check "$dir/$fault.o" >/dev/null; then echo "not detected: $fault"; exit 1; fi
   done
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that files which are compiled as one (a unity build) share no name in unnamed namespaces.
+"""Checks that files that are compiled together (a unity build) share no name in unnamed namespaces.
 
     unity_names.py BUILD | --self-test
 
-BUILD is the build tree. Its generated files say which sources are compiled together. The compiler reports a function
-that two files define with the same parameters, but overloads call each other silently. This check finds both in a
-second, and names both places.
+BUILD is the build tree. Its generated files list the sources that are compiled together. The compiler reports a function that
+two files define with the same parameters, but with different parameters one silently hides or overloads the other. This check
+finds both in a second, and prints both locations.
 """
 import collections
 import pathlib
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 COMMENT_OR_LITERAL = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
-# The name that a declaration at the level of a namespace introduces: what comes before it is cut off first.
+# The name that a declaration in a namespace introduces. The text before it is cut off first.
 TYPE = re.compile(r"\b(?:struct|class|enum(?:\s+class)?|union|concept)\s+(?:alignas\([^)]*\)\s*)?(\w+)\s*(?:final)?\s*[:{;<=]")
 ALIAS = re.compile(r"^\s*(?:using|namespace)\s+(\w+)\s*=")
 FUNCTION = re.compile(r"([\w:~]+)\s*\(")
@@ -24,12 +24,12 @@ NOT_NAMES = {"if", "for", "while", "switch", "return", "sizeof", "alignof", "dec
 
 
 def without_comments(text):
-    """The text with comments and literals as blanks: offsets and line numbers stay."""
+    """The text with comments and literals replaced by blanks, so offsets and line numbers are unchanged."""
     return COMMENT_OR_LITERAL.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), text)
 
 
 def without_brackets(text):
-    """The text without <...>, which may hold commas, names and parentheses."""
+    """The text without <...>, which may contain commas, names and parentheses."""
     while True:
         shorter = re.sub(r"<[^<>;{}]*>", " ", text)
         if shorter == text:
@@ -38,14 +38,14 @@ def without_brackets(text):
 
 
 def name_of(declaration):
-    """The name that a declaration introduces, or None for one that introduces none (or specialises a template)."""
+    """The name that a declaration introduces, or None if it introduces none (or specializes a template)."""
     text = re.sub(r"^\s*#.*$", " ", declaration, flags=re.M)
     if re.match(r"\s*template\s*<\s*>", text):
         return None
     text = re.sub(r"\[\[.*?\]\]|__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|alignas\s*\([^()]*\)|__align__\s*\([^()]*\)", " ", text)
     text = re.sub(r"^\s*template\s*(?=<)", " ", without_brackets(text))
     if ALIAS.match(text):
-        return None  # two files may declare the same alias; for different ones the compiler reports an error
+        return None  # two files may declare the same alias; the compiler rejects different aliases with the same name
     if match := TYPE.search(text.split("(")[0] + "{"):
         return match.group(1)
     if re.match(r"\s*(using|static_assert|extern|friend|asm)\b", text):
@@ -60,7 +60,7 @@ def name_of(declaration):
 
 
 def unnamed_names(text):
-    """(name with the namespaces around it, line) of each declaration directly in an unnamed namespace."""
+    """(name with its enclosing namespaces, line) for each declaration directly in an unnamed namespace."""
     text = without_comments(text)
     names, scopes, start, position = [], [], 0, 0
     parentheses = 0
@@ -116,7 +116,7 @@ def check(build):
         defined = collections.defaultdict(dict)
         sources = [ROOT / path for path in re.findall(r'^#include "(.*)"', unit.read_text(), re.M)]
         if not all(source.exists() for source in sources):
-            continue  # CMake keeps the units of an earlier configuration
+            continue  # CMake keeps units of earlier configurations
         for source in sources:
             for name, line in unnamed_names(source.read_text()):
                 defined[name].setdefault(source, line)

@@ -1,4 +1,4 @@
-// A header of the consumer's whose path tilegrad has too, and functions that tilegrad has in its own
+// A header of the user with the same path as one of tilegrad, and functions that tilegrad defines in its own
 // namespace.
 #pragma once
 

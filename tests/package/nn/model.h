@@ -1,4 +1,4 @@
-// A Model of the consumer's, beside tg::nn::Model.
+// A user's class Model, which coexists with tg::nn::Model.
 #pragma once
 
 #include <tilegrad/tilegrad.h>
