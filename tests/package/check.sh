@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Builds the project next to this script, without warnings, in the four ways to use tilegrad: installed in an
-# empty folder, as a static and as a shared library; from the build tree; and as a subfolder of the project.
+# Builds the project next to this script, without warnings, in the four ways to use tilegrad:
+# - installed in an empty folder, as a static library
+# - the same as a shared library
+# - from the build tree
+# - as a subfolder of the project
 # Runs the built programs, and the installed gradcheck with the project's plugin.
 #   check.sh CMAKE BUILD_DIR GENERATOR COMPILER
 set -euo pipefail

@@ -1,4 +1,4 @@
-// One call of flash_attn as plain numbers: its results with all gradients, and the oracle's.
+// A flash_attn call with plain numbers: its results and all gradients, from the library and from the oracle.
 #pragma once
 
 #include "tests/reference/masked_attention.h"
@@ -14,9 +14,9 @@ struct AttentionCase {
   reference::AttentionShape n;
   reference::AttentionOptions o;
   DType dtype;
-  Vector q, k, v, z_o;        // random, until they are set
+  Vector q, k, v, z_o;        // random, unless they are set
   Vector z_lse = {};          // empty: only o has a gradient
-  bool boolean_mask = false;  // the bias holds 0 and −∞, and is given as a mask
+  bool boolean_mask = false;  // the bias contains 0 and −∞, and is passed as a mask
 
   explicit AttentionCase(const reference::AttentionShape& n, reference::AttentionOptions o = {},
                          DType dtype = f64)
@@ -105,7 +105,7 @@ inline void expect_same(const Attended& got, const Attended& expected, double to
   EXPECT_TRUE(close(got.z_sink, expected.z_sink, tolerance)) << "z_sink";
 }
 
-// The call's results and gradients are those of attention with a matrix, computed in double.
+// Expects the results and gradients of standard attention, computed in double.
 inline void expect_oracle(const AttentionCase& c, double tolerance = 1e-12) {
   expect_same(c.run(), c.expected(), tolerance);
 }

@@ -1,5 +1,5 @@
-// AttentionCall and its gradients in f64 by the definition, materialising every score: what the fused kernels
-// are tested against.
+// AttentionCall and its gradients in f64 by definition, with all scores in memory. The fused kernels are
+// compared with it.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace tg::cpu {
 
-struct AttentionValues {                                // contiguous, in f64
+struct AttentionValues {                                // contiguous, f64
   std::vector<double> q, k, v, bias, sink, z_o, z_lse;  // bias [B, H, L, T]; empty: absent
 };
 struct AttentionResult {

@@ -1,6 +1,6 @@
-// A trial of the fused attention kernels: random operands, the definition in f64, and the kernels of every
-// instruction set, forward and backward, on one to three threads, which must give the same bits. Include it
-// after
+// A trial of the fused attention kernels. It compares random operands' results, forward and backward, with
+// the definition in f64. The kernels of every instruction set run on one to three threads and must be bitwise
+// identical. Include it after
 // `#define TG_ISA baseline`.
 #pragma once
 
@@ -45,7 +45,7 @@ inline std::vector<Isa> isas([[maybe_unused]] DType type = DType::f32) {
 #ifdef TILEGRAD_ISA_avx512
   if (machine_has("avx512")) all.push_back(TG_ENTRY(avx512));
 #endif
-#ifdef TILEGRAD_TILE_MODEL  // the baseline with bf16 on tiles
+#ifdef TILEGRAD_TILE_MODEL  // the baseline with emulated bf16 tiles
   if (type == DType::bf16) all.push_back(TG_ENTRY(on_tile_model));
 #endif
   return all;
@@ -53,7 +53,7 @@ inline std::vector<Isa> isas([[maybe_unused]] DType type = DType::f32) {
 
 using Values = std::vector<double>;
 
-// An operand's memory, in [B, heads, rows, size] or [B, rows, heads, size] order, exactly sized.
+// Memory of an operand in [B, heads, rows, size] or [B, rows, heads, size] order, with exactly its size.
 struct Buffer {
   Buffer(DType t, std::int64_t B, std::int64_t heads, std::int64_t rows, std::int64_t size, bool rows_first)
       : type(t),
@@ -68,7 +68,7 @@ struct Buffer {
     return rows_first ? AttentionCall::TensorView{bytes.data(), all, size, heads * size}
                       : AttentionCall::TensorView{bytes.data(), all, rows * size, size};
   }
-  // The value at the position of a contiguous [B, heads, rows, size] index.
+  // Sets each element to f of its index in a contiguous [B, heads, rows, size] tensor.
   template <class F>
   void visit(F&& f) {
     const AttentionCall::TensorView a = operand();
@@ -82,7 +82,7 @@ struct Buffer {
               f(flat, reinterpret_cast<S*>(bytes.data())[b * a.batch + h * a.head + i * a.row + e]);
             });
   }
-  void fill(Values& values) {  // rounds the values to the type as well
+  void fill(Values& values) {  // also rounds `values` to the type
     visit([&](std::size_t at, auto& place) {
       using S = std::remove_reference_t<decltype(place)>;
       if constexpr (sizeof(S) == 2) {
@@ -114,19 +114,19 @@ struct Buffer {
 struct Trial {
   AttentionCall x;
   bool rows_first = false, sink = false, z_lse = false;
-  // Which axes of the bias are kept: bits 8 batch, 4 head, 2 row, 1 column; -1: no bias.
+  // The axes of the bias that are kept, as bits: 8 batch, 4 head, 2 row, 1 column; -1: no bias.
   int bias = -1;
-  double bias_infinite = 0;  // the share of bias entries that are −∞
-  double bias_diagonal = 0;  // added to the entries of query i and key i, if the bias has both axes
+  double bias_infinite = 0;  // fraction of the bias entries that are −∞
+  double bias_diagonal = 0;  // added to the entries with equal query and key index, if the bias has both axes
 };
 
-inline double tolerance(DType t) {  // relative to the size of the result; P, dS are rounded once more for
-                                    // half types' outputs only
+inline double tolerance(DType t) {  // relative to the result; P and dS are also rounded, but only to
+                                    // 16-bit types
   return t == DType::f64 ? 1e-12 : t == DType::f32 ? 1e-5 : t == DType::bf16 ? 0x1p-7 : 0x1p-10;
 }
 
-// Within `tolerance` of the largest value, or of `size`, that of the terms: operands are unit normals, so
-// terms are about 1 even where their sum vanishes.
+// Checks that errors are within `tolerance` of the largest value, or of `size`, the magnitude of the terms.
+// Operands are unit normal, so terms are about 1 even if their sum vanishes.
 inline void expect_near(const Values& got, const Values& expected, double tolerance, const std::string& what,
                         double size = 1) {
   ASSERT_EQ(got.size(), expected.size());
@@ -195,7 +195,7 @@ inline void check(Trial s) {
     x.bias = strided(bias), x.z_bias = strided(z_bias);
   }
   AttentionResult expected = attention_oracle(x, in);
-  // rows summed into one element of z_bias; their rounding errors are independent
+  // the number of rows summed into one element of z_bias, whose rounding errors are independent
   const double bias_terms = std::sqrt(
       static_cast<double>(x.B * x.H * x.L / std::max<std::int64_t>(1, kept[0] * kept[1] * kept[2])));
   Values expected_z_bias(static_cast<std::size_t>(kept[0] * kept[1] * kept[2] * kept[3]), 0);
@@ -223,10 +223,10 @@ inline void check(Trial s) {
       const std::string who = std::string(isa.name) + ", threads " + std::to_string(threads) + ": ";
       const std::vector<std::vector<std::byte>> all = {o.bytes,   lse.bytes,    z_q.bytes,   z_k.bytes,
                                                        z_v.bytes, z_bias.bytes, z_sink.bytes};
-      if (threads > 1) {  // the same bits are as near to the definition
+      if (threads > 1) {  // bitwise identical results need no comparison with the definition
         for (std::size_t i = 0; i < all.size(); ++i)
           ASSERT_TRUE(all[i].empty() || std::memcmp(all[i].data(), first[i].data(), all[i].size()) == 0)
-              << who << "bits depend on the number of threads, output " << i;
+              << who << "the result depends on the number of threads, output " << i;
         continue;
       }
       first = all;

@@ -1,5 +1,5 @@
-// Whether a row of a result has the same bits alone as among others (CompileOptions::batch_invariant): what
-// is computed from rows, and the rows in several companies.
+// Checks batch invariance: each row of a result must be bitwise identical when it is computed by itself and
+// in a batch (CompileOptions::batch_invariant).
 #pragma once
 
 #include <cstring>
@@ -26,7 +26,7 @@ inline Array part(const Array& a, std::int64_t first, std::int64_t count) {
   return out;
 }
 
-// What is computed from inputs whose first axis counts the rows, and so is each result's.
+// A function of inputs whose first axis is the row; so is the first axis of each result.
 struct ByRows {
   std::vector<Array> inputs;
   std::function<Tensors(const Tensors&)> f;
@@ -44,16 +44,16 @@ struct ByRows {
     return eval(f(in), feeds, {.device = device, .threads = threads, .batch_invariant = true});
   }
 
-  // The rows among all others on one thread, and in smaller companies.
+  // Compares the rows of the whole batch on one thread with the rows of smaller batches.
   void check(const std::vector<std::int64_t>& counts) const {
     const std::int64_t all = inputs[0].shape()[0];
-    const std::vector<Array> company = of(0, all, 1);
+    const std::vector<Array> batch = of(0, all, 1);
     for (const std::int64_t count : counts)
       for (const std::int64_t first : {std::int64_t{0}, all / 2, all - count}) {
         if (first + count > all) continue;
         const std::vector<Array> some = of(first, count, 1 + static_cast<int>(count % 3));
         for (std::size_t i = 0; i < some.size(); ++i)
-          ASSERT_TRUE(some[i].same_bits(part(company[i], first, count)))
+          ASSERT_TRUE(some[i].same_bits(part(batch[i], first, count)))
               << "result " << i << ", rows " << first << " to " << first + count - 1;
       }
   }
@@ -69,7 +69,7 @@ inline Array random_ids(std::int64_t count, std::int32_t below) {
   return Array::of(ids);
 }
 
-// Ops that transformers apply to rows, of n numbers each.
+// Ops that transformers apply to rows of n elements.
 inline ByRows ops_on_rows(DType t, std::int64_t n, Device device = Device::cpu()) {
   const auto f = [t, n](const Tensors& in) {
     Graph& g = in[0].graph();
@@ -119,7 +119,7 @@ inline std::vector<ModelKind> model_kinds() {
   return list;
 }
 
-// Features, logits and the greedy choice of 20 texts.
+// Features, logits and the greedy choice for 20 sequences.
 inline ByRows texts_of(const nn::Model& model, nn::Precision precision, std::int64_t length,
                        Device device = Device::cpu()) {
   Array tokens(Shape{20, length}, i32);

@@ -2,10 +2,10 @@
 //   NAME: key=value key=value …
 // is a case, and the base of lines
 //   NAME key=value -key
-// which set or remove some of its members. Values have no spaces. The lines after a case, which begin with
-// two spaces, are its results: a word, and entries "key=value" with " | " between them. A case with a base
-// lists only the entries that differ from those of the base. Empty lines and comments, which begin with a
-// number sign, are ignored.
+// which set or remove some of its members. Values contain no spaces. The lines after a case that begin with
+// two spaces are its results: a word, and entries "key=value" separated by " | ". A case with a base lists
+// only the entries that differ from the base's. Empty lines are ignored, and comments, which begin with a
+// number sign.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace tg::testing {
 
 using Members = std::map<std::string, std::string>;
-using Results = std::map<std::string, Members>;  // by their word; a case that fails has only "error"
+using Results = std::map<std::string, Members>;  // by word; a case that fails has only "error"
 
 inline std::string result_line(const std::string& word, const Members& entries) {
   std::string line;
@@ -30,7 +30,7 @@ inline std::string result_line(const std::string& word, const Members& entries) 
   return line;
 }
 
-// Entries that the base does not have, and "-key" of those that only the base has.
+// Entries that are not in the base, and "-key" for keys that are only in the base.
 inline Members differing_entries(const Members& all, const Members& base) {
   Members others;
   for (const auto& [key, value] : all)
@@ -54,8 +54,8 @@ inline std::vector<std::string> result_lines(const Results& results, const Resul
   return lines;
 }
 
-// Evaluates every case of the file and compares its results. If any differ, the table with the results as
-// they are is written to a temporary file that the message names.
+// Evaluates every case in the file and compares the results. If any differ, the table with the current
+// results is written to a temporary file, which the message names.
 inline void expect_table(const std::string& path, const std::function<Results(const Members&)>& evaluate) {
   struct Base {
     Members members;
@@ -108,11 +108,11 @@ inline void expect_table(const std::string& path, const std::function<Results(co
   const std::string written = ::testing::TempDir() + path.substr(path.rfind('/') + 1);
   std::ofstream(written) << now;
   ADD_FAILURE() << wrong << " of " << cases << " cases of " << path
-                << " differ; with the results as they are: " << written;
+                << " differ; current results: " << written;
 }
 
-// The keys of a case in the order in which their errors are reported: all are set to `bad`, or removed if it
-// is "-", and again and again the key that the error names is set right.
+// Returns the keys of a case in the order in which their errors are reported. All keys are set to `bad`, or
+// removed if it is "-". Repeatedly, the key that the error names is corrected.
 inline std::string order_of_errors(const Members& members, const std::string& bad,
                                    const std::function<std::string(const Members&)>& error) {
   Members now;

@@ -1,4 +1,4 @@
-// A function that runs in a separate process, for tests that change the environment or the user.
+// Runs a function in a separate process, for tests that change the environment or the user.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 
 namespace tg::testing {
 
-// The text that f returns in a child process.
+// The string that f returns in a child process.
 inline std::string in_child(const std::function<std::string()>& f) {
   int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
+  if (::pipe(ends) != 0) return "pipe failed";
   const pid_t child = ::fork();
   if (child == 0) {
     const std::string text = f();

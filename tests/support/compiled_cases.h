@@ -1,4 +1,4 @@
-// Small graphs that together need every pass of the compiler: each as a function that records it.
+// Small graphs that together need every compiler pass, each as a function that records it.
 #pragma once
 
 #include <functional>
@@ -23,23 +23,23 @@ struct CompiledCase {
   std::function<void(Recorded&)> record;
   bool on_gpu = false, fuse = true, batch_invariant = false, reuse = true;
   int ranks = 1;
-  std::size_t less = 0;          // bytes that the arena has to save
-  std::size_t percent_less = 0;  // of the arena, in addition
-  bool has_budget = false;       // also without bytes to save
+  std::size_t less = 0;          // bytes by which the arena must shrink
+  std::size_t percent_less = 0;  // percentage of the arena, in addition
+  bool has_budget = false;       // set a budget even if no bytes must be saved
 };
 
 inline Parameter parameter_of(const std::string& name, const Shape& shape, DType dtype = f32) {
   return Parameter(name, Array(shape, dtype));
 }
 
-// Pointwise ops: numbers of every dtype are folded, results of narrow integers are stored.
+// Pointwise ops: constants of every dtype are folded, results with narrow integer dtypes are stored.
 inline void record_chains(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {4, 6}), y = g.input("y", {6}), h = g.input("h", {4, 6}, bf16),
                i = g.input("i", {4, 6}, i32), d = g.input("d", {4, 6}, f64);
   const Tensor once = x * 2 + y, square = full(g, {6, 6}, 0.5);
   r.fetch = {exp(once) * once,
-             cast(h * 0.3 + 1.00390625001, f32),  // the second number is close to a tie of bf16
+             cast(h * 0.3 + 1.00390625001, f32),  // the second constant is close to a tie in bf16
              where(greater(x, transpose(transpose(x, 0, 1), 0, 1)), x, y),
              cast(cast(i + 1, i64) * 3, f32),
              cast(i, bf16),
@@ -48,7 +48,7 @@ inline void record_chains(Recorded& r) {
              full(g, {3}, 7) * 2,
              full(g, {2}, 5),
              square - 1,
-             matmul(x, square)};  // a number in a chain, a matrix here
+             matmul(x, square)};  // a constant if fused, a matrix here
 }
 
 // A fused step has at most 24 instructions and 12 inputs.
@@ -67,15 +67,15 @@ inline void record_merged(Recorded& r) {
                row = g.input("row", {50}), h = g.input("h", {6, 50}, bf16);
   const std::vector<Tensor> of_div = gradients(a / b, {a, b}, z);
   const Tensor s = sigmoid(a), half = exp(h), number = g.input("n", {}), other = g.input("m", {});
-  const Tensor turned = transpose(b, 0, 1) * 2;  // shares b, but has a different order in memory
-  r.fetch = {of_div[0], of_div[1], s,          s * (1 - s),    half,  half * 3,
-             a * row,   z * row,   number * 2, number * other, turned};
+  const Tensor transposed = transpose(b, 0, 1) * 2;  // shares b, but has a different order in memory
+  r.fetch = {of_div[0], of_div[1], s,          s * (1 - s),    half,      half * 3,
+             a * row,   z * row,   number * 2, number * other, transposed};
   const Tensor before = b * 5, between = cumsum(a, 1), after = b - 1;
   r.fetch.insert(r.fetch.end(), {before, between, after});
 }
 
-// The operands of a product stay until the gelu_tanh after it, if both may be one kernel that rounds once.
-// This is not so in f32, nor for a product that adds a whole matrix.
+// The operands of a GEMM stay alive until the gelu_tanh after it if both may become one kernel that rounds
+// once. This is not the case in f32, nor for a GEMM that adds a whole matrix.
 inline void record_epilogues(Recorded& r) {
   Graph& g = r.g;
   const auto add = [&](DType t, const auto& product) {
@@ -93,7 +93,7 @@ inline void record_epilogues(Recorded& r) {
   r.fetch.insert(r.fetch.end(), {softmax(of_another, 0), softmax(product, 0)});
 }
 
-// At most ten operands, four of them results.
+// Fused steps have at most ten operands, including at most four results.
 inline void record_many_results(Recorded& r) {
   const Tensor x = r.g.input("x", {40});
   for (int n = 1; n <= 6; ++n) r.fetch.push_back(x * n);
@@ -113,17 +113,17 @@ inline void record_reduced(Recorded& r) {
   r.fetch = {mean(both, {1}),
              sum(kept, {-1}, true),
              kept,
-             sum(exp(x), {0}),                   // not rows
+             sum(exp(x), {0}),                   // not a row reduction
              max(transpose(sin(x), 0, 1), {0}),  // rows in memory
              sum_squares(h * 3, {1}),
              sum(i + 1, {1}),       // narrow integers are stored
-             sum(across * x, {1}),  // not rows either
+             sum(across * x, {1}),  // also not a row reduction
              sum(x * across, {1}),  // read by tiles
              sum(x * unsqueeze(g.input("column", {6}), 1), {1}),
-             prod(slice(cos(x), 1, 0, 25), {1}),  // not all
+             prod(slice(cos(x), 1, 0, 25), {1}),  // not all columns
              sum(slice(tanh(x), 0, 0, 3), {1}),
              sum(slice(abs(x), 0, 3, 6), {1}),
-             sum(tg::pow(g.input("one", {1, 50}), 2), {0}),  // of one number each
+             sum(tg::pow(g.input("one", {1, 50}), 2), {0}),  // one element each
              min(cube, {1, 2}),
              sum(cube, {0, 1}),
              sum(sqrt(x))};
@@ -145,7 +145,7 @@ inline void record_reduced_on_gpu(Recorded& r) {
   r.fetch.push_back(sum(gelu_tanh(matmul(x, w)), {1}));
   const Tensor n = g.input("n", {8, 16}), weight = g.input("weight", {16}), z = g.input("z", {8, 16});
   r.fetch.push_back(sum(gradients(layer_norm(n, weight), {n}, z)[0] + n, {1}));
-  // A sum of others does not belong to the norm's gradient before it.
+  // The sum of other values is not part of the norm's gradient before it.
   const Tensor m = g.input("m", {8, 16}), of_norm = gradients(layer_norm(m, weight), {m}, z)[0],
                of_others = sum(n + z, {1});
   r.fetch.insert(r.fetch.end(), {of_norm, of_others});
@@ -203,23 +203,23 @@ inline void record_assigned(Recorded& r) {
             w = parameter_of("w", {30, 30}), o = parameter_of("o", {30, 30}),
             first = parameter_of("first", {30, 30}), last = parameter_of("last", {30, 30});
   const Tensor x = g.input("x", {30, 30}), of_p = g.param(p), of_q = g.param(q), of_s = g.param(s);
-  const Tensor early = of_q * 3;        // read after what q becomes was made
-  const Tensor next = matmul(of_q, x);  // a product does not work in place
+  const Tensor early = of_q * 3;        // read after the new value of q is computed
+  const Tensor next = matmul(of_q, x);  // a GEMM does not work in place
   r.fetch = {of_p, sum(of_q * early), slice(of_p, 0, 0, 2)};
-  r.assign = {{p, of_p + x},                 // what it held is read later
+  r.assign = {{p, of_p + x},                 // the old value is read later
               {q, next},                     // copied
-              {s, of_p},                     // what p held before
+              {s, of_p},                     // the old value of p
               {t, transpose(exp(x), 0, 1)},  // transposed
               {u, exp(of_s).view({900})},    // a view
               {v, sin(x)},                   // directly
               {w, transpose(of_s, 0, 1) + of_s},
               {o, g.param(o) * 2 + sum(g.param(o), {0}, true)},  // in place
-              // Not in place: a step reads it elsewhere too.
+              // Not in place, because another part of the step also reads it.
               {first, transpose(g.param(first), 0, 1) * 2 + g.param(first)},
               {last, g.param(last) + transpose(g.param(last), 0, 1) * 2}};
 }
 
-// Buffers that results take over.
+// Results that reuse buffers of their inputs.
 inline void record_in_place(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {20, 30}), m = g.input("m", {30, 30}), at = g.input("at", {2}, i32),
@@ -286,7 +286,7 @@ inline void record_cache(Recorded& r) {
   r.assign = {{keys, held[0]}, {values, held[1]}};
 }
 
-// Products that are each read once, and a parameter that is read before it changes.
+// GEMM results that are read once each, and a parameter that is read before it changes.
 inline void record_order(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});
@@ -298,7 +298,7 @@ inline void record_order(Recorded& r) {
   r.assign = {{w, old * 0.5 + matmul(x, x)}};
 }
 
-// A product is free early if all that read it may be executed together: 32 at most.
+// A GEMM result can be freed early if all its readers can be executed together: at most 32.
 inline void record_many_readers(Recorded& r, int readers) {
   const Tensor x = r.g.input("x", {64, 64});
   std::vector<Tensor> products;
@@ -307,7 +307,7 @@ inline void record_many_readers(Recorded& r, int readers) {
     for (int k = 0; k < readers; ++k) r.fetch.push_back(sum(p * (k + 2)));
 }
 
-// As in training: what the forward pass makes is read again in the opposite order.
+// As in training: values of the forward pass are read again in the reverse order.
 inline void record_forth_and_back(Recorded& r, DType dtype, int layers,
                                   const std::function<Tensor(const Tensor&)>& f) {
   const Tensor x = r.g.input("x", {64, 64}, dtype);
@@ -324,7 +324,7 @@ inline void record_forth_and_back(Recorded& r, DType dtype, int layers,
   r.fetch = {sum(z)};
 }
 
-// A product and the gradient of its weight read a norm.
+// A GEMM and the gradient of its weight both read a norm.
 inline void record_norm_of_two(Recorded& r) {
   const Tensor x = r.g.input("x", {64, 64});
   std::vector<Tensor> h{matmul(x, x)}, norm, product;
@@ -339,7 +339,7 @@ inline void record_norm_of_two(Recorded& r) {
   r.fetch = {z};
 }
 
-// Values of several sizes and prices. The expensive choices turn out to be needless.
+// Values of several sizes and costs of recomputation. The expensive choices turn out to be unnecessary.
 inline void record_prices(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {64, 64}), column = g.input("column", {64, 1}), row = g.input("row", {1, 64});
@@ -352,8 +352,8 @@ inline void record_prices(Recorded& r) {
   r.fetch = {matmul(z, slice(wide, 1, 32, 96))};
 }
 
-// Random ops one after another, then products with their results. Early choices turn out to be needless.
-// Their prices determine which of them are undone.
+// Random ops in sequence, then GEMMs with their results. Early choices turn out to be unnecessary. Their
+// costs determine which of them are undone.
 inline void record_random_chain(Recorded& r, unsigned seed) {
   std::mt19937 random(seed);
   const Tensor x = r.g.input("x", {64, 64}), column = r.g.input("column", {64, 1}),
@@ -384,15 +384,15 @@ inline void record_random_chain(Recorded& r, unsigned seed) {
   r.fetch = {sum(h)};
 }
 
-// A gelu_tanh that is fetched is not made again, nor is its product.
+// A gelu_tanh that is fetched is not recomputed, nor is its GEMM.
 inline void record_kept_epilogue(Recorded& r) {
   record_forth_and_back(r, bf16, 4, [](const Tensor& x) { return gelu_tanh(x); });
   for (const Node& n : r.g.nodes())
     if (r.g.label_of(n) == "h.0/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
 }
 
-// A value that is only used late moves. A value of a parameter is computed again as long as the parameter has
-// not changed.
+// A value that is first used late moves. A value of a parameter can be recomputed until the parameter
+// changes.
 inline void record_late(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});
@@ -405,7 +405,7 @@ inline void record_late(Recorded& r) {
   r.assign = {{w, y + first}};
 }
 
-// One parameter changes before the last use of its value, one after it.
+// One parameter changes before the last use of its value, the other after it.
 inline void record_changed(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64}), v = parameter_of("v", {64, 64});
@@ -460,7 +460,7 @@ inline void record_casts_before_a_peak(Recorded& r) {
   r.fetch.push_back(matmul(exp(x), x));
 }
 
-// Small products of operands of 2 MiB each, which live until the products are made.
+// Small GEMMs with operands of 2 MiB each, which stay alive until the GEMMs run.
 inline void record_long_products(Recorded& r, int count) {
   std::vector<Tensor> products;
   for (int i = 0; i < count; ++i) {

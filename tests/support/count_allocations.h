@@ -1,5 +1,5 @@
-// Counts what a test binary allocates, in `allocations`: replaces operator new and delete, so one file of the
-// binary includes it.
+// Counts the allocations of a test binary in `allocations`. It replaces operator new and delete, so only one
+// file of the binary includes it.
 #pragma once
 
 #include <atomic>

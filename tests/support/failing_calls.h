@@ -1,7 +1,7 @@
-// System calls that fail on request of a test, in the thread that requests it.
+// System calls that fail when a test requests it, in the requesting thread.
 //
 //   fail_call_of("listen", EIO);     // the next call fails
-//   fail_call_of("socket", EIO, 2);  // the one after two others
+//   fail_call_of("socket", EIO, 2);  // the third call fails
 //
 // The functions below replace those of the system in the whole executable. Include this file only once.
 #pragma once
@@ -39,7 +39,7 @@ inline bool fails(const char* name) {
 inline bool has_failed() {
   return failing_call.error == 0;
 }
-inline thread_local int last_open_flags = 0;  // of the last call of open()
+inline thread_local int last_open_flags = 0;  // flags of the last call of open()
 
 }  // namespace tg::testing
 

@@ -1,4 +1,4 @@
-// Shared by tests of files: a temporary folder, and the message of an error.
+// Helpers for tests of files: a temporary folder, and the message of an error.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace tg::testing {
 
-// A folder that is gone, with all in it, when the test ends.
+// A temporary folder, which is removed with its contents when the test ends.
 struct TemporaryDirectory {
   std::filesystem::path path;
   TemporaryDirectory() {
@@ -22,14 +22,14 @@ struct TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory() { std::filesystem::remove_all(path); }
   std::string operator/(const std::string& name) const { return (path / name).string(); }
-  // Writes a file of the folder and returns its path.
+  // Writes a file in the folder and returns its path.
   std::string file(const std::string& name, std::string_view content) const {
     std::ofstream(path / name, std::ios::binary) << content;
     return *this / name;
   }
 };
 
-// The message of the tg::Error that f throws; "no error" if it throws none.
+// The message of the tg::Error that f throws, or "no error".
 template <class F>
 std::string error_of(F&& f) {
   try {

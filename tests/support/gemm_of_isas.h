@@ -1,5 +1,4 @@
-// The matrix products of the instruction sets that the test was built for. The baseline's are those of
-// TG_ISA.
+// GEMMs of the instruction sets for which the test was built. The baseline's GEMMs have the namespace TG_ISA.
 #pragma once
 
 #include "backends/cpu/kernels/gemm.h"

@@ -1,4 +1,4 @@
-// The bytes of a GGUF file, field by field.
+// Writes the bytes of a GGUF file, field by field.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The keys of a GGUF file with their values as strings, for tables of cases.
+// Keys of a GGUF file with their values as strings, for tables of cases.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace tg::testing {
 
-// An array has an entry for its size and one for each item; numbers in f32 have the digits of f32.
+// An array has an entry for its size and one for each item. Numbers in f32 are printed with the digits of
+// f32.
 inline Members keys_of(const io::Gguf& file) {
   Members all;
   for (const std::string_view name : file.keys()) {

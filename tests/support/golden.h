@@ -1,5 +1,5 @@
-// Results that are compared with a file of the source tree: lines of a name, a tab and a result. With
-// TG_WRITE_GOLDEN=1 a test writes its file instead, after a change that is meant; the file's difference is a
+// Compares results with a golden file in the source tree. Each line has a name, a tab and a result. With
+// TG_WRITE_GOLDEN=1, a test writes its file instead, after an intended change. The file's difference is then
 // part of the review.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tg::testing {
 
-// FNV-1a of lines.
+// FNV-1a hash of lines.
 class Checksum {
  public:
   void add(const std::string& line) {
@@ -35,8 +35,9 @@ class Checksum {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// The nodes of graphs: ops, attributes, operands, and the dtypes and layouts of results. The order in which
-// nodes are recorded does not count, since compilers may evaluate the arguments of a call in any order.
+// Hash of the nodes of graphs: ops, attributes, operands, and the dtypes and layouts of results. It does not
+// depend on the order in which nodes are recorded, because compilers may evaluate the arguments of a call in
+// any order.
 class GraphChecksum {
  public:
   void add(const Graph& g) {
@@ -67,7 +68,8 @@ class GraphChecksum {
 
 using GoldenLines = std::map<std::string, std::string>;
 
-// Compares with a file. `complete`: it has no other lines; otherwise lines of other machines are kept.
+// Compares with a file. If `complete`, the file has no other lines. Otherwise lines from other machines are
+// kept.
 inline void expect_golden(const std::string& path, const GoldenLines& now, bool complete = true) {
   GoldenLines golden;
   std::ifstream file(path);
@@ -90,7 +92,7 @@ inline void expect_golden(const std::string& path, const GoldenLines& now, bool 
                     << (expected == golden.end() ? "no such line" : expected->second);
   }
   EXPECT_EQ(wrong, 0) << "lines differ from " << path
-                      << "; after a change that is meant, TG_WRITE_GOLDEN=1 writes it again";
+                      << "; after an intended change, run with TG_WRITE_GOLDEN=1";
   if (!complete) return;
   for (const auto& [what, result] : golden) EXPECT_TRUE(now.count(what)) << what << " is only in " << path;
 }

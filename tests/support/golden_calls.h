@@ -1,5 +1,5 @@
-// Calls of functions in a table: the graph that each records, with its first and second gradients, or its
-// error, for a comparison with a file (tests/support/golden.h).
+// A table of function calls. For each call, its graph with first and second gradients, or its error, is
+// compared with a file (tests/support/golden.h).
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline constexpr double inf = std::numeric_limits<double>::infinity(),
                         nan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr std::int64_t far = std::int64_t{1} << 53;
 
-// Inputs by letter: made when a call first reads them.
+// Inputs by letter, created when a call first reads them.
 struct In {
   Graph g;
   Tensor in(const char* name, const Shape& shape, DType t = f32) {
@@ -58,7 +58,7 @@ inline List many(const std::vector<AdamWResults>& all) {
   return l;
 }
 
-// A message without the source line.
+// A message without its source location.
 inline std::string without_line(std::string s) {
   for (const char* file : {".cpp:", ".h:"})
     if (const std::size_t at = s.find(file); at != std::string::npos)
@@ -89,7 +89,7 @@ inline std::string result_of(List (*call)(In&)) {
     for (const Tensor& y : out)
       for (const Tensor& t : gradients(tg::sum(y), in.wrt)) z.push_back(t);
     add_graph();
-    if (in.g.nodes().size() > 150) return text;  // second derivatives take long
+    if (in.g.nodes().size() > 150) return text;  // second derivatives would be slow
     for (const Tensor& t : z) gradients(tg::sum(t * t), in.wrt);
     add_graph();
   } catch (const Error& e) {
@@ -102,7 +102,7 @@ struct Call {
   const char* text;
   List (*call)(In&);
 };
-// A row of a table of calls: its text, and what it does.
+// A row of a table of calls: its source text and a function.
 #define TG_CALL(...)                                                                                 \
   {                                                                                                  \
 #__VA_ARGS__,                                                                                    \
@@ -114,7 +114,7 @@ inline GoldenLines results_of(std::initializer_list<std::span<const Call>> table
   for (const std::span<const Call> table : tables)
     for (const Call& c : table) {
       std::string text = c.text;
-      std::erase(text, ' ');  // which depend on the format of the source
+      std::erase(text, ' ');  // because spaces depend on the formatting of the source
       lines[text] = result_of(c.call);
     }
   return lines;

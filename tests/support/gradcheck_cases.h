@@ -1,5 +1,4 @@
-// Cases for tests of gradcheck: functions with a gradient that a test chooses, and the samples of ops by
-// name.
+// Cases for tests of gradcheck: functions whose gradient a test chooses, and samples of ops by name.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +11,7 @@ namespace tg::gradcheck {
 using Tensors = std::vector<Tensor>;
 using Backward = std::function<Tensors(const Tensors& in, const Tensors& out, const Tensors& z)>;
 
-// A case from graph code with its own backward.
+// A case from graph code with a custom backward.
 inline Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(const Tensors&)> forward,
                         Backward backward) {
   const CustomOp op = custom_op("custom", {std::move(forward), std::move(backward)});
@@ -34,7 +33,7 @@ inline Case case_without_gradient(bool is_float_output) {
 
 inline const std::vector<SampleInput> matrix{{{2, 3}}};
 
-// x³ with a backward that is given.
+// x³ with the given backward.
 inline Case cube(Backward backward) {
   return custom_case(
       matrix, [](const Tensors& in) { return Tensors{in[0] * in[0] * in[0]}; }, std::move(backward));
@@ -51,14 +50,14 @@ inline Options f64_contiguous(bool fast) {
   return o;
 }
 
-// The one result of a case in f64 and the contiguous view.
+// The single result of a case in f64 with the contiguous view.
 inline Result one(const Case& c, bool fast = false) {
   const auto results = check(c, f64_contiguous(fast));
   EXPECT_EQ(results.size(), 1u);
   return results.at(0);
 }
 
-// The sample of an op by its name, such as "mul/same".
+// The sample of an op with this name, such as "mul/same".
 inline Case named(const std::string& text) {
   for (const Case& c : op_cases())
     if (c.text() == text) return c;

@@ -1,5 +1,5 @@
-// Memory at whose end an unreadable page begins: a test that reads or writes beyond an operand is killed.
-// The address sanitizer finds this, and more, in ordinary memory.
+// Memory that ends at an unreadable page, so a test that accesses bytes beyond an operand is killed. The
+// address sanitizer detects this, and more, in ordinary memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ struct GuardedAllocator {
   static std::size_t room_of(std::size_t n) { return (n * sizeof(T) + page() - 1) / page() * page(); }
 };
 
-// A copy of bytes.
+// A copy of bytes in such memory.
 class Guarded {
  public:
   Guarded() = default;

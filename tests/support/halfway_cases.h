@@ -1,5 +1,5 @@
-// Where rounding to bf16 and to f16 must look closely: numbers halfway between two neighbours, whose lower
-// one is even or odd.
+// Difficult cases of rounding to bf16 and f16: numbers halfway between two neighbors, whose lower one is even
+// or odd.
 #pragma once
 
 #include <bit>
@@ -12,8 +12,8 @@
 
 namespace tg {
 
-// Neighbours of the type, below the largest: each number and the next one away from 0. Half: bfloat16 or
-// float16.
+// Pairs of neighbors of the type, below its largest number: each number and the next one away from 0. Half:
+// bfloat16 or float16.
 template <class Half>
 std::vector<std::pair<float, float>> neighbours() {
   std::vector<std::pair<float, float>> pairs;
@@ -28,7 +28,7 @@ std::vector<std::pair<float, float>> neighbours() {
   return pairs;
 }
 
-// Numbers of f32: halfway between two neighbours, and one unit in the last place of f32 below and above.
+// f32 numbers halfway between two neighbors, and one f32 ulp below and above.
 inline std::vector<float> halfway_cases() {
   std::vector<float> cases;
   const auto add = [&](const std::vector<std::pair<float, float>>& pairs) {

@@ -1,4 +1,4 @@
-// Calls that a program may make by mistake, and what they have in common.
+// Wrong calls that a program may make, and a check of their errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@ namespace tg::testing {
 struct MistakenCall {
   const char* name;
   std::function<void()> call;
-  std::string part = {};  // of the message
+  std::string part = {};  // part of the message
 };
 
-// Each call throws an E, and of its message each part is there.
+// Expects that each call throws an E whose message contains the call's part.
 template <class E = Error>
 void expect_errors(const std::vector<MistakenCall>& calls, std::initializer_list<std::string> parts = {}) {
   for (const MistakenCall& c : calls) {

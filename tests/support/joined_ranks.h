@@ -1,4 +1,4 @@
-// Ranks for tests that join as those of a launcher do (parallel/group.h).
+// Ranks for tests, which join like the ranks of a launcher (parallel/group.h).
 #pragma once
 
 #include <set>
@@ -17,12 +17,12 @@ using parallel::World;
 using parallel::WorldError;
 using std::chrono::milliseconds;
 
-// In a process of ask(): its parent, the test, is the job.
+// For a process of ask(): its parent, the test, identifies the job.
 inline World world_of(int rank, int size) {
   return {rank, size, rank, size, "launch", "test " + std::to_string(getppid())};
 }
 
-// What f throws, after which of the two it is.
+// The message of the exception that f throws, prefixed by its type.
 inline std::string error_of(const std::function<void()>& f) {
   try {
     f();
@@ -34,7 +34,7 @@ inline std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// The descriptors that a program which this process starts would have.
+// The descriptors that a program started by this process would inherit.
 inline std::set<int> inherited_descriptors() {
   std::set<int> all;
   for (int fd = 0; fd < 1024; ++fd)
@@ -42,7 +42,7 @@ inline std::set<int> inherited_descriptors() {
   return all;
 }
 
-// f in n processes.
+// Calls f in n processes.
 inline std::vector<RankResult> ask(int n, const std::function<std::string(int)>& f, int seconds = 30) {
   return ask_processes(n, f, {}, seconds);
 }
@@ -55,7 +55,7 @@ inline std::span<const std::byte> bytes_of(const auto& x) {
   return std::as_bytes(std::span(&x, 1));
 }
 
-// The numbers of all ranks, which each shows.
+// Shares a number of each rank and returns all of them.
 inline std::string numbers(Communicator& ranks, int own) {
   std::string all;
   ranks.share(bytes_of(own), [&](std::span<const std::byte* const> shown) {

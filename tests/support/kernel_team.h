@@ -1,5 +1,5 @@
-// Runs a kernel function on a pool of threads, with scratch memory of exactly the size that
-// it requested, filled with NaN patterns.
+// Runs a kernel function on a pool of threads, with scratch memory of exactly the requested size, filled with
+// NaN patterns.
 #pragma once
 
 #include <cstdlib>
@@ -45,7 +45,7 @@ void run_team(int threads, Scratch size, F&& kernel) {
   run_on_pool(threads, step);
 }
 
-// Whether this machine runs the kernels of an instruction set.
+// Whether this machine supports the kernels of an instruction set.
 inline bool machine_has(const char* isa) {
 #if defined(__x86_64__)
   if (std::strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

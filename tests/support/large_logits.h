@@ -1,5 +1,5 @@
-// Losses and normalisers of logits that are all large. Subtracting one number from all logits of a row
-// changes no probability. If the differences of logits are exact, losses and gradients are bitwise equal.
+// Losses and normalizers of logits that are all large. Subtracting a number from all logits of a row changes
+// no probability. If the differences of logits are exact, losses and gradients must be bitwise identical.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ inline std::vector<Case> cases() {
     for (const double sign : {-1., 1.}) {
       all.push_back({f32, sign * 0x1p22, n});
       all.push_back({f64, sign * 0x1p50, n});
-      all.push_back({bf16, sign * 0x1p6, n});  // 64 ± 3 are numbers of bf16
+      all.push_back({bf16, sign * 0x1p6, n});  // 64 ± 3 are exact in bf16
     }
   return all;
 }
@@ -45,7 +45,7 @@ std::vector<Numbers> results(const Case& c, bool far, const CompileOptions& comp
   return all;
 }
 
-// cross_entropy, with and without smoothing, and its gradient; log_softmax, softmax.
+// cross_entropy, with and without smoothing, and its gradient; log_softmax; softmax.
 inline void expect_no_bit_changes(const CompileOptions& compiling) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(std::string(name_of(c.dtype)) + ", " + std::to_string(c.classes) + " classes around " +
@@ -62,7 +62,7 @@ inline void expect_no_bit_changes(const CompileOptions& compiling) {
   }
 }
 
-// exp, log and sums round; bf16 rounds results.
+// exp, log and sums are rounded; in bf16, results are rounded too.
 inline void expect_near(const Case& c, const Numbers& got, const Numbers& expected) {
   const double bound = c.dtype == bf16 ? 0x1p-7 : c.dtype == f32 ? 0x1p-18 : 0x1p-46;
   for (std::size_t e = 0; e < got.size(); ++e)
@@ -70,7 +70,7 @@ inline void expect_near(const Case& c, const Numbers& got, const Numbers& expect
         << name_of(c.dtype) << ", " << c.classes << " classes around " << c.offset;
 }
 
-// The gradient of logsumexp: P, whose rows add up to 1.
+// The gradient of logsumexp is P, whose rows add up to 1.
 inline void expect_right_logsumexp(const CompileOptions& compiling) {
   for (const Case& c : cases()) {
     const auto p = [](const Tensor& x, const Tensor&) {
@@ -80,7 +80,7 @@ inline void expect_right_logsumexp(const CompileOptions& compiling) {
   }
 }
 
-// linear_cross_entropy whose products are such logits: losses and z_w.
+// linear_cross_entropy whose GEMM produces such logits: losses and z_w.
 inline void expect_right_head(const CompileOptions& compiling) {
   for (const Case& c : cases()) {
     const auto of_offset = [&](double offset) {

@@ -1,5 +1,5 @@
-// Attention calls whose scores are all large in magnitude and exact in f32. Error bounds of results and
-// gradients, compared with standard_attn in f64.
+// Attention calls whose scores are all large in magnitude and exact in f32. Results and gradients are
+// compared with standard_attn in f64, with error bounds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace tg::large_scores {
 
 using Numbers = std::vector<double>;
 
-// Integers from −most to most.
+// Random integers from −most to most.
 inline Numbers integers(std::int64_t n, std::int64_t most, std::uint64_t seed) {
   Numbers x(static_cast<std::size_t>(n));
   for (double& e : x) {
@@ -24,16 +24,16 @@ inline Numbers integers(std::int64_t n, std::int64_t most, std::uint64_t seed) {
   return x;
 }
 
-// Elements of q are integers times `of_q`, those of k integers.
+// Elements of q are integers times `of_q`; elements of k are integers.
 struct Case {
   std::string name;
   std::int64_t B = 1, H = 1, Hk = 1, L = 5, T = 7, d = 16, dv = 8;
   double of_q = 1;
-  std::int64_t long_rows = 0;  // every so manieth query is 2^18 times as long
+  std::int64_t long_rows = 0;  // every n-th query is 2^18 times as long; 0: none
   std::function<double(std::int64_t i, std::int64_t j)> bias = nullptr;
   double sink = NAN;  // none
   AttentionOptions options = {};
-  bool of_many_bits = false;  // that 16-bit types do not have
+  bool of_many_bits = false;  // needs more bits than 16-bit types have
 
   bool suits(DType dtype) const {
     if (of_many_bits && size_of(dtype) < 4) return false;
@@ -97,14 +97,14 @@ inline double largest(const Numbers& x) {
 }
 
 // The relative rounding error of P. In rows below most_plain_lse, an exponent of 2 is below 2^11 in f32 and
-// f64. There, half an ulp of ξ, its product with log2 e and the exponent add up to 3·2^−14 or 3·2^−43. In
-// 16-bit types an exponent is below 2^14, and products round P and z_A to 2^−9 (f16: 2^−12).
+// f64. Half an ulp of ξ, of its product with log2 e and of the exponent add up to 3·2^−14 or 3·2^−43. In
+// 16-bit types an exponent is below 2^14, and GEMMs round P and z_A to 2^−9 (f16: 2^−12).
 inline double rounding_of_p(DType dtype) {
   return dtype == f64 ? std::ldexp(1, -41) : dtype == f32 ? std::ldexp(1, -12) : std::ldexp(1, -7);
 }
 
-// |v|, |z_O| ≤ 1, so |z_P| and |u| are below dv: errors of z_A are 2·dv times those of P, whose rows add up
-// to 1.
+// v| and |z_O| are ≤ 1, so |z_P| and |u| are below dv. Errors of z_A are therefore 2·dv times the errors of
+// P, whose rows add up to 1.
 inline void expect_close(const Case& c, DType dtype, const Results& got, const Results& expected) {
   const double p = rounding_of_p(dtype), z_a = 2 * static_cast<double>(c.dv) * p,
                scale = std::abs(c.options.scale.value_or(1 / std::sqrt(static_cast<double>(c.d)))),
@@ -126,17 +126,17 @@ inline void expect_close(const Case& c, DType dtype, const Results& got, const R
   }
 }
 
-// With the rounding of TF32 f32 has that of f16.
+// With TF32, f32 has the rounding of f16.
 inline void expect_right(const Case& c, DType dtype, const CompileOptions& compiling = {.threads = 1}) {
   expect_close(c, compiling.tf32 ? f16 : dtype, run(c, dtype, fused, compiling),
                run(c, f64, unfused, {.threads = 1}));
 }
 
-// Scores large by a bias or by q·k, of all rows or of some, with each option.
+// Scores that are large because of a bias or of q·k, for all rows or some, with each option.
 inline std::vector<Case> cases() {
-  const double lowest = -0x1.fep127, less_low = -0x1.8p127;  // the first is the lowest of bf16
+  const double lowest = -0x1.fep127, less_low = -0x1.8p127;  // `lowest` is the lowest number in bf16
   std::vector<Case> all;
-  // f32 has no bits left for q·k if such a bias is added.
+  // After such a bias is added, f32 has no bits left for q·k.
   for (const double b : {-1e9, 1e9, -1e30, lowest})
     all.push_back(
         {.name = "bias of all keys " + std::to_string(b), .of_q = 0, .bias = [b](auto, auto) { return b; }});

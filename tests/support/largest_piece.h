@@ -1,4 +1,5 @@
-// How much memory a reader asks for at once. To be included by one file of a program: it replaces operators.
+// Measures the largest allocation of a reader. Include it in only one file of a program, because it replaces
+// operators.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +14,15 @@
 #endif
 #endif
 
-// Bytes of the largest piece since it was last set to 0.
+// Bytes of the largest allocation since it was last set to 0.
 inline std::size_t largest_piece = 0;
-// What a reader of a file may ask for at once.
+// The largest allocation that a reader of a file may make.
 inline std::size_t piece_bound(std::size_t file_bytes) {
   return file_bytes + (64 << 10);
 }
 
-// Every allocation is seen: by a hook of the address sanitizer, which has its own operators, or by ours.
+// Observes every allocation: by a hook of the address sanitizer, which has its own operators, or by our
+// operators.
 #ifdef TG_ADDRESS_SANITIZER
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t),
                                                          void (*)(const volatile void*));

@@ -1,4 +1,4 @@
-// Counting lines of a text by the words they have.
+// Counts lines that contain certain words.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace tg::testing {
 
-// How many lines have all of the words.
+// The number of lines that contain all of the words.
 inline int lines_with(const std::string& text, std::initializer_list<const char*> words) {
   int n = 0;
   for (std::size_t at = 0; at < text.size();) {

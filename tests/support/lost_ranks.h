@@ -1,11 +1,11 @@
-// What all ranks must say of one that is killed, stopped or hangs, however they meet.
+// Expected reports of all ranks if one is killed, stopped or makes no progress, for every way of joining.
 #pragma once
 
 #include "tests/support/joined_ranks.h"
 
 namespace tg {
 
-// f on each of three ranks, each with its world, in processes of their own.
+// Calls f on each of three ranks, each with its World, in separate processes.
 using AskThree = std::function<std::vector<RankResult>(const std::function<std::string(const World&)>& f)>;
 
 inline void expect_killed_ranks_named(const AskThree& ask) {
@@ -30,7 +30,7 @@ inline void expect_killed_ranks_named(const AskThree& ask) {
   }
 }
 
-// Ranks hang for about twice their step_timeout.
+// Ranks make no progress for about twice their step_timeout.
 inline void expect_hanging_ranks_named(const AskThree& ask, milliseconds step_timeout) {
   for (const int hanging : {0, 2})
     for (const bool pauses : {false, true}) {
@@ -56,7 +56,7 @@ inline void expect_hanging_ranks_named(const AskThree& ask, milliseconds step_ti
     }
 }
 
-// `until_all_know`: how long it takes after one rank knows.
+// `until_all_know`: the time until all ranks know after the first one does.
 inline void expect_stopped_ranks_named(const AskThree& ask, milliseconds step_timeout,
                                        milliseconds until_all_know = milliseconds(0)) {
   for (const int stopped : {0, 1}) {

@@ -1,4 +1,4 @@
-// A plain model of the tiles of AMX, for tests of what is written for them.
+// An emulation of AMX tiles, for tests of code that uses them.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace tg::cpu {
 
-// AMX as its manual describes it, without the treatment of denormals.
+// AMX as described in its manual, except for the treatment of denormals.
 struct ModelTiles {
   static inline thread_local float tiles[8][16][16];
   static inline thread_local bool is_configured = false;
-  static inline std::atomic<int> configured = 0;  // threads that have not released their tiles
+  static inline std::atomic<int> configured = 0;  // number of threads that have not released their tiles
   // A thread that has left a kernel at its last barrier may release its tiles after the kernel has ended.
   static bool are_released() {
     using namespace std::chrono_literals;

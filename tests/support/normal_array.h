@@ -1,4 +1,4 @@
-// Arrays of normally distributed numbers, always the same for one seed.
+// Arrays of normally distributed numbers, always the same for the same seed.
 #pragma once
 
 #include <random>

@@ -1,5 +1,5 @@
-// What tests of ops share: tensors in every kind of view with their values at hand, and running a graph in
-// several ways that must agree bit for bit.
+// Helpers for tests of ops: tensors with every kind of view and their values, and running a graph in several
+// ways that must be bitwise identical.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Vector = std::vector<double>;
 enum class View {
   contiguous,
   transposed,  // axes in reverse order
-  sliced,      // every second element of each axis, from the second on
+  sliced,      // every second element of each axis, starting with the second
   expanded     // the first axis has stride 0
 };
 inline constexpr View all_views[] = {View::contiguous, View::transposed, View::sliced, View::expanded};
@@ -29,7 +29,7 @@ inline constexpr DType float_dtypes[] = {f64, f32, bf16, f16};
 struct Given {
   Tensor input, tensor;
   Array array;    // the input's value
-  Vector values;  // the tensor's elements, row-major, as rounded to its dtype
+  Vector values;  // the tensor's elements, row-major, rounded to its dtype
   Feed feed() const { return {input, array}; }
 };
 
@@ -47,7 +47,7 @@ inline Vector elements(const Array& a, const Layout& l) {
   return out;
 }
 
-// A tensor of the shape, seen as `view` says, of elements uniform in [low, high).
+// A tensor with this shape and view, with elements uniform in [low, high).
 inline Given given(Graph& g, const Shape& shape, DType dtype = f64, View view = View::contiguous,
                    std::uint64_t seed = 1, double low = -1, double high = 1) {
   Shape base = shape;
@@ -73,7 +73,8 @@ inline Given given(Graph& g, const Shape& shape, DType dtype = f64, View view = 
   return x;
 }
 
-// Evaluates on one thread with planned memory checked against unplanned, and on three threads: the same bits.
+// Evaluates on one thread, with planned memory compared with unplanned memory, and on three threads. All
+// results must be bitwise identical.
 inline std::vector<Array> run_checked(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds) {
   const std::vector<Array> one = eval(ts, feeds, {.threads = 1, .verify = true});
   const std::vector<Array> three = eval(ts, feeds, {.threads = 3});
@@ -86,12 +87,12 @@ inline Vector doubles(const Array& a) {
   return a.to(f64).values<double>();
 }
 
-// Half a unit in the last place, relative.
+// Half an ulp, relative.
 inline double rounding(DType t) {
   return t == f64 ? 0x1p-53 : t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
 }
 
-// Σ y ⊛ w with fixed random w: a loss to which every element of y matters differently.
+// Σ y ⊛ w with fixed random w: a loss to which each element of y contributes differently.
 inline Tensor weighted_sum(const Tensor& y, std::uint64_t seed = 99) {
   return sum(y * y.graph().constant(Array::of(y.shape(), random_vector(y.numel(), seed)).to(y.dtype())));
 }
@@ -102,8 +103,8 @@ inline std::vector<Feed> feeds_of(const std::vector<Given>& given) {
   return feeds;
 }
 
-// y, as run_checked gives it, is `expected`; the tolerance is relative to max(1, |expected|), element by
-// element.
+// Expects that y, evaluated by run_checked, equals `expected`. The tolerance is relative to max(1,
+// |expected|) for each element.
 inline void expect_values(const Tensor& y, const std::vector<Given>& given, const Vector& expected,
                           double tolerance = 0) {
   const Vector got = doubles(run_checked({y}, feeds_of(given))[0]);
@@ -113,7 +114,7 @@ inline void expect_values(const Tensor& y, const std::vector<Given>& given, cons
         << "element " << i << ": got " << got[i] << ", expected " << expected[i];
 }
 
-// ∂loss/∂input of every floating (f64) input against four-point differences of the loss.
+// Compares ∂loss/∂input of every floating (f64) input with four-point differences of the loss.
 inline void expect_gradients(const Tensor& loss, std::vector<Given> given) {
   std::vector<Tensor> wrt, fetch{loss};
   for (const Given& x : given)
@@ -136,7 +137,7 @@ inline void expect_gradients(const Tensor& loss, std::vector<Given> given) {
   }
 }
 
-// f() throws E, with each of `parts` in its message.
+// Expects that f() throws E with each of `parts` in its message.
 template <class E, class F>
 void expect_error(F&& f, std::initializer_list<std::string> parts) {
   try {

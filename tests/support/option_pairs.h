@@ -1,6 +1,6 @@
-// Tables of options: each is set alone, in pairs, and in two calls of one graph. fields_of() names the fields
-// of an options struct by a structured binding, which stops compiling when a field is added.
-// expect_each_field_is_set() then fails until the table has a row for it.
+// Tables of options: each is set by itself, in pairs, and in two calls of one graph. The function fields_of()
+// names the fields of an options struct by a structured binding, which fails to compile when a field is
+// added. Then expect_each_field_is_set() fails until the table has a row for the field.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace tg::testing {
 
-// Whether a field has a value other than its default.
+// Whether a field differs from its default.
 template <class T>
 bool is_set(const T& field, const T& initial) {
   if constexpr (std::same_as<T, Tensor>)
@@ -23,7 +23,7 @@ bool is_set(const T& field, const T& initial) {
     return static_cast<bool>(field);  // a function, or an optional struct
 }
 
-// `set[i]` is the number of rows that set field i.
+// `set[i]` counts the rows that set field i.
 template <class... T>
 void count_set(std::vector<int>& set, const std::tuple<T...>& fields, const std::tuple<T...>& initial) {
   set.resize(sizeof...(T));
@@ -33,7 +33,7 @@ void count_set(std::vector<int>& set, const std::tuple<T...>& fields, const std:
   count(std::index_sequence_for<T...>());
 }
 
-// Each field of the options is set by one of the rows. `options(i)` has the options of row i alone.
+// Expects that each field of the options is set by a row. `options(i)` has only the options of row i.
 template <class F>
 void expect_each_field_is_set(std::size_t rows, F options) {
   std::vector<int> set;
@@ -46,7 +46,7 @@ void expect_each_field_is_set(std::size_t rows, F options) {
     EXPECT_GT(set[field], 0) << "no row of the table sets field " << field << " of the options";
 }
 
-// f(i, j) for each pair of rows, i ≤ j: each row alone as i = j.
+// Calls f(i, j) for each pair of rows with i ≤ j; i = j is a row by itself.
 template <class F>
 void each_pair(std::size_t rows, F f) {
   for (std::size_t i = 0; i < rows; ++i)

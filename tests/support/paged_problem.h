@@ -1,6 +1,6 @@
-// A call of paged_attn whose numbers are functions of sequence, position, head and column, so that they are
-// the same however a sequence's pages lie, and whatever is computed together; and its definition in f64. What
-// no query may read is NaN: page 0, pages of no sequence, and what a sequence's last page has room for.
+// A call of paged_attn and its definition in f64. Its numbers are functions of sequence, position, head and
+// column, so they do not depend on the order of pages or on the rest of the batch. Values that no query may
+// read are NaN: page 0, pages of no sequence, and the unused part of a sequence's last page.
 #pragma once
 
 #include <random>
@@ -15,13 +15,13 @@ struct PagedCall {
   PagedAttentionOptions options = {};
   bool sink = false, v_in_k = false;
   std::int64_t L = 1;
-  // Of each batch entry: which sequence it is, and how many of its keys there are. Entries of the same
-  // sequence have the same pages.
+  // For each batch entry: the index of its sequence, and the number of its keys. Entries of the same sequence
+  // share its pages.
   std::vector<int> sequences = {0};
   std::vector<std::int64_t> lengths = {1};
-  std::int64_t room = 0;    // more pages than sequences need, in table and pool
-  std::uint64_t order = 1;  // of the pages
-  // Whether a step before computes the pools, or the table and the lengths.
+  std::int64_t room = 0;    // additional pages, in the table and in the pool
+  std::uint64_t order = 1;  // seed of the pages' order
+  // Whether an earlier step computes the pools, or the table and the lengths.
   bool computed_keys = false, computed_places = false;
 
   std::int64_t B() const { return static_cast<std::int64_t>(sequences.size()); }
@@ -30,7 +30,7 @@ struct PagedCall {
   }
 
   enum Kind { of_q, of_k, of_v, of_sink };
-  // About normal, and exact in every dtype; of v what k has, where v is in k.
+  // Approximately normal, and exact in every dtype. If v is in k, the number for v is the number for k.
   double number(Kind kind, std::int64_t sequence, std::int64_t t, std::int64_t head, std::int64_t e) const {
     if (kind == of_v && v_in_k) kind = of_k;
     std::uint64_t x = 0x9e3779b97f4a7c15u;
@@ -41,20 +41,21 @@ struct PagedCall {
 
   struct Result {
     Array o, lse;
-    std::string choice;  // of kernels
+    std::string choice;  // the kernels chosen
   };
   struct Recorded {
     AttentionResult r;
     std::vector<Tensor> operands;
   };
-  // Adds the call to a graph, and its inputs to the feeds. Calls of one graph differ in name.
+  // Adds the call to a graph, and its inputs to the feeds. Calls in the same graph need different names.
   Recorded record(Graph& g, std::vector<Feed>& feeds, const std::string& call = "") const {
     const auto input = [&](const char* name, const Array& a) {
       const Tensor x = g.input(name + call, a.shape(), a.dtype());
       feeds.emplace_back(x, a);
       return x;
     };
-    // All rows, selected by a kernel of the library: the emulator does not see what generated ones write.
+    // Selects all rows with a kernel of the library, because the emulator does not see writes of generated
+    // kernels.
     const auto input_or_computed = [&](const char* name, const Array& a, bool computed) {
       const Tensor x = input(name, a);
       if (!computed) return x;
@@ -103,7 +104,7 @@ struct PagedCall {
     return got;
   }
 
-  // By the definition, from the numbers; `spread` is o with |v| for v.
+  // Results by definition, from the numbers. `spread` is o with |v| instead of v.
   struct Defined {
     Vector o, lse, spread;
   };
@@ -173,8 +174,8 @@ struct PagedCall {
   }
 };
 
-// Results are the definition's: up to one rounding of the result, and the errors of sums of about 100 terms
-// of the compute type, each up to about 10. Tensor cores take exp(A − c) rounded, too.
+// Expects the results of the definition. Errors are at most one rounding of the result plus those of sums
+// with about 100 terms in the compute type, each up to about 10. Tensor cores also round exp(A − c).
 inline void expect_defined(const PagedCall& c, const PagedCall::Result& got, bool tensor_cores = false) {
   const PagedCall::Defined expected = c.defined();
   const double terms = c.dtype == f64 ? 1e-12 : 1e-5;
@@ -200,7 +201,7 @@ inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, b
   expect_defined(c, c.run(how), tensor_cores);
 }
 
-// The numbers of `count` queries from `from` on, of o or ξ: to compare runs, bit for bit.
+// The elements of o or ξ for `count` queries starting at `from`, to compare runs bitwise.
 inline Vector rows(const Array& x, std::int64_t b, std::int64_t from, std::int64_t count) {
   const Shape& s = x.shape();  // [B, H, L] or [B, H, L, dv]
   const std::int64_t size = s.size() == 4 ? s[3] : 1;

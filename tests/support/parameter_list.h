@@ -1,4 +1,4 @@
-// Parameters for tests of the optimizer's ops on lists, on every backend.
+// Parameters for tests of the optimizer ops on lists, on every backend.
 #pragma once
 
 #include <deque>
@@ -7,11 +7,11 @@
 
 namespace tg::testing {
 
-// Parameters of several shapes and types, one of them longer than what a thread takes at a time; gradients of
-// narrower types and from other memory layouts. The last one alone is in f64.
+// Parameters of several shapes and types, one of them longer than a thread's share at a time. Gradients have
+// narrower types and other memory layouts. Only the last parameter is in f64.
 struct ParameterList {
   Graph g;
-  std::deque<Array> held;  // what feeds point to
+  std::deque<Array> held;  // owns the data of the feeds
   std::vector<Feed> feeds;
   std::vector<AdamWTensors> all;
 
@@ -32,7 +32,7 @@ struct ParameterList {
     add({33, 7}, f64, f64);
   }
 
-  // The same with copies in half types of those that may have one.
+  // The same with low-precision copies of the parameters that may have one.
   std::vector<AdamWTensors> with_copies() const {
     std::vector<AdamWTensors> copied = all;
     for (std::size_t i = 0; i < copied.size(); ++i)

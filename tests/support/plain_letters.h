@@ -12,7 +12,7 @@
 namespace tg::testing {
 
 struct Letter {
-  char32_t code = text::Char::not_a_character;  // of a byte that is not UTF-8
+  char32_t code = text::Char::not_a_character;  // for a byte that is not UTF-8
   int flags = 0, cases = 0;
   std::size_t begin = 0, end = 0;
 };

@@ -1,11 +1,11 @@
-// Muon's iterations without the library.
+// Reference implementation of Muon's iterations.
 #pragma once
 
 #include "tests/support/op_testing.h"
 
 namespace tg::testing {
 
-// y ← a·y + (b·A + c·A²)·y with A = y·yᵀ, in doubles and by loops; x [r, c].
+// y ← a·y + (b·A + c·A²)·y with A = y·yᵀ, in doubles with loops; x has shape [r, c].
 inline Vector plain_orthogonalized(const Vector& x, std::size_t r, std::size_t c, int iterations) {
   double norm = 0;
   for (const double v : x) norm += v * v;

@@ -1,6 +1,6 @@
-// A plain model of Scheduler and PagePool. It follows the rules of scheduler.h and page_pool.h with searches
-// of lists instead of their bookkeeping: which sequences run, and which pages are used, copied, moved and
-// found.
+// A reference implementation of Scheduler and PagePool. It follows the rules of scheduler.h and page_pool.h,
+// but searches lists instead of keeping indexes. It determines which sequences run, and which pages are used,
+// copied, moved and reused.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@ class PlainPool {
     for (std::int32_t n = 1; n <= pages; ++n) free.push_back(n);
   }
 
-  // The pages of a sequence and what they hold.
+  // The pages of a sequence and their content.
   struct Table {
-    Tokens pages = {}, rest = {};  // the tokens after the full pages
+    Tokens pages = {}, rest = {};  // rest: the tokens after the full pages
     std::int64_t length = 0;
-    std::uint64_t full = 0;  // the number of the content of the full pages
+    std::uint64_t full = 0;  // identifies the content of the full pages
     int epoch = 0;
   };
   Table open(const Tokens& sequence) {
@@ -76,12 +76,12 @@ class PlainPool {
   int holders(std::int32_t n) const { return pages_[n].holders; }
 
   const std::int64_t size;
-  Tokens free;  // in the order in which they are taken
+  Tokens free;  // in the order of allocation
 
  private:
   struct Page {
     int holders = 0;
-    std::uint64_t content = 0, before = 0;  // 0: it is not found
+    std::uint64_t content = 0, before = 0;  // 0: it cannot be found
     Tokens tokens = {};
   };
   std::int32_t find(std::uint64_t before, const Tokens& tokens) const {
@@ -104,7 +104,7 @@ class PlainPool {
   void hold(std::int32_t n) {
     if (pages_[n].holders++ == 0) std::erase(free, n);
   }
-  void leave(std::int32_t n) {  // what nobody can find again is taken first
+  void leave(std::int32_t n) {  // pages that cannot be found again are allocated first
     if (--pages_[n].holders == 0) free.insert(pages_[n].content != 0 ? free.end() : free.begin(), n);
   }
   std::vector<Page> pages_;
@@ -233,8 +233,8 @@ class PlainScheduler {
     stop(t);
     ++t.preemptions, ++preemptions;
   }
-  // The last one after this sequence. One that was preempted three times is spared if there is another.
-  // Without any, this sequence itself.
+  // Preempts the last sequence that was added after this one. A sequence that was already preempted three
+  // times is spared if there is another one. If there is none, this sequence itself is preempted.
   bool make_room(Id id, std::int64_t count) {
     while (!pool.reserve(sequences.at(id).table, count, plan_.copies)) {
       Id last = 0, spared = 0;
@@ -260,7 +260,7 @@ class PlainScheduler {
     t.table = pool.open(t.tokens);
     const std::int64_t length = t.table.length, size = t.size();
     const std::int64_t reserved = running() == 0 ? 0 : o_.pages / 100;
-    bool is_read_now = false;  // its next page, by another sequence
+    bool is_read_now = false;  // another sequence is reading its next page
     for (const auto& [other, begin, count] : plan_.several) {
       const Tokens& its = sequences.at(other).tokens;
       const std::int64_t end = length + o_.page_size;

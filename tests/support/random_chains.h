@@ -1,5 +1,5 @@
-// Random graphs of pointwise ops and reductions, for the tests that fused programs compute what unfused ones
-// do, bit for bit.
+// Random graphs of pointwise ops and reductions. Tests check that fused programs are bitwise identical to
+// unfused ones.
 #pragma once
 
 #include <deque>
@@ -9,8 +9,8 @@
 
 namespace tg::testing {
 
-// Values are whole numbers, small enough that f32 and f64 hold them exactly, so that a backend may contract
-// a·b + c. Every value of a half type is an output: those that are not stored keep more bits in a chain.
+// Values are integers, small enough to be exact in f32 and f64, so a backend may contract a·b + c. Every
+// value with a 16-bit type is an output, because values that are not stored keep more bits in a fused kernel.
 class RandomChains {
  public:
   Graph g;
@@ -19,7 +19,7 @@ class RandomChains {
 
   explicit RandomChains(unsigned seed) : random_(seed), size_(pick(2) ? 40 : 37) {
     constexpr DType types[] = {f32, bf16, f64, i64, boolean, i32, u8, f16};
-    const DType main = types[seed % std::size(types)];  // most values have it
+    const DType main = types[seed % std::size(types)];  // the dtype of most values
     for (const DType t : {main, main, main, f32, boolean}) add_input(t, {size_, size_});
     add_input(main, {size_});
     add_input(main, {size_, 1});
@@ -31,7 +31,7 @@ class RandomChains {
     }
   }
 
-  // The elements of the outputs that differ between two ways to compile.
+  // Describes the output elements that differ between two ways to compile.
   std::string difference(const CompileOptions& one, const CompileOptions& other) const {
     const std::vector<Array> a = eval(outputs, feeds, one), b = eval(outputs, feeds, other);
     std::string text;
@@ -59,7 +59,7 @@ class RandomChains {
     values_.push_back(pick(3) ? whole : transpose(whole, 0, 1));
   }
 
-  // Of +0 and -0 either may be the largest.
+  // The maximum of +0 and -0 may be either.
   Tensor reduced(const Tensor& y) {
     const int axis = pick(2);
     return is_float(y.dtype()) && pick(2) ? abs(max(y, {axis}, true)) : sum(y, {axis});
@@ -115,7 +115,7 @@ class RandomChains {
   std::mt19937 random_;
   std::int64_t size_;
   std::vector<Tensor> values_;
-  std::deque<Array> arrays_;  // the memory of the feeds
+  std::deque<Array> arrays_;  // owns the memory of the feeds
 };
 
 }  // namespace tg::testing

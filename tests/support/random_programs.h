@@ -1,6 +1,6 @@
-// Random programs for the compiler, each as a function that records it. They have products with addends and
-// epilogues, pointwise ops, norms, attention with rotary embeddings, reductions, joins, caches, parameters
-// that change, and some gradients.
+// Random programs for the compiler, each as a function that records it. They contain GEMMs with addends and
+// epilogues, pointwise ops, norms, attention with rotary embeddings, reductions, joins, caches, changing
+// parameters, and some gradients.
 #pragma once
 
 #include <random>
@@ -35,7 +35,7 @@ class RandomProgram {
       add();
       if (has_ranks_ && pick(4) == 0) r_.fetch.push_back(reduce_scatter({any(square_)}, 2)[0]);
     }
-    // Early values are read late, in the opposite order, as in a backward pass.
+    // Early values are read late, in reverse order, as in a backward pass.
     Tensor z = any(tall_);
     for (std::size_t i = tall_.size(); i-- > 4 && pick(8) != 0;) z = matmul(z, square_of(tall_[i]));
     if (gradient_) {
@@ -59,7 +59,7 @@ class RandomProgram {
   static constexpr std::int64_t rows = 48, width = 16;
 
   int pick(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-  // Mostly one of the last.
+  // Usually one of the last values.
   Tensor any(const std::vector<Tensor>& from) {
     const auto n = static_cast<int>(from.size());
     return from[static_cast<std::size_t>(pick(3) ? n - 1 - pick(std::min(n, 5)) : pick(n))];

@@ -2,9 +2,9 @@
 //
 //   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(sum_of(ranks), 6); });
 //
-// They are forked, and a forked process has no other thread than the one that forked. So nothing in the
-// parent may have started a thread before, such as the CPU backend's pool, which the first program that runs
-// starts: compute what ranks are compared with in ranks too, ask_ranks(1, f).
+// Ranks are forked, and a forked process has only the thread that forked. So the parent must not have started
+// threads before, such as the CPU backend's pool, which starts with the first program that runs. Compute
+// reference results in a rank too: ask_ranks(1, f).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@
 
 namespace tg {
 
-// How a rank ended. kind: '+' it returned `text`; '-' it failed with the message `text`; 'l' it lost another
-// rank; '?' it ended without a word, as `text` says.
+// How a rank ended. kind: '+' it returned `text`. '-' it failed with the message `text`. 'l' it lost another
+// rank. '?' it ended without a report, as `text` describes.
 struct RankResult {
   char kind = '?';
   std::string text;
@@ -84,9 +84,9 @@ inline std::string how_it_ended(int status) {
 
 }  // namespace ranks_detail
 
-// Calls f(0) to f(n − 1) in processes of their own and returns what came of it, by number. `f` returns bytes;
-// failed expectations in it are failures of its process. `on_end` hears of each as it ends. After `seconds`
-// all are killed.
+// Calls f(0) to f(n − 1) in separate processes and returns their results, by number. `f` returns bytes.
+// Failed expectations in it are failures of its process. `on_end` is called when each one ends. After
+// `seconds`, all are killed.
 inline std::vector<RankResult> ask_processes(int n, const std::function<std::string(int)>& f,
                                              const std::function<void(int, const RankResult&)>& on_end,
                                              int seconds = 30) {
@@ -94,9 +94,9 @@ inline std::vector<RankResult> ask_processes(int n, const std::function<std::str
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
   namespace fs = std::filesystem;
   EXPECT_EQ(std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator()), 1)
-      << "ranks are forked: a thread was started in this process before";
+      << "ranks are forked, but this process has already started a thread";
 #endif
-  std::fflush(nullptr);  // or each child prints it once more
+  std::fflush(nullptr);  // otherwise each child prints it again
   std::vector<Child> children;
   for (int rank = 0; rank < n; ++rank) {
     std::array<int, 2> ends{};
@@ -110,7 +110,7 @@ inline std::vector<RankResult> ask_processes(int n, const std::function<std::str
       ::close(ends[0]);
       write_result(ends[1], result_in_child(f, rank));
       std::fflush(nullptr);
-      ::_exit(0);  // without the destructors of the test program
+      ::_exit(0);  // skips the destructors of the test program
     }
     ::close(ends[1]);
     if (process < 0) throw Error("fork: " + std::string(std::strerror(errno)));
@@ -156,7 +156,8 @@ inline std::vector<RankResult> ask_processes(int n, const std::function<std::str
   return results;
 }
 
-// Calls f on each of n ranks that share memory, as above. When a rank fails the others learn that it is lost.
+// Calls f on each of n ranks that share memory, as above. When a rank fails, the others detect that it is
+// lost.
 inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::string(Communicator&)>& f,
                                              int seconds = 30) {
   const std::shared_ptr<parallel::SharedMemory> memory = parallel::SharedMemory::create(n);
@@ -172,11 +173,11 @@ inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::str
       seconds);
 }
 
-// The bytes that f returns on each of n ranks, by rank; what fails there fails here.
+// The bytes that f returns on each of n ranks, by rank. If f fails on a rank, the test fails.
 inline std::vector<std::string> ask_ranks(int n, const std::function<std::string(Communicator&)>& f,
                                           int seconds = 30) {
   const std::vector<RankResult> results = ask_each_rank(n, f, seconds);
-  bool is_told = false;  // by a rank that failed itself; then those that lost it have nothing to add
+  bool is_told = false;  // a rank that failed by itself was reported, so ranks that lost it are not
   for (const RankResult& r : results) is_told |= r.kind == '-' || r.kind == '?';
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -187,7 +188,7 @@ inline std::vector<std::string> ask_ranks(int n, const std::function<std::string
   return texts;
 }
 
-// f on each of n ranks. It returns nothing, or whether all is well.
+// Calls f on each of n ranks. It returns nothing, or whether it succeeded.
 template <class F>
 void run_ranks(int n, const F& f, int seconds = 30) {
   ask_ranks(
@@ -196,7 +197,7 @@ void run_ranks(int n, const F& f, int seconds = 30) {
         if constexpr (std::is_same_v<decltype(f(ranks)), void>)
           f(ranks);
         else if (!f(ranks))
-          throw Error("it returned false");
+          throw Error("the rank function returned false");
         return std::string();
       },
       seconds);

@@ -1,4 +1,4 @@
-// A training run of several ranks in which one rank's step fails, on any backend.
+// A training run on several ranks in which a step of one rank fails, on any backend.
 #pragma once
 
 #include <tilegrad/tilegrad.h>
@@ -7,23 +7,23 @@
 
 namespace tg::testing {
 
-// What fails, on which rank and in which step, counted from 1.
+// The kind of failure, the rank, and the step, counted from 1.
 struct PlantedFault {
   enum Kind { index, host_function } kind = index;
   int rank = 0;
-  std::int64_t step = 0;  // 0: none does
+  std::int64_t step = 0;  // 0: no failure
   std::int64_t accumulate = 4;
-  std::int64_t vocabulary = 13;  // of 1,100 the ranks divide the update
+  std::int64_t vocabulary = 13;  // with 1,100, the update is sharded
 };
 
 inline constexpr std::int64_t steps_until_faults = 5, saved_every = 2;
-// The last step that is saved before the fault; 0: none is.
+// The last step that is saved before the fault, or 0.
 inline std::int64_t saved_before(const PlantedFault& f) {
   return (f.step - 1) / saved_every * saved_every;
 }
 
-// Tokens below 12, but for one: in the first batch of the step that the rank computes one for which there is
-// no row of the embedding, or in the last one 12, for which a host function throws.
+// Tokens below 12, except for one in the failing step of the rank. In the first batch it is a token without a
+// row in the embedding. In the last batch it is 12, for which a host function throws.
 class FaultyBatches : public train::Batches {
  public:
   FaultyBatches(const PlantedFault& fault, int ranks) : fault_(fault), ranks_(ranks) {}
@@ -52,7 +52,7 @@ class FaultyBatches : public train::Batches {
   const int ranks_;
 };
 
-// x, unless one of the tokens is 12.
+// Returns x, but throws if one of the tokens is 12.
 inline const CustomOp& throws_at_12() {
   static const CustomOp op =
       register_host_op({.name = "throws_at_12",
@@ -70,7 +70,7 @@ inline const CustomOp& throws_at_12() {
   return op;
 }
 
-// Trains on each rank; rank 0 saves every second step, and the last one, in `directory`.
+// Trains on each rank. Rank 0 saves every second step and the last one in `directory`.
 inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const PlantedFault& fault,
                               const std::string& directory, Device device = Device::cpu(),
                               std::int64_t steps = steps_until_faults) {
@@ -110,8 +110,8 @@ inline bool is_same(const std::string& a, const std::string& b) {
   return content(a) == content(b) && !content(a).empty();
 }
 
-// Each rank's fault in each of these steps ends all ranks, with its reason, and what is saved is what a run
-// without faults saves at that step.
+// Expects that a fault on each rank in each of these steps ends all ranks and is reported. The saved files
+// must equal those of a run without faults at that step.
 inline void expect_faults_end_all(int ranks, const PlantedFault& of_kind,
                                   const std::function<Device(const Communicator&)>& device, int seconds) {
   const TemporaryDirectory directory;
@@ -133,7 +133,7 @@ inline void expect_faults_end_all(int ranks, const PlantedFault& of_kind,
               group->fail(e.what());
               throw;
             }
-            return "went on";
+            return "continued";
           },
           seconds);
       const std::string reason = fault.kind == PlantedFault::index

@@ -1,4 +1,5 @@
-// A small GPT that several ranks train, on any backend: all bytes that must not depend on their number.
+// A small GPT that several ranks train, on any backend, and all bytes that must not depend on the number of
+// ranks.
 #pragma once
 
 #include <tilegrad/tilegrad.h>
@@ -9,12 +10,12 @@ namespace tg::testing {
 
 inline constexpr std::int64_t rank_batch = 2, micro_batches = 4;
 
-// Of its parameters ranks divide two wholly (16384 elements) and one but for a rest (19200).
+// Ranks can divide two of its parameters evenly (16384 elements), and one with a remainder (19200).
 inline nn::ModelConfig ranks_gpt(double dropout = 0) {
   return {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64, .dropout = dropout};
 }
 
-// Rows of step `n`, of which some have few targets: batches count differently.
+// Rows of step `n`. Some have few targets, so batches have different weights.
 struct StepRows {
   std::vector<std::int32_t> x, y;
   StepRows(std::int64_t n, std::int64_t batches) {
@@ -36,8 +37,8 @@ struct How {
   double dropout = 0, loss_scale = 0;
   std::int64_t accumulate = micro_batches;
   std::uint64_t steps = 20;
-  bool divides = true;  // the optimizer's update
-  bool early = false;   // gradients are scattered as soon as they are there
+  bool divides = true;  // shards the optimizer's update
+  bool early = false;   // scatters gradients as soon as they are ready
 };
 
 inline std::unique_ptr<optim::Optimizer> optimizer_of(const How& how, const std::vector<Parameter>& params,
@@ -58,7 +59,7 @@ inline void append(std::string& bytes, const void* from, std::size_t count) {
   bytes.append(static_cast<const char*>(from), count);
 }
 
-// The bytes of all results, parameters and optimizer's state after training.
+// The bytes of all results, the parameters and the optimizer state after training.
 inline std::string trained(Communicator& ranks, const How& how, Device device = Device::cpu()) {
   nn::Params params(1, f32, device);
   const nn::Model model(params, ranks_gpt(how.dropout));

@@ -1,4 +1,4 @@
-// A pair of connected sockets that do not block: one for the code under test, and the test's.
+// A pair of connected non-blocking sockets: one for the code under test, and one for the test.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What TextStream promises, from its words: on the whole text at once, in quadratic time.
+// A reference implementation of TextStream's contract: on the whole text, in quadratic time.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tg::testing {
 
-// Tokens whose ids are indices into `pieces`; decode() only.
+// Tokens whose ids are indices into `pieces`. Only decode() is supported.
 class PieceTokenizer final : public text::Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -35,10 +35,11 @@ class PieceTokenizer final : public text::Tokenizer {
 };
 
 struct StoppedText {
-  std::string text, stop;  // up to the stop string, and which; all of it and "" without one
+  std::string text,
+      stop;  // the text before the stop string, and the stop string; without one, the whole text and ""
 };
 
-// The stop string that ends first; of those that end at the same byte the longest.
+// Finds the stop string that ends first. If several end at the same byte, it is the longest one.
 inline StoppedText stopped_text(std::string_view text, const std::vector<std::string>& stops) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::string_view longest;
@@ -49,7 +50,7 @@ inline StoppedText stopped_text(std::string_view text, const std::vector<std::st
   return {std::string(text), {}};
 }
 
-// Bytes that a sequence of UTF-8 can begin with [RFC 3629 §4], of a character that is not complete.
+// Whether the bytes are the beginning of an incomplete UTF-8 character [RFC 3629 §4].
 inline bool begins_character(std::string_view s) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
   if (s.empty()) return false;
@@ -70,7 +71,7 @@ inline bool begins_character(std::string_view s) {
   return true;
 }
 
-// How much of a text that has met no stop string can be shown.
+// The number of bytes of a text without a stop string that can be shown.
 inline std::size_t shown_bytes(std::string_view text, const std::vector<std::string>& stops) {
   std::size_t held = 0;
   for (const std::string& stop : stops)

@@ -1,5 +1,4 @@
-// Ranks for tests that are threads of one process: they need no fork, and results can be compared in one
-// place.
+// Ranks for tests as threads of one process. They need no fork, and results can be compared directly.
 //
 //   run_thread_ranks(3, [&](const std::shared_ptr<Communicator>& ranks) { … });
 #pragma once
@@ -28,7 +27,7 @@ class ThreadMeeting {
       shown.push_back(copy.data());
     }
     read(shown);
-    wait();  // before anyone shows something else
+    wait();  // before a rank shares the next bytes
   }
   void fail() {
     const std::lock_guard lock(mutex_);
@@ -49,7 +48,7 @@ class ThreadMeeting {
     if (rounds_ == round) throw RankLost("another rank failed");
   }
 
-  std::vector<std::vector<std::byte>> copies_;  // by rank
+  std::vector<std::vector<std::byte>> copies_;  // per rank
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t arrived_ = 0, rounds_ = 0;

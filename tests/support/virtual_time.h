@@ -36,21 +36,21 @@ class VirtualTime {
   ~VirtualTime() { current = nullptr; }
   VirtualTime(const VirtualTime&) = delete;
 
-  // Runs f at that time, in ms from the beginning, while the code under test waits.
+  // Runs f at this time, in ms from the beginning, while the code under test waits.
   void at(std::int64_t ms, std::function<void()> f) { events_.emplace(ms * 1'000'000, std::move(f)); }
   std::int64_t now() const { return now_ / 1'000'000; }
   void pass(std::int64_t ms) { now_ += ms * 1'000'000; }
 
-  std::vector<std::int64_t> naps;   // ms of each sleep
+  std::vector<std::int64_t> naps;   // duration of each sleep in ms
   std::vector<std::size_t> corked;  // sizes of the messages that were sent with MSG_MORE
-  int next_recv_error = 0;          // the next recv() fails with it
-  int next_poll_error = 0;          // the same of poll()
-  int grace = 0;                    // ms of real time that poll() waits for messages in flight
+  int next_recv_error = 0;          // if not 0, the next recv() fails with it
+  int next_poll_error = 0;          // the same for poll()
+  int grace = 0;                    // real time in ms that poll() waits for messages in flight
 
   static inline thread_local VirtualTime* current = nullptr;
 
   int poll(pollfd* fds, nfds_t count, int timeout) {
-    if (++polls_ > 100'000) std::abort();  // the code under test waits in a loop that never ends
+    if (++polls_ > 100'000) std::abort();  // the code under test waits in an endless loop
     if (next_poll_error != 0) return errno = std::exchange(next_poll_error, 0), -1;
     const std::int64_t end = timeout < 0 ? INT64_MAX : now_ + std::int64_t{timeout} * 1'000'000;
     for (;;) {

@@ -1,5 +1,5 @@
-// Tensors of small whole numbers, whose sums and products are exact in any order, for comparing kernels with
-// plain loops element by element.
+// Tensors of small integers, whose sums and products are exact in any order, to compare kernels with plain
+// loops element by element.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ inline Whole whole(Graph& g, const Shape& shape, DType dtype, Vector values) {
   return x;
 }
 
-// Numbers from 0 to most − 1, the same for the same seed.
+// Numbers from 0 to most − 1, always the same for the same seed.
 inline Vector digits(std::int64_t n, int seed, int most) {
   Vector v(static_cast<std::size_t>(n));
   std::uint32_t state = static_cast<std::uint32_t>(seed) * 2654435761u + 1;
@@ -50,7 +50,7 @@ struct Expected {
   std::string what;
 };
 
-// Runs one program with all of them on one thread and on three. Not all inputs need be operands.
+// Runs one program with all of them on one thread and on three. Inputs need not be operands.
 inline void expect_all(const std::vector<Expected>& all, const std::vector<Feed>& feeds) {
   std::vector<Tensor> fetch;
   for (const Expected& e : all) fetch.push_back(e.y);

@@ -40,7 +40,7 @@ struct Command {
   }
 };
 
-TEST(Args, EmptyValuesAreRejectedUnlessOptionIsText) {
+TEST(Args, EmptyValuesAreErrorsExceptForFreeStrings) {
   for (const auto& words : {std::vector<const char*>{"--text", ""},
                             {"--text="},
                             {"--text=a", "--op="},
