@@ -1,4 +1,4 @@
-// How the address where ranks of several hosts meet is looked up.
+// Tests the lookup of the address at which ranks of several hosts meet.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,7 +12,8 @@
 #include "tests/support/joined_ranks.h"
 #include "tests/support/virtual_time.h"
 
-// In place of the system's: names for which it fails, and a count of the lists that nobody has released.
+// Replaces the system's getaddrinfo(). It fails for some names, and counts the lists that are not yet
+// released.
 static const std::map<std::string, int> failures{{"no-name.test", EAI_NONAME}, {"system.test", EAI_SYSTEM}};
 static int lists = 0;
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** first) {
@@ -34,7 +35,7 @@ namespace {
 
 using namespace parallel;
 
-// A port of this host on which nobody listens, or the test itself.
+// A port of this host, either free or taken by the test itself.
 struct Port {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int number = 0;
@@ -49,7 +50,7 @@ struct Port {
   }
 };
 
-// The error that ends the meeting of rank 0 or 1 of two hosts.
+// The error that ends the rendezvous of rank 0 or 1 of two hosts.
 std::string outcome(int rank, const std::string& address, int port, int join_timeout = 0) {
   testing::VirtualTime time;
   const World world{.rank = rank,
@@ -64,7 +65,7 @@ std::string outcome(int rank, const std::string& address, int port, int join_tim
   return error_of([&] { meet(world, {.join_timeout = milliseconds(join_timeout)}, "build"); });
 }
 
-TEST(Addresses, NamesThatCannotBeFoundAreReported) {
+TEST(Addresses, UnresolvableNamesAreReported) {
   for (const auto& [name, why] :
        {std::pair<std::string, std::string>("no-name.test", gai_strerror(EAI_NONAME)),
         {"system.test", "Input/output error"}}) {
@@ -78,13 +79,13 @@ TEST(Addresses, NamesThatCannotBeFoundAreReported) {
   }
 }
 
-TEST(Addresses, ListsOfAddressesAreReleased) {
+TEST(Addresses, AddressListsAreReleased) {
   const Port free(false), taken(true);
   const std::string at = "127.0.0.1:";
   EXPECT_EQ(outcome(1, "127.0.0.1", free.number, 300), "lost: [ranks] rank 0 did not come in 0.3 s (" + at +
                                                            std::to_string(free.number) +
                                                            ": Connection refused)");
-  EXPECT_EQ(lists, 0) << "of each attempt";
+  EXPECT_EQ(lists, 0) << "the list of each attempt is released";
   EXPECT_EQ(outcome(0, "127.0.0.1", taken.number), "wrong: [ranks] another process listens on " + at +
                                                        std::to_string(taken.number) +
                                                        ": expected a free port, and TG_PORT sets another");

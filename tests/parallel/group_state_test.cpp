@@ -1,4 +1,4 @@
-// The state that a group writes to the memory of its ranks, its end after a loss, and the limits of its
+// Tests the state that a group writes to the memory of its ranks, its end after a loss, and the limits of its
 // options.
 #include "tests/support/local_meeting.h"
 
@@ -45,7 +45,7 @@ TEST(GroupState, ProgressAndPausesAreShared) {
   EXPECT_FALSE(one.memory->lost());
 }
 
-TEST(GroupState, AFailureIsOfThisRank) {
+TEST(GroupState, FailureIsReportedForThisRank) {
   for (const bool throws : {false, true}) {
     GroupOfRankOne one;
     EXPECT_EQ(error_of([&] {
@@ -62,7 +62,7 @@ TEST(GroupState, AFailureIsOfThisRank) {
   }
 }
 
-TEST(GroupState, ALossIsReportedOnce) {
+TEST(GroupState, LossIsReportedOnce) {
   for (const bool callback_throws : {false, true}) {
     std::atomic<int> told = 0, heard = 0;
     std::string line;
@@ -81,8 +81,8 @@ TEST(GroupState, ALossIsReportedOnce) {
   }
 }
 
-// On one host rank 0 sends nothing: the end of its connection is the end of its process.
-TEST(GroupState, TheEndOfAConnectionIsALossUnlessTheRankHasEnded) {
+// On one host rank 0 sends nothing, so the end of its connection means that its process has ended.
+TEST(GroupState, ClosedConnectionIsALossUnlessTheRankEnded) {
   for (const bool has_ended : {false, true}) {
     GroupOfRankOne one;
     one.memory->state(0).has_ended = has_ended;
@@ -97,7 +97,7 @@ TEST(GroupState, TheEndOfAConnectionIsALossUnlessTheRankHasEnded) {
   }
 }
 
-TEST(GroupOptions, AreCheckedAtTheirLimits) {
+TEST(GroupOptions, ValuesBeyondLimitsAreRejected) {
   constexpr milliseconds year(std::chrono::hours(24 * 365)), ms(1);
   const VirtualTime time;
   const auto joined = [](World w, const JoinOptions& o) {
@@ -127,7 +127,7 @@ TEST(GroupOptions, AreCheckedAtTheirLimits) {
   EXPECT_EQ(defaults.step_timeout, milliseconds(60'000));
   EXPECT_EQ(defaults.end_after, milliseconds(0));
   EXPECT_EQ(defaults.save_after, milliseconds(120'000));
-  // Ranks and sizes; those that are right look for rank 0.
+  // Ranks and sizes. With valid ones, the rank looks for rank 0.
   const JoinOptions now{.join_timeout = milliseconds(0)};
   const auto of = [&](int rank, int size) { return joined(local(rank, size), now); };
   const std::string absent = "[ranks] rank 0 did not come in 0.0 s";

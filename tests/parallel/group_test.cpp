@@ -1,4 +1,4 @@
-// Whatever goes wrong with a rank is told by all others, in a line.
+// If a rank fails in any way, all others report it in one line.
 #include <tilegrad/parallel/group.h>
 
 #include <gtest/gtest.h>
@@ -11,14 +11,14 @@
 namespace tg {
 namespace {
 
-TEST(Group, LeavesNothingBehind) {
+TEST(Group, DestructionLeavesNoResources) {
   const auto results = ask(2, [&](int rank) {
     const auto count = [](const char* folder) {
       namespace fs = std::filesystem;
       return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
     };
     const std::set<int> inherited = inherited_descriptors();
-    parallel::join(world_of(rank, 2));  // what the first thread of a process leaves behind
+    parallel::join(world_of(rank, 2));  // so that resources of a process's first thread are not counted
     const auto files = count("/proc/self/fd"), threads = count("/proc/self/task");
     for (int i = 0; i < 20; ++i) {
       const auto group = parallel::join(world_of(rank, 2));
@@ -36,8 +36,8 @@ TEST(Group, LeavesNothingBehind) {
   for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
 }
 
-// A rank may leave at once and join again, while rank 0 still greets the others.
-TEST(Group, MeetsAgainWithoutAMessage) {
+// A rank may leave immediately and join again while rank 0 still welcomes the others.
+TEST(Group, RejoinsImmediatelyWithoutAReport) {
   const auto results = ask(4, [&](int rank) {
     for (int i = 0; i < 50; ++i) parallel::join(world_of(rank, 4));
     return "";
@@ -45,14 +45,14 @@ TEST(Group, MeetsAgainWithoutAMessage) {
   for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
 }
 
-TEST(Group, OfOneRankNeedsNobody) {
+TEST(Group, SingleRankNeedsNoPeers) {
   const auto group = parallel::join({});
   EXPECT_EQ(group->communicator().size(), 1);
   EXPECT_EQ(numbers(group->communicator(), 7), "7 ");
   EXPECT_THROW(group->communicator().share(std::vector<std::byte>((1 << 20) + 1), [](auto) {}), Error);
   group->progress(3);
   { const Group::Pause pause = group->pause(); }
-  group->fail("nobody hears it");
+  group->fail("nobody receives it");
   group->check();
   EXPECT_EQ(error_of([] { parallel::join({.rank = 2, .size = 2}); }),
             "wrong: [ranks] rank 2 of 2: expected 0 to size − 1, and a size of 1 to 1024");
@@ -63,11 +63,11 @@ std::vector<RankResult> three_on_one_host(const std::function<std::string(const 
   return ask(3, [&](int rank) { return f(world_of(rank, 3)); });
 }
 
-TEST(Group, ARankThatIsKilledIsNamedByAllOthersAtOnce) {
+TEST(Group, KilledRankIsReportedImmediatelyByAllOthers) {
   expect_killed_ranks_named(three_on_one_host);
 }
 
-TEST(Group, AnErrorOfARankIsTheLineOfAllOthers) {
+TEST(Group, ErrorOfARankIsReportedByAllOthers) {
   auto results = ask(3, [](int rank) {
     const auto group = parallel::join(world_of(rank, 3));
     numbers(group->communicator(), 0);
@@ -81,7 +81,7 @@ TEST(Group, AnErrorOfARankIsTheLineOfAllOthers) {
   for (const std::size_t r : {0, 2})
     EXPECT_EQ(results[r].text, "[ranks] rank 1 failed: [checkpoint] cannot write out: no space");
 
-  results = ask(2, [](int rank) {  // it says nothing, but its group ends by an exception
+  results = ask(2, [](int rank) {  // it reports nothing, but an exception destroys its group
     const auto group = parallel::join(world_of(rank, 2));
     if (rank == 0) throw Error("rank 0's own");
     return share_for_ever(*group);
@@ -90,15 +90,15 @@ TEST(Group, AnErrorOfARankIsTheLineOfAllOthers) {
   EXPECT_EQ(results[1].text, "[ranks] rank 0 failed: ended with an error");
 }
 
-TEST(Group, ARankThatHangsIsNamedUnlessItPauses) {
+TEST(Group, HangingRankIsReportedUnlessItPauses) {
   expect_hanging_ranks_named(three_on_one_host, milliseconds(500));
 }
 
-TEST(Group, AStoppedProcessIsNamedAndEnded) {
+TEST(Group, StoppedProcessIsReportedAndKilled) {
   expect_stopped_ranks_named(three_on_one_host, milliseconds(500));
 }
 
-TEST(Group, ARankThatHasEndedIsNotWaitedFor) {
+TEST(Group, EndedRankStopsTheWait) {
   for (const int ending : {0, 1}) {
     const auto results = ask(3, [&](int rank) {
       const auto group = parallel::join(world_of(rank, 3));
@@ -116,8 +116,8 @@ TEST(Group, ARankThatHasEndedIsNotWaitedFor) {
   }
 }
 
-// Ranks that end at different times, as after a last step, are no loss.
-TEST(Group, EndsQuietlyInAnyOrder) {
+// Ranks that end at different times, for example after their last step, are not reported as lost.
+TEST(Group, RanksEndInAnyOrderWithoutReports) {
   const auto results = ask(3, [](int rank) {
     int losses = 0;
     {
@@ -131,7 +131,7 @@ TEST(Group, EndsQuietlyInAnyOrder) {
   for (const RankResult& r : results) EXPECT_EQ(r.text, "0");
 }
 
-TEST(Group, EndsAlsoWhereAForkedProcessGoesOn) {
+TEST(Group, EndsEvenIfAForkedChildContinues) {
   const auto results = ask(2, [](int rank) {
     auto group = parallel::join(world_of(rank, 2));
     numbers(group->communicator(), 0);
@@ -150,7 +150,7 @@ TEST(Group, EndsAlsoWhereAForkedProcessGoesOn) {
   for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
 }
 
-TEST(Group, EndsAProcessThatHangsItselfAndTellsItsCallback) {
+TEST(Group, HangingProcessIsKilledAfterItsCallback) {
   const auto results = ask(2, [](int rank) {
     JoinOptions options{.end_after = milliseconds(300)};
     options.on_lost = [&](const RankLost& e) {
@@ -166,7 +166,7 @@ TEST(Group, EndsAProcessThatHangsItselfAndTellsItsCallback) {
   EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
 }
 
-TEST(Group, EndsAProcessWhoseErrorsNobodyReads) {
+TEST(Group, ProcessWithUnreadErrorsIsKilled) {
   const auto results = ask(2, [](int rank) {
     const auto group = parallel::join(world_of(rank, 2), {.end_after = milliseconds(300)});
     numbers(group->communicator(), 0);
@@ -181,26 +181,27 @@ TEST(Group, EndsAProcessWhoseErrorsNobodyReads) {
   EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
 }
 
-// What waits somewhere else than in share() hears of a loss, also if it begins to wait afterwards, and asks.
-TEST(Group, TellsWhoWaitsElsewhere) {
+// Code that waits outside of share() is notified of a loss, also if it starts waiting afterwards, and
+// check_lost() throws.
+TEST(Group, CallbacksAreNotifiedOfALoss) {
   const auto results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(world_of(rank, 2));
     Communicator& ranks = group->communicator();
     ranks.check_lost();
     std::atomic<int> heard{0};
     const auto first = ranks.on_lost([&] { ++heard; });
-    ranks.on_lost([] { ::_exit(9); }).reset();  // it is gone
+    ranks.on_lost([] { ::_exit(9); }).reset();  // unregistered
     numbers(ranks, 0);
     if (rank == 1) return group->fail("enough"), "failed";
     while (heard == 0) nap(milliseconds(1));
     const auto late = ranks.on_lost([&] { heard += 10; });
-    nap(milliseconds(250));  // two looks of the watchdog
+    nap(milliseconds(250));  // two checks by the watchdog
     return std::to_string(heard) + " " + error_of([&] { ranks.check_lost(); });
   });
   EXPECT_EQ(results[0].text, "11 lost: [ranks] rank 1 failed: enough");
 }
 
-TEST(Group, AWaitThatCannotBeEndedIsAnError) {
+TEST(Group, CallbackThatThrowsIsAnError) {
   const auto results = ask(
       1,
       [](int) -> std::string {
@@ -216,18 +217,18 @@ TEST(Group, AWaitThatCannotBeEndedIsAnError) {
   EXPECT_EQ(results[0].text, "no thread");
 }
 
-TEST(Group, ExitCodesAreThoseOfTheExceptions) {
+TEST(Group, ExitCodesFollowTheExceptions) {
   EXPECT_EQ(parallel::exit_code_of(RankLost("")), 75);
   EXPECT_EQ(parallel::exit_code_of(WorldError("")), 2);
   EXPECT_EQ(parallel::exit_code_of(Error("")), 1);
   EXPECT_EQ(parallel::exit_code_of(std::bad_alloc()), 1);
 }
 
-// The detector by itself, on a clock of the test's.
+// The detector by itself, with a clock of the test.
 struct Watched {
   explicit Watched(int n, int timeout = 1000)
       : detector(n, milliseconds(timeout)), ranks(static_cast<std::size_t>(n)) {}
-  // What it says by then, looking each 100 ms; every rank but those in `silent` beats.
+  // Its report within `ms`, if it checks every 100 ms and all ranks except those in `silent` send heartbeats.
   std::string after(int ms, const std::vector<std::size_t>& silent = {}) {
     for (int t = 0; t < ms; t += 100) {
       now += milliseconds(100);
@@ -242,7 +243,7 @@ struct Watched {
   std::vector<parallel::HangDetector::Seen> ranks;
 };
 
-TEST(HangDetector, NamesTheRankThatOthersWaitFor) {
+TEST(HangDetector, ReportsTheRankThatOthersWaitFor) {
   Watched w(3);
   EXPECT_EQ(w.after(5000), "");  // before the first step
   for (auto& r : w.ranks) r.steps = 8;
@@ -252,8 +253,9 @@ TEST(HangDetector, NamesTheRankThatOthersWaitFor) {
   EXPECT_EQ(w.after(200), "1 hangs after step 7, for 6.0 s, while rank 0 waits for it");
 }
 
-// Where a rank waits on its GPU it may be for its own work: one that has ended may well have done its part.
-TEST(HangDetector, GivesARankThatWaitsOnItsGpuTheTimeOfAStep) {
+// A rank that waits on its GPU may be waiting for its own work, so a rank that has ended may have completed
+// its part.
+TEST(HangDetector, GpuWaitMayTakeOneStepTime) {
   Watched w(2);
   for (auto& r : w.ranks) r.steps = 8;
   w.ranks[0].is_waiting = w.ranks[0].is_on_gpu = true;
@@ -266,7 +268,7 @@ TEST(HangDetector, GivesARankThatWaitsOnItsGpuTheTimeOfAStep) {
   EXPECT_EQ(long_steps.after(100), "1 has ended while rank 0 waits for it");
 }
 
-TEST(HangDetector, LetsARankPauseAndCountsAnewAfterIt) {
+TEST(HangDetector, PauseRestartsTheTimeout) {
   Watched w(2);
   for (auto& r : w.ranks) r.steps = 1;
   w.ranks[1].is_waiting = true, w.ranks[0].pauses = 1;
@@ -276,7 +278,7 @@ TEST(HangDetector, LetsARankPauseAndCountsAnewAfterIt) {
   EXPECT_EQ(w.after(100), "0 hangs after step 0, for 1.0 s, while rank 1 waits for it");
 }
 
-TEST(HangDetector, WaitsForTwentyMeanSteps) {
+TEST(HangDetector, TimeoutIsTwentyMeanStepTimes) {
   Watched w(2);
   for (int step = 1; step <= 11; ++step) {
     for (auto& r : w.ranks) r.steps = step;
@@ -287,7 +289,7 @@ TEST(HangDetector, WaitsForTwentyMeanSteps) {
   EXPECT_NE(w.after(500), "");
 }
 
-TEST(HangDetector, WasStoppedItselfAndBeginsAnew) {
+TEST(HangDetector, RestartsAfterItWasStoppedItself) {
   Watched w(2);
   for (auto& r : w.ranks) r.steps = 1;
   w.ranks[1].is_waiting = true;
@@ -297,7 +299,7 @@ TEST(HangDetector, WasStoppedItselfAndBeginsAnew) {
   EXPECT_NE(w.after(100), "");
 }
 
-TEST(HangDetector, NamesAProcessWithoutASignOfLifeWhateverItSaidLast) {
+TEST(HangDetector, ProcessWithoutHeartbeatIsReportedInAnyState) {
   Watched w(3);
   for (auto& r : w.ranks) r.is_waiting = true;
   w.ranks[2].pauses = 1;
@@ -305,8 +307,8 @@ TEST(HangDetector, NamesAProcessWithoutASignOfLifeWhateverItSaidLast) {
   EXPECT_EQ(w.after(300, {2}), "2 is stopped, without a sign of life for 1.0 s, while rank 0 waits for it");
 }
 
-// What ranks of other hosts say of themselves comes a little later.
-TEST(HangDetector, GivesAWaitTimeToEndWhenWhatItWaitedForHasEnded) {
+// The states of ranks on other hosts arrive with a delay.
+TEST(HangDetector, WaitMayEndAfterTheOtherRankEnded) {
   Watched w(2);
   w.ranks[0].is_waiting = true;
   EXPECT_EQ(w.after(30'000), "");
@@ -316,7 +318,7 @@ TEST(HangDetector, GivesAWaitTimeToEndWhenWhatItWaitedForHasEnded) {
   EXPECT_EQ(w.after(5000), "");
 }
 
-TEST(HangDetector, WithoutATimeoutOnlyFindsRanksThatHaveEnded) {
+TEST(HangDetector, ZeroTimeoutDetectsOnlyEndedRanks) {
   Watched w(2, 0);
   for (auto& r : w.ranks) r.steps = 1;
   w.ranks[0].is_waiting = true;

@@ -1,4 +1,4 @@
-// HangDetector against its rules in plain words, on random histories of ranks.
+// Compares HangDetector with a direct implementation of its rules, on random histories of ranks.
 #include "parallel/control.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::string seconds(std::int64_t ms) {
   return text;
 }
 
-// The rules, from the history of all looks.
+// The rules, evaluated on the history of all checks.
 struct Rules {
   struct Look {
     std::int64_t time;
@@ -28,7 +28,7 @@ struct Rules {
   std::int64_t step_timeout;
   std::vector<Look> looks;
 
-  // The time of the last look at which `differs` from the look before, or which followed an absence.
+  // The time of the last check at which `differs` from the previous check, or which followed an absence.
   template <class F>
   std::int64_t last_change(std::size_t rank, F differs) const {
     for (std::size_t i = looks.size(); i-- > 0;) {
@@ -46,7 +46,7 @@ struct Rules {
   std::int64_t last_beat(std::size_t rank) const {
     return last_change(rank, [](const Seen& a, const Seen& b) { return a.beats != b.beats; });
   }
-  // step_timeout, or the time of 20 mean steps since the first.
+  // step_timeout, or 20 times the mean step time since the first step.
   std::int64_t timeout_of(std::size_t rank) const {
     std::int64_t first_steps = 0, first = 0, last = 0, before = 0;
     for (const Look& l : looks) {
@@ -63,7 +63,7 @@ struct Rules {
     std::vector<std::int64_t> moved, beaten, timeout;
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       moved.push_back(last_move(r)), beaten.push_back(last_beat(r)), timeout.push_back(timeout_of(r));
-    std::size_t waiter = now.ranks.size();  // that waits longest
+    std::size_t waiter = now.ranks.size();  // the one that has waited longest
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       if (now.ranks[r].is_waiting && (waiter == now.ranks.size() || moved[r] < moved[waiter])) waiter = r;
     if (waiter == now.ranks.size()) return "";
@@ -135,8 +135,8 @@ TEST(HangDetectorRules, HoldForRandomHistories) {
   for (const char* kind : {"none", "hangs", "is stopped", "has ended"}) EXPECT_GT(verdicts[kind], 20) << kind;
 }
 
-// Without a first look a rank has no history, whatever it reports then.
-TEST(HangDetectorRules, AFieldOfARankIsFalseUnlessItIsSet) {
+// Before its first check, a rank has no history, whatever it reports then.
+TEST(HangDetectorRules, FieldsOfARankAreInitiallyFalse) {
   const Seen s;
   EXPECT_EQ(s.steps, 0);
   EXPECT_EQ(s.moves + s.pauses + s.beats, 0u);

@@ -1,8 +1,8 @@
-// A program of several ranks that computes nothing, for tests/tools/launch_tool.sh: as a real one it joins,
-// does steps, and ends by the rules for exit codes.
+// A multi-rank program that computes nothing, for tests/tools/launch_tool.sh. Like a real program, it joins,
+// runs steps, and exits by the rules for exit codes. Usage:
 //   joined_rank STEPS [FAULT RANK STEP [FILE]]
-// FAULT happens to that rank at that step: kill, fail, hang, deaf or slow; "kill" only if FILE is missing,
-// and FILE is made. A deaf rank makes FILE and then does nothing, also when signals ask it to end; the others
+// FAULT affects RANK at STEP: kill, fail, hang, deaf or slow. "kill" is applied only if FILE is missing, and
+// creates FILE. A deaf rank creates FILE and then does nothing, even when signals ask it to end; the others
 // may wait for it.
 #include <algorithm>
 #include <csignal>
@@ -29,7 +29,7 @@ int run(int argc, char** argv, std::shared_ptr<parallel::Group>& group) {
   group = parallel::join(world, {.join_timeout = std::chrono::seconds(is_patient ? 60 : 5),
                                  .step_timeout = std::chrono::milliseconds(is_patient ? 0 : 1500),
                                  .end_after = std::chrono::milliseconds(300)});
-  if (const char* ready = std::getenv("TG_READY"))  // a file of each rank that signals can reach
+  if (const char* ready = std::getenv("TG_READY"))  // each rank creates a file when it handles signals
     ::close(::open((std::string(ready) + "." + std::to_string(world.rank)).c_str(), O_CREAT, 0600));
   Communicator& ranks = group->communicator();
   const int steps = std::atoi(argv[1]);

@@ -1,4 +1,4 @@
-// A rank finds the memory of its launcher by TG_LAUNCH and LOCAL_RANK, or does without it.
+// A rank finds the memory of its launcher by TG_LAUNCH and LOCAL_RANK, or works without it.
 #include "parallel/launch_board.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 #include "tests/support/failing_calls.h"
 #include "tests/support/ranks.h"
 
-// In place of the system's: one that may find no file.
+// Replaces the system's function. It can pretend that files do not exist.
 static bool has_files = true;
 extern "C" std::FILE* fopen(const char* path, const char* mode) {
   static const auto open = reinterpret_cast<decltype(&fopen)>(::dlsym(RTLD_NEXT, "fopen"));
@@ -40,8 +40,8 @@ void set_variable(const char* name, const std::string& value) {
   value.empty() ? ::unsetenv(name) : ::setenv(name, value.c_str(), 1);
 }
 
-// The launch that a process with these variables finds; "" unsets one, "own" is the number of the process. It
-// writes to its state on the board.
+// The launch that a process with these variables finds. "" unsets a variable, "own" is replaced by the
+// process id. The process writes to its state on the board.
 std::string found_by(const std::string& launch, const std::string& local_rank) {
   const auto results = ask_processes(
       1,
@@ -49,11 +49,11 @@ std::string found_by(const std::string& launch, const std::string& local_rank) {
         const bool is_own = launch.starts_with("own");
         set_variable(LaunchBoard::variable, is_own ? std::to_string(getpid()) + launch.substr(3) : launch);
         set_variable("LOCAL_RANK", local_rank);
-        ::close(0);  // the board may get this number
+        ::close(0);  // so that the board may get descriptor 0
         const parallel::Launch* found = parallel::launch_of_this_process();
         EXPECT_EQ(found, parallel::launch_of_this_process());
         if (!found) return std::string("nothing");
-        for (const int flag : {O_CLOEXEC, O_NONBLOCK, O_NOCTTY})  // the file may be anything
+        for (const int flag : {O_CLOEXEC, O_NONBLOCK, O_NOCTTY})  // the file may be of any kind
           EXPECT_NE(testing::last_open_flags & flag, 0) << flag;
         EXPECT_EQ(own_end_state().saving + own_end_state().writing, 0u) << "of an earlier process";
         own_end_state().saving = 7, own_end_state().asked_by = 9;
@@ -65,11 +65,11 @@ std::string found_by(const std::string& launch, const std::string& local_rank) {
   return results[0].text;
 }
 
-TEST(LaunchBoard, IsFoundByItsVariables) {
+TEST(LaunchBoard, FoundByItsVariables) {
   const LaunchBoard board(3, {.grace = 11, .save_grace = 22});
   for (const int rank : {0, 2}) {
     EndState& state = board.state(rank);
-    state.saving = 1, state.writing = 1;  // of a process that was killed in a save
+    state.saving = 1, state.writing = 1;  // left by a process that was killed during a save
     EXPECT_EQ(found_by(board.value(), std::to_string(rank)), "1 3 11 22");
     EXPECT_EQ(state.saving, 7u);
     EXPECT_EQ(state.writing, 0u);
@@ -77,10 +77,10 @@ TEST(LaunchBoard, IsFoundByItsVariables) {
     EXPECT_GT(state.process, 0);
   }
   EXPECT_EQ(board.state(1).process, 0) << "no process had that number";
-  EXPECT_EQ(found_by(board.value() + ":5", "1"), "1 3 11 22") << "of a launch that says more";
+  EXPECT_EQ(found_by(board.value() + ":5", "1"), "1 3 11 22") << "with additional fields";
 }
 
-TEST(LaunchBoard, HasUpToMostRanks) {
+TEST(LaunchBoard, HoldsUpToTheMaximumNumberOfRanks) {
   const LaunchBoard largest(parallel::most_ranks, {}), larger(parallel::most_ranks + 1, {});
   EXPECT_EQ(found_by(largest.value(), "1023"), "1 1024 8000 120000");
   EXPECT_EQ(found_by(larger.value(), "1023"), "nothing");
@@ -101,8 +101,8 @@ TEST(LaunchBoard, LeavesNoMapping) {
   EXPECT_EQ(mappings(), before);
 }
 
-// What is no number is not that of the file, 0 either.
-TEST(LaunchBoard, MayHaveDescriptorZero) {
+// A value that is not a number does not mean descriptor 0.
+TEST(LaunchBoard, DescriptorZeroIsAccepted) {
   const int input = ::dup(STDIN_FILENO);
   ::close(STDIN_FILENO);
   {
@@ -116,7 +116,7 @@ TEST(LaunchBoard, MayHaveDescriptorZero) {
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
 
-TEST(LaunchBoard, IsNotFoundByOtherVariables) {
+TEST(LaunchBoard, NotFoundByInvalidVariables) {
   const LaunchBoard board(3, {});
   const std::string value = board.value(), process = value.substr(0, value.find(':') + 1);
   const struct {
@@ -132,13 +132,13 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
       {process + "x", "0"},
       {process + "-1", "0"},
       {process + "99999", "0"},
-      {process + "0", "0"},  // another file
+      {process + "0", "0"},  // a different file
       {"0:" + value.substr(process.size()), "0"},
       {"-1:" + value.substr(process.size()), "0"},
-      {"1:1", "0"},                                     // another process
+      {"1:1", "0"},                                     // a different process
       {"own" + value.substr(process.size() - 1), "0"},  // the same file, whose launch is a different process
   };
-  // Other files of this process: of a different size, without its seals, without its mark.
+  // Other files of this process: of a different size, without seals, without the mark.
   const int board_file = std::stoi(value.substr(process.size()));
   struct stat about {};
   ASSERT_EQ(::fstat(board_file, &about), 0);
@@ -156,7 +156,7 @@ TEST(LaunchBoard, IsNotFoundByOtherVariables) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
 }
 
-// As in a new shell: what started the test, such as nohup, may ignore signals.
+// As in a new shell, because the program that started the test, such as nohup, may ignore signals.
 void reset_signals() {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -164,8 +164,8 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// A process that was sent a signal while it is stopped, or that is stopped in the handler of one.
-TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
+// A process that received a signal while it is stopped, or that is stopped in a signal handler.
+TEST(StopState, ReportsThePendingStopSignal) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer calls handlers later";
 #endif
@@ -210,7 +210,7 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
   EXPECT_EQ(state_of(sent_to_thread, 0), SIGTERM);
   EXPECT_EQ(state_of([&] { stop(0); }, 0), 0);
   EXPECT_EQ(state_of([&] { stop(0); }, SIGUSR1), 0);
-  // The system's library blocks all signals for moments, outside of handlers.
+  // The C library blocks all signals for short times, outside of handlers.
   const auto all_blocked = [&] {
     ::signal(SIGTERM, stop);
     sigset_t all;
@@ -219,7 +219,7 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
     stop(0);
   };
   EXPECT_EQ(state_of(all_blocked, 0), 0);
-  for (const int blocked : {15, 16}) {  // with SIGTERM: a handler may block a few others
+  for (const int blocked : {15, 16}) {  // with SIGTERM; a handler may block a few others
     const auto some_blocked = [&] {
       ::signal(SIGTERM, stop);
       block(SIGTERM);
@@ -245,7 +245,7 @@ TEST(StopState, NamesTheSignalThatAsksAStoppedProcessToEnd) {
 }
 
 // A thread may end before its status is read.
-TEST(StopState, ThreadsWithoutAStatusAreNotStopped) {
+TEST(StopState, ThreadsWithoutStatusAreNotStopped) {
   const pid_t process = ::fork();
   if (process == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -263,8 +263,8 @@ TEST(StopState, ThreadsWithoutAStatusAreNotStopped) {
   ::waitpid(process, &status, 0);
 }
 
-// How a launch ends that was stopped and, if it is not 0, `sent` a signal. Its rank watches it, and was
-// itself asked to end or not. "stays stopped" if it does for a second.
+// The end of a stopped launch that was sent the signal `sent`, unless that is 0. Its rank watches it, and was
+// asked to end or not. "stays stopped" if it is still stopped after a second.
 std::string end_of_stopped_launch(int sent, bool rank_is_asked, bool is_other_file = false) {
   const pid_t launch = ::fork();
   if (launch == 0) {
@@ -298,7 +298,7 @@ std::string end_of_stopped_launch(int sent, bool rank_is_asked, bool is_other_fi
   return "stays stopped";
 }
 
-TEST(LaunchWatch, ContinuesAStoppedLaunchThatMustAct) {
+TEST(LaunchWatch, ContinuesAStoppedLaunchWithPendingWork) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer has threads when processes are forked";
 #endif
@@ -309,9 +309,9 @@ TEST(LaunchWatch, ContinuesAStoppedLaunchThatMustAct) {
   EXPECT_EQ(end_of_stopped_launch(SIGTERM, true, true), "stays stopped") << "a different process by now";
 }
 
-// Its thread is woken, though it looks each 250 ms only. One attempt of ten is enough: other processes may
-// delay some.
-TEST(LaunchWatch, EndsAtOnce) {
+// Its thread is woken, although it otherwise checks only every 250 ms. One success in ten attempts suffices,
+// because other processes may cause delays.
+TEST(LaunchWatch, EndsImmediately) {
   using Clock = std::chrono::steady_clock;
   const parallel::Launch launch{::getpid(), {}, {}, "/no/such/file", 0};
   auto shortest = Clock::duration::max();
@@ -325,8 +325,8 @@ TEST(LaunchWatch, EndsAtOnce) {
   EXPECT_LT(shortest, std::chrono::milliseconds(100));
 }
 
-// It may have a handler of SIGCONT, which would find that it had been stopped.
-TEST(LaunchWatch, SendsNothingToALaunchThatRuns) {
+// The launch may have a handler of SIGCONT, which would detect that it had been stopped.
+TEST(LaunchWatch, SendsNoSignalToARunningLaunch) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer has threads when processes are forked";
 #endif
@@ -345,7 +345,7 @@ TEST(LaunchWatch, SendsNothingToALaunchThatRuns) {
       for (;;) ::pause();
     }
     while (board.state(0).asked_by == 0) ::usleep(1000);
-    ::usleep(600'000);  // it looks each 250 ms
+    ::usleep(600'000);  // it checks every 250 ms
     ::_exit(7);
   }
   int status = 0;

@@ -1,5 +1,5 @@
-// How ranks of one host meet, to the byte and the millisecond: one side is the code under test, the other a
-// script in virtual time.
+// Tests how ranks of one host join, exact to the byte and the millisecond. One side is the code under test,
+// the other a script in virtual time.
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -13,13 +13,13 @@ namespace {
 using namespace parallel;
 using namespace testing;
 
-TEST(Meeting, RankZeroReportsWhomItWaitsForAndGivesUpInTime) {
+TEST(Meeting, RankZeroReportsMissingRanksAndTimesOut) {
   Hosted h(4);
   Peer second;
   h.time.at(650, [&] { second.comes(join_of_rank(2, 4)); });
   EXPECT_EQ(h.meets(), "lost: [ranks] ranks 1 and 3 did not come in 2.4 s (2 of 4 are here)");
   EXPECT_EQ(h.time.now(), 2400);
-  Lines expected;  // a 24th of the time, then each 12th
+  Lines expected;  // after 1/24 of the time, then every 1/12
   for (int t = 100; t < 2400; t += 200)
     expected.push_back(std::to_string(t) + " [ranks] waiting for " +
                        (t < 650 ? "ranks 1, 2 and 3 (1 of 4 are here)" : "ranks 1 and 3 (2 of 4 are here)"));
@@ -28,7 +28,7 @@ TEST(Meeting, RankZeroReportsWhomItWaitsForAndGivesUpInTime) {
   EXPECT_EQ(second.hears(), "the end");
 }
 
-TEST(Meeting, RankZeroNamesEightAbsentRanks) {
+TEST(Meeting, RankZeroNamesAtMostEightMissingRanks) {
   for (const auto& [size, text] : {std::pair(2, "rank 1"),
                                    {3, "ranks 1 and 2"},
                                    {9, "ranks 1, 2, 3, 4, 5, 6, 7 and 8"},
@@ -41,13 +41,13 @@ TEST(Meeting, RankZeroNamesEightAbsentRanks) {
   }
 }
 
-// A connection never blocks, and no program gets it that this process starts.
+// A connection never blocks, and programs started by this process do not inherit it.
 void expect_flags(const Connection& c) {
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
+TEST(Meeting, AllRanksReceiveRankZerosMemory) {
   Hosted h(4);
   Peer peers[3];
   const int order[] = {2, 3, 1};
@@ -73,7 +73,7 @@ TEST(Meeting, AllRanksGetTheMemoryThatRankZeroHas) {
 }
 
 // One field of the second Join is wrong. Each Join has its reply, and some end the run.
-TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
+TEST(Meeting, RankZeroValidatesEachFieldOfAJoin) {
   const std::string other_job = " (this is '" + job + "')";
   const auto here = [&](int rank) {
     return "[ranks] rank " + std::to_string(rank) +
@@ -118,7 +118,7 @@ TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
     h.time.at(20, [&] { other.comes(join); });
     h.time.at(30, [&] { second.comes(join_of_rank(2, 3)); });
     EXPECT_EQ(h.meets(), c.ends ? "wrong: " + c.line : "no error");
-    EXPECT_EQ(h.time.now(), c.ends ? 20 : 30);  // both know it: rank 0 waits for no other
+    EXPECT_EQ(h.time.now(), c.ends ? 20 : 30);  // both are notified, and rank 0 stops waiting
     EXPECT_EQ(other.hears(), c.line.empty() ? "the end" : "wrong: " + c.line);
     EXPECT_EQ(first.hears(), c.ends ? "wrong: " + c.line : "welcome:  with a descriptor");
     if (!c.ends) {
@@ -127,7 +127,7 @@ TEST(Meeting, RankZeroJudgesEachFieldOfAJoin) {
   }
 }
 
-TEST(Meeting, MessagesOfAnotherSizeAreNoJoin) {
+TEST(Meeting, MessagesOfWrongSizeAreRejected) {
   Hosted h(2);
   Peer peers[4], rank;
   const std::string join = bytes_of_join(join_of_rank(1, 2));
@@ -141,7 +141,7 @@ TEST(Meeting, MessagesOfAnotherSizeAreNoJoin) {
 }
 
 // After a refusal, rank 0 replies to ranks that connect within a second.
-TEST(Meeting, LatecomersHearTheRefusal) {
+TEST(Meeting, LateRanksReceiveTheRefusal) {
   for (const int latest : {900, 999, 1500}) {
     Hosted h(4);
     Peer first, wrong, late, last;
@@ -161,8 +161,8 @@ TEST(Meeting, LatecomersHearTheRefusal) {
   }
 }
 
-// A rank that has received the refusal ends, which is no loss.
-TEST(Meeting, RanksMayLeaveAfterARefusal) {
+// A rank that has received the refusal ends, which is not reported as a loss.
+TEST(Meeting, RanksMayExitAfterARefusal) {
   Hosted h(5);
   Peer first, wrong, late, last;
   Join other = join_of_rank(2, 5);
@@ -182,7 +182,7 @@ TEST(Meeting, RanksMayLeaveAfterARefusal) {
   EXPECT_EQ(last.hears(), line);
 }
 
-TEST(Meeting, AMissingRankEndsTheOthers) {
+TEST(Meeting, RankThatEndsEarlyEndsTheOthers) {
   for (const bool says_more : {false, true}) {
     Hosted h(3);
     Peer first, second;
@@ -193,14 +193,14 @@ TEST(Meeting, AMissingRankEndsTheOthers) {
     EXPECT_EQ(h.time.now(), 80);
     EXPECT_EQ(second.hears(), "lost: [ranks] rank 1 ended before all ranks had come");
   }
-  Hosted h(3);  // the last one does not wait for its welcome
+  Hosted h(3);  // the last one leaves before its welcome
   Peer first, second;
   h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
   h.time.at(20, [&] { second.comes(join_of_rank(2, 3)), second.leaves(); });
   EXPECT_EQ(h.meets(), "lost: [ranks] rank 2 ended before all ranks had come");
 }
 
-TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
+TEST(Meeting, SilentPeerIsDisconnectedAfterFiveSeconds) {
   Hosted h(2, 8000);
   Peer silent, rank;
   Lines heard;
@@ -209,13 +209,13 @@ TEST(Meeting, AStrangerThatStaysSilentIsLetGoAfterFiveSeconds) {
   h.time.at(6000, [&] { rank.comes(join_of_rank(1, 2)); });
   EXPECT_EQ(h.meets(), "no error");
   EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
-  Lines expected;  // as often as without it
+  Lines expected;  // the same reports as without it
   for (int t = 333; t < 6000; t += 666)
     expected.push_back(std::to_string(t) + " [ranks] waiting for rank 1 (1 of 2 are here)");
   EXPECT_EQ(h.reports, expected);
 }
 
-TEST(Meeting, WithoutDescriptorsTheOldestStrangerIsClosed) {
+TEST(Meeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
   Hosted h(2);
   Peer silent[2], rank;
   Lines heard;
@@ -232,8 +232,9 @@ TEST(Meeting, WithoutDescriptorsTheOldestStrangerIsClosed) {
   EXPECT_EQ(heard, (Lines{"the end", "nothing"}));
 }
 
-// Rank 0 hears one in each call of poll(): those that speak meanwhile stay, also when their time is over.
-TEST(Meeting, RanksThatSpeakAtTheLastMomentAreHeard) {
+// Rank 0 reads one message in each call of poll(). Peers that have sent a message by then stay connected,
+// even if their time has expired.
+TEST(Meeting, MessagesAtTheLastMomentAreAccepted) {
   Hosted h(4, 8000);
   Peer ranks[3];
   h.time.at(50, [&] {
@@ -247,8 +248,8 @@ TEST(Meeting, RanksThatSpeakAtTheLastMomentAreHeard) {
   for (const Peer& p : ranks) EXPECT_EQ(p.hears(), "welcome:  with a descriptor");
 }
 
-// One that connects when all ranks are here may not come in, which is no loss.
-TEST(Meeting, AllRanksThatAreHereNeedNoMoreDescriptors) {
+// A rank that connects after all ranks have joined may be rejected, which is not a loss.
+TEST(Meeting, CompleteGroupNeedsNoMoreDescriptors) {
   for (const int error : {EMFILE, ENFILE}) {
     Hosted h(2);
     Peer rank, other;
@@ -264,8 +265,8 @@ TEST(Meeting, AllRanksThatAreHereNeedNoMoreDescriptors) {
   }
 }
 
-// One more than there may be: the oldest leaves.
-TEST(Meeting, TheOldestOfTooManyStrangersIsClosed) {
+// One more peer than allowed: the oldest one is disconnected.
+TEST(Meeting, OldestOfTooManyPeersIsDisconnected) {
   Hosted h(3);
   std::vector<Peer> silent(256 + 2 + 2);
   Peer ranks[2];
@@ -282,8 +283,8 @@ TEST(Meeting, TheOldestOfTooManyStrangersIsClosed) {
   EXPECT_EQ(after, (Lines{"the end", "the end", "nothing", "nothing"}));
 }
 
-// A job's name that is too long for a reply is cut.
-TEST(Meeting, RepliesAreCutToTheirRoom) {
+// A job name that is too long for a reply is truncated.
+TEST(Meeting, LongRepliesAreTruncated) {
   Hosted h(2);
   h.world.job = std::string(600, 'j');
   h.options.join_timeout = milliseconds(100);
@@ -297,7 +298,7 @@ TEST(Meeting, RepliesAreCutToTheirRoom) {
     EXPECT_EQ(::connect(wrong.socket.fd, reinterpret_cast<const sockaddr*>(&name),
                         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size())),
               0);
-    wrong.says(bytes_of_join(join_of_rank(1, 2)));  // of the other job
+    wrong.says(bytes_of_join(join_of_rank(1, 2)));  // of a different job
   });
   EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not come in 0.1 s (1 of 2 are here)");
   const std::string whole =
@@ -307,7 +308,7 @@ TEST(Meeting, RepliesAreCutToTheirRoom) {
   EXPECT_EQ(wrong.hears(), whole.substr(0, 7 + 499));
 }
 
-TEST(Meeting, ARankFindsAnotherProcessAtItsPlace) {
+TEST(Meeting, DuplicateRankIsReported) {
   Peer first;
   first.listens();
   Hosted h(2);
@@ -318,7 +319,7 @@ TEST(Meeting, ARankFindsAnotherProcessAtItsPlace) {
           job + "')");
 }
 
-TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
+TEST(Meeting, RankRetriesWithIncreasingIntervals) {
   JoiningRank g;
   EXPECT_EQ(g.meets(), "lost: [ranks] rank 0 did not come in 2.4 s");
   std::vector<std::int64_t> naps{5, 10, 20, 40, 80};
@@ -332,7 +333,7 @@ TEST(Meeting, ARankLooksForRankZeroLessAndLessOften) {
     EXPECT_EQ(g.reports[i], std::to_string(155 + 200 * i) + " [ranks] waiting for rank 0");
 }
 
-TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
+TEST(Meeting, RankSendsItsJoinAndReadsTheReply) {
   const std::string longest(499, 'w'), gone = "lost: [ranks] rank 0 ended before all ranks had come";
   const auto memory = SharedMemory::create(3);
   struct Case {
@@ -381,8 +382,8 @@ TEST(Meeting, ARankSendsItsJoinAndReadsTheReply) {
   }
 }
 
-// A process may have closed its standard input, so that something else gets number 0.
-TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
+// A process may have closed its standard input, so that a descriptor gets number 0.
+TEST(Meeting, DescriptorZeroIsAccepted) {
   const int input = ::dup(STDIN_FILENO);
   const auto memory = SharedMemory::create(3);
   for (const bool is_free_from_start : {true, false}) {
@@ -394,7 +395,7 @@ TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
       rank.comes(join_of_rank(1, 2));
     });
     EXPECT_EQ(h.meets(), "no error");
-    EXPECT_EQ(rank.hears(), "welcome:  with a descriptor") << "that of the memory may be 0";
+    EXPECT_EQ(rank.hears(), "welcome:  with a descriptor") << "the memory's descriptor may be 0";
     h.meeting.reset(), ::dup2(input, STDIN_FILENO);
     JoiningRank g;
     g.host.listens();
@@ -409,18 +410,18 @@ TEST(Meeting, DescriptorZeroIsOneLikeTheOthers) {
   }
   ::close(STDIN_FILENO);
   EXPECT_EQ(own_build().size(), 32u);
-  errno = EINVAL;  // of an earlier call
+  errno = EINVAL;  // left by an earlier call
   EXPECT_EQ(SharedMemory::create(2)->descriptor(), 0);
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
 
-TEST(Meeting, NamesOfAJobsAddressDiffer) {
+TEST(Meeting, AddressesOfJobsDiffer) {
   EXPECT_EQ(socket_name(job),
             std::string(1, '\0') + "tilegrad." + std::to_string(geteuid()) + "." + job_hash(job));
   EXPECT_NE(job_hash("a"), job_hash("b"));
 }
 
-TEST(Meeting, BuildIsTheHashOfTheWholeProgram) {
+TEST(Meeting, BuildIdIsTheHashOfTheProgram) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::ostringstream content;
   content << std::ifstream(program, std::ios::binary).rdbuf();
@@ -435,12 +436,12 @@ TEST(Meeting, BuildIsTheHashOfTheWholeProgram) {
   const int before = mappings();
   EXPECT_EQ(own_build(), xxh3_128(pieces));
   EXPECT_NE(last_open_flags & O_CLOEXEC, 0) << "another thread may start a program meanwhile";
-  EXPECT_EQ(mappings(), before) << "none is left";
+  EXPECT_EQ(mappings(), before) << "no mapping is left";
   EXPECT_GT(before, 0);
 }
 
-// Each system call that can fail, and what the rank reports.
-TEST(Meeting, SystemCallsThatFailAreReported) {
+// Each system call that can fail, and the rank's report.
+TEST(Meeting, FailingSystemCallsAreReported) {
   struct Case {
     const char* call;
     int error;
@@ -483,14 +484,14 @@ TEST(Meeting, SystemCallsThatFailAreReported) {
     fail_call_of(c.call, c.error);
     expect(c, failure_of([&] { own_build(); }));
   }
-#ifndef __SANITIZE_ADDRESS__  // the sanitizer calls pipe2(), too
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer also calls pipe2()
   const Case pipe{"pipe2", EMFILE, "[ranks] pipe failed: Too many open files"};
   fail_call_of(pipe.call, pipe.error);
   expect(pipe, failure_of([&] { GroupOfRankOne(); }));
 #endif
 }
 
-TEST(Meeting, WaitsThatAreInterruptedAreRepeated) {
+TEST(Meeting, InterruptedWaitsAreRepeated) {
   for (const int error : {EINTR, ENOMEM}) {
     Hosted h(2);
     Peer rank;
@@ -514,8 +515,8 @@ TEST(Meeting, WaitsThatAreInterruptedAreRepeated) {
   EXPECT_EQ(g.time.now(), 40);
 }
 
-// The user at the other end is not known.
-TEST(Meeting, UnknownUsersAreNoRanks) {
+// The peer's user is unknown.
+TEST(Meeting, PeersOfUnknownUsersAreRejected) {
   Hosted h(2);
   Peer unknown, rank;
   h.time.at(20, [&] {

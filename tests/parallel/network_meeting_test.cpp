@@ -1,5 +1,5 @@
-// How ranks of several hosts meet, to the byte and the millisecond. One side is the code under test. The
-// other is a script in virtual time with its own handshake.
+// Tests how ranks of several hosts join, exact to the byte and the millisecond. One side is the code under
+// test, the other a script in virtual time with its own handshake.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -55,7 +55,7 @@ sockaddr_in loopback(int port) {
   return a;
 }
 
-// A TCP socket at the other end. What is sent to it arrives within a moment of real time.
+// The other end of a TCP connection. Data that is sent to it arrives within a short real time.
 struct Peer {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   void connects(int port) {
@@ -77,11 +77,11 @@ struct Peer {
   }
   void leaves() { ::close(std::exchange(socket.fd, -1)); }
   void says(const std::string& bytes) const {
-    const int on = 1;  // or a second message may wait until the first is confirmed
+    const int on = 1;  // otherwise a second message may wait until the first is acknowledged
     ::setsockopt(socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     EXPECT_EQ(::send(socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
-  // `size` bytes, or fewer if the connection ends or stays silent.
+  // Receives `size` bytes, or fewer if the connection ends or no data arrives.
   std::string hears(std::size_t size, int real_ms = 2000) const {
     std::string all(size, '\0');
     std::size_t done = 0;
@@ -102,8 +102,8 @@ struct Peer {
   }
 };
 
-// The values of the options of a connection, which never blocks and which no other program gets. Each has
-// SO_REUSEADDR: rank 0 may want its port.
+// The socket options of a connection, which never blocks and is not inherited. Each has SO_REUSEADDR, because
+// rank 0 may need its port.
 std::string options_of(const Connection& c) {
   std::string all;
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
@@ -122,17 +122,17 @@ std::string options_of(const Connection& c) {
   }
   return all;
 }
-// After a step_timeout of 8 s.
+// For a step_timeout of 8 s.
 const std::string options_of_control = "1 1 1 10 5 4 4000 ", options_of_data = "1 1 1 10 5 4 0 ";
 
 int free_port() {
   return Peer().listens();
 }
 
-// A rank that joins by the protocol of network_listener.cpp's first comment.
+// A rank that joins by the protocol in the first comment of network_listener.cpp.
 struct Joining : Peer {
   std::string challenge, nonce = std::string(32, 'n');
-  // Calls f when the challenge is there: rank 0 sends it after this event.
+  // Calls f when the challenge has arrived. Rank 0 sends it after this event.
   void connects(int port, const std::function<void()>& f) {
     Peer::connects(port);
     VirtualTime::current->at(VirtualTime::current->now(), [this, f] {
@@ -148,7 +148,7 @@ struct Joining : Peer {
   void comes(int port, const std::string& join) {
     connects(port, [this, join] { says(answer(join)); });
   }
-  // The kind and text of the reply, whose proof is right.
+  // The kind and text of the reply. Its proof must be correct.
   std::string verdict(int real_ms = 2000) const {
     const std::string said = hears(544, real_ms);
     if (said.empty()) return has_ended(0) ? "the end" : "nothing";
@@ -163,7 +163,7 @@ struct Joining : Peer {
   }
 };
 
-// error_of() of any error.
+// The message of any error that f throws.
 std::string outcome(const std::function<void()>& f) {
   std::string line;
   try {
@@ -222,7 +222,7 @@ TEST(NetworkMeeting, RankZeroWelcomesTwoConnectionsOfEachRank) {
   expect_pair(h.meeting->data[0], 2, peers[0]), expect_pair(h.meeting->data[1], 1, peers[2]);
 }
 
-TEST(NetworkMeeting, RankZeroHearsOnlyWhoKnowsTheToken) {
+TEST(NetworkMeeting, RankZeroAcceptsOnlyPeersWithTheToken) {
   const std::string good = join_bytes(1, 2, 0);
   struct Case {
     std::function<std::string(const Joining&)> answer;
@@ -237,11 +237,11 @@ TEST(NetworkMeeting, RankZeroHearsOnlyWhoKnowsTheToken) {
   const Case cases[] = {
       {[&](const Joining& j) { return j.answer(good, std::string(31, 't') + "u"); }, "stranger"},
       {[&](const Joining& j) { return std::string(168, '\0') + j.challenge.substr(0, 0); }, "stranger"},
-      {[&](const Joining& j) {  // of another challenge
+      {[&](const Joining& j) {  // for a different challenge
          return j.nonce + good + proof("joins", std::string(32, 'c'), j.nonce, good);
        },
        "stranger"},
-      {[&](const Joining& j) {  // of another nonce
+      {[&](const Joining& j) {  // for a different nonce
          return j.nonce + good + proof("joins", j.challenge, std::string(32, 'm'), good);
        },
        "stranger"},
@@ -269,7 +269,7 @@ TEST(NetworkMeeting, RankZeroHearsOnlyWhoKnowsTheToken) {
   }
 }
 
-TEST(NetworkMeeting, AnAnswerInPiecesIsAcceptedForFiveSeconds) {
+TEST(NetworkMeeting, AnswerInPiecesIsAcceptedForFiveSeconds) {
   for (const std::size_t cut : {1u, 32u, 136u, 167u})
     for (const int end : {4900, 5100}) {
       Hosted h(2, 9000);
@@ -296,8 +296,8 @@ TEST(NetworkMeeting, AnAnswerInPiecesIsAcceptedForFiveSeconds) {
 }
 
 // A byte after the answer, before the welcome.
-TEST(NetworkMeeting, BytesAfterAnAnswerEndTheRun) {
-  for (const std::size_t first : {0u, 100u}) {  // sent before
+TEST(NetworkMeeting, ExtraBytesAfterAnAnswerEndTheRun) {
+  for (const std::size_t first : {0u, 100u}) {  // sent earlier
     Hosted h(2);
     Joining control;
     std::string all;
@@ -309,7 +309,7 @@ TEST(NetworkMeeting, BytesAfterAnAnswerEndTheRun) {
     });
     h.time.at(60, [&] { control.says(all.substr(first)); });
     EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 ended before all ranks had come");
-    EXPECT_EQ(h.time.now(), 60 + 1000);  // rank 0 waits for its other connection
+    EXPECT_EQ(h.time.now(), 60 + 1000);  // rank 0 waits for the rank's other connection
     EXPECT_EQ(control.verdict(), "lost: [ranks] rank 1 ended before all ranks had come");
   }
 }
@@ -331,7 +331,7 @@ TEST(NetworkMeeting, RefusalsReachBothConnectionsOfARank) {
       "TG_JOB for another job (this is 'scripted')");
 }
 
-// Rank 1 of two, whose rank 0 follows a script.
+// Rank 1 of two, with a rank 0 that follows a script.
 struct JoiningRank {
   explicit JoiningRank(int join_timeout = 2400)
       : options{.join_timeout = milliseconds(join_timeout),
@@ -345,12 +345,12 @@ struct JoiningRank {
     port = to_port;
     return outcome([&] { meeting.emplace(meet(on_hosts(1, 2, port), options, "build")); });
   }
-  // Accepts the next connection and sends the challenge, 32 times `c`.
+  // Accepts the next connection and sends the challenge: 32 times `c`.
   void challenges(Peer& peer, char c) {
     peer.accepts(host);
     peer.says(magic + std::string(32, c));
   }
-  // The nonce of an answer that is right.
+  // The nonce of an answer, which must be correct.
   std::string nonce_of(const Peer& peer, char c, int purpose) {
     const std::string said = peer.hears(168), join = join_bytes(1, 2, purpose);
     EXPECT_EQ(said.size(), 168u);
@@ -372,7 +372,7 @@ struct JoiningRank {
   std::optional<Meeting> meeting;
 };
 
-TEST(NetworkMeeting, ARankLooksForRankZeroLessAndLessOften) {
+TEST(NetworkMeeting, RankRetriesWithIncreasingIntervals) {
   JoiningRank g;
   const int port = free_port();
   const std::string why = " (127.0.0.1:" + std::to_string(port) + ": Connection refused)";
@@ -388,10 +388,10 @@ TEST(NetworkMeeting, ARankLooksForRankZeroLessAndLessOften) {
 }
 
 // A host that does not answer at all: attempts of five seconds each.
-TEST(NetworkMeeting, ARankAsksASilentHostAgain) {
+TEST(NetworkMeeting, RankRetriesASilentHost) {
   JoiningRank g(12'000);
   const int port = g.host.listens(0, 0);
-  std::vector<Peer> full(3);  // more than wait to be accepted
+  std::vector<Peer> full(3);  // more than the backlog of the listener
   for (Peer& p : full) {
     ::fcntl(p.socket.fd, F_SETFL, O_NONBLOCK);
     const sockaddr_in a = loopback(port);
@@ -403,7 +403,7 @@ TEST(NetworkMeeting, ARankAsksASilentHostAgain) {
   EXPECT_EQ(g.time.naps, (std::vector<std::int64_t>{5, 10}));
 }
 
-TEST(NetworkMeeting, ARankJoinsByTwoConnections) {
+TEST(NetworkMeeting, RankJoinsWithTwoConnections) {
   for (const bool in_pieces : {false, true}) {
     JoiningRank g;
     const int port = g.host.listens();
@@ -437,13 +437,13 @@ TEST(NetworkMeeting, ARankJoinsByTwoConnections) {
       EXPECT_EQ(peer->hears(2), "xy");
       char more[9];
       EXPECT_EQ(::recv(c->socket.fd, more, sizeof more, 0), peer == &g.control ? 4 : -1)
-          << "what follows the reply is a message of the group";
+          << "data after the reply is a message of the group";
       EXPECT_EQ(options_of(*c), peer == &g.control ? options_of_control : options_of_data);
     }
   }
 }
 
-TEST(NetworkMeeting, ARankChecksTheVerdict) {
+TEST(NetworkMeeting, RankVerifiesTheReply) {
   struct Case {
     std::function<std::string(const std::string& nonce)> reply;
     std::string expected;
@@ -492,7 +492,7 @@ TEST(NetworkMeeting, ARankChecksTheVerdict) {
   }
 }
 
-TEST(NetworkMeeting, ARankWaitsForTheVerdictForTwiceItsTime) {
+TEST(NetworkMeeting, RankWaitsForTheReplyTwiceAsLong) {
   JoiningRank g;
   const int port = g.host.listens();
   g.time.at(20, [&] { g.challenges(g.control, 'a'); });
@@ -501,8 +501,8 @@ TEST(NetworkMeeting, ARankWaitsForTheVerdictForTwiceItsTime) {
   EXPECT_EQ(g.time.now(), 30 + 2 * 2400 + 5000);
 }
 
-// Connections without a challenge end, or bring a different one.
-TEST(NetworkMeeting, ARankTriesAgainWithoutAChallenge) {
+// Connections that end without a challenge, or send a wrong one.
+TEST(NetworkMeeting, RankRetriesWithoutAChallenge) {
   JoiningRank g;
   const int port = g.host.listens();
   g.time.at(20, [&] { g.control.accepts(g.host), g.control.says("tg"), g.control.leaves(); });
@@ -515,7 +515,7 @@ TEST(NetworkMeeting, ARankTriesAgainWithoutAChallenge) {
   EXPECT_EQ(g.time.naps, (std::vector<std::int64_t>{5}));
 }
 
-TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
+TEST(NetworkMeeting, FailingSystemCallsAreReported) {
   struct Case {
     const char* call;
     int error;
@@ -575,7 +575,7 @@ TEST(NetworkMeeting, SystemCallsThatFailAreReported) {
   }
 }
 
-TEST(NetworkMeeting, AddressesOfIpv6AreNamedInBrackets) {
+TEST(NetworkMeeting, Ipv6AddressesArePrintedInBrackets) {
   const auto meeting_at = [](int rank, const std::string& address) {
     const VirtualTime time;
     World w = on_hosts(rank, 2, free_port());
@@ -586,13 +586,14 @@ TEST(NetworkMeeting, AddressesOfIpv6AreNamedInBrackets) {
   };
   EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not come in 0.0 s ([::1]");
   EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not come in 0.0 s (127.0.0.1");
-  // No address of every network, though its first bytes are.
+  // Not the address of every network, although its first bytes are zero.
   for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::ffff:0.1.0.0", "::ffff:1.0.0.0", "::2"})
     EXPECT_EQ(meeting_at(0, address).find("expected the one address"), std::string::npos) << address;
 }
 
-// Without descriptors the oldest stranger is closed. If there is none, only a higher limit helps.
-TEST(NetworkMeeting, MissingDescriptorsCloseStrangers) {
+// Without free descriptors, the oldest unauthenticated peer is disconnected. If there is none, only a higher
+// limit helps.
+TEST(NetworkMeeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
   for (const bool has_stranger : {true, false})
     for (const int error : {EMFILE, ENFILE, EAGAIN}) {
       Hosted h(2);
@@ -621,9 +622,9 @@ TEST(NetworkMeeting, MissingDescriptorsCloseStrangers) {
 }
 
 // A process may have closed its standard input, so that a socket gets number 0.
-TEST(NetworkMeeting, DescriptorZeroIsOneLikeTheOthers) {
+TEST(NetworkMeeting, DescriptorZeroIsAccepted) {
   const int input = ::dup(STDIN_FILENO);
-  for (const bool is_free_from_start : {true, false}) {  // for the listener, or the first connection
+  for (const bool is_free_from_start : {true, false}) {  // for the listener, or for the first connection
     Hosted h(2);
     Joining control, data;
     if (is_free_from_start) ::close(STDIN_FILENO);
@@ -651,8 +652,8 @@ TEST(NetworkMeeting, DescriptorZeroIsOneLikeTheOthers) {
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
 
-// Its end is no error of recv(), which leaves the number of an earlier one.
-TEST(NetworkMeeting, AStrangerThatLeavesIsLetGo) {
+// The end of its connection is not an error of recv(), so errno keeps an earlier error.
+TEST(NetworkMeeting, DisconnectedPeerIsRemoved) {
   for (const int earlier_error : {0, EAGAIN, EINTR}) {
     Hosted h(2);
     Joining stranger, control, data;
@@ -669,7 +670,7 @@ TEST(NetworkMeeting, AStrangerThatLeavesIsLetGo) {
   }
 }
 
-// A call that was interrupted is repeated, after other errors the connection is of no use.
+// An interrupted call is repeated. After other errors the connection is closed.
 TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
   for (const int error : {EINTR, EAGAIN, EIO}) {
     JoiningRank g;
@@ -693,7 +694,7 @@ TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
 }
 
 // Rank 0 refuses the first connection, and no longer listens for the second.
-TEST(NetworkMeeting, ARankThatIsRefusedDoesNotConnectAgain) {
+TEST(NetworkMeeting, RefusedRankDoesNotReconnect) {
   JoiningRank g;
   const int port = g.host.listens();
   g.time.at(20, [&] {

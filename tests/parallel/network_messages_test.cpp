@@ -1,5 +1,5 @@
-// Messages between ranks of several hosts, to the byte and the millisecond. One side is the code under test,
-// the other a script in virtual time.
+// Tests messages between ranks of several hosts, exact to the byte and the millisecond. One side is the code
+// under test, the other a script in virtual time.
 #include "parallel/network.h"
 
 #include <gtest/gtest.h>
@@ -32,14 +32,14 @@ struct Pair : testing::SocketPair {
   void says(const std::string& bytes) const {
     EXPECT_EQ(::send(peer.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
-  std::string hears() const {  // all that there is
+  std::string hears() const {  // all available data
     std::string all;
     char part[65536];
     for (ssize_t n; (n = ::recv(peer.fd, part, sizeof part, 0)) > 0;)
       all.append(part, static_cast<std::size_t>(n));
     return all;
   }
-  bool has_ended() const {  // and nothing is left to be heard
+  bool has_ended() const {  // and no data is left
     char byte;
     return ::recv(peer.fd, &byte, 1, MSG_PEEK) == 0;
   }
@@ -57,7 +57,7 @@ struct Sharing {
     std::vector<Connection> connections;
     if (rank != 0) connections.push_back(pairs[0].connection(0));
     for (int r = 1; rank == 0 && r < size; ++r) {
-      const int next = in_order ? r : size - r;  // any order will do
+      const int next = in_order ? r : size - r;  // both orders must work
       connections.push_back(pairs[static_cast<std::size_t>(next) - 1].connection(next));
     }
     ranks.emplace(memory, std::move(connections), rank);
@@ -88,21 +88,21 @@ std::string head(std::uint64_t bytes, std::uint64_t other_bytes, std::int64_t ot
   return word(bytes) + word(other_bytes) + raw(other);
 }
 
-TEST(NetworkSharing, RankZeroGathersAndSendsToAll) {
+TEST(NetworkSharing, RankZeroGathersAndBroadcasts) {
   Sharing s(0, 3);
   s.pairs[0].says(word(2) + "bb"), s.pairs[1].says(word(2) + "cc");
   EXPECT_EQ(s.shares("aa"), "aa,bb,cc,");
   for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(2, 0, -1) + "aabbcc");
-  EXPECT_EQ(s.state().moves, 2u * 4 + 1) << "each message that it receives and sends, and the end";
+  EXPECT_EQ(s.state().moves, 2u * 4 + 1) << "each received and sent message, and the end";
   EXPECT_EQ(s.state().is_waiting, 0u);
-  EXPECT_EQ(s.time.corked, (std::vector<std::size_t>{24, 24})) << "heads wait for what follows";
+  EXPECT_EQ(s.time.corked, (std::vector<std::size_t>{24, 24})) << "headers are sent together with the data";
   s.pairs[0].says(word(0)), s.pairs[1].says(word(0));
   EXPECT_EQ(s.shares(""), ",,,");
   for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(0, 0, -1));
   EXPECT_EQ(s.time.corked.size(), 2u);
 }
 
-TEST(NetworkSharing, TheOthersSendTheirBytesAndGetAll) {
+TEST(NetworkSharing, OtherRanksSendTheirBytesAndReceiveAll) {
   Sharing s(2, 3);
   s.time.at(30, [&] {  // rank 0 replies when it has all bytes
     EXPECT_EQ(s.pairs[0].hears(), word(2) + "cc");
@@ -118,7 +118,7 @@ TEST(NetworkSharing, TheOthersSendTheirBytesAndGetAll) {
   EXPECT_EQ(s.state().is_waiting, 0u);
 }
 
-// Single bytes with pauses, while the rank's state is waiting.
+// Single bytes with pauses, while the rank's state is `waiting`.
 TEST(NetworkSharing, LateBytesAreAwaited) {
   for (const int rank : {0, 1}) {
     Sharing s(rank, 2);
@@ -135,8 +135,8 @@ TEST(NetworkSharing, LateBytesAreAwaited) {
   }
 }
 
-// A peer that reads slowly, at both sides.
-TEST(NetworkSharing, WaitsForRoom) {
+// A peer that reads slowly, on both sides.
+TEST(NetworkSharing, SlowReaderBlocksTheSender) {
   for (const int rank : {0, 1}) {
     Sharing s(rank, 2);
     const std::string own(1 << 20, 'o'), other(1 << 20, 'p');
@@ -159,7 +159,7 @@ TEST(NetworkSharing, WaitsForRoom) {
   }
 }
 
-TEST(NetworkSharing, DifferentSizesAreAnErrorOfAll) {
+TEST(NetworkSharing, DifferentSizesAreAnErrorOnAllRanks) {
   const auto line = [](int own, int rank, int other) {
     return "[ranks] share: rank 0 shows " + std::to_string(own) + " bytes and rank " + std::to_string(rank) +
            " " + std::to_string(other) + ": expected the same number of all ranks";
@@ -172,7 +172,7 @@ TEST(NetworkSharing, DifferentSizesAreAnErrorOfAll) {
     EXPECT_TRUE(s.time.corked.empty());
     EXPECT_EQ(s.state().is_waiting, 0u);
     s.pairs[0].says(word(0)), s.pairs[1].says(word(2) + "cc"), s.pairs[2].says(word(5) + "ddddd");
-    EXPECT_EQ(s.shares("aa"), line(2, 1, 0)) << "they are still together";
+    EXPECT_EQ(s.shares("aa"), line(2, 1, 0)) << "they are still synchronized";
     for (const Pair& p : s.pairs) EXPECT_EQ(p.hears(), head(2, 0, 1));
   }
   Sharing other(1, 3);
@@ -182,8 +182,8 @@ TEST(NetworkSharing, DifferentSizesAreAnErrorOfAll) {
   EXPECT_EQ(other.shares("bb"), "aa,bb,cc,");
 }
 
-// The most that a rank may show is no impossible size.
-TEST(NetworkSharing, TheLargestSizeMayDiffer) {
+// The largest size that a rank may share is not rejected as impossible.
+TEST(NetworkSharing, LargestSizeMayDiffer) {
   Sharing s(0, 2);
   const std::string said = word(1 << 20) + std::string(1 << 20, 'b');
   std::size_t done = 0;
@@ -220,8 +220,8 @@ TEST(NetworkSharing, ImpossibleSizesEndTheRun) {
   EXPECT_EQ(large.shares("a"), "lost: [ranks] rank 0 is lost");
 }
 
-// For five seconds a reason may arrive on the other connection.
-TEST(NetworkSharing, AfterTheEndOfAConnectionNewsAreAwaited) {
+// After the end of a connection, a reason may arrive on the other connection for five seconds.
+TEST(NetworkSharing, ReasonIsAwaitedAfterAClosedConnection) {
   for (const int rank : {0, 1})
     for (const bool ends_while_sending : {false, true})
       for (const bool has_news : {false, true}) {
@@ -231,20 +231,20 @@ TEST(NetworkSharing, AfterTheEndOfAConnectionNewsAreAwaited) {
         if (!ends_while_sending) ::shutdown(s.pairs[0].peer.fd, SHUT_WR);
         if (has_news) s.time.at(4930, [&] { s.memory->mark_lost(1 - rank, "has no room", rank); });
         const std::string who = "lost: [ranks] rank " + std::to_string(1 - rank);
-        errno = EAGAIN;  // as an earlier call may leave it
+        errno = EAGAIN;  // may be left by an earlier call
         EXPECT_EQ(s.shares("a"), who + (has_news ? " has no room" : " is gone: its connection ended"));
         EXPECT_EQ(s.time.now(), has_news ? 4950 : 5000);
         for (const std::int64_t ms : s.time.naps) EXPECT_EQ(ms, 50);
       }
 }
 
-TEST(NetworkSharing, ALossEndsAWait) {
+TEST(NetworkSharing, LossEndsAWait) {
   Sharing s(1, 3);
   s.time.at(120, [&] { s.memory->mark_lost(2, "is somewhere else", 1); });
   EXPECT_EQ(s.shares("b"), "lost: [ranks] rank 2 is somewhere else");
   EXPECT_EQ(s.time.now(), 150);
   EXPECT_EQ(error_of([&] { s.ranks->check_lost(); }), "lost: [ranks] rank 2 is somewhere else");
-  Sharing late(1, 3);  // what it waits for comes, too
+  Sharing late(1, 3);  // the data that it waits for also arrives
   late.time.at(120, [&] {
     late.memory->mark_lost(2, "is somewhere else", 1);
     late.pairs[0].says(head(1, 0, -1) + "abc");
@@ -259,7 +259,7 @@ TEST(NetworkSharing, ALossEndsAWait) {
   EXPECT_EQ(interrupted.state().is_waiting, 2u);
 }
 
-// Messages of Notes, with the fields in a RankState's order.
+// Messages of Notes, with the fields in the order of RankState.
 struct Said {
   std::int64_t steps = 0;
   std::uint32_t moves = 0, is_waiting = 0, pauses = 0, beats = 0, has_ended = 0;
@@ -307,8 +307,9 @@ struct Noting {
   std::optional<Notes> notes;
 };
 
-// A state is sent when it is new, at most each 100 ms, and after `beat`; one that has ended each time.
-TEST(NotesRules, StatesAreSentAsOftenAsTheyMustBe) {
+// A state is sent when it is new, but at most every 100 ms, and otherwise after `beat`. If the rank has
+// ended, it is always sent.
+TEST(NotesRules, StatesAreSentAtTheRequiredIntervals) {
   for (const int beat : {0, 99, 100, 250, 1000})
     for (unsigned seed = 0; seed < 12; ++seed) {
       std::mt19937 random(seed);
@@ -356,18 +357,18 @@ TEST(NotesRules, StatesAreSentAsOftenAsTheyMustBe) {
     }
 }
 
-TEST(NotesRules, BeatsAreAnEighthOfATimeoutUpToASecond) {
+TEST(NotesRules, HeartbeatIntervalIsAnEighthOfTheTimeout) {
   for (const auto& [timeout, beat] :
        {std::pair(0, 1000), {1, 0}, {8, 1}, {800, 100}, {7999, 999}, {8000, 1000}, {60'000, 1000}})
     EXPECT_EQ(beat_of(milliseconds(timeout)), milliseconds(beat)) << timeout;
 }
 
-TEST(NotesRules, ALossIsSentOnceToEachPeer) {
+TEST(NotesRules, LossIsSentOnceToEachPeer) {
   Noting n(0, 4);
   set(n.memory->state(0), {.steps = 5});
   n.notes->say();
   for (const Pair& p : n.pairs) EXPECT_EQ(p.hears(), state_message({.steps = 5}));
-  n.pairs[2].says(loss_message(1, "has no room"));  // rank 3 knows it already
+  n.pairs[2].says(loss_message(1, "has no room"));  // rank 3 already knows it
   n.notes->hear();
   EXPECT_EQ(n.loss(), "1 has no room");
   for (int i = 0; i < 3; ++i) n.notes->say();
@@ -404,8 +405,8 @@ TEST(NotesRules, MessagesInAnyPiecesSetTheStateOfTheirRank) {
   }
 }
 
-// A rank has a connection only to rank 0, so it counts beats of the others itself.
-TEST(NotesRules, ARankCountsBeatsOfRanksThatItDoesNotHear) {
+// A rank has a connection only to rank 0, so it counts heartbeats of the others itself.
+TEST(NotesRules, RankCountsHeartbeatsOfUnconnectedRanks) {
   Noting n(2, 4);
   n.pairs[0].says(state_message({.beats = 50}));
   for (int i = 0; i < 3; ++i) n.notes->hear();
@@ -421,7 +422,7 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
                     nonsense = "sent what no rank sends";
   struct Case {
     std::function<void(Noting&)> says;
-    std::string loss;  // of rank 2, or another's
+    std::string loss;  // of rank 2 or of a different rank
     bool stays = false;
   };
   const auto message = [](const std::string& bytes) {
@@ -442,13 +443,13 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       {[](Noting& n) { n.pairs[0].leaves(); }, "1 " + gone},
       {[](Noting& n) { n.pairs[1].leaves(); }, "2 " + gone},
       {[](Noting& n) {
-         n.notes->say();  // what nobody reads: the connection is reset
+         n.notes->say();  // nobody reads it, so the connection is reset
          n.pairs[1].leaves();
        },
        "2 " + gone},
       {[](Noting& n) {
          n.pairs[1].leaves();
-         n.notes->say();  // which is no signal
+         n.notes->say();  // which must not raise a signal
        },
        "2 " + gone},
       {[](Noting& n) { n.time.next_recv_error = EPIPE; }, "1 " + gone},
@@ -467,23 +468,23 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       const Case& c = cases[i];
       Noting n(0, 4);
       c.says(n);
-      errno = earlier_error;  // a recv() that succeeds leaves it
+      errno = earlier_error;  // a successful recv() does not reset it
       n.notes->hear();
       EXPECT_EQ(n.loss(), c.loss) << i;
       EXPECT_EQ(n.waited_for(), c.stays ? 3u : 2u) << i;
-      n.pairs[2].says(state_message({.steps = 11}));  // the others go on
+      n.pairs[2].says(state_message({.steps = 11}));  // the others are not affected
       n.notes->hear(), n.notes->say();
       EXPECT_EQ(n.memory->state(3).steps, 11) << i;
       EXPECT_NE(n.pairs[2].hears(), "") << i;
       if (!c.stays && c.loss == "2 " + nonsense) {
         EXPECT_EQ(n.pairs[1].hears(), "");
-        EXPECT_TRUE(n.pairs[1].has_ended()) << "it may wait for that";
+        EXPECT_TRUE(n.pairs[1].has_ended()) << "the peer may wait for the end";
       }
     }
 }
 
-// A peer that does not read gets whole messages: a state, and the loss.
-TEST(NotesRules, APeerThatDoesNotReadGetsWholeMessages) {
+// A peer that does not read still gets whole messages: a state, and the loss.
+TEST(NotesRules, SlowPeerReceivesWholeMessages) {
   Noting n(0, 3);
   std::size_t said = 0;
   std::string quick;
@@ -518,8 +519,8 @@ TEST(NotesRules, APeerThatDoesNotReadGetsWholeMessages) {
   EXPECT_EQ(losses, 1u);
 }
 
-// Its connection stays open: what it did not read would be lost.
-TEST(NotesRules, APeerThatDoesNotReadHearsNoEnd) {
+// Its connection stays open, because unread data would be lost.
+TEST(NotesRules, ConnectionOfASlowPeerStaysOpen) {
   Noting n(0, 2);
   for (int i = 0; i < 2000; ++i) {
     n.time.pass(100);
@@ -533,13 +534,13 @@ TEST(NotesRules, APeerThatDoesNotReadHearsNoEnd) {
   EXPECT_FALSE(n.pairs[0].has_ended());
 }
 
-TEST(NotesRules, TheLastWordsWaitUntilAllHaveHeardThem) {
+TEST(NotesRules, FinalMessagesAreDeliveredToAll) {
   for (const bool all_end : {true, false}) {
     Noting n(0, 3);
     set(n.memory->state(0), {.steps = 4, .has_ended = 1});
     n.time.at(130, [&] {
       EXPECT_EQ(n.pairs[0].hears(), state_message({.steps = 4, .has_ended = 1}));
-      EXPECT_TRUE(n.pairs[0].has_ended()) << "nothing more comes";
+      EXPECT_TRUE(n.pairs[0].has_ended()) << "no more data arrives";
       n.pairs[0].says(std::string(5000, 'x'));
       n.pairs[0].leaves();
     });
@@ -548,12 +549,12 @@ TEST(NotesRules, TheLastWordsWaitUntilAllHaveHeardThem) {
       if (all_end) n.pairs[1].leaves();
     });
     n.notes->say_goodbye();
-    EXPECT_EQ(n.time.now(), all_end ? 310 : 1010) << "it looks each 50 ms";
+    EXPECT_EQ(n.time.now(), all_end ? 310 : 1010) << "it checks every 50 ms";
   }
 }
 
-// A connection with an error has ended. After a call that was interrupted it may go on.
-TEST(NotesRules, TheLastWordsDoNotWaitForABrokenConnection) {
+// A connection with an error counts as ended. After an interrupted call it may still work.
+TEST(NotesRules, FinalMessagesSkipBrokenConnections) {
   for (const int error : {ECONNRESET, ETIMEDOUT, EINTR, EAGAIN}) {
     Noting n(0, 3);
     n.pairs[1].leaves();

@@ -1,5 +1,5 @@
-// Ranks of several hosts, here of two that are both this one: they meet by a token whoever else comes, share
-// bytes, and tell each other of a loss.
+// Ranks of several hosts, here two that are both this one. They join by a token regardless of other
+// connections, share bytes, and report losses to each other.
 #include "parallel/network.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@
 #include "parallel/listener.h"
 #include "tests/support/lost_ranks.h"
 
-// In place of the system's: a host that may not know IPv6, and gives the next socket this port, if it is not
-// 0; and a name with an address of either family.
+// Replaces system functions. The host may lack IPv6. The next socket gets this port, if it is not 0. A name
+// has addresses of both families.
 static bool knows_ipv6 = true;
 static std::uint16_t next_port = 0;
 extern "C" int socket(int family, int type, int protocol) noexcept {
@@ -54,14 +54,14 @@ sockaddr_in address_of(const char* host, int port) {
   return a;
 }
 
-// A TCP socket that listens, or connects, without knowing anything of ranks.
+// A TCP socket that listens or connects, without knowing the protocol.
 struct Stranger {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   bool connects(int port, const char* host = "127.0.0.1") {
     const sockaddr_in a = address_of(host, port);
     return ::connect(socket.fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0;
   }
-  int listens() {  // on a port that was free
+  int listens() {  // on a free port
     sockaddr_in a = address_of("127.0.0.1", 0);
     socklen_t n = sizeof a;
     if (::bind(socket.fd, reinterpret_cast<const sockaddr*>(&a), n) != 0 || ::listen(socket.fd, 9) != 0)
@@ -78,7 +78,7 @@ struct Stranger {
   }
 };
 
-// Until somebody listens there.
+// Waits until a process listens on the port.
 void await_listener(int port) {
   for (int i = 0; i < 1000 && !Stranger().connects(port); ++i) nap(milliseconds(5));
 }
@@ -87,7 +87,7 @@ int free_port() {
   return Stranger().listens();
 }
 
-// Of ranks on two hosts.
+// The World of a rank on one of two hosts.
 World host_world(int rank, int size, int port) {
   return {.rank = rank,
           .size = size,
@@ -115,7 +115,7 @@ void expect_all(const std::vector<RankResult>& results, const std::string& text)
   for (const RankResult& r : results) EXPECT_EQ(r.text, text);
 }
 
-// The bytes that a rank shows in a round, which differ between ranks and rounds.
+// The bytes that a rank shares in a round, different for each rank and round.
 std::vector<std::byte> shown_by(int rank, int round, std::size_t n) {
   std::vector<std::byte> bytes(n);
   std::mt19937 random(static_cast<unsigned>(rank * 1'000'003 + round));
@@ -126,7 +126,7 @@ std::vector<std::byte> shown_by(int rank, int round, std::size_t n) {
   return bytes;
 }
 
-TEST(Network, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
+TEST(Network, ShareDeliversAllBytesByRankAtAnySize) {
   for (const int n : {2, 3, 5})
     expect_all(ask_hosts(n,
                          [](const World& w) {
@@ -152,7 +152,7 @@ TEST(Network, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
                "all");
 }
 
-TEST(Network, MeetsInAnyOrderAndKeepsWhatIsReadInManyRounds) {
+TEST(Network, JoinsInAnyOrderAndKeepsBytesDuringReads) {
   for (const int late : {0, 1, 3})
     expect_all(ask_hosts(4,
                          [&](const World& w) {
@@ -173,7 +173,7 @@ TEST(Network, MeetsInAnyOrderAndKeepsWhatIsReadInManyRounds) {
                "all");
 }
 
-TEST(Network, RefusesOtherNumbersOfBytesOnAllRanksWhichThenGoOn) {
+TEST(Network, DifferentSizesFailOnAllRanksThatThenContinue) {
   // The first rank with a different number is named, whichever rank joins first.
   for (const int late : {2, 3})
     expect_all(ask_hosts(4,
@@ -197,9 +197,8 @@ TEST(Network, RefusesOtherNumbersOfBytesOnAllRanksWhichThenGoOn) {
                "[ranks] share: rank 0 shows 5 bytes and rank 2 9: expected the same number of all ranks");
 }
 
-// Options of the sockets of all ranks: messages leave immediately, and a host that no longer answers is
-// noticed.
-TEST(Network, ConnectionsHaveTheirSocketOptions) {
+// Socket options of all ranks: messages are sent immediately, and a host that no longer answers is detected.
+TEST(Network, ConnectionsHaveTheExpectedSocketOptions) {
   for (const auto& [timeout, dead] :
        {std::pair(0, 30'000), {1'000, 1'000}, {2'002, 1'001}, {59'998, 29'999}, {90'000, 30'000}})
     EXPECT_EQ(parallel::dead_after({.step_timeout = milliseconds(timeout)}), milliseconds(dead)) << timeout;
@@ -222,7 +221,7 @@ TEST(Network, ConnectionsHaveTheirSocketOptions) {
         EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 10);
         EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 5);
         EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPCNT), 4);
-        // A stopped process may not confirm data for a long time.
+        // A stopped process may not acknowledge data for a long time.
         EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), list == &meeting.data ? 0 : 4000);
       }
     return std::string("all");
@@ -230,29 +229,29 @@ TEST(Network, ConnectionsHaveTheirSocketOptions) {
   expect_all(results, "all");
 }
 
-TEST(Network, ARankThatIsKilledIsNamedByAllOthersAtOnce) {
+TEST(Network, KilledRankIsReportedImmediatelyByAllOthers) {
   expect_killed_ranks_named(three_hosts);
 }
 
-TEST(Network, AnErrorOfARankIsTheLineOfAllOthers) {
+TEST(Network, ErrorOfARankIsReportedByAllOthers) {
   for (const int failing : {0, 1}) {
     auto results = ask_hosts(3, [&](const World& w) {
       const auto group = parallel::join(w);
       numbers(group->communicator(), 0);
       if (w.rank == failing) {
         group->fail("[checkpoint] cannot write out:\nno space");
-        throw Error("its own");
+        throw Error("by itself");
       }
       return share_for_ever(*group);
     });
     for (int rank = 0; rank < 3; ++rank)
       EXPECT_EQ(results[static_cast<std::size_t>(rank)].text,
-                rank == failing ? "its own"
+                rank == failing ? "by itself"
                                 : "[ranks] rank " + std::to_string(failing) +
                                       " failed: [checkpoint] cannot write out: no space");
-    results = ask_hosts(2, [&](const World& w) {  // it says nothing, but its group ends by an exception
+    results = ask_hosts(2, [&](const World& w) {  // it reports nothing, but an exception destroys its group
       const auto group = parallel::join(w);
-      if (w.rank == failing) throw Error("its own");
+      if (w.rank == failing) throw Error("by itself");
       return share_for_ever(*group);
     });
     EXPECT_EQ(results[static_cast<std::size_t>(1 - failing)].text,
@@ -260,16 +259,16 @@ TEST(Network, AnErrorOfARankIsTheLineOfAllOthers) {
   }
 }
 
-TEST(Network, ARankThatHangsIsNamedUnlessItPauses) {
+TEST(Network, HangingRankIsReportedUnlessItPauses) {
   expect_hanging_ranks_named(three_hosts, milliseconds(800));
 }
 
-TEST(Network, AStoppedProcessIsNamedAndEnded) {
+TEST(Network, StoppedProcessIsReportedAndKilled) {
   expect_stopped_ranks_named(three_hosts, milliseconds(800),
-                             milliseconds(400));  // without rank 0 each finds out by itself
+                             milliseconds(400));  // without rank 0, each rank detects it by itself
 }
 
-TEST(Network, ARankThatHasEndedIsNotWaitedFor) {
+TEST(Network, EndedRankStopsTheWait) {
   for (const int ending : {0, 1}) {
     const auto results = ask_hosts(3, [&](const World& w) {
       const auto group = parallel::join(w);
@@ -287,7 +286,8 @@ TEST(Network, ARankThatHasEndedIsNotWaitedFor) {
   }
 }
 
-// Passes on what the connections of rank 1 bring, control and then data: of data 200 kB/s to rank 1.
+// Forwards data between the two connections of rank 1 (control, then data) and rank 0. The data for rank 1 is
+// limited to 200 kB/s.
 void pass_on_slowly(Stranger& listener, int port, milliseconds time) {
   std::vector<std::array<Stranger, 2>> lines;  // to rank 1 and to rank 0
   lines.reserve(2);
@@ -311,7 +311,7 @@ void pass_on_slowly(Stranger& listener, int port, milliseconds time) {
   }
 }
 
-TEST(Network, ARankThatHasEndedMayHaveSentWhatStillArrives) {
+TEST(Network, DataSentBeforeARankEndedIsReceived) {
   const int port = free_port();
   Stranger listener;
   const int slow_port = listener.listens();
@@ -324,7 +324,7 @@ TEST(Network, ARankThatHasEndedMayHaveSentWhatStillArrives) {
   expect_all(results, "all");
 }
 
-TEST(Network, EndsQuietlyInAnyOrderAndLeavesNothingBehind) {
+TEST(Network, RanksEndInAnyOrderWithoutLeaks) {
   for (const int first : {0, 2})
     expect_all(
         ask_hosts(3,
@@ -360,7 +360,7 @@ std::string joining(const World& w, const JoinOptions& options = {}) {
   });
 }
 
-TEST(NetworkRendezvous, SaysWhichRanksDoNotCome) {
+TEST(NetworkRendezvous, ReportsMissingRanks) {
   const int port = free_port();
   const std::string where = "127.0.0.1:" + std::to_string(port);
   auto results = ask(3, [&](int i) { return joining(host_world(i, 4, port), soon); });
@@ -370,7 +370,7 @@ TEST(NetworkRendezvous, SaysWhichRanksDoNotCome) {
   expect_all(results, "lost: [ranks] rank 0 did not come in 0.7 s (" + where + ": Connection refused)");
 }
 
-TEST(NetworkRendezvous, RefusesAnotherToken) {
+TEST(NetworkRendezvous, RejectsADifferentToken) {
   const int port = free_port();
   const std::string where = "127.0.0.1:" + std::to_string(port);
   const auto results = ask(3, [&](int i) {
@@ -388,7 +388,7 @@ TEST(NetworkRendezvous, RefusesAnotherToken) {
 }
 
 // Only the refusal of a rank that knows the token ends the others.
-TEST(NetworkRendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
+TEST(NetworkRendezvous, RejectsDifferentProgramsAndNumbersOfRanks) {
   const int port = free_port();
   auto results = ask(3, [&](int rank) {
     nap(milliseconds(100 * rank));
@@ -401,7 +401,7 @@ TEST(NetworkRendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
   expect_all(results, "wrong: [ranks] rank 1 is of 3 ranks, rank 0 of 2: expected the same number");
 }
 
-TEST(NetworkRendezvous, TurnsAwayWhoIsNotOfThisJobAndTheOthersGoOn) {
+TEST(NetworkRendezvous, RejectsPeersOfOtherJobsAndContinues) {
   const int port = free_port();
   const auto results = ask(4, [&](int i) {
     World w = host_world(std::array{0, 1, 1, 2}[static_cast<std::size_t>(i)], 3, port);
@@ -416,7 +416,7 @@ TEST(NetworkRendezvous, TurnsAwayWhoIsNotOfThisJobAndTheOthersGoOn) {
       "'test')");
 }
 
-TEST(NetworkRendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
+TEST(NetworkRendezvous, RejectsDuplicateRanksAndContinues) {
   const int port = free_port();
   const auto results = ask(5, [&](int i) {
     const int rank = std::array{0, 1, 2, 1, 0}[static_cast<std::size_t>(i)];
@@ -430,7 +430,7 @@ TEST(NetworkRendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
       << results[4].text;
 }
 
-TEST(NetworkRendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
+TEST(NetworkRendezvous, RankKilledDuringTheRendezvousIsReported) {
   for (const int killed : {0, 1}) {
     const int port = free_port();
     const auto results = ask(2, [&](int rank) {
@@ -442,8 +442,8 @@ TEST(NetworkRendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
   }
 }
 
-// Whatever is sent by who does not know the token, in whatever pieces, or never: the ranks meet.
-TEST(NetworkRendezvous, GoesOnWhateverStrangersSend) {
+// Whatever an unauthenticated peer sends, in pieces or never, the ranks join.
+TEST(NetworkRendezvous, ContinuesDespiteArbitraryInput) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) {
     if (i < 2) {
@@ -457,26 +457,26 @@ TEST(NetworkRendezvous, GoesOnWhateverStrangersSend) {
     for (int n = 0; n < 600; ++n) {
       auto s = std::make_unique<Stranger>();
       if (!s->connects(port)) break;
-      std::string bytes(n % 4 == 0 ? 168 : random() % 400, '\0');  // an answer has 168
+      std::string bytes(n % 4 == 0 ? 168 : random() % 400, '\0');  // an answer has 168 bytes
       for (char& c : bytes) c = static_cast<char>(random());
       if (n % 3 == 0) bytes = "GET / HTTP/1.1\r\n\r\n";
       if (n % 7 == 0) bytes.assign(100'000, 'x');
       if (n % 2 != 0) s->sends(bytes);
       if (n % 2 == 0 || n % 3 == 0) silent.push_back(std::move(s));
     }
-    EXPECT_GT(silent.size(), 300u);  // more than rank 0 hears at a time
+    EXPECT_GT(silent.size(), 300u);  // more than rank 0 accepts at a time
     nap(milliseconds(1200));
     return std::string("0 1 ");
   });
   expect_all(results, "0 1 ");
 }
 
-// What a rank said once is no proof a second time; and nobody gets more than a challenge and a refusal.
-TEST(NetworkRendezvous, AProofCannotBeRepeated) {
+// An answer cannot be replayed, and an unauthenticated peer receives only a challenge and a refusal.
+TEST(NetworkRendezvous, AnswerCannotBeReplayed) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) -> std::string {
     if (i == 0) return joining(host_world(0, 3, port), {.join_timeout = milliseconds(1500)});
-    if (i == 1) {  // through a listener that passes on what it sees
+    if (i == 1) {  // through a listener that forwards the messages
       nap(milliseconds(400));
       return "";
     }
@@ -502,7 +502,7 @@ TEST(NetworkRendezvous, AProofCannotBeRepeated) {
     EXPECT_EQ(refusal.size(), 544u);
     std::uint32_t kind = 0;
     std::memcpy(&kind, refusal.data() + 8, sizeof kind);
-    EXPECT_EQ(kind, 3u);  // a stranger
+    EXPECT_EQ(kind, 3u);  // an unauthenticated peer
     EXPECT_EQ(refusal.find("rank"), std::string::npos);
     return again.receives();  // the end
   });
@@ -512,7 +512,7 @@ TEST(NetworkRendezvous, AProofCannotBeRepeated) {
       << results[0].text;
 }
 
-TEST(NetworkRendezvous, RefusesARankZeroThatDoesNotKnowTheToken) {
+TEST(NetworkRendezvous, RejectsARankZeroWithoutTheToken) {
   for (const bool speaks_our_way : {true, false}) {
     const auto results = ask(1, [&](int) -> std::string {
       Stranger listener;
@@ -548,7 +548,7 @@ TEST(NetworkRendezvous, RefusesARankZeroThatDoesNotKnowTheToken) {
   }
 }
 
-TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
+TEST(NetworkRendezvous, ListensOnlyOnTheGivenAddress) {
   const int port = free_port();
   const auto results = ask(2, [&](int i) -> std::string {
     if (i == 0) return joining(host_world(0, 2, port), soon);
@@ -573,7 +573,7 @@ TEST(NetworkRendezvous, ListensOnTheAddressThatIsNamedAndNoOther) {
             0u);
 }
 
-TEST(NetworkRendezvous, MeetsOverIpv6AndByName) {
+TEST(NetworkRendezvous, JoinsOverIpv6AndByName) {
   for (const std::string address : {"::1", "localhost"}) {
     const int port = free_port();
     const auto results = ask(2, [&](int i) {
@@ -587,7 +587,7 @@ TEST(NetworkRendezvous, MeetsOverIpv6AndByName) {
   }
 }
 
-TEST(NetworkRendezvous, MeetsByANameOfWhichAnAddressIsOfNoUseHere) {
+TEST(NetworkRendezvous, JoinsByANameWithAnUnusableAddress) {
   const int port = free_port();
   expect_all(ask(2,
                  [&](int i) {
@@ -599,7 +599,7 @@ TEST(NetworkRendezvous, MeetsByANameOfWhichAnAddressIsOfNoUseHere) {
              "no error");
 }
 
-TEST(NetworkRendezvous, ARankThatHasConnectedToItselfLetsGo) {
+TEST(NetworkRendezvous, SelfConnectionIsClosed) {
   const int port = free_port();
   expect_all(ask(2,
                  [&](int i) {
@@ -610,8 +610,8 @@ TEST(NetworkRendezvous, ARankThatHasConnectedToItselfLetsGo) {
              "no error");
 }
 
-// Rank 0 that may open few files lets strangers go, and hears the ranks.
-TEST(NetworkRendezvous, GoesOnWhereStrangersTakeAllDescriptors) {
+// If rank 0 may open only a few files, it disconnects unauthenticated peers and accepts the ranks.
+TEST(NetworkRendezvous, ContinuesIfPeersUseAllDescriptors) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) {
     if (i == 0) {
@@ -634,8 +634,8 @@ TEST(NetworkRendezvous, GoesOnWhereStrangersTakeAllDescriptors) {
   expect_all(results, "no error");
 }
 
-// A world that the program made itself.
-TEST(NetworkRendezvous, DoesNotBeginWithoutATokenOrAPort) {
+// A World that the program created by itself.
+TEST(NetworkRendezvous, RequiresATokenAndAPort) {
   World w = host_world(0, 2, 0);
   EXPECT_EQ(error_of([&] { parallel::join(w); }), "wrong: [ranks] port 0: expected 1 to 65535");
   w.token.clear();
@@ -645,8 +645,8 @@ TEST(NetworkRendezvous, DoesNotBeginWithoutATokenOrAPort) {
       "openssl rand -hex 32");
 }
 
-// One of our own kind may still send anything.
-TEST(Notes, EndsTheRunWhereAPeerSendsWhatNoRankSends) {
+// An authenticated rank may still send anything.
+TEST(Notes, InvalidMessageEndsTheRun) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
@@ -669,7 +669,7 @@ TEST(Notes, EndsTheRunWhereAPeerSendsWhatNoRankSends) {
   }
 }
 
-TEST(NetworkCommunicator, RefusesMoreBytesThanRanksShare) {
+TEST(NetworkCommunicator, RejectsTooManyBytes) {
   for (const int rank : {0, 1}) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);

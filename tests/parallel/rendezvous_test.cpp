@@ -1,4 +1,4 @@
-// Ranks meet, in any order and whoever else comes, or all say why not.
+// Ranks join in any order and regardless of other connections, or all report why not.
 #include "parallel/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace tg {
 namespace {
 
-TEST(Rendezvous, MeetsInAnyOrder) {
+TEST(Rendezvous, JoinsInAnyOrder) {
   for (const int late : {0, 1, 3}) {
     const auto results = ask(4, [&](int rank) {
       if (rank == late) nap(milliseconds(200));
@@ -30,7 +30,7 @@ TEST(Rendezvous, MeetsInAnyOrder) {
   }
 }
 
-TEST(Rendezvous, SaysWhichRanksDoNotCome) {
+TEST(Rendezvous, ReportsMissingRanks) {
   const JoinOptions soon{.join_timeout = milliseconds(600)};
   const auto joined = [&](const std::vector<int>& coming, int size) {
     const auto results = ask(static_cast<int>(coming.size()), [&](int i) {
@@ -47,7 +47,7 @@ TEST(Rendezvous, SaysWhichRanksDoNotCome) {
   EXPECT_EQ(joined({1, 2}, 3), "lost: [ranks] rank 0 did not come in 0.6 s");
 }
 
-TEST(Rendezvous, ReportsWhomRankZeroWaitsFor) {
+TEST(Rendezvous, ReportsTheRanksThatRankZeroWaitsFor) {
   const auto results = ask(2, [](int rank) {
     std::string lines;
     if (rank == 1) nap(milliseconds(400));
@@ -56,12 +56,12 @@ TEST(Rendezvous, ReportsWhomRankZeroWaitsFor) {
     return lines;
   });
   EXPECT_EQ(results[0].text,
-            "[ranks] waiting for rank 1 (1 of 2 are here)\n");  // after 200 ms, then after 600
+            "[ranks] waiting for rank 1 (1 of 2 are here)\n");  // after 200 ms, then after 600 ms
   EXPECT_EQ(results[1].text, "");
 }
 
-TEST(Rendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
-  for (const int other : {1, 2}) {  // before the third rank comes, and after it
+TEST(Rendezvous, RejectsDifferentProgramsAndNumbersOfRanks) {
+  for (const int other : {1, 2}) {  // before the third rank connects, and after it
     const auto results = ask(3, [&](int rank) {
       if (rank != 0) nap(milliseconds(100 * rank));
       return error_of(
@@ -77,7 +77,7 @@ TEST(Rendezvous, RefusesAnotherProgramAndAnotherNumberOfRanks) {
     EXPECT_EQ(r.text, "wrong: [ranks] rank 1 is of 3 ranks, rank 0 of 2: expected the same number");
 }
 
-// Ranks that connect after the refusal, one after another, receive it, too.
+// Ranks that connect one by one after the refusal also receive it.
 TEST(Rendezvous, RefusalReachesAllRanks) {
   const auto results = ask(6, [&](int rank) {
     if (rank > 1) nap(milliseconds(50 * rank));
@@ -89,14 +89,15 @@ TEST(Rendezvous, RefusalReachesAllRanks) {
     EXPECT_EQ(r.text, "wrong: [ranks] rank 1 runs build 8f2, rank 0 c43: expected the same program");
 }
 
-TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
+TEST(Rendezvous, ReportsThatRankZeroMayOpenTooFewFiles) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the sanitizers open files themselves";
+  GTEST_SKIP() << "the sanitizers open files";
 #endif
   const auto results = ask(4, [](int rank) {
-    nap(milliseconds(200 * rank));  // or one that comes would take the place of one that has not spoken yet
+    nap(milliseconds(200 *
+                     rank));  // otherwise a new peer would replace one that has not sent its message yet
     if (rank == 0) {
-      const FileDescriptor next(::dup(0));  // behind it one for the listener, and one more
+      const FileDescriptor next(::dup(0));  // leaves one for the listener, and one more
       const rlimit few{static_cast<rlim_t>(next.fd) + 3, static_cast<rlim_t>(next.fd) + 3};
       ::setrlimit(RLIMIT_NOFILE, &few);
     }
@@ -109,7 +110,7 @@ TEST(Rendezvous, SaysThatRankZeroMayOpenTooFewFiles) {
         "a higher limit (ulimit -n)");
 }
 
-TEST(Rendezvous, RefusesASecondProcessOfARankAndTheOthersGoOn) {
+TEST(Rendezvous, RejectsDuplicateRanksAndContinues) {
   const auto results = ask(5, [](int i) {
     const int rank = std::array{0, 1, 2, 1, 0}[static_cast<std::size_t>(i)];
     if (i >= 3) nap(milliseconds(150));
@@ -144,7 +145,7 @@ struct Stranger {
   }
 };
 
-TEST(Rendezvous, GoesOnWhateverStrangersSend) {
+TEST(Rendezvous, ContinuesDespiteArbitraryInput) {
   const auto results = ask(3, [](int i) {
     if (i < 2) {
       if (i == 1) nap(milliseconds(500));
@@ -158,7 +159,7 @@ TEST(Rendezvous, GoesOnWhateverStrangersSend) {
     for (int n = 0; n < 300; ++n) {
       auto s = std::make_unique<Stranger>(job);
       if (!s->connects()) break;
-      std::string bytes(n % 4 == 0 ? 64 : random() % 200, '\0');  // a message has 64
+      std::string bytes(n % 4 == 0 ? 64 : random() % 200, '\0');  // a message has 64 bytes
       for (char& c : bytes) c = static_cast<char>(random());
       if (n % 3 == 0) bytes.assign("nioj gt", 7);
       if (n % 5 != 0) (void)!::send(s->socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -171,16 +172,16 @@ TEST(Rendezvous, GoesOnWhateverStrangersSend) {
   for (const RankResult& r : results) EXPECT_EQ(r.text, "0 1 ");
 }
 
-TEST(Rendezvous, RefusesProcessesOfAnotherUser) {
+TEST(Rendezvous, RejectsProcessesOfOtherUsers) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   auto results = ask(2, [](int i) {
     if (i == 0) return error_of([] { parallel::join(world_of(0, 2), {.join_timeout = milliseconds(1200)}); });
     nap(milliseconds(50));
-    Stranger s(world_of(0, 2).job);  // the name has root's number in it
+    Stranger s(world_of(0, 2).job);  // the name contains root's user id
     if (seteuid(65534) != 0 || !s.connects()) return std::string("cannot connect");
     const auto start = std::chrono::steady_clock::now();
     char reply;
-    const auto got = ::recv(s.socket.fd, &reply, 1, 0);  // the end, before rank 0's
+    const auto got = ::recv(s.socket.fd, &reply, 1, 0);  // the connection ends before rank 0's time
     EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(700));
     return std::to_string(got);
   });
@@ -201,7 +202,7 @@ TEST(Rendezvous, RefusesProcessesOfAnotherUser) {
             "wrong: [ranks] the address of this job belongs to another user's process: expected rank 0");
 }
 
-TEST(Rendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
+TEST(Rendezvous, RankKilledDuringTheRendezvousIsReported) {
   for (const int killed : {0, 1}) {
     const auto results = ask(3, [&](int rank) {
       if (rank == 2) nap(milliseconds(250));
@@ -211,7 +212,7 @@ TEST(Rendezvous, ARankThatIsKilledBeforeAllHaveComeIsNamed) {
     EXPECT_EQ(results[static_cast<std::size_t>(killed)].text, "ended by signal Alarm clock");
     EXPECT_EQ(results[static_cast<std::size_t>(1 - killed)].text,
               "lost: [ranks] rank " + std::to_string(killed) + " ended before all ranks had come");
-    // Rank 2 comes too late, and hears it from rank 0 if that lives.
+    // Rank 2 connects too late, and rank 0 reports it if it is alive.
     EXPECT_EQ(results[2].text, killed == 0 ? "lost: [ranks] rank 0 did not come in 0.4 s" : results[0].text);
   }
 }

@@ -1,4 +1,4 @@
-// The published test vectors of SHA-256 and of HMAC with it.
+// Published test vectors of SHA-256 and HMAC-SHA-256.
 #include "parallel/sha256.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +29,8 @@ std::string mac_of(std::string_view key, std::string_view text) {
   return hex(parallel::hmac_sha256(key, pieces));
 }
 
-// RFC 6234, 8.5, and the example values of FIPS 180-4.
-TEST(Sha256, HasThePublishedDigests) {
+// RFC 6234, section 8.5, and the example values of FIPS 180-4.
+TEST(Sha256, MatchesPublishedDigests) {
   EXPECT_EQ(hash_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hash_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(hash_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
@@ -42,7 +42,7 @@ TEST(Sha256, HasThePublishedDigests) {
   EXPECT_EQ(hash_of(eights), "594847328451bdfa85056225462cc1d867d877fb388df0ce35f25ab5562bfbb5");
 }
 
-TEST(Sha256, IsOfAllPiecesInARow) {
+TEST(Sha256, PiecesAreHashedAsOneMessage) {
   const std::string text(200, 'x');
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
     const std::array<std::string_view, 2> pieces{std::string_view(text).substr(0, cut),
@@ -53,7 +53,7 @@ TEST(Sha256, IsOfAllPiecesInARow) {
 }
 
 // RFC 4231.
-TEST(HmacSha256, HasThePublishedDigests) {
+TEST(HmacSha256, MatchesPublishedDigests) {
   EXPECT_EQ(mac_of(std::string(20, '\x0b'), "Hi There"),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(mac_of("Jefe", "what do ya want for nothing?"),
@@ -64,9 +64,9 @@ TEST(HmacSha256, HasThePublishedDigests) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-// Every length of a message up to several blocks, and every length of a key: digests of all digests, which
-// hashlib and hmac of Python have computed.
-TEST(Sha256, OfEveryLengthIsThatOfAnotherImplementation) {
+// All message lengths up to several blocks, and all key lengths: digests of all digests, computed with
+// Python's hashlib and hmac.
+TEST(Sha256, AllLengthsMatchHashlib) {
   std::string data;
   for (int i = 0; i < 400; ++i) data += static_cast<char>((i * i + i / 7) % 256);
   const auto bytes = [](const Digest& d) {

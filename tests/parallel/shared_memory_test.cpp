@@ -1,4 +1,4 @@
-// What ranks share arrives at all of them, by rank and in order, and a rank that is gone ends the others.
+// Shared bytes arrive at all ranks, by rank and in order. If a rank is lost, all others end.
 #include "parallel/shared_memory.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// The bytes that a rank shows in a round: n of them, which differ between ranks, rounds and places.
+// The bytes that a rank shares in a round: n bytes, different for each rank, round and offset.
 std::vector<std::byte> shown_by(int rank, unsigned round, std::size_t n) {
   std::vector<std::byte> bytes(n);
   std::mt19937_64 random(static_cast<std::uint64_t>(rank) * 1'000'003 + round);
@@ -46,7 +46,7 @@ std::span<const std::byte> bytes_of(const auto& x) {
   return std::as_bytes(std::span(&x, 1));
 }
 
-TEST(SharedMemory, OneRankSeesItself) {
+TEST(SharedMemory, SingleRankReadsItsOwnBytes) {
   HostCommunicator one(SharedMemory::create(1), 0);
   EXPECT_EQ(one.rank(), 0);
   EXPECT_EQ(one.size(), 1);
@@ -59,7 +59,7 @@ TEST(SharedMemory, OneRankSeesItself) {
   }
 }
 
-TEST(SharedMemory, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
+TEST(SharedMemory, ShareDeliversAllBytesByRankAtAnySize) {
   for (const int n : {2, 3, 5})
     run_ranks(n, [](Communicator& ranks) {
       unsigned round = 0;
@@ -80,8 +80,9 @@ TEST(SharedMemory, GivesEveryRankTheBytesOfAllByRankAtAnySize) {
     });
 }
 
-// Each rank reads after a delay of its own: one that is ahead must not write over what others still read.
-TEST(SharedMemory, KeepsWhatIsReadInTenThousandRounds) {
+// Each rank reads after a different delay. A rank that is ahead must not overwrite bytes that others still
+// read.
+TEST(SharedMemory, BytesAreKeptDuringReadsInTenThousandRounds) {
   for (const int n : {2, 4})
     run_ranks(n, [](Communicator& ranks) {
       std::mt19937 random(static_cast<unsigned>(ranks.rank()));
@@ -95,13 +96,13 @@ TEST(SharedMemory, KeepsWhatIsReadInTenThousandRounds) {
             is_right &= std::memcmp(shown[r], &expected, sizeof expected) == 0;
           }
         });
-        if (!is_right) throw Error("round " + std::to_string(round) + " has other bytes");
+        if (!is_right) throw Error("round " + std::to_string(round) + " has different bytes");
         if (random() % 64 == 0) usleep(random() % 200);
       }
     });
 }
 
-TEST(SharedMemory, ARankThatExitsInTheMiddleEndsAllOthers) {
+TEST(SharedMemory, RankThatExitsEarlyEndsAllOthers) {
   for (const int at : {0, 1, 500}) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<RankResult> results = ask_each_rank(4, [&](Communicator& ranks) -> std::string {
@@ -119,7 +120,7 @@ TEST(SharedMemory, ARankThatExitsInTheMiddleEndsAllOthers) {
   }
 }
 
-TEST(SharedMemory, ALostRankIsLostForAllLaterCallsAndTheFirstReasonCounts) {
+TEST(SharedMemory, LossIsPermanentAndKeepsTheFirstReason) {
   const auto memory = SharedMemory::create(2);
   HostCommunicator rank(memory, 0);
   rank.mark_lost(1, "is gone:\nnobody knows where");
@@ -134,12 +135,12 @@ TEST(SharedMemory, ALostRankIsLostForAllLaterCallsAndTheFirstReasonCounts) {
   EXPECT_LT(error_of([&] { other->check_lost(); }).size(), 1000u);
 }
 
-TEST(SharedMemory, RanksThatShowDifferentSizesAllSayWhich) {
+TEST(SharedMemory, DifferentSizesAreReportedByAllRanks) {
   const std::vector<RankResult> results = ask_each_rank(3, [](Communicator& ranks) -> std::string {
     ranks.share(bytes_of(1), [](auto) {});
     const std::vector<std::byte> own(ranks.rank() == 1 ? 12 : 16);
     const std::string first = error_of([&] { ranks.share(own, [](auto) {}); });
-    ranks.share(bytes_of(1), [](auto) {});  // they are still together
+    ranks.share(bytes_of(1), [](auto) {});  // they are still synchronized
     return first;
   });
   for (const RankResult& r : results) {
@@ -150,10 +151,10 @@ TEST(SharedMemory, RanksThatShowDifferentSizesAllSayWhich) {
 }
 
 #if defined(__linux__)
-// A header of 256 bytes, a slot of 576 for each rank and one for other processes, and from a page of their
-// own two windows of each rank.
-TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
-  for (const int n : {1, 2, 6, 7, 20, 26, 27, 28, 1024}) {  // with 27 the slots end at the end of a page
+// A header of 256 bytes, and slots of 576 bytes for each rank and for other processes. Then two windows for
+// each rank, starting at a page boundary.
+TEST(SharedMemory, PartsFillTheMemoryWithoutOverlap) {
+  for (const int n : {1, 2, 6, 7, 20, 26, 27, 28, 1024}) {  // with 27, the slots end at a page boundary
     const auto memory = SharedMemory::create(n);
     struct stat about;
     ASSERT_EQ(fstat(memory->descriptor(), &about), 0);
@@ -174,7 +175,7 @@ TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
   for (int i = 0; i < 4; ++i)
     one.share(ones, [&](std::span<const std::byte* const> shown) { windows.push_back(shown[0]); });
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(windows[0]) % 4096, 0u);
-  EXPECT_EQ(windows[1] - windows[0], std::ptrdiff_t{1} << 20) << "the second half";
+  EXPECT_EQ(windows[1] - windows[0], std::ptrdiff_t{1} << 20) << "the second window";
   EXPECT_TRUE(windows[2] == windows[0] && windows[3] == windows[1]);
   const parallel::RankState& state = memory->state(0);
   EXPECT_EQ(state.moves, 4u);
@@ -184,7 +185,7 @@ TEST(SharedMemory, HasTheSizeOfItsPartsWhichDoNotOverlap) {
 #endif
 
 #if defined(__linux__)
-// The memory as the test maps it: what other processes write into it, and what they see.
+// The memory as mapped by the test: to read it and to act as other processes.
 class RawMemory {
  public:
   explicit RawMemory(const SharedMemory& memory) {
@@ -216,9 +217,9 @@ constexpr std::size_t slot_at(int i) {
   return 256 + slot_size * static_cast<std::size_t>(i);
 }
 
-// Header, slots and windows, byte by byte, after all their fields were written. The test arrives at the
-// barrier for all other ranks. Numbers of the barriers wrap.
-TEST(SharedMemory, EachFieldHasAPlaceOfItsOwn) {
+// Checks the header, slots and windows byte by byte, after all their fields were written. The test arrives at
+// the barrier for all other ranks. The barriers' counters wrap around.
+TEST(SharedMemory, FieldsDoNotOverlap) {
   for (const int n : {1, 2, 6, 7, 26, 27, 28, 100})
     for (const std::uint32_t first : {0u, 0x7fff'ffffu, 0xffff'fffeu, 0xffff'ffffu}) {
       const auto memory = SharedMemory::create(n);
@@ -267,12 +268,12 @@ TEST(SharedMemory, EachFieldHasAPlaceOfItsOwn) {
     }
 }
 
-// A loss that no process has marked in this way is still read within the memory.
-TEST(SharedMemory, ReadsALossOfAnyBits) {
+// A loss with arbitrary bits, not marked by mark_lost(), is still read within the memory.
+TEST(SharedMemory, LossWithArbitraryBitsIsReadSafely) {
   for (const int n : {1, 3}) {
     const auto memory = SharedMemory::create(n);
     RawMemory raw(*memory);
-    std::memset(&raw.word<char>(slot_at(n) + 16), 'x', 496);  // without an end
+    std::memset(&raw.word<char>(slot_at(n) + 16), 'x', 496);  // without a terminator
     for (const std::uint32_t by :
          {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n) + 1, 0xffffu}) {
       raw.lost() = by << 16 | 0xffff;
@@ -283,8 +284,8 @@ TEST(SharedMemory, ReadsALossOfAnyBits) {
   }
 }
 
-// Whether a call of share() ends within that time, with that result, if `then` runs 10 ms after it has begun
-// to wait. One attempt of ten is enough: other processes may delay some.
+// Whether a call of share() ends within this time and with this result, if `then` runs 10 ms after it starts
+// to wait. One success in ten attempts suffices, because other processes may cause delays.
 bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
                     const std::function<void(const std::shared_ptr<SharedMemory>&)>& then) {
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -305,9 +306,9 @@ bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
   return false;
 }
 
-// A rank that waits is woken. Where a process dies between the mark of a loss and the call that wakes, the
-// others look after 50 ms.
-TEST(SharedMemory, ARankThatWaitsGoesOnSoon) {
+// A waiting rank is woken. If a process dies between marking a loss and waking the others, they detect the
+// loss after 50 ms.
+TEST(SharedMemory, WaitingRankIsWokenSoon) {
   using std::chrono::milliseconds;
   EXPECT_TRUE(goes_on_within(milliseconds(40), "no error",
                              [](const auto& memory) { HostCommunicator(memory, 1).share({}, [](auto) {}); }));
@@ -320,8 +321,8 @@ TEST(SharedMemory, ARankThatWaitsGoesOnSoon) {
   }));
 }
 
-// Waiting takes the processor from nobody: a few looks, not a loop.
-TEST(SharedMemory, ARankThatWaitsLongTakesLittleTimeOfTheProcessor) {
+// Waiting uses little processor time: a few checks, not a loop.
+TEST(SharedMemory, WaitingRankUsesLittleProcessorTime) {
   const auto memory = SharedMemory::create(2);
   HostCommunicator zero(memory, 0), one(memory, 1);
   timespec took{};
@@ -338,7 +339,7 @@ TEST(SharedMemory, ARankThatWaitsLongTakesLittleTimeOfTheProcessor) {
 #endif
 
 #if defined(__linux__)
-// Mappings of the memory of ranks, and open files.
+// The number of mappings of ranks' memory, and of open files.
 std::pair<std::ptrdiff_t, std::ptrdiff_t> kept() {
   std::ifstream maps("/proc/self/maps");
   std::ptrdiff_t mappings = 0;
@@ -347,7 +348,7 @@ std::pair<std::ptrdiff_t, std::ptrdiff_t> kept() {
   return {mappings, std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator())};
 }
 
-TEST(SharedMemory, LeavesNoMappingAndNoFile) {
+TEST(SharedMemory, DestructionLeavesNoMappingOrFile) {
   const auto before = kept();
   for (const int n : {1, 3, 27, 100, 1024}) {
     {
@@ -361,7 +362,7 @@ TEST(SharedMemory, LeavesNoMappingAndNoFile) {
 }
 #endif
 
-TEST(SharedMemory, ARankWaitsUntilAllHaveCome) {
+TEST(SharedMemory, RankWaitsForAllOthers) {
   const auto memory = SharedMemory::create(2);
   HostCommunicator zero(memory, 0), one(memory, 1);
   std::thread first([&] { zero.share({}, [](auto) {}); });
@@ -376,8 +377,9 @@ TEST(SharedMemory, ARankWaitsUntilAllHaveCome) {
   }
 }
 
-// Only the rank itself and one other process, with the number of ranks, may report a loss.
-TEST(SharedMemory, KeepsTheLineOfALoss) {
+// Only the rank itself and one other process, with a rank number equal to the number of ranks, may report a
+// loss.
+TEST(SharedMemory, KeepsTheReasonOfALoss) {
   for (const std::size_t length : {0u, 1u, 494u, 495u, 496u, 600u})
     for (const int by : {0, 1, 3}) {
       const auto memory = SharedMemory::create(3);
@@ -399,7 +401,7 @@ TEST(SharedMemory, KeepsTheLineOfALoss) {
   EXPECT_EQ(error_of([&] { alone.share({}, [](auto) {}); }), "[ranks] rank 0 is lost");
 }
 
-TEST(SharedMemory, RefusesWhatCannotBe) {
+TEST(SharedMemory, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([] { SharedMemory::create(0); }), "[ranks] 0 ranks: expected 1 to 1024");
   EXPECT_EQ(error_of([] { SharedMemory::create(1025); }), "[ranks] 1025 ranks: expected 1 to 1024");
   const auto memory = SharedMemory::create(2);
@@ -417,14 +419,14 @@ TEST(SharedMemory, RefusesWhatCannotBe) {
   EXPECT_EQ(error_of([&] { SharedMemory::open(dup(memory->descriptor()), 3); }), not_ours);
   EXPECT_EQ(error_of([] { SharedMemory::open(-1, 3); }), not_ours);
 #if defined(__linux__)
-  // The right size, but another process could take it away.
+  // The right size, but another process could shrink it.
   struct stat about;
   const auto three = SharedMemory::create(3);
   ASSERT_EQ(fstat(three->descriptor(), &about), 0);
   const int unsealed = memfd_create("test", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(unsealed, about.st_size), 0);
   EXPECT_EQ(error_of([&] { SharedMemory::open(unsealed, 3); }), not_ours);
-  const int regular = ::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);  // it has no seals at all
+  const int regular = ::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);  // it has no seals
   if (regular >= 0) {
     ASSERT_EQ(ftruncate(regular, about.st_size), 0);
     EXPECT_EQ(error_of([&] { SharedMemory::open(regular, 3); }), not_ours);
@@ -445,7 +447,7 @@ TEST(SharedMemory, RefusesWhatCannotBe) {
 #endif
 }
 
-TEST(RunRanks, FailsWithTheMessageOfTheRankThatFails) {
+TEST(RunRanks, FailsWithTheMessageOfTheFailingRank) {
   const auto thrown = [](Communicator& ranks) -> std::string {
     if (ranks.rank() == 1) throw Error("rank 1's own");
     ranks.share({}, [](auto) {});
@@ -463,10 +465,10 @@ TEST(RunRanks, FailsWithTheMessageOfTheRankThatFails) {
   results = ask_each_rank(
       2, [](Communicator& ranks) { return ranks.share({}, [](auto) { usleep(20'000'000); }), ""; }, 1);
   EXPECT_EQ(results[0].text, "did not end in 1 seconds");
-  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // no process is left
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // no process remains
 }
 
-TEST(RunRanks, GivesWhatRanksReturn) {
+TEST(RunRanks, ReturnsTheResultsOfAllRanks) {
   const std::vector<std::string> texts = ask_ranks(
       3, [](Communicator& ranks) { return std::string(200'000, static_cast<char>('a' + ranks.rank())); });
   for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(texts[r], std::string(200'000, static_cast<char>('a' + r)));

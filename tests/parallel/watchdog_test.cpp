@@ -1,5 +1,5 @@
-// The watchdog of a rank and its thread, by themselves: what it reads of the ranks' states, connections and
-// notes, and when it ends its process. The clock of this test runs ten times as fast.
+// Tests the watchdog of a rank and its thread by themselves: reading the ranks' states, connections and
+// notes, and ending the process. The clock of this test runs ten times as fast as real time.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -46,7 +46,7 @@ std::string loss_of(const SharedMemory& memory) {
   return lost ? std::to_string(lost->rank) + " " + lost->why : "none";
 }
 
-// Waits until a rank is lost, or for that number of beats of rank 0.
+// Waits until a rank is lost, or for this number of heartbeats of rank 0.
 void await(const SharedMemory& memory, std::uint32_t beats) {
   const std::uint32_t before = memory.state(0).beats;
   while (!memory.lost() && memory.state(0).beats - before < beats) nap(milliseconds(1));
@@ -55,9 +55,9 @@ void await(const SharedMemory& memory, std::uint32_t beats) {
 TEST(Watchdog, ReadsTheStateOfEachRank) {
   struct Case {
     std::function<void(SharedMemory&)> states;
-    std::string loss;  // its beginning
+    std::string loss;  // prefix of the report
     int step_timeout = 500;
-    bool moves = false;  // rank 2 makes progress meanwhile
+    bool moves = false;  // rank 2 makes progress during the wait
   };
   const auto waits = [](SharedMemory& m, std::uint32_t how = 1) { m.state(1).is_waiting = how; };
   const Case cases[] = {
@@ -77,7 +77,7 @@ TEST(Watchdog, ReadsTheStateOfEachRank) {
     const auto memory = SharedMemory::create(3);
     c.states(*memory);
     std::atomic<bool> ends = false;
-    std::thread life([&] {  // ranks 1 and 2 live
+    std::thread life([&] {  // ranks 1 and 2 send heartbeats
       for (; !ends; nap(milliseconds(2))) {
         for (const int r : {1, 2}) ++memory->state(r).beats;
         if (c.moves) ++memory->state(2).moves;
@@ -95,10 +95,11 @@ TEST(Watchdog, ReadsTheStateOfEachRank) {
   waits(*memory);
   const Watchdog watchdog(memory, {}, nullptr, 0, {.step_timeout = milliseconds(500)});
   await(*memory, 1000);
-  EXPECT_EQ(loss_of(*memory).substr(0, 24), "2 is stopped, without a ") << "rank 0 lives, and rank 1 waits";
+  EXPECT_EQ(loss_of(*memory).substr(0, 24), "2 is stopped, without a ")
+      << "rank 0 is alive, and rank 1 is waiting";
 }
 
-TEST(Watchdog, NamesTheRankWhoseConnectionEnds) {
+TEST(Watchdog, ReportsTheRankWhoseConnectionEnds) {
   for (const std::size_t first : {0u, 1u, 2u}) {
     const auto memory = SharedMemory::create(4);
     Pair pairs[3];
@@ -117,11 +118,11 @@ TEST(Watchdog, NamesTheRankWhoseConnectionEnds) {
   }
 }
 
-// The watchdog of rank 0, whose notes the test exchanges as rank 1.
+// The watchdog of rank 0. The test exchanges notes with it as rank 1.
 struct Exchange {
   std::shared_ptr<SharedMemory> memory = SharedMemory::create(2);
   Pair pair;
-  std::string heard;  // all that rank 1 has received
+  std::string heard;  // all data that rank 1 has received
   std::optional<Watchdog> watchdog;
 
   Exchange() {
@@ -140,7 +141,7 @@ struct Exchange {
   void hears_the_rest() {
     while (hears() > 0) {
     }
-    ASSERT_EQ(heard.size() % 40, 0u) << "states, and no loss that the peer knows";
+    ASSERT_EQ(heard.size() % 40, 0u) << "only states, because the peer knows the loss";
   }
   std::int64_t last_steps() const {
     std::int64_t steps = 0;
@@ -149,10 +150,10 @@ struct Exchange {
   }
 };
 
-TEST(Watchdog, NotesAreExchangedUntilItEnds) {
+TEST(Watchdog, ExchangesNotesUntilItEnds) {
   Exchange x;
   while (x.heard.size() < 80) x.hears(), nap(milliseconds(1));
-  std::string loss(512, '\0');  // of rank 0 itself
+  std::string loss(512, '\0');  // loss of rank 0 itself
   loss[0] = 2, loss[16] = 'w';
   EXPECT_EQ(::send(x.pair.peer.fd, loss.data(), loss.size(), 0), 512);
   await(*x.memory, 1000);
@@ -162,7 +163,7 @@ TEST(Watchdog, NotesAreExchangedUntilItEnds) {
   x.watchdog.reset();
   x.hears_the_rest();
   EXPECT_TRUE(x.last_steps() == 0 || x.last_steps() == 7);
-  EXPECT_EQ(x.hears(), 0) << "the end";
+  EXPECT_EQ(x.hears(), 0) << "the connection has ended";
 }
 
 TEST(Watchdog, SendsItsLastStateWhenItEnds) {
@@ -175,7 +176,7 @@ TEST(Watchdog, SendsItsLastStateWhenItEnds) {
   EXPECT_EQ(x.heard[x.heard.size() - 8], 1) << "it has ended";
 }
 
-// The life of a process after a loss, in ms of the fast clock; its exit code and what it wrote to stderr.
+// The lifetime of a process after a loss, in ms of the fast clock, its exit code, and its output on stderr.
 struct Life {
   std::int64_t ms = 0;
   std::string end, line;
@@ -211,7 +212,7 @@ Life life_of(const JoinOptions& options, bool saves, bool stderr_is_full = false
   return life;
 }
 
-TEST(Watchdog, EndsItsProcessInTimeAfterALoss) {
+TEST(Watchdog, KillsItsProcessInTimeAfterALoss) {
   const std::string ended = "ended with exit code 75 in the middle", line = "[ranks] rank 1 is lost\n";
   constexpr milliseconds never(1'000'000);
   const struct {
@@ -231,18 +232,18 @@ TEST(Watchdog, EndsItsProcessInTimeAfterALoss) {
   }
   EXPECT_EQ(life_of({.end_after = milliseconds(0)}, false).end, "still here");
   const Life unread = life_of({.end_after = milliseconds(100)}, false, true);
-  EXPECT_EQ(unread.end, ended) << "also where nobody reads its line";
+  EXPECT_EQ(unread.end, ended) << "also if nobody reads its report";
   EXPECT_EQ(unread.line, std::string(1000, '.'));
 }
 
-TEST(Messages, SecondsBelowTenHaveADigitMore) {
+TEST(Messages, SecondsBelowTenHaveOneDecimal) {
   using Seconds = std::chrono::duration<double>;
   for (const auto& [t, text] :
        {std::pair(0.0, "0.0 s"), {0.54, "0.5 s"}, {9.9, "9.9 s"}, {10.0, "10 s"}, {59.6, "60 s"}})
     EXPECT_EQ(seconds_text(Seconds(t)), text);
 }
 
-TEST(OwnThread, HasNoSignalsAndLeavesThoseOfItsMaker) {
+TEST(OwnThread, BlocksSignalsOnlyInItself) {
   sigset_t own, before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
   start_thread([&] { pthread_sigmask(SIG_SETMASK, nullptr, &own); }).join();

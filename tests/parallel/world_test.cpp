@@ -1,5 +1,5 @@
-// Who this process is among the ranks, from the variables of each launcher; and each wrong environment is one
-// line.
+// Tests the rank of a process, as given by the variables of each launcher. Each invalid environment is
+// reported in one line.
 #include <tilegrad/parallel/world.h>
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ const Variables srun{{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "3"}, {"SLURM_PRO
 const Variables mpich{
     {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
 
-TEST(World, IsWhatTheLauncherSays) {
+TEST(World, MatchesTheLaunchersVariables) {
   const struct {
     Variables variables;
     const char* expected;
@@ -83,7 +83,7 @@ TEST(World, IsWhatTheLauncherSays) {
        "2/3 2/3 Open MPI: Open MPI prte@1"},
       {batch_script, "0/1 0/1 : "},
       {srun, "5/8 5/8 srun: srun 12.3"},
-      {without(srun, "SLURM_NODEID"), "5/8 5/8 srun: srun 12.3"},  // the first host
+      {without(srun, "SLURM_NODEID"), "5/8 5/8 srun: srun 12.3"},  // on the first host
       {with(srun, open_mpi), "2/3 2/3 Open MPI: Open MPI parent 77"},
       {with(srun, mpich), "0/2 0/2 MPICH: MPICH parent 77"},
       {with(srun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}), "5/8 5/8 srun: srun 12.3"},
@@ -95,7 +95,7 @@ TEST(World, IsWhatTheLauncherSays) {
   for (const auto& c : cases) EXPECT_EQ(text_of(world_of(c.variables)), c.expected);
 }
 
-TEST(World, OnSeveralHostsHasAMeetingPlaceAndAToken) {
+TEST(World, SeveralHostsHaveAnAddressAndAToken) {
   const auto place_of = [](const World& w) {
     EXPECT_TRUE(w.has_several_hosts());
     return text_of(w) + ", " + w.address + ":" + std::to_string(w.port) + " " + w.token;
@@ -124,7 +124,7 @@ TEST(World, OnSeveralHostsHasAMeetingPlaceAndAToken) {
       "1023/1024 1023/1024 torchrun: torchrun parent 77");
 }
 
-TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
+TEST(World, TokenFileMustBePrivate) {
   const std::string path = std::filesystem::temp_directory_path() / ("tg_token_" + std::to_string(getpid()));
   std::ofstream(path) << "0123456789abcdef0123456789abcdef\n";
   Variables v = with(hosts, {{"TG_TOKEN_FILE", path}});
@@ -171,8 +171,8 @@ TEST(World, ATokenFileIsReadIfOnlyItsUserMay) {
   std::filesystem::remove(path);
 }
 
-// A pipe, which has no writer, is refused at once: whoever opens it without O_NONBLOCK waits.
-TEST(World, ATokenFileIsNoPipe) {
+// A pipe without a writer is rejected immediately. Opening it without O_NONBLOCK would block.
+TEST(World, TokenFileMustNotBeAPipe) {
   const std::string path = std::filesystem::temp_directory_path() / ("tg_pipe_" + std::to_string(getpid()));
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   auto refused = std::async(std::launch::async, [&]() -> std::string {
@@ -184,14 +184,14 @@ TEST(World, ATokenFileIsNoPipe) {
   });
   if (refused.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
     ADD_FAILURE() << "it waits for a writer";
-    ::close(::open(path.c_str(), O_RDWR));  // which ends the wait
+    ::close(::open(path.c_str(), O_RDWR));  // ends the wait
   }
   EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is no file");
   std::filesystem::remove(path);
 }
 
-// Each host of each list, against the list with its counts spelled out.
-TEST(World, OfSrunHasTheTasksOfItsHost) {
+// Each host of each list, compared with the list with expanded counts.
+TEST(World, SrunTasksPerHostAreParsed) {
   const std::vector<std::pair<std::string, std::vector<int>>> lists = {
       {"3,1,2", {3, 1, 2}},
       {"1(x3)", {1, 1, 1}},
@@ -212,7 +212,7 @@ TEST(World, OfSrunHasTheTasksOfItsHost) {
     }
 }
 
-TEST(World, EachWrongEnvironmentIsOneLine) {
+TEST(World, EachInvalidEnvironmentIsOneLine) {
   const auto several = [](const std::string& size, int ranks, const std::string& local, int here) {
     return size + " is " + std::to_string(ranks) + " and " + local + " " + std::to_string(here) +
            ", so there are several hosts, but ";
@@ -304,7 +304,7 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
        "SLURM_STEP_TASKS_PER_NODE's count is 1048577: expected 1 to 1048576"},
       {with(srun, {{"SLURM_NODEID", "-1"}}), "SLURM_NODEID is -1: expected 0 to 1048576"},
       {with(srun, {{"SLURM_NODEID", "1048577"}}), "SLURM_NODEID is 1048577: expected 0 to 1048576"},
-      // The largest numbers of both.
+      // The largest values of both.
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "5(x1048576),2"},
                    {"SLURM_LOCALID", "1"},
                    {"SLURM_NODEID", "1048576"}}),
@@ -322,7 +322,7 @@ TEST(World, EachWrongEnvironmentIsOneLine) {
   }
 }
 
-TEST(World, OfThisProcessIsReadFromItsEnvironment) {
+TEST(World, ReadFromTheProcessEnvironment) {
   for (const auto& [name, value] : torchrun) setenv(name.c_str(), value.c_str(), 1);
   setenv("TG_JOB", "test", 1);
   EXPECT_EQ(text_of(parallel::world()), "1/4 1/4 launch: test");
