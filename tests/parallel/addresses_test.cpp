@@ -35,7 +35,7 @@ namespace {
 
 using namespace parallel;
 
-// A port of this host, either free or taken by the test itself.
+// A port of this host, either free or used by the test itself.
 struct Port {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int number = 0;

@@ -1,4 +1,4 @@
-// What flash_attn offers, as plain values for the oracle of masked_attention.h.
+// Options of flash_attn as plain values, for the oracle in masked_attention.h.
 #pragma once
 
 #include <array>
@@ -14,21 +14,22 @@ struct AttentionShape {
 };
 
 struct AttentionOptions {
-  std::optional<double> scale;                // 1/√d if absent
-  bool causal = false;                        // key t ≤ i + T − L, or
-  bool top_left = false;                      // with this, key t ≤ i
+  std::optional<double> scale;                // default: 1/√d
+  bool causal = false;                        // key t ≤ i + T − L
+  bool top_left = false;                      // with causal: key t ≤ i instead
   Index window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; −1: no bound
-  Vector bias;                                // empty, or row-major of the next line's shape; −∞ masks
-  std::array<Index, 4> bias_shape = {1, 1, 1, 1};  // each axis 1 or that of [B, H, L, T]
+  Vector bias;                                // empty, or row-major with bias_shape; −∞ masks
+  std::array<Index, 4> bias_shape = {1, 1, 1, 1};  // each axis is 1 or as in [B, H, L, T]
   double softcap = 0;             // cap·tanh(s/cap) on the scaled score, before the bias; 0: none
   Vector sink;                    // empty or [H]: a logit in the denominator that has no value row
   std::vector<Index> cu_q, cu_k;  // empty, or [S + 1]: sequence s is rows cu_q[s]…, keys cu_k[s]…
-  std::vector<Index> kv_lengths;  // empty or [B]: takes the place of T in row b; not with cu_q
-  double dropout = 0;             // P is divided by 1 − dropout where kept
-  std::function<bool(Index b, Index h, Index i, Index t)> keep;  // i, t in [0, L), [0, T) also when packed
+  std::vector<Index> kv_lengths;  // empty or [B]: replaces T in row b; not with cu_q
+  double dropout = 0;             // kept elements of P are divided by 1 − dropout
+  std::function<bool(Index b, Index h, Index i, Index t)> keep;  // i in [0, L), t in [0, T), also if packed
 };
 
-// Whether query i of row b may see key t: sequences and lengths first, then the causal and window bounds.
+// Whether query i of row b sees key t. Sequences and lengths are checked first, then the causal and window
+// bounds.
 inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b, Index i, Index t) {
   Index L = s.L, T = o.kv_lengths.empty() ? s.T : o.kv_lengths[b];
   if (!o.cu_q.empty()) {
@@ -41,14 +42,14 @@ inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b,
     t -= o.cu_k[n];
   }
   if (t < 0 || t >= T) return false;
-  const Index diagonal = i + T - L;  // bottom-right: the last query meets the last key
+  const Index diagonal = i + T - L;  // aligned at the bottom right: the last query sees the last key
   if (o.causal && t > (o.top_left ? i : diagonal)) return false;
   if (o.window_left >= 0 && t < diagonal - o.window_left) return false;
   if (o.window_right >= 0 && t > diagonal + o.window_right) return false;
   return true;
 }
 
-// The index of entry (b, h, i, t) of the broadcast bias in its vector.
+// Index of entry (b, h, i, t) of the broadcast bias in its vector.
 inline Index bias_index(const AttentionOptions& o, Index b, Index h, Index i, Index t) {
   const Index at[4] = {b, h, i, t};
   Index offset = 0;

@@ -1,6 +1,6 @@
-// FlashAttention-1: c and π saved, chunks of keys in the outer loop [Stratos, Efficient Attention §1.1-1.2;
-// Stratos, FlashAttention §2.2-2.3]. Q [L, d], K [T, d], V [T, D]; batch size Γ over queries, chunk size Λ
-// over keys, neither need divide; T ≥ 1.
+// FlashAttention-1: saves c and π, with chunks of keys in the outer loop [Stratos, Efficient Attention
+// §1.1-1.2; Stratos, FlashAttention §2.2-2.3]. Q [L, d], K [T, d], V [T, D]. The batch size Γ of queries and
+// the chunk size Λ of keys need not divide L and T. T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -13,8 +13,8 @@ struct Flash1Forward {
   Index reads = 0;  // entries of Q, K, V and O loaded, for the model of memory_reads.h
 };
 
-// [Stratos, Efficient Attention §1.1] and FlashForward of [Stratos, FlashAttention §2.2] (the former prints ⊙
-// for ⊘).
+// [Stratos, Efficient Attention §1.1] and FlashForward of [Stratos, FlashAttention §2.2]. The first of them
+// prints ⊙ instead of ⊘.
 inline Flash1Forward flash1_forward(const Matrix& Q, const Matrix& K, const Matrix& V, Index batch,
                                     Index chunk) {
   const Index L = Q.rows, T = K.rows, d = Q.cols, D = V.cols;
@@ -46,9 +46,9 @@ inline Flash1Forward flash1_forward(const Matrix& Q, const Matrix& K, const Matr
   return f;
 }
 
-// [Stratos, Efficient Attention §1.2] and FlashBackward of [Stratos, FlashAttention §2.3]; c, π, O from
-// forward, z_O [L, D], slots z read and written.
-// ([Stratos, FlashAttention] prints Q_j in the update of z_K, where [Stratos, Efficient Attention] has Q_i.)
+// [Stratos, Efficient Attention §1.2] and FlashBackward of [Stratos, FlashAttention §2.3]. c, π and O are
+// from the forward pass; z_O [L, D]. Adds to the gradient slots z. [Stratos, FlashAttention] prints Q_j in
+// the update of z_K, but [Stratos, Efficient Attention] has Q_i.
 inline void flash1_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Flash1Forward& f,
                             const Matrix& z_O, Index batch, Index chunk, Gradients& z) {
   const Index L = Q.rows, T = K.rows, d = Q.cols, D = V.cols;

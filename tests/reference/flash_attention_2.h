@@ -1,6 +1,6 @@
-// FlashAttention-2: normalisation deferred, only ξ = c + log π saved, query batches in the outer loop
-// [Stratos, FlashAttention §D]. Q [L, d], K [T, d], V [T, D]; batch size Γ over queries, chunk size Λ over
-// keys, neither need divide; T ≥ 1.
+// FlashAttention-2: defers the normalization and saves only ξ = c + log π, with batches of queries in the
+// outer loop [Stratos, FlashAttention §D]. Q [L, d], K [T, d], V [T, D]. The batch size Γ of queries and the
+// chunk size Λ of keys need not divide L and T. T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -42,7 +42,7 @@ inline Flash2Forward flash2_forward(const Matrix& Q, const Matrix& K, const Matr
   return f;
 }
 
-// [Stratos, FlashAttention §D]: FlashBackward of §2.3 with P = exp(QKᵀ/√d ⊖ ξ); slots z read and written.
+// [Stratos, FlashAttention §D]: FlashBackward of §2.3 with P = exp(QKᵀ/√d ⊖ ξ). Adds to the gradient slots z.
 inline void flash2_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Flash2Forward& f,
                             const Matrix& z_O, Index batch, Index chunk, Gradients& z) {
   const Index L = Q.rows, T = K.rows, d = Q.cols, D = V.cols;

@@ -1,13 +1,13 @@
-// Incremental attention over chunks of keys, without a maximum and without the scale [Stratos, FlashAttention
-// §1.1, eq. 2].
+// Incremental attention over chunks of keys, without subtracting a maximum and without the scale [Stratos,
+// FlashAttention §1.1, eq. 2].
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// Q [L, d], K [T, d], V [T, D], chunk size Λ (need not divide T) → O [L, D].
-// It overflows where a logit passes about 709: the reason for the stable forms.
+// Q [L, d], K [T, d], V [T, D], chunk size Λ (need not divide T) → O [L, D]. Overflows for logits above about
+// 709, which is why stable forms are needed.
 inline Matrix incremental_attention(const Matrix& Q, const Matrix& K, const Matrix& V, Index chunk) {
   const Index L = Q.rows, T = K.rows, D = V.cols;
   Vector pi(L, 0.0);

@@ -1,5 +1,5 @@
 // Standard attention [Stratos, FlashAttention eq. 4-5] with every option of flash_attn, forward and backward,
-// on contiguous [B, H, L, d] vectors: the f64 oracle of the fused op.
+// on contiguous [B, H, L, d] vectors. It is the f64 oracle of the fused op.
 #pragma once
 
 #include "tests/reference/attention_options.h"
@@ -8,26 +8,26 @@ namespace tg::reference {
 
 struct AttentionForward {
   Vector o;    // [B, H, L, dv]
-  Vector lse;  // [B, H, L], ξ = c + log π, with the sink in π and dropout not
+  Vector lse;  // [B, H, L], ξ = c + log π; π includes the sink, but not dropout
 };
 
 struct AttentionGradients {
   Vector z_q, z_k, z_v;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv]
   Vector z_bias;         // the shape of bias
-  Vector z_sink;         // [H], or empty where sink is
+  Vector z_sink;         // [H], or empty if sink is
 };
 
 // One query's row of the attention matrix.
 struct AttentionRow {
   Vector p;           // [T], probabilities before dropout
   Vector slope;       // [T], ∂s/∂(scaled score): 1 − tanh², or 1 without softcap
-  Vector drop;        // [T], what dropout multiplies p with: 0 or 1/(1 − dropout)
+  Vector drop;        // [T], factor of p by dropout: 0 or 1/(1 − dropout)
   double p_sink = 0;  // the sink's probability
   double xi = -kInfinity;
 };
 
-// Row (b, h, i): s = softcap(scale · q kᵀ) + bias where the query attends, p = exp(s − c) / π. A row that
-// attends to nothing, a sink included, has p = 0 and ξ = −∞.
+// Row (b, h, i): s = softcap(scale · q kᵀ) + bias if the query sees the key, p = exp(s − c) / π. If the row
+// sees no key and has no sink, p = 0 and ξ = −∞.
 inline AttentionRow attention_row(const AttentionShape& n, const AttentionOptions& o, const Vector& q,
                                   const Vector& k, Index b, Index h, Index i) {
   const Index g = h / (n.H / n.Hk);
@@ -73,7 +73,7 @@ inline AttentionForward standard_attention_reference(const AttentionShape& n, co
         const Index g = h / (n.H / n.Hk), at = (b * n.H + h) * n.L + i;
         f.lse[at] = row.xi;
         for (Index t = 0; t < n.T; ++t) {
-          if (row.p[t] == 0) continue;  // keys that are not attended to may hold anything
+          if (row.p[t] == 0) continue;  // keys that no query sees may have any value
           for (Index c = 0; c < n.dv; ++c)
             f.o[at * n.dv + c] += row.p[t] * row.drop[t] * v[((b * n.Hk + g) * n.T + t) * n.dv + c];
         }
@@ -81,8 +81,8 @@ inline AttentionForward standard_attention_reference(const AttentionShape& n, co
   return f;
 }
 
-// z_o [B, H, L, dv]; z_lse [B, H, L], or empty for zero. u is summed over keys, so that Lemma 2.1 stays
-// something the fused op is checked for: z_s = p ⊛ (z_p − u + z_ξ), and the same with z_p = 0 for the sink.
+// z_o [B, H, L, dv]; z_lse [B, H, L], or empty for zero. u is summed over keys, because Lemma 2.1 is tested
+// with the fused op: z_s = p ⊛ (z_p − u + z_ξ), and the same with z_p = 0 for the sink.
 inline AttentionGradients standard_attention_reference_backward(const AttentionShape& n, const Vector& q,
                                                                 const Vector& k, const Vector& v,
                                                                 const Vector& z_o, const Vector& z_lse,

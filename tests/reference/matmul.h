@@ -1,4 +1,4 @@
-// Square matrix multiplication with its reads of global memory counted [Stratos, FlashAttention §1.2].
+// Square matrix multiplication that counts its reads of global memory [Stratos, FlashAttention §1.2].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -7,7 +7,7 @@ namespace tg::reference {
 
 struct CountedProduct {
   Matrix C;         // [n, n]
-  Index reads = 0;  // of entries of A and B
+  Index reads = 0;  // entries of A and B that are read
 };
 
 // MatMul I of [Stratos, FlashAttention §1.2]: 2n³ reads.
@@ -25,8 +25,8 @@ inline CountedProduct matmul_one(const Matrix& A, const Matrix& B) {
   return out;
 }
 
-// MatMul II of [Stratos, FlashAttention §1.2]: AB = Σ_k A.col(k) B.row(k), with the column u and the row v
-// cached; 2n² reads.
+// MatMul II of [Stratos, FlashAttention §1.2]: AB = Σ_k A.col(k) B.row(k), with cached column u and row v;
+// 2n² reads.
 inline CountedProduct matmul_two(const Matrix& A, const Matrix& B) {
   const Index n = A.rows;
   CountedProduct out{Matrix(n, n)};

@@ -1,6 +1,5 @@
-// The row-major f64 matrix that every reference algorithm works on, and the few operations that the papers
-// write as symbols. Nothing under tests/reference uses the library: these files are what the library is
-// checked against.
+// The row-major f64 matrix used by all reference algorithms, and the operations that the papers write as
+// symbols. Files in tests/reference do not use the library, because the library is tested against them.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +66,7 @@ inline Matrix columns(const Matrix& A, Index begin, Index end) {
   return B;
 }
 
-// The gradient slots of Q, K and V [Stratos, Efficient Attention §1.2, §C]: a backward adds to them.
+// The gradient slots of Q, K and V [Stratos, Efficient Attention §1.2, §C]. A backward pass adds to them.
 struct Gradients {
   Matrix z_Q;  // [L, d]
   Matrix z_K;  // [T, d]

@@ -1,6 +1,6 @@
 // The two-pass memory-efficient attention of [Yeeboxie, FlashAttentionNote]: no scale and no maximum, O(n)
-// extra memory, every sum a plain loop. The note's do and D are z_O and u here (docs/notation.md); its L, the
-// normalisation constants, is Lc. Q [L, d], K [T, d], V [T, dv]; z_O [L, dv].
+// extra memory, every sum as a plain loop. The note's do and D are z_O and u here (docs/notation.md). Its L,
+// the normalization constants, is Lc. Q [L, d], K [T, d], V [T, dv]; z_O [L, dv].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -8,7 +8,7 @@
 namespace tg::reference {
 
 struct MemoryEfficientForward {
-  Vector Lc;  // [L], the normalisation constants
+  Vector Lc;  // [L], the normalization constants
   Matrix O;   // [L, dv]
 };
 
@@ -24,7 +24,7 @@ inline MemoryEfficientForward memory_efficient_forward(const Matrix& Q, const Ma
 }
 
 // [Yeeboxie, FlashAttentionNote §2, eq. 3, 6, 8, 9], in the order of its four steps. The note prints do_j in
-// (8) and (9), and Σ_j in (9), where (4) and (7) give do_i and Σ_i.
+// (8) and (9), and Σ_j in (9), but (4) and (7) imply do_i and Σ_i.
 inline Gradients memory_efficient_backward(const Matrix& Q, const Matrix& K, const Matrix& V,
                                            const MemoryEfficientForward& f, const Matrix& z_O) {
   Gradients g = zero_gradients(Q, K, V);

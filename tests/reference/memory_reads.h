@@ -1,5 +1,6 @@
-// How many entries attention reads from slow memory, for L = T and D = d [Stratos, Efficient Attention §1.3;
-// Stratos, FlashAttention §2.2], and what an N×N score matrix takes [Attention To Tiling Part II].
+// The number of entries that attention reads from slow memory, for L = T and D = d [Stratos, Efficient
+// Attention §1.3; Stratos, FlashAttention §2.2], and the size of an N×N score matrix [Attention To Tiling
+// Part II].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -11,19 +12,19 @@ inline Index standard_attention_reads(Index T) {
   return T * T;
 }
 
-// FlashAttention-1 loads K and V once in the outer loop, Q and O once per chunk: 2Td + 2Td ⌈T/Λ⌉, which is
-// O(Td + T²d/Λ).
+// FlashAttention-1 loads K and V once in the outer loop, and Q and O once per chunk: 2Td + 2Td ⌈T/Λ⌉, which
+// is O(Td + T²d/Λ).
 inline Index flash_attention_reads(Index T, Index d, Index chunk) {
   const Index chunks = (T + chunk - 1) / chunk;
   return 2 * T * d + 2 * T * d * chunks;
 }
 
-// The largest chunk that a fast memory of M entries takes: Λ = M/(4d).
+// The largest chunk that fits in fast memory for M entries: Λ = M/(4d).
 inline Index largest_chunk(Index M, Index d) {
   return M / (4 * d);
 }
 
-// Bytes of an N×N matrix of 16-bit numbers.
+// Bytes of an N×N matrix of 16-bit elements.
 inline Index score_matrix_bytes(Index N) {
   return 2 * N * N;
 }

@@ -1,5 +1,6 @@
-// Attention layers around standard attention, one head at a time: MHA [Stratos, Efficient Attention §B.3.1;
-// Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1] and MLA [Stratos, FlashAttention eq. 8].
+// Attention layers that compute standard attention one head at a time: MHA [Stratos, Efficient Attention
+// §B.3.1; Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1] and MLA [Stratos, FlashAttention
+// eq. 8].
 #pragma once
 
 #include "tests/reference/standard_attention.h"
@@ -40,7 +41,7 @@ inline Matrix grouped_query_attention(const Matrix& X, const Matrix& W_q, const 
 // [Stratos, FlashAttention eq. 8]. X [T, d], D_q, D_kv [d, m], U_q, U_k, U_v [m, d], W_f [d, d].
 inline Matrix latent_attention(const Matrix& X, const Matrix& D_q, const Matrix& U_q, const Matrix& D_kv,
                                const Matrix& U_k, const Matrix& U_v, const Matrix& W_f, Index H) {
-  const Matrix Z = matmul(X, D_kv);  // [T, m], the content of a cache
+  const Matrix Z = matmul(X, D_kv);  // [T, m], stored in a cache
   return attend_by_heads(matmul(matmul(X, D_q), U_q), matmul(Z, U_k), matmul(Z, U_v), W_f, H, 1);
 }
 
@@ -50,7 +51,7 @@ inline Matrix absorbed_latent_attention(const Matrix& X, const Matrix& D_q, cons
                                         const Matrix& D_kv, const Matrix& U_k, const Matrix& U_v,
                                         const Matrix& W_f) {
   const Matrix E = matmul(U_q, transpose(U_k)), F = matmul(U_v, W_f), Z = matmul(X, D_kv);
-  // standard_forward divides by √m; the paper's logits are over √d.
+  // standard_forward divides by √m, but the paper divides logits by √d.
   const double m = static_cast<double>(Z.cols), d = static_cast<double>(U_q.cols);
   const Matrix queries = scaled(matmul(matmul(X, D_q), E), std::sqrt(m / d));
   return matmul(standard_forward(queries, Z, Z).O, F);

@@ -1,5 +1,5 @@
-// How the tests of tests/reference compare: each check returns a GoogleTest result that says where it failed
-// first.
+// Comparisons for the tests in tests/reference. Each returns a GoogleTest result with the first position that
+// differs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,8 @@ inline Matrix random_matrix(Index rows, Index cols, std::uint64_t seed) {
   return {rows, cols, random_vector(rows * cols, seed)};
 }
 
-// |got − expected| ≤ tolerance · max(1, max |expected|) everywhere; equal infinities agree, a NaN never does.
+// got − expected| ≤ tolerance · max(1, max |expected|) for all entries. Equal infinities match; NaN never
+// matches.
 inline ::testing::AssertionResult close(const Vector& got, const Vector& expected, double tolerance = 1e-12) {
   if (got.size() != expected.size())
     return ::testing::AssertionFailure() << "sizes differ: " << got.size() << " and " << expected.size();
@@ -61,8 +62,8 @@ inline bool all_finite(const Vector& x) {
   return std::all_of(x.begin(), x.end(), [](double x_i) { return std::isfinite(x_i); });
 }
 
-// Whether x rounds to what is printed: within half a unit of the last decimal; a number printed without
-// decimals is meant exactly.
+// Whether x rounds to a printed number, within half a unit of its last decimal. A number printed without
+// decimals must match exactly.
 inline bool rounds_to(double x, const std::string& printed) {
   const auto point = printed.find('.');
   const double half_unit =
@@ -70,7 +71,7 @@ inline bool rounds_to(double x, const std::string& printed) {
   return std::abs(x - std::stod(printed)) <= half_unit + 1e-13;
 }
 
-// The same for numbers in a row, or the rows of a matrix one after the other, with blanks between them.
+// The same for a vector, or for the rows of a matrix in sequence, separated by blanks.
 inline ::testing::AssertionResult prints_as(const Vector& x, const std::string& printed) {
   std::istringstream words(printed);
   std::string word;
@@ -88,9 +89,9 @@ inline ::testing::AssertionResult prints_as(const Matrix& x, const std::string& 
   return prints_as(x.data, printed);
 }
 
-// ∂f/∂x by (f(x−2h) − 8f(x−h) + 8f(x+h) − f(x+2h)) / 12h. f reads x by reference. With h = 1e-3 the
-// truncation is about 3e-14 f⁽⁵⁾ and the rounding about 3e-13 |f|, so 1e-9 leaves room for f⁽⁵⁾ in the
-// thousands.
+// ∂f/∂x by (f(x−2h) − 8f(x−h) + 8f(x+h) − f(x+2h)) / 12h. f reads x by reference. With h = 1e-3, the
+// truncation error is about 3e-14 f⁽⁵⁾ and the rounding error about 3e-13 |f|. A tolerance of 1e-9 therefore
+// allows f⁽⁵⁾ in the thousands.
 inline Vector four_point_gradient(Vector& x, const std::function<double()>& f) {
   const double h = 1e-3;
   Vector gradient;

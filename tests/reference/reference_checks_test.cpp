@@ -1,4 +1,4 @@
-// Every comparison that the reference tests rest on can fail, and a planted fault in a backward is seen.
+// Every comparison used by the reference tests can fail, and injected bugs in a backward pass are detected.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_2.h"
@@ -9,7 +9,7 @@ namespace {
 
 const double kNaN = std::nan("");
 
-TEST(Checks, CloseFailsOnWhatDiffers) {
+TEST(Checks, CloseFailsOnDifferences) {
   EXPECT_TRUE(close(Vector{1, 2, -kInfinity}, {1, 2, -kInfinity}));
   EXPECT_TRUE(close(Vector{1, 1000}, {1, 1000 + 1e-10}));
   EXPECT_FALSE(close(Vector{1, 2}, {1, 2 + 1e-11}));
@@ -27,7 +27,7 @@ TEST(Checks, CloseFailsOnWhatDiffers) {
   EXPECT_FALSE(all_finite({1, -kInfinity}));
 }
 
-TEST(Checks, CloseOfGradientsLooksAtEachOfThem) {
+TEST(Checks, CloseChecksEachGradient) {
   const Gradients z{Matrix(2, 3), Matrix(4, 3), Matrix(4, 2)};
   EXPECT_TRUE(close(z, z));
   for (Matrix Gradients::*part : {&Gradients::z_Q, &Gradients::z_K, &Gradients::z_V}) {
@@ -37,19 +37,19 @@ TEST(Checks, CloseOfGradientsLooksAtEachOfThem) {
   }
 }
 
-TEST(Checks, PrintedNumbersAreHeldToTheirLastPlace) {
+TEST(Checks, PrintedNumbersAreCheckedToTheLastDigit) {
   EXPECT_TRUE(prints_as(Vector{0.22451524, -5.5715, 42}, "0.225 -5.57 42"));
   EXPECT_TRUE(rounds_to(0.0825, "0.08"));
   EXPECT_FALSE(rounds_to(0.22451524, "0.224"));
   EXPECT_FALSE(rounds_to(0.22451524, "-0.225"));
-  EXPECT_FALSE(rounds_to(1e-9, "0"));  // no decimals: exact
+  EXPECT_FALSE(rounds_to(1e-9, "0"));  // without decimals it must be exact
   EXPECT_FALSE(rounds_to(kNaN, "0.0"));
   EXPECT_FALSE(prints_as(Vector{1, 2}, "1"));
   EXPECT_FALSE(prints_as(Vector{1}, "1 2"));
   EXPECT_FALSE(prints_as(Vector{1, 2}, "1 3"));
 }
 
-TEST(Checks, FourPointDifferencesAreExactForCubicsAndSeeAWrongGradient) {
+TEST(Checks, FourPointDifferencesAreExactForCubicsAndDetectErrors) {
   Vector x = {0.5, -2, 3};
   const auto f = [&] { return x[0] * x[0] * x[0] + 2 * x[1] * x[2]; };
   EXPECT_TRUE(close(four_point_gradient(x, f), {0.75, 6, -4}, kDifferenceTolerance));
@@ -58,8 +58,8 @@ TEST(Checks, FourPointDifferencesAreExactForCubicsAndSeeAWrongGradient) {
   EXPECT_EQ(x, (Vector{0.5, -2, 3}));
 }
 
-// Faults of the kinds that a backward is written with: each must show against the differences.
-TEST(Checks, PlantedFaultsInABackwardAreSeen) {
+// Typical bugs in a backward pass. Finite differences must detect each of them.
+TEST(Checks, InjectedBugsInABackwardAreDetected) {
   Matrix Q = random_matrix(4, 3, 1), K = random_matrix(5, 3, 2), V = random_matrix(5, 2, 3);
   const Matrix z_O = random_matrix(4, 2, 4);
   const auto loss = [&] { return weighted_sum(flash2_forward(Q, K, V, 2, 2).O.data, z_O.data); };

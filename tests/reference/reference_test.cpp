@@ -1,5 +1,5 @@
-// The algorithms of the papers agree with each other, and their backwards with finite differences of their
-// forwards.
+// The algorithms of the papers agree with each other, and their backward passes agree with finite differences
+// of their forward passes.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_1.h"
@@ -24,7 +24,7 @@ struct Problem {
 
   double root_d() const { return std::sqrt(static_cast<double>(Q.cols)); }
   // [Ye, Online Softmax], [Yeeboxie, FlashAttentionNote], [Attention To Tiling] and [Stratos, FlashAttention
-  // eq. 2] leave the scale out: they get Q/√d.
+  // eq. 2] omit the scale, so they get Q/√d.
   Matrix scaled_Q() const { return scaled(Q, 1 / root_d()); }
 };
 
@@ -33,7 +33,7 @@ Problem random_problem(Index L, Index T, Index d, Index D, std::uint64_t seed) {
           random_matrix(L, D, seed + 3)};
 }
 
-// Even rows have the given scores and odd rows their negatives, the scale included. d = 4, so that Q/√d is
+// Even rows have the given scores, including the scale, and odd rows their negatives. d = 4, so Q/√d is
 // exact.
 Problem problem_with_scores(const Vector& scores, std::uint64_t seed) {
   const Index L = 6, T = Index(scores.size());
@@ -44,7 +44,7 @@ Problem problem_with_scores(const Vector& scores, std::uint64_t seed) {
   return p;
 }
 
-// Scores that rise, fall, alternate and stay, between ±size, with ties and gaps small enough to share
+// Scores that rise, fall, alternate and stay constant, between ±size. Ties and small gaps split the
 // probability.
 std::vector<Problem> extreme_problems(double size) {
   Vector rising, alternating, level(9, size), stairs;
@@ -111,7 +111,7 @@ Gradients flash2_gradients(const Problem& p, Index batch, Index chunk) {
   flash2_backward(p.Q, p.K, p.V, f, p.z_O, batch, chunk, z);
   return z;
 }
-// Of the forms without the scale, whose z_Q is that of Q/√d.
+// Gradients of the forms without the scale, whose z_Q is the gradient of Q/√d.
 Gradients rescaled(Gradients z, const Problem& p) {
   z.z_Q = scaled(z.z_Q, 1 / p.root_d());
   return z;
@@ -186,7 +186,7 @@ TEST(Attention, EveryBackwardAgrees) {
     }
 }
 
-// exp(700) is still a double, so that the forms without a maximum must hold here too.
+// exp(700) is still a finite double, so the forms without a maximum must also be correct.
 TEST(Attention, EveryFormAgreesOnLogitsOf700) {
   for (const Problem& p : extreme_problems(700)) {
     expect_stable_forwards_agree(p);
@@ -195,7 +195,7 @@ TEST(Attention, EveryFormAgreesOnLogitsOf700) {
   }
 }
 
-TEST(Attention, StableFormsHoldWhereTheOthersOverflow) {
+TEST(Attention, StableFormsHoldIfTheOthersOverflow) {
   for (const Problem& p : extreme_problems(2000)) {
     expect_stable_forwards_agree(p);
     expect_backwards_agree(p, false);
@@ -204,7 +204,7 @@ TEST(Attention, StableFormsHoldWhereTheOthersOverflow) {
   }
 }
 
-// Each backward against its own forward.
+// Compares a backward pass with finite differences of its forward pass.
 void expect_gradients_of(Problem p, const Gradients& z,
                          const std::function<Matrix(const Problem&)>& forward) {
   const auto loss = [&] { return weighted_sum(forward(p).data, p.z_O.data); };
@@ -231,7 +231,7 @@ TEST(Attention, EveryBackwardIsTheDerivativeOfItsForward) {
   }
 }
 
-// [Stratos, Efficient Attention §1.2]: the slots are read and written.
+// [Stratos, Efficient Attention §1.2]: a backward pass adds to the gradient slots.
 TEST(Attention, BackwardAddsToTheGradientSlots) {
   const Problem p = random_problem(5, 7, 3, 4, 6);
   const Gradients before{random_matrix(5, 3, 1), random_matrix(7, 3, 2), random_matrix(7, 4, 3)};
@@ -263,7 +263,7 @@ TEST(Attention, Lemma21HoldsForEveryShape) {
     }
 }
 
-TEST(MatMul, BothOrdersGiveTheProductAndReadAsTheSeedCounts) {
+TEST(MatMul, BothOrdersGiveTheProductAndExpectedReads) {
   for (Index n : {1, 2, 5, 16}) {
     const Matrix A = random_matrix(n, n, 1), B = random_matrix(n, n, 2);
     const CountedProduct one = matmul_one(A, B), two = matmul_two(A, B);
@@ -274,9 +274,9 @@ TEST(MatMul, BothOrdersGiveTheProductAndReadAsTheSeedCounts) {
   }
 }
 
-// [Stratos, Efficient Attention §1.3]: O(Td + T²d/Λ), which with Λ = M/(4d) is O(T²d²/M), fewer than T² if d
-// is well below √M.
-TEST(MemoryReads, FlashAttentionReadsAsTheModelSays) {
+// [Stratos, Efficient Attention §1.3]: O(Td + T²d/Λ), which is O(T²d²/M) with Λ = M/(4d). This is less than
+// T² if d is well below √M.
+TEST(MemoryReads, FlashAttentionReadsMatchTheModel) {
   for (Index chunk : {1, 2, 3, 5, 8, 64})
     for (Index batch : {1, 3, 64}) {
       const Problem p = random_problem(12, 12, 4, 4, 1);
@@ -284,15 +284,15 @@ TEST(MemoryReads, FlashAttentionReadsAsTheModelSays) {
     }
   const Index T = 65536;
   for (Index d : {32, 64, 128}) {
-    const Index M = 49152;  // entries: 192 KB of 32-bit numbers
+    const Index M = 49152;  // entries: 192 KB of 32-bit elements
     const double leading = 1.0 * T * T * d * d / M;
     EXPECT_NEAR(flash_attention_reads(T, d, largest_chunk(M, d)) / leading, 8, 0.1);  // 2Td · T · 4d/M
     EXPECT_EQ(flash_attention_reads(T, d, largest_chunk(M, d)) < standard_attention_reads(T), 8 * d * d < M);
   }
-  EXPECT_EQ(flash_attention_reads(T, 64, T), 4 * T * 64);  // one chunk: every matrix once
+  EXPECT_EQ(flash_attention_reads(T, 64, T), 4 * T * 64);  // one chunk: every matrix is read once
 }
 
-TEST(MultiHead, OneHeadIsAttentionOfTheProjections) {
+TEST(MultiHead, OneHeadEqualsAttentionOfTheProjections) {
   const Matrix Q = random_matrix(5, 4, 1), K = random_matrix(7, 4, 2), V = random_matrix(7, 6, 3);
   const Matrix W_q = random_matrix(4, 4, 4), W_k = random_matrix(4, 4, 5), W_v = random_matrix(6, 6, 6),
                W_f = random_matrix(6, 6, 7);
@@ -300,7 +300,7 @@ TEST(MultiHead, OneHeadIsAttentionOfTheProjections) {
                     matmul(flash2_forward(matmul(Q, W_q), matmul(K, W_k), matmul(V, W_v), 2, 2).O, W_f)));
 }
 
-// The heads of [Stratos, Efficient Attention §B.3.1] as the [B, H, L, d] problem of the oracle.
+// The heads of [Stratos, Efficient Attention §B.3.1] as a [B, H, L, d] problem of the oracle.
 TEST(MultiHead, HeadsAreIndependentAttentionProblems) {
   const Index L = 5, T = 7, d = 4, D = 6, H = 2;
   const Matrix Q = random_matrix(L, d, 1), K = random_matrix(T, d, 2), V = random_matrix(T, D, 3);
@@ -322,8 +322,8 @@ TEST(MultiHead, HeadsAreIndependentAttentionProblems) {
   EXPECT_TRUE(close(multi_head_attention(Q, K, V, W_q, W_k, W_v, W_f, H), matmul(O, W_f)));
 }
 
-// [Stratos, FlashAttention §3.1]: GQA is MHA whose key and value heads are repeated R times.
-TEST(MultiHead, GroupedQueriesAreRepeatedKeyHeads) {
+// [Stratos, FlashAttention §3.1]: GQA is MHA with key and value heads that are repeated R times.
+TEST(MultiHead, GroupedQueriesEqualRepeatedKeyHeads) {
   const Index T = 6, d = 12, H = 6, d_H = 2;
   const Matrix X = random_matrix(T, d, 1), W_q = random_matrix(d, d, 2), W_f = random_matrix(d, d, 3);
   for (Index R : {1, 2, 3, 6}) {
@@ -340,7 +340,7 @@ TEST(MultiHead, GroupedQueriesAreRepeatedKeyHeads) {
   }
 }
 
-// [Stratos, FlashAttention §3.2]: MLA is MHA of rank-m projections, and one head's up-projections can be
+// [Stratos, FlashAttention §3.2]: MLA is MHA with rank-m projections, and a head's up-projections can be
 // absorbed.
 TEST(MultiHead, LatentAttentionIsLowRankAndAbsorbs) {
   const Index T = 6, d = 8, m = 3;
@@ -355,7 +355,7 @@ TEST(MultiHead, LatentAttentionIsLowRankAndAbsorbs) {
                     latent_attention(X, D_q, U_q, D_kv, U_k, U_v, W_f, 1)));
 }
 
-TEST(ReluProduct, GradientsAreTheDerivativesOfTheSeedsLosses) {
+TEST(ReluProduct, GradientsMatchFiniteDifferencesOfTheLosses) {
   Vector u = random_vector(8, 1), w = random_vector(8, 2);
   EXPECT_TRUE(close(shared_operand_gradient(u),
                     four_point_gradient(u, [&] { return shared_operand_loss(u); }), kDifferenceTolerance));
@@ -365,7 +365,7 @@ TEST(ReluProduct, GradientsAreTheDerivativesOfTheSeedsLosses) {
   EXPECT_TRUE(close(z.z_u, four_point_gradient(u, loss), kDifferenceTolerance));
 }
 
-TEST(ReluProduct, GradientsHaveTheirClosedForms) {
+TEST(ReluProduct, GradientsMatchTheirClosedForms) {
   // f(u, u) = u² except at 0, where the indicator is 0: 2u + 3 + exp(u).
   const double e = std::exp(1.0);
   EXPECT_TRUE(close(shared_operand_gradient({1, -1, 0}), {5 + e, 1 + 1 / e, 4}));

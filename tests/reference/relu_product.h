@@ -1,5 +1,5 @@
-// The user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C], and the two losses that are
-// differentiated with it there.
+// The user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C], and the two losses that the
+// paper differentiates with it.
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -13,8 +13,8 @@ inline Vector relu_product(const Vector& x, const Vector& y) {
   return t;
 }
 
-// z_x,i ← z_x,i + 1(x_i y_i > 0) y_i z_t,i and z_y,i ← z_y,i + 1(x_i y_i > 0) x_i z_t,i; z_x and z_y may be
-// one slot.
+// z_x,i ← z_x,i + 1(x_i y_i > 0) y_i z_t,i and z_y,i ← z_y,i + 1(x_i y_i > 0) x_i z_t,i. z_x and z_y may be
+// the same slot.
 inline void relu_product_backward(const Vector& x, const Vector& y, const Vector& z_t, Vector& z_x,
                                   Vector& z_y) {
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -32,7 +32,7 @@ inline double shared_operand_loss(const Vector& u) {
   return loss;
 }
 
-// ∂L/∂u: u has three children, and the first of them twice.
+// ∂L/∂u: u is used by three nodes, the first of which uses it twice.
 inline Vector shared_operand_gradient(const Vector& u) {
   Vector z_u(u.size(), 0.0);
   relu_product_backward(u, u, Vector(u.size(), 1.0), z_u, z_u);

@@ -1,5 +1,5 @@
-// Softmax in three passes, in two by the online normaliser, and its backward [Ye, Online Softmax §2, §3;
-// Stratos, Efficient Attention §C.1].
+// Softmax in three passes, in two with the online normalizer, and its backward pass [Ye, Online Softmax §2,
+// §3; Stratos, Efficient Attention §C.1].
 #pragma once
 
 #include "tests/reference/matrix.h"

@@ -1,4 +1,4 @@
-// Standard attention with the L×T matrices materialised [Stratos, Efficient Attention §A.1; Stratos,
+// Standard attention with the L×T matrices in memory [Stratos, Efficient Attention §A.1; Stratos,
 // FlashAttention §2.1, eq. 4-5]. Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
 #pragma once
 
@@ -12,7 +12,8 @@ struct StandardForward {
   Matrix P, O;   // [L, T], [L, D]
 };
 
-// [Stratos, Efficient Attention §A.1]. (Its step 3 prints ⊙ for the ⊖ of [Stratos, FlashAttention eq. 4].)
+// [Stratos, Efficient Attention §A.1]. Its step 3 prints ⊙ instead of the ⊖ in [Stratos, FlashAttention eq.
+// 4].
 inline StandardForward standard_forward(const Matrix& Q, const Matrix& K, const Matrix& V) {
   const Index L = Q.rows, T = K.rows;
   const double root_d = std::sqrt(static_cast<double>(Q.cols));
@@ -43,13 +44,13 @@ inline Vector row_sums_of_O_z_O(const Matrix& O, const Matrix& z_O) {
   return u;
 }
 
-// [Stratos, Efficient Attention §A.1], accumulating as [Stratos, FlashAttention eq. 5] does; P [L, T] from
-// forward, z_O [L, D].
+// [Stratos, Efficient Attention §A.1]. It accumulates as in [Stratos, FlashAttention eq. 5]. P [L, T] is from
+// the forward pass; z_O [L, D].
 inline void standard_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Matrix& P,
                               const Matrix& z_O, Gradients& z) {
   const double root_d = std::sqrt(static_cast<double>(Q.cols));
   const Vector u = row_sums_of_P_z_P(P, V, z_O);
-  Matrix z_A = matmul(z_O, transpose(V));  // [L, T], z_P so far
+  Matrix z_A = matmul(z_O, transpose(V));  // [L, T], here z_P
   for (Index i = 0; i < P.rows; ++i)
     for (Index t = 0; t < P.cols; ++t) z_A(i, t) = P(i, t) * z_A(i, t) - u[i] * P(i, t);
   add_to(z.z_V, matmul(transpose(P), z_O));

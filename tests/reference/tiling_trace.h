@@ -1,23 +1,23 @@
-// The tiled attention of [Attention To Tiling Part III], without the scale, with every tile's intermediate
-// values recorded. The trace has the paper's letters, S (here A), m (c), l (π) and O before the division (G),
-// so that its printed numbers can be compared; the gradients have ours (docs/notation.md). Q [L, d], K [T,
-// d], V [T, dv]; one block size for queries and keys, which need not divide L and T; T ≥ 1.
+// The tiled attention of [Attention To Tiling Part III], without the scale, with recorded intermediate values
+// of every tile. The trace uses the paper's letters, so that its printed numbers can be compared: S (here A),
+// m (c), l (π), and O before the division (G). The gradients use our letters (docs/notation.md). Q [L, d], K
+// [T, d], V [T, dv]. The block size is the same for queries and keys, and need not divide L and T. T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// The numbers that the trace of [Attention To Tiling] prints for one tile (query block × key block); rows are
-// those of the query block.
+// The numbers that the trace in [Attention To Tiling] prints for one tile (query block × key block). Rows are
+// queries of the block.
 struct TileStep {
   Index query_begin = 0, key_begin = 0;
-  Matrix S;           // [B, B], tile scores
-  Vector m_tile, m;   // [B], maximum of the tile and running maximum after it
+  Matrix S;           // [B, B], scores of the tile
+  Vector m_tile, m;   // [B], maximum of the tile, and running maximum after it
   Vector correction;  // [B], c = exp(m_old − m_new)
   Matrix P;           // [B, B], P̃ = exp(S − m_new)
   Vector l;           // [B], running sum after the tile
-  Matrix O;           // [B, dv], unnormalised output after the tile
+  Matrix O;           // [B, dv], unnormalized output after the tile
 };
 
 struct TilingForward {
@@ -68,8 +68,8 @@ inline TilingForward tiling_forward(const Matrix& Q, const Matrix& K, const Matr
   return f;
 }
 
-// [Attention To Tiling Part III, "Backward Algorithm"]: u (the paper's D) precomputed, query blocks in the
-// outer loop.
+// [Attention To Tiling Part III, "Backward Algorithm"]: precomputes u (the paper's D), with query blocks in
+// the outer loop.
 inline Gradients tiling_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const TilingForward& f,
                                  const Matrix& z_O, Index block) {
   Gradients g = zero_gradients(Q, K, V);

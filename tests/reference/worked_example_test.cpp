@@ -1,8 +1,7 @@
-// The worked 4×4 example of [Attention To Tiling], number for number. Printed numbers are compared to the
-// precision they are printed with. Twelve of them are wrong in their last place, because the paper computed
-// on with rounded numbers: those are here with more places, with the printed number in a comment, and with
-// their closed forms at the end of the file. Gradients have our letters (docs/notation.md): the paper's dX is
-// z_X, its z_A is z_A, and its D is u.
+// The worked 4×4 example of [Attention To Tiling], number by number. Numbers are compared to their printed
+// precision. Twelve of them are wrong in the last digit, because the paper continued with rounded numbers.
+// These have more digits here, with the printed number in a comment, and closed forms at the end of the file.
+// Gradients have our letters (docs/notation.md): the paper's dX is z_X, its z_A is z_A, and its D is u.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/memory_reads.h"
@@ -17,7 +16,7 @@ const Matrix kK(4, 4, {1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 1});
 const Matrix kV(4, 4, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
 const Matrix kz_O(4, 4, {1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0});
 
-// √d_k = 1 in the example: Q is given √4 times as large, which is exact.
+// √d_k = 1 in the example, so Q is multiplied by √4, which is exact.
 StandardForward forward() {
   return standard_forward(scaled(kQ, 2), kK, kV);
 }
@@ -53,7 +52,7 @@ TEST(WorkedExample, ScoresProbabilitiesAndOutput) {
   EXPECT_TRUE(rounds_to(weighted_sum(exponentials, Vector(4, 1.0)), "12.107"));
   EXPECT_TRUE(prints_as(f.P,
                         "0.22451524 0.083 0.610 0.083 "  // the paper prints 0.224 for 0.2245
-                        "0.083 0.22451524 0.083 0.610 "  // and here
+                        "0.083 0.22451524 0.083 0.610 "  // the same
                         "0.366 0.134 0.366 0.134 "
                         "0.134 0.366 0.134 0.366"));
   EXPECT_TRUE(prints_as(f.O,
@@ -101,7 +100,7 @@ TEST(WorkedExample, Gradients) {
   EXPECT_TRUE(close(tiling_backward(kQ, kK, kV, tiling_forward(kQ, kK, kV, 2), kz_O, 2), z));
 }
 
-// With X = I the weights are Q, K and V themselves; η = 0.1.
+// With X = I, the weights equal Q, K and V; η = 0.1.
 TEST(WorkedExample, WeightUpdates) {
   const Gradients z = backward();
   EXPECT_TRUE(prints_as(updated(kV, z.z_V),
@@ -146,7 +145,7 @@ TEST(WorkedExample, TileTraceOfTheFirstQueryBlock) {
   EXPECT_TRUE(prints_as(row(f.O, 1), "9.88 10.88 11.88 12.88"));
 }
 
-// The paper's trace stops here: the second query block is compared with its closed forms, with e⁻¹ = exp(−1).
+// The paper's trace ends here. The second query block is compared with closed forms, where e⁻¹ = exp(−1).
 TEST(WorkedExample, TileTraceOfTheSecondQueryBlock) {
   const TilingForward f = tiling_forward(kQ, kK, kV, 2);
   const double e1 = std::exp(-1.0);
@@ -159,21 +158,21 @@ TEST(WorkedExample, TileTraceOfTheSecondQueryBlock) {
   EXPECT_TRUE(close(third.O, f.steps[0].O));  // the same scores and values as tile (0,0)
   EXPECT_EQ(fourth.key_begin, 2);
   EXPECT_TRUE(prints_as(fourth.S, "1 0 0 1"));
-  EXPECT_TRUE(prints_as(fourth.correction, "1 1"));  // the maximum stays
+  EXPECT_TRUE(prints_as(fourth.correction, "1 1"));  // the maximum does not change
   EXPECT_TRUE(close(fourth.l, {2 + 2 * e1, 2 + 2 * e1}));
   EXPECT_TRUE(close(row(fourth.O, 0), {10 + 18 * e1, 12 + 20 * e1, 14 + 22 * e1, 16 + 24 * e1}));
   EXPECT_TRUE(close(row(fourth.O, 1), {18 + 10 * e1, 20 + 12 * e1, 22 + 14 * e1, 24 + 16 * e1}));
   EXPECT_TRUE(close(f.O, forward().O));
 }
 
-// The paper's numbers that are wrong by more than rounding: the printed number, the correct one, and the
-// exact value.
-TEST(WorkedExample, MisprintsAgainstTheirClosedForms) {
+// Numbers of the paper whose error exceeds rounding: the printed number, the correct one, and the exact
+// value.
+TEST(WorkedExample, MisprintsAreCorrectedByClosedForms) {
   const StandardForward f = forward();
   const Gradients z = backward();
   const TilingForward tiles = tiling_forward(kQ, kK, kV, 2);
   const double e = std::exp(1.0), e1 = std::exp(-1.0), e2 = std::exp(-2.0);
-  const double sum = 2 + e + e * e;                          // of row 0's exponentials
+  const double sum = 2 + e + e * e;                          // sum of row 0's exponentials
   const double u_0 = (10 * e + 26 + 42 * e * e + 58) / sum;  // Σ P ⊛ z_P
   const double z_Q_01 = (26 - u_0 + 58 - u_0) / sum;         // z_A₀₁ + z_A₀₃
   const double u_2 = (52 * e + 84) / (2 * e + 2);
@@ -204,8 +203,7 @@ TEST(WorkedExample, MisprintsAgainstTheirClosedForms) {
   }
 }
 
-// [Attention To Tiling Part II]. Its first two rows are in units of 2²⁰ bytes and the others in powers of
-// ten.
+// [Attention To Tiling Part II]. The first two rows are in units of 2²⁰ bytes, the others in powers of ten.
 TEST(WorkedExample, MemoryTable) {
   struct Row {
     Index N;

@@ -1,4 +1,4 @@
-// Examples with prompts: how a file is read, which tokens are learned, and in which batches they come.
+// Tests examples with prompts: reading a file, the tokens that are learned, and the order of batches.
 #include <tilegrad/train/examples.h>
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ struct ExampleFile : ::testing::Test {
   }
 };
 
-TEST_F(ExampleFile, IsReadLineByLine) {
+TEST_F(ExampleFile, LinesAreParsed) {
   const auto all =
       train::read_examples(write("{\"prompt\": \"2+2=\", \"completion\": \"4\\n\", \"id\": [1, {}]}\r\n"
                                  "\n  \n"
@@ -47,7 +47,7 @@ TEST_F(ExampleFile, IsReadLineByLine) {
   EXPECT_EQ(all[2].completion, "b");
 }
 
-TEST_F(ExampleFile, IsRefusedWithItsLineAndKey) {
+TEST_F(ExampleFile, ErrorsNameLineAndKey) {
   const std::string good = "{\"text\": \"a\"}\n";
   const struct {
     std::string line, says;
@@ -77,7 +77,7 @@ TEST_F(ExampleFile, IsRefusedWithItsLineAndKey) {
             std::string::npos);
 }
 
-TEST(Examples, PromptsAreGivenAndTheEndTokenIsLearned) {
+TEST(Examples, PromptsAreContextAndTheEndTokenIsLearned) {
   const text::ByteTokenizer bytes;
   const train::Example e = train::encode_example({"ab", "cd"}, bytes, 7);
   EXPECT_EQ(e.tokens, (Tokens{'a', 'b', 'c', 'd', 7}));
@@ -86,8 +86,9 @@ TEST(Examples, PromptsAreGivenAndTheEndTokenIsLearned) {
   EXPECT_EQ(train::encode_example({"", ""}, bytes, 7).tokens, Tokens{7});
   EXPECT_EQ(train::encode_example({"ab", "ab"}, bytes, {}).given, 2u);
   EXPECT_EQ(train::encode_example({"ab", ""}, bytes, {}).tokens, (Tokens{'a', 'b'}));
-  EXPECT_EQ(train::encode_example({"ab", "c"}, bytes, 'c').tokens, (Tokens{'a', 'b', 'c'}));  // not twice
-  // A token across the border is learned.
+  EXPECT_EQ(train::encode_example({"ab", "c"}, bytes, 'c').tokens,
+            (Tokens{'a', 'b', 'c'}));  // not added twice
+  // A token that spans prompt and completion is learned.
   const text::Bpe pairs = text::Bpe::train("ab ab ab ab", 257);
   const train::Example joined = train::encode_example({"xa", "b"}, pairs, {});
   EXPECT_EQ(joined.tokens, (Tokens{'x', 256}));
@@ -108,7 +109,7 @@ std::vector<train::Example> some_examples(std::size_t n) {
 
 constexpr std::int64_t context = 6;
 
-TEST(Examples, ARowIsOneExampleOfWhichThePromptIsNoTarget) {
+TEST(Examples, RowHoldsOneExampleWithoutPromptTargets) {
   const train::ExampleBatches batches({{{1, 2, 3, 4}, 2}, {{5, 6, 7}, 0}, {{8, 9}, 1}}, 1, 1, context);
   EXPECT_EQ(batches.held_out(), 1);
   Tokens x(context), y(context);
@@ -124,7 +125,7 @@ TEST(Examples, ARowIsOneExampleOfWhichThePromptIsNoTarget) {
   EXPECT_EQ(y, (Tokens{9, -100, -100, -100, -100, -100}));
 }
 
-TEST(Examples, EachComesOnceInAPass) {
+TEST(Examples, EachExampleOccursOncePerPass) {
   std::vector<train::Example> all;
   for (std::int32_t i = 0; i < 30; ++i) all.push_back({{i, 1}, 0});
   const std::int64_t rows = 4, trained = 27;
@@ -148,12 +149,12 @@ TEST(Examples, EachComesOnceInAPass) {
   }
   EXPECT_NE(passes[0], passes[1]);
   EXPECT_NE(order(2, 27), order_1);
-  Tokens x(rows), y(rows);  // a batch is a function of its number
+  Tokens x(rows), y(rows);  // a batch depends only on its number
   batches.training(1, 9, x, y);
   EXPECT_EQ(x, Tokens(order_1.begin() + 9 * rows, order_1.begin() + 10 * rows));
 }
 
-TEST(Examples, ValidationCoversWhatIsHeldOut) {
+TEST(Examples, ValidationCoversTheHeldOutPart) {
   std::vector<train::Example> all;
   for (std::int32_t i = 0; i < 70; ++i) all.push_back({{i, 1}, 0});
   const train::ExampleBatches batches(all, 3, 3, 1);
@@ -167,8 +168,8 @@ TEST(Examples, ValidationCoversWhatIsHeldOut) {
   EXPECT_EQ(seen, (Tokens{63, 64, 65, 66, 67, 68, 69}));
 }
 
-// The order of a pass, computed by a program in Python.
-TEST(Examples, OrderOfAPassIsThatOfPhilox) {
+// The order of a pass was computed by a Python program.
+TEST(Examples, OrderOfAPassMatchesPhilox) {
   const struct {
     std::uint64_t seed;
     std::int64_t pass;
@@ -191,7 +192,7 @@ TEST(Examples, OrderOfAPassIsThatOfPhilox) {
   }
 }
 
-// The last tenth is held out, at least one; its batches are spread over it.
+// The last tenth, at least one example, is held out. Validation batches are spread over it.
 TEST(Examples, HeldOutPartAndItsBatches) {
   for (const std::size_t n : {2, 3, 10, 19, 20, 29, 30, 101}) {
     std::vector<train::Example> all;
@@ -243,9 +244,9 @@ TEST(Examples, HeldOutPartAndItsBatches) {
   EXPECT_EQ(error_of([] { train::ExampleBatches(some_examples(9), 1, 1, 1); }), "no error");
 }
 
-// Of a batch, the mean loss of what is learned is that of the examples, each alone in a program of its
-// length.
-TEST(Examples, InABatchTheyAreAsTheyAreAlone) {
+// The mean loss of a batch equals the mean over the learned tokens of its examples, each run by itself in a
+// program of its length.
+TEST(Examples, BatchedLossMatchesSingleExamples) {
   nn::Params params(4);
   const nn::Model model(
       params, {.vocabulary = 11, .context = context, .layers = 2, .heads = 2, .width = 8, .std = 0.5});
@@ -279,11 +280,11 @@ TEST(Examples, InABatchTheyAreAsTheyAreAlone) {
   EXPECT_NEAR(evaluation.run(x, y), nats / static_cast<double>(count), 1e-6);
 }
 
-TEST(Examples, WhatExceedsTheContextIsLeftOut) {
+TEST(Examples, ExamplesBeyondTheContextAreSkipped) {
   const train::ExampleBatches batches({{{1, 2, 3, 4, 5}, 1}, {{1, 2, 3, 4}, 3}, {{6, 7, 8}, 1}, {{9}, 0}}, 1,
                                       1, 2);
-  EXPECT_EQ(batches.cut(), 1);       // to 1 2 3
-  EXPECT_EQ(batches.left_out(), 2);  // a prompt of 3, and a single token
+  EXPECT_EQ(batches.cut(), 1);       // cut to 1 2 3
+  EXPECT_EQ(batches.left_out(), 2);  // one with a prompt of 3 tokens, and one with a single token
   ASSERT_EQ(batches.examples().size(), 2u);
   EXPECT_EQ(batches.examples()[0].tokens, (Tokens{1, 2, 3}));
   EXPECT_NE(

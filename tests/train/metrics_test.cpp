@@ -1,4 +1,4 @@
-// The metrics file and the progress line.
+// Tests the metrics file and the progress line.
 #include <tilegrad/train/metrics.h>
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ namespace {
 
 using testing::TemporaryDirectory;
 
-TEST(Metrics, ARowIsOneJsonObjectWithNullForWhatIsNotANumber) {
+TEST(Metrics, RowIsOneJsonObjectWithNullForNan) {
   const train::MetricsRow row{
       .step = 7, .train_loss = 2.5f, .lr = 1e-3f, .grad_norm = INFINITY, .tokens_per_s = 81000};
   EXPECT_EQ(
@@ -33,7 +33,7 @@ TEST(Metrics, ARowIsOneJsonObjectWithNullForWhatIsNotANumber) {
   EXPECT_NO_THROW(json.skip());
 }
 
-TEST(Metrics, RowsReadBackExactly) {
+TEST(Metrics, RowsRoundTripExactly) {
   const TemporaryDirectory dir;
   const float third = 1.0f / 3.0f;
   train::MetricsWriter out(dir / "metrics.jsonl");
@@ -55,7 +55,7 @@ TEST(Metrics, RowsReadBackExactly) {
   EXPECT_TRUE(std::isnan(rows[1].train_loss) && std::isnan(rows[1].val_loss));
 }
 
-TEST(Metrics, EachRowIsInTheFileAsSoonAsItIsWritten) {
+TEST(Metrics, EachRowIsFlushedImmediately) {
   const TemporaryDirectory dir;
   train::MetricsWriter out(dir / "m");
   for (int step = 1; step <= 3; ++step) {
@@ -64,7 +64,7 @@ TEST(Metrics, EachRowIsInTheFileAsSoonAsItIsWritten) {
   }
 }
 
-TEST(Metrics, AnUnfinishedLastLineIsDroppedAndABadLineIsNamed) {
+TEST(Metrics, IncompleteLastLineIsDroppedAndInvalidLineReported) {
   const TemporaryDirectory dir;
   std::ofstream(dir / "cut") << "{\"step\":1}\n{\"step\":2,\"tra";
   EXPECT_EQ(train::read_metrics(dir / "cut").size(), 1u);
@@ -77,11 +77,11 @@ TEST(Metrics, AnUnfinishedLastLineIsDroppedAndABadLineIsNamed) {
   }
 }
 
-TEST(Metrics, AFullDiskAndAMissingDirectoryAreReported) {
+TEST(Metrics, FullDiskAndMissingDirectoryAreReported) {
   train::MetricsWriter full("/dev/full");
   try {
     full.write({.step = 1});
-    FAIL() << "the full device took a row";
+    FAIL() << "the full device accepted a row";
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(), "[metrics] cannot write /dev/full: No space left on device");
   }
@@ -103,7 +103,7 @@ TEST(Progress, NumbersStayShort) {
   EXPECT_EQ(train::short_time(-1), "--:--");
 }
 
-TEST(Progress, TheLineHoldsStepLossRateAndTimeLeft) {
+TEST(Progress, LineContainsStepLossRateAndRemainingTime) {
   EXPECT_EQ(train::progress_line({.step = 500,
                                   .steps = 2000,
                                   .loss = 2.48171,
@@ -124,7 +124,7 @@ std::string content(std::FILE* f) {
   return s;
 }
 
-TEST(Progress, WritesPlainLinesToAFileAndAlwaysTheLastStep) {
+TEST(Progress, FileGetsPlainLinesAndTheLastStep) {
   std::FILE* f = std::tmpfile();
   {
     train::Progress p(f, 0, 100, 64, 1e9);
@@ -139,11 +139,11 @@ TEST(Progress, WritesPlainLinesToAFileAndAlwaysTheLastStep) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 
-TEST(Progress, NeedsAFile) {
+TEST(Progress, RequiresAFile) {
   EXPECT_THROW(train::Progress(nullptr, 0, 100, 64), Error);
 }
 
-TEST(Progress, PlainLinesComeAtTheirPeriod) {
+TEST(Progress, PlainLinesAreWrittenPeriodically) {
   std::FILE* f = std::tmpfile();
   {
     train::Progress p(f, 10, 20, 64, 0.0);
@@ -153,7 +153,7 @@ TEST(Progress, PlainLinesComeAtTheirPeriod) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10) << text;
 }
 
-TEST(Progress, TheLastLineShowsTheLastValidation) {
+TEST(Progress, LastLineShowsTheLastValidation) {
   std::FILE* f = std::tmpfile();
   {
     train::Progress p(f, 0, 20, 64, 1e9);
@@ -167,7 +167,7 @@ TEST(Progress, TheLastLineShowsTheLastValidation) {
   EXPECT_NE(text.find("| val 20.0000 |"), std::string::npos) << text;
 }
 
-TEST(Progress, RewritesOneLineOnATerminalAndCutsItToTheWidth) {
+TEST(Progress, TerminalLineIsRewrittenAndTruncated) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);
   ASSERT_EQ(grantpt(terminal), 0);

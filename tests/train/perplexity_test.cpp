@@ -1,4 +1,4 @@
-// Perplexity against a loop over the tokens that runs the model on what is before each.
+// Compares perplexity with a loop over the tokens, which runs the model on the tokens before each.
 #include <tilegrad/train/perplexity.h>
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Tokens some_tokens(std::size_t n) {
   return tokens;
 }
 
-// −log p of the last token after those before it.
+// −log p of the last token, given the tokens before it.
 double surprise(const nn::Model& model, std::span<const std::int32_t> tokens) {
   Graph graph;
   const auto length = std::ssize(tokens) - 1;
@@ -45,7 +45,8 @@ double surprise(const nn::Model& model, std::span<const std::int32_t> tokens) {
   return std::log(sum) - double{row[tokens.back()]};
 }
 
-// The recipe, word for word: a window at each stride; of its tokens those that are new, but not its first.
+// A direct implementation of the definition: one window per stride, which counts its new tokens, but not its
+// first.
 struct Expected {
   double nats = 0;
   std::int64_t tokens = 0, windows = 0;
@@ -69,7 +70,7 @@ Expected by_recipe(const nn::Model& model, const Tokens& tokens, std::int64_t st
   return sum;
 }
 
-TEST(Perplexity, IsThatOfALoopOverTheTokens) {
+TEST(Perplexity, MatchesALoopOverTheTokens) {
   nn::Params params(3);
   const nn::Model model = model_on(params);
   for (const std::size_t n : {2u, 7u, 8u, 9u, 16u, 17u, 30u}) {
@@ -89,7 +90,7 @@ TEST(Perplexity, IsThatOfALoopOverTheTokens) {
   }
 }
 
-TEST(Perplexity, AStrideBelowTheContextPredictsEveryTokenButTheFirst) {
+TEST(Perplexity, StrideBelowContextPredictsAllButTheFirstToken) {
   nn::Params params(3);
   const nn::Model model = model_on(params);
   const Tokens tokens = some_tokens(29);
@@ -99,7 +100,7 @@ TEST(Perplexity, AStrideBelowTheContextPredictsEveryTokenButTheFirst) {
             train::perplexity(model, tokens, {.stride = 4}).windows);
 }
 
-TEST(Perplexity, OfAContextOfOneTokenPredictsNothing) {
+TEST(Perplexity, ContextOfOneTokenPredictsNothing) {
   nn::Params params(3);
   const nn::Embedding table(nn::Path(params) / "table", vocabulary, vocabulary);
   const nn::LanguageModel model{
@@ -112,8 +113,8 @@ TEST(Perplexity, OfAContextOfOneTokenPredictsNothing) {
   EXPECT_EQ(got.windows, 5);
 }
 
-// Its options reach the program: in bf16 logits are rounded.
-TEST(Perplexity, IsComputedInItsPrecision) {
+// Its options are passed to the program: in bf16, logits are rounded.
+TEST(Perplexity, UsesTheRequestedPrecision) {
   nn::Params params(3);
   const nn::Model model = model_on(params);
   const auto nats = [&](nn::Precision precision) {
@@ -127,7 +128,7 @@ TEST(Perplexity, IsComputedInItsPrecision) {
   EXPECT_EQ(none.tokens + none.windows, 0);
 }
 
-TEST(Perplexity, EndsWhenItIsTold) {
+TEST(Perplexity, StopsOnRequest) {
   nn::Params params(3);
   const nn::Model model = model_on(params);
   std::vector<std::int64_t> seen;
@@ -138,7 +139,7 @@ TEST(Perplexity, EndsWhenItIsTold) {
   EXPECT_EQ(seen, (std::vector<std::int64_t>{2, 7, 4, 7}));
 }
 
-TEST(Perplexity, RefusesWhatHasNone) {
+TEST(Perplexity, RejectsInvalidInput) {
   nn::Params params(3);
   const nn::Model model = model_on(params);
   EXPECT_NE(error_of([&] { train::perplexity(model, some_tokens(1)); }).find("2 tokens or more, got 1"),

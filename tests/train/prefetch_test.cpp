@@ -1,4 +1,4 @@
-// Batches prepared by another thread: the same whatever the timing, in order, each once.
+// Tests batches that another thread prepares: the same for any timing, in order, each exactly once.
 #include "train/prefetch.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ void expect_batch(const train::TokenBatch& batch, std::int64_t number) {
   for (const std::int32_t t : batch.y) ASSERT_EQ(t, -number);
 }
 
-TEST(Prefetch, GivesEveryBatchOnceInOrderWhoeverIsSlow) {
+TEST(Prefetch, DeliversEachBatchOnceInOrder) {
   for (const std::size_t ahead : {1, 2, 8})
     for (const auto& [filling, taking] : {std::pair(0, 0), {300, 0}, {0, 300}, {100, 100}}) {
       std::atomic<int> filled = 0;
@@ -42,14 +42,14 @@ TEST(Prefetch, GivesEveryBatchOnceInOrderWhoeverIsSlow) {
       for (std::int64_t n = 5; n <= 64; ++n) {
         const train::TokenBatch& batch = batches.next();
         nap(n % 4 == 0 ? taking : 0);
-        expect_batch(batch, n);  // and is left alone while it is looked at
+        expect_batch(batch, n);  // and does not change while it is read
       }
       EXPECT_EQ(filled, 60);
       EXPECT_THROW(batches.next(), Error);
     }
 }
 
-TEST(Prefetch, NeverFillsFurtherAheadThanItMay) {
+TEST(Prefetch, NeverExceedsItsCapacity) {
   std::atomic<std::int64_t> taken = 0, furthest = 0;
   train::Prefetch batches(
       0, 200, 4,
@@ -66,7 +66,7 @@ TEST(Prefetch, NeverFillsFurtherAheadThanItMay) {
   EXPECT_LE(furthest, 3);
 }
 
-TEST(Prefetch, AnErrorComesWithTheBatchThatHasIt) {
+TEST(Prefetch, ErrorIsDeliveredWithItsBatch) {
   train::Prefetch batches(0, 100, 4, [](std::int64_t n, Tokens x, Tokens y) {
     if (n == 7) throw Error("batch 7 is bad");
     numbered(n, x, y);
@@ -82,12 +82,12 @@ TEST(Prefetch, AnErrorComesWithTheBatchThatHasIt) {
   }
 }
 
-TEST(Prefetch, BatchesThatNoMemoryHoldsAreAnError) {
+TEST(Prefetch, BatchesThatExceedMemoryAreAnError) {
   EXPECT_THROW(train::Prefetch(0, 9, std::size_t{1} << 48, numbered), OutOfMemory);
   EXPECT_THROW(train::Prefetch(0, 9, std::size_t{1} << 63, numbered), ShapeError);
 }
 
-TEST(Prefetch, EndsAtOnceWhereverItIs) {
+TEST(Prefetch, EndsImmediatelyInAnyState) {
   for (int taken = 0; taken < 12; ++taken) {
     train::Prefetch batches(0, 1'000'000'000, 4, numbered, 4);
     for (int n = 0; n < taken; ++n) expect_batch(batches.next(), n);

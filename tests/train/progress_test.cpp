@@ -1,5 +1,5 @@
-// The progress line at times that the test sets: when it is drawn, and which rate and remaining time it
-// shows.
+// Tests the progress line at times that the test sets: when it is drawn, and the rate and remaining time that
+// it shows.
 #include <tilegrad/train/progress.h>
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 double clock_seconds = -1;  // below 0: the system's clock
 }
 
-// Replaces the function of the C library, which std::chrono::steady_clock calls.
+// Replaces the function of the C library that std::chrono::steady_clock calls.
 extern "C" int clock_gettime(clockid_t id, timespec* now) noexcept {
   if (clock_seconds < 0 || id != CLOCK_MONOTONIC)
     return static_cast<int>(::syscall(SYS_clock_gettime, id, now));
@@ -35,7 +35,7 @@ struct FakeClock {
   ~FakeClock() { clock_seconds = -1; }
 };
 
-// The lines that a run writes to a file.
+// Returns the lines that a run writes to a file.
 std::string written(double period, const std::function<void(train::Progress&)>& run, std::int64_t first = 0,
                     std::int64_t steps = 100) {
   const FakeClock clock;
@@ -44,7 +44,7 @@ std::string written(double period, const std::function<void(train::Progress&)>& 
     train::Progress progress(file, first, steps, 64, period);
     run(progress);
   }
-  std::string text(1 << 14, '\0');  // not through the stream: everything has been written
+  std::string text(1 << 14, '\0');  // read without the stream, so all lines must have been flushed
   const ssize_t size = ::pread(::fileno(file), text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(size));
   std::fclose(file);
@@ -67,7 +67,7 @@ TEST(ProgressClock, LinesAreWrittenOncePerPeriod) {
   const auto run = [](train::Progress& p) {
     for (int step = 1; step <= 60; ++step) clock_seconds += 0.25, p.update(step, step, 0.5);
   };
-  // 64 tokens each quarter of a second; the first line is written after the period.
+  // 64 tokens every quarter of a second. The first line is written after the period.
   const std::string rest = " | lr 5.0e-01 | 256 tok/s | ETA ";
   EXPECT_EQ(written(5, run), line(20, "##--------", 20, "20.0000" + rest + "00:20") +
                                  line(40, "####------", 40, "40.0000" + rest + "00:15") +
@@ -77,8 +77,8 @@ TEST(ProgressClock, LinesAreWrittenOncePerPeriod) {
                                     line(58, "#####-----", 57, "58.0000" + rest + "00:11"));
 }
 
-// The rate is that of the last second or more. In the first second it is that of the time so far.
-TEST(ProgressClock, RateIsThatOfTheLastSecond) {
+// The rate covers at least the last second. In the first second, it covers the whole time so far.
+TEST(ProgressClock, RateCoversTheLastSecond) {
   const double seconds[] = {0.1, 0.3, 0.5, 0.6, 0.9, 0.2, 2.0, 0.4, 0.7, 4.0};
   const double rates[] = {640, 320, 213.3333, 170.6667, 170.6667, 116.3636, 32, 32, 116.3636, 16};
   const FakeClock clock;
@@ -91,13 +91,13 @@ TEST(ProgressClock, RateIsThatOfTheLastSecond) {
       progress.update(11 + i, 2, 0.5);
       EXPECT_NEAR(progress.tokens_per_s(), rates[i], 1e-3) << i;
     }
-    // Time that a validation takes is not counted.
+    // Time that a validation takes is not counted. prose: allow take
     clock_seconds += 30, progress.validation(3);
     clock_seconds += 0.5, progress.update(21, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 16, 1e-9);
     clock_seconds += 0.5, progress.update(22, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 128, 1e-9);
-    // Nor does a step that was there before, or a clock that stands still, change it.
+    // Steps before the first one, and a clock that does not advance, do not change it either.
     progress.update(24, 2, 0.5);
     clock_seconds += 5, progress.update(22, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 128, 1e-9);
@@ -131,7 +131,7 @@ TEST(ProgressClock, PlainPeriodIsFiveSeconds) {
   EXPECT_EQ(size(), before + 7);
 }
 
-// The last line waits for a validation or a note, and is drawn once.
+// The last line waits for a validation or a note, and is drawn only once.
 TEST(ProgressClock, LastLineIsDrawnOnce) {
   const std::string last = line(100, "##########", 100, "2.0000 | lr 5.0e-01 | 6.40k tok/s | ETA 00:00"),
                     validated = line(100, "##########", 100,
@@ -147,7 +147,7 @@ TEST(ProgressClock, LastLineIsDrawnOnce) {
   EXPECT_EQ(written(1e9, [](auto& p) { p.validation(3), p.note("a note"); }), "a note\n");
 }
 
-TEST(ProgressClock, StepsThatAreNotThereHaveNoRateAndNoTimeLeft) {
+TEST(ProgressClock, RunWithoutStepsHasNoRateAndRemainingTime) {
   EXPECT_EQ(written(0, [](auto& p) { p.update(0, NAN, 1e-9); }),
             line(0, "----------", 0, "nan | lr 1.0e-09 | 0 tok/s | ETA --:--"));
   EXPECT_EQ(written(
@@ -155,7 +155,7 @@ TEST(ProgressClock, StepsThatAreNotThereHaveNoRateAndNoTimeLeft) {
             line(7, "----------", 7, "1.0000 | lr 0.0e+00 | 0 tok/s | ETA --:--"));
 }
 
-// The bytes that are sent to a terminal of that width.
+// The bytes that are sent to a terminal of this width.
 std::string on_terminal(int columns, const std::function<void(train::Progress&)>& run) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   EXPECT_EQ(::grantpt(terminal), 0);
@@ -195,13 +195,13 @@ TEST(ProgressClock, TerminalIsRewrittenTenTimesASecondWithinItsWidth) {
   EXPECT_EQ(on_terminal(3, once), "\rst\x1b[K\r\nEND");
   EXPECT_EQ(on_terminal(2, once), "\rs\x1b[K\r\nEND");
   for (const int columns : {0, 1, 200}) EXPECT_EQ(on_terminal(columns, once), whole) << columns;
-  // The last step of a terminal is drawn at once, and again after its validation.
+  // The last step on a terminal is drawn immediately, and again after its validation.
   const auto last = [](auto& p) { p.update(100, 2, 0.5), p.validation(3), p.note("x"); };
   EXPECT_EQ(on_terminal(9, last), "\rstep 100\x1b[K\rstep 100\x1b[K\r\x1b[Kx\r\n\rstep 100\x1b[K\r\nEND");
   EXPECT_EQ(on_terminal(9, [](auto& p) { p.note("x"); }), "x\r\nEND");
 }
 
-// Next to each limit of a number's unit and digits.
+// Values next to each limit of a number's unit and digits.
 TEST(ProgressText, NumbersAtTheirLimits) {
   const std::pair<double, const char*> counts[] = {
       {0.4, "0"},         {999.4, "999"},     {999.6, "1.00k"},  {9994, "9.99k"},   {9995.1, "10.0k"},

@@ -1,4 +1,5 @@
-// Training on several ranks: the bits of one rank, whatever their number, and what all ranks must agree on.
+// Tests training on several ranks: it is bitwise identical to one rank for any number of ranks. Also tests
+// values on which all ranks must agree.
 #include "tests/support/ranks_training.h"
 
 #include <csignal>
@@ -13,7 +14,7 @@ using namespace tg::testing;
 
 class OnRanks : public ::testing::TestWithParam<How> {};
 
-TEST_P(OnRanks, TheBitsAreThoseOfOneRank) {
+TEST_P(OnRanks, BitwiseIdenticalToOneRank) {
   const How& how = GetParam();
   const std::string one = ask_ranks(1, [&](Communicator& ranks) { return trained(ranks, how); })[0];
   ASSERT_GT(one.size(), 1000u);
@@ -36,7 +37,7 @@ const How ways[] = {{"f32"},
 INSTANTIATE_TEST_SUITE_P(Ways, OnRanks, ::testing::ValuesIn(ways),
                          [](const auto& way) { return std::string(way.param.name); });
 
-// With other numbers of batches ranks agree with each other, though not with one rank in the last bits.
+// With other numbers of batches, ranks agree with each other, but differ from one rank in the last bits.
 TEST(RanksTraining, SixBatchesOnTwoRanks) {
   const How how{"six", nn::Precision::bf16, "adamw", 0, 0, 6, 5};
   const auto run = [&](Communicator& ranks) { return trained(ranks, how); };
@@ -45,7 +46,7 @@ TEST(RanksTraining, SixBatchesOnTwoRanks) {
   EXPECT_EQ(two[0].size(), ask_ranks(1, run)[0].size());
 }
 
-TEST(RanksTraining, BatchesThatRanksCannotShareAreRefused) {
+TEST(RanksTraining, IndivisibleBatchesAreRejected) {
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {
     return trained(ranks, {"three", nn::Precision::full, "adamw", 0, 0, 3, 1});
   });
@@ -53,8 +54,8 @@ TEST(RanksTraining, BatchesThatRanksCannotShareAreRefused) {
       << results[0].text;
 }
 
-// A NaN in one rank's part of a step: all skip it, and go on together.
-TEST(RanksTraining, AllSkipAStepThatIsNotFiniteOnOne) {
+// If one rank's part of a step contains NaN, all ranks skip the step and continue together.
+TEST(RanksTraining, AllRanksSkipAStepThatIsNonFiniteOnOne) {
   const std::vector<std::string> after = ask_ranks(2, [](Communicator& ranks) {
     nn::Params params(1);
     const nn::Model model(params, ranks_gpt());
@@ -86,7 +87,7 @@ TEST(RanksTraining, AllSkipAStepThatIsNotFiniteOnOne) {
   EXPECT_TRUE(after[0] == after[1]);
 }
 
-// Two optimizers that divide their updates. An infinity in one rank's gradient of the second group: no rank
+// Two optimizers with sharded updates. If one rank's gradient of the second group contains infinity, no rank
 // changes either group.
 TEST(RanksTraining, OptimizersOfOneLossSkipTheSameSteps) {
   run_ranks(2, [](Communicator& ranks) {
@@ -135,7 +136,7 @@ std::size_t bytes_of(const std::vector<Parameter>& parameters) {
   return bytes;
 }
 
-// 3 · 16384 elements of the model's parameters are divided, and have two moments.
+// 3 · 16384 elements of the model's parameters are sharded, and have two moments.
 TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
   for (const int n : {2, 4})
     run_ranks(n, [&](Communicator& ranks) {
@@ -147,7 +148,8 @@ TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
       EXPECT_EQ(bytes_of(alone.state()) - bytes_of(divided.state()),
                 moments - moments / static_cast<std::size_t>(n));
       EXPECT_EQ(bytes_of(divided.whole_state()), bytes_of(alone.state()));
-      // A program has the moments of its shards, and in bf16 the f32 weights of the others only beside it.
+      // A program has the moments of its shards. In bf16, the f32 weights of other shards are only outside of
+      // it.
       for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
         train::ProgramOptions options{
             .batch = rank_batch, .threads = 1, .precision = precision, .accumulate = n};
@@ -159,7 +161,7 @@ TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
     });
 }
 
-// Gradients that are added as soon as they are there do not wait for the end of the backward pass.
+// Gradients that are summed as soon as they are ready do not wait for the end of the backward pass.
 TEST(RanksTraining, EarlySumsNeedLessMemory) {
   run_ranks(4, [](Communicator& ranks) {
     const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
@@ -173,12 +175,12 @@ TEST(RanksTraining, EarlySumsNeedLessMemory) {
           {.batch = 1, .threads = 1, .accumulate = 4, .ranks = shared, .hoist_collectives = early});
       arena[early] = training.memory().arena;
     }
-    // Of 6 · 196608 elements in f32 a rank keeps a quarter, and those that are on their way.
+    // A rank keeps a quarter of 6 · 196608 elements in f32, plus the ones that are being exchanged.
     EXPECT_LT(arena[1], arena[0] - 2 * 196608 * 4);
   });
 }
 
-// A rank that is killed when it is to send message number `last`, from 0; it counts those that it sends.
+// A rank that is killed before it sends message number `last`, counted from 0. It counts the messages.
 class Mortal final : public Communicator {
  public:
   Mortal(Communicator& ranks, std::int64_t last)
@@ -196,8 +198,7 @@ class Mortal final : public Communicator {
   std::int64_t sent_ = 0;
 };
 
-// A rank does not change the other ranks' pieces of a weight until they gather the weights, once after each
-// step.
+// A rank does not change other ranks' shards of a weight until they gather the weights, once after each step.
 TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreWholeAfterGathering) {
   run_ranks(2, [&](Communicator& ranks) {
     const auto shared = std::make_shared<Mortal>(ranks, -1);
@@ -232,11 +233,11 @@ TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreWholeAfterGathering) {
     EXPECT_FALSE(changed(1 - ranks.rank()));
     EXPECT_GT(messages_of_gathering(), 0);
     EXPECT_TRUE(changed(1 - ranks.rank()));
-    EXPECT_EQ(messages_of_gathering(), 0) << "the weights are whole";
+    EXPECT_EQ(messages_of_gathering(), 0) << "the weights are already gathered";
   });
 }
 
-// Only "table" is read by nothing but its half copy. A view that nobody uses reads nothing.
+// Only "table" is read solely through its low-precision copy. An unused view reads nothing.
 TEST(RanksTraining, WeightsThatAStepReadsAreWholeAfterIt) {
   run_ranks(2, [](Communicator& ranks) {
     const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
@@ -281,8 +282,9 @@ TEST(RanksTraining, WeightsThatAStepReadsAreWholeAfterIt) {
   });
 }
 
-// Its half copy is made again, and no other: those of divided weights are cast on the ranks that have them.
-TEST(RanksTraining, AWeightMayBeWrittenBetweenSteps) {
+// Only its low-precision copy is recomputed. Copies of sharded weights are cast on the ranks that own the
+// shards.
+TEST(RanksTraining, WeightCanBeWrittenBetweenSteps) {
   const auto losses = [](Communicator& ranks) {
     nn::Params params(1);
     const nn::Model model(params, ranks_gpt());
@@ -309,8 +311,8 @@ TEST(RanksTraining, AWeightMayBeWrittenBetweenSteps) {
   for (const std::string& rank : ask_ranks(2, losses)) EXPECT_TRUE(rank == one);
 }
 
-// A state is set from the whole one, whatever number of ranks has written it.
-TEST(RanksTraining, StateIsSetFromTheWhole) {
+// The state is set from the whole state, whatever number of ranks has written it.
+TEST(RanksTraining, StateIsSetFromTheWholeState) {
   run_ranks(2, [&](Communicator& ranks) {
     nn::Params params(1);
     const nn::Model model(params, ranks_gpt());
@@ -329,9 +331,9 @@ TEST(RanksTraining, StateIsSetFromTheWhole) {
   });
 }
 
-// From compiling to the state that is gathered for a checkpoint: all others learn of it, and none ends
-// otherwise.
-TEST(RanksTraining, ARankMayBeKilledAtEveryMessage) {
+// At each message from compilation to the state that is gathered for a checkpoint: all other ranks detect the
+// loss, and none ends in another way.
+TEST(RanksTraining, RankKilledAtAnyMessageIsDetected) {
   const How how{"short", nn::Precision::bf16, "adamw", 0, 0, 4, 1};
   for (const int n : {2, 4}) {
     const int killed = n - 1;

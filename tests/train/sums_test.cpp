@@ -1,4 +1,4 @@
-// Sums as a task: the text of rows, the held-out part, and which answers count as right.
+// Tests sums as a task: the text of rows, the held-out part, and the answers that count as correct.
 #include <tilegrad/train/sums.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct Batch {
 
 using Numbers = std::pair<std::int64_t, std::int64_t>;
 
-// The sums of a batch, each checked: written in full, right, and learned where its answer is.
+// Reads back the sums of a batch and checks each: it is complete and correct, and only its answer is learned.
 std::vector<Numbers> read_back(const train::Sums& sums, const Batch& rows, std::int64_t batch,
                                std::int64_t context) {
   std::vector<Numbers> found;
@@ -31,7 +31,7 @@ std::vector<Numbers> read_back(const train::Sums& sums, const Batch& rows, std::
     const Numbers numbers(std::stoll(line.substr(0, plus)), std::stoll(line.substr(plus + 1)));
     EXPECT_EQ(line.substr(0, end + 1), sums.text(numbers.first, numbers.second));
     found.push_back(numbers);
-    for (std::size_t t = 0; t < n; ++t) {  // the target of token t is the one after it
+    for (std::size_t t = 0; t < n; ++t) {  // the target of token t is the next token
       const bool learned = t >= equals && t < end;
       EXPECT_EQ(rows.y[at + t], learned ? sums.tokenizer().encode(line.substr(t + 1, 1))[0] : -100)
           << row << ", " << t;
@@ -41,7 +41,7 @@ std::vector<Numbers> read_back(const train::Sums& sums, const Batch& rows, std::
   return found;
 }
 
-TEST(Sums, AreWrittenWithTheLastDigitOfTheAnswerFirst) {
+TEST(Sums, AnswersStartWithTheLastDigit) {
   const train::Sums sums(3, 1, 64);
   EXPECT_EQ(sums.text(12, 345), "012+345=7530\n");
   EXPECT_EQ(sums.text(999, 999), "999+999=8991\n");
@@ -49,7 +49,7 @@ TEST(Sums, AreWrittenWithTheLastDigitOfTheAnswerFirst) {
   EXPECT_EQ(train::Sums::tokens(3) + 1, static_cast<std::int64_t>(sums.text(12, 345).size()));
 }
 
-TEST(Sums, NoneThatIsHeldOutIsTrainedOnInEitherOrder) {
+TEST(Sums, HeldOutSumsAreNeverTrainedInEitherOrder) {
   for (const std::int64_t digits : {1, 2, 5}) {
     const train::Sums sums(digits, 8, 20);
     Batch rows(8, 20);
@@ -75,7 +75,7 @@ TEST(Sums, NoneThatIsHeldOutIsTrainedOnInEitherOrder) {
   }
 }
 
-TEST(Sums, ATenthIsHeldOut) {
+TEST(Sums, OneTenthIsHeldOut) {
   int held_out = 0;
   for (int a = 0; a < 300; ++a)
     for (int b = 0; b < 300; ++b) held_out += train::Sums::held_out(a, b);
@@ -97,7 +97,7 @@ TEST(Sums, RowsAreAFunctionOfSeedStepAndRow) {
   EXPECT_NE(other.x, all.x);
 }
 
-TEST(Sums, AnAnswerIsRightWhenEveryDigitAndItsEndAre) {
+TEST(Sums, AnswerIsCorrectIfAllDigitsAndItsEndAre) {
   const train::Sums sums(2, 3, 64);
   Batch rows(3, 64);
   sums.evaluation(0, rows.x, rows.y);
@@ -116,8 +116,8 @@ TEST(Sums, AnAnswerIsRightWhenEveryDigitAndItsEndAre) {
   EXPECT_EQ(answers, all * 4);  // three digits and the line break
 }
 
-// Computed by a program in Python. What is held out, and what a seed draws, never changes.
-TEST(Sums, DrawsAreThoseOfPhilox) {
+// Computed by a Python program. The held-out part, and the draws of a seed, must never change.
+TEST(Sums, DrawsMatchPhilox) {
   const struct {
     std::int64_t digits;
     std::vector<Numbers> held_out, drawn;
@@ -182,7 +182,7 @@ TEST(Sums, SizesAtTheirLimits) {
   EXPECT_NE(error_of([&] { sums.right_answers(std::vector<std::int32_t>(7), odd); }), "no error");
 }
 
-TEST(Sums, WhatCannotBeIsAnError) {
+TEST(Sums, InvalidArgumentsAreErrors) {
   EXPECT_THROW(train::Sums(0, 1, 64), Error);
   EXPECT_NO_THROW(train::Sums(3, 1, 12));
   EXPECT_THROW(train::Sums(10, 1, 64), Error);

@@ -1,4 +1,4 @@
-// Each option of a Trainer, by itself, in pairs, and in two runs one after the other on one model. Rows of
+// Tests each option of a Trainer by itself, in pairs, and in two consecutive runs on one model. Rows of
 // metrics, saved steps and parameters are compared with plain loops over the model's formula.
 #include <cmath>
 
@@ -49,7 +49,7 @@ using namespace testing;
 constexpr std::int64_t context = 4, width = 3, vocabulary = 5;
 constexpr double momentum = 0.5, clip = 0.25;
 
-// Short runs, whose options differ from a user's defaults; rows of the table change one more.
+// Short runs, whose options differ from a user's defaults. Each row of the table changes one more option.
 struct ShortRun : Trainer::Options {
   ShortRun() {
     steps = 5, validate_every = 2, validation_batches = 1, save_every = 3;
@@ -100,14 +100,14 @@ ShortRun both(std::size_t a, std::size_t b) {
   return run;
 }
 
-// Why these options are refused; empty if they are not.
+// Why these options are rejected, or "".
 std::string refusal(const ShortRun& o) {
   if (o.trap_nan && o.program.ranks) return "trap_nan is for one rank";
   if (o.program.plan_only) return "plan_only";
   return "";
 }
 
-// Tokens and targets are functions of all that they may depend on. Some targets are ignored.
+// Tokens and targets are functions of everything on which they may depend. Some targets are ignored.
 struct HashedBatches : Batches {
   explicit HashedBatches(bool asks) : asks_(asks) {}
   static void fill(std::uint64_t kind, std::uint64_t number, Tokens x, Tokens y) {
@@ -134,12 +134,12 @@ struct HashedBatches : Batches {
   bool asks_;
 };
 
-// A table of rows E and a head H: the logits of a token are H·E[token].
+// A table of rows E and a head H. The logits of a token are H·E[token].
 struct PlainModel {
   Vector e, h, me = Vector(vocabulary * width), mh = me;
 
   struct Evaluated {
-    double loss = 0, targets = 0;  // the mean
+    double loss = 0, targets = 0;  // loss: the mean
     Vector ze = Vector(vocabulary * width), zh = ze;
     std::vector<std::int32_t> likeliest;
   };
@@ -169,7 +169,7 @@ struct PlainModel {
     }
     return r;
   }
-  double update(const Evaluated& r, double rate) {  // the norm of the gradient
+  double update(const Evaluated& r, double rate) {  // returns the norm of the gradient
     double squares = 0;
     for (const Vector* z : {&r.ze, &r.zh})
       for (const double g : *z) squares += g * g;
@@ -182,7 +182,7 @@ struct PlainModel {
   }
 };
 
-// What a run leaves.
+// The results of a run.
 struct Record {
   std::vector<MetricsRow> rows;
   std::vector<std::int64_t> stepped, validated, saved;
@@ -255,8 +255,8 @@ struct Trained {
   }
 };
 
-// Weights move by at most 0.75 in a step. A step has fewer than 200 roundings of numbers up to 8; bf16 has
-// one of each of the weights, which are below 4, and 6 more in a row.
+// Weights move by at most 0.75 per step. A step has fewer than 200 roundings of numbers up to 8. In bf16,
+// each weight, which is below 4, is rounded once, and there are 6 further roundings in sequence.
 void compare(const Record& got, const Record& expected, const ShortRun& o) {
   const bool half = o.program.precision == nn::Precision::bf16;
   const double tolerance = half ? 0.05 : 200 * 8 * 0x1p-24;
@@ -319,7 +319,7 @@ TEST(TrainerPairs, RowsSetEachField) {
 TEST(TrainerPairs, OptionsOfOneRunMatchPlainLoops) {
   each_pair(std::size(rows), [](std::size_t a, std::size_t b) {
     SCOPED_TRACE(std::string(rows[a].name) + " and " + rows[b].name);
-    check({both(a, b)}, a == b && std::string(rows[a].name).ends_with("_every"));  // saving takes long
+    check({both(a, b)}, a == b && std::string(rows[a].name).ends_with("_every"));  // saving is slow
   });
 }
 

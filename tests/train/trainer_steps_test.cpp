@@ -1,5 +1,5 @@
-// What a Trainer does at each step, compared with a plain list: which batches it requests, what it reports,
-// when it validates and when it saves.
+// Compares a Trainer's actions at each step with a simple list: the batches that it requests, its reports,
+// its validations and its saves.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@
 #include "train/optimizer_state.h"
 
 namespace {
-std::string close_fails_for;  // the name of a file
+std::string close_fails_for;  // name of the file
 }
 
-// Replaces the function of the C library, for calls from the library under test too.
+// Replaces the function of the C library, also for calls in the library under test.
 extern "C" int close(int fd) {
   std::error_code error;
   const bool fails = !close_fails_for.empty() &&
@@ -43,7 +43,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7;
 
-// Batch k of the validation has class k % 7 as its targets, and k % 5 right answers of 8.
+// In validation batch k, all targets have class k % 7, and k % 5 of 8 answers are correct.
 struct CountedBatches : train::Batches {
   std::int64_t count = 3, answers_each = 0;
   mutable std::mutex mutex;
@@ -111,7 +111,7 @@ void expect_same(const train::MetricsRow& a, const train::MetricsRow& b) {
   EXPECT_EQ(train::to_json(a), train::to_json(b));
 }
 
-// The events of steps first + 1 to last of a run whose rows are known.
+// The events of steps first + 1 to last of a run with known rows.
 std::vector<std::string> expected_events(const train::Trainer::Options& o,
                                          const std::vector<train::MetricsRow>& rows, std::int64_t count,
                                          std::int64_t first, std::int64_t last, double best,
@@ -139,7 +139,7 @@ std::vector<std::string> expected_events(const train::Trainer::Options& o,
     if (is_better) best = row->val_loss, best_step = step;
     if (is_better || step == o.steps || step % o.save_every == 0) save(step);
   }
-  if (last > saved) save(last);  // stopped
+  if (last > saved) save(last);  // the run was stopped
   return events;
 }
 
@@ -149,7 +149,7 @@ struct Case {
   std::int64_t stops_after, count, answers;
 };
 
-TEST(TrainerSteps, AreThoseOfAPlainList) {
+TEST(TrainerSteps, EventsMatchASimpleList) {
   const Case cases[] = {{1, 1, 1, 1, false, 99, 1, 0}, {6, 2, 2, 3, true, 99, 3, 8},
                         {7, 3, 5, 2, false, 99, 3, 0}, {9, 4, 1, 9, true, 5, 9, 3},
                         {5, 9, 1, 9, false, 0, 2, 0},  {5, 9, 2, 9, true, 3, 2, 4},
@@ -178,7 +178,7 @@ TEST(TrainerSteps, AreThoseOfAPlainList) {
     EXPECT_LE(trainer.seconds(),
               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 
-    // Rows: one for each step, in the file too.
+    // One row for each step, also in the file.
     std::size_t i = c.validate_first ? 1 : 0;
     ASSERT_EQ(trainer.rows().size(), i + static_cast<std::size_t>(last));
     double best = HUGE_VAL;
@@ -213,7 +213,7 @@ TEST(TrainerSteps, AreThoseOfAPlainList) {
     EXPECT_EQ(io::Checkpoint(dir / "run").step(), last);
     EXPECT_EQ(io::Checkpoint(dir / "run").best_step(), trainer.state().best_step);
 
-    // A resumed run has the same numbers as a run that was not stopped.
+    // A resumed run has the same numbers as an uninterrupted run.
     const double best_loss = trainer.state().best_loss;
     const std::int64_t best_step = trainer.state().best_step;
     o.steps = last + 3;
@@ -226,12 +226,12 @@ TEST(TrainerSteps, AreThoseOfAPlainList) {
     EXPECT_EQ(next.state().best_loss,
               best_step > 0 ? static_cast<double>(static_cast<float>(best_loss)) : HUGE_VAL);
     ASSERT_EQ(next.rows().size(), trainer.rows().size());
-    rest.events.clear();  // files were requested to be restored
+    rest.events.clear();  // the files were requested to restore them
     EXPECT_EQ(next.run().step, last + 3);
     EXPECT_EQ(rest.events, expected_events(o, next.rows(), c.count, last, last + 3, best_loss, best_step));
     EXPECT_EQ(rest.batches.trained.begin()->second, last);
     EXPECT_EQ(next.last().loss, next.rows().back().train_loss);
-    // One that is stopped at once does not save again.
+    // A run that is stopped immediately does not save again.
     CountedRun stopped;
     stopped.stops_after = 0, stopped.batches.count = c.count, stopped.batches.answers_each = c.answers;
     o.steps += 5;
@@ -250,7 +250,7 @@ TEST(TrainerSteps, AreThoseOfAPlainList) {
   }
 }
 
-TEST(TrainerSteps, NewRunReplacesAnEarlierOne) {
+TEST(TrainerSteps, NewRunReplacesAnEarlierRun) {
   const TemporaryDirectory dir;
   io::CheckpointStore store(dir / "run");
   for (const std::int64_t steps : {4, 2}) {
@@ -264,7 +264,7 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierOne) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(dir / "run")) names.insert(entry.path().filename());
   EXPECT_EQ(names, (std::set<std::string>{"best", "last", "metrics.jsonl", "run.json", "step-00000002"}));
-  CountedRun run;  // without the hook, a checkpoint has only the optimizer's file
+  CountedRun run;  // without this hook, a checkpoint has only the optimizer's file
   train::Trainer(run.model, run.optimizer, run.batches, {.steps = 1, .program = {.batch = batch}}, {}, &store)
       .run();
   names.clear();
@@ -280,7 +280,7 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierOne) {
     EXPECT_TRUE(restored[i].read().same_bits(state[i].read())) << i;
 }
 
-// Only folders with the names of its own steps are in a run's way.
+// A folder prevents a run only if it has the name of one of the run's steps.
 TEST(TrainerSteps, ForeignFoldersOfOtherStepsAreKept) {
   for (const std::int64_t step : {0, 1, 3, 4}) {
     const TemporaryDirectory dir;
@@ -313,7 +313,7 @@ TEST(TrainerSteps, LastValidationHasUpTo400Batches) {
             "[trainer] the batches have a validation_count of 0, expected at least 1");
 }
 
-// The rows can no longer be written, but the steps are saved.
+// If the rows can no longer be written, the steps are still saved.
 TEST(TrainerSteps, StepsAreNotLostWithTheirRows) {
   const TemporaryDirectory dir;
   CountedRun run;
@@ -406,7 +406,7 @@ TEST(OptimizerState, CountsAndSquaresAreNotNegative) {
   }
   for (const std::string name : {"optimizer.m.w", "optimizer.v", "optimizer.vw", "w"})
     EXPECT_EQ(state_error(name, {1, -2}, 5), "no error") << name;
-  // From 2^24 on, f32 does not count every step.
+  // From 2^24 on, f32 does not represent every step.
   EXPECT_NE(state_error("w", {1}, (1 << 24) - 1), "no error");
   EXPECT_EQ(state_error("w", {1}, 1 << 24), "no error");
 }

@@ -1,4 +1,4 @@
-// Trainer: what a validation is the mean of, which step is the best, and what a stopped run leaves.
+// Tests a Trainer: the mean of a validation, the best step, and the files of a stopped run.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using tg::testing::TemporaryDirectory;
 
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7;
 
-// Batch k of the validation has class k as every target, so that no two batches have one loss. Training is on
+// In validation batch k, every target has class k, so that all batches have different losses. Training uses
 // class 0.
 struct ClassBatches : train::Batches {
   void training(std::uint64_t, std::int64_t, Tokens x, Tokens y) const override { fill(0, x, y); }
@@ -39,7 +39,7 @@ struct Training {
   std::vector<io::CheckpointFile> files() const { return {{"model.safetensors", params.all(), {}}}; }
 };
 
-TEST(Trainer, AValidationIsTheMeanOfItsBatches) {
+TEST(Trainer, ValidationLossIsTheMeanOfItsBatches) {
   Training r;
   train::EvaluationProgram evaluation(r.model, {.batch = batch});
   double mean = 0;
@@ -56,8 +56,8 @@ TEST(Trainer, AValidationIsTheMeanOfItsBatches) {
   EXPECT_NEAR(trainer.rows().back().val_loss, mean, 1e-5);
 }
 
-// The last batch has one target: it counts as one of 17, not as a third.
-TEST(Trainer, AValidationIsTheMeanOfItsTargets) {
+// The last batch has one target, which counts as one of 17, not as a third.
+TEST(Trainer, ValidationLossIsTheMeanOfItsTargets) {
   Training r;
   const struct : ClassBatches {
     void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
@@ -80,8 +80,8 @@ TEST(Trainer, AValidationIsTheMeanOfItsTargets) {
   EXPECT_NEAR(trainer.rows().back().val_loss, sum / 17, 1e-5);
 }
 
-// What is trained on is one class of three, so that the validation gets worse sooner or later.
-TEST(Trainer, TheBestStepIsThatOfTheLowestValidationLoss) {
+// Training uses one class of three, so the validation loss increases eventually.
+TEST(Trainer, BestStepHasTheLowestValidationLoss) {
   Training r;
   train::Trainer trainer(r.model, r.optimizer, r.batches,
                          {.steps = 12,
@@ -97,8 +97,8 @@ TEST(Trainer, TheBestStepIsThatOfTheLowestValidationLoss) {
   EXPECT_LT(state.best_step, 12);
 }
 
-// What is fine-tuned: the first row is the loss of what was given, and not the best step, whatever comes.
-TEST(Trainer, AValidationBeforeTheFirstStepIsARowOfStep0) {
+// For fine-tuning, the first row is the loss of the base model. It never counts as the best step.
+TEST(Trainer, InitialValidationIsARowOfStepZero) {
   const TemporaryDirectory dir;
   Training r;
   std::vector<std::int32_t> x(batch * context), y(x.size());
@@ -121,7 +121,7 @@ TEST(Trainer, AValidationBeforeTheFirstStepIsARowOfStep0) {
     EXPECT_EQ(trainer.rows()[0].val_loss, before);
     EXPECT_TRUE(std::isnan(trainer.rows()[0].train_loss));
   }
-  options.steps = 2;  // a run that goes on has its first row already
+  options.steps = 2;  // a continued run already has its first row
   io::CheckpointStore store(dir / "run");
   train::Trainer trainer(r.model, r.optimizer, r.batches, options, hooks, &store);
   trainer.resume(io::Checkpoint(dir / "run"));
@@ -130,7 +130,7 @@ TEST(Trainer, AValidationBeforeTheFirstStepIsARowOfStep0) {
   EXPECT_EQ(train::read_metrics((dir / "run") + "/metrics.jsonl").size(), 3u);
 }
 
-TEST(Trainer, AStoppedRunIsSavedAtItsStep) {
+TEST(Trainer, StoppedRunIsSavedAtItsStep) {
   const TemporaryDirectory dir;
   Training r;
   io::CheckpointStore store(dir / "run");
@@ -144,7 +144,7 @@ TEST(Trainer, AStoppedRunIsSavedAtItsStep) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 3);
 }
 
-TEST(Trainer, OptionsThatNoRunCanHaveAreRefused) {
+TEST(Trainer, InvalidOptionsAreRejected) {
   Training r;
   const auto refusal = [&](train::Trainer::Options options) {
     options.program.batch = batch;
@@ -167,7 +167,7 @@ TEST(Trainer, OptionsThatNoRunCanHaveAreRefused) {
             std::string::npos);
 }
 
-TEST(Trainer, AStateOfAnotherStepThanTheCheckpointsIsRefused) {
+TEST(Trainer, StateOfADifferentStepIsRejected) {
   const TemporaryDirectory dir;
   Training r;
   io::write_checkpoint(dir / "three", 3, 2, r.files());
@@ -179,14 +179,14 @@ TEST(Trainer, AStateOfAnotherStepThanTheCheckpointsIsRefused) {
                   ", but the checkpoint is of step 3 and names 2");
 }
 
-// Checkpoints whose sums fit. The weights stand in the first file, what is wrong in the second.
-TEST(Trainer, AStateThatNoRunSavesIsRefusedBeforeAnyWeightChanges) {
+// Checkpoints with correct checksums. The first file has the weights, the second one has the error.
+TEST(Trainer, ImpossibleStateIsRejectedBeforeWeightsChange) {
   const TemporaryDirectory dir;
   Training r;
   const train::Trainer::Options three{
       .steps = 3, .schedule = {.peak = 0.01, .steps = 3}, .program = {.batch = batch}};
   train::Trainer(r.model, r.optimizer, r.batches, three, {}).run();
-  // Resumes where the first number of a tensor is another.
+  // Resumes after the first element of a tensor was changed.
   const auto expect = [&](const std::string& tensor, double first, const std::string& refusal) {
     const std::string path = dir / (tensor + std::to_string(first));
     std::vector<io::CheckpointFile> files = r.files();

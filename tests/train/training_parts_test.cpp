@@ -1,5 +1,5 @@
-// Parts of training by themselves: sums of gradients by a fixed tree, a rank's tokens, the search for a batch
-// that fits, learning rates, and what optimizers and budgets refuse.
+// Tests parts of training by themselves: gradient sums in a fixed tree order, a rank's tokens, the search for
+// the largest batch, learning rates, and errors of optimizers and budgets.
 #include "train/gradient_tree.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace testing;
 
-// The sum of f(first), f(first + 1), … The left half has the largest power of two below `count`.
+// The sum of f(first), f(first + 1), … The left half has the largest power of two below `count` terms.
 template <class T, class F>
 T tree(F f, int first, int count) {
   if (count == 1) return f(first);
@@ -33,7 +33,7 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// The values in every layout that a program may leave them in: each element is x times 1.5.
+// The values in every layout that a program may produce. Each element is x times 1.5.
 std::vector<Tensor> values_of(const Tensor& x) {  // [6, 4]
   const Tensor y = x * 1.5;
   return {y,
@@ -47,13 +47,13 @@ std::vector<Tensor> values_of(const Tensor& x) {  // [6, 4]
           sum(y)};
 }
 
-TEST(GradientTree, AddsInAFixedTreeWhateverTheLayout) {
+TEST(GradientTree, SumsInAFixedTreeForEveryLayout) {
   for (const DType dtype : {f64, f32, bf16})
     for (const int count : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
       Graph g;
       const Tensor x = g.input("x", {6, 4}, dtype);
       std::vector<Tensor> values = values_of(x);
-      values.push_back(x);  // no step makes it
+      values.push_back(x);  // no step computes it
       std::vector<std::string> names;
       for (std::size_t i = 0; i < values.size(); ++i) names.push_back("v" + std::to_string(i));
       train::GradientTree sums(values, names, count, Device::cpu());
@@ -65,14 +65,14 @@ TEST(GradientTree, AddsInAFixedTreeWhateverTheLayout) {
       Graph last;
       const std::vector<Tensor> totals = sums.sums(last);
       Program end = compile(last, totals, {.threads = 1});
-      // The values of each run.
+      // Reference: the values of each run.
       Graph plain;
       const Tensor px = plain.input("x", {6, 4}, dtype);
       std::vector<Tensor> wanted = values_of(px);
       wanted.push_back(px);
       std::vector<std::vector<Array>> each;
       for (const Array& input : inputs) each.push_back(eval(wanted, {{px, input}}, {.threads = 1}));
-      for (int round = 0; round < 2; ++round) {  // what is held belongs to one round
+      for (int round = 0; round < 2; ++round) {  // held values belong to one round
         for (int i = 0; i < count; ++i) {
           program.run({{x, inputs[static_cast<std::size_t>(i)]}});
           if (i + 1 < count) sums.add(i);
@@ -94,7 +94,7 @@ TEST(GradientTree, AddsInAFixedTreeWhateverTheLayout) {
     }
 }
 
-// A step writes its whole result into the leaf. A view of a part, or an input, is copied there.
+// A step writes its whole result into the leaf. A view of a part, or an input, is copied to the leaf.
 TEST(GradientTree, ViewsAndInputsAreCopiedIntoLeaves) {
   Graph g;
   const Tensor x = g.input("x", {6, 4}), y = x * 1.5;
@@ -130,7 +130,7 @@ TEST(GradientTree, HoldsASumOfEachLevel) {
       const train::GradientTree sums({x * 2, y * 2}, {"x", "y"}, count, Device::cpu());
       const auto bytes = [](std::size_t each) { return aligned(33 * each) + aligned(100 * each); };
       EXPECT_EQ(sums.leaf_bytes(), bytes(size_of(dtype)));
-      // The lowest level holds a value in its own dtype, the others hold sums in f32.
+      // The lowest level holds a value in its dtype; other levels hold sums in f32.
       const std::size_t held =
           levels == 0 ? 0 : bytes(size_of(dtype)) + static_cast<std::size_t>(levels - 1) * bytes(4);
       EXPECT_EQ(sums.bytes(), sums.leaf_bytes() + held) << count;
@@ -139,10 +139,10 @@ TEST(GradientTree, HoldsASumOfEachLevel) {
 
 struct Alone final : Communicator {
   using Communicator::Communicator;
-  void share(std::span<const std::byte>, const Reader&) override { throw Error("it is alone"); }
+  void share(std::span<const std::byte>, const Reader&) override { throw Error("there is only one rank"); }
 };
 
-TEST(LocalTokens, AreThePiecesOfARankInEachRow) {
+TEST(LocalTokens, MatchTheRanksPiecesOfEachRow) {
   std::vector<std::int32_t> rows(3 * 24);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int32_t>(i);
   for (const int n : {1, 2, 3, 4, 6})
@@ -172,15 +172,15 @@ TEST(LocalTokens, AreThePiecesOfARankInEachRow) {
   EXPECT_THROW(train::LocalTokens(&five, 24), ShapeError);
 }
 
-TEST(Targets, AreThoseThatAreNotIgnored) {
+TEST(Targets, CountsOnlyTargetsThatAreNotIgnored) {
   const std::vector<std::int32_t> targets{-100, 0, 5, -100, -99, -101, 100};
   for (std::size_t n = 0; n <= targets.size(); ++n)
     EXPECT_EQ(train::count_targets(std::span(targets).first(n)),
               static_cast<std::int64_t>(n) - (n > 0) - (n > 3));
 }
 
-// The search tries the batch at which a line through both ends meets the limit, and each third time the
-// middle.
+// The search tries the batch at which a line through both ends meets the limit, and the middle in every third
+// step.
 TEST(LargestBatch, SearchTriesFewBatches) {
   const auto asked = [](std::int64_t too_large, std::size_t free, auto needed) {
     std::vector<std::int64_t> all;
@@ -213,7 +213,7 @@ TEST(LargestBatch, SearchTriesFewBatches) {
   EXPECT_EQ(asked(1000, 8, flat), (Asked{1, 1000, 999, 999}));
 }
 
-// Every kind of schedule against the words of its description.
+// Compares every kind of schedule with its documented formula.
 TEST(Schedule, EveryKindFollowsItsDescription) {
   using Kind = optim::Schedule::Kind;
   for (const auto& [name, kind] : {std::pair("cosine", Kind::cosine),
@@ -260,7 +260,7 @@ std::string error_of(const std::function<void()>& f) {
   return "none";
 }
 
-TEST(Optimizers, ParametersThatCannotBeTrainedAreRefused) {
+TEST(Optimizers, UntrainableParametersAreRejected) {
   nn::Params params(1);
   Parameter a = params.create("a", {2}, nn::Init::ones()), b = params.create("b", {2, 3}, nn::Init::ones()),
             cube = params.create("cube", {2, 3, 4}, nn::Init::ones());
@@ -287,7 +287,7 @@ TEST(Optimizers, ParametersThatCannotBeTrainedAreRefused) {
   EXPECT_EQ(error_of([&] { optim::Sgd(List{a}, {.momentum = 0, .nesterov = true}); }),
             "[Sgd] nesterov needs a momentum, got 0");
   EXPECT_EQ(error_of([&] { optim::Sgd(List{a}, {.momentum = 0.99, .nesterov = true}); }), "none");
-  // A state of another optimizer.
+  // The state of a different optimizer.
   const optim::AdamW optimizer(List{a, b}, {.loss_scale = optim::LossScale{}});
   std::vector<Array> values;
   for (const Parameter& p : optimizer.whole_state()) values.push_back(p.read());
@@ -312,7 +312,7 @@ TEST(Optimizers, ParametersThatCannotBeTrainedAreRefused) {
             "[schedule] got 'cosin', expected cosine, linear, constant or wsd");
 }
 
-// An optimizer that makes no new value of its last parameter.
+// An optimizer that computes no new value for its last parameter.
 class Forgetful final : public optim::Optimizer {
  public:
   explicit Forgetful(const std::vector<Parameter>& params) : Optimizer(params, 0, {}) {}
@@ -334,7 +334,7 @@ TEST(Optimizers, MustUpdateEachParameter) {
   EXPECT_EQ(error_of([&] { Forgetful({a}).minimize(loss); }), "none");
 }
 
-TEST(Optimizers, OptionsOfAnUpdateAreOffUnlessTheyAreSet) {
+TEST(Optimizers, UpdateOptionsAreOffByDefault) {
   const optim::Optimizer::UpdateOptions options;
   EXPECT_FALSE(options.hoist_collectives || options.norm_of_blocks);
   const train::TrainingProgram::Result result{1, 2, 3};
@@ -344,7 +344,7 @@ TEST(Optimizers, OptionsOfAnUpdateAreOffUnlessTheyAreSet) {
   EXPECT_EQ(memory.loss_chunks, 1);
 }
 
-// Sums and maxima of two reports.
+// Sums and maxima of the two programs' reports.
 TEST(TrainingMemory, BothProgramsShareOneArena) {
   train::TrainingMemory m;
   m.training = {
@@ -360,8 +360,8 @@ TEST(TrainingMemory, BothProgramsShareOneArena) {
   for (const std::size_t budget : {1u, 501'216u}) EXPECT_THROW(m.require(budget), OutOfMemory);
 }
 
-// With several batches in a step, the update by itself may exceed a budget.
-TEST(TrainingMemory, ABudgetIsThatOfBothPrograms) {
+// With several batches per step, the update by itself may exceed a budget.
+TEST(TrainingMemory, BudgetAppliesToBothPrograms) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64});
   const optim::AdamW optimizer(params.all());
@@ -370,11 +370,11 @@ TEST(TrainingMemory, ABudgetIsThatOfBothPrograms) {
     const train::TrainingMemory free = train::plan_memory(model, optimizer, o);
     EXPECT_EQ(free.training.peak(), train::TrainingProgram(model, optimizer, o).memory().peak());
     o.memory_budget = free.peak();
-    EXPECT_EQ(train::plan_memory(model, optimizer, o).peak(), free.peak()) << "it fits as it is";
+    EXPECT_EQ(train::plan_memory(model, optimizer, o).peak(), free.peak()) << "it fits without changes";
     EXPECT_EQ(train::plan_memory(model, optimizer, o).training.recomputed.steps, 0);
     o.memory_budget = free.training.peak();
     EXPECT_EQ(train::TrainingProgram(model, optimizer, o).memory().peak(), free.training.peak());
-    // The options of both programs leave the evaluation its own part.
+    // The shared options leave enough memory for the evaluation.
     const train::ProgramOptions shared = train::sharing_memory(model, o);
     EXPECT_EQ(shared.memory_budget, o.memory_budget);
     EXPECT_EQ(shared.memory_held,
@@ -385,10 +385,10 @@ TEST(TrainingMemory, ABudgetIsThatOfBothPrograms) {
     own.arena = std::make_shared<SharedArena>();
     own.memory_budget = 0;
     EXPECT_EQ(train::sharing_memory(model, own).arena, own.arena);
-    EXPECT_EQ(train::sharing_memory(model, own).memory_budget, 0u) << "no limit stays none";
+    EXPECT_EQ(train::sharing_memory(model, own).memory_budget, 0u) << "no limit remains no limit";
     own.memory_held = 10;
     EXPECT_EQ(train::sharing_memory(model, own).memory_held, shared.memory_held + 10);
-    // Planned without memory, however large it is.
+    // Planned without allocating memory, however large the batch is.
     EXPECT_TRUE(train::sharing_memory(model, {.batch = std::int64_t{1} << 34, .threads = 1}).arena);
     o.memory_budget = free.training.parameters + free.training.constants;
     EXPECT_THROW(train::TrainingProgram(model, optimizer, o), OutOfMemory);

@@ -1,5 +1,6 @@
-// Training steps of a model so small that loops compute them: table[t] are the logits of the token after t. A
-// random number in the loss shows at which step, batch and rank it was drawn. Ranks are threads.
+// Tests training steps of a model that is small enough for plain loops: table[t] contains the logits of the
+// token after t. A random number in the loss depends on the step, batch and rank where it is drawn. Ranks are
+// threads.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -65,7 +66,7 @@ struct Rows {
   }
 };
 
-// The loss of some positions, and the gradient of the table, as sums.
+// The loss of some positions and the gradient of the table, as sums.
 struct Sums {
   double loss = 0;
   std::int64_t targets = 0;
@@ -81,7 +82,8 @@ struct Sums {
   }
 };
 
-// The positions of a row that a rank has: of 2n equal pieces the one of its number, and that from the end.
+// The positions of a row that a rank owns: of 2n equal pieces, the one with its number, counted from both
+// ends.
 std::vector<std::int64_t> positions_of(int rank, int n) {
   const std::int64_t piece = context / (2 * n);
   std::vector<std::int64_t> all;
@@ -102,7 +104,7 @@ struct StepResult {
 };
 
 constexpr double rate = 0x1p-3;
-constexpr std::int64_t steps[] = {0, 1, 2, 9, 10};  // set_step() precedes the fourth
+constexpr std::int64_t steps[] = {0, 1, 2, 9, 10};  // set_step() is called before the fourth
 
 std::vector<StepResult> trained(const Way& way, const std::shared_ptr<Communicator>& ranks,
                                 std::uint64_t& stream) {
@@ -160,7 +162,7 @@ void check(const Way& way) {
     double loss = all.loss / targets;
     const int parts = way.divides_tokens ? way.ranks : 1;
     for (std::int64_t b = 0; b < way.accumulate; ++b)
-      for (int r = 0; r < parts; ++r) {  // each part's number counts as much as its targets
+      for (int r = 0; r < parts; ++r) {  // each part's random number is weighted by its targets
         std::int64_t own = 0;
         for (std::int64_t row = b * batch; row < (b + 1) * batch; ++row)
           for (const std::int64_t p : positions_of(r, parts == 1 ? 1 : parts))
@@ -199,7 +201,7 @@ TEST(TrainingSteps, RanksThatDivideTokensMatchLoops) {
           {.ranks = n, .accumulate = accumulate, .divides_tokens = true, .divides_update = accumulate == 2});
 }
 
-// Without any target there is nothing to learn.
+// Without targets there is nothing to learn.
 TEST(TrainingSteps, BatchesWithoutTargetsDoNotCount) {
   for (const std::int64_t accumulate : {2, 3}) {
     Bigram bigram(f64, false);
@@ -214,7 +216,7 @@ TEST(TrainingSteps, BatchesWithoutTargetsDoNotCount) {
     EXPECT_EQ(r.loss, 0);
     EXPECT_EQ(r.grad_norm, 0);
     EXPECT_EQ(doubles(bigram.table.read()), before);
-    none[none.size() - 1] = 2;  // a single one, in the last batch
+    none[none.size() - 1] = 2;  // a single target, in the last batch
     Sums one;
     one.add(before, rows.x.back(), 2);
     EXPECT_NEAR(training.run(rows.x, none, rate).loss, one.loss, 1e-6);
@@ -262,7 +264,7 @@ TEST(EvaluationSteps, EveryNumberOfRanksMatchesLoops) {
     });
 }
 
-// A head in bf16 would give f32 logits outside of training and its evaluation.
+// In training and its evaluation, the head computes in bf16; elsewhere it would return f32 logits.
 TEST(EvaluationSteps, LogitsHaveThePrecision) {
   for (const DType dtype : {f32, bf16}) {
     nn::Params params(1, dtype);
@@ -280,15 +282,15 @@ TEST(EvaluationSteps, LogitsHaveThePrecision) {
   }
 }
 
-// The row of token 4 overflows: only a batch with it has a bad node, whatever ran before.
-TEST(TrainingSteps, FirstBadNodeIsOfTheBatchThatHasIt) {
+// The row of token 4 overflows, so only a batch with it has a bad node, whatever ran before.
+TEST(TrainingSteps, FirstBadNodeBelongsToTheFailingBatch) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     Bigram bigram(f32, false, 2);
     Array numbers = bigram.table.read();
     numbers.set(4 * vocabulary, 3e38);
     numbers.set(1, 10);
     bigram.table.write(numbers);
-    // At a learning rate of 1, this decay makes an infinite weight.
+    // At a learning rate of 1, this weight decay makes a weight infinite.
     const optim::AdamW optimizer(bigram.params.all(), {.weight_decay = 3e38});
     train::TrainingProgram training(bigram.model, optimizer,
                                     {.batch = batch, .threads = 1, .accumulate = accumulate});
@@ -301,12 +303,12 @@ TEST(TrainingSteps, FirstBadNodeIsOfTheBatchThatHasIt) {
       EXPECT_NE(training.first_bad_node(bad, y, 0), "") << accumulate << ", " << at;
       const auto before = training.run(good, y, 0).skipped;
       EXPECT_EQ(training.run(bad, y, 0).skipped, before + 1);
-      EXPECT_EQ(training.first_bad_node(good, y, 0), "") << "sums of a bad step are not looked at";
+      EXPECT_EQ(training.first_bad_node(good, y, 0), "") << "sums of a bad step are ignored";
     }
   }
 }
 
-TEST(TrainingSteps, WrongBatchesStepsAndRanksAreRefused) {
+TEST(TrainingSteps, InvalidBatchesStepsAndRanksAreRejected) {
   Bigram bigram;
   const optim::Sgd alone(bigram.params.all(), {});
   const auto options = [](std::int64_t accumulate) {
@@ -341,7 +343,7 @@ TEST(TrainingSteps, WrongBatchesStepsAndRanksAreRefused) {
   });
 }
 
-// The reported arena equals the allocated one. Parameters and inputs are counted from the model.
+// The reported arena equals the allocated one. Parameters and inputs are computed from the model.
 TEST(TrainingMemory, ReportMatchesAllocations) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
   const nn::ModelConfig config{.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64};
@@ -375,13 +377,13 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
             for (const Parameter& p : params.all()) weights += aligned(p.bytes());
             for (const Parameter& p : optimizer.state()) state += aligned(p.bytes());
           }
-          const std::size_t level = weights + 64;  // a sum of each gradient, and of the loss
+          const std::size_t level = weights + 64;  // sums of each gradient and of the loss
           EXPECT_EQ(reports[2].constants - reports[1].constants, level);
           EXPECT_EQ(reports[2].inputs, reports[1].inputs);
           EXPECT_EQ(reports[2].parameters, reports[1].parameters);
           EXPECT_EQ(reports[1].parameters, reports[0].parameters);
           EXPECT_EQ(reports[0].parameters, weights + state);
-          // Tokens, targets and the learning rate; of several batches also their share.
+          // Tokens, targets and the learning rate. For several batches, also their weight.
           EXPECT_EQ(reports[1].inputs, 2 * aligned(2 * 16 * 4) + 2 * 64);
           EXPECT_EQ(reports[0].inputs, 2 * aligned(2 * 16 * 4) + (n > 1 ? 2 : 1) * 64);
         }
@@ -389,8 +391,8 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
     }
 }
 
-// One batch of one rank has the norm of the optimizer by itself, which takes a step less.
-TEST(TrainingSteps, NormsAreOfBlocksIfAStepHasSeveralBatches) {
+// With one batch on one rank, the norm is computed in the optimizer, which needs one step less.
+TEST(TrainingSteps, NormsUseBlocksIfAStepHasSeveralBatches) {
   const auto block_norms = [](const train::ProgramOptions& o, const std::shared_ptr<Communicator>& dividing) {
     Bigram bigram;
     const optim::Sgd optimizer(bigram.params.all(), {.ranks = dividing});
@@ -409,10 +411,11 @@ TEST(TrainingSteps, NormsAreOfBlocksIfAStepHasSeveralBatches) {
   });
 }
 
-// Everything that a budget could choose, one by one: the choice moves as few bytes as any that fits.
+// All variants that a budget could choose, one by one. The chosen one must move the fewest bytes of all that
+// fit.
 struct Planned {
   std::pair<bool, double> cost;
-  double moved;  // by steps that are not repeated
+  double moved;  // by steps that are not recomputed
   std::int64_t chunks;
   MemoryReport memory, program;
 };
@@ -429,7 +432,7 @@ Planned planned(const nn::LanguageModel& model, const optim::Optimizer& optimize
   return {{m.recomputed.products > 0, moved + m.recomputed.price}, moved, p.loss_chunks(), p.memory(), m};
 }
 
-TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
+TEST(TrainingBudget, VariantWithTheFewestBytesMovedIsChosen) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 1024, .context = 64, .layers = 2, .heads = 2, .width = 32});
   const optim::AdamW optimizer(params.all());
@@ -457,7 +460,7 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
           try {
             const Planned p = planned(in_units, optimizer, one);
             EXPECT_EQ(p.chunks, chunks);
-            // Chunks that were requested save nothing.
+            // Chunks that were requested explicitly are not counted as savings.
             EXPECT_EQ(p.memory.recomputed.moved, p.program.recomputed.moved);
             EXPECT_EQ(p.memory.recomputed.price, p.program.recomputed.price);
             EXPECT_EQ(p.memory.recomputed.saved, p.program.recomputed.saved);
@@ -498,8 +501,8 @@ TEST(TrainingBudget, TheVariantThatMovesTheFewestBytesIsChosen) {
   }
 }
 
-// Budgets that are a little less than a step needs without one, and budgets that no step can keep.
-TEST(TrainingBudget, IsKeptToTheByte) {
+// Budgets slightly below the memory of a step, and budgets that are too small for any step.
+TEST(TrainingBudget, BudgetIsKeptToTheByte) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 2, .heads = 2, .width = 64});
   const auto expect_kept = [&](const optim::Optimizer& optimizer, train::ProgramOptions o) {
@@ -510,7 +513,7 @@ TEST(TrainingBudget, IsKeptToTheByte) {
       EXPECT_LE(train::TrainingProgram(model, optimizer, o).memory().peak(), o.memory_budget)
           << o.accumulate << " batches, " << less << " bytes less";
     }
-    // Smaller budgets are refused with the given budget and the least one, which is enough.
+    // Smaller budgets are rejected. The error contains the budget and the minimum, which suffices.
     std::size_t least = 0;
     const auto refused_with = [&](std::size_t budget) -> std::string {
       o.memory_budget = budget;
@@ -520,7 +523,7 @@ TEST(TrainingBudget, IsKeptToTheByte) {
         least = e.least;
         return e.what();
       }
-      return "not refused";
+      return "accepted";
     };
     std::set<std::size_t> leasts;
     for (const std::size_t budget : {std::size_t{1}, std::size_t{1000}}) {
@@ -530,11 +533,12 @@ TEST(TrainingBudget, IsKeptToTheByte) {
     }
     EXPECT_EQ(leasts.size(), 1u) << o.accumulate << " batches";
     EXPECT_LT(least, peak) << o.accumulate << " batches";
-    EXPECT_EQ(refused_with(least), "not refused") << o.accumulate << " batches";
+    EXPECT_EQ(refused_with(least), "accepted") << o.accumulate << " batches";
   };
   for (const std::int64_t accumulate : {1, 2, 4})
     expect_kept(optim::AdamW(params.all()), {.accumulate = accumulate});
-  // Of some weights a step has this rank's shards alone, beside half copies of the whole weights.
+  // For some weights, a step has only this rank's shards in f32, and low-precision copies of the whole
+  // weights.
   run_thread_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
     const optim::AdamW divided(params.all(), {.ranks = ranks});
     for (const std::int64_t accumulate : {2, 4})
@@ -542,7 +546,7 @@ TEST(TrainingBudget, IsKeptToTheByte) {
   });
 }
 
-// All chunks but the last have ⌈rows / loss_chunks⌉ rows, before the loss rounds them.
+// All chunks except the last have ⌈rows / loss_chunks⌉ rows, before the loss rounds them.
 TEST(TrainingSteps, RowsOfABatchAreDividedEvenlyIntoChunks) {
   Bigram bigram(f32, false);
   std::int64_t asked = -1;
@@ -561,9 +565,9 @@ TEST(TrainingSteps, RowsOfABatchAreDividedEvenlyIntoChunks) {
     }
 }
 
-// Each plan and the program itself record the model once. Of 512 rows up to 4 chunks are planned. More chunks
-// are not planned if nothing is computed again, or if the loss has no chunks.
-TEST(TrainingBudget, NoMoreVariantsArePlannedThanMayHelp) {
+// Each plan and the program itself record the model once. For 512 rows, up to 4 chunks are planned. More
+// chunks are not planned if nothing is recomputed, or if the loss has no chunks.
+TEST(TrainingBudget, OnlyUsefulVariantsArePlanned) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 1024, .context = 64, .layers = 2, .heads = 2, .width = 32});
   const optim::AdamW optimizer(params.all());
@@ -587,20 +591,20 @@ TEST(TrainingBudget, NoMoreVariantsArePlannedThanMayHelp) {
   };
   for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
     train::ProgramOptions o{.batch = 8, .precision = precision};
-    const int ways = precision == nn::Precision::full ? 1 : 2;  // with half copies and without
+    const int ways = precision == nn::Precision::full ? 1 : 2;  // with and without low-precision copies
     EXPECT_EQ(plans_of(o), std::pair(0, std::int64_t{1})) << "without a budget";
     const MemoryReport free = planned(counted, optimizer, o).memory;
     o.memory_budget = free.peak();
-    EXPECT_EQ(plans_of(o), std::pair(1, std::int64_t{1})) << "it fits as it is";
+    EXPECT_EQ(plans_of(o), std::pair(1, std::int64_t{1})) << "it fits without changes";
     o.memory_budget = free.parameters + (free.peak() - free.parameters) * 6 / 10;
     const auto [plans, chunks] = plans_of(o);
-    EXPECT_EQ(plans, 3 * ways + (chunks > 1)) << "and the arena without chunks";
+    EXPECT_EQ(plans, 3 * ways + (chunks > 1)) << "and one for the arena without chunks";
     o.loss_chunks = 2;
     EXPECT_EQ(plans_of(o), std::pair(ways, std::int64_t{2}));
     if (precision != nn::Precision::full) continue;
     o.loss_chunks = 0, has_chunks = false;
     o.memory_budget = free.peak() - free.arena / 20;
-    EXPECT_EQ(plans_of(o).first, 2) << "two chunks make the same graph as one";
+    EXPECT_EQ(plans_of(o).first, 2) << "two chunks record the same graph as one";
     has_chunks = true;
   }
 }

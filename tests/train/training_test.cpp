@@ -1,4 +1,4 @@
-// AdamW, schedules, the training step of a GPT, generation and checkpoints.
+// Tests AdamW, schedules, the training step of a GPT, generation and checkpoints.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,7 +47,7 @@ struct PlainAdamW {
   }
 };
 
-// A loss whose gradient is what is fed: Σ w ⊛ c.
+// A loss Σ w ⊛ c, whose gradient c is fed.
 struct Slope {
   nn::Params params{1, f64};
   Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
@@ -69,7 +69,7 @@ struct Slope {
   }
 };
 
-TEST(AdamW, StepsAsThePaperSays) {
+TEST(AdamW, StepsMatchThePaper) {
   for (const double clip : {0.0, 1.0}) {
     const optim::AdamW::Options options{.clip = clip};
     Slope s(options);
@@ -104,7 +104,7 @@ TEST(AdamW, DecaysMatricesOnly) {
   EXPECT_EQ(s.gain.read().values<double>(), (std::vector<double>{1, 1, 1}));
 }
 
-TEST(AdamW, SkipsAStepWhoseGradientIsNotFinite) {
+TEST(AdamW, SkipsAStepWithANonFiniteGradient) {
   const std::vector<double> a = {1, 2, 3, 4, 5, 6}, b = {1, 1, 1};
   Slope bad, good;
   const auto all_bits = [](const Slope& s) {
@@ -124,7 +124,7 @@ TEST(AdamW, SkipsAStepWhoseGradientIsNotFinite) {
     EXPECT_EQ(bad.program.item<float>(bad.update.skipped), ++skipped);
     EXPECT_FALSE(std::isfinite(bad.program.item<float>(bad.update.grad_norm)));
   }
-  // It goes on as if nothing had been.
+  // It continues as if the skipped step had not run.
   bad.run(b.size() == 3 ? a : b, b, 0.2f);
   good.run(a, b, 0.2f);
   const auto one = all_bits(bad), other = all_bits(good);
@@ -159,16 +159,16 @@ TEST(Schedule, LinearConstantAndWarmupStableDecay) {
   lr.kind = Kind::constant;
   EXPECT_DOUBLE_EQ(lr(4), 5.0 / 11);
   for (const int t : {10, 60, 110, 100000}) EXPECT_DOUBLE_EQ(lr(t), 1);
-  lr.kind = Kind::warmup_stable_decay;  // the last 22 steps
+  lr.kind = Kind::warmup_stable_decay;  // the last 22 steps decay
   for (const int t : {10, 60, 88}) EXPECT_DOUBLE_EQ(lr(t), 1);
   EXPECT_DOUBLE_EQ(lr(99), 0.55);
   EXPECT_DOUBLE_EQ(lr(110), 0.1);
-  lr.decay = 1;  // all of them, except the warm-up
+  lr.decay = 1;  // all steps except the warm-up decay
   EXPECT_DOUBLE_EQ(lr(60), 0.55);
   lr.decay = 0;
   EXPECT_DOUBLE_EQ(lr(109), 1);
   EXPECT_DOUBLE_EQ(lr(110), 0.1);
-  lr.steps = 20, lr.decay = 0.13;  // 2.6 steps, which are rounded
+  lr.steps = 20, lr.decay = 0.13;  // 2.6 steps, rounded
   EXPECT_DOUBLE_EQ(lr(17), 1);
   EXPECT_DOUBLE_EQ(lr(18), 0.7);
   lr.warmup = lr.steps = 0;
@@ -176,7 +176,7 @@ TEST(Schedule, LinearConstantAndWarmupStableDecay) {
   EXPECT_THROW(optim::Schedule::named("cosin"), Error);
 }
 
-// A batch of a periodic text: learnable, so that the loss can fall to nearly nothing.
+// A batch of a periodic text, which is learnable, so the loss can fall to nearly 0.
 struct Batch {
   std::vector<std::int32_t> x, y;
   Batch(const nn::ModelConfig& c, std::int64_t batch) {
@@ -205,7 +205,7 @@ TEST(TrainingProgram, OverfitsOneBatch) {
   EXPECT_LT(result.loss, 0.1);
   EXPECT_LT(evaluation.run(b.x, b.y), 0.1);
   EXPECT_EQ(result.skipped, 0);
-  EXPECT_EQ(result.overflowed, 0);  // this and the next: without loss scaling
+  EXPECT_EQ(result.overflowed, 0);  // this and the next value: without loss scaling
   EXPECT_EQ(result.loss_scale, 1);
 }
 
@@ -221,7 +221,7 @@ TEST(TrainingProgram, ReportsTheLossBeforeItsUpdate) {
   EXPECT_LT(evaluation.run(b.x, b.y), before);
 }
 
-TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
+TEST(TrainingProgram, PlannedMemoryKeepsResultsBitwise) {
   nn::Params params(1);
   const nn::Model model(params, small(0.3));
   const optim::AdamW optimizer(params.all());
@@ -232,7 +232,7 @@ TEST(TrainingProgram, PlansMemoryWithoutChangingABit) {
   EXPECT_LT(memory.arena, 2 * memory.alive);
 }
 
-TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
+TEST(TrainingProgram, ResultIsBitwiseIdenticalForAnyThreadCount) {
   const auto trained = [](int threads) {
     nn::Params params(1);
     const nn::Model model(params, small(0.2));
@@ -251,11 +251,11 @@ TEST(TrainingProgram, GivesTheSameBitsForAnyNumberOfThreads) {
 TEST(TrainingProgram, UsesAllThreadsUnlessTheirNumberIsGiven) {
   const char* variable = std::getenv("TG_THREADS");
   const std::optional<std::string> before = variable ? std::optional<std::string>(variable) : std::nullopt;
-  ::setenv("TG_THREADS", "3", 1);  // the number of all
+  ::setenv("TG_THREADS", "3", 1);  // the number of all threads
   nn::Params params(1);
   const nn::Model model(params, small());
   const optim::AdamW optimizer(params.all());
-  const auto workspaces = [&](const train::ProgramOptions& options) {  // which grow with the number
+  const auto workspaces = [&](const train::ProgramOptions& options) {  // they grow with the number of threads
     const train::TrainingMemory memory = train::plan_memory(model, optimizer, options);
     return std::pair(memory.training.workspace, memory.evaluation.workspace);
   };
@@ -266,14 +266,14 @@ TEST(TrainingProgram, UsesAllThreadsUnlessTheirNumberIsGiven) {
   before ? ::setenv("TG_THREADS", before->c_str(), 1) : ::unsetenv("TG_THREADS");
 }
 
-TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
+TEST(TrainingProgram, DropoutDiffersByStepAndIsOffInEvaluation) {
   nn::Params params(1);
   const nn::Model model(params, small(0.5));
   const optim::AdamW optimizer(params.all());
   train::TrainingProgram training(model, optimizer, {.batch = 4}, 9),
       again(model, optimizer, {.batch = 4}, 9), other(model, optimizer, {.batch = 4}, 10);
   const Batch b(small(), 4);
-  const float first = training.run(b.x, b.y, 0).loss;  // rate 0: nothing but the masks changes
+  const float first = training.run(b.x, b.y, 0).loss;  // with learning rate 0, only the masks change
   EXPECT_NE(training.run(b.x, b.y, 0).loss, first);
   EXPECT_EQ(again.run(b.x, b.y, 0).loss, first);
   EXPECT_NE(other.run(b.x, b.y, 0).loss, first);
@@ -281,7 +281,7 @@ TEST(TrainingProgram, DropsOtherElementsEachStepAndNoneInEvaluation) {
   EXPECT_EQ(evaluation.run(b.x, b.y), evaluation.run(b.x, b.y));
 }
 
-TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
+TEST(TrainingProgram, PlannedMemoryEqualsCompiledMemory) {
   nn::Params params(1);
   const nn::Model model(params, small(0.3));
   const optim::AdamW optimizer(params.all());
@@ -294,7 +294,7 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   EXPECT_EQ(plan.training.constants, taken.constants);
   EXPECT_EQ(plan.training.peak(), taken.peak());
   EXPECT_EQ(plan.evaluation.peak(), train::EvaluationProgram(model, options).program().memory().peak());
-  // On one arena: the evaluation's is smaller.
+  // On one arena, the evaluation needs less.
   EXPECT_LT(plan.evaluation.arena, plan.training.arena);
   EXPECT_EQ(plan.beside_parameters(), plan.training.peak() - plan.training.parameters +
                                           std::max(plan.evaluation.workspace, plan.training.workspace) -
@@ -310,7 +310,7 @@ TEST(TrainingProgram, PlanningSaysExactlyWhatCompilingTakes) {
   EXPECT_FALSE(planned.program().text().empty());
 }
 
-// The model with units of 64 rows for chunks of its loss, and how many chunks a program has.
+// The model with units of 64 rows for the chunks of its loss, and the number of chunks in a program.
 nn::LanguageModel in_units(const nn::Model& model) {
   nn::LanguageModel with_units = model;
   with_units.loss = [model](TensorArg x, TensorArg targets, nn::LossOptions options) {
@@ -349,8 +349,8 @@ struct Trained {
   }
 };
 
-// Dropout after it is that of the steps that were taken.
-TEST(TrainingProgram, ACallThatIsRefusedIsNoStep) {
+// Dropout after the rejected call has the masks of the completed steps.
+TEST(TrainingProgram, RejectedCallDoesNotCountAsAStep) {
   for (const std::int64_t accumulate : {1, 2}) {
     const auto losses = [&](bool refused) {
       nn::Params params(1);
@@ -369,11 +369,12 @@ TEST(TrainingProgram, ACallThatIsRefusedIsNoStep) {
   }
 }
 
-TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
+TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
   for (const std::int64_t accumulate : {1, 2})
     for (const bool recompute : {false, true})
       for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
-        // With more batches of a step the update needs memory for their sums: less than a batch does.
+        // With more batches per step, the update needs memory for their sums, which is less than a batch
+        // needs.
         train::ProgramOptions o{.batch = accumulate == 1 ? 4 : 15,
                                 .threads = 1,
                                 .precision = precision,
@@ -381,14 +382,14 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
                                 .recompute = recompute};
         const Trained free(o, 0.2);
         EXPECT_EQ(free.memory.training.recomputed.steps, 0);
-        o.low_precision_copies = false;  // as where a budget is small
+        o.low_precision_copies = false;  // as for small budgets
         const train::TrainingMemory memory = Trained(o, 0.2).memory;
         o.low_precision_copies = true;
         o.verify = accumulate == 1;
         const auto budget_of = [&](double less) {
           return memory.peak() - static_cast<std::size_t>(less * static_cast<double>(memory.training.arena));
         };
-        double most = 0.9;  // about as much less as is possible, with products computed again
+        double most = 0.9;  // about the minimum, with recomputed GEMMs
         for (bool fits = false; !fits; most -= 0.05) {
           nn::Params params(1);
           const nn::Model model(params, small(0.2));
@@ -403,10 +404,12 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
           o.memory_budget = budget_of(less);
           const Trained limited(o, 0.2);
           EXPECT_LE(limited.memory.peak(), o.memory_budget);
-          if (precision == nn::Precision::full || less == most) {  // with half copies less may fit as it is
+          if (precision == nn::Precision::full ||
+              less == most) {  // with low-precision copies, less may fit without changes
             EXPECT_GT(limited.memory.training.recomputed.saved, 0u);
           }
-          if (less == most && !(accumulate > 1 && recompute)) {  // then the update needs as much
+          if (less == most &&
+              !(accumulate > 1 && recompute)) {  // in that case the update needs the same memory
             EXPECT_GT(limited.memory.training.recomputed.products, 0);
           }
           EXPECT_EQ(limited.losses, free.losses);
@@ -416,8 +419,9 @@ TEST(TrainingProgram, KeepsAMemoryBudgetWithTheSameBits) {
       }
 }
 
-// The same bits in any chunks of the loss, asked for or by a memory budget, in products of 64 rows.
-TEST(TrainingProgram, EndsInTheSameBitsInAnyChunksOfTheLoss) {
+// Results are bitwise identical for any number of chunks of the loss, requested explicitly or chosen by a
+// memory budget, in GEMMs of 64 rows.
+TEST(TrainingProgram, LossChunksKeepResultsBitwise) {
   const nn::ModelConfig config{.vocabulary = 500, .context = 23, .layers = 1, .heads = 2, .width = 16};
   for (const std::int64_t accumulate : {1, 2})
     for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16, nn::Precision::f16}) {
@@ -444,13 +448,14 @@ TEST(TrainingProgram, EndsInTheSameBitsInAnyChunksOfTheLoss) {
         for (std::size_t i = 0; i < whole.parameters.size(); ++i)
           EXPECT_TRUE(left.parameters[i].same_bits(whole.parameters[i])) << left.chunks << " chunks, " << i;
       };
-      for (const auto& [asked, chunks] : {std::pair{2, 2}, {3, 4}, {8, 4}}) {  // of 299 rows: 64 and 128
+      for (const auto& [asked, chunks] :
+           {std::pair{2, 2}, {3, 4}, {8, 4}}) {  // chunks of 64 and 128 of 299 rows
         o.loss_chunks = asked, o.verify = accumulate == 1;
         const Left left = run();
         EXPECT_EQ(left.chunks, chunks);
         expect_same(left);
       }
-      if (has_small_pieces) continue;  // the memory of kernels depends on their pieces
+      if (has_small_pieces) continue;  // the memory of kernels depends on their piece size
       o.loss_chunks = 0;
       const std::size_t logits = 299 * 500 * (precision == nn::Precision::full ? 4 : 2);
       for (const std::size_t tenths : {4u, 7u}) {
@@ -463,8 +468,8 @@ TEST(TrainingProgram, EndsInTheSameBitsInAnyChunksOfTheLoss) {
     }
 }
 
-// Logits of 4 MiB are most of the memory. What a budget takes is as few chunks of them as fit.
-TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
+// Logits of 4 MiB are most of the memory. A budget selects the smallest number of chunks that fits.
+TEST(TrainingProgram, UsesTheFewestChunksThatFitTheBudget) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 4096, .context = 64, .layers = 1, .heads = 2, .width = 16});
   const optim::AdamW optimizer(params.all());
@@ -482,7 +487,7 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
   EXPECT_EQ(planned(free.peak()).loss_chunks(), 1);
   const std::size_t logits = 8 * 64 * 4096 * 2;
   for (const std::int64_t chunks : {2, 4}) {
-    const std::size_t sum = 4096 * 16 * 4;  // of the weight's gradient, in f32
+    const std::size_t sum = 4096 * 16 * 4;  // sum of the weight's gradient, in f32
     const std::size_t budget =
         free.peak() - logits * static_cast<std::size_t>(chunks - 1) / static_cast<std::size_t>(chunks) +
         2 * sum;
@@ -491,10 +496,11 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
     EXPECT_LE(program.memory().peak(), budget);
     EXPECT_EQ(program.memory().recomputed.saved, free.arena - program.memory().arena);
     EXPECT_GT(program.memory().recomputed.moved, 0);
-    EXPECT_EQ(planned(budget, 4).loss_chunks(), 4);  // what is asked for
+    EXPECT_EQ(planned(budget, 4).loss_chunks(), 4);  // as requested
   }
   EXPECT_THROW(planned(0, -1), Error);
-  // What is refused with any number of chunks reports the least budget of all numbers.
+  // If a budget is too small for any number of chunks, the error reports the smallest minimum over all
+  // numbers.
   const auto least = [&](std::int64_t chunks) -> std::size_t {
     try {
       planned(1 << 16, chunks);
@@ -508,7 +514,7 @@ TEST(TrainingProgram, TakesAsManyChunksAsABudgetAsksFor) {
   EXPECT_LE(planned(least(0)).memory().peak(), least(0));
 }
 
-TEST(TrainingProgram, SaysTheLeastMemoryThatItNeeds) {
+TEST(TrainingProgram, ReportsTheMinimumMemory) {
   nn::Params params(1);
   const nn::Model model(params, small());
   const optim::AdamW optimizer(params.all());
@@ -516,7 +522,7 @@ TEST(TrainingProgram, SaysTheLeastMemoryThatItNeeds) {
   EXPECT_THROW(train::TrainingProgram(model, optimizer, {.batch = 4, .memory_budget = 1 << 16}), OutOfMemory);
 }
 
-TEST(LargestBatch, IsTheLastThatFits) {
+TEST(LargestBatch, ReturnsTheLargestBatchThatFits) {
   int calls = 0;
   const auto line = [&](std::int64_t b) { return ++calls, static_cast<std::size_t>(1000 + 37 * b); };
   EXPECT_EQ(train::largest_batch(65536, 1000 + 37 * 1234, line), 1234);
@@ -526,7 +532,7 @@ TEST(LargestBatch, IsTheLastThatFits) {
   EXPECT_EQ(train::largest_batch(65536, 1037, line), 1);
   EXPECT_EQ(train::largest_batch(65536, 1036, line), 0);
   EXPECT_EQ(train::largest_batch(1, 0, line), 0);
-  // Curves and steps.
+  // Quadratic functions and step functions.
   const auto square = [](std::int64_t b) { return static_cast<std::size_t>(b * b); };
   const auto steps = [](std::int64_t b) { return static_cast<std::size_t>(b / 100 * 4096); };
   for (const std::int64_t b : {2, 3, 500, 40000}) {
@@ -536,7 +542,7 @@ TEST(LargestBatch, IsTheLastThatFits) {
   }
 }
 
-TEST(SampleToken, DrawsInProportionToTheSoftmax) {
+TEST(SampleToken, DrawFrequenciesMatchTheSoftmax) {
   const std::vector<float> logits = {0, std::log(3.0f), -std::numeric_limits<float>::infinity()};
   EXPECT_EQ(nn::sample_token(logits, {.temperature = 1}, 0.0), 0);
   EXPECT_EQ(nn::sample_token(logits, {.temperature = 1}, 0.24), 0);
@@ -547,7 +553,7 @@ TEST(SampleToken, DrawsInProportionToTheSoftmax) {
   EXPECT_THROW(nn::sample_token(std::vector<float>{NAN, NAN}, {.temperature = 1}, 0.0), Error);
 }
 
-TEST(Generator, RepeatsWhatTheModelHasLearned) {
+TEST(Generator, RepeatsTheLearnedSequence) {
   nn::Params params(1);
   nn::ModelConfig config = small();
   const nn::Model model(params, config);
@@ -572,8 +578,9 @@ TEST(Generator, RepeatsWhatTheModelHasLearned) {
   EXPECT_THROW(generator.extend(none, 1, {}, 1), Error);
 }
 
-// Weights of which a batch reads half copies are updated by another program than that of a batch.
-TEST(Training, BatchesOfAStepCountTheSameParameters) {
+// If a batch reads low-precision copies of weights, these weights are updated by a different program from the
+// batch's.
+TEST(Training, AllBatchesOfAStepUseTheSameParameters) {
   for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
     nn::Params params(1);
     const nn::Model model(
@@ -589,8 +596,7 @@ TEST(Training, BatchesOfAStepCountTheSameParameters) {
   }
 }
 
-// One number is so large that it overflows if dropout keeps it. The same mask must be drawn when the step is
-// repeated.
+// One element overflows if dropout keeps it. The same mask must be drawn when the step is repeated.
 TEST(BadNode, RepeatedStepHasTheSameDropout) {
   for (const std::int64_t accumulate : {1, 2}) {
     nn::Params params(1);

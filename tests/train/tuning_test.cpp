@@ -1,5 +1,5 @@
-// Fine-tuning: 50 steps of models from Hugging Face folders, compared with those of transformers and torch's
-// AdamW on the same batches, which tests/interop/make_tuning_golden.py writes.
+// Tests fine-tuning: 50 steps of models from Hugging Face folders are compared with transformers and torch's
+// AdamW on the same batches. tests/interop/make_tuning_golden.py writes the reference.
 #include <gtest/gtest.h>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -25,7 +25,7 @@ class Tuning : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(Tuning, HasTheLossesOfTransformersWithAdamW) {
+TEST_P(Tuning, LossesMatchTransformersWithAdamW) {
   const Array tokens = of("tokens"), targets = of("targets"), loss = of("loss"), norm = of("grad_norm"),
               rate = of("rate");
   const std::int64_t steps = tokens.shape()[0];
@@ -39,7 +39,7 @@ TEST_P(Tuning, HasTheLossesOfTransformersWithAdamW) {
     EXPECT_NEAR(result.loss, loss.at(step), 1e-4) << "step " << step;
     EXPECT_NEAR(result.grad_norm, norm.at(step), 1e-3 * norm.at(step)) << "step " << step;
   }
-  EXPECT_LT(loss.at(steps - 1), loss.at(0) - 1);  // something is learned
+  EXPECT_LT(loss.at(steps - 1), loss.at(0) - 1);  // the model learns
 }
 
 INSTANTIATE_TEST_SUITE_P(Some, Tuning, ::testing::Values("llama", "gpt2", "qwen3", "gemma3"),
