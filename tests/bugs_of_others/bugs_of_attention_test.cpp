@@ -1,4 +1,4 @@
-// Reports of attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
+// Bug reports about attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
 #include <tilegrad/nn/layers/attention.h>
 #include "tests/support/attention_case.h"
 #include "tests/support/paged_problem.h"
@@ -11,8 +11,8 @@ using namespace tg::testing;
 
 // https://github.com/pytorch/pytorch/issues/125674
 // https://github.com/pytorch/pytorch/issues/119320
-// Large scores made gradients wrong, as weights were computed again from a rounded logarithm. Five equal
-// scores of 1e7 have weights 1/5 in the backward, too.
+// Large scores made gradients wrong, because weights were recomputed from a rounded logarithm. Five equal
+// scores of 1e7 have weights 1/5 in the backward pass, too.
 TEST(BugsOfOthersAttention, LargeEqualScoresShareTheGradient) {
   AttentionCase c({1, 1, 1, 1, 5, 1, 1}, {.scale = 1}, f32);
   c.q = {1e4}, c.k = Vector(5, 1e3), c.v = {1, 2, 3, 4, 5}, c.z_o = {1};
@@ -28,8 +28,8 @@ TEST(BugsOfOthersAttention, KeyGradientsSumOverTheGroup) {
 }
 
 // https://github.com/apple/axlearn/pull/842
-// Query heads were paired with key heads in a different order from that of the weights. Head h reads key head
-// h / (H / Hk): neighbours share one.
+// Query heads were paired with key heads in a different order from the weights. Head h reads key head h / (H
+// / Hk), so neighboring heads share one.
 TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
   AttentionCase c({1, 4, 2, 9, 3, 2, 1});
   c.v = {1, 1, 1, 2, 2, 2};  // all values of key head 0 are 1, those of head 1 are 2
@@ -39,7 +39,7 @@ TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
 }
 
 // https://github.com/FlashML-org/FreeToken/pull/177
-// Rows of a group beyond the first block of a paged kernel were matched to the wrong head.
+// Rows of a group after the first block of a paged kernel were matched to the wrong head.
 TEST(BugsOfOthersAttention, RowsOfALargeGroupKeepTheirHeads) {
   expect_defined(PagedCall{.H = 3, .Hk = 1, .L = 25, .sequences = {0}, .lengths = {30}});
 }
@@ -54,14 +54,15 @@ TEST(BugsOfOthersAttention, CapOnScoresIsInTheGradient) {
 }
 
 // https://github.com/facebookresearch/xformers/issues/854
-// The gradient of a bias that is broadcast over the batch was that of one entry. It is the sum over all.
+// The gradient of a bias that is broadcast over the batch was the gradient of one entry. It is the sum over
+// all.
 TEST(BugsOfOthersAttention, BroadcastBiasHasTheSumOfGradients) {
   expect_oracle(AttentionCase({3, 2, 2, 4, 5, 4, 4},
                               {.bias = random_vector(2 * 4 * 5, 9), .bias_shape = {1, 2, 4, 5}}));
 }
 
 // https://github.com/HKUSTDial/flash-sparse-attention/pull/193
-// The gradient of a bias that is broadcast over query rows must be added up over them.
+// The gradient of a bias that is broadcast over query rows must be summed over them.
 TEST(BugsOfOthersAttention, BiasOfKeysHasTheSumOverRows) {
   expect_oracle(
       AttentionCase({2, 1, 1, 100, 5, 2, 2}, {.bias = random_vector(2 * 5, 9), .bias_shape = {2, 1, 1, 5}}));
@@ -83,7 +84,7 @@ TEST(BugsOfOthersAttention, SinkHasAGradient) {
 }
 
 // https://github.com/vllm-project/vllm-metal/pull/550
-// A paged kernel left sinks out of the denominator.
+// A paged kernel omitted sinks from the denominator.
 TEST(BugsOfOthersAttention, PagedAttentionHasTheSinkInItsDenominator) {
   PagedCall c{.L = 2, .sequences = {0, 1}, .lengths = {9, 20}};
   c.sink = true;
@@ -96,7 +97,7 @@ nn::ModelConfig dropping(double dropout) {
 
 // https://github.com/pytorch/pytorch/issues/124464
 // https://github.com/karpathy/nanoGPT/pull/240
-// The fused attention dropped weights in evaluation, too. There are none to drop outside of training.
+// Fused attention applied dropout in evaluation, too. Dropout applies only in training.
 TEST(BugsOfOthersAttention, EvaluationDropsNothing) {
   Vector logits[2];
   for (const int drops : {0, 1}) {
@@ -110,14 +111,14 @@ TEST(BugsOfOthersAttention, EvaluationDropsNothing) {
 }
 
 // https://github.com/microsoft/onnxruntime/pull/19715
-// The backward of attention drew a different dropout mask from that of its forward. With the identity as
-// values the output is the kept weights, and so is z_v for z_o = 1.
+// The backward pass of attention drew a different dropout mask from the forward pass. With the identity as
+// values, the output contains the kept weights, and so does z_v for z_o = 1.
 TEST(BugsOfOthersAttention, DropoutMaskIsTheSameInForwardAndBackward) {
   Graph g;
   const std::int64_t T = 13;
   const Tensor q = g.constant(Array::of({1, 1, 1, 2}, Vector{0.0, 0.0}));
   const Tensor k = g.constant(Array::of({1, 1, T, 2}, Vector(2 * T, 0.0)));
-  Array one_hot({1, 1, T, T}, f64);  // then o is the row of weights
+  Array one_hot({1, 1, T, T}, f64);  // o is then the row of weights
   for (std::int64_t t = 0; t < T; ++t) one_hot.set(t * T + t, 1);
   const Tensor v = g.constant(one_hot);
   const Tensor o = flash_attn(q, k, v, {.dropout = 0.5}).o;
@@ -133,8 +134,8 @@ TEST(BugsOfOthersAttention, DropoutMaskIsTheSameInForwardAndBackward) {
 }
 
 // https://github.com/PaddlePaddle/Paddle/pull/21298
-// A forward that is run again in the backward must draw the same dropout masks, or its gradients are those of
-// another function.
+// A forward pass that is recomputed in the backward pass must draw the same dropout masks. Otherwise its
+// gradients belong to a different function.
 TEST(BugsOfOthersAttention, BlocksRunAgainDropTheSame) {
   Vector after[2];
   for (const bool recompute : {false, true}) {
@@ -153,7 +154,7 @@ TEST(BugsOfOthersAttention, BlocksRunAgainDropTheSame) {
 
 // https://github.com/ollama/ollama/pull/13893
 // https://github.com/NVIDIA/Megatron-LM/issues/1501
-// Latent attention was scaled by the width of its latent. A key has head_width + rope_width numbers.
+// Latent attention was scaled by the width of its latent. A key has head_width + rope_width elements.
 TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
   nn::Params params(1, f64);
   const nn::LatentAttention attention(nn::Path(params) / "attn", 4, 1,
@@ -170,8 +171,8 @@ TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
 }
 
 // https://github.com/AI-Hypercomputer/maxtext/issues/1370
-// Scores were multiplied by √d instead of being divided by it. With q·k of 4 and 0 in four numbers, weights
-// are e² and 1.
+// Scores were multiplied by √d instead of being divided by it. With q·k of 4 and 0 and d = 4, the weights are
+// e² and 1.
 TEST(BugsOfOthersAttention, ScoresAreDividedByTheRootOfTheWidth) {
   AttentionCase c({1, 1, 1, 1, 2, 4, 1});
   c.q = {1, 1, 1, 1}, c.k = {1, 1, 1, 1, 0, 0, 0, 0}, c.v = {1, 0};

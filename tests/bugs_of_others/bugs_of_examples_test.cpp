@@ -1,4 +1,4 @@
-// Public bugs of training data: lines of files, targets of an example, and token files.
+// Public bugs about training data: lines of files, targets of an example, and token files.
 #include <tilegrad/train/examples.h>
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct Row {
 };
 
 // https://github.com/infiniflow/ragflow/issues/19179 https://github.com/huggingface/datasets/issues/8241
-// A mark of the byte order at the beginning of a file spoiled its first line without a word. It is refused.
+// A byte order mark at the beginning of a file corrupted its first line without an error. It is rejected.
 TEST(BugsOfOthersExamples, ExamplesThatBeginWithAByteOrderMarkAreRefused) {
   EXPECT_THROW(examples_in("\xef\xbb\xbf{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), Error);
 }
@@ -45,12 +45,12 @@ TEST(BugsOfOthersExamples, LastLineWithoutLineBreakCounts) {
 
 // https://github.com/ckan/ckanapi/issues/80
 // An empty line ended the reading with an error. It is skipped.
-TEST(BugsOfOthersExamples, BlankLinesAreNoExamples) {
+TEST(BugsOfOthersExamples, BlankLinesAreSkipped) {
   EXPECT_EQ(examples_in("{\"text\": \"a\"}\n\n  \r\n{\"text\": \"b\"}\n\n"), 2u);
 }
 
 // https://github.com/areal-project/AReaL/pull/1427
-// Tokens were given by the length of the prompt, though prompt and answer join in one token at the
+// Prompt tokens were counted by the length of the prompt, although prompt and answer share a token at the
 // border. That token is learned.
 TEST(BugsOfOthersExamples, TokenAcrossThePromptsEndIsLearned) {
   const text::Bpe pairs({{'a', 'b'}});
@@ -60,13 +60,13 @@ TEST(BugsOfOthersExamples, TokenAcrossThePromptsEndIsLearned) {
 }
 
 // https://github.com/OpenRLHF/OpenRLHF/issues/973
-// The mask of a prompt was one too long, so that the first token of the answer was never learned.
+// The mask of a prompt was one token too long, so the first token of the answer was never learned.
 TEST(BugsOfOthersExamples, FirstTokenOfTheAnswerIsATarget) {
   EXPECT_EQ(Row({{5, 6, 7, 8}, 2}, 4).y, (Tokens{-100, 7, 8, -100}));
 }
 
 // https://github.com/tatsu-lab/stanford_alpaca/issues/126 https://github.com/verl-project/verl/issues/655
-// The end token was masked as padding is, and models never learned to end.
+// The end token was masked like padding, so models never learned to end.
 TEST(BugsOfOthersExamples, EndTokenIsATarget) {
   const text::ByteTokenizer bytes;
   const train::Example e = train::encode_example({"a", "b"}, bytes, 0);
@@ -74,7 +74,7 @@ TEST(BugsOfOthersExamples, EndTokenIsATarget) {
 }
 
 // https://github.com/huggingface/transformers/issues/19742
-// An example that was cut to the context got an end token although it does not end there.
+// An example that was cut to the context got an end token, although it does not end there.
 TEST(BugsOfOthersExamples, CutExampleHasNoEndToken) {
   EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 0}, 3).y, (Tokens{6, 7, 8}));
 }
@@ -99,7 +99,7 @@ TEST(BugsOfOthersExamples, IdsAbove65535KeepTheirValue) {
 }
 
 // https://github.com/mlfoundations/open_lm/pull/77
-// Ids that the vocabulary does not have were folded into it without a word. They are an error.
+// Ids outside of the vocabulary were mapped into it without an error. They are an error.
 TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
   const std::uint16_t ids[] = {1, 7};
   Tokens read(2);
@@ -107,7 +107,7 @@ TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
 }
 
 // https://github.com/modelscope/ms-swift/issues/10050
-// Each pass had the order of the first one. A pass has its own, which a run that resumes within it finds too.
+// Each pass had the order of the first one. Each pass has its own order, also after a resume within it.
 TEST(BugsOfOthersExamples, LaterPassHasItsOwnOrder) {
   std::vector<train::Example> all;
   for (std::int32_t i = 0; i < 20; ++i) all.push_back({{i, 1}, 0});

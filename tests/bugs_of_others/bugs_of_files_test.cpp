@@ -1,4 +1,4 @@
-// Public bugs of readers of files: safetensors, GGUF, JSON and Hugging Face folders.
+// Public bugs in readers of files: safetensors, GGUF, JSON and Hugging Face folders.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -31,7 +31,7 @@ std::string refusal(const std::string& header, std::size_t bytes) {
 }
 
 // https://github.com/ohdearquant/lattice/issues/752
-// Two tensors of a file could share bytes, and a change of one would have changed the other.
+// Two tensors of a file could share bytes, so changing one also changed the other.
 TEST(BugsOfOthersFiles, TensorsThatOverlapAreRefused) {
   EXPECT_TRUE(has(refusal(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
                               "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}})",
@@ -40,28 +40,28 @@ TEST(BugsOfOthersFiles, TensorsThatOverlapAreRefused) {
 }
 
 // https://github.com/antirez/h3.c/pull/48
-// Bytes after the last tensor, of a file that is not the one that was written, were not missed.
+// Extra bytes after the last tensor, which show that the file was changed, were not detected.
 TEST(BugsOfOthersFiles, BytesThatNoTensorCoversAreRefused) {
   EXPECT_TRUE(has(refusal(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})", 8),
                   "cover 4 of 8 data bytes"));
 }
 
 // https://github.com/kekzl/imp/issues/1603
-// Elements of a type that is not known were read as those of another. The file is refused.
+// Elements of an unknown type were read as if they had a different type. The file is rejected.
 TEST(BugsOfOthersFiles, UnknownElementTypeIsRefused) {
   EXPECT_TRUE(has(refusal(R"({"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 4]}})", 4),
                   "has dtype \"F8_E4M3\""));
 }
 
 // https://github.com/promptfoo/modelaudit/pull/1607
-// A tensor without elements, which ends where it begins, was taken for a damaged one.
+// A tensor without elements, which ends where it begins, was rejected as damaged.
 TEST(BugsOfOthersFiles, EmptyTensorHasEqualOffsets) {
   const io::SafeTensors file =
       safetensors(R"({"a": {"dtype": "F32", "shape": [0, 5], "data_offsets": [0, 0]}})", 0);
   EXPECT_TRUE(file.tensors.at("a").bytes.empty());
 }
 
-// A GGUF file of two tensors of one f32 each, with the key general.alignment.
+// A GGUF file with two tensors of one f32 element each, with the key general.alignment.
 struct Aligned {
   std::string all = "GGUF";
   template <class T>
@@ -94,7 +94,7 @@ struct Aligned {
 constexpr std::int32_t gguf_u32 = 4, gguf_i32 = 5;
 
 // https://github.com/ollama/ollama/pull/18130 https://github.com/ggml-org/llama.cpp/pull/5136
-// Data were read at multiples of 32 bytes in a file with a different alignment.
+// Data was read at multiples of 32 bytes, although the file had a different alignment.
 TEST(BugsOfOthersFiles, AlignmentOfTheFileIsUsed) {
   const Aligned file(gguf_u32, std::uint32_t{64}, 64);
   const io::Gguf read = file.read();
@@ -103,27 +103,27 @@ TEST(BugsOfOthersFiles, AlignmentOfTheFileIsUsed) {
 }
 
 // https://github.com/gittensor-ai-lab/sparkinfer/issues/24 https://github.com/antirez/gguf-tools/issues/27
-// An alignment of 0 was a division by zero.
+// An alignment of 0 caused a division by zero.
 TEST(BugsOfOthersFiles, AlignmentOfZeroIsRefused) {
   EXPECT_TRUE(has(error_of([] { Aligned(gguf_u32, std::uint32_t{0}, 64).read(); }), "general.alignment"));
 }
 
 // https://github.com/ggml-org/ggml/pull/1516 https://github.com/ggml-org/ggml/issues/1517
 // https://github.com/ggml-org/llama.cpp/pull/24997
-// With an alignment near 2³² padded sizes overflowed. It has a limit.
+// With an alignment near 2³², padded sizes overflowed. The alignment is limited.
 TEST(BugsOfOthersFiles, HugeAlignmentIsRefused) {
   EXPECT_TRUE(has(error_of([] { Aligned(gguf_u32, std::uint32_t{1} << 31, 64).read(); }),
                   "general.alignment is 2147483648"));
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/24988
-// A key with a wrong type was read as if it had the right one, or ended the process.
-TEST(BugsOfOthersFiles, AlignmentOfAnotherTypeIsRefused) {
+// A key with a wrong type was read as if it had the right one, or the process was terminated.
+TEST(BugsOfOthersFiles, AlignmentOfWrongTypeIsRejected) {
   EXPECT_TRUE(has(error_of([] { Aligned(gguf_i32, std::int32_t{64}, 64).read(); }), "general.alignment"));
 }
 
 // https://github.com/creationix/jsonparse/issues/32 https://github.com/SBJson/SBJson/issues/42
-// A character beyond U+FFFF, which JSON escapes as two, was read as two wrong ones.
+// A character beyond U+FFFF, which JSON escapes as a pair, was read as two wrong characters.
 TEST(BugsOfOthersFiles, EscapedPairIsOneCharacter) {
   EXPECT_EQ(io::JsonReader(R"("\ud83d\ude00")", "here").string(), "\xf0\x9f\x98\x80");
 }
@@ -136,7 +136,7 @@ TEST(BugsOfOthersFiles, LoneSurrogateIsRefused) {
 
 // https://github.com/paiml/entrenar/issues/262 https://github.com/pytorch/torchtitan/pull/3570
 // https://github.com/vllm-project/speculators/pull/134
-// The width of a head was taken for the width divided by the heads, although the file gives another.
+// The head size was computed as width divided by heads, although the file specifies a different one.
 TEST(BugsOfOthersFiles, HeadWidthOfTheConfigIsUsed) {
   const io::HfConfig config = io::parse_hf_config(testing::llama_with("\"head_dim\": 6"), "here");
   nn::Params params;
@@ -145,8 +145,8 @@ TEST(BugsOfOthersFiles, HeadWidthOfTheConfigIsUsed) {
 }
 
 // https://github.com/ModelTC/LightLLM/pull/273 https://github.com/EricLBuehler/mistral.rs/issues/82
-// A window of null was an error, or the default of 4096. It means that there is none.
-TEST(BugsOfOthersFiles, NullWindowIsNone) {
+// A window of null was an error, or became the default of 4096. It means that there is no window.
+TEST(BugsOfOthersFiles, NullWindowMeansNoWindow) {
   std::string json = replaced(testing::llama_json, "\"llama\"", "\"mistral\", \"sliding_window\": null");
   json = replaced(json, "LlamaForCausalLM", "MistralForCausalLM");
   const io::HfConfig config = io::parse_hf_config(json, "here");
@@ -168,7 +168,7 @@ struct Heads : Folder {
 
 // https://github.com/vllm-project/vllm/issues/5621 https://github.com/sgl-project/sglang/pull/1508
 // https://github.com/huggingface/transformers/pull/43429
-// Files of tied models have no head, and it was missed or stayed random. It is the embedding.
+// Files of tied models have no head. It was reported as missing, or stayed random. The head is the embedding.
 TEST(BugsOfOthersFiles, HeadWithoutWeightsIsTheEmbedding) {
   const Heads f;
   f.tie(), f.drop_head();
@@ -180,7 +180,7 @@ TEST(BugsOfOthersFiles, HeadWithoutWeightsIsTheEmbedding) {
 }
 
 // https://github.com/vllm-project/vllm/pull/51665
-// The head of a file with tie_word_embeddings and a different head was dropped without a word.
+// In a file with tie_word_embeddings and a different head, the head was dropped without an error.
 TEST(BugsOfOthersFiles, DifferentHeadOfATiedModelIsRefused) {
   const Heads f;
   f.tie();
@@ -188,7 +188,7 @@ TEST(BugsOfOthersFiles, DifferentHeadOfATiedModelIsRefused) {
 }
 
 // https://github.com/NVIDIA/TensorRT-LLM/pull/13664
-// A model that is not tied, in a file without a head, got the embedding for one. It is refused.
+// A model that is not tied, in a file without a head, got the embedding as its head. It is rejected.
 TEST(BugsOfOthersFiles, MissingHeadOfAnUntiedModelIsRefused) {
   const Heads f;
   f.drop_head();

@@ -1,4 +1,4 @@
-// Public bugs of generation: caches, shared pages, windows, end tokens and beams.
+// Public bugs in generation: caches, shared pages, windows, end tokens and beams.
 #include <tilegrad/nn/generation/engine.h>
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct Writer {
 
   explicit Writer(const nn::Architecture& architecture = {}) : model(params, small(architecture)) {}
 
-  // The greedy tokens after a text, each from the whole text, which no cache has.
+  // The greedy tokens after a prompt, each computed from the whole sequence without a cache.
   Tokens expected(Tokens text, std::int64_t count) const {
     Generator generator(model, {.threads = 1, .cache = false});
     const auto begin = std::ssize(text);
@@ -46,7 +46,7 @@ struct Writer {
     }
     return {text.begin() + begin, text.end()};
   }
-  // The tokens that the engine writes after each prompt.
+  // The tokens that the engine generates after each prompt.
   static std::vector<Tokens> written(Engine& engine, const std::vector<Tokens>& prompts, std::int64_t count) {
     std::vector<Tokens> texts(prompts.size());
     for (std::size_t i = 0; i < prompts.size(); ++i)
@@ -73,7 +73,7 @@ std::vector<float> next(Generator& generator, const Tokens& text) {
   return {logits.begin(), logits.end()};
 }
 
-// The pages of a prompt that is read as a whole.
+// The pages of a prompt that is processed as a whole.
 PageTable opened(PagePool& pool, const Tokens& text) {
   PageTable table = pool.open(text);
   std::vector<nn::PageCopy> copies;
@@ -83,9 +83,9 @@ PageTable opened(PagePool& pool, const Tokens& text) {
 }
 
 // https://github.com/vllm-project/vllm/pull/17999 https://github.com/vllm-project/vllm/pull/11186
-// Of a prompt whose pages were all known nothing was left to read, so that there were no logits. Its last
-// token is read again.
-TEST(BugsOfOthersGeneration, LastTokenOfAKnownPromptIsReadAgain) {
+// If all pages of a prompt were cached, nothing was left to process, so there were no logits. The last token
+// is processed again.
+TEST(BugsOfOthersGeneration, LastTokenOfACachedPromptIsProcessedAgain) {
   PagePool pool(8, 2);
   opened(pool, {1, 2, 3, 4});
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
@@ -93,8 +93,8 @@ TEST(BugsOfOthersGeneration, LastTokenOfAKnownPromptIsReadAgain) {
 }
 
 // https://github.com/LMCache/LMCache/pull/3322
-// A prompt that begins the cached sequence had the logits of the longer one.
-TEST(BugsOfOthersGeneration, ShorterPromptOfTheCacheHasItsOwnLogits) {
+// A prompt that is a prefix of the cached sequence got the logits of the longer one.
+TEST(BugsOfOthersGeneration, ShorterCachedPromptHasItsOwnLogits) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1});
   next(generator, {1, 2, 3, 4});
@@ -105,15 +105,15 @@ TEST(BugsOfOthersGeneration, ShorterPromptOfTheCacheHasItsOwnLogits) {
 // Pages were found by their hash, and a collision gave a request the keys of a different one. Tokens are
 // compared too.
 TEST(BugsOfOthersGeneration, PagesWithTheSameHashAreDistinguished) {
-  PagePool pool(8, 2, 0);  // of no bits: all hashes are equal
+  PagePool pool(8, 2, 0);  // hashes with 0 bits: all are equal
   opened(pool, {1, 2, 3});
   EXPECT_EQ(pool.open(Tokens{4, 5, 6}).length(), 0);
   EXPECT_EQ(pool.open(Tokens{1, 2, 6}).length(), 2);
 }
 
 // https://github.com/vllm-project/aibrix/issues/2329
-// A page was known by its own tokens, whatever stood before them. Keys depend on all tokens before.
-TEST(BugsOfOthersGeneration, SamePageAfterAnotherBeginningIsAnother) {
+// A page was identified by its own tokens, whatever preceded them. Keys depend on all earlier tokens.
+TEST(BugsOfOthersGeneration, SamePageAfterADifferentPrefixIsDistinct) {
   PagePool pool(8, 2, 0);
   opened(pool, {1, 2, 5, 6, 9});
   opened(pool, {3, 4, 9});
@@ -121,7 +121,7 @@ TEST(BugsOfOthersGeneration, SamePageAfterAnotherBeginningIsAnother) {
 }
 
 // https://github.com/InternLM/lmdeploy/issues/4917 https://github.com/NVIDIA-NeMo/RL/pull/4018
-// After weights had been replaced, prompts used keys of the old ones. forget() makes them unknown.
+// After weights were replaced, prompts used keys of the old weights. forget() removes them.
 TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
   Writer w;
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1});
@@ -147,8 +147,8 @@ TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
 
 // https://github.com/GeeeekExplorer/nano-vllm/pull/217 https://github.com/vllm-project/vllm-gaudi/pull/524
 // https://github.com/vllm-project/vllm/issues/16832
-// A sequence that had to give up its pages continued with wrong tokens. It is read again.
-TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
+// A sequence that was preempted continued with wrong tokens. It is processed again.
+TEST(BugsOfOthersGeneration, PreemptedSequenceIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.slots = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
   const std::vector<Tokens> prompts{numbers(6), numbers(7, 3), numbers(5, 4)};
@@ -160,8 +160,8 @@ TEST(BugsOfOthersGeneration, SequenceThatLostItsPagesIsTheSame) {
 // https://github.com/ml-explore/mlx-lm/issues/1906 https://github.com/ml-explore/mlx-lm/issues/439
 // https://github.com/ml-explore/mlx-lm/issues/735 https://github.com/unslothai/unsloth/issues/3699
 // https://github.com/Blaizzy/mlx-vlm/pull/1542
-// Next to a longer prompt a shorter one had the positions of its padding. Each sequence counts its positions
-// from 0.
+// Next to a longer prompt, a shorter one got positions that included its padding. Each sequence counts its
+// positions from 0.
 TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.slots = 2, .threads = 1, .ahead = false});
@@ -172,7 +172,8 @@ TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
 
 // https://github.com/karpathy/nanochat/pull/456 https://github.com/karpathy/nanochat/issues/452
 // https://github.com/goombalab/hnet/issues/20
-// Layers with a window saw the whole cache when tokens were decoded one at a time, unlike in training.
+// Layers with a window attended to the whole cache when tokens were decoded one at a time, unlike in
+// training.
 TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   const Tokens text = numbers(12, 3);
@@ -187,7 +188,7 @@ TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
 // https://github.com/huggingface/transformers/issues/37574
 // https://github.com/huggingface/transformers/pull/38046
 // https://github.com/EricLBuehler/mistral.rs/issues/246
-// Tokens written one by one attended to keys beyond the window, as the cache in pages keeps them all.
+// Tokens generated one by one attended to keys beyond the window, because the paged cache keeps them all.
 TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1, .ahead = false});
@@ -196,8 +197,8 @@ TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
 }
 
 // https://github.com/nicedreamzapp/claude-code-local/pull/47
-// The cache kept its old tokens after the common beginning with a new prompt.
-TEST(BugsOfOthersGeneration, CacheIsCutBackToTheSharedBeginning) {
+// The cache kept its old tokens after the common prefix with a new prompt.
+TEST(BugsOfOthersGeneration, CacheIsTruncatedToTheSharedPrefix) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1, .cache = false});
   next(generator, {1, 2, 3, 4, 5});
@@ -242,7 +243,8 @@ TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
 }
 
 // https://github.com/anthony-chaudhary/fak/issues/12604
-// A model without an end token ended its sequence at token 0. Without end tokens only the number ends it.
+// A model without an end token ended its sequence at token 0. Without end tokens, only the maximum number of
+// tokens ends it.
 TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({}).size(), 5u);
@@ -263,8 +265,8 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
 }
 
 // https://github.com/facebookresearch/ParlAI/issues/2058
-// Ended beams used slots of live beams, until the search followed a single one.
-TEST(BugsOfOthersGeneration, EndedBeamsDoNotTakeSlots) {
+// Ended beams occupied slots of live beams, until only a single one was searched.
+TEST(BugsOfOthersGeneration, EndedBeamsDoNotOccupySlots) {
   BeamSearch search(2, 5, {0});
   search.offer(0, logits_of({.5, .3, .2}));
   EXPECT_EQ(search.advance(), (std::vector<std::size_t>{0, 0}));
@@ -274,8 +276,8 @@ TEST(BugsOfOthersGeneration, EndedBeamsDoNotTakeSlots) {
 }
 
 // https://github.com/ottokart/beam_search/pull/1
-// The search ended as soon as enough beams had ended, though a live one was likelier: here tokens 1, 1, 0
-// have 0.19, and 1, 0 before them have 0.175.
+// The search ended as soon as enough beams had ended, although a live one was more likely. Here tokens 1, 1,
+// 0 have probability 0.19, and the earlier 1, 0 have 0.175.
 TEST(BugsOfOthersGeneration, SearchContinuesWhileALikelierSequenceIsPossible) {
   BeamSearch search(2, 5, {0});
   search.offer(0, logits_of({.3, .5, .2}));

@@ -1,4 +1,4 @@
-// Reports of losses and their normalization, gradient accumulation and tied weights.
+// Bug reports about losses and their normalization, gradient accumulation and tied weights.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -37,8 +37,8 @@ TEST(BugsOfOthersLosses, MeanOverNoTargetsIsZero) {
 
 // https://github.com/pytorch/pytorch/issues/72056
 // https://github.com/pytorch/pytorch/issues/91383
-// With label smoothing the mean was taken over ignored rows, too.
-TEST(BugsOfOthersLosses, SmoothedMeanIsOverRowsThatCount) {
+// With label smoothing, the mean also included ignored rows.
+TEST(BugsOfOthersLosses, SmoothedMeanExcludesIgnoredRows) {
   Graph g;
   const Vector rows = random_vector(12, 3);
   const Tensor x = g.constant(Array::of({3, 4}, rows));
@@ -59,7 +59,7 @@ TEST(BugsOfOthersLosses, IgnoredRowsHaveNoGradientWithSmoothing) {
 }
 
 // https://github.com/pytorch/pytorch/issues/12670
-// A negative target that is not the one to ignore was read before the row. It is an error.
+// A negative target other than the ignored one caused a read before the row. It is an error.
 TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
   Graph g;
   const Tensor loss = cross_entropy(g.constant(Array::of({1, 3}, Vector{1, 2, 3})), classes(g, {-1}));
@@ -67,9 +67,9 @@ TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1930
-// Logits of −∞, as of masked classes, made the loss NaN. They have probability 0, even if a whole part of the
-// row has them.
-TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveNoShare) {
+// Logits of −∞, for example of masked classes, made the loss NaN. They have probability 0, even if a whole
+// part of the row has them.
+TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveZeroProbability) {
   Graph g;
   Vector x(2000, 0.0);
   std::fill_n(x.begin(), 1500, -inf);
@@ -81,7 +81,7 @@ TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveNoShare) {
 }
 
 // https://github.com/NVIDIA/TransformerEngine/issues/2734
-// Logits that are a transposed view were read as if they lay in rows.
+// Transposed logits were read as if rows were contiguous.
 TEST(BugsOfOthersLosses, TransposedLogitsAreReadByTheirStrides) {
   Graph g;
   const Vector x = random_vector(3 * 5, 4);  // [classes, rows]
@@ -107,7 +107,7 @@ struct Head {
 
 // https://github.com/linkedin/Liger-Kernel/issues/488
 // Without a reduction the fused head returned the mean of its rows' losses.
-TEST(BugsOfOthersLosses, FusedHeadGivesTheLossOfEachRow) {
+TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   Head h;
   const Tensor loss =
       linear_cross_entropy(h.tx, h.tw, classes(h.g, {3, 0, 1}), {.reduction = Reduction::none});
@@ -119,8 +119,8 @@ TEST(BugsOfOthersLosses, FusedHeadGivesTheLossOfEachRow) {
 
 // https://github.com/linkedin/Liger-Kernel/issues/968
 // https://github.com/linkedin/Liger-Kernel/pull/1298
-// A loss of each row that is weighted afterwards had the gradient of the unweighted one.
-TEST(BugsOfOthersLosses, FusedHeadTakesAGradientOfEachRow) {
+// A loss per row that is weighted afterwards had the gradient of the unweighted loss.
+TEST(BugsOfOthersLosses, FusedHeadAcceptsAGradientPerRow) {
   Head h;
   const Tensor weights = h.g.constant(Array::of(Vector{2, 0, -1}));
   const Tensor rows =
@@ -170,7 +170,7 @@ std::vector<std::int32_t> even_targets() {
   for (std::int32_t i = 0; i < 24; ++i) t.push_back((i * i + 2 * i) % 7);
   return t;
 }
-// The first two rows keep all targets, the third keeps one, the last none.
+// The first two rows keep all targets, the third keeps one, and the last none.
 std::vector<std::int32_t> uneven_targets() {
   std::vector<std::int32_t> t = even_targets();
   std::fill(t.begin() + 13, t.end(), -100);
@@ -185,14 +185,16 @@ void expect_close(const Trained& a, const Trained& b) {
 // https://github.com/huggingface/blog/pull/2414
 // https://github.com/huggingface/transformers/issues/35203
 // https://github.com/karpathy/nanochat/pull/59
-// The mean of the means of batches is not the mean over all targets, if batches have unlike numbers of them.
+// The mean of the means of batches is not the mean over all targets if batches have different numbers of
+// targets.
 TEST(BugsOfOthersLosses, AccumulatedStepIsTheMeanOverAllTargets) {
   expect_close(step_in(4, uneven_targets()), step_in(1, uneven_targets()));
 }
 
 // https://github.com/ml-explore/mlx-lm/pull/1413
 // https://github.com/pytorch/torchtune/pull/1875
-// A step of several batches must weigh each by its targets. One that has none changes nothing.
+// A step with several batches must weight each by its number of targets. A batch without targets changes
+// nothing.
 TEST(BugsOfOthersLosses, BatchesWithoutTargetsDoNotCount) {
   std::vector<std::int32_t> t = even_targets();
   std::fill(t.begin() + 6, t.end(), -100);
@@ -201,7 +203,7 @@ TEST(BugsOfOthersLosses, BatchesWithoutTargetsDoNotCount) {
 
 // https://github.com/karpathy/nanoGPT/issues/206
 // https://github.com/karpathy/nanoGPT/issues/168
-// Gradients of several batches were added up where their mean is meant.
+// Gradients of several batches were summed instead of averaged.
 TEST(BugsOfOthersLosses, AccumulatedGradientsAreAveraged) {
   const Trained many = step_in(4, even_targets()), one = step_in(1, even_targets());
   EXPECT_NEAR(many.norm, one.norm, 1e-4);
@@ -217,14 +219,14 @@ TEST(BugsOfOthersLosses, AccumulatedLossesAreDividedOnce) {
 }
 
 // https://github.com/karpathy/nanochat/pull/515
-// The loss that a step reported was that of its last batch. It is that of all.
-TEST(BugsOfOthersLosses, ReportedLossIsThatOfAllBatches) {
+// The reported loss of a step was the loss of its last batch. It is the loss of all batches.
+TEST(BugsOfOthersLosses, ReportedLossCoversAllBatches) {
   EXPECT_NEAR(step_in(4, even_targets()).loss, step_in(1, even_targets()).loss, 1e-5);
 }
 
 // https://github.com/huggingface/accelerate/issues/641
 // https://github.com/facebookresearch/lingua/pull/59
-// Each batch's gradient was clipped. The norm is that of the step's gradient, and it is clipped once.
+// Each batch's gradient was clipped. Only the step's gradient is clipped, by its norm.
 TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
   expect_close(step_in(4, even_targets(), 0.25), step_in(1, even_targets(), 0.25));
 }
@@ -251,7 +253,7 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
 // https://github.com/facebookresearch/lingua/issues/74
 // https://github.com/ml-explore/mlx-lm/pull/373
 // https://github.com/NVIDIA/Megatron-LM/issues/656
-// A model with a tied head had a second table for it, which training made different from the embedding's.
+// A model with a tied head had a second table for it, which diverged from the embedding during training.
 TEST(BugsOfOthersLosses, TiedHeadAddsNoParameters) {
   const auto numbers = [](bool tied) {
     nn::ModelConfig c = tiny();

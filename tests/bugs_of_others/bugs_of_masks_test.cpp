@@ -1,4 +1,4 @@
-// Which keys a query sees: reports of masks, windows, lengths and rows that see nothing.
+// Bug reports about the keys that a query sees: masks, windows, lengths, and rows that see no keys.
 #include <limits>
 
 #include <tilegrad/nn/layers/attention.h>
@@ -13,7 +13,7 @@ using namespace tg::testing;
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// [1, 1, L, T] that hides nothing.
+// A bias of [1, 1, L, T] that hides nothing.
 reference::AttentionOptions seen(reference::Index L, reference::Index T) {
   return {.bias = Vector(static_cast<std::size_t>(L * T), 0.0), .bias_shape = {1, 1, L, T}};
 }
@@ -23,7 +23,8 @@ void hide_row(reference::AttentionOptions& o, reference::Index i) {
 }
 
 // https://github.com/pytorch/pytorch/issues/41508
-// A query whose keys are all masked made gradients NaN. Its own gradient is 0, and it adds nothing to others.
+// A query whose keys are all masked made gradients NaN. Its own gradient is 0, and it contributes nothing to
+// others.
 TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
   AttentionCase c({1, 2, 2, 10, 12, 4, 4}, seen(10, 12));
   hide_row(c.o, 3);
@@ -34,7 +35,7 @@ TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
 }
 
 // https://github.com/pytorch/pytorch/issues/103963
-// A row of a boolean mask without one true entry gave NaN. The row is 0.
+// A row of a boolean mask without any true entry gave NaN. The row is 0.
 TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
   AttentionCase c({1, 1, 1, 9, 11, 3, 5}, seen(9, 11));
   hide_row(c.o, 0), hide_row(c.o, 8);
@@ -58,7 +59,7 @@ TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
 }
 
 // https://github.com/robertknight/rten/pull/1321
-// Where query heads share key heads, rows with all keys masked became NaN. They are 0 for every head.
+// If query heads share key heads, rows with all keys masked became NaN. They are 0 for every head.
 TEST(BugsOfOthersMasks, FullyMaskedRowsOfSharedKeyHeadsAreZero) {
   AttentionCase c({1, 4, 2, 3, 5, 4, 4}, seen(3, 5));
   hide_row(c.o, 1);
@@ -69,8 +70,8 @@ TEST(BugsOfOthersMasks, FullyMaskedRowsOfSharedKeyHeadsAreZero) {
 }
 
 // https://github.com/tracel-ai/burn/pull/4697
-// A causal mask and one of padding on the left leave the first queries without keys. They are 0; others see
-// what both masks leave them.
+// A causal mask and a mask of left padding leave the first queries without keys. Their rows are 0. Other
+// queries see the keys that neither mask hides.
 TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
   AttentionCase c({1, 1, 1, 10, 10, 4, 4},
                   {.causal = true, .bias = Vector(10, 0.0), .bias_shape = {1, 1, 1, 10}});
@@ -80,12 +81,12 @@ TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
   for (std::size_t e = 0; e < 8; ++e) EXPECT_EQ(got.o[e], 0);
   EXPECT_TRUE(close(got.o, c.expected().o));
   for (std::size_t e = 0; e < 4; ++e)
-    EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // it sees only itself
+    EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // it sees only its own key
 }
 
 // https://github.com/pytorch/pytorch/issues/109517
-// A mask that adds the type's lowest number to a whole row is finite. Its sum with a score is that number, so
-// the row is the mean of all values.
+// A mask that adds the lowest number of the type to a whole row is finite. Its sum with a score is that
+// number, so the row is the mean of all values.
 TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
   AttentionCase c({1, 1, 1, 2, 5, 4, 1}, seen(2, 5), f32);
   std::fill_n(c.o.bias.begin(), 5, static_cast<double>(std::numeric_limits<float>::lowest()));
@@ -98,8 +99,8 @@ TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1012
-// With −1e9 added to every score, gradients of values were those of weights 1. Five equal scores have weights
-// 1/5, however low they are.
+// With −1e9 added to every score, gradients of values were computed with weights of 1. Five equal scores have
+// weights 1/5, however low they are.
 TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
   AttentionCase c({1, 1, 1, 1, 5, 2, 1}, {.bias = Vector(5, -1e9), .bias_shape = {1, 1, 1, 5}}, f32);
   c.q = {1, 1}, c.k = Vector(10, 0.5), c.v = {1, 2, 3, 4, 5}, c.z_o = {1};
@@ -109,7 +110,7 @@ TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
 }
 
 // https://github.com/flashinfer-ai/flashinfer/issues/4267
-// All scores of a row were below the initial running maximum, −5e4. Only their differences count.
+// All scores of a row were below the initial running maximum, −5e4. Only the differences of scores matter.
 TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
   AttentionCase c({1, 1, 1, 1, 4, 1, 1}, {.scale = 1}, f32);
   c.q = {-1000}, c.k = Vector(4, 100), c.v = {1, 2, 3, 6};
@@ -119,8 +120,8 @@ TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
 }
 
 // https://github.com/pytorch/pytorch/issues/101967
-// NaN in keys and values that a mask hides reached the output. Unseen keys and values may hold any number.
-TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesChangesNothing) {
+// NaN in masked keys and values reached the output. Unseen keys and values may be any number.
+TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesHasNoEffect) {
   const AttentionCase clean({1, 2, 1, 12, 20, 4, 4}, {.kv_lengths = {13}});
   AttentionCase dirty = clean;
   for (std::size_t e = 13 * 4; e < 20 * 4; ++e) dirty.k[e] = dirty.v[e] = nan;
@@ -131,8 +132,8 @@ TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesChangesNothing) {
 }
 
 // https://github.com/huggingface/transformers/issues/39408
-// A sliding window of w tokens had one key too many. It counts the query's own key: the token w back is
-// unseen.
+// A sliding window of w tokens had one key too many. It includes the query's own key, so the token w
+// positions back is hidden.
 TEST(BugsOfOthersMasks, SlidingWindowCountsTheOwnKey) {
   nn::Params params(1, f64);
   const nn::GroupedAttention attention(nn::Path(params) / "attn", 8, 2, {.window = 3});
@@ -148,7 +149,7 @@ TEST(BugsOfOthersMasks, SlidingWindowCountsTheOwnKey) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1133
-// A causal window that reaches back over all earlier keys differed from plain causal attention.
+// A causal window that covers all earlier keys differed from plain causal attention.
 TEST(BugsOfOthersMasks, WindowOverAllEarlierKeysIsCausal) {
   const AttentionCase plain({1, 2, 2, 12, 12, 4, 4}, {.causal = true});
   AttentionCase window = plain;
@@ -157,9 +158,9 @@ TEST(BugsOfOthersMasks, WindowOverAllEarlierKeysIsCausal) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1778
-// With more queries than keys a causal mask was aligned otherwise than documented. Bottom-right: the last
-// query meets the last key, and the first queries see none.
-TEST(BugsOfOthersMasks, CausalWithMoreQueriesThanKeysLeavesTheFirstWithout) {
+// With more queries than keys, a causal mask was not aligned as documented. It is aligned at the bottom
+// right: the last query sees the last key, and the first queries see none.
+TEST(BugsOfOthersMasks, CausalWithMoreQueriesThanKeysHidesAllFromTheFirst) {
   const AttentionCase c({1, 1, 1, 12, 8, 4, 4}, {.causal = true});
   expect_oracle(c);
   const Attended got = c.run();
@@ -180,7 +181,8 @@ TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
 }
 
 // https://github.com/gittensor-ai-lab/sparkinfer/issues/3
-// A chunk of queries at the end of a longer text was masked as if both began at 0, which hid the cached keys.
+// A chunk of queries at the end of a longer sequence was masked as if both began at 0, which hid the cached
+// keys.
 TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
   const AttentionCase c({1, 2, 1, 3, 11, 4, 4}, {.causal = true});
   EXPECT_TRUE(close(c.run().o, c.expected().o));
@@ -188,7 +190,7 @@ TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
 
 // https://github.com/ml-explore/mlx/pull/2836
 // https://github.com/ml-explore/mlx/pull/2967
-// Where lengths differ, a causal mask may be meant from the top left: query i sees keys 0 … i.
+// If lengths differ, a causal mask may be aligned at the top left: query i sees keys 0 … i.
 TEST(BugsOfOthersMasks, TopLeftAlignmentIsHonoured) {
   AttentionCase c({1, 1, 1, 9, 14, 4, 4}, {.causal = true, .top_left = true});
   expect_oracle(c);
@@ -197,7 +199,7 @@ TEST(BugsOfOthersMasks, TopLeftAlignmentIsHonoured) {
 }
 
 // https://github.com/tlc-pack/libflash_attn/pull/11
-// A causal call with a window wider than the text lost its causal mask.
+// A causal call with a window wider than the sequence lost its causal mask.
 TEST(BugsOfOthersMasks, CausalWindowWiderThanTheSequenceHidesLaterKeys) {
   const AttentionCase c({1, 2, 1, 10, 10, 4, 4}, {.causal = true, .window_left = 50});
   expect_oracle(c);
@@ -206,15 +208,15 @@ TEST(BugsOfOthersMasks, CausalWindowWiderThanTheSequenceHidesLaterKeys) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1537
-// Empty sequences among packed ones gave wrong results. They have no rows, and their neighbours see their own
-// keys.
+// Empty sequences among packed ones gave wrong results. They have no rows, and the other sequences see only
+// their own keys.
 TEST(BugsOfOthersMasks, EmptySequencesAmongPackedOnesChangeNothing) {
   expect_oracle(AttentionCase({1, 2, 1, 12, 12, 4, 4}, {.cu_q = {0, 5, 5, 5, 12}, .cu_k = {0, 5, 5, 5, 12}}));
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/2562
 // https://github.com/Dao-AILab/flash-attention/pull/2568
-// Keys of a sequence that has no queries had gradients of whatever lay in memory. They are 0.
+// Keys of a sequence without queries had uninitialized gradients. They are 0.
 TEST(BugsOfOthersMasks, KeysWithoutQueriesHaveZeroGradients) {
   const AttentionCase c({1, 2, 2, 6, 9, 4, 4}, {.cu_q = {0, 6, 6}, .cu_k = {0, 5, 9}});
   const Attended got = c.run();
@@ -234,7 +236,7 @@ TEST(BugsOfOthersMasks, UnfilledSlotsOfAPageMayHoldNan) {
 }
 
 // https://github.com/flashinfer-ai/flashinfer/issues/941
-// Where values are the first columns of keys, stale NaN in a page made all of the output NaN.
+// If values are the first columns of keys, stale NaN in a page made the whole output NaN.
 TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
   PagedCall c{.H = 4, .Hk = 1, .d = 12, .dv = 8, .page = 8, .L = 3, .sequences = {0}, .lengths = {11}};
   c.v_in_k = true;
@@ -242,7 +244,7 @@ TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
 }
 
 // https://github.com/deepbeepmeep/Wan2GP/pull/1628
-// A mask that adds −∞ leaves NaN where a hidden score is NaN. Hidden scores are set, not added to.
+// A mask that adds −∞ leaves NaN if a hidden score is NaN. Hidden scores are set instead.
 TEST(BugsOfOthersMasks, HiddenScoresAreSetNotAddedTo) {
   const AttentionCase clean({1, 1, 1, 2, 6, 4, 4}, {.causal = true, .top_left = true});
   AttentionCase dirty = clean;
@@ -253,7 +255,7 @@ TEST(BugsOfOthersMasks, HiddenScoresAreSetNotAddedTo) {
 
 // https://github.com/meta-pytorch/MSLK/pull/263
 // https://github.com/ROCm/aiter/pull/3742
-// A backward ignored the window of its forward. Keys outside have no gradient.
+// A backward pass ignored the window of the forward pass. Keys outside have no gradient.
 TEST(BugsOfOthersMasks, BackwardKeepsTheWindow) {
   expect_oracle(AttentionCase({1, 2, 2, 14, 14, 4, 4}, {.window_left = 3, .window_right = 0}));
 }

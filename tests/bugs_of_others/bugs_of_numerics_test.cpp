@@ -1,4 +1,5 @@
-// Numbers at the ends of their range, and derivatives where formulas divide by zero: reports of single ops.
+// Bug reports about single ops: numbers at the ends of their range, and derivatives of formulas that divide
+// by zero.
 #include <limits>
 
 #include "tests/support/op_testing.h"
@@ -14,7 +15,7 @@ constexpr double inf = std::numeric_limits<double>::infinity(),
 struct ValueAndSlope {
   Vector y, slope;
 };
-// An op's results and slopes on one thread, element by element.
+// An op's results and derivatives, element by element, on one thread.
 template <class F>
 ValueAndSlope at(F f, const Vector& points, DType dtype = f32) {
   Graph g;
@@ -31,7 +32,7 @@ Tensor constant(Graph& g, const Vector& x, DType dtype = f32) {
 
 // https://github.com/pytorch/pytorch/issues/185770
 // https://github.com/pytorch/pytorch/pull/192318
-// gelu of infinities was NaN: −∞·0. Its limits are 0 and ∞.
+// gelu of infinite arguments was NaN, from −∞·0. Its limits are 0 and ∞.
 TEST(BugsOfOthersNumerics, GeluHasItsLimitsAtInfinity) {
   const Vector y = at([](const Tensor& x) { return gelu(x); }, {inf, -inf, -1e38}).y;
   EXPECT_EQ(y[0], inf);
@@ -40,7 +41,7 @@ TEST(BugsOfOthersNumerics, GeluHasItsLimitsAtInfinity) {
 }
 
 // https://github.com/pytorch/pytorch/pull/186286
-// The gradient of gelu overflowed to NaN at large arguments. It is 1 above, 0 below.
+// The gradient of gelu overflowed to NaN for large arguments. It is 1 for positive and 0 for negative ones.
 TEST(BugsOfOthersNumerics, SlopeOfGeluIsOneOrZeroFarOut) {
   const ValueAndSlope got =
       at([](const Tensor& x) { return gelu(x); }, {3e19, 1e30, inf, -3e19, -1e30, -inf});
@@ -48,14 +49,14 @@ TEST(BugsOfOthersNumerics, SlopeOfGeluIsOneOrZeroFarOut) {
 }
 
 // https://github.com/pytorch/executorch/issues/22323
-// The tanh form of gelu overflowed through x³ and gave NaN below −13. It is 0 there, to all digits of f32.
+// The tanh form of gelu overflowed in x³ and gave NaN below −13. It is 0 there, to all digits of f32.
 TEST(BugsOfOthersNumerics, TanhGeluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return gelu_tanh(x); }, {-14, -100, -1e13, -1e30, -inf});
   for (const double y : got.y) EXPECT_NEAR(y, 0, 1e-30);
 }
 
 // https://github.com/ooples/AiDotNet.Tensors/pull/594
-// The gradient of the tanh form was NaN by ∞·0 where x³ overflows.
+// The gradient of the tanh form was NaN from ∞·0 if x³ overflows.
 TEST(BugsOfOthersNumerics, SlopeOfTanhGeluIsOneOrZeroFarOut) {
   const ValueAndSlope got =
       at([](const Tensor& x) { return gelu_tanh(x); }, {2e13, 1e20, inf, -2e13, -1e20, -inf});
@@ -63,7 +64,7 @@ TEST(BugsOfOthersNumerics, SlopeOfTanhGeluIsOneOrZeroFarOut) {
 }
 
 // https://github.com/tenstorrent/tt-metal/issues/56517
-// Below −4 the sum 1 + tanh(u) has no digits left, and gelu was 0 too early. The tail keeps its relative
+// Below −4, the sum 1 + tanh(u) has no digits left, so gelu became 0 too early. The tail keeps its relative
 // accuracy.
 TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
   const Vector x = {-4, -5, -5.5, -6};
@@ -76,30 +77,30 @@ TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
 }
 
 // https://github.com/antirez/ds4/pull/498
-// silu of a large negative number was NaN or −∞ by an overflowing exponential. It tends to 0.
+// silu of a large negative number was NaN or −∞, because the exponential overflowed. It tends to 0.
 TEST(BugsOfOthersNumerics, SiluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, -inf});
   for (const double y : got.y) EXPECT_EQ(y, 0);
 }
 
 // https://github.com/trymirai/lalamo/pull/328
-// The gradient of silu had ∞·0 where the exponential overflows. It tends to 0 and 1.
+// The gradient of silu had ∞·0 if the exponential overflows. It tends to 0 and 1.
 TEST(BugsOfOthersNumerics, SlopeOfSiluIsZeroOrOneFarOut) {
   EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, 1000}).slope, (Vector{0, 0, 1}));
 }
 
 // https://github.com/clab/dynet/issues/1525
 // https://github.com/jeshraghian/snntorch/pull/433
-// eˣ/(1 + eˣ) is NaN once eˣ overflows. A sigmoid of large numbers is 1.
+// eˣ/(1 + eˣ) is NaN once eˣ overflows. The sigmoid of large numbers is 1.
 TEST(BugsOfOthersNumerics, SigmoidOfLargeNumbersIsOne) {
   EXPECT_EQ(at([](const Tensor& x) { return sigmoid(x); }, {100, 1000, -1000, inf}).y, (Vector{1, 1, 0, 1}));
 }
 
 // https://github.com/tensorflow/tensorflow/issues/2641
 // https://github.com/pytorch/pytorch/issues/106789
-// The gradient of a product divided by its elements, and was NaN where one is 0. Each is the product of the
-// others.
-TEST(BugsOfOthersNumerics, ProductWithAZeroHasTheProductOfTheOthers) {
+// The gradient of a product divided by its elements, and was NaN if one of them is 0. Each gradient is the
+// product of the other elements.
+TEST(BugsOfOthersNumerics, GradientOfProductWithZeroIsProductOfOthers) {
   const auto product = [](const Tensor& x) { return prod(x); };
   EXPECT_EQ(at(product, {2, 0, 3, 4}).slope, (Vector{0, 24, 0, 0}));
   EXPECT_EQ(at(product, {2, 0, 0, 4}).slope, (Vector{0, 0, 0, 0}));
@@ -117,7 +118,7 @@ TEST(BugsOfOthersNumerics, SecondDerivativeOfAProductWithZeros) {
 
 // https://github.com/rmcgibbo/logsumexp/issues/2
 // https://github.com/JuliaStats/StatsFuns.jl/issues/22
-// The logarithm of a sum of zeros was NaN, by −∞ − (−∞). It is −∞.
+// The logarithm of a sum of zeros was NaN, from −∞ − (−∞). It is −∞.
 TEST(BugsOfOthersNumerics, LogsumexpOfMinusInfinitiesIsMinusInfinity) {
   Graph g;
   EXPECT_EQ(value(logsumexp(constant(g, {-inf, -inf, -inf}))), (Vector{-inf}));
@@ -132,8 +133,8 @@ TEST(BugsOfOthersNumerics, LogsumexpOfMinusInfinitiesHasZeroGradients) {
 
 // https://github.com/uTensor/uTensor/issues/175
 // https://github.com/dotnet/machinelearning/issues/3648
-// softmax of large numbers was NaN. Only their differences count.
-TEST(BugsOfOthersNumerics, SoftmaxOfLargeNumbersIsThatOfTheirDifferences) {
+// softmax of large numbers was NaN. Only the differences of numbers matter.
+TEST(BugsOfOthersNumerics, SoftmaxOfLargeNumbersDependsOnDifferences) {
   Graph g;
   EXPECT_TRUE(close(value(softmax(constant(g, {1000, 1000, 1000, 1000}), 0)), Vector(4, 0.25), 1e-6));
   EXPECT_TRUE(close(value(softmax(constant(g, {1e4, -1e4}), 0)), {1, 0}, 1e-6));
@@ -141,8 +142,8 @@ TEST(BugsOfOthersNumerics, SoftmaxOfLargeNumbersIsThatOfTheirDifferences) {
 
 // https://github.com/microsoft/onnxruntime/issues/28463
 // https://github.com/ml-explore/mlx/issues/2238
-// The variance as mean of squares minus square of the mean cancels for rows far from 0. It is the mean of
-// squared distances.
+// The variance, computed as the mean of squares minus the square of the mean, cancels for rows far from 0. It
+// is the mean of squared deviations.
 TEST(BugsOfOthersNumerics, LayerNormOfARowFarFromZero) {
   Graph g;
   const std::int64_t n = 64;
@@ -155,8 +156,8 @@ TEST(BugsOfOthersNumerics, LayerNormOfARowFarFromZero) {
 
 // https://github.com/nntrainer/nntrainer/issues/3935
 // https://github.com/pytorch/executorch/pull/18772
-// Squares of f16 numbers above 256 overflow in f16, and rows became 0 or NaN. They are added up in f32.
-TEST(BugsOfOthersNumerics, RmsNormOfLargeHalfNumbers) {
+// Squares of f16 numbers above 256 overflow in f16, so rows became 0 or NaN. They are summed in f32.
+TEST(BugsOfOthersNumerics, RmsNormOfLargeF16NumbersIsFinite) {
   Graph g;
   EXPECT_EQ(value(rms_norm(constant(g, {1000, -1000, 1000, 1000}, f16), Tensor(), 0)), (Vector{1, -1, 1, 1}));
 }
@@ -164,8 +165,9 @@ TEST(BugsOfOthersNumerics, RmsNormOfLargeHalfNumbers) {
 // https://github.com/JuliaLang/julia/pull/57809
 // https://github.com/VoidStarKat/half-rs/issues/25
 // https://github.com/arch-hdl-lang/arch-com/issues/629
-// A double became a half number by way of f32, and was rounded twice. Just above the middle it is rounded up.
-TEST(BugsOfOthersNumerics, DoublesAreRoundedOnceToHalfNumbers) {
+// A double was converted to f16 or bf16 through f32, and so rounded twice. Just above the midpoint it is
+// rounded up.
+TEST(BugsOfOthersNumerics, DoublesAreRoundedOnceToSixteenBits) {
   Graph g;
   const double middle = 1 + 0x1p-8, middle_of_f16 = 1 + 0x1p-11;
   const Tensor x = g.input("x", {5}, f64);
@@ -177,7 +179,7 @@ TEST(BugsOfOthersNumerics, DoublesAreRoundedOnceToHalfNumbers) {
 // https://github.com/pytorch/pytorch/issues/96947
 // https://github.com/pytorch/pytorch/issues/197079
 // https://github.com/VoidStarKat/half-rs/issues/152
-// Uniform numbers in [0, 1) were rounded up to 1 in narrow types. The bound is not among them.
+// Uniform numbers in [0, 1) were rounded up to 1 in narrow types. They must stay below 1.
 TEST(BugsOfOthersNumerics, UniformNumbersStayBelowTheirBound) {
   Graph g;
   for (const DType t : {bf16, f16, f32})
@@ -186,8 +188,8 @@ TEST(BugsOfOthersNumerics, UniformNumbersStayBelowTheirBound) {
 
 // https://github.com/tensorflow/tensorflow/issues/23312
 // https://github.com/pytorch/pytorch/issues/180150
-// Running sums in the narrow type stop growing. From 2^24 on, f32 has no odd numbers, but their sum
-// still grows.
+// Running sums in the narrow type stop growing. From 2^24 on, f32 has no odd numbers, but the sum still
+// grows.
 TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
   Graph g;
   EXPECT_EQ(value(cumsum(constant(g, {0x1p24, 1, 1, 1, 1}), 0)),
@@ -196,7 +198,7 @@ TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
 
 // https://github.com/pytorch/pytorch/issues/56734
 // https://github.com/apache/mxnet/issues/18563
-// Of equal largest elements each had the whole gradient. They share it.
+// If several elements were the maximum, each got the whole gradient. They share it.
 TEST(BugsOfOthersNumerics, EqualLargestElementsShareTheGradient) {
   EXPECT_EQ(at([](const Tensor& x) { return max(x, {0}, false); }, {1, 3, 3, 2}).slope,
             (Vector{0, 0.5, 0.5, 0}));
@@ -204,7 +206,8 @@ TEST(BugsOfOthersNumerics, EqualLargestElementsShareTheGradient) {
 
 // https://github.com/pytorch/pytorch/issues/41998
 // https://github.com/pytorch/pytorch/issues/16762
-// Which of several largest elements argmax names depended on the length of the row. It is the first.
+// If several elements are the maximum, the result of argmax depended on the length of the row. It is the
+// first one.
 TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
   Graph g;
   for (const std::size_t n : {3, 100, 5000, 20000})
@@ -213,7 +216,7 @@ TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
 
 // https://github.com/tinygrad/tinygrad/issues/12409
 // https://github.com/pytorch/pytorch/issues/23156
-// The gradient of what `where` does not choose was 0·∞. It is 0.
+// The gradient of the operand that `where` does not select was 0·∞. It is 0.
 TEST(BugsOfOthersNumerics, UnselectedOperandOfWhereHasAZeroGradient) {
   const auto f = [](const Tensor& x) { return sum(where(greater(x, 0), x, 1) / where(greater(x, 0), 1, 0)); };
   EXPECT_EQ(at(f, {2, -1}).slope, (Vector{1, 0}));
@@ -221,7 +224,7 @@ TEST(BugsOfOthersNumerics, UnselectedOperandOfWhereHasAZeroGradient) {
 
 // https://github.com/FluxML/Zygote.jl/pull/1625
 // https://github.com/ml-explore/mlx/pull/505
-// The gradient of aᵇ for its exponent was NaN at a = 0, by 0·log 0. It is 0.
+// The gradient of aᵇ with respect to its exponent was NaN at a = 0, from 0·log 0. It is 0.
 TEST(BugsOfOthersNumerics, ExponentOfZeroHasAZeroGradient) {
   const auto f = [](const Tensor& b) { return pow(zeros_like(b), b); };
   EXPECT_EQ(at(f, {1, 2, 3}).slope, (Vector{0, 0, 0}));
@@ -236,7 +239,8 @@ TEST(BugsOfOthersNumerics, NormOfZerosHasAZeroGradient) {
 
 // https://github.com/KellerJordan/modded-nanogpt/issues/39
 // https://github.com/EleutherAI/gpt-neox/issues/1003
-// Angles of positions were computed in bf16, which has no 257. They are exact before they are reduced.
+// Angles of positions were computed in bf16, which cannot represent 257. They are exact before range
+// reduction.
 TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
   Graph g;
   const std::vector<std::int32_t> positions = {1, 257, 4097, 100003};
@@ -249,8 +253,8 @@ TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
 }
 
 // https://github.com/pytorch/pytorch/issues/1631
-// The gradient of gather kept one of several uses of an element. They add up.
-TEST(BugsOfOthersNumerics, GatheredTwiceHasBothGradients) {
+// The gradient of gather kept only one of several uses of an element. Their gradients are summed.
+TEST(BugsOfOthersNumerics, ElementGatheredTwiceHasBothGradients) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64),
                index = g.constant(Array::of(std::vector<std::int64_t>{0, 2, 0, 0}));
@@ -260,7 +264,7 @@ TEST(BugsOfOthersNumerics, GatheredTwiceHasBothGradients) {
 
 // https://github.com/FluxML/Flux.jl/pull/1516
 // https://github.com/apache/mxnet/issues/17703
-// Of a token that occurs twice, one gradient was lost. A row of the table has the sum.
+// If a token occurs twice, one gradient was lost. A row of the table has their sum.
 TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
   Graph g;
   const Tensor table = g.input("table", {3, 2}, f64),
@@ -272,7 +276,7 @@ TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
 
 // https://github.com/tensorflow/tensorflow/issues/56961
 // https://github.com/pytorch/pytorch/issues/146299
-// Where several values are written to one element, all of them had a gradient. Only the last one counts.
+// If several values are written to one element, all of them had a gradient. Only the last one has.
 TEST(BugsOfOthersNumerics, OverwrittenValuesHaveNoGradient) {
   Graph g;
   const Tensor src = g.input("src", {3}, f64), x = g.constant(Array::of(Vector{0, 0})),

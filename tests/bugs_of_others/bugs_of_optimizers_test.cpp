@@ -1,4 +1,4 @@
-// Reports of optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
+// Bug reports about optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -53,8 +53,8 @@ using Descent = Slope<optim::Sgd>;
 
 // https://github.com/huggingface/transformers/issues/14539
 // https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2010
-// Weights decayed after they had been moved. The decay is of the weight before the step.
-TEST(BugsOfOthersOptimizers, DecayIsOfTheWeightBeforeTheStep) {
+// Weight decay was applied after the update. It applies to the weight before the step.
+TEST(BugsOfOthersOptimizers, DecayUsesTheWeightBeforeTheStep) {
   Adam s({.eps = 1e-30, .weight_decay = 0.5, .clip = 0});
   s.step({1, -2}, {0, 0}, 0.25f);
   EXPECT_TRUE(close(s.weights(), {1 - 0.25 * 0.5 - 0.25, 1 - 0.25 * 0.5 + 0.25, 1, 1}, 1e-12));
@@ -63,7 +63,7 @@ TEST(BugsOfOthersOptimizers, DecayIsOfTheWeightBeforeTheStep) {
 // https://github.com/tensorflow/tensorflow/issues/9047
 // https://github.com/pytorch/pytorch/pull/22628
 // https://github.com/karpathy/nanochat/issues/304
-// eps was scaled by the correction of the second moment. It is added to the corrected root.
+// eps was scaled by the correction of the second moment. It is added to the corrected square root.
 TEST(BugsOfOthersOptimizers, EpsIsAddedToTheCorrectedRoot) {
   Adam s({.beta2 = 0.999, .eps = 0.5, .weight_decay = 0, .clip = 0});
   s.step({1, 3}, {0, 0}, 0.25f);
@@ -71,7 +71,7 @@ TEST(BugsOfOthersOptimizers, EpsIsAddedToTheCorrectedRoot) {
 }
 
 // https://github.com/d2l-ai/d2l-zh/pull/502
-// eps was added below the root.
+// eps was added inside the square root.
 TEST(BugsOfOthersOptimizers, EpsIsAddedOutsideTheRoot) {
   Adam s({.beta2 = 0.999, .eps = 0.01, .weight_decay = 0, .clip = 0});
   s.step({0.01, 0.01}, {0, 0}, 1.0f);
@@ -80,7 +80,7 @@ TEST(BugsOfOthersOptimizers, EpsIsAddedOutsideTheRoot) {
 
 // https://github.com/kozistr/pytorch_optimizer/issues/480
 // https://github.com/NVIDIA/apex/pull/799
-// A gradient of zeros gave NaN. Such a weight stays.
+// A gradient of zeros gave NaN. The weight does not change.
 TEST(BugsOfOthersOptimizers, ZeroGradientsLeaveWeights) {
   Adam s({.weight_decay = 0});
   s.step({0, 0}, {0, 0}, 0.1f);
@@ -88,7 +88,8 @@ TEST(BugsOfOthersOptimizers, ZeroGradientsLeaveWeights) {
 }
 
 // https://github.com/eriklindernoren/ML-From-Scratch/issues/35
-// Moments were corrected by β instead of βᵗ. With a constant gradient each step is one rate long.
+// Moments were corrected by β instead of βᵗ. With a constant gradient, each step has the length of the
+// learning rate.
 TEST(BugsOfOthersOptimizers, MomentsAreCorrectedByThePowerOfTheStep) {
   Adam s({.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-30, .weight_decay = 0, .clip = 0});
   for (int t = 1; t <= 5; ++t) {
@@ -99,7 +100,7 @@ TEST(BugsOfOthersOptimizers, MomentsAreCorrectedByThePowerOfTheStep) {
 
 // https://github.com/tensorflow/addons/issues/2282
 // https://github.com/pytorch/pytorch/pull/4429
-// Decoupled decay did not follow the learning rate. It is rate·decay·w.
+// Decoupled weight decay did not depend on the learning rate. It is rate·decay·w.
 TEST(BugsOfOthersOptimizers, DecayFollowsTheRate) {
   Adam s({.weight_decay = 0.5});
   s.step({0, 0}, {0, 0}, 0.125f);
@@ -111,7 +112,7 @@ TEST(BugsOfOthersOptimizers, DecayFollowsTheRate) {
 // https://github.com/Lightning-AI/lit-llama/issues/254
 // https://github.com/CyberZHG/keras-bert/issues/60
 // https://github.com/oumi-ai/oumi/pull/341
-// Gains of norms and biases decayed. Only matrices do.
+// Gains of norms and biases had weight decay. Only matrices do.
 TEST(BugsOfOthersOptimizers, GainsAndBiasesDoNotDecay) {
   Adam s({.weight_decay = 0.5});
   s.step({0, 0}, {0, 0}, 0.25f);
@@ -121,7 +122,7 @@ TEST(BugsOfOthersOptimizers, GainsAndBiasesDoNotDecay) {
 }
 
 // https://github.com/ml-explore/mlx/pull/473
-// SGD without momentum did not decay.
+// SGD without momentum had no weight decay.
 TEST(BugsOfOthersOptimizers, SgdWithoutMomentumDecays) {
   Descent s({.momentum = 0, .weight_decay = 0.5, .clip = 0});
   s.step({1, 2}, {0, 0}, 0.25f);
@@ -130,7 +131,7 @@ TEST(BugsOfOthersOptimizers, SgdWithoutMomentumDecays) {
 
 // https://github.com/torch/optim/issues/27
 // https://github.com/ml-explore/mlx/pull/87
-// Nesterov's momentum was plain momentum. The step is z + μ·b with b ← μ·b + z.
+// Nesterov momentum was plain momentum. The step is z + μ·b with b ← μ·b + z.
 TEST(BugsOfOthersOptimizers, NesterovLooksAhead) {
   Descent s({.momentum = 0.5, .nesterov = true, .weight_decay = 0, .clip = 0});
   s.step({1, 2}, {0, 0}, 0.25f);  // b = z
@@ -141,7 +142,7 @@ TEST(BugsOfOthersOptimizers, NesterovLooksAhead) {
 
 // https://github.com/k2-fsa/icefall/issues/2081
 // https://github.com/ml-explore/mlx-lm/issues/1658
-// One gradient with NaN made moments, and so all later weights, NaN. Such a step changes nothing.
+// One gradient with NaN made the moments, and so all later weights, NaN. Such a step changes nothing.
 TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, 4}, 0.1f), other.step({1, 2}, {3, 4}, 0.1f);
@@ -152,8 +153,8 @@ TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
 }
 
 // https://github.com/allenai/OLMo-core/pull/309
-// A skipped step counted in the correction of moments. The next step equals that of
-// a run without it.
+// A skipped step was counted in the correction of moments. The next step must equal a run without the skipped
+// step.
 TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, inf}, 0.1f);
@@ -163,7 +164,8 @@ TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
 }
 
 // https://github.com/pytorch/pytorch/issues/40907
-// The norm of large finite gradients was infinite, since their squares are. Clipping leaves a step of norm 1.
+// The norm of large finite gradients was infinite, because their squares are. Clipping leaves a step of norm
+// 1.
 TEST(BugsOfOthersOptimizers, HugeFiniteGradientsAreClipped) {
   Graph g;
   const Tensor x = g.constant(Array::of({2}, std::vector<float>{3e25f, 4e25f}));
@@ -175,8 +177,8 @@ TEST(BugsOfOthersOptimizers, HugeFiniteGradientsAreClipped) {
 
 // https://github.com/facebookresearch/fairscale/pull/263
 // https://github.com/tracel-ai/burn/issues/5699
-// The norm of gradients in half precision overflowed. It is computed and returned in f32.
-TEST(BugsOfOthersOptimizers, NormOfHalfGradientsIsWide) {
+// The norm of 16-bit gradients overflowed. It is computed and returned in f32.
+TEST(BugsOfOthersOptimizers, NormOfSixteenBitGradientsIsF32) {
   Graph g;
   const Tensor norm = global_norm({g.constant(Array::of({4}, Vector{300, 300, 300, 300}).to(f16))});
   EXPECT_EQ(norm.dtype(), f32);
@@ -185,7 +187,7 @@ TEST(BugsOfOthersOptimizers, NormOfHalfGradientsIsWide) {
 
 // https://github.com/pytorch/pytorch/issues/46849
 // https://github.com/deepspeedai/DeepSpeed/pull/7171
-// Clipping by an infinite norm makes gradients zeros and NaN without a word. The step is skipped and counted.
+// Clipping by an infinite norm sets gradients to 0 and NaN without an error. The step is skipped and counted.
 TEST(BugsOfOthersOptimizers, InfiniteNormSkipsTheStep) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 1});
   s.step({inf, 1}, {1, 1}, 0.5f);
@@ -194,16 +196,16 @@ TEST(BugsOfOthersOptimizers, InfiniteNormSkipsTheStep) {
 }
 
 // https://github.com/pytorch/pytorch/issues/31367
-// A negative largest norm negated gradients. It is refused.
-TEST(BugsOfOthersOptimizers, NegativeClipIsRefused) {
+// A negative maximum norm negated gradients. It is rejected.
+TEST(BugsOfOthersOptimizers, NegativeClipIsRejected) {
   nn::Params params;
   params.create("w", {2}, nn::Init::ones());
   expect_error<Error>([&] { optim::AdamW(params.all(), {.clip = -1}); }, {"clip", "-1"});
 }
 
 // https://github.com/OpenNMT/OpenNMT-py/issues/1140
-// A largest norm of 0, which is to switch clipping off, made all gradients 0.
-TEST(BugsOfOthersOptimizers, ClipOfZeroIsNone) {
+// A maximum norm of 0, which disables clipping, made all gradients 0.
+TEST(BugsOfOthersOptimizers, ClipOfZeroDisablesClipping) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 0});
   s.step({30, 40}, {0, 0}, 0.5f);
   EXPECT_EQ(s.weights(), (Vector{1 - 15, 1 - 20, 1, 1}));
@@ -212,9 +214,9 @@ TEST(BugsOfOthersOptimizers, ClipOfZeroIsNone) {
 // https://github.com/rwth-i6/returnn/pull/1595
 // https://github.com/TorchSSL/TorchSSL/pull/59
 // https://github.com/Deci-AI/super-gradients/pull/653
-// Gradients were clipped while they still had the factor of loss scaling, which made steps far too short. The
-// norm is of the loss itself.
-TEST(BugsOfOthersOptimizers, ClippingIsOfUnscaledGradients) {
+// Gradients were clipped while they still contained the loss scale, which made steps far too short. The norm
+// is computed for the unscaled loss.
+TEST(BugsOfOthersOptimizers, ClippingUsesUnscaledGradients) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 1, .loss_scale = optim::LossScale{.initial = 1024}});
   s.step({0.3, 0.4}, {0, 0}, 0.5f);
   EXPECT_FLOAT_EQ(s.program.item<float>(s.update.grad_norm), 0.5f);
@@ -222,7 +224,7 @@ TEST(BugsOfOthersOptimizers, ClippingIsOfUnscaledGradients) {
 }
 
 // https://github.com/Haian-Jin/LVSM/pull/19
-// After an overflow the loss scale stayed, and so did the overflow. It is lowered.
+// After an overflow the loss scale did not change, so the overflow persisted. It is reduced.
 TEST(BugsOfOthersOptimizers, OverflowLowersTheLossScale) {
   Descent s({.momentum = 0, .clip = 0, .loss_scale = optim::LossScale{.initial = 1024}});
   s.step({inf, 0}, {0, 0}, 0.5f);
@@ -232,7 +234,7 @@ TEST(BugsOfOthersOptimizers, OverflowLowersTheLossScale) {
 // https://github.com/google-research/bert/issues/1293
 // https://github.com/pytorch/torchtitan/pull/1261
 // https://github.com/HomebrewML/HeavyBall/issues/29
-// The first rate of a warmup was 0, so that the first step did nothing.
+// The first learning rate of a warmup was 0, so the first step did nothing.
 TEST(BugsOfOthersOptimizers, FirstRateOfAWarmupIsNotZero) {
   const optim::Schedule rate{.peak = 1, .floor = 0, .warmup = 4, .steps = 100};
   for (int t = 0; t < 4; ++t) EXPECT_DOUBLE_EQ(rate(t), (t + 1) / 5.0);
@@ -240,7 +242,7 @@ TEST(BugsOfOthersOptimizers, FirstRateOfAWarmupIsNotZero) {
 }
 
 // https://github.com/EleutherAI/gpt-neox/pull/1008
-// A cosine fell to 0 whatever its floor was.
+// A cosine schedule decayed to 0 regardless of its floor.
 TEST(BugsOfOthersOptimizers, CosineFallsToItsFloor) {
   const optim::Schedule rate{.peak = 1, .floor = 0.2, .warmup = 0, .steps = 100};
   EXPECT_NEAR(rate(50), 0.6, 1e-12);
@@ -250,7 +252,7 @@ TEST(BugsOfOthersOptimizers, CosineFallsToItsFloor) {
 // https://github.com/pytorch/pytorch/issues/20086
 // https://github.com/pytorch/pytorch/issues/91765
 // https://github.com/pytorch/pytorch/issues/60265
-// After its last step the rate of a cosine rose again. It stays at the floor.
+// After its last step, the learning rate of a cosine schedule rose again. It stays at the floor.
 TEST(BugsOfOthersOptimizers, RateStaysAtTheFloorAfterTheEnd) {
   const optim::Schedule rate{.peak = 1, .floor = 0.2, .warmup = 0, .steps = 100};
   for (const int t : {100, 101, 150, 200, 1000}) EXPECT_EQ(rate(t), 0.2) << t;

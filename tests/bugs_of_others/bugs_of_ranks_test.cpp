@@ -1,5 +1,5 @@
-// Public bugs of ranks that work together: exchanged tensors, steps and validations. All is computed in
-// ranks, one of them where nothing is divided (tests/support/ranks.h).
+// Public bugs of multi-rank computations: collectives, steps and validations. All results are computed in
+// ranks; the reference uses a single rank (tests/support/ranks.h).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ CompileOptions of(Communicator& ranks) {
 
 // https://github.com/pytorch/pytorch/issues/159548 https://github.com/pytorch/pytorch/issues/74809
 // https://github.com/pytorch/pytorch/issues/163483
-// A transposed tensor was gathered in the order of its memory, with its elements at wrong positions.
+// A transposed tensor was gathered in memory order, so its elements were at wrong positions.
 TEST(BugsOfOthersRanks, GatheredTransposedTensorKeepsItsElements) {
   run_ranks(2, [](Communicator& ranks) {
     const auto element = [](int r, int i, int j) { return static_cast<float>(100 * r + 10 * i + j); };
@@ -37,7 +37,7 @@ TEST(BugsOfOthersRanks, GatheredTransposedTensorKeepsItsElements) {
 }
 
 // https://github.com/pytorch/pytorch/issues/23144 https://github.com/NVIDIA/nccl/issues/1906
-// Pieces were not in the order of the ranks. Piece r is from rank r.
+// Shards were not in the order of the ranks. Shard r is from rank r.
 TEST(BugsOfOthersRanks, GatheredPiecesAreInTheOrderOfTheRanks) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
@@ -56,19 +56,20 @@ double bf16_sum(Communicator& ranks, bool wide) {
 }
 
 // https://github.com/deepseek-ai/DeepEP/issues/176 https://github.com/tenstorrent/tt-metal/issues/37884
-// Sums of 16-bit types were rounded at every addition, so that 256 + 1 + 1 + 1 lost its ones. The sum 259 is
+// Sums of 16-bit types were rounded at every addition, so 256 + 1 + 1 + 1 lost its ones. The sum 259 is
 // rounded once, to 260.
 TEST(BugsOfOthersRanks, SumOfBf16OverRanksIsRoundedOnce) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, false), 260); });
 }
 
 // https://github.com/pytorch/pytorch/issues/106395 https://github.com/deepspeedai/DeepSpeed/issues/2768
-// Gradients that are to be added in f32 were added in bf16 and made f32 afterwards.
+// Gradients that should be summed in f32 were summed in bf16 and then converted to f32.
 TEST(BugsOfOthersRanks, WideSumOfBf16IsExact) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, true), 259); });
 }
 
-// Loss and norm of a first step of all ranks, and the mean loss over the targets of one batch with all rows.
+// Loss and norm of the first step of all ranks, and the mean loss over the targets of one batch with all
+// rows.
 struct FirstStep {
   float loss, norm, expected_loss;
 };
@@ -102,24 +103,25 @@ std::vector<FirstStep> first_steps(int ranks) {
 }
 
 // https://github.com/pytorch/torchtitan/issues/766 https://github.com/pytorch/pytorch/issues/72548
-// Each rank clipped by the norm of its own part of the gradient. All clip by the norm of the whole.
+// Each rank clipped by the norm of its own part of the gradient. All ranks clip by the norm of the whole
+// gradient.
 TEST(BugsOfOthersRanks, ClipUsesTheNormOfAllRanks) {
   const float alone = first_steps(1)[0].norm;
-  EXPECT_GT(alone, 0.5f);  // it is clipped
+  EXPECT_GT(alone, 0.5f);  // the gradient is clipped
   for (const FirstStep& step : first_steps(2)) EXPECT_EQ(step.norm, alone);
 }
 
 // https://github.com/pytorch/torchtitan/issues/1842 https://github.com/PrimeIntellect-ai/prime-rl/pull/1960
 // https://github.com/vllm-project/speculators/pull/942
-// Means of ranks with different numbers of targets were averaged. The loss is the mean over all targets.
+// The means of ranks with different numbers of targets were averaged. The loss is the mean over all targets.
 TEST(BugsOfOthersRanks, GradientIsTheMeanOverAllTargetsOfAllRanks) {
   for (const FirstStep& step : first_steps(2)) EXPECT_NEAR(step.loss, step.expected_loss, 1e-4);
 }
 
 // https://github.com/stanford-crfm/mistral/issues/194 https://github.com/k2-fsa/icefall/issues/1616
 // https://github.com/vllm-project/speculators/pull/427
-// All ranks had the same batches, so that a step learned from a part of its data only.
-TEST(BugsOfOthersRanks, EachRankTakesItsOwnBatches) {
+// All ranks used the same batches, so a step learned from only a part of its data.
+TEST(BugsOfOthersRanks, EachRankUsesItsOwnBatches) {
   const FirstStep alone = first_steps(1)[0];
   for (const FirstStep& step : first_steps(4)) {
     EXPECT_NEAR(step.loss, step.expected_loss, 1e-4);
@@ -127,7 +129,7 @@ TEST(BugsOfOthersRanks, EachRankTakesItsOwnBatches) {
   }
 }
 
-// Batches of one class of targets. The last validation batch has one target, the others all.
+// Batches with one class as target. The last validation batch has one target, the others all.
 struct ClassBatches : train::Batches {
   void training(std::uint64_t, std::int64_t, Tokens x, Tokens y) const override { fill(0, x, y); }
   std::int64_t validation_count() const override { return 3; }
@@ -158,7 +160,8 @@ struct RankRun {
 };
 
 // https://github.com/speechbrain/speechbrain/pull/2051 https://github.com/LBANN/lbann/issues/34
-// A rank that was to stop left, and the others waited for it. A stop of one is a stop of all, at one step.
+// A rank that was asked to stop left, and the others waited for it. If one rank stops, all stop at the same
+// step.
 TEST(BugsOfOthersRanks, StopOfOneRankStopsAll) {
   run_ranks(
       2,
@@ -173,7 +176,8 @@ TEST(BugsOfOthersRanks, StopOfOneRankStopsAll) {
 }
 
 // https://github.com/facebookresearch/fairchem/pull/269
-// The validation of several ranks was that of one of them. It is the mean over the targets of all batches.
+// The validation loss of several ranks was the loss of one of them. It is the mean over the targets of all
+// batches.
 TEST(BugsOfOthersRanks, ValidationOfRanksIsTheMeanOfAllTargets) {
   run_ranks(2, [](Communicator& ranks) {
     RankRun r;

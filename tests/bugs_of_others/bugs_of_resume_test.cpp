@@ -1,4 +1,5 @@
-// Public bugs of runs that are stopped and resumed: a run of 6 steps against one of 3 that another continues.
+// Public bugs of stopped and resumed runs: compares a run of 6 steps with a run of 3 that is continued by a
+// second one.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ using testing::TemporaryDirectory;
 
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7, steps = 6;
 
-// Batches that depend on their numbers, which are noted. Each validation batch has one class as targets.
+// Batches that depend on their numbers, which are recorded. Each validation batch has one class as targets.
 struct Numbered : train::Batches {
   mutable std::vector<std::int64_t> asked = {};
   void training(std::uint64_t, std::int64_t n, Tokens x, Tokens y) const override {
@@ -102,8 +103,8 @@ void expect_as_unstopped(const Setting& setting) {
 }
 
 // https://github.com/huggingface/accelerate/issues/2016
-// https://github.com/huggingface/transformers/pull/40691 A resumed run began with the first batches again. It
-// continues with the next ones.
+// https://github.com/huggingface/transformers/pull/40691
+// A resumed run used the first batches again. It continues with the next ones.
 TEST(BugsOfOthersResume, DataContinueWhereTheyStopped) {
   Resumed r;
   r.run->trainer.run();
@@ -114,7 +115,8 @@ TEST(BugsOfOthersResume, DataContinueWhereTheyStopped) {
 // https://github.com/pytorch/pytorch/issues/60265
 // https://github.com/Lightning-AI/pytorch-lightning/issues/1772
 // https://github.com/Lightning-AI/pytorch-lightning/issues/4655
-// After a resume the schedule began anew, or was not that of the whole run. Step t has the rate of step t.
+// After a resume, the schedule restarted, or differed from the schedule of the whole run. Step t has the rate
+// of step t.
 TEST(BugsOfOthersResume, LearningRateContinuesAlongTheSchedule) {
   Resumed r;
   r.run->trainer.run();
@@ -126,13 +128,13 @@ TEST(BugsOfOthersResume, LearningRateContinuesAlongTheSchedule) {
 
 // https://github.com/KempnerInstitute/KempnerForge/pull/115
 // https://github.com/thinking-machines-lab/tinker-feedback/issues/126
-// The optimizer's moments were not restored, so that the first steps after a resume were others.
+// The optimizer's moments were not restored, so the first steps after a resume were different.
 TEST(BugsOfOthersResume, MomentsContinue) {
   expect_as_unstopped({});
 }
 
 // https://github.com/huggingface/candle/pull/3819
-// The optimizer's number of steps began at 0 again, and its correction of the moments with it.
+// The optimizer's step count restarted at 0, and with it the correction of the moments.
 TEST(BugsOfOthersResume, BiasCorrectionContinues) {
   const Resumed r;
   for (const Parameter& p : r.run->optimizer.state()) {
@@ -144,7 +146,7 @@ TEST(BugsOfOthersResume, BiasCorrectionContinues) {
 // https://github.com/huggingface/transformers/issues/34053
 // https://github.com/huggingface/transformers/pull/11663
 // https://github.com/huggingface/accelerate/issues/4289 https://github.com/mosaicml/composer/pull/1376
-// The loss scale was the initial one after a resume. Here it doubles at steps 2, 4 and 6.
+// The loss scale was reset to its initial value after a resume. Here it doubles at steps 2, 4 and 6.
 TEST(BugsOfOthersResume, LossScaleContinues) {
   Resumed r({.loss_scale = optim::LossScale{.initial = 8, .interval = 2}});
   r.run->trainer.run();
@@ -152,7 +154,7 @@ TEST(BugsOfOthersResume, LossScaleContinues) {
 }
 
 // https://github.com/facebookresearch/metaseq/issues/3
-// The count of good steps until the loss scale grows began at 0 again. It needs 4 of the 6 steps.
+// The count of successful steps until the loss scale grows restarted at 0. It needs 4 of the 6 steps.
 TEST(BugsOfOthersResume, StepsUntilTheScaleGrowsContinue) {
   Resumed r({.loss_scale = optim::LossScale{.initial = 8, .interval = 4}});
   r.run->trainer.run();
@@ -161,14 +163,14 @@ TEST(BugsOfOthersResume, StepsUntilTheScaleGrowsContinue) {
 
 // https://github.com/marin-community/levanter/pull/378
 // https://github.com/vllm-project/speculators/issues/1027
-// Random numbers began anew, so dropout masks were repeated. The random numbers of a step depend on its
+// Random numbers restarted, so dropout masks were repeated. The random numbers of a step depend on its
 // number.
 TEST(BugsOfOthersResume, DropoutContinuesWithItsOwnNumbers) {
   expect_as_unstopped({.dropout = 0.4});
 }
 
 // https://github.com/OpenRLHF/OpenRLHF/pull/1333 https://github.com/facebookresearch/fairchem/pull/349
-// The best loss was forgotten, and the first one after a resume replaced the best checkpoint.
+// The best loss was forgotten, so the first validation after a resume replaced the best checkpoint.
 TEST(BugsOfOthersResume, BestLossIsKnownAfterAResume) {
   const Resumed r;
   float best = std::numeric_limits<float>::infinity();
@@ -179,7 +181,7 @@ TEST(BugsOfOthersResume, BestLossIsKnownAfterAResume) {
 
 // https://github.com/Lightning-AI/pytorch-lightning/issues/688 https://github.com/CanReader/FastNN/issues/13
 // https://github.com/Q00/ouroboros/issues/1830
-// The checkpoint before was removed before the new one was whole, and a save that failed left none.
+// The previous checkpoint was removed before the new one was complete, so a failed save left none.
 TEST(BugsOfOthersResume, FailedSaveLeavesTheLastCheckpoint) {
   const TemporaryDirectory dir;
   io::CheckpointStore store(dir / "run");
@@ -193,8 +195,8 @@ TEST(BugsOfOthersResume, FailedSaveLeavesTheLastCheckpoint) {
 }
 
 // https://github.com/pytorch/pytorch/issues/8282 https://github.com/pytorch/pytorch/issues/165873
-// Values with a different shape were written into a parameter, and repeated or cut. They are refused.
-TEST(BugsOfOthersResume, CheckpointOfAnotherShapeIsRefused) {
+// Values with a different shape were written into a parameter, repeated or truncated. They are rejected.
+TEST(BugsOfOthersResume, CheckpointOfDifferentShapeIsRejected) {
   const TemporaryDirectory dir;
   io::save_parameters(dir / "m.safetensors", {Parameter("w", Array({1}, f32))});
   EXPECT_NE(error_of([&] {
@@ -205,9 +207,9 @@ TEST(BugsOfOthersResume, CheckpointOfAnotherShapeIsRefused) {
 
 // https://github.com/Lightning-AI/pytorch-lightning/issues/2924
 // https://github.com/huggingface/transformers/issues/41898 https://github.com/OpenRLHF/OpenRLHF/pull/1336
-// A validation was the mean of the means of its batches. It is the mean over all targets. The last batch has
-// one target.
-TEST(BugsOfOthersResume, ValidationWeighsBatchesByTheirTargets) {
+// The validation loss was the mean of the means of its batches. It is the mean over all targets. The last
+// batch has one target.
+TEST(BugsOfOthersResume, ValidationWeightsBatchesByTheirTargets) {
   const struct : Numbered {
     void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {
       fill(k, x, y);

@@ -1,4 +1,4 @@
-// Public bugs of text that is shown as it is generated. Each piece is shown after one token.
+// Public bugs of streamed text. Each piece is shown after one token.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using testing::PieceTokenizer;
 using text::TextStream;
 using Pieces = std::vector<std::string>;
 
-// What is shown after each of the tokens, and at the end.
+// The output after each of the tokens, and at the end.
 Pieces shown(const Pieces& tokens, const std::vector<std::string>& stops = {}) {
   const PieceTokenizer tokenizer(tokens);
   TextStream stream(tokenizer, stops);
@@ -27,26 +27,28 @@ Pieces shown(const Pieces& tokens, const std::vector<std::string>& stops = {}) {
 }
 
 // https://github.com/mzau/mlx-knife/issues/68
-// Each token was compared with the stop string on its own, so one of several tokens never ended a sequence.
+// Each token was compared with the stop string by itself, so a stop string of several tokens never ended a
+// sequence.
 TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheSequence) {
   EXPECT_EQ(shown({"a", "EN", "D", "b"}, {"END"}), (Pieces{"a", "", "", "", ""}));
 }
 
 // https://github.com/vllm-project/vllm/issues/3574
-// The beginning of a stop string was shown before its end was generated. It is held until that is decided.
-TEST(BugsOfOthersStreams, NothingOfAStopStringIsShownBeforeItIsDecided) {
+// The beginning of a stop string was shown before its end was generated. It is held back until that is
+// decided.
+TEST(BugsOfOthersStreams, StopStringPrefixIsHeldUntilDecided) {
   EXPECT_EQ(shown({"x", "a", "c", "a"}, {"ab"}), (Pieces{"x", "", "ac", "", "a"}));
 }
 
 // https://github.com/SharpAI/SwiftLM/issues/126
-// Of a stop string of three tokens only the last one was held back, and the first was shown. All are held.
+// Only the last of three tokens of a stop string was held back, and the first was shown. All are held back.
 TEST(BugsOfOthersStreams, PrefixOfASplitStopStringIsNotShown) {
   EXPECT_EQ(shown({"x<", "|end", "|>"}, {"<|end|>"}), (Pieces{"x", "", "", ""}));
 }
 
 // https://github.com/huggingface/text-generation-inference/issues/1039
 // https://github.com/huggingface/text-generation-inference/issues/1254
-// A stop string was found only where a token ends, and one that ends within a token was shown.
+// A stop string was found only at the end of a token, so one that ended within a token was shown.
 TEST(BugsOfOthersStreams, StopStringMayEndWithinAToken) {
   EXPECT_EQ(shown({"aENDb", "c"}, {"END"}), (Pieces{"a", "", ""}));
 }
@@ -58,20 +60,20 @@ TEST(BugsOfOthersStreams, CharactersBeforeAStopStringInItsTokenAreShown) {
 }
 
 // https://github.com/LostRuins/koboldcpp/pull/1031
-// A sequence that ended while the beginning of a stop string was held back lost it.
+// If a sequence ended while the beginning of a stop string was held back, it was lost.
 TEST(BugsOfOthersStreams, PrefixHeldForAStopStringIsShownAtTheEnd) {
   EXPECT_EQ(shown({"THE E"}, {"END"}), (Pieces{"THE ", "E"}));
 }
 
 // https://github.com/mozilla-ai/llamafile/pull/727 https://github.com/Blaizzy/mlx-vlm/pull/1076
 // https://github.com/huanglizhuo/QwenASR/pull/12
-// Characters of several tokens were shown as replacement signs. The first bytes wait for the others.
+// Characters of several tokens were shown as replacement characters. The first bytes wait for the others.
 TEST(BugsOfOthersStreams, CharacterSplitAcrossTokensIsShownWhole) {
   EXPECT_EQ(shown({"\xe2", "\x82", "\xac"}), (Pieces{"", "", "€", ""}));
 }
 
 // https://github.com/unslothai/llama.cpp/pull/202
-// Bytes that begin no character were held back for good, and all characters after them.
+// Bytes that begin no character were held back forever, and all later characters, too.
 TEST(BugsOfOthersStreams, InvalidUtf8PassesThrough) {
   EXPECT_EQ(shown({"\xff", "a"}), (Pieces{"\xff", "a", ""}));
 }

@@ -1,4 +1,4 @@
-// Public bugs of tokenizers. Vocabularies are written in place; the ids are counted by hand.
+// Public bugs of tokenizers. Vocabularies are defined here, and the ids are determined by hand.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 using text::HfTokenizer;
 using Ids = std::vector<std::int32_t>;
 
-// A tokenizer.json; `rest` holds further members, each with a comma after it.
+// A tokenizer.json; `rest` contains further members, each followed by a comma.
 struct Json {
   std::vector<std::string> tokens = {};
   std::string merges = {}, options = {}, added = {}, rest = {};
@@ -30,14 +30,14 @@ struct Json {
   }
 };
 
-// As of GPT-2: tokens are written in its letters of bytes.
+// A tokenizer like GPT-2's: tokens are written in byte letters.
 HfTokenizer of_bytes(Json json,
                      const std::string& splits = R"({"type": "ByteLevel", "add_prefix_space": false})") {
   json.rest += R"("pre_tokenizer": )" + splits + ", ";
   return {json.text(R"({"type": "ByteLevel"})"), "here"};
 }
 
-// As of Llama 2: tokens are written in characters, with ▁ for a space.
+// A tokenizer like Llama 2's: tokens are written in characters, with ▁ for a space.
 HfTokenizer of_characters(const Json& json) {
   return {json.text(R"({"type": "Sequence", "decoders": [
       {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
@@ -56,21 +56,21 @@ std::string added_token(int id, const std::string& content, Flags flags = {}) {
 }
 
 // https://github.com/soniqo/speech-swift/pull/41
-// Each token was decoded on its own, so characters of several tokens became replacement signs. The bytes of
-// all tokens are joined first.
+// Each token was decoded by itself, so characters of several tokens became replacement characters. The bytes
+// of all tokens are joined first.
 TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeDecoding) {
   EXPECT_EQ(of_bytes({{"Ã", "©"}}).decode(Ids{0, 1}), "\xc3\xa9");
 }
 
 // https://github.com/paiml/aprender/issues/3677
-// Characters such as é were looked up as if they were letters of bytes. Bytes are written in these letters
+// Characters such as é were looked up as if they were byte letters. Bytes are converted to byte letters
 // first: é is C3 A9.
-TEST(BugsOfOthersTokenizers, LatinLettersAreNotTheLettersOfBytes) {
+TEST(BugsOfOthersTokenizers, LatinLettersAreNotByteLetters) {
   EXPECT_EQ(of_bytes({{"Ã", "©", "é"}}).encode("\xc3\xa9"), (Ids{0, 1}));
 }
 
 // https://github.com/ohdearquant/lattice/pull/260
-// A character with bytes without a token became a part of its bytes. It is one unknown token then.
+// A character with some bytes without a token was encoded as a part of its bytes. It is one unknown token.
 TEST(BugsOfOthersTokenizers, CharacterWithoutAllByteTokensIsOneUnknown) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"<unk>", "<0xE2>", "<0x82>"},
@@ -79,8 +79,8 @@ TEST(BugsOfOthersTokenizers, CharacterWithoutAllByteTokensIsOneUnknown) {
 }
 
 // https://github.com/invergent-ai/surogate/issues/157 https://github.com/huggingface/tokenizers/issues/772
-// Of added tokens with a common beginning the first of the list was taken. The longest that matches is right.
-TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPlaceIsTaken) {
+// Of added tokens with a common prefix, the first one in the list was used. The longest match is correct.
+TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPositionIsMatched) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"1", "2", "3"},
                 .added = added_token(3, "my_token_1") + ", " + added_token(4, "my_token_12") + ", " +
@@ -91,9 +91,9 @@ TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPlaceIsTaken) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/29102
-// Added tokens were searched by length, so a longer one that begins within another was preferred. They are
-// taken from left to right.
-TEST(BugsOfOthersTokenizers, LeftmostAddedTokenIsTakenThoughALongerOneBeginsLater) {
+// Added tokens were searched by length, so a longer one that starts within another one was preferred. They
+// are matched from left to right.
+TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"a", "b", "c", "d"}, .added = added_token(4, "ab") + ", " + added_token(5, "bcd")});
   EXPECT_EQ(tokenizer.encode("abcd"), (Ids{4, 2, 3}));
@@ -101,8 +101,8 @@ TEST(BugsOfOthersTokenizers, LeftmostAddedTokenIsTakenThoughALongerOneBeginsLate
 
 // https://github.com/antirez/ds4/issues/95 https://github.com/huggingface/transformers/issues/29279
 // https://github.com/trevornk/ramblr/issues/78
-// User input that spells a special token became this token, which lets it end or begin turns. Its letters are
-// encoded instead.
+// User input that spells a special token became this token, which could end or begin a chat message. Its
+// characters are encoded instead.
 TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"<", "|", "e", "n", "d", ">"}, .added = added_token(6, "<|end|>", {.special = true})});
@@ -111,15 +111,15 @@ TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/1392
-// The decoder read the letters of an added token as letters of bytes. They are characters.
-TEST(BugsOfOthersTokenizers, AddedTokenWithALetterOfAByteKeepsIt) {
+// The decoder interpreted the letters of an added token as byte letters. They are characters.
+TEST(BugsOfOthersTokenizers, AddedTokenKeepsItsByteLetters) {
   EXPECT_EQ(of_bytes({.tokens = {"a"}, .added = added_token(1, "é")}).decode(Ids{0, 1}), "a\xc3\xa9");
 }
 
 // https://github.com/google/sentencepiece/issues/1043 https://github.com/Lightning-AI/litgpt/pull/2326
 // https://github.com/huggingface/transformers/issues/28776
-// Tokens that were shown one at a time lost the space before them, as each was decoded as a whole sequence.
-// Only the first space of a sequence is removed.
+// Tokens that were shown one at a time lost their leading space, because each was decoded as a whole
+// sequence. Only the first space of a sequence is removed.
 TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"▁Hello", "▁world"}});
   EXPECT_EQ(tokenizer.decode(Ids{0, 1}), "Hello world");
@@ -129,14 +129,14 @@ TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
 }
 
 // https://github.com/ml-explore/mlx-lm/pull/1754
-// All spaces at the beginning of a text were removed, and code lost its indentation. The decoder removes one.
+// All leading spaces were removed, so code lost its indentation. The decoder removes only one.
 TEST(BugsOfOthersTokenizers, DecodingRemovesOneSpaceAtMost) {
   EXPECT_EQ(of_characters({.tokens = {"▁", "▁a"}}).decode(Ids{0, 0, 1}), "  a");
 }
 
 // https://github.com/huggingface/tokenizers/pull/1357
-// The mark of a space was put before each piece of text that follows a special token. With the scheme "first"
-// it is put before the piece that begins the text.
+// The space mark was prepended to each piece of text that follows a special token. With the scheme "first",
+// it is prepended only to the piece at the beginning.
 TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"▁", "a", "▁a"},
@@ -147,7 +147,7 @@ TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/319
-// A Metaspace without prepend_scheme and add_prefix_space put no mark before the input. It prepends one.
+// A Metaspace without prepend_scheme and add_prefix_space prepended no mark to the input. It prepends one.
 TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"▁", "a", "▁a"},
@@ -157,7 +157,7 @@ TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/7193
-// ignore_merges of Llama 3's tokenizer was not heard: words that are tokens were divided if no merges make
+// ignore_merges of Llama 3's tokenizer was ignored: words that are tokens were split if no merges produce
 // them.
 TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
   const HfTokenizer tokenizer =
@@ -166,7 +166,8 @@ TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
 }
 
 // https://github.com/huggingface/tokenizers/pull/909 https://github.com/huggingface/tokenizers/issues/566
-// Merges of tokens that contain spaces could not be read, as a space divided the two. As pairs they can be.
+// Merges of tokens that contain spaces could not be read, because a space separates the two tokens. In pairs
+// they can.
 TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"a", " ", "b", "c", " b", "a b", "a bc"},
                                                .merges = R"([" ", "b"], ["a", " b"], ["a b", "c"])"});
@@ -174,7 +175,8 @@ TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/131 https://github.com/robertknight/rten/pull/392
-// Newer files write merges as pairs of strings, and readers that knew only "a b" failed. Both are the same.
+// Newer files write merges as pairs of strings, and readers that supported only "a b" failed. Both forms are
+// the same.
 TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
   const std::vector<std::string> tokens{"a", "b", "ab"};
   EXPECT_EQ(of_bytes({.tokens = tokens, .merges = R"("a b")"}).encode("ab"), (Ids{2}));
@@ -183,14 +185,15 @@ TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
 
 // https://github.com/pegainfer-project/pegainfer/issues/673 https://github.com/mosaicml/llm-foundry/pull/841
 // https://github.com/vllm-project/vllm/issues/340
-// A model whose rows are padded drew an id that no token has, and decoding it crashed. It decodes to nothing.
+// A model with a padded vocabulary sampled an id without a token, and decoding it crashed. It decodes to
+// nothing.
 TEST(BugsOfOthersTokenizers, IdsBeyondTheVocabularyDecodeToNothing) {
   EXPECT_EQ(of_bytes({{"a"}}).decode(Ids{0, 7, 0}), "aa");
 }
 
 // https://github.com/huggingface/course/issues/608
-// The merges of a word were described as made from left to right. The one that was learned first is made
-// first: "thug" is t hug, although "th" begins before "ug".
+// The merges of a word were described as applied from left to right. The merge that was learned first is
+// applied first: "thug" is t hug, although "th" begins before "ug".
 TEST(BugsOfOthersTokenizers, MergesApplyInTheOrderOfTheirRanks) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"t", "h", "u", "g", "ug", "hug", "th"}, .merges = R"("u g", "h ug", "t h")"});
@@ -213,8 +216,8 @@ TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
 
 // https://github.com/huggingface/tokenizers/issues/1544 https://github.com/huggingface/tokenizers/issues/1408
 // https://github.com/paiml/aprender/issues/2013 https://github.com/huggingface/transformers/issues/47861
-// Added tokens were searched in the normalized text, where their letters had changed. Those that are not
-// normalized are cut out of the input before.
+// Added tokens were searched in the normalized text, where their letters had changed. Tokens that are not
+// normalized are cut out of the input before normalization.
 TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeNormalization) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"<", "b", ">"},
@@ -224,7 +227,7 @@ TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeNormalization) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/918 https://github.com/huggingface/transformers/pull/1178
-// Added tokens were found within longer words. With single_word they are found only as a whole word.
+// Added tokens were found inside longer words. With single_word, they are found only as whole words.
 TEST(BugsOfOthersTokenizers, SingleWordTokenIsNotFoundInsideWords) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"c", "a", "t", "s", " "}, .added = added_token(5, "cat", {.single_word = true})});
@@ -233,20 +236,20 @@ TEST(BugsOfOthersTokenizers, SingleWordTokenIsNotFoundInsideWords) {
 
 // https://github.com/huggingface/tokenizers/issues/917
 // An added token with rstrip left the spaces after it in the input. It removes them.
-TEST(BugsOfOthersTokenizers, TokenThatStripsTakesTheSpacesAfterIt) {
+TEST(BugsOfOthersTokenizers, TokenWithRstripRemovesSpacesAfterIt) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"a", " "}, .added = added_token(2, "<mask>", {.rstrip = true})});
   EXPECT_EQ(tokenizer.encode("<mask>  a a"), (Ids{2, 0, 1, 0}));
 }
 
 // https://github.com/allenai/open-instruct/pull/1862
-// The embedding was sized by the vocabulary without the added tokens, whose ids were then outside it.
+// The embedding had the size of the vocabulary without added tokens, so their ids were outside of it.
 TEST(BugsOfOthersTokenizers, SizeCountsAddedTokens) {
   EXPECT_EQ(of_bytes({.tokens = {"a", "b"}, .added = added_token(2, "<s>")}).size(), 3);
 }
 
 // https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914
-// Numbers were divided otherwise than in Llama 3's training. Its words have up to three digits, from the
+// Numbers were split differently from Llama 3's training. Its words have up to three digits, counted from the
 // left.
 TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
   const std::string pattern =
@@ -261,7 +264,7 @@ TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
 }
 
 // https://github.com/ggml-org/llama.cpp/issues/8691
-// Input that ends within a character could not be encoded. Its bytes are tokens, too.
+// Input that ends within a character could not be encoded. Its bytes are also tokens.
 TEST(BugsOfOthersTokenizers, BytesOfAPartialCharacterAreEncoded) {
   EXPECT_EQ(of_bytes({{"æ", "Ń"}}).encode("\xe6\xad"), (Ids{0, 1}));
 }
