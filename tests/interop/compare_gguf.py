@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Compares what `export --to gguf` writes with llama.cpp.
+"""Compares the output of `export --to gguf` with llama.cpp.
 
 usage: compare_gguf.py [--write] TOOLS [MODEL …]        TOOLS: the folder with export
 
-For golden models of tests/io/pretrained and tokenizers of tests/io/tokenizers, or those named:
-- tensors and keys are equal to those of llama.cpp's own converter, in f32, f16, bf16 and q8_0: every tensor byte for
-  byte, and every key that the converter writes of the model (docs/interop.md says which it writes otherwise);
-- llama.cpp (package xllamacpp) computes the log probabilities that transformers computes from the folder, with keys and
-  values in f32 and without flash attention: the error is at most 3e-5 · max(1, largest logit / 8), with GELU 1e-2.
-With --write first, the converter's tensors are also written, as checksums, to tests/io/gguf_golden.txt, with which
-gguf_pretrained_test compares without Python.
-For tokenizers of tests/io/tokenizers: tokens, types and merges are those of the converter, and llama.cpp gives the ids that
-the package `tokenizers` gives for the texts there.
+Checks golden models of tests/io/pretrained and tokenizers of tests/io/tokenizers, or only the named ones.
 
-LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/: without it, the first part is left out,
-without xllamacpp the second. Exits with status 77 where transformers or both of them are missing."""
+- Tensors and keys are equal to the output of llama.cpp's own converter in f32, f16, bf16 and q8_0. Every tensor is compared
+  byte by byte, and also every key of the model that the converter writes. The page docs/interop.md lists the differences.
+
+- From the file, llama.cpp (package xllamacpp) computes the same log probabilities as transformers from the folder. Keys and
+  values are in f32, and flash attention is off. The error is at most 3e-5 · max(1, largest logit / 8). With GELU it is 1e-2.
+
+- For tokenizers, the tokens, types and merges are the converter's. llama.cpp returns the same ids as the package
+  `tokenizers` for the strings of tests/io/tokenizers.
+
+With --write, checksums of the converter's tensors are also written to tests/io/gguf_golden.txt, so that
+gguf_pretrained_test can compare them without Python.
+
+LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/. Without it, the first part is skipped.
+Without xllamacpp, the second is skipped. Exits with status 77 if transformers or both of them are missing."""
 import importlib.util
 import json
 import logging
@@ -39,35 +43,36 @@ except ImportError as error:
     sys.exit(77)
 HAS_LLAMA = importlib.util.find_spec("xllamacpp") is not None
 if not SOURCES and not HAS_LLAMA:
-    print("skipped: LLAMA_CPP is not set and there is no xllamacpp")
+    print("skipped: LLAMA_CPP is not set and xllamacpp is not installed")
     sys.exit(77)
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN, TOKENIZERS = HERE.parent / "io" / "pretrained", HERE.parent / "io" / "tokenizers"
 DTYPES = ("f32", "f16", "bf16", "q8_0")
-# What llama.cpp cannot compute, as the golden models have it, and the settings of published models in its place.
+# Settings of golden models that llama.cpp does not support, replaced by the settings of published models.
 CHANGES = {
     "gemma2": {"query_pre_attn_scalar": 12},
     "gemma3": {"query_pre_attn_scalar": 12},
     "deepseek_v2": {"rms_norm_eps": 1e-6},
     "deepseek_v2_yarn": {"rms_norm_eps": 1e-6},
     "smollm3": {"no_rope_layers": [1, 1]},
-    # The converter ignores "factor", and llama.cpp makes contexts of 256 tokens at least, for which it takes long factors.
+    # The converter ignores "factor". llama.cpp's contexts have at least 256 tokens, for which it uses the
+    # long factors.
     "phi3_short": {"max_position_embeddings": 512, "original_max_position_embeddings": 512,
                    "rope_scaling": {"type": "su", "original_max_position_embeddings": 512, "short_factor": [1.1, 1.9], "long_factor": [1.5, 7.0]}},
 }
 REFUSED = ("deepseek_v3", "deepseek_v3_halves")
-UNREAD = ("gpt2_bare",)  # by the converter, which does not expect its buffers
-# Windows of 5 keys, which llama.cpp does not have in these.
+UNREAD = ("gpt2_bare",)  # the converter rejects its buffers
+# Windows of 5 keys, which llama.cpp does not support for these models.
 SHORT = ("mistral", "qwen2", "phi3")
 GELU = ("gpt2", "gpt2_bare", "gemma2", "gemma3")
-# Keys that the converter writes of experts that no layer has, or of nothing.
+# Keys of the converter for experts that no layer has, or without meaning.
 EXPERTS = ("expert_", "leading_dense")
 failures, golden_lines = [], []
 
 
 def checksum(tensors):
-    """FNV-1a, 64 bits, over name, shape and bytes of the tensors in the order of their names."""
+    """64-bit FNV-1a of the name, shape and bytes of the tensors, in the order of their names."""
     h = 0xCBF29CE484222325
     for name, (kind, shape, data) in sorted(tensors.items()):
         for byte in f"{name} {kind} {' '.join(map(str, shape))} ".encode() + data:
@@ -90,7 +95,7 @@ def copy_of(name, to):
     shutil.copytree(GOLDEN / name, to)
     config = json.loads((to / "config.json").read_text())
     config.update(CHANGES.get(name, {}))
-    # llama.cpp's converter needs a key that transformers does not write any more.
+    # llama.cpp's converter needs a key that transformers no longer writes.
     if config["model_type"] == "gpt2":
         config.setdefault("n_ctx", config["n_positions"])
     (to / "config.json").write_text(json.dumps(config))
@@ -98,13 +103,13 @@ def copy_of(name, to):
 
 
 def convert(folder, out, dtype):
-    """By llama.cpp's converter, without a tokenizer."""
+    """Converts with llama.cpp's converter, without a tokenizer."""
     from conversion import get_model_class
     from conversion.base import ModelBase, ModelType, get_model_architecture, gguf
     logging.disable(logging.CRITICAL)
     types = dict(f32="ALL_F32", f16="MOSTLY_F16", bf16="MOSTLY_BF16", q8_0="MOSTLY_Q8_0")
     hparams = ModelBase.load_hparams(folder, False)
-    # gemma3's part of it counts the tokens of this file.
+    # The converter's class for gemma3 counts the tokens of this file.
     vocabulary = {f"t{i}": i for i in range(hparams["vocab_size"])}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
     with torch.inference_mode():
@@ -143,7 +148,7 @@ def compare_files(tools, name, folder, directory):
                 continue
             if key == "general.quantization_version" and dtype != "q8_0":
                 continue
-            # Of no effect without factors of LongRoPE; the model does not know it then.
+            # Has no effect without factors of LongRoPE, and the model then does not contain it.
             if part == "rope.scaling.original_context_length" and name in ("phi3", "phi3_partial"):
                 continue
             if our_keys.get(key) != keys[key]:
@@ -154,7 +159,7 @@ def compare_files(tools, name, folder, directory):
 def prompts_of(name):
     tokens = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 33, 8]
     length = 5 if name in SHORT else len(tokens)
-    if name == "phi3_long":  # transformers takes short factors for texts up to 5 tokens, llama.cpp by its context
+    if name == "phi3_long":  # transformers uses short factors for up to 5 tokens, but llama.cpp chooses by its context
         return [tokens[:n] for n in (6, 13, len(tokens))]
     return [tokens[:n] for n in range(1, length + 1, 1 if length == 5 else 4)] + ([tokens] if length > 5 else [])
 
@@ -171,7 +176,7 @@ def llama_server(path):
 
 
 def llama_main(path, prompts):
-    """In a process of its own: the log probabilities of all tokens after each prompt, as JSON."""
+    """Runs in a separate process. Prints the log probabilities of all tokens after each prompt as JSON."""
     server = llama_server(path)
     found = []
     for prompt in json.loads(prompts):
@@ -184,7 +189,7 @@ def llama_main(path, prompts):
 
 
 def with_tokens(folder, config):
-    """A tokenizer of single letters, without which llama.cpp does not answer in text."""
+    """A tokenizer of single letters, which llama.cpp needs to return text."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     vocabulary = {letters[i]: i for i in range(config["vocab_size"])}
     model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
@@ -202,7 +207,7 @@ def compare_logits(tools, name, folder, config, directory):
     done = subprocess.run([sys.executable, __file__, "--llama", path, json.dumps(prompts)], capture_output=True, text=True)
     line = [x for x in done.stdout.splitlines() if x.startswith("FOUND ")]
     if not line:
-        return fail(f"{name}: llama.cpp ended with status {done.returncode}: {done.stderr[-1500:]}")
+        return fail(f"{name}: llama.cpp exited with status {done.returncode}: {done.stderr[-1500:]}")
     found = json.loads(line[0][6:])
     (folder / "tokenizer.json").unlink()
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
@@ -213,15 +218,15 @@ def compare_logits(tools, name, folder, config, directory):
         expected = torch.log_softmax(logits, 0)
         largest = max(largest, logits.abs().max().item())
         if len(probabilities) != config["vocab_size"]:
-            return fail(f"{name}: llama.cpp gives {len(probabilities)} of {config['vocab_size']} tokens")
-        # Of tokens that are likely enough: llama.cpp's probabilities are in f32.
+            return fail(f"{name}: llama.cpp returns {len(probabilities)} of {config['vocab_size']} tokens")
+        # Compare only likely tokens, because llama.cpp's probabilities are in f32.
         worst = max(worst, max((abs(p - expected[int(i)].item()) for i, p in probabilities.items() if p > -15), default=math.inf))
     bound = 1e-2 if name in GELU else 3e-5 * max(1, largest / 8)
     (print if worst <= bound else fail)(f"{name}: log probabilities of llama.cpp differ by {worst:.2g}, at most {bound:.2g}; largest logit {largest:.1f}")
 
 
 def model_with(name, folder):
-    """A model with the tokenizer, and two rows more than it has tokens."""
+    """A model with the tokenizer, and two more rows than tokens."""
     config = copy_of("gpt2", folder)
     shutil.copytree(TOKENIZERS / name, folder, dirs_exist_ok=True)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -238,7 +243,7 @@ def model_with(name, folder):
 
 
 def ids_main(path, texts):
-    """In a process of its own: the ids of llama.cpp for the texts of a JSON file, as JSON."""
+    """Runs in a separate process. Prints llama.cpp's ids for the strings of a JSON file as JSON."""
     import urllib.request
     server = llama_server(path)
     found = []
@@ -256,15 +261,15 @@ def compare_ids(tools, name):
         model_with(name, directory / "model")
         export(tools, directory / "model", directory / "t.gguf", "f32")
         cases = json.loads((TOKENIZERS / name / "cases.json").read_text())["cases"]
-        # It takes no empty text, ends one at a zero, and does not normalize.
+        # It rejects an empty string, ends a string at a zero byte, and does not normalize.
         cases = [c for c in cases if c["text"] and "\0" not in c["text"] and (name != "qwen2" or unicodedata.is_normalized("NFC", c["text"]))]
         (directory / "texts.json").write_text(json.dumps([c["text"] for c in cases]))
         done = subprocess.run([sys.executable, __file__, "--ids", directory / "t.gguf", directory / "texts.json"], capture_output=True, text=True)
         line = [x for x in done.stdout.splitlines() if x.startswith("FOUND ")]
         if not line:
-            return fail(f"tokenizer {name}: llama.cpp ended with status {done.returncode}: {done.stderr[-1500:]}")
+            return fail(f"tokenizer {name}: llama.cpp exited with status {done.returncode}: {done.stderr[-1500:]}")
         other = [(c["text"], ids, c["ids"]) for c, ids in zip(cases, json.loads(line[0][6:])) if ids != c["ids"]]
-        (fail if other else print)(f"tokenizer {name}: of {len(cases)} texts {len(other)} have other ids in llama.cpp {other[:3] or ''}")
+        (fail if other else print)(f"tokenizer {name}: {len(other)} of {len(cases)} strings have different ids in llama.cpp {other[:3] or ''}")
 
 
 def compare_tokenizer(tools, name):
@@ -306,7 +311,7 @@ def main():
             if SOURCES and name not in UNREAD:
                 try:
                     compare_files(tools, name, directory / "model", directory)
-                except Exception as error:  # of the converter
+                except Exception as error:  # from the converter
                     fail(f"{name}: {type(error).__name__}: {error}")
             if HAS_LLAMA:
                 compare_logits(tools, name, directory / "model", config, directory)

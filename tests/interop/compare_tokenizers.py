@@ -1,13 +1,21 @@
 #!/usr/bin/env python3
-"""Compares ids with those of the package `tokenizers`, over many strings, and speed on one thread.
+"""Compares ids with the package `tokenizers` for many strings, and the speed on one thread.
 
 usage: compare_tokenizers.py ENCODE_STRINGS TOKENIZER.JSON... [--random N] [--quick] [--speed TEXT]
 
-ENCODE_STRINGS is the program build/tests/encode_strings (ninja encode_strings). For each tokenizer the strings are: the
-list of tests/interop/tokenizer_strings.py; every code point, alone and between letters; every token of the vocabulary;
-N random strings (100,000) of characters, of bytes' letters, of words of the vocabulary and of added tokens. Ids are
-compared with the tokens that a template puts around a text. --quick leaves out code points and pairs. With --speed, both encode the text as a whole, and a word
-of 1 MB. Exits with status 1 if any id differs, 77 if version 0.23.3 is not installed.
+ENCODE_STRINGS is the program build/tests/encode_strings (ninja encode_strings). These strings are used for each tokenizer:
+
+- The list in tests/interop/tokenizer_strings.py.
+
+- Every code point, by itself and between letters.
+
+- Every token of the vocabulary.
+
+- N random strings (100,000) of characters, byte letters, words of the vocabulary and added tokens.
+
+Ids are compared including the tokens that a template adds around a string. --quick skips code points and pairs. With --speed,
+both encode the file TEXT as a whole, and a word of 1 MB. Exits with status 1 if any id differs, and with 77 if version 0.23.3 is
+not installed.
 """
 import argparse
 import json
@@ -25,14 +33,14 @@ try:
     import tokenizers
 except ImportError:
     tokenizers = None
-if not tokenizers or tokenizers.__version__ != "0.23.3":  # others have another Unicode
+if not tokenizers or tokenizers.__version__ != "0.23.3":  # other versions have a different version of Unicode
     print("tokenizers 0.23.3 is not installed: skipped")
     sys.exit(77)
 import tokenizer_strings
 
 
 def ours(program, path, strings):
-    """Ids of each string, how many do not come back from their ids, and seconds of encoding."""
+    """The ids of each string, the number of strings that do not round-trip, and the seconds for encoding."""
     with tempfile.TemporaryDirectory() as folder:
         data, ids = pathlib.Path(folder, "strings"), pathlib.Path(folder, "ids")
         with data.open("wb") as f:
@@ -55,14 +63,14 @@ def compare(program, path, count, quick):
     file = json.loads(pathlib.Path(path).read_text())
     changes = (file["normalizer"] or {}).get("normalizers", True) if file["normalizer"] else False
     changes = changes or '"add_prefix_space": true' in json.dumps(file["pre_tokenizer"])
-    changes = changes or any(t["lstrip"] or t["rstrip"] for t in file["added_tokens"])  # text is then not that of its ids
+    changes = changes or any(t["lstrip"] or t["rstrip"] for t in file["added_tokens"])  # decoding then does not return the string
     differences = 0
     for name, strings in tokenizer_strings.groups(reference, count, quick):
         found, lost, _ = ours(program, path, [s.encode() for s in strings])
         bad = [(s, a, b) for s, a in zip(strings, found) if a != (b := reference.encode(s).ids)]
         lost = 0 if changes else lost
         differences += len(bad) + lost
-        print(f"{path}: {name}: {len(strings)} strings, {len(bad)} differ, {lost} do not come back", flush=True)
+        print(f"{path}: {name}: {len(strings)} strings, {len(bad)} differ, {lost} do not round-trip", flush=True)
         for s, a, b in bad[:5]:
             print(f"  {s[:200]!a}\n    ours      {a[:40]}\n    reference {b[:40]}")
     return differences
@@ -82,7 +90,7 @@ def speed(program, path, text):
             found, _, seconds = ours(program, path, [s.encode()])
             mine.append(seconds)
         size = len(s.encode()) / 1e6
-        same = "equal ids" if found[0] == expected else "OTHER IDS"
+        same = "equal ids" if found[0] == expected else "DIFFERENT IDS"
         print(f"{path}: {name}: {size / min(mine):.1f} MB/s, tokenizers {size / min(theirs):.2f} MB/s, {same}", flush=True)
 
 

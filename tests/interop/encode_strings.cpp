@@ -1,8 +1,9 @@
 // Encodes strings for tests/interop/compare_tokenizers.py.
 //   encode_strings TOKENIZER.JSON STRINGS IDS
-// STRINGS holds for each string its length, u32, and its bytes; IDS gets for each the number of its ids, u32,
-// and the ids, u32. After encoding each is decoded again; one that does not come back is named on standard
-// error. The last line on standard output has the number of those, and the seconds that encoding took.
+// STRINGS contains each string's length (u32) and its bytes. IDS receives the number of each string's ids
+// (u32) and the ids (u32). Each string is also decoded after encoding. If it does not round-trip, it is
+// printed on standard error. The last line on standard output has the number of these strings, and the
+// seconds for encoding.
 #include <array>
 #include <chrono>
 #include <cstdio>

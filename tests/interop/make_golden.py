@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes the golden files of tests/io/pretrained_test.cpp: for each model below a Hugging Face folder with random
-weights, and expected.safetensors, what transformers computes from it in f32:
-  tokens [2, L], logits [2, L, V], loss; grad.NAME for every parameter; greedy [prompt + 64], the first row's
-  beginning continued by the likeliest token.
+"""Writes the golden files of tests/io/pretrained_test.cpp. For each model below, it writes a Hugging Face folder with random
+weights, and expected.safetensors with the results of transformers in f32.
+  Contents: tokens [2, L], logits [2, L, V], loss, grad.NAME for every parameter, and greedy [prompt + 64].
+  The last one is the beginning of the first row, continued with the most likely token.
 
   make_golden.py [NAME ...]        needs torch, transformers, safetensors (made with 5.24.0)
-  make_golden.py --check           instead: that the transformers that is installed computes the same from the folders
+  make_golden.py --check           only checks that the installed transformers computes the same from the folders
 
-Weights are large (0.3·N(0, 1)), so that errors show, and rounded to the dtype of the file. Texts are longer than two
-windows. Seeds are counted up until no two tokens are nearly equally likely."""
+Weights are large (0.3·N(0, 1)), so that errors are visible, and rounded to the dtype of the file. Rows are longer than two
+windows. Seeds are incremented until no two tokens are nearly equally likely."""
 import copy
 import json
 import pathlib
@@ -26,7 +26,8 @@ except ImportError as error:
 FOLDERS = pathlib.Path(__file__).parent.parent / "io" / "pretrained"
 LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
 
-# First contexts of 80: with heads of 8 some pair lies where llama3 and yarn mix, and yarn's rounding shows.
+# The original context is 80, so that with heads of size 8 some pair is in the mixed range of llama3 and yarn,
+# and yarn's rounding is visible.
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=96, bos_token_id=1, eos_token_id=2)
 LONGROPE = dict(rope_type="longrope", rope_theta=10000.0)
@@ -34,7 +35,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 DEEPSEEK = dict(SIZES, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=2,
                 kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, rms_norm_eps=1e-5)
 
-# name: (model_type, config, dtype of the file, what is done to the folder afterwards)
+# name: (model_type, config, dtype of the file, change of the folder afterwards)
 MODELS = {
     "gpt2": ("gpt2", dict(vocab_size=37, n_positions=96, n_embd=32, n_layer=2, n_head=4, bos_token_id=1,
                           eos_token_id=2), "bfloat16", []),
@@ -63,7 +64,8 @@ MODELS = {
     "phi3_partial": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, num_hidden_layers=1,
                                   rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
                      "bfloat16", []),
-    # Texts of 6 tokens and more are longer than the first context, or all are shorter: the factors do not change within one.
+    # Rows of at least 6 tokens are longer than the original context, or all rows are shorter, so the factors
+    # do not change within a row.
     "phi3_long": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, tie_word_embeddings=True,
                                original_max_position_embeddings=5,
                                rope_parameters=dict(LONGROPE, partial_rotary_factor=0.75, short_factor=[1.0, 1.3, 1.7],
@@ -82,7 +84,7 @@ MODELS = {
                                        "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=3.0)}),
                "bfloat16", []),
     "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
-    # Its eps is large, so that it would show if the latents' norms, which have 1e-6, had it too.
+    # A large eps, so that using it for the latents' norms, which have 1e-6, would be visible.
     "deepseek_v2_yarn": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=16, rms_norm_eps=1e-2,
                                              rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
                          "bfloat16", ["old"]),
@@ -109,7 +111,7 @@ def make(model_type, options, dtype, seed):
 
 
 def continued(model, tokens):
-    """The text, and the smallest distance of the likeliest token's logit from the next one's."""
+    """The generated tokens, and the smallest difference between the largest and the second largest logit."""
     least = float("inf")
     with torch.no_grad():
         for _ in range(GREEDY):
@@ -136,7 +138,7 @@ def edit(path, change):
 
 
 def old_keys(config):
-    """As transformers 4 wrote them."""
+    """Configs in the format of transformers 4."""
     config["torch_dtype"] = config.pop("dtype")
     rope = config.pop("rope_parameters", {})
     config["rope_theta"] = rope.pop("rope_theta", 10000.0)
@@ -160,7 +162,7 @@ def change_folder(folder, changes, layers):
         if change == "shards":
             continue
         tensors = load_file(file)
-        if change == "bare":  # as the first GPT-2 file: no prefix, and the buffers of the mask
+        if change == "bare":  # like the original GPT-2 file: without a prefix, with the mask's buffers
             tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()}
             tensors["h.0.attn.bias"] = torch.ones(1, 1, 8, 8).tril()
         if change == "buffers":

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/io/tokenizers/NAME/: small tokenizers, and the ids that the package `tokenizers` gives for texts.
+"""Writes tests/io/tokenizers/NAME/: small tokenizers, and the ids of the package `tokenizers` for strings.
 
 usage: make_tokenizer_golden.py [NAME...]
 
-Needs tokenizers 0.23.3. Each folder has a tokenizer.json, trained here, and cases.json: texts, their ids with and without
-the tokens around a text, the text that comes back, and for some a checksum of the ids of a text with every assigned code point.
-checksums.json has for each rule of io/text/words.h a checksum of where words end in a text with every assigned code point, for few
-vocabularies show all of these ends in their ids, and one of such texts in NFC.
+Needs tokenizers 0.23.3. Each folder has a tokenizer.json, trained here, and cases.json. The cases are strings, their ids with
+and without the tokens around a prompt, and the decoded strings. Some also have a checksum of the ids of a string with all
+assigned code points.
+
+The file checksums.json has a checksum for each rule of io/text/words.h. It covers the ends of words in a string with all assigned
+code points, because few vocabularies show all of these ends in their ids. There is also a checksum of such strings in NFC.
 """
 import importlib.metadata
 import json
@@ -33,7 +35,7 @@ DEEPSEEK3 = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
 TEXT = [(ROOT / name).read_text() for name in ("CONTRIBUTING.md", "docs/models.md")] + tokenizer_strings.HARD * 3
 
 
-CASED = (  # letters of the alphabets with two cases
+CASED = (  # letters of alphabets with two cases
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376"
     "\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f"
     "\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77"
@@ -64,7 +66,7 @@ def byte_level(pre_tokenizer, vocabulary=900, **options):
 
 
 def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
-    """As Llama 2's: trained on characters, then with the 256 bytes in the vocabulary, and merges kept."""
+    """Like Llama 2's: trained on characters; then the 256 bytes are added to the vocabulary, and the merges are kept."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trained.train_from_iterator(TEXT, trainers.BpeTrainer(
@@ -83,9 +85,9 @@ def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
 
 
 def as_sentencepiece(tokenizer):
-    """With a merge for each way to make a token, those of a token together, as files that were made from SentencePiece's have."""
+    """With all merges that form a token, grouped by token, as in files converted from SentencePiece."""
     file = json.loads(tokenizer.to_str())
-    # Without the special tokens that are in the texts.
+    # Without the special tokens that occur in the strings.
     kept = [t for t in sorted(file["model"]["vocab"], key=file["model"]["vocab"].get) if "<|" not in t and not t.endswith("|>")]
     vocabulary, order = {t: i for i, t in enumerate(kept)}, {}
     file["model"]["vocab"] = vocabulary
@@ -105,7 +107,7 @@ def tokenizers():
 
     llama3 = json.loads(byte_level(splits(LLAMA3)).to_str())
     size = len(llama3["model"]["vocab"])
-    llama3["model"]["vocab"]["Ġquokka"] = size  # no merges lead to it
+    llama3["model"]["vocab"]["Ġquokka"] = size  # no merges form it
     llama3["model"]["ignore_merges"] = True
     llama3 = Tokenizer.from_str(json.dumps(llama3))
     llama3.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
@@ -119,7 +121,8 @@ def tokenizers():
     qwen2.add_tokens(["<tool_call>"])
     yield "qwen2", qwen2, "a?b"
 
-    # As a file that was saved after use: with padding and truncation, which each use chooses anew.
+    # Like a file that was saved after use: with padding and truncation settings, which are not part of the
+    # tokenizer.
     qwen35 = byte_level(splits(QWEN35))
     qwen35.normalizer = normalizers.NFC()
     qwen35.add_special_tokens(["<|endoftext|>"])
@@ -159,7 +162,7 @@ def tokenizers():
     yield "added", added, "?word word? ?<l>? <r>?"
 
 
-# Those that are assigned, and some of the others; compare_tokenizers.py has all.
+# All assigned code points and some others; compare_tokenizers.py tests all of them.
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x33000), *range(0xE0000, 0xE1000)]
 
 
@@ -168,7 +171,7 @@ def with_every_code_point(template):
 
 
 def checksum(numbers):
-    """FNV-1a, of numbers instead of bytes."""
+    """FNV-1a of numbers instead of bytes."""
     value = 0xCBF29CE484222325
     for number in numbers:
         value = ((value ^ number) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -214,7 +217,7 @@ def texts(name, tokenizer):
 
 
 if __name__ == "__main__":
-    only = sys.argv[1:]  # names of tokenizers; all without
+    only = sys.argv[1:]  # names of tokenizers; default: all
     if not only:
         write_checksums(ROOT / "tests/io/tokenizers/checksums.json")
     for name, tokenizer, template in tokenizers():

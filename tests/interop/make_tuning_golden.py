@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the golden files of tests/train/tuning_test.cpp: 50 steps of fine-tuning the golden models of tests/io/pretrained
-with transformers and torch's AdamW, in f32. tests/io/tuning/NAME.safetensors has
-  tokens, targets [50, B, L] i32, the batches; a target of -100 is masked, as prompts are
-  loss, grad_norm [50], before each update; rate [50]
+"""Writes the golden files of tests/train/tuning_test.cpp: fine-tunes the golden models of tests/io/pretrained for 50 steps
+with transformers and torch's AdamW, in f32. The output is tests/io/tuning/NAME.safetensors.
+  Its tokens and targets [50, B, L] i32 are the batches. A target of -100 is masked, as prompts are.
+  Its loss and grad_norm [50] are from before each update. It also contains rate [50].
 
   make_tuning_golden.py            needs torch, transformers, safetensors (made with 5.24.0)
-  make_tuning_golden.py --check    instead: that what is installed computes the same losses
+  make_tuning_golden.py --check    only checks that the installed versions compute the same losses
 
-The optimizer is as `train` has it: betas 0.9 and 0.99, decay 0.1 of what has two dimensions, norms clipped at 1."""
+The optimizer is the same as in `train`: betas 0.9 and 0.99, decay 0.1 for two-dimensional weights, norms clipped at 1."""
 import pathlib
 import sys
 
@@ -25,7 +25,7 @@ STEPS, BATCH, LENGTH, VOCABULARY, PEAK = 50, 3, 20, 37, 2e-3
 
 
 def batches():
-    """Each row goes round a ring of its own, so that there is something to learn; one row in three has a prompt."""
+    """Each row repeats a different cycle of tokens, which can be learned. Every third row has a prompt."""
     draw = torch.Generator().manual_seed(7)
     ring = torch.randperm(VOCABULARY, generator=draw)
     place = torch.argsort(ring)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Opens what `export --to peft` and `export --merge` write, with peft and transformers.
+"""Opens the output of `export --to peft` and `export --merge` with peft and transformers.
 
 usage: open_adapters.py TOOLS        the folder with train and export
 
-For golden models of tests/io/pretrained adapters are trained for a few steps. PeftModel.from_pretrained() must open each
-without a warning and with every tensor, and compute what the merged model computes. Exits with status 77 where peft is not
+For golden models of tests/io/pretrained, adapters are trained for a few steps. PeftModel.from_pretrained() must open each of
+them without a warning and with every tensor, and compute the same as the merged model. Exits with status 77 if peft is not
 installed."""
 import logging
 import pathlib
@@ -34,7 +34,7 @@ class Records(logging.Handler):
         self.add(record.getMessage())
 
     def add(self, message):
-        if "is deprecated" not in message:  # what peft calls in transformers
+        if "is deprecated" not in message:  # from calls of peft into transformers
             self.found.append(message)
 
 

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Opens what `export --to hf` writes with transformers.
+"""Opens the output of `export --to hf` with transformers.
 
 usage: open_exported.py TOOLS SAVE_BY_SETTINGS        TOOLS: the folder with export, train, generate and tokens
 
-Every folder must open without a warning that its source does not have and with nothing missing, unexpected or mismatched:
-- each golden model of tests/io/pretrained: as it is, with equal tensors, an equal config and equal logits; in f32, f16
-  and bf16; and by its settings alone, as a model that was made here;
-- models trained here for a few steps, of each architecture and kind of tokenizer: transformers writes the text that
-  `generate` writes, and AutoTokenizer gives the same ids.
-With transformers 4 golden models, whose config.json 5 wrote, are opened by their settings only. Exits with status 77
-where transformers is not installed."""
+Every folder must open without new warnings, and without missing, unexpected or mismatched tensors.
+
+- Each golden model of tests/io/pretrained is exported unchanged: tensors, config and logits must be equal. It is also exported
+  in f32, f16 and bf16, and only from its settings, like a model that was made here.
+
+- Models are trained here for a few steps, with each architecture and kind of tokenizer. In transformers they must generate the
+  same text as `generate` does, and AutoTokenizer must return the same ids.
+
+With transformers 4, golden models, whose config.json was written by version 5, are opened only by their settings. Exits with
+status 77 if transformers is not installed."""
 import json
 import logging
 import pathlib
@@ -60,7 +63,7 @@ def run(*command):
 
 
 def opened(folder, **options):
-    """A folder's model, and what was warned of."""
+    """A folder's model, and the warnings."""
     records.found.clear()
     getattr(logging.Logger.warning_once, "cache_clear", lambda: None)()
     model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True,
@@ -75,7 +78,7 @@ def logits(model, tokens):
 
 
 def tensors_of(folder):
-    """Every tensor of a folder, by its name."""
+    """Every tensor of a folder, by name."""
     found = {}
     for file in sorted(folder.glob("model*.safetensors")):
         with safe_open(file, "pt") as f:
@@ -96,7 +99,7 @@ def check_golden(tools, by_settings, source, out):
     tokens, wanted = expected["tokens"].long(), expected["logits"]
     bound = 1e-5 * max(1, wanted.abs().max().item())
     if IS_OLD and any(kind in (source / "config.json").read_text() for kind in ("yarn", "short_factor")):
-        return  # it warns of the sizes of these models, or wants a rope_scaling of three members, which say less
+        return  # it warns about the sizes of these models, or expects a rope_scaling with three members
     known = set() if IS_OLD else set(opened(source, dtype=torch.float32)[1])
 
     def checked(folder, what, **options):
@@ -110,22 +113,22 @@ def check_golden(tools, by_settings, source, out):
         run(by_settings, source, folder, which)
         model = checked(folder, f"by settings, {which}", dtype=torch.float32)
         error = (logits(model, tokens) - wanted).abs().max().item()
-        assert error <= bound, f"{source.name} by settings as {model.config.model_type}: {error}"
+        assert error <= bound, f"{source.name} by its settings as {model.config.model_type}: {error}"
         ids = (model.generation_config.eos_token_id, model.config.eos_token_id)
         assert which == "same" or ids == (None, None), f"{source.name}: ends at {ids}"
     if IS_OLD:
         return
     same = out / "same"
     run(tools / "export", "--model", source, "--to", "hf", "--out", same)
-    model = checked(same, "as it is", dtype=torch.float32)
-    assert torch.equal(logits(model, tokens), wanted), f"{source.name}: other logits"
+    model = checked(same, "unchanged", dtype=torch.float32)
+    assert torch.equal(logits(model, tokens), wanted), f"{source.name}: different logits"
     check_tensors(same, source)
     for file in ("config.json", "generation_config.json"):
         assert json.loads((same / file).read_text()) == json.loads((source / file).read_text()), f"{source.name}: {file}"
     for name, dtype in DTYPES.items():
         run(tools / "export", "--model", source, "--to", "hf", "--weights-dtype", name, "--out", out / name)
         model = checked(out / name, name)
-        assert model.dtype == dtype, f"{source.name}: config.json says {model.dtype}, not {dtype}"
+        assert model.dtype == dtype, f"{source.name}: config.json has {model.dtype}, not {dtype}"
         rounded = opened(source, dtype=dtype)[0].float()
         assert torch.equal(logits(model.float(), tokens), logits(rounded, tokens)), f"{source.name}: {name}"
 
@@ -143,7 +146,7 @@ def check_trained(tools, out, name, options):
     folder = out / f"{name}_hf"
     shown = run(tools / "export", "--model", out / name, "--to", "hf", "--out", folder)
     loaded = {}
-    exec(shown.splitlines()[-1], loaded)  # the line that loads it
+    exec(shown.splitlines()[-1], loaded)  # the printed line that loads the model
     model, warned = opened(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(PROMPT, return_tensors="pt")
@@ -180,7 +183,7 @@ def main(tools, by_settings):
                 name = f"{architecture[0]}_{kind[0]}"
                 tokenizer, model, folder = check_trained(
                     tools, out, name, ["--text", text, "--architecture", *architecture, "--tokenizer", *kind])
-                if kind[0] != "chars":  # has no token for most of the strings
+                if kind[0] != "chars":  # lacks tokens for most of the strings
                     check_ids(tools, tokenizer, folder)
                 trained += 1
         for kind in ("gpt2", "llama2", "llama3", "qwen2", "deepseek3"):

@@ -1,8 +1,9 @@
 // Writes small random models and prints their logits, for tests/interop/run_in_llama_cpp.py.
-//   random_model make CONFIG.JSON FOLDER        writes a Hugging Face folder of a model with that config.json
-//   random_model logits MODEL CONTEXT TOKEN …   prints the logits after each token, a line each. MODEL is a
-//   folder or a
-//                                               GGUF file, CONTEXT is PretrainedOptions::context.
+//
+//   random_model make CONFIG.JSON FOLDER        writes a Hugging Face folder of a model with this config.json
+//   random_model logits MODEL CONTEXT TOKEN …   prints the logits after each token, one line each
+//
+// MODEL is a folder or a GGUF file. CONTEXT is PretrainedOptions::context.
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -19,7 +20,7 @@ namespace {
 
 using namespace tg;
 
-// Large enough for every part of the model to show in the logits.
+// Large enough that every part of the model affects the logits.
 void make_random(const std::vector<Parameter>& parameters, bool plus_one) {
   std::mt19937 draw(7);
   std::normal_distribution<double> normal;

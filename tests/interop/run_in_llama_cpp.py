@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Runs what `export --to gguf` writes in llama.cpp's engine (package xllamacpp).
+"""Runs the output of `export --to gguf` in llama.cpp's engine (package xllamacpp).
 
 usage: run_in_llama_cpp.py TOOLS RANDOM_MODEL ENCODE_STRINGS [--only WORD] [--transformers] [--table]
 
 RANDOM_MODEL writes a small model with random weights for every family and every option of its config.json, one at a time.
-This library refuses to read it, with an error that names a key of the option, or `export` refuses it, with an error about
-llama.cpp, or the file is written. From the file, the engine must compute the log probabilities that this library computes from the
-folder. This library must compute the same logits from the file, too. No family is refused without an option.
-For every tokenizer below, `export` refuses it, or the engine returns the ids that this library returns for some hundred strings.
---transformers also compares this library's logits with transformers. --table prints a row for each option.
+If this library refuses to read it, the error must name a key of the option. If `export` refuses it, the error must be about
+llama.cpp. Otherwise the file is written. From the file, the engine must compute the same log probabilities as this library does
+from the folder. This library must compute the same logits from the file, too. No family is
+refused without an option.
 
-The bound of log probabilities is 3e-5 · max(1, largest logit / 8): both compute in f32 and add in different orders. It is 1e-2
-for GELU, for which llama.cpp has a table in f16. The script exits with status 77 if xllamacpp is not installed."""
+For every tokenizer below, `export` refuses it, or the engine returns the same ids as this library for a few hundred strings.
+With --transformers, this library's logits are also compared with transformers. With --table, a row is printed for each option.
+
+The error bound of log probabilities is 3e-5 · max(1, largest logit / 8), because both compute in f32 but sum in different
+orders. It is 1e-2 for GELU, for which llama.cpp has a table in f16. The script exits with status 77 if xllamacpp is not
+installed."""
 import importlib.util
 import json
 import math
@@ -22,10 +25,10 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).parent
-VOCABULARY, CONTEXT = 37, 256  # the engine makes no smaller contexts
+VOCABULARY, CONTEXT = 37, 256  # the smallest context of the engine
 TOKENS = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 33, 8, 32, 7, 9, 5, 0, 28, 8, 4, 19, 7, 16, 9, 36, 9, 3, 7]
 LENGTHS = (1, 5, 17, 40)
-ORIGINAL = 30  # LongRoPE's short factors are those of fewer tokens than TOKENS has; the engine chooses by its context
+ORIGINAL = 30  # LongRoPE uses short factors for fewer tokens than TOKENS has; the engine chooses by its context
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=CONTEXT, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 DEEPSEEK = dict(SIZES, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=2,
@@ -77,7 +80,7 @@ ROPES = {
     "yarn two mscales": rope("yarn", mscale=1.0, mscale_all_dim=0.7, **YARN),
     "yarn all": rope("yarn", mscale=1.0, mscale_all_dim=0.7, attention_factor=0.9, **YARN),
     "yarn truncate": rope("yarn", truncate=False, **YARN),
-    # The pairs between which the frequencies are mixed are out of order here.
+    # Here the pairs between which the frequencies are mixed are out of order.
     "yarn original_max_position_embeddings": dict(rope_parameters=dict(rope_type="yarn", rope_theta=3.0, factor=4.0, original_max_position_embeddings=20000)),
 }
 
@@ -101,7 +104,7 @@ def longropes(pairs, original, outer=True):
 
 
 COMMON = {
-    "as it is": {},
+    "unchanged": {},
     "tie_word_embeddings": lambda c: dict(tie_word_embeddings=not c.get("tie_word_embeddings", True)),
     "one key head": dict(num_key_value_heads=1),
     "as many key heads": dict(num_key_value_heads=4),
@@ -144,7 +147,7 @@ def both(full, sliding):
 GEMMA3_ROPES = {k: both(v["rope_parameters"], dict(rope_type="default", rope_theta=50.0)) for k, v in ROPES.items()}
 OPTIONS = {
     "gpt2": {
-        "as it is": {}, "tie_word_embeddings": dict(tie_word_embeddings=False), "n_inner": dict(n_inner=40), "layer_norm_epsilon": dict(layer_norm_epsilon=1e-3),
+        "unchanged": {}, "tie_word_embeddings": dict(tie_word_embeddings=False), "n_inner": dict(n_inner=40), "layer_norm_epsilon": dict(layer_norm_epsilon=1e-3),
         "activation_function gelu": dict(activation_function="gelu"), "activation_function gelu_pytorch_tanh": dict(activation_function="gelu_pytorch_tanh"),
         "activation_function relu": dict(activation_function="relu"), "scale_attn_weights": dict(scale_attn_weights=False),
         "scale_attn_by_inverse_layer_idx": dict(scale_attn_by_inverse_layer_idx=True), "one layer": dict(n_layer=1), "two heads": dict(n_head=2)},
@@ -169,7 +172,7 @@ OPTIONS = {
 }
 OPTIONS["deepseek_v3"] = dict(OPTIONS["deepseek_v2"], **{"rope_interleave": dict(rope_interleave=False)})
 
-# Windows that llama.cpp does not have: the file is correct up to their size, and export prints a note.
+# Windows that llama.cpp does not support: the file is correct up to their size, and export prints a note.
 BOUNDED = {"sliding_window": 17, "layer_types": 17}
 
 
@@ -194,7 +197,7 @@ def log_softmax(logits):
 
 
 def with_letters(folder, size):
-    """A tokenizer of single letters, without which the engine's server does not answer in text."""
+    """A tokenizer of single letters, which the engine's server needs to return text."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
                  byte_fallback=False, ignore_merges=False, vocab={letters[i]: i for i in range(size)}, merges=[])
@@ -203,7 +206,7 @@ def with_letters(folder, size):
                                                            pre_tokenizer=level, post_processor=None, decoder=level, model=model)))
 
 
-# ---- The engine runs in its own process, which it ends if it rejects a file.
+# ---- The engine runs in a separate process, which it terminates if it rejects a file.
 
 
 def server_of(path):
@@ -247,7 +250,7 @@ def engine_main(jobs):
 
 
 def in_engine(jobs, directory):
-    """The results of the jobs by name. A job that ends the process has its last error message."""
+    """The results of the jobs by name. For a job that terminates the process, it is the last error message."""
     results = {}
     while jobs:
         (directory / "jobs.json").write_text(json.dumps(jobs))
@@ -263,7 +266,7 @@ def in_engine(jobs, directory):
         if name is None:
             left = [j for j in jobs if j["name"] not in results]
             if left:
-                sys.exit(f"the engine answers nothing: {done.stderr[-2000:]}")
+                sys.exit(f"the engine returns nothing: {done.stderr[-2000:]}")
             break
         words = [x for x in done.stderr.splitlines() if "rror" in x or "ASSERT" in x or "wrong" in x]
         results[name] = "ends: " + (words[-1] if words else f"status {done.returncode}")
@@ -277,7 +280,7 @@ def in_engine(jobs, directory):
 class Models:
     def __init__(self, tools, random_model, directory, only):
         self.tools, self.random_model, self.directory, self.only = tools, random_model, directory, only
-        self.outcomes = {}  # (family, option): text
+        self.outcomes = {}  # (family, option): result
 
     def run(self, *command):
         return subprocess.run(command, capture_output=True, text=True)
@@ -286,7 +289,7 @@ class Models:
         """Records that `export` or the reading of the folder refused an option. The error must have one of the reasons."""
         error = error.strip()
         self.outcomes[key] = f"{kind}: " + error.split(": llama.cpp " if kind == "refused" else ": ", 1)[-1]
-        if key[1] == "as it is" or not any(r in error for r in reasons):
+        if key[1] == "unchanged" or not any(r in error for r in reasons):
             fail(f"{name}: {kind} without naming {' or '.join(reasons)}: {error}")
 
     def logits(self, path):
@@ -329,8 +332,8 @@ class Models:
         for length, probabilities in zip(job["lengths"], found):
             expected = log_softmax(ours[length - 1])
             if len(probabilities) != VOCABULARY:
-                return fail(f"{job['name']}: llama.cpp gives {len(probabilities)} of {VOCABULARY} tokens")
-            # Only likely tokens: the engine's probabilities are in f32.
+                return fail(f"{job['name']}: llama.cpp returns {len(probabilities)} of {VOCABULARY} tokens")
+            # Compare only likely tokens, because the engine's probabilities are in f32.
             worst = max(worst, max(abs(p - expected[int(i)]) for i, p in probabilities.items() if p > -15))
         back = max(abs(a - b) for x, y in zip(ours[:job["lengths"][-1]], read) for a, b in zip(x, y))
         self.outcomes[key] = f"equal up to {job['lengths'][-1]} tokens" if job["bounded"] else "equal"
@@ -382,7 +385,7 @@ class Models:
 
 
 def changed(name, change):
-    """The tokenizer.json of a golden tokenizer, after a change of its JSON."""
+    """The tokenizer.json of a golden tokenizer with a change."""
     file = json.loads((HERE.parent / "io" / "tokenizers" / name / "tokenizer.json").read_text())
     change(file)
     return file
@@ -454,7 +457,7 @@ def texts_for(file):
     pieces = [*added, *added, "a", "the", "▁", "_", "1", ".", "é", "天", "\n", "\t"]
     texts = [*tokenizer_strings.HARD, *(t + x for t in added for x in ("", " a", "  a", "\na", "b", "1", "<"))]
     texts += ["".join(draw.choice(pieces) + " " * draw.choice((0, 0, 1, 2)) for _ in range(draw.randrange(1, 9))) for _ in range(300)]
-    # The engine accepts no empty string, and ends a string at a zero.
+    # The engine rejects an empty string, and ends a string at a zero byte.
     return [t for t in texts if t and "\0" not in t]
 
 
@@ -512,14 +515,14 @@ class Tokenizers(Models):
                 continue
             ours = self.ids(pathlib.Path(job["place"]) / "tokenizer.json", job["texts"])
             other = [(t, a, b) for t, a, b in zip(job["texts"], ours, found) if a != b]
-            self.outcomes["tokenizers", name] = f"equal for {len(ours)} texts" if not other else f"differs for {len(other)} of {len(ours)} texts"
+            self.outcomes["tokenizers", name] = f"equal for {len(ours)} strings" if not other else f"differs for {len(other)} of {len(ours)} strings"
             if other:
-                fail(f"tokenizer {name}: of {len(ours)} texts {len(other)} have other ids in llama.cpp: {other[:2]}")
+                fail(f"tokenizer {name}: {len(other)} of {len(ours)} strings have different ids in llama.cpp: {other[:2]}")
 
 
 def main(arguments):
     if importlib.util.find_spec("xllamacpp") is None:
-        print("skipped: there is no xllamacpp")
+        print("skipped: xllamacpp is not installed")
         return 77
     tools, random_model, encode_strings = (pathlib.Path(a).resolve() for a in arguments[:3])
     only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""

@@ -1,6 +1,10 @@
-// A Hugging Face folder of another one's model, by its settings alone, for tests/interop/open_exported.py.
+// Writes a Hugging Face folder of another folder's model, only from its settings, for
+// tests/interop/open_exported.py.
+//
 //   save_by_settings FOLDER OUT first | same
-// of the first family that computes the same, as for a model that was made here; or of the folder's family.
+//
+// With "first", the first family that computes the same is written, as for a model that was made here. With
+// "same", it is the folder's family.
 #include <cstdio>
 #include <string_view>
 

@@ -63,11 +63,11 @@ def random_strings(reference, count, seed):
 def groups(reference, count, quick=False):
     yield "hard strings", HARD + [a + b for a in HARD for b in ("x", " x", "\n", " ", "'s", "1")]
     if not quick:
-        yield "code points alone", list(code_points("?"))
+        yield "single code points", list(code_points("?"))
         yield "code points between letters", list(code_points("a?b"))
         yield "code points among spaces, digits and signs", list(code_points("x'? ?1?2345  ?'s?\n? ??"))
         yield "ASCII pairs", [" " * a + chr(c) + " " * b + chr(d) for a in range(2) for b in range(2) for c in range(128) for d in range(128)]
     vocabulary = [reference.id_to_token(i) or "" for i in range(reference.get_vocab_size())]
-    yield "texts of the vocabulary", [t.replace("Ġ", " ") for t in vocabulary]
+    yield "strings of the vocabulary", [t.replace("Ġ", " ") for t in vocabulary]
     for first in range(0, count, 100_000):
         yield f"random from {first}", list(random_strings(reference, min(100_000, count - first), first))

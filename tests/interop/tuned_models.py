@@ -3,11 +3,15 @@
 
 usage: tuned_models.py TOOLS        the folder with train, evaluate, generate and export
 
-For golden models of tests/io/pretrained, with a tokenizer of a character each:
-- `evaluate` has the loss that transformers has by the recipe for perplexities with a stride;
-- the first validation of `train --model` is the loss of the base in transformers, of prompts with completions too;
-- what was tuned opens there after `export --to hf`, with the loss of `evaluate` and the text of `generate`.
-Exits with status 77 where transformers is not installed."""
+Checks golden models of tests/io/pretrained, with a tokenizer of single characters.
+
+- The loss of `evaluate` equals the loss of transformers with its recipe for perplexity with a stride.
+
+- The first validation loss of `train --model` is the loss of the base in transformers, also for prompts with completions.
+
+- A fine-tuned model opens in transformers after `export --to hf`, with the loss of `evaluate` and the text of `generate`.
+
+Exits with status 77 if transformers is not installed."""
 import json
 import math
 import pathlib
@@ -64,7 +68,7 @@ def ids_of(text):
 
 
 def loss_by_recipe(model, ids, context, stride):
-    """Windows of the context, one at each stride; what an earlier one has predicted is masked."""
+    """Windows of the context, one per stride. Tokens that an earlier window has predicted are masked."""
     nats = tokens = before = 0
     for begin in range(0, ids.shape[1], stride):
         end = min(begin + context, ids.shape[1])
@@ -96,7 +100,7 @@ with tempfile.TemporaryDirectory() as place:
     for name in ["llama", "gpt2", "mistral", "gemma3", "deepseek_v3", "phi3_partial", "phi3_long"]:
         folder, tuned, exported = (place / f"{name}{kind}" for kind in ["", "-run", "-hf"])
         letters_folder(name, folder)
-        if name == "phi3_long":  # its rotations are others in windows of up to 30 tokens
+        if name == "phi3_long":  # its rotations differ in windows of up to 30 tokens
             config = folder / "config.json"
             config.write_text(config.read_text().replace('_embeddings": 5', '_embeddings": 30'))
         base = opened(folder)
@@ -106,10 +110,10 @@ with tempfile.TemporaryDirectory() as place:
             what = f"{name}, context {context}, stride {stride}"
             worst = max(worst, same(what, number(table, "loss"), loss))
             same(what, number(table, "perplexity"), math.exp(loss), 1e-4)
-            same(what, number(table, "bits/byte"), loss / math.log(2))  # a token is a byte here
+            same(what, number(table, "bits/byte"), loss / math.log(2))  # each token is one byte
             assert row(table, "windows")[-2] == str(tokens), (what, row(table, "windows"), tokens)
 
-        # What is held out is one row: the last tenth of the tokens, of which the end token is the last.
+        # The held-out part is one row: the last tenth of the tokens, which ends with the end token.
         table = run("train", "--model", folder, "--text", place / "text", "--context", CONTEXT - 1, "--batch", 1, "--steps", 30,
                     "--lr", 1e-3, "--warmup", 0, "--sample", 0, "--out", tuned)
         first = json.loads((tuned / "metrics.jsonl").read_text().splitlines()[0])
@@ -120,7 +124,7 @@ with tempfile.TemporaryDirectory() as place:
 
         run("export", "--model", tuned, "--to", "hf", "--out", exported)
         model, tokenizer = opened(exported), transformers.AutoTokenizer.from_pretrained(exported)
-        assert tokenizer(text).input_ids == ids[0].tolist(), f"{name}: other ids"
+        assert tokenizer(text).input_ids == ids[0].tolist(), f"{name}: different ids"
         table = run("evaluate", "--model", tuned, "--text", place / "text", "--context", CONTEXT, "--stride", 12)
         worst = max(worst, same(f"{name}, tuned", number(table, "loss"), loss_by_recipe(model, ids, CONTEXT, 12)[0]))
         prompt, count = "the old tree", 8 if name == "phi3_long" else 40
@@ -128,7 +132,7 @@ with tempfile.TemporaryDirectory() as place:
         tokens = model.generate(ids_of(prompt), max_new_tokens=count, do_sample=False, pad_token_id=2)[0].tolist()
         expected = "".join(LETTERS[t] for t in tokens).split("c")[0]
         assert said == expected + "\n", f"{name} says {said!r}, expected {expected!r}"
-        # Two examples are held out, a batch each, of different lengths; only what follows the prompts counts.
+        # Two examples of different lengths are held out, one per batch. Only completions count.
         pairs = [("say " + LETTERS[i:i + 2 + i % 2] + "!", " " + LETTERS[i:i + 1 + i % 3] + ".") for i in range(3, 23)]
         (place / "pairs").write_text("".join(json.dumps(dict(prompt=p, completion=c)) + "\n" for p, c in pairs))
         shutil.rmtree(tuned)
@@ -144,4 +148,4 @@ with tempfile.TemporaryDirectory() as place:
                 nats += base(tokens, labels=labels).loss.double().item() * learned
             count += learned
         worst = max(worst, same(f"{name}: the first validation on examples", first["val_loss"], nats / count))
-print(f"transformers {transformers.__version__}: all as it must be, losses within {worst:.1e}")
+print(f"transformers {transformers.__version__}: all checks passed, losses within {worst:.1e}")

@@ -1,4 +1,4 @@
-// The switch of the planted faults: tests/mutants/plant.py puts questions of it into a copy of the sources.
+// The switch of the mutants: `tests/mutants/plant.py` inserts calls of it into a copy of the sources.
 #pragma once
 
 namespace tg {
@@ -9,8 +9,8 @@ struct ChosenMutant {
 };
 extern const ChosenMutant chosen_mutant;
 
-// Whether the fault of this number is switched on, by TG_MUTANT. Inlined everywhere: kernels are compiled
-// once for each instruction set and share no function.
+// Whether the mutant with this number is switched on by TG_MUTANT. Inlined everywhere, because kernels are
+// compiled once for each instruction set and share no functions.
 [[gnu::always_inline]] static inline bool mutant(int number) {
   return chosen_mutant.number == number;
 }

@@ -1,28 +1,35 @@
-"""Finds every place of the product code that a random mutant can change, draws some of them, and plants them.
+"""Finds all product code that a random mutant can change, draws some of these locations, and inserts the mutants.
 
-A place is a range of a file's text. It has one or more changes, each of a kind:
+A location is a range of a file's text. It has one or more changes, each of a kind:
 
     operator    + becomes -, < becomes <=, && becomes ||, += becomes -=, a sign or a ! is dropped, ++ becomes --
     constant    n becomes n + 1, n - 1 or 0; x becomes 2x, 1.01x or, from 0, 1; a character the next one; true becomes false
     condition   of if, for, while and ?: becomes its opposite, true or false; a loop's condition only becomes false
     index       a[i] becomes a[i + 1] or a[i - 1]
-    arguments   two neighbouring arguments change places, unless the function is symmetric (SYMMETRIC)
+    arguments   two adjacent arguments are swapped, unless the function is symmetric (SYMMETRIC)
     deletion    an expression statement, break, continue, or a throw inside of an if is deleted
-    calls       min becomes max (CALLS has all pairs), or two neighbouring statements change places
+    calls       min becomes max (CALLS has all pairs), or two adjacent statements are swapped
 
-draw() takes places with equal probability, then a kind of the place, then one of its changes.
+The function draw() draws locations with equal probability, then a kind of the location, then one of its changes.
 
-These parts of the code have no places:
-- What only the compiler evaluates: template arguments, static_assert, enumerators, case labels, array bounds, attributes,
-  declarations that are constexpr, conditions of if constexpr, sizeof, decltype. Preprocessor lines and assembly code.
-- Messages, logs, names and descriptions: string literals; sums and streams that contain one; everything inside of a throw;
-  arguments of functions that report an error (MESSAGE_CALLS); bodies of functions that write texts for people
-  (MESSAGE_FUNCTIONS); files that only write logs and pictures of graphs (MESSAGE_FILES).
-- The samples of ops: they are tests. Calls that only reserve memory or prefetch (HINTS).
-- Steps of loops that count, ++i: their mutants only hang.
-- throw at the end of a function: without it, the compiler may assume that the end is never reached. Likewise no divisor
-  becomes 0: the compiler leaves out what divides by 0.
-- Of CUDA code, what tests/gpu_emulator has in other words: the headers of instructions in its folder include, and NOT_EMULATED.
+These parts of the code are never mutated:
+
+- Code that only the compiler evaluates: template arguments, static_assert, enumerators, case labels, array bounds and
+  attributes. The same applies to constexpr declarations, conditions of if constexpr, sizeof and decltype. Preprocessor lines and assembly code are
+  also excluded.
+
+- Messages, logs, names and descriptions. These are string literals, sums and streams that contain one, and everything inside of
+  a throw. Arguments of functions that report an error (MESSAGE_CALLS) are excluded, too. So are bodies of functions that write
+  text for people (MESSAGE_FUNCTIONS), and files that only write logs and pictures of graphs (MESSAGE_FILES).
+
+- The samples of ops, because they are tests. Calls that only reserve memory or prefetch (HINTS).
+
+- Increments of loop counters, ++i, because their mutants only hang.
+
+- A throw at the end of a function, because without it the compiler may assume that the end is never reached. For the same reason
+  no divisor becomes 0: the compiler removes code that divides by 0.
+
+- CUDA code that tests/gpu_emulator replaces: the headers of instructions in its folder include, and NOT_EMULATED.
 """
 import bisect
 import pathlib
@@ -47,7 +54,7 @@ MESSAGE_FILES = {"core/run/log.cpp", "core/run/log.h", "core/report/graph_text.c
                  "core/report/profile.h", "core/base/messages.cpp",
                  "autograd/gradcheck/vcurve.cpp"}
 EMULATED_INCLUDE = "tests/gpu_emulator/include"
-NOT_EMULATED = {"backends/cuda/runtime/graph.cpp", "backends/cuda/collectives/nccl.cpp"}  # its CMakeLists.txt leaves them out
+NOT_EMULATED = {"backends/cuda/runtime/graph.cpp", "backends/cuda/collectives/nccl.cpp"}  # its CMakeLists.txt excludes them
 MESSAGE_CALLS = re.compile(r"refuse\w*|fail|warn|printable|quoted|describe\w*|to_string|number_text|bytes_text|\w+Error|Error|"
                            r"OutOfMemory|RankLost|printf|fprintf|perror|runtime_error|invalid_argument|logic_error")
 NO_RETURN = re.compile(r"refuse\w*|fail|rethrow\w*|abort|exit|_exit|terminate|__builtin_unreachable|__builtin_trap")
@@ -56,7 +63,7 @@ MESSAGE_FUNCTIONS = re.compile(r"describe\w*|explain\w*|refus\w*|\w*mistake|\w*m
                                r"mebibytes|short_time|short_count|\w*excerpt|joined_names|gguf_shown|doc|warn\w*")
 HINTS = re.compile(r"reserve|shrink_to_fit|\w*prefetch\w*|cpu_relax|_mm_pause|yield|static_assert")
 SYMMETRIC = re.compile(r"transpose|swap|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits|__fmul_rn|__fadd_rn|__dmul_rn|__dadd_rn")
-SYMMETRIC_PAIR = re.compile(r"equal|not_equal|add_sizes")  # of two arguments
+SYMMETRIC_PAIR = re.compile(r"equal|not_equal|add_sizes")  # in their two arguments
 PRODUCT = re.compile(r"fma|fmaf|__fmaf_rn|__fma_rn|multiply_add|add_product|add_pair_products")  # symmetric in the first two arguments
 SKIPPED = {
     "preproc_include", "preproc_def", "preproc_function_def", "preproc_call", "preproc_directive", "template_argument_list",
@@ -85,8 +92,8 @@ for pair in PAIRS:
     a, b = pair.split()
     CALLS.setdefault(a, []).append(b)
     CALLS.setdefault(b, []).append(a)
-# CUDA's words that the parser does not know, blanked before it reads a file. Source text in strings keeps its pragmas:
-# without the rest of their line the strings would not end.
+# CUDA keywords that the parser does not know are blanked before it reads a file. Source text in strings keeps
+# its pragmas, because without the rest of their line the strings would not end.
 UNKNOWN = re.compile(rb"__device__|__global__|__host__|__forceinline__|__noinline__|__restrict__|__shared__|__constant__|__grid_constant__|"
                      rb"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|\[\[gnu::always_inline\]\]|TG_INLINE|(?m:^[ \t]*#pragma unroll[^\n]*)")
 
@@ -100,7 +107,7 @@ class Place:
     def __init__(self, file, start, end):
         self.file, self.start, self.end = file, start, end
         self.changes = []
-        self.in_branch = False  # of a preprocessor condition: this build may not compile it
+        self.in_branch = False  # of a preprocessor condition, so this build may not compile it
 
 
 class Mutant:
@@ -147,7 +154,7 @@ class Finder:
         self.walk(tree_root, False)
 
     def comments(self, node, flat):
-        """Comments become spaces, so that the text of a change can be one line."""
+        """Replaces comments by spaces, so that the text of a change can be one line."""
         stack = [node]
         while stack:
             node = stack.pop()
@@ -181,7 +188,7 @@ class Finder:
         return function
 
     def is_message(self, node):
-        """A sum or a stream that contains a string literal."""
+        """Whether it is a sum or a stream that contains a string literal."""
         if node.type != "binary_expression" or self.of(node.child_by_field_name("operator")) not in ("+", "<<"):
             return False
         parts = [node.child_by_field_name("left"), node.child_by_field_name("right")]
@@ -195,7 +202,7 @@ class Finder:
         return self.of(self.name_of_call(node)) if node.type == "call_expression" and self.name_of_call(node) is not None else ""
 
     def may_end_function(self, node):
-        """Whether the function's end follows a statement."""
+        """Whether a statement is the last one of its function."""
         while True:
             parent = node.parent
             if parent is None or parent.type in ("function_definition", "lambda_expression"):
@@ -214,7 +221,7 @@ class Finder:
             return
         if kind in ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif"):
             branch = True
-        skipped = []  # children that are not walked
+        skipped = []  # children that are not visited
         if kind in ("declaration", "field_declaration"):
             if any(c.type == "type_qualifier" and self.of(c) in ("constexpr", "constinit") for c in node.children):
                 return
@@ -410,7 +417,7 @@ def parser():
 
 
 def find(file, source, parse=None):
-    """All places of a file, in the order of their text."""
+    """All locations in a file, in the order of their text."""
     blank = UNKNOWN.sub(lambda m: re.sub(rb"[^\n]", b" ", m.group()), source)
     tree = (parse or parser()).parse(blank)
     places = Finder(file, source, tree.root_node).places.values()
@@ -418,7 +425,7 @@ def find(file, source, parse=None):
 
 
 def order_of_draw(places, seed, room):
-    """The places with one change each, in the order in which they are taken."""
+    """The locations with one change each, in the order of the draw."""
     generator = random.Random(f"{seed}:{room}")
     drawn = list(places)
     generator.shuffle(drawn)
@@ -429,14 +436,14 @@ def order_of_draw(places, seed, room):
 
 
 def crosses(a, b):
-    """Whether two ranges overlap, neither inside of the other."""
+    """Whether two ranges overlap and neither contains the other."""
     return a.start < b.start < a.end < b.end or b.start < a.start < b.end < a.end
 
 
 def planted(source, mutants):
-    """The text of a file with its mutants in it, without a first line; and the range of each mutant in it.
+    """The text of a file with its mutants, without a first line, and the range of each mutant in it.
 
-    A mutant inside of another one is only in the right text of that. Lines keep their numbers."""
+    A mutant inside of another one occurs only in the right text of the outer one. Lines keep their numbers."""
     ranges = {}
 
     def write(start, end, inner, at):
@@ -474,7 +481,7 @@ def planted(source, mutants):
 
 
 class Lines:
-    """Finds the mutant of a compiler's message: line and column, counted from 1 in bytes."""
+    """Finds the mutant for a compiler's message, by line and column (in bytes), both counted from 1."""
 
     def __init__(self, text, ranges):
         self.starts = [0]
@@ -491,7 +498,7 @@ class Lines:
 
 
 def read_equivalents(path):
-    """{(file, old, new): reason} of a file of equivalent mutants; its head describes the format."""
+    """Reads a file of equivalent mutants as {(file, old, new): reason}. The head of the file describes its format."""
     found = {}
     for block in re.split(r"\n\s*\n", path.read_text() if path.exists() else ""):
         lines = [line for line in block.split("\n") if line.strip() and not line.startswith("#")]

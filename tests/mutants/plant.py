@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes a copy of the tree in which every fault of tests/mutants/faults is present and switched off.
+"""Makes a copy of the tree that contains every mutant of tests/mutants/faults, switched off.
 
-usage: plant.py SOURCE_DIR TARGET_DIR
-       plant.py --check SOURCE_DIR        only sees that every place, and every test that is named, is there
+usage: `plant.py SOURCE_DIR TARGET_DIR`
+       `plant.py --check SOURCE_DIR`        only checks that the source lines and the named tests of every mutant exist
 
 An entry of faults/*.txt is
 
@@ -10,16 +10,20 @@ An entry of faults/*.txt is
     the maximum of a chunk is taken from its first two vectors
     | for (; i + 2 * W <= @{n => 2 * W}@; i += 2 * W)
 
-a number, the file, which op gradcheck is asked about first and which tests come next (both may be left out; a test may
-name a case, softmax:Softmax.LongRows, and then just the named cases are asked, each of which must fail); what is wrong; and the place: lines of the source as they stand there, with the right text and the wrong one in @{ => }@. The
-spaces that begin a line do not matter. A further place begins with an empty line "|". The right text is an expression,
-or statements if it ends in ; (then the wrong text may be empty). What surrounds it says which place is meant, and
-must occur once.
+- The first line has a number and the file. Optionally, it names the op that gradcheck checks first, and tests to run next. A
+  test may name a case, softmax:Softmax.LongRows. Then only the named cases run, and each of them must fail.
 
-In the copy an expression becomes (tg::mutant(17) ? (wrong) : (right)), statements an if. The environment variable
-TG_MUTANT=17 switches the fault on, in the one build of the copy that has them all. A place that is not in its source
-any more is an error: the list has to follow the code. --check also sees that each case of tests/bugs_of_others has the
-address of a report in its comment and a fault that names it.
+- The second line describes the bug.
+
+- The other lines are source lines, unchanged except for @{right => wrong}@ around the mutated text. Indentation is ignored.
+  An empty line "|" begins a further position. The lines must occur exactly once in the file.
+
+- The right text is an expression, or statements if it ends in ";". Then the wrong text may be empty.
+
+In the copy, an expression becomes (tg::mutant(17) ? (wrong) : (right)), and statements become an if. A single build contains all
+mutants, and the environment variable TG_MUTANT=17 switches one on. If source lines no longer exist, that is an error, because the
+list has to follow the code. Each case of tests/bugs_of_others must have the address of a report in its comment, and a mutant that
+names the case; --check verifies this, too.
 """
 import pathlib
 import re
@@ -46,7 +50,7 @@ class Fault:
                     self.tests.append(name)
                     self.cases += [(name, case)] if case else []
                 if self.cases and len(self.cases) < len(self.tests):
-                    sys.exit(f"{where}: fault {number} names a case of some tests only")
+                    sys.exit(f"{where}: mutant {number} names cases for only some of its tests")
             else:
                 sys.exit(f"{where}: '{name}' is neither op nor tests")
 
@@ -63,7 +67,7 @@ def read_faults(folder=HERE / "faults"):
             if line.startswith("|"):
                 line = line[1:].removeprefix(" ")
                 if not fault:
-                    sys.exit(f"{where}: a place before the first fault")
+                    sys.exit(f"{where}: source lines before the first mutant")
                 if not line:
                     fault.places.append([])
                 else:
@@ -73,7 +77,7 @@ def read_faults(folder=HERE / "faults"):
                 head, *options = line.split(";")
                 number, file = head.split()
                 if int(number) in faults:
-                    sys.exit(f"{where}: fault {number} is already at {faults[int(number)].where}")
+                    sys.exit(f"{where}: mutant {number} is already at {faults[int(number)].where}")
                 fault = faults[int(number)] = Fault(int(number), file, options, where)
             elif fault and not fault.places:
                 fault.text += (" " if fault.text else "") + line.strip()
@@ -81,36 +85,36 @@ def read_faults(folder=HERE / "faults"):
                 sys.exit(f"{where}: not an entry: {line}")
     for fault in faults.values():
         if not fault.text or not fault.places:
-            sys.exit(f"{fault.where}: fault {fault.number} needs a description and a place")
+            sys.exit(f"{fault.where}: mutant {fault.number} needs a description and source lines")
     return dict(sorted(faults.items()))
 
 
 def pattern_of(text):
-    """Lines as a regular expression that does not mind how they are indented."""
+    """Lines as a regular expression that ignores indentation."""
     first, *more = text.split("\n")
     return r"\s*\n\s*".join([re.escape(first)] + [re.escape(line.lstrip()) for line in more])
 
 
 def find(fault, lines, source):
-    """Where the right text of a place lies in the source, that text, and the wrong one."""
+    """The range of the right text in the source, that text, and the wrong text."""
     text = "\n".join(lines).lstrip()
     marks = list(MARK.finditer(text))
     if len(marks) != 1:
-        sys.exit(f"{fault.where}: a place of fault {fault.number} needs one @{{right => wrong}}@:\n{text}")
+        sys.exit(f"{fault.where}: the lines of mutant {fault.number} need one @{{right => wrong}}@:\n{text}")
     right, wrong = marks[0].groups()
     if not right.strip():
-        sys.exit(f"{fault.where}: fault {fault.number} replaces nothing:\n{text}")
+        sys.exit(f"{fault.where}: mutant {fault.number} replaces nothing:\n{text}")
     parts = text[:marks[0].start()], right, text[marks[0].end():]
     found = list(re.finditer("({})({})({})".format(*map(pattern_of, parts)), source))
     if len(found) != 1:
-        sys.exit(f"{fault.where}: fault {fault.number} is found {len(found)} times in {fault.file}, wanted once; "
+        sys.exit(f"{fault.where}: the lines of mutant {fault.number} occur {len(found)} times in {fault.file}, expected once; "
                  f"the list has to follow the code:\n{text}")
     return found[0].start(2), found[0].end(2), found[0].group(2), wrong
 
 
 def planted(file, source, faults):
-    """The source of a file with its faults in it."""
-    spans = {}  # faults at one place are asked about one after the other
+    """The source of a file with its mutants."""
+    spans = {}  # mutants with the same range are tested one after the other
     for fault in faults:
         for lines in fault.places:
             start, end, right, wrong = find(fault, lines, source)
@@ -118,7 +122,7 @@ def planted(file, source, faults):
     begun = len(source)
     for (start, end), (right, wrongs) in sorted(spans.items(), reverse=True):
         if end > begun:
-            sys.exit(f"{file}: faults {', '.join(str(n) for n, _ in wrongs)} overlap with the next one's place")
+            sys.exit(f"{file}: mutants {', '.join(str(n) for n, _ in wrongs)} overlap with the next one")
         begun = start
         text = right
         for number, wrong in wrongs:
@@ -131,7 +135,7 @@ def planted(file, source, faults):
 
 
 def write(path, text):
-    """Leaves alone a file that has the text already, so that a build need not make it again."""
+    """Writes a file unless it already has this text, so that a build does not recompile it."""
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -141,13 +145,13 @@ def by_files(faults, source_dir):
     files = {}
     for fault in faults.values():
         if not (source_dir / fault.file).is_file():
-            sys.exit(f"{fault.where}: fault {fault.number} is in {fault.file}, which does not exist")
+            sys.exit(f"{fault.where}: mutant {fault.number} is in {fault.file}, which does not exist")
         files.setdefault(fault.file, []).append(fault)
     return files
 
 
 def copied_files(source_dir):
-    """The files of a copy of the tree, relative to it: without the mutants themselves."""
+    """The files of a copy of the tree, as relative paths, without tests/mutants/faults."""
     for name in COPIED:
         root = source_dir / name
         for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
@@ -157,7 +161,7 @@ def copied_files(source_dir):
 
 
 def copy_changed(path, to):
-    """Copies a file unless it is there: what was built from it stays up to date."""
+    """Copies a file unless it exists, so that its objects stay up to date."""
     if not to.exists() or to.read_bytes() != path.read_bytes():
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, to)
@@ -186,7 +190,7 @@ CASE = re.compile(r"((?:^//.*\n)*)^TEST(?:_F)?\((\w+),\s*(\w+)\)", re.M)
 
 
 def test_cases(source_dir):
-    """The cases of tests/FOLDER/NAME_test.cpp: (NAME, "Suite.Case") to the file and the comment above the case."""
+    """The cases of tests/FOLDER/NAME_test.cpp: maps (NAME, "Suite.Case") to the file and the comment above the case."""
     cases = {}
     for path in sorted((source_dir / "tests").rglob("*_test.cpp")):
         for comment, suite, case in CASE.findall(path.read_text()):
@@ -195,7 +199,7 @@ def test_cases(source_dir):
 
 
 def check_cases(faults, source_dir):
-    """Every case that a fault names is there. Each case of tests/bugs_of_others has an address and a fault that names it."""
+    """Checks that every case that a mutant names exists, and that each case of tests/bugs_of_others has an address and a mutant."""
     cases, named = test_cases(source_dir), set()
     for fault in faults.values():
         for case in fault.cases:
@@ -207,11 +211,11 @@ def check_cases(faults, source_dir):
             if "https://" not in comment:
                 sys.exit(f"{path}: the comment of {case[1]} has no address of a report")
             if case not in named:
-                sys.exit(f"{path}: no fault names {':'.join(case)}")
+                sys.exit(f"{path}: no mutant names {':'.join(case)}")
 
 
 def test_names(source_dir):
-    """The names of CTest's tests, where they are written out. run.py asks by name, so each must be one test's."""
+    """The names of CTest's tests, as far as they are literal. run.py runs tests by name, so names must be unique."""
     tests = source_dir / "tests"
     names = [path.stem.removesuffix("_test") for path in tests.rglob("*_test.cpp")]
     names += ["emulated_" + name for name in names if name.startswith("cuda_")]
@@ -241,6 +245,6 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     if sys.argv[1] == "--check":
-        print(f"the places of {len(check(sys.argv[2]))} faults are in the sources")
+        print(f"the source lines of {len(check(sys.argv[2]))} mutants exist")
         sys.exit()
-    print(f"{len(plant(sys.argv[1], sys.argv[2]))} faults planted in {sys.argv[2]}")
+    print(f"{len(plant(sys.argv[1], sys.argv[2]))} mutants inserted in {sys.argv[2]}")

@@ -1,10 +1,9 @@
-# The tree once more, in PROJECT_BINARY_DIR/planted, with every fault of faults/ in it; each is switched on at run time by
-# TG_MUTANT=number.
+# Builds a copy of the tree that contains every mutant of faults/. TG_MUTANT=number switches one on at run time.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/plant.py ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/planted
                 RESULT_VARIABLE failed)
 if(failed)
-  message(FATAL_ERROR "The faults could not be planted")
+  message(FATAL_ERROR "The mutants could not be inserted")
 endif()
 enable_testing()
 set(TILEGRAD_MUTANTS OFF)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""random_check.py COMPILER FOLDER: random mutants are found, drawn and planted as tests/mutants/places.py promises.
+"""random_check.py COMPILER FOLDER: checks that random mutants are found, drawn and inserted as documented in `tests/mutants/places.py`.
 
-A small program has a place of every kind and code that must have none. All mutants compile, most change the
-output, and each that is reached is counted. FOLDER keeps the parser. Exits with status 77 if the parser cannot be installed.
+A small program contains every kind of mutable code, and code that must not be mutated. All mutants compile, most change the
+output, and each one that is reached is counted. FOLDER caches the parser. Exits with status 77 if the parser cannot be installed.
 """
 import json
 import pathlib
@@ -64,7 +64,7 @@ def line_of(at):
 
 
 def unattributed(compiler, folder):
-    """The mutants that do not compile, where the compiler's message names no line of their file."""
+    """The mutants that do not compile, if the compiler's message names no line of their file."""
     header = b"struct B { virtual int g() = 0; };\ntemplate <class T> struct H : B { T v; int g() override { return v.g(); } };\n"
     source = b"""#include "h.h"
 struct A { int g() { return 1 + 1; } };
@@ -95,7 +95,7 @@ def main():
     for text in ("static_assert", "width = 3", "red", "TWICE", "describe", "int n = 6", "2 + 2", "case 7", "std::string s"):
         line = line_of(SOURCE.index(text.encode()))
         if line in lines:
-            sys.exit(f"FAILED: the line with {text} has a place")
+            sys.exit(f"FAILED: the line with {text} can be mutated")
     divided = places.find("d.cpp", b"int f(int x) { x %= 8; return x / 2; }\n")
     wrong = [c.wrong for p in divided for c in p.changes if c.kind == "constant"]
     expect("divisors", wrong, ["9", "7", "3", "1"])

@@ -1,6 +1,6 @@
-// Linked with every test of a build with random mutants. With TG_MUTANT_CASES=FILE it appends a line for each
-// case: its name, its seconds and the mutants that it reached. The first line, with an empty name, has those
-// that were reached before the first case. Nested processes without tests count for the case that started
+// Linked with every test of a build with random mutants. With TG_MUTANT_CASES=FILE, it appends a line for
+// each case: its name, its seconds and the mutants that it reached. The first line, with an empty name, has
+// the mutants reached before the first case. Nested processes without tests count for the case that started
 // them.
 #include <gtest/gtest.h>
 

@@ -1,34 +1,35 @@
 #!/usr/bin/env python3
-"""Draws random mutants from the product code, compiles them into one build, and reports which of them the tests catch.
+"""Draws random mutants from the product code, compiles them into one build, and reports which of them the tests kill.
 
 usage: random_run.py --random N [--seed S] [--rooms ops,cpu,...] [--build DIR] [--jobs N] [--resume] [--budget SECONDS]
-                     [--widest UNITS] [--draw-only] [--json FILE]
+                       [--widest UNITS] [--draw-only] [--json FILE]
 
-  --random N         mutants in each room
-  --seed S           seed of the draw (default: from the hash of the commit)
-  --rooms LIST       rooms instead of all but cuda: ops cpu compiler engine layers io training ranks gradcheck cuda
-  --build DIR        where everything is built (default: build-random)
-  --jobs N           processes that run at the same time (default: number of cores)
-  --resume           continue a run that was interrupted: the same mutants, the build, the coverage and the results that exist
-  --budget SECONDS   tests of at most this length are run for one mutant; then mutants that were not caught share the
-                     runs of the others (default: 10)
-  --widest UNITS     draw no mutants in headers that more than UNITS files include: the build needs a fraction of the
-                     time, but the measure leaves these headers out (default: draw from all)
-  --draw-only        print the mutants of the draw, without compiling any
-  --json FILE        also write the report there (default: DIR/report.json)
+    --random N         number of mutants in each room, which is a part of the code.
+    --seed S           seed of the draw (default: from the commit's hash).
+    --rooms LIST       rooms to draw from: ops cpu compiler engine layers io training ranks gradcheck cuda
+                       (default: all except cuda).
+    --build DIR        build folder (default: build-random).
+    --jobs N           number of parallel processes (default: number of cores).
+    --resume           continue an interrupted run, with the same mutants, the build, the coverage and the existing results.
+    --budget SECONDS   limit for the tests that run for one mutant by itself. Later tests run for several surviving mutants at the
+                       same time (default: 10).
+    --widest UNITS     draw no mutants in headers that more than UNITS files include. The build needs a fraction of the time, but
+                       these headers are not measured (default: draw from all).
+    --draw-only        print the mutants of the draw, without compiling any.
+    --json FILE        also write the report to this file (default: DIR/report.json)
 
-tests/mutants/places.py finds the code to change and defines which code is left out. A mutant that does not compile, or that this machine
-does not compile, is replaced by the next one of the draw. Room cuda needs the GPU emulator, whose build takes long.
+`tests/mutants/places.py` finds the code to change and defines which code is excluded. A mutant that does not compile, or that this
+machine does not compile, is replaced by the next one of the draw. Room cuda needs the GPU emulator, whose build is slow.
 
-Every test case runs once without a mutant, to see which mutants it reaches. Then each mutant is switched on by
+Every test case runs once without a mutant, to find which mutants it reaches. Then each mutant is switched on by
 TG_MUTANT=number, and the cases that reach it run, fastest first, until one fails or needs 10 times its processor time.
-Mutants that pass cases for --budget seconds are switched on together, 24 at a time, for the rest of their tests: those that
-few tests reach together, and those that most reach. If a test fails, the halves run again until the mutants that it
-catches are found.
+Mutants that survive for --budget seconds are switched on in groups of 24 for the rest of their tests. A group has mutants that few
+tests reach together, or mutants that most tests reach. If a test fails, the halves of the group run again until the killed mutants
+are found.
 
-The report counts survivors by room, with 95 % intervals (Wilson). Equivalent mutants (tests/mutants/equivalent.txt) are
-not counted as mutants; the report gives their number. The result depends on the commit, the seed and N only, up to tests
-that depend on time. Exits with status 1 if a mutant survives.
+The report counts survivors by room, with 95 % intervals (Wilson). Equivalent mutants (tests/mutants/equivalent.txt) are not
+counted as mutants; the report gives their number. The result depends only on the commit, the seed and N, except for tests that
+depend on time. Exits with status 1 if a mutant survives.
 """
 import argparse
 import collections
@@ -56,8 +57,8 @@ import plant
 HERE = plant.HERE
 ROOT = HERE.parent.parent
 PACKAGES = ["tree-sitter==0.26.1", "tree-sitter-cpp==0.23.4"]
-# Checks of the tree and of documents, and tests with a separate build cannot catch a mutant. A gradcheck of all ops with 20 seeds
-# would take half of the time: each op is checked with one seed.
+# Checks of the tree and of documents, and tests with a separate build, cannot kill a mutant. A gradcheck of all ops with 20 seeds
+# would need half of the time, so each op is checked with one seed.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|mutants_|random_mutants|"
                        r"tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|"
                        r"gradcheck_(?:baseline|avx2|avx512)$|start_without_avx|emulated_gradcheck")
@@ -70,7 +71,7 @@ def say(text):
 
 
 def need_parser(folder):
-    """Makes tree_sitter importable; 77 if it cannot be had."""
+    """Makes tree_sitter importable. Exits with status 77 if that fails."""
     try:
         places.parser()
         return
@@ -94,7 +95,7 @@ def git(*arguments):
     return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
-# The draw, and which of its mutants compile.
+# The draw, and the check that its mutants compile.
 
 class Draw:
     """The mutants of a room in the order of the draw. Numbers are unique over all rooms."""
@@ -107,14 +108,14 @@ class Draw:
         self.places = len(found)
         self.order = places.order_of_draw(found, seed, room)
         self.next_number = 1 + index * 6000
-        self.mutants = []  # all that were drawn, in order
-        self.dropped = {}  # number: why
+        self.mutants = []  # all drawn mutants, in order
+        self.dropped = {}  # number: reason
 
     def kept(self):
         return [m for m in self.mutants if m.number not in self.dropped]
 
     def extend(self, count):
-        """Draws until `count` are kept, or nothing is left."""
+        """Draws until `count` mutants are kept, or none is left."""
         kept = self.kept()
         while len(kept) < count:
             drawn = next(self.order, None)
@@ -132,7 +133,7 @@ class Draw:
         return places.Mutant(self.next_number - 1, self.room, place, change, self.sources[place.file])
 
     def draw_again(self, numbers):
-        """The mutants that an earlier run kept."""
+        """Restores the mutants that an earlier run kept."""
         while self.next_number <= max(numbers, default=0):
             mutant = self.mutant(*next(self.order))
             if mutant.number in numbers:
@@ -140,7 +141,7 @@ class Draw:
 
 
 def write_planted(target, sources, mutants):
-    """The planted files; {file: Lines}."""
+    """The files with mutants: {file: Lines}."""
     by_file, lines = {}, {}
     for m in mutants:
         by_file.setdefault(m.file, []).append(m)
@@ -163,7 +164,7 @@ LOCATION = re.compile(r"^(?:In file included from |\s+from )?([^\s:][^:]*):(\d+)
 
 
 def culprits(output, folder, target, lines):
-    """The mutants of the compiler's errors, {number: message}; and the errors without one."""
+    """The mutants with compiler errors as {number: message}, and the errors without a mutant."""
     found, others, context = {}, [], []
     entries = []
     for line in output.split("\n"):
@@ -181,7 +182,7 @@ def culprits(output, folder, target, lines):
     for i, (kind, number, text) in enumerate(entries):
         if kind != "error":
             continue
-        # The message of a template's error shows the expression with its switch.
+        # The message for an error in a template shows the expression with its switch.
         suspects = [*map(int, re.findall(r"tg::mutant\((\d+)\)", text)), number]
         for k, n, _ in reversed(entries[:i]):
             if k != "context":
@@ -200,7 +201,7 @@ def culprits(output, folder, target, lines):
 
 
 class Units:
-    """What is compiled, and which files each unit reads."""
+    """The compiled units, and the files that each of them reads."""
 
     def __init__(self, target, build):
         self.target, self.commands, self.known, self.read_by = target, {}, {}, collections.Counter()
@@ -234,14 +235,14 @@ class Units:
         return seen
 
     def readers(self, file):
-        """How many units read a file."""
+        """The number of units that read a file."""
         if not self.read_by:
             for unit in self.commands:
                 self.read_by.update(self.closure(unit))
         return self.read_by[file]
 
     def cover(self, files):
-        """A few units that read all of the files; and the files that no unit reads."""
+        """A few units that together read all of the files, and the files that no unit reads."""
         chosen = {f for f in files if f in self.commands}
         closures = {u: self.closure(u) for u in self.commands}
         read = set().union(*(closures[u] for u in chosen)) if chosen else set()
@@ -259,7 +260,7 @@ class Units:
         return sorted(chosen), alone
 
     def run(self, entry, *options):
-        """The compiler on one unit with further options: its output."""
+        """Runs the compiler on one unit with further options, and returns its output."""
         words = shlex.split(entry["command"])
         while words and os.path.basename(words[0]) in ("ccache", "sccache"):
             words.pop(0)
@@ -272,7 +273,7 @@ class Units:
         return done.stdout, done.stderr
 
     def failing_alone(self, unit, mutants, source):
-        """Those of the unit's mutants with which it does not compile: {number: message}. The compiler's message may name
+        """The unit's mutants that do not compile: {number: message}. The compiler's message may name
         no line of the unit, such as one about a virtual function of a template."""
         path = self.target / unit
         part = path.with_suffix(".alone" + path.suffix)
@@ -288,7 +289,7 @@ class Units:
         return found
 
     def compiled_numbers(self, files):
-        """The numbers of the mutants that any unit reads in these files: preprocessor conditions leave some out."""
+        """The numbers of the mutants in these files that some unit compiles. Preprocessor conditions exclude some."""
         units, numbers = self.cover(files)[0], set()
         for unit in units:
             for entry in self.commands[unit]:
@@ -297,9 +298,9 @@ class Units:
 
 
 def select(draws, count, units, target, jobs, widest):
-    """Drops mutants that do not compile from the draws, until each has `count` or no more places."""
+    """Drops mutants that do not compile, until each draw has `count` mutants or no more locations."""
     sources = {f: s for d in draws for f, s in d.sources.items()}
-    checked = {}  # file: its mutants when it compiled last
+    checked = {}  # file: its mutants when it last compiled
     for attempt in range(40):
         for draw in draws:
             draw.extend(count if attempt > 5 else count + max(2, count // (2 + 2 * attempt)) if len(draw.kept()) < count else 0)
@@ -328,10 +329,10 @@ def select(draws, count, units, target, jobs, widest):
         compiled = units.compiled_numbers(sorted(in_branches)) if in_branches else set()
         for m in mutants:
             if m.file in in_branches and m.in_branch and m.number not in compiled:
-                dropped[m.number] = "a preprocessor condition leaves it out"
+                dropped[m.number] = "a preprocessor condition excludes it"
 
         def check(unit):
-            entry = units.commands[unit][-1]  # of the instruction sets, the best one
+            entry = units.commands[unit][-1]  # for the best instruction set
             return unit, entry, units.run(entry, "-fsyntax-only")[1]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             for unit, entry, output in pool.map(check, chosen):
@@ -350,7 +351,7 @@ def select(draws, count, units, target, jobs, widest):
                 checked[f] = by_file[f]
         say(f"attempt {attempt + 1}: {len(chosen)} units checked, {len(dropped)} mutants dropped, "
             f"{', '.join(f'{d.room} {len(d.kept())}' for d in draws)}")
-    for draw in draws:  # what was drawn in excess
+    for draw in draws:  # mutants drawn in excess
         for m in draw.kept()[count:]:
             draw.dropped[m.number] = "drawn in excess"
 
@@ -358,11 +359,11 @@ def select(draws, count, units, target, jobs, widest):
 # The build.
 
 def copy_tree(target, product):
-    """The tree without mutants, plus the switch and the tests' listener."""
+    """Writes the tree without mutants, plus the switch and the tests' listener."""
     kept = set()
     for file in plant.copied_files(ROOT):
         kept.add(file)
-        if not (target / file).exists() or str(file) not in product:  # these write_planted() writes
+        if not (target / file).exists() or str(file) not in product:  # write_planted() writes the others
             plant.copy_changed(ROOT / file, target / file)
     for name, to in (("random_switch.h", "random_switch.h"), ("random_listener.cpp", "random_listener.cpp"),
                      ("random_switch.cpp", "core/base/mutant.cpp")):
@@ -378,7 +379,7 @@ def copy_tree(target, product):
         more = library + ("get_property(programs DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)\nlist(FILTER programs INCLUDE REGEX \"_test$\")\n"
                           "foreach(program ${programs})\n  target_sources(${program} PRIVATE $<TARGET_OBJECTS:mutants_listener>)\nendforeach()\n")
         first = "set(CMAKE_CXX_COMPILER_LAUNCHER \"\")\nset(CMAKE_DISABLE_PRECOMPILE_HEADERS OFF)\n"
-        if "gpu" in name:  # its kernels take longest, and have no precompiled headers
+        if "gpu" in name:  # its kernels are slowest, and have no precompiled headers
             first = "set(CMAKE_CXX_COMPILER_LAUNCHER ccache)\n" if shutil.which("ccache") else ""
         plant.write(to, first + text + more)
     for path in sorted(target.rglob("*")):
@@ -389,13 +390,13 @@ def copy_tree(target, product):
 
 def configure(target, jobs):
     options = ["-DTILEGRAD_CUDA=OFF", "-DTILEGRAD_INSTALL=OFF", "-DCMAKE_BUILD_TYPE=Release"]
-    if shutil.which("ccache"):  # files without a mutant are the same as in another build
+    if shutil.which("ccache"):  # files without mutants are the same as in other builds
         options += ["-DTILEGRAD_UNITY=OFF", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
     subprocess.run(["cmake", "-S", target, "-B", target / "build", "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
 
 
 def build(draws, count, units, target, jobs, rooms, widest):
-    """Compiles and links everything; mutants that only now do not compile are dropped and replaced."""
+    """Compiles and links everything. Mutants that do not compile are dropped and replaced."""
     sources = {f: s for d in draws for f, s in d.sources.items()}
     goals = (["quick_tests", *TOOLS] if rooms != ["cuda"] else []) + (["emulated_ci"] if "cuda" in rooms else [])
     for attempt in range(12):
@@ -426,18 +427,18 @@ RUNS = itertools.count()
 
 
 def kill_run(run):
-    """Kills the processes that a run of a test has left, those of other sessions too."""
+    """Kills the processes that a test run has left, including processes of other sessions."""
     mark = f"TG_MUTANT_RUN={run}".encode()
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             pass
 
 
 class Test:
-    """A test of CTest or a call of gradcheck; with the cases of a GoogleTest program."""
+    """A test of CTest or a call of gradcheck, with the cases of a GoogleTest program."""
 
     def __init__(self, name, command, environment=(), emulated=False):
         self.name, self.command, self.environment, self.emulated = name, command, dict(environment), emulated
@@ -446,7 +447,7 @@ class Test:
         self.seconds, self.reached = 0.0, set()
 
     def ask_about(self, numbers):
-        """Leaves out all mutants but these."""
+        """Removes all mutants except these."""
         self.reached &= numbers
         self.always &= numbers
         self.cases = {n: (s, r & numbers) for n, (s, r) in self.cases.items()}
@@ -455,13 +456,13 @@ class Test:
         return os.path.basename(self.command[0]).endswith("_test")
 
     def seconds_for(self, numbers):
-        """How long the cases take that reach one of these mutants."""
+        """The total time of the cases that reach one of these mutants."""
         if not self.cases or numbers & self.always:
             return self.seconds
         return 0.05 + sum(s for s, r in self.cases.values() if r & numbers)
 
     def command_for(self, numbers):
-        """The cases that reach one of the mutants; everything if numbers is None."""
+        """The cases that reach one of the mutants; without `numbers`, all cases."""
         command = list(self.command)
         if not self.cases:
             return command
@@ -472,7 +473,7 @@ class Test:
         return command + ["--gtest_fail_fast", "--gtest_brief=1"]
 
     def run(self, command, environment, seconds):
-        """Why the command fails, None if it does not; and its seconds."""
+        """The reason if the command fails, otherwise None; and its seconds."""
         run = f"{os.getpid()}-{next(RUNS)}"
         environment = {**os.environ, **self.environment, **environment, "TG_MUTANT_RUN": run}
         environment.pop("GTEST_OUTPUT", None)
@@ -493,13 +494,13 @@ class Test:
         took = time.monotonic() - start
         if code is None:
             return f"did not end in {wall:.0f} s", took
-        if code in (0, 77):  # 77: skipped, as something it needs is missing
+        if code in (0, 77):  # 77: skipped, because a requirement is missing
             return None, took
         failed = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.M)
         return failed.group(1) if failed else f"signal {-code}" if code < 0 else f"exit {code}", took
 
     def count(self):
-        """Runs without a mutant, and finds which mutants are reached; the reason if it fails."""
+        """Runs without a mutant and finds which mutants are reached. Returns the reason if it fails."""
         with tempfile.TemporaryDirectory() as place:
             path, cases = pathlib.Path(place) / "reached", pathlib.Path(place) / "cases"
             path.write_bytes(bytes(1 << 16))
@@ -521,23 +522,24 @@ class Test:
                         self.always |= reached
                     self.reached |= reached
             self.reached |= {i for i, byte in enumerate(path.read_bytes()) if byte}
-            # What is reached after the last case, or was lost with a case that replaced its process.
+            # Mutants that are reached after the last case, or were lost with a case that replaced its
+            # process.
             self.always |= self.reached - set().union(self.always, *(r for _, r in self.cases.values()))
         return None
 
     def catches(self, numbers, everything):
-        """Why the test fails with these mutants on."""
+        """Why the test fails with these mutants, or None."""
         command = self.command_for(None if everything else numbers)
         seconds = self.seconds if everything else self.seconds_for(numbers)
         environment = {"TG_MUTANT": ",".join(map(str, sorted(numbers)))}
         why = self.run(command, environment, seconds)[0]
-        if why and (why.startswith("did not end") or not self.cases):  # perhaps only the machine was busy
+        if why and (why.startswith("did not end") or not self.cases):  # the machine may only have been busy
             why = self.run(command, environment, seconds)[0]
         return why
 
 
 def list_tests(build, rooms):
-    """The tests of CI that run code of these rooms: those of the emulated GPU for CUDA code, and all others for the rest."""
+    """CI's tests that run code of these rooms: tests on the emulated GPU for CUDA code, and all others for other code."""
     tests = []
     for config in ([[]] if rooms != ["cuda"] else []) + ([["-C", "emulated", "-L", "^emulated_ci$"]] if "cuda" in rooms else []):
         listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", *config], check=True, capture_output=True)
@@ -551,7 +553,7 @@ def list_tests(build, rooms):
             if os.path.exists(test["command"][0]):
                 tests.append(Test(name, test["command"], [v.split("=", 1) for v in variables], bool(config)))
     checks = {"tools/gradcheck": ("--quick",)} if rooms != ["cuda"] else {}
-    if "cuda" in rooms:  # as tools/dev emulated-gpu calls it
+    if "cuda" in rooms:  # as in tools/dev emulated-gpu
         checks["tests/gpu_emulator/emulated_gradcheck"] = ("--quick", "--backend", "cuda", "--dtypes", "f32,bf16", "--views", "contiguous,sliced")
     for program, arguments in checks.items():
         ops = subprocess.run([build / program, "--list"], check=True, capture_output=True, text=True).stdout
@@ -561,7 +563,7 @@ def list_tests(build, rooms):
 
 
 def count_all(tests, store, jobs, stamp):
-    """Coverage and times of all tests, kept in a file for runs that are resumed."""
+    """Measures coverage and times of all tests, and keeps them in a file for resumed runs."""
     known = json.loads(store.read_text()) if store.exists() else {}
     if known.get("stamp") != stamp:
         known = {"stamp": stamp}
@@ -570,12 +572,12 @@ def count_all(tests, store, jobs, stamp):
     def one(test):
         if test.name in known:
             return test, None
-        return test, test.count() and test.count()  # once more, because the machine may have been busy
+        return test, test.count() and test.count()  # again, because the machine may have been busy
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for test, why in pool.map(one, sorted(tests, key=lambda t: t.name)):
             if why:
                 broken.append((test, why))
-                say(f"without a mutant, {test.name} fails ({why}): it is not asked")
+                say(f"without a mutant, {test.name} fails ({why}): it is skipped")
             elif test.name in known:
                 k = known[test.name]
                 test.seconds, test.reached, test.always = k["seconds"], set(k["reached"]), set(k["always"])
@@ -588,7 +590,7 @@ def count_all(tests, store, jobs, stamp):
 
 
 def catch_alone(number, tests, budget):
-    """The test that catches a mutant within the budget, or None; and the tests that ran completely."""
+    """The test that kills a mutant within the budget, or None, and the tests that ran completely."""
     spent, ran = 0.0, []
     for test in sorted((t for t in tests if number in t.reached), key=lambda t: t.seconds_for({number})):
         seconds = test.seconds_for({number})
@@ -604,7 +606,7 @@ def catch_alone(number, tests, budget):
 
 
 def catch_together(numbers, tests, passed, note):
-    """The rest of the tests for mutants that passed their first ones; note(number, test or None) receives each result."""
+    """Runs the remaining tests for mutants that survived the first ones. note(number, test or None) receives each result."""
     alive = set(numbers)
 
     def find(test, suspects):
@@ -629,7 +631,7 @@ def catch_together(numbers, tests, passed, note):
 # The report.
 
 def wilson(successes, count):
-    """The 95 % interval of a share."""
+    """The 95 % confidence interval of a share."""
     if count == 0:
         return 0.0, 1.0
     z, share = 1.959964, successes / count
@@ -671,9 +673,9 @@ def report(about, mutants, results, reached, equivalents):
     text.append("")
     text.append(f"Equivalent: {total['equivalent']} of {everything} ({100 * total['equivalent'] / max(1, everything):.1f} %, at most 10 %)")
     if about["widest"]:
-        text.append(f"Left out: headers that more than {about['widest']} files include")
+        text.append(f"Excluded: headers that more than {about['widest']} files include")
     if about.get("broken"):
-        text.append(f"Tests that fail without a mutant and were not asked: {', '.join(about['broken'])}")
+        text.append(f"Tests that fail without a mutant and were skipped: {', '.join(about['broken'])}")
     for m in survivors:
         text += ["", f"{m.number} {m.file}:{m.line} {m.kind}, {'reached' if m.number in reached else 'not reached'}", m.text()]
     about = dict(about, rooms=table, survivors=[
@@ -736,7 +738,7 @@ def main():
         kept = {"about": about, "mutants": {d.room: [m.number for m in d.kept()] for d in draws}, "results": {}, "passed": {}}
         store.write_text(json.dumps(kept))
     mutants = [m for d in draws for m in d.kept()]
-    say(f"{len(mutants)} mutants are built; counting what each test reaches")
+    say(f"{len(mutants)} mutants are built; counting the mutants that each test reaches")
     tests = list_tests(target / "build", rooms)
     stamp = json.dumps(kept["mutants"])
     tests, about["broken"] = count_all(tests, folder / "coverage.json", given.jobs, stamp)
@@ -758,7 +760,7 @@ def main():
     def alone(m):
         return m, catch_alone(m.number, tests, given.budget)
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        # Rooms alternate, so that a run that is interrupted has seen all of them.
+        # Rooms alternate, so that an interrupted run has covered all of them.
         nth = {m.number: i for d in draws for i, m in enumerate(d.kept())}
         waiting = [m for m in sorted(mutants, key=lambda m: nth[m.number]) if m.number not in results and m.number not in passed]
         for future in concurrent.futures.as_completed([pool.submit(alone, m) for m in waiting]):
@@ -772,7 +774,7 @@ def main():
         width = {n: sum(t.seconds for t in tests if n in t.reached) for n in passed if n not in results}
         waiting = sorted(width, key=lambda n: (-width[n], n))
         groups = [waiting[i:i + GROUP] for i in range(0, len(waiting), GROUP)]
-        say(f"{len(waiting)} mutants passed their first tests; the rest runs in {len(groups)} groups")
+        say(f"{len(waiting)} mutants survived their first tests; the rest runs in {len(groups)} groups")
 
         found = queue.SimpleQueue()
 

@@ -1,27 +1,28 @@
-// The switch of random mutants: tests/mutants/random_run.py puts questions of it into a copy of the sources.
+// The switch of random mutants: tests/mutants/random_run.py inserts calls of it into a copy of the sources.
 #pragma once
 
 namespace tg {
 
 inline constexpr int max_mutants = 1 << 16;
-// 0: off and not counted. Otherwise ask_mutant() decides.
+// State of each mutant. 0: off and not counted; otherwise ask_mutant() decides.
 extern unsigned char mutant_states[max_mutants];
-// Whether the mutant is on. Notes that it was reached, if somebody counts that.
+// Whether the mutant is on. Also records that it was reached, if mutants are counted.
 [[gnu::cold]] bool ask_mutant(int number);
 [[gnu::cold]] bool ask_device_mutant(int number);
 
-// Inlined everywhere: kernels are compiled once for each instruction set and share no function. A function
-// that the compiler evaluates is right.
+// Inlined everywhere, because kernels are compiled once for each instruction set and share no functions.
+// Functions that the compiler evaluates have no mutants.
 [[gnu::always_inline]] static constexpr inline bool mutant(int number) {
   if (__builtin_is_constant_evaluated()) return false;
-#ifdef __CUDACC__  // the emulator answers each access to memory of a kernel, and does not know this array
+#ifdef __CUDACC__  // the emulator handles each memory access of a kernel, and does not know this array
   return ask_device_mutant(number);
 #else
   return __builtin_expect(mutant_states[number], 0) && ask_mutant(number);
 #endif
 }
 
-// For the tests' listener: begins a new count, and what was reached since; null if nothing is counted.
+// For the tests' listener: starts a new count, and returns the mutants reached since then, or null if nothing
+// is counted.
 void count_mutants();
 const unsigned char* counted_mutants();
 

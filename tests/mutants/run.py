@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Switches each fault of tests/mutants/faults on and asks gradcheck, then the tests, until one catches it.
+"""Switches on each mutant of tests/mutants/faults, and runs gradcheck and then the tests until one of them kills it.
 
 usage: run.py [--only 17,20-29] [--near | --cases] [--build DIR] [--jobs N] [--table]
 
-  --only NUMBERS   these faults instead of all
-  --near           only gradcheck --op and the entry's tests: quick, for new entries
-  --cases          only entries that name cases of tests, such as those of tests/bugs_of_others; builds just these tests
-  --build DIR      where everything is built (default: build-mutants)
-  --jobs N         processes side by side (default: one for each core)
-  --table          also write the table of docs/gradcheck.md; with --only, from the results of runs before as well
+    --only NUMBERS   only these mutants (default: all).
+    --near           only gradcheck --op and the entry's tests, which is fast, for new entries.
+    --cases          only entries that name cases of tests, such as tests/bugs_of_others. Builds only these tests.
+    --build DIR      build folder (default: build-mutants).
+    --jobs N         number of parallel processes (default: number of cores).
+    --table          also write the table of docs/gradcheck.md. With --only, also from the results of earlier runs.
 
-Builds once, with -DTILEGRAD_MUTANTS=ON. First everything has to pass with no fault on. Then each fault is tried with
-TG_MUTANT=number: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, all other tests, fastest
-first. One that takes far longer than without a fault counts as having caught it. An entry that names cases is caught if
-each of them fails, run by itself; nothing else is asked. Exits with status 1 if a fault survives.
-Faults of backends/cuda are tried on the emulator, with the entry's tests and the others that CI runs there.
+Builds once, with -DTILEGRAD_MUTANTS=ON. First everything must pass without a mutant. Then each mutant is switched on with
+TG_MUTANT=number. The checks run in this order: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, and
+all other tests, fastest first. A check that takes much longer than without a mutant has killed it. An entry that names cases is
+killed if each of these cases fails when it is run by itself; nothing else runs. Exits with status 1 if a mutant survives.
+Mutants in backends/cuda run on the emulator, with the entry's tests and the other tests that CI runs there.
 """
 import argparse
 import concurrent.futures
@@ -31,20 +31,21 @@ import time
 import plant
 
 ROOT = plant.HERE.parent.parent
-# Checks of the tree, of documents, of the compiler and of what has a build of its own: no fault is theirs to catch.
+# These tests check the tree, documents or the compiler, or have a separate build, so they cannot kill a
+# mutant.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|^architecture(_catches_faults)?$|unity_names|public_headers|count_tests|kernel_symbols|installed_package|"
                        r"emulat|tour|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|avx512|plugin)")
-NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "train/")  # nothing that gradcheck runs
+NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "train/")  # not run by gradcheck
 
 
 class Check:
     def __init__(self, name, command, environment=()):
         self.name, self.command, self.seconds = name, command, 60.0
-        self.is_emulated = bool(environment)  # each of them has variables
+        self.is_emulated = bool(environment)  # only emulated tests have variables
         self.environment = dict(variable.split("=", 1) for variable in environment)
 
     def run(self, fault):
-        """Why it fails with the fault on; None if it passes."""
+        """Why it fails with the mutant, or None if it passes."""
         environment = dict(os.environ, **self.environment, TG_MUTANT=str(fault))
         environment.pop("GTEST_OUTPUT", None)
         limit = 30 + 15 * self.seconds
@@ -56,10 +57,10 @@ class Check:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return f"did not end in {limit:.0f} s"
+                return f"did not end within {limit:.0f} s"
             out.seek(0)
             text = out.read()
-        if code in (0, 77):  # 77: skipped, as something it needs is missing
+        if code in (0, 77):  # 77: skipped, because a requirement is missing
             return None
         failed = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.M)
         return failed.group(1) if failed else f"signal {-code}" if code < 0 else f"exit {code}"
@@ -90,7 +91,7 @@ def build_emulated(folder, jobs):
 
 
 def build(folder, jobs, only_tests):
-    """The tests of CTest that are asked, by name, and gradcheck, if only_tests does not name the few that are built."""
+    """CTest's tests to run, by name, and gradcheck. If only_tests is not empty, only these tests are built."""
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DTILEGRAD_MUTANTS=ON", "-DTILEGRAD_CUDA=OFF"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     tools = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank"]
@@ -99,7 +100,7 @@ def build(folder, jobs, only_tests):
     tests = {}
     for test in listed_tests(folder):
         if test["name"] in tests:
-            sys.exit(f"two tests are named {test['name']}: only one of them would be asked")
+            sys.exit(f"two tests are named {test['name']}: only one of them would run")
         if only_tests and test["name"] not in only_tests:
             continue
         if not NOT_ASKED.search(test["name"]) and "command" in test:
@@ -112,7 +113,7 @@ def build(folder, jobs, only_tests):
 
 
 def time_all(checks, folder, jobs):
-    """How long each takes with no fault on, when all of them have to pass. Kept for runs of the same build."""
+    """Measures the time of each check without a mutant. All must pass. The result is kept for later runs of the same build."""
     store = pathlib.Path(folder) / "seconds.json"
     library = next(pathlib.Path(folder).glob("**/libtilegrad.a"))
     if store.exists() and store.stat().st_mtime > library.stat().st_mtime:
@@ -130,12 +131,12 @@ def time_all(checks, folder, jobs):
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         broken = [f"{check.name} ({why})" for check, why in pool.map(once, checks) if why]
     if broken:
-        sys.exit(f"these fail with no fault on: {', '.join(broken)}")
+        sys.exit(f"these fail without a mutant: {', '.join(broken)}")
     store.write_text(json.dumps({check.name: check.seconds for check in checks}, indent=1))
 
 
 def catch(fault, tests, gradcheck, all_ops, near):
-    """What catches a fault, in words; None if nothing does."""
+    """Describes the check that kills a mutant, or returns None if it survives."""
     if fault.cases:
         for name, case in fault.cases:
             check = Check(name, [*tests[name].command, f"--gtest_filter={case}"])
@@ -173,7 +174,7 @@ def chosen(faults, text):
 def write_table(faults, results):
     missing = [str(n) for n in faults if str(n) not in results]
     if missing:
-        sys.exit(f"no result for faults {', '.join(missing)}: run them first")
+        sys.exit(f"no result for mutants {', '.join(missing)}: run them first")
     rows = ["| | file | fault | caught by |", "|---|---|---|---|"]
     for number, fault in faults.items():
         cell = (results[str(number)] or "**nothing**").replace("|", "\\|")
@@ -226,8 +227,8 @@ def main():
     if given.table:
         write_table(faults, results)
     done = len(to_try)
-    say(f"{done - len(survivors)} of {done} faults caught" +
-        (f"; nothing catches {', '.join(map(str, sorted(survivors)))}" if survivors else ""))
+    say(f"{done - len(survivors)} of {done} mutants killed" +
+        (f"; survivors: {', '.join(map(str, sorted(survivors)))}" if survivors else ""))
     return 1 if survivors else 0
 
 
