@@ -1,4 +1,5 @@
-# Debian 12 without a GPU, with all packages that the README's commands need:
+# Debian 12 without a GPU, with all packages that the README's commands need.
+#
 #   docker build -t tilegrad .
 #   docker run --rm tilegrad                         # tools/dev quickstart: build, check a gradient, train, sample
 #   docker run --rm tilegrad tools/dev test          # build, and run every test

@@ -15,8 +15,8 @@ The function draw() draws locations with equal probability, then a kind of the l
 These parts of the code are never mutated:
 
 - Code that only the compiler evaluates: template arguments, static_assert, enumerators, case labels, array bounds and
-  attributes. The same applies to constexpr declarations, conditions of if constexpr, sizeof and decltype. Preprocessor lines and assembly code are
-  also excluded.
+  attributes. The same applies to constexpr declarations, conditions of if constexpr, sizeof and decltype. Preprocessor
+  lines and assembly code are also excluded.
 
 - Messages, logs, names and descriptions. These are string literals, sums and streams that contain one, and everything inside of
   a throw. Arguments of functions that report an error (MESSAGE_CALLS) are excluded, too. So are bodies of functions that write

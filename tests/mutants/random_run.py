@@ -2,7 +2,7 @@
 """Draws random mutants from the product code, compiles them into one build, and reports which of them the tests kill.
 
 usage: random_run.py --random N [--seed S] [--rooms ops,cpu,...] [--build DIR] [--jobs N] [--resume] [--budget SECONDS]
-                       [--widest UNITS] [--draw-only] [--json FILE]
+                     [--widest UNITS] [--draw-only] [--json FILE]
 
     --random N         number of mutants in each room, which is a part of the code.
     --seed S           seed of the draw (default: from the commit's hash).
