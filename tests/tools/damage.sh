@@ -2,7 +2,7 @@
 # Tests randomly damaged checkpoints.
 #   damage.sh FOLDER_OF_TOOLS [COUNT [SEED]]
 #
-# COUNT is the number of runs (default 40), each of which is damaged once. train --resume and generate must reject
+# COUNT is the number of runs (default 40), each of which is damaged once. Both train --resume and generate must reject
 # it within a minute and 2 GB, in one line that names the run, and without changing a byte. If they accept it,
 # the result must be unaffected. If the checksums of the damaged file were corrected, the result may differ,
 # because such weights look valid. The error may also name a file that contradicts the damaged one.
