@@ -53,6 +53,6 @@ sed 's/"model": "[^"]*"/"model": "other"/' "$dir/a2.json" >"$dir/other.json"
 refuses 1 "is from a different machine: other" --rows "$dir/a1.json" --rows "$dir/other.json" --plot "$dir/x.png"
 echo '{"machine": {' >"$dir/broken.json"
 refuses 1 "broken.json" --rows "$dir/broken.json" --plot "$dir/x.png"
-refuses 2 "ring attention has no T=" --quick --shape L=8,T=16,d=4
+refuses 2 "ring attention requires T = L" --quick --shape L=8,T=16,d=4
 [ ! -e "$dir/x.png" ] || fail "a picture was drawn despite an error"
 echo "ranks_bench: passed"

@@ -91,7 +91,7 @@ TEST(ProgressClock, RateCoversTheLastSecond) {
       progress.update(11 + i, 2, 0.5);
       EXPECT_NEAR(progress.tokens_per_s(), rates[i], 1e-3) << i;
     }
-    // Time that a validation takes is not counted. prose: allow take
+    // The time of a validation is not counted.
     clock_seconds += 30, progress.validation(3);
     clock_seconds += 0.5, progress.update(21, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 16, 1e-9);
