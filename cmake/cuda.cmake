@@ -41,7 +41,7 @@ list(FILTER attention INCLUDE REGEX "/cuda/attention/")
 option(TILEGRAD_CUDA_QUICK "Compile kernels with few optimizations, to check in a third of the time that they compile" OFF)
 # Register spills in attention kernels and kernels of the head are errors.
 if(NOT TILEGRAD_CUDA_QUICK)
-  set_source_files_properties(${attention} backends/cuda/gemm/head_loss.cu backends/cuda/gemm/ordered_product.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
+  set_source_files_properties(${attention} backends/cuda/gemm/head_loss.cu backends/cuda/gemm/ordered_gemm.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 endif()
 # Random numbers must be bitwise identical to the CPU's, so a product and a sum are not contracted to a
 # multiply-add.
@@ -60,7 +60,7 @@ target_compile_options(tilegrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-r
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
   set_source_files_properties(backends/cuda/backend.cpp PROPERTIES COMPILE_DEFINITIONS TILEGRAD_SM90A)
 endif()
-set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/gemm/matmul.cpp backends/cuda/gemm/matmul_in_units.cpp backends/cuda/gemm/transposed_product.cpp backends/cuda/jit/reduced_chain.cpp backends/cuda/runtime/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${TILEGRAD_CUDA_UNITS} backends/cuda/gemm/matmul.cpp backends/cuda/gemm/matmul_in_units.cpp backends/cuda/gemm/transposed_gemm.cpp backends/cuda/jit/fused_reduction.cpp backends/cuda/runtime/kernel.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_target_properties(tilegrad_cuda PROPERTIES CUDA_SEPARABLE_COMPILATION OFF ${unity}
                       RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/check_wgmma.sh")
 # The driver is loaded at run time, when a GPU is requested, so a program built with CUDA also runs on a

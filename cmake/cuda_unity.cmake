@@ -3,7 +3,7 @@
 # options, and different names in unnamed namespaces. The slowest groups come first, so that no processor is
 # left with one at the end. Files in no group come last, one by one.
 set(together
-  "attention/plain attention/backward/bias_gradient attention/flash_attn attention/backward/row_stats attention/split_terms"
+  "attention/plain attention/backward/bias_gradient attention/flash_attn attention/backward/row_stats attention/split_to_f16"
   "attention/backward/backward_two_passes_sm80"
   "attention/backward/backward_one_pass_sm80"
   "attention/forward/forward_sm80"

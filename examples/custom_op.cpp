@@ -43,8 +43,8 @@ int failures(const gradcheck::Case& c) {
     ++checks, failed += r.status != gradcheck::Status::ok;
     worst = std::max(worst, r.ratio);
   }
-  std::printf("%-25s %2d checks, %2d failed, largest error %.2g of what is allowed\n", c.text().c_str(),
-              checks, failed, worst);
+  std::printf("%-25s %2d checks, %2d failed, largest error %.2g of the tolerance\n", c.text().c_str(), checks,
+              failed, worst);
   return failed;
 }
 

@@ -62,7 +62,7 @@ struct AttentionCall {
   int segments = 0;  // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and its keys likewise
   const void* lengths = nullptr;  // [B], number of valid keys of each batch entry, or null
   bool lengths_are_i64 = false;   // otherwise i32
-  bool fixed_places = false;      // no step of the program writes lengths or table
+  bool fixed_positions = false;   // no step of the program writes lengths or table
   // For a paged cache: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and v
   // are pools [pool, Hk, page, size], and `batch` is their stride from page to page. If each entry has one
   // page of T rows, the table is null.
@@ -167,7 +167,7 @@ struct Band {
 
 // The keys that query i of batch entry b attends to. They are always within 0 … T, even if the boundaries in
 // cu_seqlens are invalid, which is reported elsewhere.
-[[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_of_query(const AttentionCall& x, int b, int i) {
+[[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_visible_to(const AttentionCall& x, int b, int i) {
   const QuerySequence s = sequence_of_query(x, b, i);
   return Band(x, s).of(i - s.first_query);
 }

@@ -80,7 +80,7 @@ void check_options_at(const Where& where, std::string_view who, std::initializer
 }
 
 // For Op::roundings: the number of elements of `terms` per element of a sum.
-inline double terms_of(const Operand& sum, const Operand& terms) {
+inline double f16_split_of(const Operand& sum, const Operand& terms) {
   return static_cast<double>(terms.layout.numel()) /
          static_cast<double>(std::max<std::int64_t>(1, sum.layout.numel()));
 }

@@ -156,7 +156,7 @@ double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
   set_mask(x, a);
   double pairs = 0;
   for (int i = 0; i < x.L; ++i) {
-    const KeyRange keys = keys_of_query(x, 0, i);
+    const KeyRange keys = keys_visible_to(x, 0, i);
     pairs += keys.to - keys.from;
   }
   return pairs;

@@ -82,7 +82,7 @@ bool is_column_major(const Tensor& w) {
   return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
 }
 
-Tensor product_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
+Tensor gemm_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
   return unit > 0 ? product_in_units_of_rows(a, b, unit) : matmul(a, b);
 }
 
@@ -100,7 +100,7 @@ Tensors head_gradient(const Backprop& g) {
   const std::int64_t unit = g.attrs.as<LinearCrossEntropyAttrs>().unit;
   const Tensor f = unsqueeze(g.z[0] * g.out[1], 1);
   Tensors z(3);
-  if (g.needed[0]) z[0] = cast(product_of_rows(G, transpose(w, 0, 1), unit) * f, x.dtype());
+  if (g.needed[0]) z[0] = cast(gemm_of_rows(G, transpose(w, 0, 1), unit) * f, x.dtype());
   if (g.needed[1]) {
     const Tensor scaled = cast(x * f, x.dtype());
     z[1] = unit > 0             ? cast(weight_gradient(w, scaled, G, {}, unit), w.dtype())
@@ -135,7 +135,7 @@ Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors&
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const Tensor &h = out[1 + 2 * i], &G = out[2 + 2 * i];
     hs.push_back(h);
-    products.push_back(product_of_rows(G, transpose(w, 0, 1), unit));
+    products.push_back(gemm_of_rows(G, transpose(w, 0, 1), unit));
     const Tensor scaled = cast(xs[i] * unsqueeze(zs[i] * h, 1), x.dtype());
     z_w = weight_gradient(w, scaled, G, z_w, unit);
   }

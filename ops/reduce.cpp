@@ -31,7 +31,7 @@ std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
 
 // One more for the division of a mean. The squaring of a term is the first rounding of a sum.
 double reduce_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs&) {
-  return detail::terms_of(out[0], in[0]) + 1;
+  return detail::f16_split_of(out[0], in[0]) + 1;
 }
 
 void check_elements(const Operand& x, const Attrs& a) {
@@ -139,7 +139,7 @@ const Op* define_extreme(const char* name, const std::string& which, Samples* sa
        .infer = infer_extreme,
        .vjp = extreme_gradient,
        .samples = samples,
-       .reduces_chains = true});
+       .fuses_elementwise = true});
 }
 
 const Op* define_position(const char* name, const std::string& which, Samples* samples) {
@@ -164,7 +164,7 @@ const Op& sum_op =
                 .vjp = [](const Backprop& g) -> Tensors { return {stretched(g.z[0], g)}; },
                 .samples = reduce_samples<sum, Fill::normal>,
                 .roundings = reduce_roundings,
-                .reduces_chains = true,
+                .fuses_elementwise = true,
                 .sums = true});
 
 const Op& mean_op = *define_op({.name = "mean",
@@ -184,7 +184,7 @@ const Op& mean_op = *define_op({.name = "mean",
                                 },
                                 .samples = reduce_samples<mean, Fill::normal>,
                                 .roundings = reduce_roundings,
-                                .reduces_chains = true});
+                                .fuses_elementwise = true});
 
 // y = Σ x², in f32 for 16-bit dtypes, whose range it would often exceed
 const Op& sum_squares_op =
@@ -205,7 +205,7 @@ const Op& sum_squares_op =
                 },
                 .samples = reduce_samples<sum_squares, Fill::normal>,
                 .roundings = reduce_roundings,
-                .reduces_chains = true});
+                .fuses_elementwise = true});
 
 const Op& prod_op =
     *define_op({.name = "prod",
@@ -222,7 +222,7 @@ const Op& prod_op =
                       return all;
                     },
                 .roundings = reduce_roundings,
-                .reduces_chains = true});
+                .fuses_elementwise = true});
 const Op& max_op = *define_extreme("max", "largest", [] { return extreme_samples<max>(1); });
 const Op& min_op = *define_extreme("min", "smallest", [] { return extreme_samples<min>(-1); });
 const Op& argmax_op = *define_position("argmax", "largest", reduce_samples<argmax, Fill::distinct>);

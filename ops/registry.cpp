@@ -7,7 +7,7 @@
 
 #include <tilegrad/ops/ops.h>
 #include "core/base/messages.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 
 // clang-format off
 #define TG_OPS(X) \
@@ -85,7 +85,7 @@ const Op& register_op(Op op) {
   // Reject names of ops that the compiler creates too, because backends find kernels by name.
   UserOps& users = user_ops();
   const std::lock_guard lock(users.mutex);
-  if (find_in(ops_and(users.ops), op.name) || op.name == fused_op.name || op.name == reduced_chain_op.name)
+  if (find_in(ops_and(users.ops), op.name) || op.name == fused_op.name || op.name == fused_reduction_op.name)
     refuse("is the name of another op: choose a new one");
   return users.ops.emplace_back(std::move(op));
 }

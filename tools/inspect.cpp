@@ -12,7 +12,7 @@
 #include <tilegrad/nn/layers/kv_cache.h>
 #include <tilegrad/ops/ops.h>
 #include <tilegrad/train/training.h>
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "tools/common_options.h"
 #include "tools/inspect/views.h"
 #include "tools/memory_size.h"
@@ -112,7 +112,7 @@ void declare_options(Args& args, Options& o) {
 bool is_copy(const Step& s) {
   const std::string kind = kind_of(s);
   for (const char* name : {"copy", "contiguous"})
-    if (kind == name || kind == std::string("chain to ") + name) return true;
+    if (kind == name || kind == std::string("fused to ") + name) return true;
   return false;
 }
 
@@ -163,8 +163,8 @@ void print_steps(const Options& o, const Program& program) {
   for (std::string line; std::getline(all, line); ++step) {
     if (program.steps()[step].name.find(o.filter) == std::string::npos) continue;
     const Step& s = program.steps()[step];
-    const bool is_chain = chain_of(*s.op, s.attrs);
-    std::printf("%s%s\n", line.c_str(), is_chain ? "" : ("  " + program.choice(step)).c_str());
+    const bool is_fused_step = fused_text_of(*s.op, s.attrs);
+    std::printf("%s%s\n", line.c_str(), is_fused_step ? "" : ("  " + program.choice(step)).c_str());
   }
 }
 

@@ -321,7 +321,7 @@ class Run {
     check_batch(o_.device, o_.batch, [&](std::int64_t b) {
       programs.batch = b;
       const train::TrainingMemory planned = b == o_.batch ? memory : plan_memory(model, optimizer, programs);
-      return planned.beside_parameters() + prepared(b);
+      return planned.without_parameters() + prepared(b);
     });
   }
 

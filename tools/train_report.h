@@ -122,7 +122,7 @@ inline void print_memory(std::size_t weights, const train::TrainingMemory& memor
   const auto mib = [](std::size_t bytes) { return size_text(static_cast<double>(bytes)); };
   print_row("memory", mib(weights) + " parameters, " + mib(training.parameters - weights) + " optimizer, " +
                           mib(arena) + " activations and gradients,");
-  print_row("", mib(workspace) + " workspace, " + mib(memory.beside_parameters() - arena - workspace) +
+  print_row("", mib(workspace) + " workspace, " + mib(memory.without_parameters() - arena - workspace) +
                     " inputs and results; an evaluation uses " + mib(evaluation.arena) +
                     " of the same memory");
   print_row("peak", mib(peak) + " (" + grouped(static_cast<std::int64_t>(peak)) + " bytes)");

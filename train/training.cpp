@@ -130,7 +130,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
   constexpr std::int64_t most = 64, least_rows = 128;  // GEMMs of fewer rows are slow
   check_options("training", {{"loss_chunks", options.loss_chunks, Range::whole_from(0)}});
   const std::int64_t first = std::max<std::int64_t>(1, options.loss_chunks);
-  const bool may_copy = options.low_precision_copies && nn::half_type(options.precision);
+  const bool may_copy = options.low_precision_copies && nn::low_precision_dtype(options.precision);
   if (options.memory_budget == 0) return {first, may_copy};
   struct Plan {
     Variant variant;
@@ -188,8 +188,9 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
                                  const ProgramOptions& options, const Variant& variant, std::uint64_t seed,
                                  const Where& where)
     : variant_(variant),
-      copies_(variant.has_copies ? std::optional(nn::LowPrecisionCopies(*nn::half_type(options.precision)))
-                                 : std::nullopt),
+      copies_(variant.has_copies
+                  ? std::optional(nn::LowPrecisionCopies(*nn::low_precision_dtype(options.precision)))
+                  : std::nullopt),
       hoist_collectives_(options.hoist_collectives),
       own_(local_tokens(model, options)),
       tokens_(token_input(graph_, "tokens", options, *own_, where)),
@@ -252,7 +253,7 @@ void TrainingProgram::compile_gather(const optim::Optimizer& optimizer, const Pr
 }
 
 // Bytes of the shards that the step does not store, for weights with only this rank's shards in the step.
-std::size_t TrainingProgram::bytes_beside_shards(const optim::Optimizer& optimizer) const {
+std::size_t TrainingProgram::bytes_of_missing_shards(const optim::Optimizer& optimizer) const {
   std::size_t bytes = 0;
   for (const optim::Shard& s : optimizer.shards().list()) {
     if (s.kind == optim::Shard::Kind::whole || !optim::detail::is_by_copy(reading_, s.place)) continue;
@@ -270,7 +271,7 @@ void TrainingProgram::gather_weights() {
 std::vector<Tensor> TrainingProgram::gradients_and_loss(const optim::Optimizer& optimizer) {
   std::vector<Tensor> z = optimizer.differentiate(loss_);
   reading_ = reading_of(optimizer);
-  scattered_bytes_ = bytes_beside_shards(optimizer);
+  scattered_bytes_ = bytes_of_missing_shards(optimizer);
   z.push_back(loss_);
   return z;
 }
@@ -442,7 +443,7 @@ std::int64_t EvaluationProgram::own_targets(const std::vector<std::int32_t>& tar
   return count_targets(own_->of(targets));
 }
 
-std::size_t TrainingMemory::beside_parameters() const {
+std::size_t TrainingMemory::without_parameters() const {
   return std::max(training.arena, evaluation.arena) + std::max(training.workspace, evaluation.workspace) +
          own_bytes(training) + own_bytes(evaluation);
 }

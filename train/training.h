@@ -139,7 +139,7 @@ class TrainingProgram {
     std::optional<Program> program;
   };
   optim::WeightReading reading_of(const optim::Optimizer& optimizer) const;
-  std::size_t bytes_beside_shards(const optim::Optimizer& optimizer) const;
+  std::size_t bytes_of_missing_shards(const optim::Optimizer& optimizer) const;
   // Returns the gradients of the step, followed by the loss. Sets reading_ and scattered_bytes_ for the
   // update.
   std::vector<Tensor> gradients_and_loss(const optim::Optimizer& optimizer);
@@ -217,9 +217,9 @@ struct TrainingMemory {
   MemoryReport training, evaluation;  // reports of the two programs
   std::int64_t loss_chunks = 1;       // number of loss chunks in the training step
   // Returns peak() without the parameters, in bytes.
-  std::size_t beside_parameters() const;
+  std::size_t without_parameters() const;
   // Returns the memory of both programs in bytes.
-  std::size_t peak() const { return training.parameters + beside_parameters(); }
+  std::size_t peak() const { return training.parameters + without_parameters(); }
   // Throws OutOfMemory if peak() is above `budget`; 0: no limit.
   void require(std::size_t budget) const;
 };

@@ -66,9 +66,9 @@ class DTypeCheck {
         view_(view),
         dtype_(dtype),
         options_(options),
-        planted_(on_device(planted)),
+        injected_(on_device(planted)),
         wide_(wide),
-        narrow_(c, view, dtype, planted_),
+        narrow_(c, view, dtype, injected_),
         x_(narrow_.draw(options.seed)),
         r_(narrow_.draw_cotangents(options.seed)),
         got_(read(narrow_, x_, r_)),
@@ -103,7 +103,7 @@ class DTypeCheck {
   // another one instead of adding to it has a large error.
   void read_twice() {
     if (view_ != View::contiguous) return;
-    HarnessOptions how = planted_;
+    HarnessOptions how = injected_;
     how.twice = true;
     Harness twice(case_, view_, dtype_, how);
     quarter_ = read(twice, x_, r_).gradients;
@@ -146,7 +146,7 @@ class DTypeCheck {
   HarnessOptions rounding_as_compiled() const {
     HarnessOptions how;
     if (dtype_ != f64) how.round_to = dtype_;
-    how.round_chains = compute_type(dtype_) == dtype_;
+    how.round_fused = compute_type(dtype_) == dtype_;
     return how;
   }
 
@@ -245,7 +245,7 @@ class DTypeCheck {
   const View view_;
   const DType dtype_;
   const Options& options_;
-  const HarnessOptions planted_;
+  const HarnessOptions injected_;
   Harness& wide_;
   Harness narrow_;
   std::optional<Harness> apart_;  // in f64, where each element that the op sees is a separate number

@@ -128,11 +128,11 @@ std::vector<Result> check(const Case& c, const Options& options);
 struct Mutant {
   // Outcome for a mutant.
   enum Fate {
-    caught,       // killed: the check failed
-    survived,     // the check passed although the gradient is wrong
-    equivalent,   // the gradient on the case's numbers is the same up to roundoff; `why` explains
-    unplantable,  // recording the mutant throws; `why` explains
-    refused       // the check fails without a fault, so no fault was injected
+    caught,          // killed: the check failed
+    survived,        // the check passed although the gradient is wrong
+    equivalent,      // the gradient on the case's numbers is the same up to roundoff; `why` explains
+    not_injectable,  // recording the mutant throws; `why` explains
+    refused          // the check fails without a fault, so no fault was injected
   } fate;
   std::string owner, name;  // of the case
   std::string fault;        // "sign of input 0"

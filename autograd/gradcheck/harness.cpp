@@ -242,7 +242,7 @@ Harness::Harness(const Case& c, View view, DType dtype, const HarnessOptions& op
   }
   if (options.shapes_only) return;
   if (!options.forward_only) differentiate(used, options);
-  if (options.round_to) round_results(*options.round_to, options.round_chains, first);
+  if (options.round_to) round_results(*options.round_to, options.round_fused, first);
   compile_both(options);
 }
 

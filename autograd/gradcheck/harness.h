@@ -16,11 +16,11 @@ struct HarnessOptions {
   Replay::Substitute substitute = {};  // recorded instead of the call's own nodes
   // Changes the gradients of the floating leaves after they are recorded as nodes first … last − 1.
   std::function<std::vector<Tensor>(std::vector<Tensor> z, NodeId first, NodeId last)> tamper = {};
-  // Rounds results to this dtype: of every node, or, if `round_chains` is off, only stored results, which are
+  // Rounds results to this dtype: of every node, or, if `round_fused` is off, only stored results, which are
   // all except inner ones of fused elementwise steps. On an f64 program this simulates the program in that
   // dtype without using its kernels or gradients.
   std::optional<DType> round_to = {};
-  bool round_chains = true;
+  bool round_fused = true;
   bool fuse = true;
   bool verify = false;
   bool shapes_only = false;   // do not differentiate or compile

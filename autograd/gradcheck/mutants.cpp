@@ -138,32 +138,32 @@ Vjp looks(const std::shared_ptr<Anatomy>& anatomy) {
 }
 
 // The op with a wrong vjp, and the substitution that records it instead of the op.
-class Planted {
+class Injected {
  public:
-  Planted(const Op& op, Vjp vjp) : original_(op), mutant_(op) {
+  Injected(const Op& op, Vjp vjp) : original_(op), mutant_(op) {
     mutant_.vjp = [&op, vjp = std::move(vjp)](const Backprop& g) { return vjp(op, g); };
   }
-  Planted(const Planted&) = delete;
+  Injected(const Injected&) = delete;
 
   Replay::Substitute substitute() {
     return [this](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
       if (node.op != &original_) return std::nullopt;
-      ++planted_;
+      ++injected_;
       return in[0].graph().record(mutant_, in, node.attrs, node.where);
     };
   }
-  int planted() const { return planted_; }
+  int planted() const { return injected_; }
 
  private:
   const Op& original_;
   Op mutant_;
-  int planted_ = 0;
+  int injected_ = 0;
 };
 
 struct Fault {
   std::string name;
-  HarnessOptions how = {};                // injects the fault
-  std::shared_ptr<Planted> planted = {};  // keeps alive the object that `how` refers to
+  HarnessOptions how = {};                 // injects the fault
+  std::shared_ptr<Injected> planted = {};  // keeps alive the object that `how` refers to
 };
 
 struct Change {
@@ -207,7 +207,7 @@ class OpFaults {
 
  private:
   void add(std::string name, Vjp vjp) {
-    const auto planted = std::make_shared<Planted>(op_, std::move(vjp));
+    const auto planted = std::make_shared<Injected>(op_, std::move(vjp));
     faults_.push_back({std::move(name), {.substitute = planted->substitute()}, planted});
   }
   const Op& op_;
@@ -283,7 +283,7 @@ class Setting {
                               : "it is within the rounding errors of " + std::string(tg::name_of(dtype_));
       }
     } catch (const Error& e) {
-      m.fate = Mutant::unplantable;
+      m.fate = Mutant::not_injectable;
       m.why = e.what();
     }
     if (m.fate == Mutant::survived && !passes(fault.how, m.result)) m.fate = Mutant::caught;
@@ -371,7 +371,7 @@ class Mutation {
     }
     const std::vector<SpecialDerivative> right = special_derivatives(case_, options_);
     for (const auto& [name, vjp] : faults) {
-      Planted planted(op, vjp);
+      Injected planted(op, vjp);
       const Case wrong = replayed(case_, planted.substitute());
       Mutant m = mutant_of(case_, Mutant::survived, name, View::contiguous, f64);
       try {
@@ -383,7 +383,7 @@ class Mutation {
           m.why = "the derivatives at smooth special points do not change";
         }
       } catch (const Error& e) {
-        m.fate = Mutant::unplantable;
+        m.fate = Mutant::not_injectable;
         m.why = e.what();
       }
       mutants_.push_back(std::move(m));
@@ -418,7 +418,7 @@ class Mutation {
   }
 
   bool records(DType dtype, const std::shared_ptr<Anatomy>& anatomy) const {
-    Planted look(*case_.op, looks(anatomy));
+    Injected look(*case_.op, looks(anatomy));
     Harness h(case_, View::contiguous, dtype, {.substitute = look.substitute()});
     return look.planted() > 0;
   }

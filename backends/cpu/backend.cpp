@@ -15,7 +15,7 @@
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
 #include "core/base/alignment.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "core/graph/op_attrs.h"
 #include "core/os/memory.h"
 #include "core/os/system.h"
@@ -45,8 +45,8 @@ double estimated_seconds(const Step& s) {
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
     elements = static_cast<double>(a.layout.numel());  // all outputs have the same shape
   }
-  if (s.op == &reduced_chain_op) elements = static_cast<double>(s.attrs.as<ReducedChain>().made.numel());
-  if (const FusedAttrs* chain = chain_of(*s.op, s.attrs))
+  if (s.op == &fused_reduction_op) elements = static_cast<double>(s.attrs.as<FusedReduction>().made.numel());
+  if (const FusedAttrs* chain = fused_text_of(*s.op, s.attrs))
     c.flops += elements * 4 * static_cast<double>(chain->code.size());
   return c.bytes / 20e9 + c.flops / 40e9;
 }
@@ -150,8 +150,8 @@ class CpuExecutable final : public Executable, private Job {
     if (t.kernel->choice) t.kernel->choice(t.call, t.parallel ? threads_ : 1, text, sizeof text);
     std::string s = t.kernel == &host_kernel ? "the op's own C++ function" : std::string(kernel_set().isa);
     if (text[0] != '\0') s += ", " + std::string(text);
-    if (const std::string chain = chain_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
-      s += ", chain " + chain;
+    if (const std::string chain = fused_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
+      s += ", fused " + chain;
     return s + (t.parallel ? ", shared by " + std::to_string(threads_) + " threads" : ", by one thread");
   }
 
@@ -166,12 +166,12 @@ class CpuExecutable final : public Executable, private Job {
   void add(const Step& s) {
     // A reduction with fused elementwise ops uses the reduction's kernel, with the plan of the elementwise
     // ops.
-    const Op& op = s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
+    const Op& op = s.op == &fused_reduction_op ? *s.attrs.as<FusedReduction>().op : *s.op;
     Task t{find_kernel(op.name), {s.in, s.out, &s.attrs, nullptr, batch_invariant_}, nullptr, false};
     std::string why = "no CPU kernel for op '" + s.op->name + "'";
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
-      if (s.op == &reduced_chain_op) t.plan = plan_reduced_chain(s, kernel_set());
+      if (s.op == &fused_reduction_op) t.plan = plan_fused_reduction(s, kernel_set());
       if (rank_attrs_of(*s.op, s.attrs)) t.plan = ranks_;
       if (!t.kernel && s.op->host) {
         t.plan = std::make_shared<HostPlan>(

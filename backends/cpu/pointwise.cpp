@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 
 namespace tg::cpu {
 
@@ -223,8 +223,8 @@ std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const Kern
   return plan_of(step.attrs.as<FusedAttrs>(), step, -1, static_cast<int>(step.out.size()), set);
 }
 
-std::shared_ptr<const PointwisePlan> plan_reduced_chain(const Step& step, const KernelSet& set) {
-  const auto& r = step.attrs.as<ReducedChain>();
+std::shared_ptr<const PointwisePlan> plan_fused_reduction(const Step& step, const KernelSet& set) {
+  const auto& r = step.attrs.as<FusedReduction>();
   FusedAttrs chain = r.chain;
   Step alone{&fused_op, {}, step.in, {step.out.begin(), step.out.end() - 1}, {}, {}};
   const int stored = static_cast<int>(alone.out.size());

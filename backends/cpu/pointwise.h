@@ -59,7 +59,7 @@ struct PointwisePlan {
 
 // Throws DeviceError if the kernel set lacks a block function or conversion that the step needs.
 std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set);
-// Returns the plan of the elementwise ops that are fused into a reduction (core/compile/reduced_chains.h).
-std::shared_ptr<const PointwisePlan> plan_reduced_chain(const Step& step, const KernelSet& set);
+// Returns the plan of the elementwise ops that are fused into a reduction (core/compile/fused_reductions.h).
+std::shared_ptr<const PointwisePlan> plan_fused_reduction(const Step& step, const KernelSet& set);
 
 }  // namespace tg::cpu

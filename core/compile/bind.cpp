@@ -1,6 +1,6 @@
 #include "core/compile/bind.h"
 
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "core/run/arena_use.h"
 
 namespace tg {
@@ -111,7 +111,8 @@ std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> step
   for (const LoweredStep& l : steps) {
     const Node& node = graph.nodes()[l.node];
     Step step{l.op, l.attrs, {}, {}, graph.name_of(node), node.where};
-    step.name += (step.name.empty() ? "" : "/") + (chain_of(*l.op, l.attrs) ? node.op->name : l.op->name);
+    step.name +=
+        (step.name.empty() ? "" : "/") + (fused_text_of(*l.op, l.attrs) ? node.op->name : l.op->name);
     step.in.reserve(l.in.size());
     step.out.reserve(l.target ? 1 : l.out.size());
     for (ValueId v : l.in) step.in.push_back(arg(v));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "core/compile/scheduler.h"
 
 namespace tg {
@@ -109,7 +109,7 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
 bool can_overwrite(const Graph& graph, const LoweredStep& step, ValueId v, std::size_t input) {
   const Value &in = graph.values()[step.in[input]], &out = graph.values()[v];
   if (in.dtype != out.dtype || !(in.layout == out.layout)) return false;
-  if (step.op->pointwise || step.op == &reduced_chain_op) return true;
+  if (step.op->pointwise || step.op == &fused_reduction_op) return true;
   // A node's outputs have consecutive numbers.
   return step.op->may_share(static_cast<int>(v - step.out[0]), static_cast<int>(input));
 }

@@ -191,9 +191,9 @@ class Lowering {
     const std::unique_ptr<Group>& made = groups_[producer_[v]];
     if (!made) return false;
     const Group& p = *made;
-    if (p.fused.compute != g.fused.compute || !stays_in_chain(graph_.values()[v].dtype, g.fused.compute))
+    if (p.fused.compute != g.fused.compute || !stays_fused(graph_.values()[v].dtype, g.fused.compute))
       return false;
-    return p.fused.code.size() + g.fused.code.size() <= FusedAttrs::max_chain &&
+    return p.fused.code.size() + g.fused.code.size() <= FusedAttrs::max_fused &&
            p.inputs.size() + g.inputs.size() <= FusedAttrs::max_inputs;
   }
 
@@ -224,7 +224,7 @@ class Lowering {
 
 }  // namespace
 
-bool stays_in_chain(DType t, DType compute) {
+bool stays_fused(DType t, DType compute) {
   return compute == i64 ? t == i64 || t == boolean : !is_int(t);
 }
 

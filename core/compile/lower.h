@@ -11,7 +11,7 @@ namespace tg {
 // Attributes of fused_op: a list of instructions, some of whose values are the step's results.
 struct FusedAttrs {
   // Limits of a step. Merging adds at most one instruction per result (merge.cpp).
-  static constexpr int max_inputs = 12, max_outputs = 4, max_chain = 24, max_code = max_chain + max_outputs;
+  static constexpr int max_inputs = 12, max_outputs = 4, max_fused = 24, max_code = max_fused + max_outputs;
   struct Source {  // operand of an instruction
     enum Kind : std::uint8_t { input, constant, result } kind;
     std::int32_t index;  // index of a step input, of `constants`, or of an earlier instruction
@@ -61,7 +61,7 @@ struct LoweredStep {
 // Whether a fused step may use a value that it computed without storing it. It may not if storing would
 // change the value, which is possible for integers narrower than `compute` and for floats computed in i64.
 // Booleans do not change, because every op that returns booleans returns 0 or 1.
-bool stays_in_chain(DType dtype, DType compute);
+bool stays_fused(DType dtype, DType compute);
 
 // Per node: whether an output depends on it.
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs);

@@ -94,7 +94,7 @@ class Merging {
     for (ValueId v : b.in) {
       if (is_output(a, value(v).root)) {
         // Exclude views that move elements, and values that storing would change.
-        if (!same(v, value(v).root) || !stays_in_chain(value(v).dtype, first.compute)) return false;
+        if (!same(v, value(v).root) || !stays_fused(value(v).dtype, first.compute)) return false;
         shares = true;
       } else if (index_in(a.in, v) < a.in.size()) {
         shares = shares || is_whole(v);
@@ -106,7 +106,7 @@ class Merging {
     std::size_t outputs = b.out.size();
     for (ValueId v : a.out) outputs += uses_.readers[v] > reads(b, v);
     return shares && inputs + outputs <= max_operands && outputs <= FusedAttrs::max_outputs &&
-           first.code.size() + second.code.size() <= FusedAttrs::max_chain;
+           first.code.size() + second.code.size() <= FusedAttrs::max_fused;
   }
 
   // Whether readers of one step's results would wait for operands of the other step that they do not need.

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 
 namespace tg {
 
@@ -71,7 +71,7 @@ Passes run_passes(Graph& graph, const std::vector<Tensor>& fetch, const CompileO
   p.joined = join_in_place(graph, p.steps, outputs);
   if (options.fuse && !options.batch_invariant) add_in_products(graph, p.steps, p.joined, p.outputs);
   if (options.fuse) merge_fused(graph, p.steps, outputs);
-  if (options.fuse && !options.batch_invariant) reduce_chains(graph, p.steps, outputs, scheduler);
+  if (options.fuse && !options.batch_invariant) reduce_fused(graph, p.steps, outputs, scheduler);
   if (options.fuse) scheduler.order(graph, p.steps);
   if (options.ranks) hoist_collectives(graph, p.steps, scheduler);
   p.directly = written_directly(graph, p.steps, p.outputs, options.assign);

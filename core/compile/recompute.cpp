@@ -7,8 +7,8 @@
 
 #include <tilegrad/core/run/cost.h>
 #include "core/compile/buffers.h"
+#include "core/compile/fused_reductions.h"
 #include "core/compile/memory_plan.h"
-#include "core/compile/reduced_chains.h"
 #include "core/compile/scheduler.h"
 
 namespace tg {
@@ -230,7 +230,7 @@ class Recomputing {
   bool is_repeatable(std::size_t s) const {
     const LoweredStep& l = steps_[s];
     if (l.target || l.out.empty()) return false;
-    if (const FusedAttrs* chain = chain_of(*l.op, l.attrs)) {
+    if (const FusedAttrs* chain = fused_text_of(*l.op, l.attrs)) {
       if (std::ranges::any_of(chain->code, [](const auto& i) { return i.op->host != nullptr; })) return false;
     } else if (l.op->recompute == Recompute::never ||
                (l.op->recompute == Recompute::costly && !with_products_)) {

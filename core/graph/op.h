@@ -186,7 +186,7 @@ struct Op {
   // For a pointwise op of two operands: 1 if y = a + b, −1 if y = a − b. 0 for other ops.
   int adds = 0;
   // A reduction of one tensor over axes, whose kernels can also compute the elementwise ops before it.
-  bool reduces_chains = false;
+  bool fuses_elementwise = false;
   // A reduction whose result is the sum of the elements.
   bool sums = false;
   // A GEMM: its output is operand 0 times operand 1, which are matrices or batches of matrices.

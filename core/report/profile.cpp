@@ -5,7 +5,7 @@
 #include <map>
 
 #include "core/base/messages.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg {
@@ -54,7 +54,8 @@ std::string row(const StepTime& t, double all) {
 
 // The kernel that ran the step. For a fused step it would be too long for the table.
 std::string kernel_of(const Program& program, std::size_t step) {
-  return chain_of(*program.steps()[step].op, program.steps()[step].attrs) ? "" : ": " + program.choice(step);
+  return fused_text_of(*program.steps()[step].op, program.steps()[step].attrs) ? ""
+                                                                               : ": " + program.choice(step);
 }
 
 // Describes the ranks' communication and the part of it that a run waits for: the run time minus the time of

@@ -7,11 +7,11 @@
 
 namespace tg {
 
-// The name under which steps are summed: the op's name, or `chain to gelu` for a fused elementwise step that
+// The name under which steps are summed: the op's name, or `fused to gelu` for a fused elementwise step that
 // ends in gelu.
 inline std::string kind_of(const Step& s) {
   const std::string last = s.name.substr(s.name.find_last_of('/') + 1);
-  return s.op->name == last ? last : "chain to " + last;
+  return s.op->name == last ? last : "fused to " + last;
 }
 
 // A step's inputs and outputs, in the form that its op's functions expect.

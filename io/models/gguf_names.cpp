@@ -96,8 +96,8 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> endin
 }
 
 // Calls move(row in the parameter, row in the tensor) for all rows.
-void each_row(const GgufPlace& place, std::int64_t rows, auto&& move) {
-  if (place.change != GgufPlace::Change::pairs) {
+void each_row(const GgufRowOrder& place, std::int64_t rows, auto&& move) {
+  if (place.change != GgufRowOrder::Change::pairs) {
     for (std::int64_t r = 0; r < rows; ++r) move(r, r);
     return;
   }
@@ -107,8 +107,8 @@ void each_row(const GgufPlace& place, std::int64_t rows, auto&& move) {
 }
 
 // Calls move(index in kv_b_proj, index in the tensor, number of consecutive elements in both).
-void each_part(const GgufPlace& place, auto&& move) {
-  const bool is_keys = place.change == GgufPlace::Change::keys;
+void each_part(const GgufRowOrder& place, auto&& move) {
+  const bool is_keys = place.change == GgufRowOrder::Change::keys;
   const std::int64_t both = place.keys + place.values, latent = place.shape[is_keys ? 1 : 2];
   for (std::int64_t h = 0; h < place.heads; ++h) {
     if (!is_keys) {
@@ -121,12 +121,13 @@ void each_part(const GgufPlace& place, auto&& move) {
   }
 }
 
-bool is_latent(const GgufPlace& place) {
-  return place.change == GgufPlace::Change::keys || place.change == GgufPlace::Change::values;
+bool is_latent(const GgufRowOrder& place) {
+  return place.change == GgufRowOrder::Change::keys || place.change == GgufRowOrder::Change::values;
 }
 
 // Copies between `parameter` and the tensor's rows, in the direction of copy(parameter, rows, bytes).
-void each_copy(const GgufPlace& place, std::int64_t rows, std::size_t bytes, std::size_t size, auto&& copy) {
+void each_copy(const GgufRowOrder& place, std::int64_t rows, std::size_t bytes, std::size_t size,
+               auto&& copy) {
   if (is_latent(place)) {
     each_part(place, [&](std::int64_t parameter, std::int64_t there, std::int64_t n) {
       copy(static_cast<std::size_t>(parameter) * size, static_cast<std::size_t>(there) * size,
@@ -147,23 +148,23 @@ std::string gguf_architecture(const std::string& family) {
   return name == nullptr ? "" : name;
 }
 
-std::vector<GgufPlace> gguf_places(const std::string& family, const nn::ModelConfig& model,
-                                   const std::string& parameter, const Shape& shape) {
+std::vector<GgufRowOrder> gguf_rows(const std::string& family, const nn::ModelConfig& model,
+                                    const std::string& parameter, const Shape& shape) {
   const HfTensor theirs = hf_tensor(family, model, parameter, shape);
   const bool has_norms_behind = family == "olmo2" || family == "gemma2" || family == "gemma3_text";
-  GgufPlace place{.tensor = gguf_name(theirs.name, has_norms_behind),
-                  .shape = theirs.is_transposed ? shape : theirs.shape,
-                  .first_row = theirs.first_row};
+  GgufRowOrder place{.tensor = gguf_name(theirs.name, has_norms_behind),
+                     .shape = theirs.is_transposed ? shape : theirs.shape,
+                     .first_row = theirs.first_row};
   const auto* llama = model.architecture.as<nn::Llama>();
   if (family == "llama" || family == "mistral" || family == "smollm3") {
     const bool is_query = is_one_of(parameter, {".q_proj.weight", ".q_proj.bias"});
     if (is_query || is_one_of(parameter, {".k_proj.weight", ".k_proj.bias"})) {
-      place.change = GgufPlace::Change::pairs;
+      place.change = GgufRowOrder::Change::pairs;
       place.heads = is_query || llama == nullptr || llama->key_heads == 0 ? model.heads : llama->key_heads;
     }
   }
   if (llama != nullptr && llama->plus_one && parameter.ends_with("norm.weight"))
-    place.change = GgufPlace::Change::plus_one;
+    place.change = GgufRowOrder::Change::plus_one;
   if (!parameter.ends_with(".kv_b_proj.weight")) return {place};
   const auto& d = *model.architecture.as<nn::DeepSeek>();
   const std::string stem =
@@ -171,15 +172,15 @@ std::vector<GgufPlace> gguf_places(const std::string& family, const nn::ModelCon
   place.heads = model.heads;
   place.keys = d.head_width == 0 ? model.width / model.heads : d.head_width;
   place.values = d.value_width == 0 ? place.keys : d.value_width;
-  GgufPlace keys = place, values = place;
-  keys.tensor = stem + "k_b.weight", keys.change = GgufPlace::Change::keys;
+  GgufRowOrder keys = place, values = place;
+  keys.tensor = stem + "k_b.weight", keys.change = GgufRowOrder::Change::keys;
   keys.shape = {model.heads, d.latent, place.keys};
-  values.tensor = stem + "v_b.weight", values.change = GgufPlace::Change::values;
+  values.tensor = stem + "v_b.weight", values.change = GgufRowOrder::Change::values;
   values.shape = {model.heads, place.values, d.latent};
   return {keys, values};
 }
 
-std::vector<std::byte> to_place(const GgufPlace& place, const TensorView& parameter) {
+std::vector<std::byte> to_place(const GgufRowOrder& place, const TensorView& parameter) {
   const std::size_t size = size_of(parameter.dtype);
   std::vector<std::byte> rows(is_latent(place) ? static_cast<std::size_t>(numel(place.shape)) * size
                                                : parameter.bytes.size());
@@ -190,7 +191,7 @@ std::vector<std::byte> to_place(const GgufPlace& place, const TensorView& parame
   return rows;
 }
 
-void from_place(const GgufPlace& place, const TensorView& rows, std::span<std::byte> parameter,
+void from_place(const GgufRowOrder& place, const TensorView& rows, std::span<std::byte> parameter,
                 std::int64_t parameter_rows) {
   each_copy(place, parameter_rows, parameter.size(), size_of(rows.dtype),
             [&](std::size_t to, std::size_t from, std::size_t n) {

@@ -27,7 +27,7 @@ class GgufReader final : public WeightReader {
  public:
   struct Parameter {
     Shape shape;
-    std::vector<GgufPlace> places;
+    std::vector<GgufRowOrder> places;
     DType dtype;
   };
   GgufReader(std::shared_ptr<const MappedGguf> file, std::map<std::string, Parameter> parameters)
@@ -38,12 +38,12 @@ class GgufReader final : public WeightReader {
   TensorView read(const std::string& name) const override {
     const Parameter& p = parameters_.at(name);
     values_.resize(static_cast<std::size_t>(numel(p.shape)) * size_of(p.dtype));
-    for (const GgufPlace& place : p.places) read_place(p, place);
+    for (const GgufRowOrder& place : p.places) read_place(p, place);
     return {p.dtype, {p.shape.begin(), p.shape.end()}, values_};
   }
 
  private:
-  void read_place(const Parameter& p, const GgufPlace& place) const {
+  void read_place(const Parameter& p, const GgufRowOrder& place) const {
     const GgufTensor tensor = *file_->gguf.tensor(place.tensor);
     const bool is_latent = place.keys > 0;
     const std::size_t row = tensor.bytes.size() / static_cast<std::size_t>(tensor.shape[0]);
@@ -64,7 +64,7 @@ class GgufReader final : public WeightReader {
     const MappedFile& mapped = file_->file;
     mapped.check();
     mapped.release(static_cast<std::size_t>(rows.data() - mapped.bytes().data()), rows.size());
-    if (place.change != GgufPlace::Change::plus_one) return;
+    if (place.change != GgufRowOrder::Change::plus_one) return;
     for (std::size_t i = 0; i < values_.size(); i += sizeof(float)) {
       float x;
       std::memcpy(&x, values_.data() + i, sizeof x);
@@ -86,14 +86,14 @@ std::map<std::string, GgufReader::Parameter> match(const Gguf& file, const HfCon
   std::map<std::string, GgufReader::Parameter> parameters;
   std::set<std::string> used = others;
   config.model.each_parameter([&](const std::string& name, const Shape& shape) {
-    GgufReader::Parameter p{shape, gguf_places(config.family, config.model, name, shape), f32};
-    for (const GgufPlace& place : p.places) {
+    GgufReader::Parameter p{shape, gguf_rows(config.family, config.model, name, shape), f32};
+    for (const GgufRowOrder& place : p.places) {
       const auto tensor = file.tensor(place.tensor);
       if (!tensor) throw FormatError(file.where() + ": has no tensor " + place.tensor);
       if (!std::equal(tensor->shape.begin(), tensor->shape.end(), place.shape.begin(), place.shape.end()))
         throw FormatError(file.where() + ": " + place.tensor + " is " + shape_text(tensor->shape) +
                           ", expected " + place.shape.text() + " by the file's keys");
-      if (place.change == GgufPlace::Change::plus_one && tensor->type != GgufType::f32)
+      if (place.change == GgufRowOrder::Change::plus_one && tensor->type != GgufType::f32)
         throw FormatError(file.where() + ": " + place.tensor + " is " + std::string(name_of(tensor->type)) +
                           ", expected F32");
       p.dtype = dtype_of(tensor->type);

@@ -91,7 +91,7 @@ GgufWriter::GgufWriter(ModelSource& source, const nn::GgufOptions& options)
 }
 
 // Vectors, norms and learned positions are always f32. If rows are not whole blocks, f16 is used.
-GgufType GgufWriter::type_of(const GgufPlace& place) {
+GgufType GgufWriter::type_of(const GgufRowOrder& place) {
   if (place.shape.size() == 1 || place.tensor.ends_with("_norm.weight") ||
       !place.tensor.ends_with(".weight") || place.tensor == "position_embd.weight")
     return GgufType::f32;
@@ -105,7 +105,7 @@ void GgufWriter::plan_tensors(const HfConfig& config) {
   std::map<std::string, std::size_t> found;
   std::string others;
   config.model.each_parameter([&](const std::string& name, const Shape& shape) {
-    for (const GgufPlace& place : gguf_places(config.family, config.model, name, shape)) {
+    for (const GgufRowOrder& place : gguf_rows(config.family, config.model, name, shape)) {
       const auto [at, is_new] = found.try_emplace(place.tensor, tensors_.size());
       if (is_new) {
         tensors_.push_back({place.tensor, type_of(place), {place.shape.begin(), place.shape.end()}});
@@ -138,7 +138,8 @@ void GgufWriter::write_part(const Tensor& tensor, const Part& part,
   const std::string where = gguf_saving(source_.from);
   require_finite(values.bytes, values.dtype, where + ": " + part.parameter);
   std::vector<std::byte> moved;
-  if (part.place.change != GgufPlace::Change::none && part.place.change != GgufPlace::Change::plus_one) {
+  if (part.place.change != GgufRowOrder::Change::none &&
+      part.place.change != GgufRowOrder::Change::plus_one) {
     moved = to_place(part.place, values);
     values.bytes = moved;
   }
@@ -157,7 +158,7 @@ void GgufWriter::write_part(const Tensor& tensor, const Part& part,
     const Array exact = converted(view, {n}, f32, where, part.parameter, first);
     std::vector<float> numbers(static_cast<std::size_t>(n));
     std::memcpy(numbers.data(), exact.raw(), exact.bytes());
-    if (part.place.change == GgufPlace::Change::plus_one)
+    if (part.place.change == GgufRowOrder::Change::plus_one)
       for (float& x : numbers) x += 1;
     write(in_type(tensor.type, numbers, where + ": " + part.parameter));
   }

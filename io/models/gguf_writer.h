@@ -35,7 +35,7 @@ class GgufWriter {
   struct Part {  // rows of the tensor, after those of the previous part
     std::string parameter;
     Shape shape;
-    GgufPlace place;
+    GgufRowOrder place;
     bool is_there;  // otherwise it is zeros
   };
   struct Tensor {
@@ -46,7 +46,7 @@ class GgufWriter {
     std::vector<float> factors = {};  // instead of parts
   };
   void plan_tensors(const HfConfig& config);
-  GgufType type_of(const GgufPlace& place);
+  GgufType type_of(const GgufRowOrder& place);
   void write_part(const Tensor& tensor, const Part& part, const std::function<void(std::string_view)>& write);
 
   ModelSource& source_;

@@ -186,7 +186,7 @@ void PeftFolder::check_base_weight(const nn::Lora& lora, const std::string& modu
 }  // namespace
 
 nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model) {
-  return [=](const nn::LinearPlace& linear) -> nn::ModuleRows {
+  return [=](const nn::LinearSlot& linear) -> nn::ModuleRows {
     const std::string weight = ".weight";
     const HfTensor t = hf_tensor(family, model, linear.path + weight, {linear.out, linear.in});
     return {t.name.substr(0, t.name.size() - weight.size()), t.first_row, t.shape[t.is_transposed ? 1 : 0]};

@@ -34,7 +34,7 @@ bool is_dropped_by_hf(const std::string& family, const std::string& name, std::i
 std::string gguf_architecture(const std::string& family);
 
 // The rows of a tensor that store a parameter.
-struct GgufPlace {
+struct GgufRowOrder {
   std::string tensor;
   Shape shape = {};            // of the tensor
   std::int64_t first_row = 0;  // of the tensor
@@ -54,15 +54,15 @@ struct GgufPlace {
 
 // Returns the tensors for the parameter with this name and shape, for a model of a family that
 // gguf_architecture() knows: one, or two for Change::keys and values. Throws Error for an unknown name.
-std::vector<GgufPlace> gguf_places(const std::string& family, const nn::ModelConfig& model,
-                                   const std::string& parameter, const Shape& shape);
+std::vector<GgufRowOrder> gguf_rows(const std::string& family, const nn::ModelConfig& model,
+                                    const std::string& parameter, const Shape& shape);
 
 // Copies elements of any dtype from the parameter to the tensor's rows, whose bytes are returned.
 // Change::plus_one is not applied.
-std::vector<std::byte> to_place(const GgufPlace& place, const TensorView& parameter);
+std::vector<std::byte> to_place(const GgufRowOrder& place, const TensorView& parameter);
 // The reverse: writes the tensor's rows to the bytes of the whole parameter, where only the elements of the
 // tensor change.
-void from_place(const GgufPlace& place, const TensorView& rows, std::span<std::byte> parameter,
+void from_place(const GgufRowOrder& place, const TensorView& rows, std::span<std::byte> parameter,
                 std::int64_t parameter_rows);
 
 }  // namespace tg::io

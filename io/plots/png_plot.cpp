@@ -191,7 +191,7 @@ void draw_legend(Image& image, const Plot& plot, const Frame& f) {
   const auto [width, height] = legend_size(plot);
   if (width == 0) return;
   const Point best =
-      plot.legend_beside ? Point{f.right + beside_gap, f.top} : legend_corner(image, f, width, height);
+      plot.legend_outside ? Point{f.right + beside_gap, f.top} : legend_corner(image, f, width, height);
   const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
   const int x0 = whole(best.x), y0 = whole(best.y), x1 = whole(best.x + width), y1 = whole(best.y + height);
   image.fill(x0 - 1, y0 - 1, x1 + 1, y1 + 1, grid);
@@ -244,7 +244,7 @@ Image draw_plot(const Plot& plot) {
   f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest(f.y) + 18;
   // A number may extend beyond the end.
   f.right = float(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);
-  if (plot.legend_beside) f.right -= legend_size(plot).first + beside_gap;
+  if (plot.legend_outside) f.right -= legend_size(plot).first + beside_gap;
   f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;
   f.bottom = float(plot.height) - (plot.x_label.empty() ? 30 : 30 + 1.2f * label_size) - 1.2f * tick_size;
   draw_grid(image, f);

@@ -34,7 +34,7 @@ struct Plot {
   std::vector<Series> series = {};                     // in drawing order
   std::vector<Box> boxes = {};     // under the series; a box with a corner that cannot be drawn is omitted
   int width = 1200, height = 800;  // pixels; at least 320 × 240
-  bool legend_beside = false;      // legend to the right of the axes, not inside them
+  bool legend_outside = false;     // legend to the right of the axes, not inside them
 };
 
 // Returns color i of a palette for color-blind readers. It repeats after eight colors.

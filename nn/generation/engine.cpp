@@ -463,7 +463,7 @@ void Engine::advance(Beams& beams) {
     const Handle parent = before[parents[i]];
     const bool is_last = std::find(parents.begin() + static_cast<std::ptrdiff_t>(i) + 1, parents.end(),
                                    parents[i]) == parents.end();
-    const Handle sequence = is_last ? parent : scheduler_.fork(parent, Scheduler::Turn::of_parent);
+    const Handle sequence = is_last ? parent : scheduler_.fork(parent, Scheduler::ForkOrder::of_parent);
     if (!is_last)
       sequences_.put(sequence,
                      std::make_shared<Sequence>(Sequence{sequences_.find(parent)->request, 0, keep}));

@@ -61,9 +61,9 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> sequence, std::int64_t mo
   return id;
 }
 
-Scheduler::Id Scheduler::fork(Id sequence, Turn order) {
+Scheduler::Id Scheduler::fork(Id sequence, ForkOrder order) {
   const Sequence& from = at(sequence);
-  const bool waits = order == Turn::last && std::ranges::any_of(waiting_, [](const auto& other) {
+  const bool waits = order == ForkOrder::last && std::ranges::any_of(waiting_, [](const auto& other) {
                        return !other.second->is_idle();
                      });
   const Id id = add(from.tokens, from.most);

@@ -80,13 +80,13 @@ class Scheduler {
   // all pages.
   Id add(std::vector<std::int32_t> sequence, std::int64_t most);
   // The position of a forked sequence in the waiting order.
-  enum class Turn {
+  enum class ForkOrder {
     last,       // after the sequences that wait
     of_parent,  // may occupy a free slot before sequences that wait, as a part of its parent
   };
   // Adds a copy of a sequence with its known tokens. If it need not wait and a slot is free, it runs
   // immediately and shares its parent's pages. Otherwise it waits. Throws Error for an unknown id.
-  Id fork(Id sequence, Turn order = Turn::last);
+  Id fork(Id sequence, ForkOrder order = ForkOrder::last);
   // Adds a generated token. Throws Error if the sequence already has `most` tokens.
   void append(Id sequence, std::int32_t token);
   // Announces a token that a started run will generate and that append() will add later. Until then, the

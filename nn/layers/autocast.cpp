@@ -22,7 +22,7 @@ Precision precision_named(std::string_view name) {
   throw Error("[precision] got '" + std::string(name) + "', expected f32, tf32, bf16 or f16");
 }
 
-std::optional<DType> half_type(Precision p) {
+std::optional<DType> low_precision_dtype(Precision p) {
   if (p == Precision::bf16) return bf16;
   if (p == Precision::f16) return f16;
   return {};
@@ -103,10 +103,10 @@ std::size_t LowPrecisionCopies::bytes() const {
   return sum;
 }
 
-Autocast::Autocast(Graph& graph, Precision precision, bool half_logits, LowPrecisionCopies* copies)
+Autocast::Autocast(Graph& graph, Precision precision, bool low_precision_logits, LowPrecisionCopies* copies)
     : graph_(graph),
-      dtype_(half_type(precision)),
-      half_logits_(half_logits),
+      dtype_(low_precision_dtype(precision)),
+      low_precision_logits_(low_precision_logits),
       copies_(copies),
       outer_(innermost) {
   innermost = this;
@@ -141,9 +141,9 @@ Tensor Autocast::input(TensorArg x) {
   return a ? cast(x, *a->dtype_) : x.tensor();
 }
 
-bool Autocast::has_half_logits(TensorArg x) {
+bool Autocast::has_low_precision_logits(TensorArg x) {
   const Autocast* const a = of(x.tensor().graph());
-  return a && a->half_logits_;
+  return a && a->low_precision_logits_;
 }
 
 }  // namespace tg::nn

@@ -24,7 +24,7 @@ enum class Precision {
 // Returns the precision with the name "f32" (full), "tf32", "bf16" or "f16". Throws Error for other names.
 Precision precision_named(std::string_view name);
 // Returns bf16 or f16 for the precision of this name, otherwise nothing.
-std::optional<DType> half_type(Precision precision);
+std::optional<DType> low_precision_dtype(Precision precision);
 
 // Low-precision copies of weights that persist between steps. An optimizer writes them together with the
 // weights (Optimizer::update), so that a step casts no weights (docs/training.md).
@@ -53,10 +53,11 @@ class LowPrecisionCopies {
 // of norms are not cast, because the kernels accept any dtype. Similar to torch.autocast.
 class Autocast {
  public:
-  // A head with a 16-bit weight gives f32 logits. With half_logits, it gives logits in the 16-bit type, like
-  // a head with an f32 weight; use it in training, where logits and their gradients are the largest tensors.
-  // With `copies`, wider weights are read from them instead of cast.
-  Autocast(Graph& graph, Precision precision, bool half_logits = false, LowPrecisionCopies* copies = nullptr);
+  // A head with a 16-bit weight gives f32 logits. With low_precision_logits, it gives logits in the 16-bit
+  // type, like a head with an f32 weight; use it in training, where logits and their gradients are the
+  // largest tensors. With `copies`, wider weights are read from them instead of cast.
+  Autocast(Graph& graph, Precision precision, bool low_precision_logits = false,
+           LowPrecisionCopies* copies = nullptr);
   // Restores the previous Autocast of this thread.
   ~Autocast();
   Autocast(const Autocast&) = delete;
@@ -65,8 +66,8 @@ class Autocast {
   // For layers: returns x, which is about to be multiplied by a weight (Weight::tensor), in the dtype to
   // compute in. Without an Autocast, returns x.
   static Tensor input(TensorArg x);
-  // For heads: whether logits are always in the 16-bit type (half_logits).
-  static bool has_half_logits(TensorArg x);
+  // For heads: whether logits are always in the 16-bit type (low_precision_logits).
+  static bool has_low_precision_logits(TensorArg x);
 
  private:
   friend class Weight;
@@ -75,7 +76,7 @@ class Autocast {
 
   Graph& graph_;
   std::optional<DType> dtype_;
-  bool half_logits_;
+  bool low_precision_logits_;
   LowPrecisionCopies* copies_;
   std::unordered_map<const void*, Tensor> weights_;  // cast, by the key of their parameter
   Autocast* outer_;

@@ -15,7 +15,7 @@ namespace {
 // Whether a head's matmul has a wider dtype than its weight.
 bool widens(const Weight& weight, TensorArg x) {
   const DType dtype = weight.parameter().dtype();
-  return compute_type(dtype) != dtype && !Autocast::has_half_logits(x);
+  return compute_type(dtype) != dtype && !Autocast::has_low_precision_logits(x);
 }
 
 // Returns the operands of x·Wᵀ, unless the result has a different dtype from W, or x and W differ in dtype.

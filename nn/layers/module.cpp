@@ -29,7 +29,7 @@ Tensor Module::operator()(TensorArg x, const CallArgs& call) const {
   return TensorArg(call.residual, x.where()) + y;
 }
 
-std::optional<Product> Module::as_product(TensorArg x) const {
+std::optional<Product> Module::as_matmul(TensorArg x) const {
   const Scope scope(name_, x.where());
   return operands(x);
 }
@@ -44,9 +44,9 @@ Tensor Layer::operator()(TensorArg x, const CallArgs& call) const {
   return (*module_)(x, call);
 }
 
-std::optional<Product> Layer::as_product(TensorArg x) const {
+std::optional<Product> Layer::as_matmul(TensorArg x) const {
   if (is_empty()) throw Error(in_context("[layer] an empty Layer was called", x.where()));
-  return module_->as_product(x);
+  return module_->as_matmul(x);
 }
 
 }  // namespace tg::nn

@@ -43,7 +43,7 @@ class Module {
   Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
   // Returns the operands if the layer computes only a matmul, so that later computations can be fused with
   // it, otherwise nothing.
-  std::optional<Product> as_product(TensorArg x) const;
+  std::optional<Product> as_matmul(TensorArg x) const;
 
   // The name of the layer's nodes: "attn", "h.0".
   const std::string& name() const { return name_; }
@@ -63,7 +63,7 @@ class Module {
   virtual Tensor record(TensorArg x, const CallArgs& call) const = 0;
   // Whether record() adds call.residual, which Linear does in its matmul's epilogue.
   virtual bool adds_residual() const { return false; }
-  virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_product()
+  virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_matmul()
 
   std::string name_, path_;
 };
@@ -88,8 +88,8 @@ class Layer {
   bool is_empty() const { return !module_; }
   // Calls the layer. Throws Error if it is empty.
   Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
-  // As Module::as_product(). Throws Error if the layer is empty.
-  std::optional<Product> as_product(TensorArg x) const;
+  // As Module::as_matmul(). Throws Error if the layer is empty.
+  std::optional<Product> as_matmul(TensorArg x) const;
 
  private:
   using Function = std::function<Tensor(TensorArg, const CallArgs&)>;

@@ -108,9 +108,9 @@ std::vector<Parameter> Path::parameters() const {
   return below;
 }
 
-std::vector<LinearPlace> Path::linears() const {
-  std::vector<LinearPlace> below;
-  for (const LinearPlace& p : params_->linears())
+std::vector<LinearSlot> Path::linears() const {
+  std::vector<LinearSlot> below;
+  for (const LinearSlot& p : params_->linears())
     if (text_.empty() || p.path == text_ || p.path.starts_with(text_ + ".")) below.push_back(p);
   return below;
 }

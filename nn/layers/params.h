@@ -62,7 +62,7 @@ struct LowRank {
 };
 
 // A Linear of a model, with a slot for its adapter. Copies of the layer share the slot.
-struct LinearPlace {
+struct LinearSlot {
   std::string path = {};                                 // such as "model.layers.0.self_attn.q_proj"
   Weight weight = {};                                    // [out, in]
   std::int64_t in = 0, out = 0;                          // numbers of inputs and outputs
@@ -123,7 +123,7 @@ class Params {
   // All parameters, in order of creation.
   const std::vector<Parameter>& all() const { return all_; }
   // The Linear layers created on this object.
-  const std::vector<LinearPlace>& linears() const { return linears_; }
+  const std::vector<LinearSlot>& linears() const { return linears_; }
   // Returns the parameter with this path, or null.
   const Parameter* find(const std::string& path) const;
   // The number of elements in all parameters.
@@ -148,7 +148,7 @@ class Params {
   Each each_;
   std::int64_t count_ = 0;
   std::vector<Parameter> all_;
-  std::vector<LinearPlace> linears_;
+  std::vector<LinearSlot> linears_;
   std::unordered_map<std::string, std::size_t> place_;
 };
 
@@ -168,7 +168,7 @@ class Path {
   // Returns the parameters below this path, in order of creation.
   std::vector<Parameter> parameters() const;
   // Returns the Linear layers at or below this path, in order of creation.
-  std::vector<LinearPlace> linears() const;
+  std::vector<LinearSlot> linears() const;
   // Adds a Linear at this path to linears() and returns the slot for its adapter.
   std::shared_ptr<const std::optional<LowRank>> add_linear(const Weight& weight, std::int64_t in,
                                                            std::int64_t out, bool is_head) const;

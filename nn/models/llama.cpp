@@ -14,10 +14,10 @@ GroupedAttention::QueryKeyNorm qk_norm_named(const std::string& name) {
   throw Error("[model] qk_norm: got '" + name + "', expected none, head or whole");
 }
 
-NormPlace norm_place_named(const std::string& name) {
-  if (name == "before") return NormPlace::before;
-  if (name == "after") return NormPlace::after;
-  if (name == "both") return NormPlace::both;
+NormPosition norm_place_named(const std::string& name) {
+  if (name == "before") return NormPosition::before;
+  if (name == "after") return NormPosition::after;
+  if (name == "both") return NormPosition::both;
   throw Error("[model] norms: got '" + name + "', expected before, after or both");
 }
 

@@ -60,9 +60,9 @@ T of_module(const std::map<std::string, T>& values, const std::string& module, T
 }
 
 // Returns all modules, selected or not. The Linear layers of a module are adjacent.
-std::vector<LoraModule> all_modules(const std::vector<LinearPlace>& linears, const ModuleOf& module_of) {
+std::vector<LoraModule> all_modules(const std::vector<LinearSlot>& linears, const ModuleOf& module_of) {
   std::vector<LoraModule> all;
-  for (const LinearPlace& linear : linears) {
+  for (const LinearSlot& linear : linears) {
     const ModuleRows rows = module_of ? module_of(linear) : ModuleRows{linear.path, 0, linear.out};
     if (all.empty() || all.back().name != rows.module)
       all.push_back({.name = rows.module, .in = linear.in, .out = rows.rows});
@@ -86,7 +86,7 @@ std::vector<Parameter> Lora::parameters() const {
   return all;
 }
 
-std::vector<LoraModule> lora_modules(const std::vector<LinearPlace>& linears, const LoraOptions& o,
+std::vector<LoraModule> lora_modules(const std::vector<LinearSlot>& linears, const LoraOptions& o,
                                      const ModuleOf& module_of) {
   check(o);
   const std::vector<LoraModule> all = all_modules(linears, module_of);

@@ -45,7 +45,7 @@ struct LoraModule {
   Parameter a, b;  // "<name>.lora_A.weight" [rank, in], "<name>.lora_B.weight" [out, rank]
   // A Linear layer of the module.
   struct Part {
-    LinearPlace linear;      // the layer
+    LinearSlot linear;       // the layer
     std::int64_t first_row;  // row of B for the layer's first output
   };
   std::vector<Part> parts;  // the module's layers
@@ -58,7 +58,7 @@ struct ModuleRows {
   std::int64_t rows = 0;       // number of the module's outputs
 };
 // Returns the module of a Linear.
-using ModuleOf = std::function<ModuleRows(const LinearPlace&)>;
+using ModuleOf = std::function<ModuleRows(const LinearSlot&)>;
 
 // The adapter of a model, as created by add_lora().
 struct Lora {
@@ -75,7 +75,7 @@ struct Lora {
 // - a rank below 1, an alpha that is not finite, a dropout outside [0, 1);
 // - a target or a key of `ranks` or `alphas` that matches no module;
 // - two keys that match one module.
-std::vector<LoraModule> lora_modules(const std::vector<LinearPlace>& linears, const LoraOptions& options,
+std::vector<LoraModule> lora_modules(const std::vector<LinearSlot>& linears, const LoraOptions& options,
                                      const ModuleOf& module_of = {});
 
 // Adds adapters to the selected layers and freezes the model's parameters. The adapters have no effect at

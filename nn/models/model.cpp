@@ -87,7 +87,7 @@ Tensor Model::head(TensorArg x) const {
 Tensor Model::loss(TensorArg x, TensorArg targets, const LossOptions& options) const {
   {
     const Scope scope(parts_.name, x.where());
-    const std::optional<Product> product = parts_.head.as_product(x);
+    const std::optional<Product> product = parts_.head.as_matmul(x);
     if (product && (size_of(product->x.dtype()) == 2 || has_units(*product, options)))
       return linear_cross_entropy(product->x, product->w, targets,
                                   {.chunk_rows = options.chunk_rows, .unit_rows = options.unit_rows});

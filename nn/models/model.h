@@ -41,7 +41,7 @@ class Model {
   // The parameters in order of creation, followed by those of an adapter.
   const std::vector<Parameter>& parameters() const { return state_->parameters; }
   // Its Linear layers.
-  const std::vector<LinearPlace>& linears() const { return linears_; }
+  const std::vector<LinearSlot>& linears() const { return linears_; }
   // Its adapter; null if there is none.
   const Lora* lora() const { return state_->lora.get(); }
   // The maximum sequence length in tokens.
@@ -58,7 +58,7 @@ class Model {
     std::shared_ptr<const Lora> lora = {};
   };
   ModelParts parts_;
-  std::vector<LinearPlace> linears_;
+  std::vector<LinearSlot> linears_;
   std::shared_ptr<State> state_;  // copies share it, as they share the layers
 };
 

@@ -128,17 +128,17 @@ ModelParts RotaryStack::make(
   for (int i = 0; i < c.layers; ++i) {
     const Path block = root / "layers" / i;
     Branch first, second;
-    if (norms != NormPlace::after) first.norm = norm(block / "input_layernorm");
+    if (norms != NormPosition::after) first.norm = norm(block / "input_layernorm");
     first.layer = attention(block / "self_attn", i);
-    if (norms != NormPlace::before) first.after = norm(block / "post_attention_layernorm");
-    if (norms == NormPlace::before) second.norm = norm(block / "post_attention_layernorm");
-    if (norms == NormPlace::both) second.norm = norm(block / "pre_feedforward_layernorm");
+    if (norms != NormPosition::before) first.after = norm(block / "post_attention_layernorm");
+    if (norms == NormPosition::before) second.norm = norm(block / "post_attention_layernorm");
+    if (norms == NormPosition::both) second.norm = norm(block / "pre_feedforward_layernorm");
     second.layer = GatedMlp(block / "mlp", c.width, inner,
                             {.activation = activation,
                              .bias = c.bias || mlp_bias,
                              .init = c.linear_init(),
                              .output_init = c.residual_init()});
-    if (norms != NormPlace::before) second.after = norm(block / "post_feedforward_layernorm");
+    if (norms != NormPosition::before) second.after = norm(block / "post_feedforward_layernorm");
     parts.blocks.push_back(Block(block, {first, second}, c.dropout));
   }
   parts.norm = norm(root / "norm");

@@ -62,7 +62,7 @@ struct RopeScaling {
 std::int64_t swiglu_width(std::int64_t width);
 
 // The position of the norms in a block's branches x + f(x), with their parameter names.
-enum class NormPlace {
+enum class NormPosition {
   before,  // x + f(norm(x)): "input_layernorm", "post_attention_layernorm" (Llama)
   after,   // x + norm(f(x)): "post_attention_layernorm", "post_feedforward_layernorm" (OLMo 2)
   both     // x + norm(f(norm(x))): the three, and "pre_feedforward_layernorm" (Gemma 2)
@@ -70,14 +70,14 @@ enum class NormPlace {
 
 // The common settings of such models.
 struct RotaryStack {
-  std::int64_t mlp_width = 0;                // hidden size of the MLPs; 0: swiglu_width
-  bool mlp_bias = false;                     // in the MLPs, if ModelConfig::bias is false
-  Activation activation = Activation::silu;  // of the MLPs
-  double eps = 1e-6;                         // of the norms
-  NormPlace norms = NormPlace::before;       // position of the norms
-  bool plus_one = false;                     // gains of the norms are 1 + weight, as in RmsNorm
-  double embedding_scale = 1;                // factor of the embedded tokens
-  double softcap = 0;                        // limits logits to c·tanh(logit / c); 0: no limit
+  std::int64_t mlp_width = 0;                 // hidden size of the MLPs; 0: swiglu_width
+  bool mlp_bias = false;                      // in the MLPs, if ModelConfig::bias is false
+  Activation activation = Activation::silu;   // of the MLPs
+  double eps = 1e-6;                          // of the norms
+  NormPosition norms = NormPosition::before;  // position of the norms
+  bool plus_one = false;                      // gains of the norms are 1 + weight, as in RmsNorm
+  double embedding_scale = 1;                 // factor of the embedded tokens
+  double softcap = 0;                         // limits logits to c·tanh(logit / c); 0: no limit
 
   // Creates the layers: model.embed_tokens, model.layers.0 with its norms, self_attn and mlp, …, model.norm,
   // and lm_head unless it is tied. `attention` creates the attention layer of block `layer`.

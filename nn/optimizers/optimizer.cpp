@@ -100,10 +100,10 @@ std::vector<double> Optimizer::decays(double weight_decay, const Decay& each) co
 Parameter Optimizer::add_moment(std::size_t shard, const std::string& what) {
   Moment& all = moments_[what];
   all.resize(shards_.list().size());
-  return all[shard] = zero_beside(shard, what);
+  return all[shard] = zeros_like_shard(shard, what);
 }
 
-Parameter Optimizer::zero_beside(std::size_t shard, const std::string& what) const {
+Parameter Optimizer::zeros_like_shard(std::size_t shard, const std::string& what) const {
   if (shard >= shards_.list().size())
     throw Error("[optimizer] there is no shard " + std::to_string(shard) + " among " +
                 std::to_string(shards_.list().size()));

@@ -114,7 +114,7 @@ class Optimizer {
   // A value that an optimizer stores for each element, by shard; empty for shards without it.
   using Moment = std::vector<Parameter>;
   // Returns zeros of the shard's shape and dtype, named "optimizer.<what>.<path>".
-  Parameter zero_beside(std::size_t shard, const std::string& what) const;
+  Parameter zeros_like_shard(std::size_t shard, const std::string& what) const;
 
  protected:
   // Trains the given parameters except frozen ones; throws Error if all are frozen. `clip` is the maximum
@@ -132,7 +132,7 @@ class Optimizer {
   std::vector<double> decays(double weight_decay, const Decay& each) const;
   // Returns a shard's new weight and its copy, both computed in the same pass over memory.
   static NewWeight with_copy(const Step& step, std::size_t shard, const Tensor& weight);
-  // As zero_beside(), and adds the result to the state. Moments of a shard are ordered by `what`.
+  // As zeros_like_shard(), and adds the result to the state. Moments of a shard are ordered by `what`.
   Parameter add_moment(std::size_t shard, const std::string& what);
   // Appends the new weight of each shard, and adds the assignments of moments to `assign`.
   virtual std::vector<NewWeight> append(const Step& step, std::vector<Assign>& assign) const = 0;

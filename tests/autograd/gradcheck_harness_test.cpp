@@ -321,7 +321,7 @@ TEST(Programs, RoundEveryResultOrOnlyStoredResults) {
   for (const Case& c : {chain, sums})
     for (const std::optional<bool> chains : {std::optional<bool>(), {true}, {false}}) {
       HarnessOptions how;
-      if (chains) how.round_to = bf16, how.round_chains = *chains;
+      if (chains) how.round_to = bf16, how.round_fused = *chains;
       Harness h(c, View::contiguous, f64, how);
       const Point x = h.draw(1), r = h.draw_cotangents(1);
       const auto each = [&](double e) { return chains && *chains ? bf(e) : e; };  // every result
@@ -355,7 +355,7 @@ TEST(Programs, RoundResultsOfOpsOnly) {
             }};
       }};
   for (const bool chains : {true, false}) {
-    Harness h(c, View::contiguous, f64, {.round_to = bf16, .round_chains = chains});
+    Harness h(c, View::contiguous, f64, {.round_to = bf16, .round_fused = chains});
     const Point x = h.draw(1);
     h.set(x);
     const Values y = h.outputs()[0];

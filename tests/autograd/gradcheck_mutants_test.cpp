@@ -95,7 +95,7 @@ TEST(Mutants, DropTheTermThatTheyName) {
 }
 
 std::string fate_of(const Mutant& m) {
-  static const char* const names[] = {"caught", "survived", "equivalent", "unplantable", "refused"};
+  static const char* const names[] = {"caught", "survived", "equivalent", "not_injectable", "refused"};
   return names[static_cast<int>(m.fate)];
 }
 
@@ -586,14 +586,14 @@ TEST(Mutants, UnrecordableFaultsReportTheReason) {
            return Callable{{}, [&op](std::span<const Tensor> x) { return Tensors{record(op, {x[0]})}; }};
          }};
   c.op = &op;
-  int unplantable = 0;
+  int not_injectable = 0;
   for (const Mutant& m : mutate(c, f64_contiguous(true))) {
-    if (m.fate != Mutant::unplantable) continue;
-    ++unplantable;
+    if (m.fate != Mutant::not_injectable) continue;
+    ++not_injectable;
     EXPECT_TRUE(m.fault == "stale outputs" || m.fault == "operands held fixed") << m.fault;
     EXPECT_NE(m.why.find("moved outputs do not fit"), std::string::npos) << m.why;
   }
-  EXPECT_EQ(unplantable, 2);
+  EXPECT_EQ(not_injectable, 2);
 }
 
 // Layers and ops with a decomposition have no vjp: the gradient is changed as a whole, in every view and

@@ -350,9 +350,9 @@ TEST(Costs, CountOperandsAndOps) {
   EXPECT_EQ(work_of(step).bytes, 48);
   EXPECT_EQ(roundings_of(step), 1);
   step.op = &fused_op;
-  EXPECT_EQ(kind_of(step), "chain to op");
+  EXPECT_EQ(kind_of(step), "fused to op");
   step.name = "gelu";
-  EXPECT_EQ(kind_of(step), "chain to gelu");
+  EXPECT_EQ(kind_of(step), "fused to gelu");
 }
 
 // A separate Python program computed the sum from the published algorithms.

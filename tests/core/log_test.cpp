@@ -53,7 +53,7 @@ TEST_F(Log, Level1ReportsProgramsAndRuns) {
   const std::string text = log_of("1", 3);
   EXPECT_EQ(lines(text), 4) << text;
   EXPECT_EQ(lines_with(text, {"[program ", "cpu: ", " nodes, 3 steps (", "matmul 1", "flash_attn 1",
-                              "chain to sum 1", "peak ", "1024 of them parameters", "compiled in ", " ms"}),
+                              "fused to sum 1", "peak ", "1024 of them parameters", "compiled in ", " ms"}),
             1)
       << text;
   for (const char* run : {"run 1: ", "run 2: ", "run 3: "})
@@ -121,7 +121,7 @@ TEST_F(Log, Level4ReportsHowEachStepRuns) {
   EXPECT_EQ(lines(text) - lines(before), 3) << text;
   EXPECT_EQ(lines_with(text, {"flash_attn: ", "queries × 40 keys", "by one thread"}), 1) << text;
   EXPECT_EQ(lines_with(text, {"matmul: ", "register tiles", "by one thread"}), 1) << text;
-  EXPECT_EQ(lines_with(text, {"sum: ", "chain mul(in0, 2) → gelu(%0) → sum(%1) over axes [0, 1, 2, 3]"}), 1)
+  EXPECT_EQ(lines_with(text, {"sum: ", "fused mul(in0, 2) → gelu(%0) → sum(%1) over axes [0, 1, 2, 3]"}), 1)
       << text;
   const std::string shared = log_of("4", 0, {.threads = 3});
   EXPECT_EQ(lines_with(shared, {"flash_attn: ", "shared by 3 threads"}), 1) << shared;

@@ -6,7 +6,7 @@
 
 #include "core/compile/lower.h"
 #include "tests/support/op_testing.h"
-#include "tests/support/random_chains.h"
+#include "tests/support/random_fused.h"
 
 namespace {
 
@@ -113,7 +113,7 @@ TEST_F(Merging, HasLimits) {
   for (const Step& s : code.steps()) {
     EXPECT_LE(s.out.size(), static_cast<std::size_t>(FusedAttrs::max_outputs));
     EXPECT_LE(s.in.size(), static_cast<std::size_t>(FusedAttrs::max_inputs));
-    EXPECT_LE(chain(s).code.size(), static_cast<std::size_t>(FusedAttrs::max_chain));
+    EXPECT_LE(chain(s).code.size(), static_cast<std::size_t>(FusedAttrs::max_fused));
     several += s.out.size() > 1;
   }
   EXPECT_GT(several, 0u);
@@ -173,10 +173,10 @@ TEST_F(Merging, AStored16BitValueIsRoundedForItsReadersInTheStep) {
   EXPECT_GT(largest, 1e-4);  // the rounding itself
 }
 
-TEST(RandomChains, FusedMatchesSingleSteps) {
+TEST(RandomFused, FusedMatchesSingleSteps) {
   std::size_t several = 0;
   for (unsigned seed = 0; seed < 160; ++seed) {
-    RandomChains r(seed);
+    RandomFused r(seed);
     EXPECT_EQ(r.difference({.threads = 1, .verify = true}, unfused), "") << "seed " << seed;
     const Program p = compile(r.g, r.outputs);
     for (const Step& s : p.steps()) several += s.out.size() > 1;

@@ -60,14 +60,14 @@ TEST(Profile, ReportsWorkAndTimeByOpAsSharesOfTheCeilings) {
       EXPECT_EQ(t.flops, 2.0 * 64 * (256 * 128 + 64 * 128 + 256 * 64));
       EXPECT_EQ(t.bytes, 4.0 * (256 * 128 + 3 * 128 * 64 + 256 * 64 + 2 * 64 * 64 + 2 * 256 * 64));
     }
-    if (t.name == "chain to exp") {
+    if (t.name == "fused to exp") {
       EXPECT_EQ(t.bytes, 4.0 * (2 * 256 * 64 + 64));  // the row is read once
     }
     EXPECT_GT(t.least, 0) << t.name;
   }
   EXPECT_NEAR(sum, all, 1e-12);
   const std::string text = profile_text(program, p, 1);
-  for (const char* part : {"one run: ", "copy", "matmul f32", "chain to exp", "softmax", "ceiling  step"})
+  for (const char* part : {"one run: ", "copy", "matmul f32", "fused to exp", "softmax", "ceiling  step"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 
   // Steps are named with their kernels, even if a program was only planned.

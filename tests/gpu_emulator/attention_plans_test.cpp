@@ -97,7 +97,7 @@ AttentionCall drawn(Draw& d) {
   if (d.one_in(12)) x.bias.data = somewhere;
   if (d.one_in(8)) x.lengths = somewhere;
   if (d.one_in(12)) x.cu_q = x.cu_k = static_cast<const std::int32_t*>(somewhere), x.segments = 3;
-  x.nondeterministic = d.one_in(4), x.fixed_places = d.one_in(2);
+  x.nondeterministic = d.one_in(4), x.fixed_positions = d.one_in(2);
   using enum AttentionKernels;
   x.kernels = d.one_in(4) ? d.of({plain, tensor_cores, wgmma}) : best;
   return x;

@@ -101,15 +101,15 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
 TEST(AttentionChoice, DescriptionNamesTheKernels) {
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(forward(x, hopper).describe(), "tensor cores");
-  EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass in order");
+  EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass, deterministic");
   x.nondeterministic = true;
-  EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass in free order");
+  EXPECT_EQ(backward(x, hopper).describe(), "tensor cores, one pass, nondeterministic");
   EXPECT_EQ(forward(call(DType::f64, 8, 8, 512, 64, 64), hopper).describe(), "plain multiply-adds");
   EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), hopper).describe(), "tensor cores, wide heads");
   x = call(DType::f32, 8, 8, 512, 64, 64);
-  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 as halves of two terms");
+  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 split into two f16");
   x.tf32 = true;
-  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 as halves of one term");
+  EXPECT_EQ(forward(x, hopper).describe(), "tensor cores, f32 rounded to f16");
 }
 
 TEST(AttentionChoice, HoppersKernelsAreUsedUnlessAReasonPreventsThem) {
@@ -183,14 +183,14 @@ TEST(AttentionChoice, HoppersKernelsSplitF32) {
     AttentionCall x = call(DType::f32, 8, 2, 512, 128, 40);
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
-    EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 as halves of two terms");
+    EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 split into two f16");
     x.k.head = 0;  // operands are copied
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
     x.tf32 = true;
-    EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 as halves of one term");
+    EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 rounded to f16");
     x.dropout = 0.1;
     EXPECT_EQ(choice().family(), KernelFamily::f32);
-    EXPECT_EQ(choice().describe(), "tensor cores, f32 as halves of one term, no wgmma: dropout");
+    EXPECT_EQ(choice().describe(), "tensor cores, f32 rounded to f16, no wgmma: dropout");
   }
   // Boxes have 64 columns. If an f32 row is split into two f16 rows, each of them begins a box.
   AttentionCall x = call(DType::f32, 8, 8, 512, 32, 32);
@@ -210,8 +210,8 @@ TEST(AttentionChoice, RequestedKernelsAreUsed) {
     EXPECT_EQ(asked(x, tensor_cores, small, is_backward), "tensor cores");
     EXPECT_EQ(asked(x, plain, sm_90a, is_backward), "plain multiply-adds");
     EXPECT_EQ(asked(x, plain, small, is_backward), "plain multiply-adds");
-    EXPECT_EQ(asked(f32, wgmma, sm_90a, is_backward), "tensor cores, wgmma, f32 as halves of two terms");
-    EXPECT_EQ(asked(f32, tensor_cores, sm_90a, is_backward), "tensor cores, f32 as halves of two terms");
+    EXPECT_EQ(asked(f32, wgmma, sm_90a, is_backward), "tensor cores, wgmma, f32 split into two f16");
+    EXPECT_EQ(asked(f32, tensor_cores, sm_90a, is_backward), "tensor cores, f32 split into two f16");
     EXPECT_EQ(asked(f32, plain, sm_90a, is_backward), "plain multiply-adds");
   }
   AttentionCall split = f32;
@@ -236,7 +236,7 @@ TEST(AttentionChoice, UnsupportedRequestedKernelsAreRefusedWithTheReason) {
   EXPECT_EQ(asked(call(DType::f64, 8, 2, 512, 64, 64), wgmma, sm_90a), "kernels = wgmma: f64");
   EXPECT_EQ(asked(call(DType::f64, 8, 2, 512, 64, 64), tensor_cores, sm_90a), "kernels = tensor_cores: f64");
   EXPECT_EQ(asked(call(DType::bf16, 8, 2, 512, 65, 64), tensor_cores, small),
-            "kernels = tensor_cores: head sizes that are no multiple of 16 bytes");
+            "kernels = tensor_cores: head sizes that are not a multiple of 16 bytes");
   EXPECT_EQ(asked(call(DType::bf16, 8, 2, 512, 584, 64), tensor_cores, hopper),
             "kernels = tensor_cores: heads wider than 576, or 512 of v");
   EXPECT_EQ(asked(call(DType::f32, 8, 2, 512, 256, 64), tensor_cores, hopper),
@@ -270,7 +270,7 @@ TEST(AttentionDivision, KeysAreSplitIfItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(few_queries(16, 16, 1, 64, 128)), 1);       // one tile
   EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles cost less than a merge
   EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).describe(),
-            "tensor cores, wgmma, keys in 8 parts");
+            "tensor cores, wgmma, keys split into 8 parts");
   AttentionCall x = few_queries(16, 16, 1024, 8192, 128);
   x.B = 2;
   EXPECT_EQ(parts(x), 1);  // 256 items in two waves: merging is not worth a fraction of a wave
@@ -348,7 +348,7 @@ TEST(AttentionChoice, PagesAreAlwaysDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
   };
-  const std::string decoded = "tensor cores, decoding, a cache in pages";
+  const std::string decoded = "tensor cores, decoding, paged cache";
   for (const int L : {1, 5, 300})
     for (const int B : {1, 64, 1500})
       for (const int pages : {1, 500}) EXPECT_EQ(words(paged(B, 32, 8, L, pages, 16, 128)), decoded);
@@ -362,7 +362,7 @@ TEST(AttentionChoice, PagesAreAlwaysDecoded) {
   EXPECT_EQ(words(x), "plain multiply-adds");
   x.dv = 512, x.v = x.k, x.o.head = x.o.row = 512;
   EXPECT_EQ(words(x),
-            "tensor cores, wgmma, decoding, a cache in pages");  // values are the first columns of keys
+            "tensor cores, wgmma, decoding, paged cache");  // values are the first columns of keys
   EXPECT_EQ(words(x, small), "plain multiply-adds");
   x = paged(1, 32, 8, 1, 10, 16, 128);
   x.pool = 1 << 30;  // the offset of a row does not fit in 32 bits
@@ -519,7 +519,7 @@ TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
 
 // Queries 0 … 63 and keys 16 … 47 of 64 under a causal mask: [queries, keys] and [keys, queries].
 __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int* range) {
-  __shared__ SeenKeys<64> seen;
+  __shared__ VisibleKeys<64> seen;
   seen.set(x, 0, 0);
   __syncwarp();
   const auto [some, every] = seen.unite(0, 64);
@@ -550,7 +550,7 @@ TEST(AttentionStages, TheMaskAgreesWithKeysOfQuery) {
   EXPECT_EQ(std::vector<int>(range, range + 4), (std::vector<int>{0, 64, 43, 1}));
   for (int i = 0; i < 64; ++i)
     for (int j = 16; j < 48; ++j) {
-      const KeyRange keys = keys_of_query(x, 0, i);
+      const KeyRange keys = keys_visible_to(x, 0, i);
       const bool sees = j >= keys.from && j < keys.to;
       EXPECT_EQ(s[i * 32 + j - 16], sees ? 1 : -INFINITY) << i << ", " << j;
       EXPECT_EQ(p[(j - 16) * 64 + i], sees ? 1 : 0) << i << ", " << j;

@@ -22,7 +22,7 @@ const NamedGpu gpus[] = {{"NVIDIA H200", {0, 132, 90, 227 << 10, true}},
 
 std::vector<AttentionCell> cells() {
   std::vector<AttentionCell> list;
-  for (const char* suite : {"gpu", "gpu-free-order", "masks", "few-queries"})
+  for (const char* suite : {"gpu", "gpu-nondeterministic", "masks", "few-queries"})
     for (const AttentionCell& c : bench::attention_suite(suite)) list.push_back(c);
   for (std::int64_t length : {40, 100, 512, 2048})
     for (std::int64_t size : {8, 32, 64, 72, 96, 104, 128, 136, 192, 200, 256, 576})
@@ -55,7 +55,7 @@ Tile tile_of_shape(int stages) {
 Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
   if (choice.split && backward)  // f32 as two f16
     return with_constant<64, 128>(choice.work.width, [](auto d) {
-      using TileShape = backward_sm90::TileShape<d, d, false, two_terms>;
+      using TileShape = backward_sm90::TileShape<d, d, false, two_f16>;
       return tile_of_shape<TileShape>(TileShape::stages);
     });
   if (choice.split)
@@ -84,7 +84,7 @@ Tile portable_kernel_tile(const Choice& choice, bool backward) {
     });
   if (choice.family() == KernelFamily::f32)
     return with_shape<32, 64, 128>(choice.x, [](auto size, auto, auto options) {
-      return tile_of_shape<forward::TileShape<two_terms, size, size, options>>(2);
+      return tile_of_shape<forward::TileShape<two_f16, size, size, options>>(2);
     });
   return with_shape<32, 64, 96, 128, 192, 256, 576>(choice.x, [](auto d, auto dv, auto options) {
     using TileShape = forward::TileShape<of_16_bits, d, dv, options>;

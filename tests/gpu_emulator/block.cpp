@@ -418,7 +418,7 @@ unsigned block_of(std::uint32_t address) {
 void copy_later(void* to, const void* from, int bytes, int filled) {
   if (reinterpret_cast<std::uintptr_t>(to) % static_cast<std::uintptr_t>(bytes) != 0 ||
       (filled > 0 && reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) != 0))
-    throw std::runtime_error("cp.async at an address that is no multiple of " + std::to_string(bytes));
+    throw std::runtime_error("cp.async at an address that is not a multiple of " + std::to_string(bytes));
   count_copy(filled);
   if (tracks_writes && filled > 0) note_global(from, static_cast<std::size_t>(filled), false);
   note_write(to, bytes);

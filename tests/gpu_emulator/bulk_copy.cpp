@@ -71,7 +71,7 @@ void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
   const auto offset = static_cast<std::size_t>(shared_pointer(to) - dynamic_shared(block_of(to)));
   if (offset + bytes > shared_size()) fail("a bulk copy beyond the block's shared memory");
   if (to % alignment != 0)
-    fail("a bulk copy to an address that is no multiple of " + std::to_string(alignment));
+    fail("a bulk copy to an address that is not a multiple of " + std::to_string(alignment));
 }
 
 // The part of a box's row at coordinates c that is inside the tensor: `bytes` bytes at `data`, which start at
@@ -188,7 +188,8 @@ void insist_on_no_stores() {
 
 void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   if (bytes <= 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
-    fail("a bulk copy of " + std::to_string(bytes) + " bytes, or from an address, that is no multiple of 16");
+    fail("a bulk copy of " + std::to_string(bytes) +
+         " bytes, or from an address, that is not a multiple of 16");
   insist_on_shared(to, static_cast<std::size_t>(bytes), 16);
   unsigned char* const at = shared_pointer(to);
   if (tracks_writes) note_global(from, static_cast<std::size_t>(bytes), false);
@@ -197,7 +198,7 @@ void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t bar
 
 void copy_shared(std::uint32_t to, std::uint32_t from, int bytes, std::uint32_t barrier) {
   if (bytes <= 0 || bytes % 16 != 0)
-    fail("a bulk copy of " + std::to_string(bytes) + " bytes, which is no multiple of 16");
+    fail("a bulk copy of " + std::to_string(bytes) + " bytes, which is not a multiple of 16");
   insist_on_shared(from, static_cast<std::size_t>(bytes), 16);
   insist_on_shared(to, static_cast<std::size_t>(bytes), 16);
   const unsigned char* const data = shared_pointer(from);

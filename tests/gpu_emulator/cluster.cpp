@@ -93,7 +93,7 @@ void insist_on_cluster(unsigned blocks_of_grid, unsigned threads, unsigned count
     throw std::runtime_error("clusters of " + std::to_string(count) + " blocks: " + what);
   };
   if (count == 0 || blocks_of_grid % count != 0)
-    refuse("the grid's " + std::to_string(blocks_of_grid) + " blocks are no multiple");
+    refuse("the grid's " + std::to_string(blocks_of_grid) + " blocks are not a multiple");
   if (count > most_blocks) refuse("the emulator has no more than " + std::to_string(most_blocks));
   if (count > 1 && (threads % 128 != 0 || threads * count > 1024))
     refuse("the emulator has those of whole warpgroups, and no more than 1024 threads together");

@@ -236,7 +236,7 @@ __global__ void copy_first(const float* from, float* to) {
 TEST(Emulator, MisalignedAccessesAreReported) {
   alignas(16) float from[8] = {}, to[8];
   EXPECT_EQ(run(copy_first<float4>, 1, from, to), "");
-  EXPECT_NE(run(copy_first<float2>, 1, from, to + 1).find("no multiple"), std::string::npos);
+  EXPECT_NE(run(copy_first<float2>, 1, from, to + 1).find("not a multiple"), std::string::npos);
   cudaSetDevice(0);
   EXPECT_DEATH(run(copy_first<float4>, 1, from, to + 2), "misaligned");
 }

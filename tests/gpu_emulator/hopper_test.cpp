@@ -99,7 +99,7 @@ TEST(Hopper, MistakesWithACopyAreFound) {
   EXPECT_FAULT(fault(Copy::no_wait), "a bulk copy");
   EXPECT_FAULT(fault(Copy::too_few_bytes), "lacks 0 of 1 arrivals and -4096 of 4096 bytes");
   EXPECT_FAULT(fault(Copy::too_many_bytes), "lacks 0 of 1 arrivals and 8192 of 16384 bytes (threads 0 … 63)");
-  EXPECT_FAULT(fault(Copy::misaligned), "no multiple of 128");
+  EXPECT_FAULT(fault(Copy::misaligned), "not a multiple of 128");
   EXPECT_FAULT(fault(Copy::no_map), "has not made");
   EXPECT_FAULT(fault(Copy::twice), "an arrival too many");
 }

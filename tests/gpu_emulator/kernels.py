@@ -29,9 +29,9 @@ WHOLE_ITEMS = {
     ("backends/cuda/attention/backward/bias_gradient.cu", "sink_gradient"): "a head",
     ("backends/cuda/attention/forward/short_heads_sm80.cu", "attend_short"): "a head",
     ("backends/cuda/attention/forward/short_heads_sm80.cu", "differentiate_short_heads"): "a head",
-    ("backends/cuda/attention/split_terms.cu", "choose"): "a key head",
+    ("backends/cuda/attention/split_to_f16.cu", "choose"): "a key head",
     ("backends/cuda/kernels/cumsum.cu", "along_lines"): "a line",
-    ("backends/cuda/kernels/norm.cu", "normalize_alone"): "a row",
+    ("backends/cuda/kernels/norm.cu", "normalize_row_per_block"): "a row",
 }
 ANONYMOUS = "(anonymous namespace)"
 

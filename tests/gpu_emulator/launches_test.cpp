@@ -486,7 +486,7 @@ const std::vector<Family>& families() {
   static const std::vector<Family> all = {
       {"products", products, 4000, floats},
       {"products_by_tiles", products_by_tiles, 3200, {f32, bf16, f16}},
-      {"small_products", grouped_gemms, 1200, floats},
+      {"grouped_gemm", grouped_gemms, 1200, floats},
       {"products_in_units", products_in_units, 600, floats},
       {"attention", attention, 3200, floats},
       {"paged_attention", paged_attention, 2400, floats},

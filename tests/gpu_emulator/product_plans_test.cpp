@@ -92,10 +92,9 @@ std::vector<Arg> drawn(Draw& d) {
 
 std::string plan_of(const Call& call, const RowsContext& context) {
   std::string s;
-  for (const auto takes :
-       {is_small_product, is_for_ordered_product, is_for_rows_gemm, is_faster_by_rows_gemm})
+  for (const auto takes : {is_grouped_gemm, is_for_ordered_gemm, is_for_rows_gemm, is_faster_by_rows_gemm})
     s += takes(call) ? "1 " : "0 ";
-  if (is_for_ordered_product(call)) s += plan_ordered_product(call)->choice(call);
+  if (is_for_ordered_gemm(call)) s += plan_ordered_gemm(call)->choice(call);
   if (is_for_rows_gemm(call))
     s += std::to_string(rows_gemm_workspace(call)) + (normalises_row(call, context) ? " norm " : " ") +
          rows_gemm_choice(call, context);

@@ -71,7 +71,7 @@ bool is_dynamic(const unsigned char* p) {
 // the type requires more, the processor checks it.
 [[gnu::noinline, noreturn]] void report_misaligned(std::size_t bytes) {
   give_up("thread " + std::to_string(here.number) + ": an access of " + std::to_string(bytes) +
-          " bytes at an address that is no multiple of them");
+          " bytes at an address that is not a multiple of them");
 }
 template <std::size_t bytes>
 [[gnu::always_inline]] inline void insist_on_alignment(const void* p) {

@@ -50,7 +50,7 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
             if (w.chance(0.2))
               autocast.emplace(w.graph, w.one_of({Precision::full, Precision::bf16, Precision::f16}),
                                w.chance(0.5));
-            (void)Autocast::has_half_logits(x);
+            (void)Autocast::has_low_precision_logits(x);
             std::optional<ContextParallel> parallel;
             if (w.chance(0.1)) parallel.emplace(w.graph, Draw<int>::of(w));
             if (ContextParallel::ranks(w.graph) > 1) w.keep(ContextParallel::positions(w.graph, size(w)));
@@ -197,10 +197,10 @@ void train_model(World& w) {
   for (const Parameter& p : o->whole_state()) state.push_back(w.hostile() ? Draw<Array>::of(w) : p.read());
   o->gather_state(o->whole_state());
   o->set_state(state);
-  o->zero_beside(w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : 0, "x");
+  o->zeros_like_shard(w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : 0, "x");
   (void)o->shards();
   const train::TrainingMemory planned = train::plan_memory(model, *o, options);
-  (void)planned.beside_parameters(), planned.require(options.memory_budget), (void)step.loss_chunks();
+  (void)planned.without_parameters(), planned.require(options.memory_budget), (void)step.loss_chunks();
   step.first_bad_node(ids(w, n), ids(w, n), 0);
   train::EvaluationProgram evaluation(model, options);
   const Pending batch =
@@ -414,7 +414,7 @@ LoraOptions lora_options(World& w) {
 }
 
 // Modules of any rows, with several layers in one.
-ModuleRows module_rows(World& w, const LinearPlace& linear) {
+ModuleRows module_rows(World& w, const LinearSlot& linear) {
   if (!w.hostile()) return {linear.path, 0, linear.out};
   return {w.one_of<std::string>({"all", "", linear.path}), w.chance(0.5) ? 0 : Draw<I>::of(w),
           w.chance(0.5) ? linear.out : Draw<I>::of(w)};
@@ -432,7 +432,7 @@ void lora(World& w) {
           (void)lora_modules(model.linears(), lora_options(w)).size();
           break;
         case 1:
-          add_lora(model, lora_options(w), [&](const LinearPlace& l) { return module_rows(w, l); });
+          add_lora(model, lora_options(w), [&](const LinearSlot& l) { return module_rows(w, l); });
           break;
         case 2:
           add_lora(model, lora_options(w));
@@ -552,7 +552,7 @@ std::vector<Call> model_calls() {
          Params params(1);
          const Embedding table(Path(params) / Draw<std::string>::of(w), size(w), size(w), init(w));
          w.keep(table.head()(Draw<TensorArg>::of(w)));
-         if (const auto p = table.head().as_product(Draw<TensorArg>::of(w))) w.keep(p->x), w.keep(p->w);
+         if (const auto p = table.head().as_matmul(Draw<TensorArg>::of(w))) w.keep(p->x), w.keep(p->w);
        }},
       {"Weight",
        [](World& w) {
@@ -621,7 +621,7 @@ std::vector<Call> model_calls() {
              w.keep(copies.tensor(x, Draw<Graph&>::of(w), std::source_location::current()));
          for (const Parameter& x : copies.of(p)) w.keep(x);
          (void)copies.bytes();
-         (void)half_type(w.one_of({Precision::full, Precision::bf16, Precision::f16}));
+         (void)low_precision_dtype(w.one_of({Precision::full, Precision::bf16, Precision::f16}));
        }},
       {"training", train_model},
       {"generation", generate},

@@ -89,7 +89,7 @@ std::string gguf_of(const io::HfConfig& config, std::vector<std::string>& notes,
   };
   std::set<std::string> seen;
   config.model.each_parameter([&](const std::string& name, const Shape& shape) {
-    for (const io::GgufPlace& place : io::gguf_places(config.family, config.model, name, shape))
+    for (const io::GgufRowOrder& place : io::gguf_rows(config.family, config.model, name, shape))
       if (seen.insert(place.tensor).second)
         add(place.tensor, {place.shape.begin(), place.shape.end()},
             std::string(static_cast<std::size_t>(numel(place.shape)) * 4, '\0'));

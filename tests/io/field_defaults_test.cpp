@@ -32,7 +32,7 @@ TEST(FieldDefaults, ModelFilesHaveTheirUsualFields) {
   EXPECT_EQ(nn::PretrainedOptions().dtype, f32);
   EXPECT_EQ(nn::SaveOptions().shard_bytes, 50'000'000'000u);
   EXPECT_EQ(nn::PretrainedInfo().bytes, 0u);
-  const io::GgufPlace place;
+  const io::GgufRowOrder place;
   EXPECT_EQ(std::tuple(place.first_row, place.heads, place.keys, place.values), std::tuple(0, 1, 0, 0));
   const io::GgufArchitecture a{"a"};
   EXPECT_TRUE(a.qkv_bias && a.any_head_width);
@@ -112,7 +112,7 @@ TEST(FieldDefaults, PlotsHaveTheirUsualFields) {
   const plot::Box box;
   EXPECT_EQ(std::tuple(box.x0, box.y0, box.x1, box.y1), std::tuple(0, 0, 0, 0));
   const plot::Plot p;
-  EXPECT_EQ(std::tuple(p.log_x, p.log_y, p.width, p.height, p.legend_beside),
+  EXPECT_EQ(std::tuple(p.log_x, p.log_y, p.width, p.height, p.legend_outside),
             std::tuple(false, false, 1200, 800, false));
   const plot::HeatMaps maps;
   EXPECT_EQ(std::tuple(maps.rows, maps.columns, maps.across), std::tuple(0, 0, 1));

@@ -253,7 +253,7 @@ struct Crafted {
     std::string data;
     std::set<std::string> seen;
     config.each_parameter([&](const std::string& name, const Shape& shape) {
-      for (const io::GgufPlace& place : io::gguf_places(family, config, name, shape)) {
+      for (const io::GgufRowOrder& place : io::gguf_rows(family, config, name, shape)) {
         if (!seen.insert(place.tensor).second) continue;
         const auto found = types.find(place.tensor);
         const io::GgufType type = found == types.end() ? usual : found->second;

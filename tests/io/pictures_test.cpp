@@ -160,7 +160,7 @@ TEST(Pictures, PlotsMatch) {
   boxes.series = {{.label = "green", .color = green},
                   {.label = "", .color = red},
                   {.label = "line", .x = {0, 110}, .y = {70, 45}}};
-  boxes.legend_beside = true;
+  boxes.legend_outside = true;
   expect_stored("plot_boxes", plot::draw_plot(boxes));
 
   // Numbers that would touch are omitted, and a title that is too long is drawn smaller.

@@ -481,7 +481,7 @@ TEST(Plot, ALegendNextToTheAxesHidesNothing) {
   plot::Plot plot;
   plot.boxes = {{0, 0, 10, 10, red}};
   plot.series = {{.label = "everything", .color = plot::Color{1, 2, 3}}};
-  plot.legend_beside = true;
+  plot.legend_outside = true;
   const plot::Image image = plot::draw_plot(plot);
   const auto box = extent_of(image, red), swatch = extent_of(image, {1, 2, 3});
   EXPECT_GT(swatch[0], box[2]) << "to the right of the axes";

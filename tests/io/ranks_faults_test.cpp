@@ -11,13 +11,13 @@ Device on_cpu(const Communicator&) {
 }
 
 TEST(RanksFaults, AnIndexOutOfRangeEndsAll) {
-  for (int n : {2, 4}) expect_faults_end_all(n, {.kind = PlantedFault::index}, on_cpu, 60);
+  for (int n : {2, 4}) expect_faults_end_all(n, {.kind = InjectedFault::index}, on_cpu, 60);
 }
 TEST(RanksFaults, AFaultEndsAllRanksThatDivideTheUpdate) {
   for (int n : {2, 4}) expect_faults_end_all(n, {.vocabulary = 1100}, on_cpu, 60);
 }
 TEST(RanksFaults, AnExceptionOfAHostFunctionEndsAll) {
-  for (int n : {2, 4}) expect_faults_end_all(n, {.kind = PlantedFault::host_function}, on_cpu, 60);
+  for (int n : {2, 4}) expect_faults_end_all(n, {.kind = InjectedFault::host_function}, on_cpu, 60);
 }
 
 }  // namespace

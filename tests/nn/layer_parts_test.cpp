@@ -183,7 +183,7 @@ TEST(Lora, ParametersHaveNamesShapesAndValuesOfTheirModule) {
 TEST(Lora, ModulesOfSeveralLayersShareAAndDivideB) {
   Params params(1, f64);
   Model model(params, small());
-  const auto module_of = [](const LinearPlace& linear) {
+  const auto module_of = [](const LinearSlot& linear) {
     const std::size_t at = linear.path.find("self_attn.");
     const std::string last = at == std::string::npos ? "" : linear.path.substr(at + 10);
     if (last == "q_proj") return ModuleRows{"qkv", 0, 16};
@@ -282,7 +282,7 @@ TEST(Autocast, NamesMapToPrecisionsAndTypes) {
                                                                            {"f16", Precision::f16, f16}};
   for (const auto& [name, precision, type] : rows) {
     EXPECT_EQ(precision_named(name), precision);
-    EXPECT_EQ(half_type(precision), type);
+    EXPECT_EQ(low_precision_dtype(precision), type);
   }
   EXPECT_EQ(message([] { precision_named("fp8"); }),
             "[precision] got 'fp8', expected f32, tf32, bf16 or f16");
@@ -292,7 +292,7 @@ TEST(Autocast, NamesMapToPrecisionsAndTypes) {
 TEST(Autocast, HeadsGiveF32LogitsUnless16BitOnesAreRequested) {
   for (const DType held : {f32, bf16})
     for (const bool tied : {false, true})
-      for (const std::optional<bool> half_logits : {std::optional<bool>(), {false}, {true}}) {
+      for (const std::optional<bool> low_precision_logits : {std::optional<bool>(), {false}, {true}}) {
         Params params(1, held);
         const Embedding table(Path(params) / "table", 5, 4);
         const Layer head =
@@ -300,13 +300,13 @@ TEST(Autocast, HeadsGiveF32LogitsUnless16BitOnesAreRequested) {
         Graph g;
         const Tensor x = g.input("x", {2, 4}, held);
         std::optional<Autocast> scope;
-        if (half_logits) scope.emplace(g, Precision::bf16, *half_logits);
-        const DType expected = held == f32                   ? (half_logits ? bf16 : f32)
-                               : half_logits.value_or(false) ? bf16
-                                                             : f32;
+        if (low_precision_logits) scope.emplace(g, Precision::bf16, *low_precision_logits);
+        const DType expected = held == f32                            ? (low_precision_logits ? bf16 : f32)
+                               : low_precision_logits.value_or(false) ? bf16
+                                                                      : f32;
         EXPECT_EQ(head(x).dtype(), expected) << name_of(held) << tied;
-        const auto product = head.as_product(x);
-        EXPECT_EQ(product.has_value(), held == f32 || half_logits.value_or(false));
+        const auto product = head.as_matmul(x);
+        EXPECT_EQ(product.has_value(), held == f32 || low_precision_logits.value_or(false));
         if (product) {
           EXPECT_EQ(product->w.shape(), (Shape{4, 5}));
           EXPECT_EQ(product->x.shape(), (Shape{2, 4}));
@@ -319,7 +319,7 @@ TEST(Autocast, HeadsGiveF32LogitsUnless16BitOnesAreRequested) {
   Parameter(params.all()[1]).write(numbered({5}, bf16, 4));
   Graph g;
   const Tensor x = g.input("x", {2, 4}, bf16), r = g.input("r", {2, 5}, f32);
-  EXPECT_FALSE(Layer(head).as_product(x));
+  EXPECT_FALSE(Layer(head).as_matmul(x));
   const Array xs = numbered({2, 4}, bf16, 1), rs = numbered({2, 5}, f32, 2);
   const Tensor y = head(x, {.residual = r});
   EXPECT_EQ(y.dtype(), f32);
@@ -577,11 +577,11 @@ TEST(Layer, FunctionLayersNeedAFunctionAndAName) {
   EXPECT_EQ(message([&] { Layer("nothing", none); }), "[layer] nothing is made of an empty function");
   EXPECT_EQ(message([&] { Layer("nothing", pointer); }), "[layer] nothing is made of an empty function");
   EXPECT_EQ(message([&] { Layer()(x); }), "[layer] an empty Layer was called");
-  EXPECT_EQ(message([&] { Layer().as_product(x); }), "[layer] an empty Layer was called");
+  EXPECT_EQ(message([&] { Layer().as_matmul(x); }), "[layer] an empty Layer was called");
   EXPECT_TRUE(Layer().is_empty());
   const Layer twice("twice", [](TensorArg t) { return t.tensor() * 2; });
   EXPECT_FALSE(twice.is_empty());
-  EXPECT_FALSE(twice.as_product(x));
+  EXPECT_FALSE(twice.as_matmul(x));
   EXPECT_EQ(g.name_of(g.node_of(twice(x).id())), "twice");
 }
 

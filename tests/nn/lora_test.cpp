@@ -164,10 +164,10 @@ TEST(Lora, LayersFitInTheirModule) {
       {{q, {"qkv_proj", 64, 127}, v}, "k_proj [32, 64] is to be the rows from 64 of qkv_proj [127, 64]"},
       {{q, {"qkv_proj", 64, 129}, v}, "k_proj [32, 64] is to be the rows from 64 of qkv_proj [129, 64]"},
       {{q, k, {"qkv_proj", 97, 128}}, "v_proj [32, 64] is to be the rows from 97 of qkv_proj [128, 64]"}};
-  const std::vector<nn::LinearPlace> three(model.linears().begin(), model.linears().begin() + 3);
+  const std::vector<nn::LinearSlot> three(model.linears().begin(), model.linears().begin() + 3);
   for (const Case& c : cases) {
     const std::string error = error_of([&] {
-      const auto modules = nn::lora_modules(three, {}, [&](const nn::LinearPlace& linear) {
+      const auto modules = nn::lora_modules(three, {}, [&](const nn::LinearSlot& linear) {
         for (std::size_t i = 0; i < c.of_layer.size(); ++i)
           if (three[i].path == linear.path) return c.of_layer[i];
         return nn::ModuleRows{linear.path, 0, linear.out};
@@ -179,7 +179,7 @@ TEST(Lora, LayersFitInTheirModule) {
   }
   // Layers of one module read the same inputs.
   const std::string error = error_of([&] {
-    nn::lora_modules(model.linears(), {}, [](const nn::LinearPlace&) {
+    nn::lora_modules(model.linears(), {}, [](const nn::LinearSlot&) {
       return nn::ModuleRows{"all", 0, 1000};
     });
   });
@@ -214,7 +214,7 @@ Products products_of_step(const nn::Model& model, const optim::Optimizer& optimi
   const Tensor loss = cross_entropy(model(x, {.mode = nn::Mode::train}), y);
   optimizer.minimize(loss);
   std::set<std::vector<std::int64_t>> weights;
-  for (const nn::LinearPlace& l : model.linears()) {
+  for (const nn::LinearSlot& l : model.linears()) {
     weights.insert({l.in, l.out});
     weights.insert({l.out, l.in});
   }
@@ -402,7 +402,7 @@ TEST(Lora, HasDropoutInTrainingOnly) {
   for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);
     nn::Model model(params, kind.config);
-    for (const nn::LinearPlace& linear : model.linears()) {  // dropout reaches every layer
+    for (const nn::LinearSlot& linear : model.linears()) {  // dropout reaches every layer
       nn::add_lora(model, {.rank = 4, .targets = {linear.path}});
       fill(model, 1);
       const std::vector<float> without = logits_of(model);

@@ -198,7 +198,7 @@ TEST(Defaults, MatchTheHeaders) {
   const RotaryStack stack;
   same(std::tuple(stack.mlp_width, stack.mlp_bias, stack.activation, stack.eps, stack.norms, stack.plus_one,
                   stack.embedding_scale, stack.softcap),
-       std::tuple(0, false, Activation::silu, 1e-6, NormPlace::before, false, 1.0, 0.0));
+       std::tuple(0, false, Activation::silu, 1e-6, NormPosition::before, false, 1.0, 0.0));
   const ModelConfig c;
   same(std::tuple(c.vocabulary, c.context, c.layers, c.heads, c.width, c.dropout, c.bias, c.tied_head, c.std,
                   c.initializer),
@@ -216,7 +216,7 @@ TEST(Defaults, MatchTheHeaders) {
   same(std::tuple(rows.first_row, rows.rows), std::tuple(0, 0));
   const LowRank low;
   same(std::tuple(low.first_row, low.scale, low.dropout), std::tuple(0, 1.0, 0.0));
-  const LinearPlace place;
+  const LinearSlot place;
   same(std::tuple(place.in, place.out, place.is_head), std::tuple(0, 0, false));
   const LossOptions loss;
   same(std::tuple(loss.chunk_rows, loss.unit_rows), std::tuple(0, 0));
@@ -495,7 +495,7 @@ TEST(Paths, NameLayersAndListTheirParts) {
   const Linear a(h / 1 / "a", 2, 3), ab(h / 10, 2, 3, {.bias = false}), b(root / "b", 2, 3, {.wide = true});
   const auto linears = [](const Path& at) {
     std::string text;
-    for (const LinearPlace& p : at.linears())
+    for (const LinearSlot& p : at.linears())
       text +=
           p.path + " " + std::to_string(p.in) + " " + std::to_string(p.out) + (p.is_head ? " head " : " ");
     return text;

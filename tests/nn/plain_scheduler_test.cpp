@@ -107,7 +107,7 @@ class Both {
       add(tokens, limit);
     } else if (what < 13 && plain_.sequences.size() < 12) {
       const Id id = any();
-      const auto order = chance(2) ? Scheduler::Turn::last : Scheduler::Turn::of_parent;
+      const auto order = chance(2) ? Scheduler::ForkOrder::last : Scheduler::ForkOrder::of_parent;
       ASSERT_EQ(ours_.fork(id, order), plain_.fork(id, order));
     } else if (what < 15 && calls_ == 2) {
       const Id id = any();

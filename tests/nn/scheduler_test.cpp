@@ -89,7 +89,7 @@ TEST(Scheduler, AForkJoinsAfterWaitingSequencesUnlessItIsAPartOfItsParent) {
   EXPECT_TRUE(s.is_running(s.fork(a)));  // 2: no sequence waits before it
   const Id waits = s.add(count_from(10, 2), 9);
   EXPECT_FALSE(s.is_running(s.fork(a)));
-  EXPECT_TRUE(s.is_running(s.fork(a, Scheduler::Turn::of_parent)));
+  EXPECT_TRUE(s.is_running(s.fork(a, Scheduler::ForkOrder::of_parent)));
   EXPECT_EQ(step(s), "| 1:3+1 2:3+1 5:3+1");
   s.remove(2);
   EXPECT_EQ(step(s), "3:0+2 | 1:4+1 5:4+1");
@@ -380,7 +380,8 @@ class Trace {
     if (!sequences_.empty() && sequences_.size() < 30 && chance(10)) {
       Id id = pick();
       for (int n = 0; n < 3 && !scheduler_.is_running(id); ++n) id = pick();
-      const Id other = scheduler_.fork(id, chance(4) ? Scheduler::Turn::last : Scheduler::Turn::of_parent);
+      const Id other =
+          scheduler_.fork(id, chance(4) ? Scheduler::ForkOrder::last : Scheduler::ForkOrder::of_parent);
       EXPECT_EQ(scheduler_.tokens(other), scheduler_.tokens(id));
       EXPECT_GT(other, std::prev(sequences_.end())->first);
       sequences_[other] = {

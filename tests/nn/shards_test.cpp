@@ -591,13 +591,13 @@ TEST(DividedUpdates, StateOfAShardHasItsShape) {
   const std::pair<std::string, Shape> expected[] = {
       {"optimizer.x.p", {granule(2)}}, {"optimizer.x.p", {3}}, {"optimizer.x.q", {2, 3}}};
   for (std::size_t s = 0; s < 3; ++s) {
-    const Parameter p = optimizer.zero_beside(s, "x");
+    const Parameter p = optimizer.zeros_like_shard(s, "x");
     EXPECT_EQ(p.name(), expected[s].first);
     EXPECT_EQ(p.shape(), expected[s].second);
     EXPECT_EQ(p.dtype(), f64);
   }
   for (const std::size_t s : {std::size_t{3}, SIZE_MAX})
-    expect_error<Error>([&] { optimizer.zero_beside(s, "x"); },
+    expect_error<Error>([&] { optimizer.zeros_like_shard(s, "x"); },
                         {"there is no shard " + std::to_string(s) + " among 3"});
 }
 

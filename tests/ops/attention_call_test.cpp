@@ -38,14 +38,14 @@ void for_each_call(F&& f) {
 TEST(AttentionCall, AQuerySeesTheKeysOfTheRule) {
   for_each_call([](const AttentionCall& x) {
     for (int i = 0; i < x.L; ++i) {
-      const KeyRange r = keys_of_query(x, 0, i);
+      const KeyRange r = keys_visible_to(x, 0, i);
       EXPECT_LE(r.from, r.to);
       for (int j = 0; j < x.T; ++j)
         ASSERT_EQ(j >= r.from && j < r.to, sees(x, i, j))
             << x.L << " queries, " << x.T << " keys, causal " << x.causal << x.top_left << ", window "
             << x.window_left << ", " << x.window_right << ": query " << i << ", key " << j;
     }
-    EXPECT_EQ(keys_of_query(x, 0, x.L).to, 0);  // this query does not exist
+    EXPECT_EQ(keys_visible_to(x, 0, x.L).to, 0);  // this query does not exist
   });
 }
 

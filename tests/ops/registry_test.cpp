@@ -9,8 +9,8 @@
 #include "autograd/gradcheck/harness.h"
 #include "autograd/replay.h"
 #include "backends/cpu/kernel.h"
+#include "core/compile/fused_reductions.h"
 #include "core/compile/lower.h"
-#include "core/compile/reduced_chains.h"
 
 namespace {
 
@@ -199,7 +199,7 @@ TEST(Registry, ANameIsRegisteredOnce) {
   EXPECT_EQ(find_op("add"), &add_op);
   // The compiler's own ops have names, too.
   for (const std::string& name :
-       {std::string("add"), std::string("an_op_of_a_user"), fused_op.name, reduced_chain_op.name})
+       {std::string("add"), std::string("an_op_of_a_user"), fused_op.name, fused_reduction_op.name})
     EXPECT_EQ(refusal_of(whole(name))
                   .find("[register_op] '" + name + "' is the name of another op: choose a new one"),
               0u)

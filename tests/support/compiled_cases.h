@@ -33,7 +33,7 @@ inline Parameter parameter_of(const std::string& name, const Shape& shape, DType
 }
 
 // Pointwise ops: constants of every dtype are folded, results with narrow integer dtypes are stored.
-inline void record_chains(Recorded& r) {
+inline void record_fused(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {4, 6}), y = g.input("y", {6}), h = g.input("h", {4, 6}, bf16),
                i = g.input("i", {4, 6}, i32), d = g.input("d", {4, 6}, f64);
@@ -52,7 +52,7 @@ inline void record_chains(Recorded& r) {
 }
 
 // A fused step has at most 24 instructions and 12 inputs.
-inline void record_long_chains(Recorded& r) {
+inline void record_long_fused(Recorded& r) {
   Tensor x = r.g.input("x", {70});
   std::vector<Tensor> inputs;
   for (int n = 0; n < 25; ++n) x = tanh(x);
@@ -354,7 +354,7 @@ inline void record_prices(Recorded& r) {
 
 // Random ops in sequence, then GEMMs with their results. Early choices turn out to be unnecessary. Their
 // costs determine which of them are undone.
-inline void record_random_chain(Recorded& r, unsigned seed) {
+inline void record_random_fused(Recorded& r, unsigned seed) {
   std::mt19937 random(seed);
   const Tensor x = r.g.input("x", {64, 64}), column = r.g.input("column", {64, 1}),
                row = r.g.input("row", {1, 64});
@@ -420,7 +420,7 @@ inline void record_changed(Recorded& r) {
   r.assign = {{w, after_early}, {v, g.param(v) * 2 + last}};
 }
 
-inline void record_small_products(Recorded& r) {
+inline void record_grouped_gemm(Recorded& r) {
   Graph& g = r.g;
   Parameter p = parameter_of("p", {16, 16}, bf16);
   const Tensor x = g.input("x", {16, 16}, bf16), y = g.input("y", {16, 16}, bf16), of_p = g.param(p);
@@ -499,9 +499,9 @@ inline std::vector<CompiledCase> compiled_cases() {
   };
   constexpr std::size_t matrix = 64 * 64 * 4;
   return {
-      {.name = "chains", .record = record_chains},
-      {.name = "chains that are not fused", .record = record_chains, .fuse = false},
-      {.name = "long chains", .record = record_long_chains},
+      {.name = "chains", .record = record_fused},
+      {.name = "chains that are not fused", .record = record_fused, .fuse = false},
+      {.name = "long chains", .record = record_long_fused},
       {.name = "merged steps", .record = record_merged},
       {.name = "many results", .record = record_many_results},
       {.name = "reductions", .record = record_reduced},
@@ -539,25 +539,25 @@ inline std::vector<CompiledCase> compiled_cases() {
        .on_gpu = true,
        .less = 2 * matrix},
       {.name = "a random chain",
-       .record = [](Recorded& r) { record_random_chain(r, 20); },
+       .record = [](Recorded& r) { record_random_fused(r, 20); },
        .less = 2 * matrix},
       {.name = "another random chain",
-       .record = [](Recorded& r) { record_random_chain(r, 163); },
+       .record = [](Recorded& r) { record_random_fused(r, 163); },
        .less = 4 * matrix},
       {.name = "one step", .record = record_one_step},
       {.name = "late values", .record = record_late, .less = matrix},
       {.name = "values of parameters that change", .record = record_changed, .less = matrix},
-      {.name = "small products on a GPU", .record = record_small_products, .on_gpu = true},
+      {.name = "small products on a GPU", .record = record_grouped_gemm, .on_gpu = true},
       {.name = "small products on a GPU within a budget",
-       .record = record_small_products,
+       .record = record_grouped_gemm,
        .on_gpu = true,
        .has_budget = true},
       {.name = "small products of batch-invariant rows",
-       .record = record_small_products,
+       .record = record_grouped_gemm,
        .on_gpu = true,
        .batch_invariant = true},
       {.name = "small products on a GPU that are not fused",
-       .record = record_small_products,
+       .record = record_grouped_gemm,
        .on_gpu = true,
        .fuse = false},
       {.name = "small products that keep 6 MiB more",

@@ -139,10 +139,10 @@ class PlainScheduler {
     sequences.emplace(next_, Sequence{tokens, most});
     return next_++;
   }
-  Id fork(Id from, nn::Scheduler::Turn turn) {
+  Id fork(Id from, nn::Scheduler::ForkOrder order) {
     bool is_waiting = false;
     for (const auto& [id, t] : sequences) is_waiting = is_waiting || (!t.runs && !t.is_idle());
-    const bool fits = running() < o_.slots && (turn == nn::Scheduler::Turn::of_parent || !is_waiting);
+    const bool fits = running() < o_.slots && (order == nn::Scheduler::ForkOrder::of_parent || !is_waiting);
     const Id id = add(sequences.at(from).tokens, sequences.at(from).most);
     Sequence &parent = sequences.at(from), &t = sequences.at(id);
     t.read = parent.read;

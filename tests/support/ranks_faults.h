@@ -8,7 +8,7 @@
 namespace tg::testing {
 
 // The kind of failure, the rank, and the step, counted from 1.
-struct PlantedFault {
+struct InjectedFault {
   enum Kind { index, host_function } kind = index;
   int rank = 0;
   std::int64_t step = 0;  // 0: no failure
@@ -18,7 +18,7 @@ struct PlantedFault {
 
 inline constexpr std::int64_t steps_until_faults = 5, saved_every = 2;
 // The last step that is saved before the fault, or 0.
-inline std::int64_t saved_before(const PlantedFault& f) {
+inline std::int64_t saved_before(const InjectedFault& f) {
   return (f.step - 1) / saved_every * saved_every;
 }
 
@@ -26,13 +26,13 @@ inline std::int64_t saved_before(const PlantedFault& f) {
 // row in the embedding. In the last batch it is 12, for which a host function throws.
 class FaultyBatches : public train::Batches {
  public:
-  FaultyBatches(const PlantedFault& fault, int ranks) : fault_(fault), ranks_(ranks) {}
+  FaultyBatches(const InjectedFault& fault, int ranks) : fault_(fault), ranks_(ranks) {}
   void training(std::uint64_t, std::int64_t step, Tokens x, Tokens y) const override {
     fill(step, x, y);
     if (step + 1 != fault_.step) return;
     const auto own = x.size() / static_cast<std::size_t>(ranks_);
     const auto first = own * static_cast<std::size_t>(fault_.rank);
-    if (fault_.kind == PlantedFault::index)
+    if (fault_.kind == InjectedFault::index)
       x[first + 3] = static_cast<std::int32_t>(fault_.vocabulary);
     else
       x[first + own - 3] = 12;
@@ -48,7 +48,7 @@ class FaultyBatches : public train::Batches {
       y[i] = static_cast<std::int32_t>((at * 5 + 3 * n) % 12);
     }
   }
-  const PlantedFault fault_;
+  const InjectedFault fault_;
   const int ranks_;
 };
 
@@ -71,7 +71,7 @@ inline const CustomOp& throws_at_12() {
 }
 
 // Trains on each rank. Rank 0 saves every second step and the last one in `directory`.
-inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const PlantedFault& fault,
+inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const InjectedFault& fault,
                               const std::string& directory, Device device = Device::cpu(),
                               std::int64_t steps = steps_until_faults) {
   nn::Params params(1, f32, device);
@@ -112,12 +112,12 @@ inline bool is_same(const std::string& a, const std::string& b) {
 
 // Expects that a fault on each rank in each of these steps ends all ranks and is reported. The saved files
 // must equal those of a run without faults at that step.
-inline void expect_faults_end_all(int ranks, const PlantedFault& of_kind,
+inline void expect_faults_end_all(int ranks, const InjectedFault& of_kind,
                                   const std::function<Device(const Communicator&)>& device, int seconds) {
   const TemporaryDirectory directory;
   for (const std::int64_t step : {std::int64_t{1}, std::int64_t{4}, steps_until_faults})
     for (const int rank : {0, ranks - 1}) {
-      PlantedFault fault = of_kind;
+      InjectedFault fault = of_kind;
       fault.rank = rank, fault.step = step;
       SCOPED_TRACE("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ", step " +
                    std::to_string(step));
@@ -136,7 +136,7 @@ inline void expect_faults_end_all(int ranks, const PlantedFault& of_kind,
             return "continued";
           },
           seconds);
-      const std::string reason = fault.kind == PlantedFault::index
+      const std::string reason = fault.kind == InjectedFault::index
                                      ? "index " + std::to_string(fault.vocabulary) + " at position"
                                      : "token 12 came",
                         told = "[ranks] rank " + std::to_string(rank) + " failed: ";

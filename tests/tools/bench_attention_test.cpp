@@ -44,14 +44,14 @@ TEST(AttentionCell, DescriptionRoundTrips) {
   const AttentionCell c = parse_cell("nondeterministic,window=3,causal,dv=6,d=4,T=9,L=5,Hk=2,H=8,B=2");
   EXPECT_EQ(c.words(), words);
   EXPECT_EQ(parse_cell(words).words(), words);
-  EXPECT_EQ(c.name(), "flash_attn causal window 3 free order");
+  EXPECT_EQ(c.name(), "flash_attn causal window 3 nondeterministic");
   EXPECT_EQ(c.shape(), "2×8/2×5/9×4/6");
   const std::string latent = "B=1,H=16,Hk=1,L=64,T=64,d=576,dv=512,v_in_k";
   EXPECT_EQ(parse_cell(latent).words(), latent);
   EXPECT_EQ(parse_cell(latent).name(), "flash_attn v in k");
   const std::string capped = "B=1,H=2,Hk=2,L=4,T=4,d=8,dv=8,causal,softcap=50,nondeterministic";
   EXPECT_EQ(parse_cell(capped).words(), capped);
-  EXPECT_EQ(parse_cell(capped).name(), "flash_attn causal softcap 50 free order");
+  EXPECT_EQ(parse_cell(capped).name(), "flash_attn causal softcap 50 nondeterministic");
   const std::string ragged = "B=2,H=4,Hk=2,L=1,T=64,d=8,dv=8,length=50";
   EXPECT_EQ(parse_cell(ragged).words(), ragged);
   EXPECT_EQ(parse_cell(ragged).shape(), "2×4/2×1/50 of 64×8");
@@ -110,7 +110,8 @@ TEST(AttentionCell, RaggedEntriesHaveLengthsFromOneToAll) {
 }
 
 TEST(AttentionCell, SuitesHaveNoDuplicateCells) {
-  for (const char* suite : {"cpu", "gpu", "gpu-free-order", "masks", "few-queries", "decode", "gpu-decode"}) {
+  for (const char* suite :
+       {"cpu", "gpu", "gpu-nondeterministic", "masks", "few-queries", "decode", "gpu-decode"}) {
     std::set<std::string> seen;
     for (const AttentionCell& c : attention_suite(suite))
       EXPECT_TRUE(seen.insert(c.words()).second) << c.words();

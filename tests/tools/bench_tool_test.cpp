@@ -232,12 +232,12 @@ TEST(BenchDecode, ComparesAttentionAndGemmsWithPyTorch) {
                 cell =
                     bench("decode --compare --quick --threads 1 --shape L=1,T=8,d=8", python.environment());
   ASSERT_EQ(run.code, 0) << run.output;
-  for (const char* row : {"thin product  ", "thin product, products", "thin product, F.linear"})
+  for (const char* row : {"small-batch GEMM  ", "small-batch GEMM, products", "small-batch GEMM, F.linear"})
     EXPECT_NE(run.output.find(row), std::string::npos) << run.output;
   ASSERT_EQ(cell.code, 0) << cell.output;
   EXPECT_NE(cell.output.find("flash_attn decode, cuDNN"), std::string::npos) << cell.output;
   EXPECT_NE(cell.output.find("flash_attn decode, FA2"), std::string::npos) << cell.output;
-  EXPECT_EQ(cell.output.find("thin product"), std::string::npos) << cell.output;
+  EXPECT_EQ(cell.output.find("small-batch GEMM"), std::string::npos) << cell.output;
 }
 
 TEST(BenchAttention, ReportsWhyPyTorchIsUnavailable) {

@@ -351,9 +351,9 @@ TEST(TrainingMemory, BothProgramsShareOneArena) {
       .arena = 1000, .inputs = 1, .constants = 2, .workspace = 30, .results = 4, .parameters = 500'000};
   m.evaluation = {
       .arena = 900, .inputs = 10, .constants = 20, .workspace = 40, .results = 50, .parameters = 7};
-  EXPECT_EQ(m.beside_parameters(), 1000u + 40 + 7 + 80);
+  EXPECT_EQ(m.without_parameters(), 1000u + 40 + 7 + 80);
   m.evaluation.arena = 1100, m.evaluation.workspace = 20;
-  EXPECT_EQ(m.beside_parameters(), 1100u + 30 + 7 + 80);
+  EXPECT_EQ(m.without_parameters(), 1100u + 30 + 7 + 80);
   EXPECT_EQ(m.peak(), 501'217u);
   for (const std::size_t budget : {std::size_t{0}, std::size_t{501'217}, std::size_t{501'218}, SIZE_MAX})
     EXPECT_EQ(error_of([&] { m.require(budget); }), "none");

@@ -296,12 +296,12 @@ TEST(TrainingProgram, PlannedMemoryEqualsCompiledMemory) {
   EXPECT_EQ(plan.evaluation.peak(), train::EvaluationProgram(model, options).program().memory().peak());
   // On one arena, the evaluation needs less.
   EXPECT_LT(plan.evaluation.arena, plan.training.arena);
-  EXPECT_EQ(plan.beside_parameters(), plan.training.peak() - plan.training.parameters +
-                                          std::max(plan.evaluation.workspace, plan.training.workspace) -
-                                          plan.training.workspace + plan.evaluation.inputs +
-                                          plan.evaluation.constants + plan.evaluation.results);
+  EXPECT_EQ(plan.without_parameters(), plan.training.peak() - plan.training.parameters +
+                                           std::max(plan.evaluation.workspace, plan.training.workspace) -
+                                           plan.training.workspace + plan.evaluation.inputs +
+                                           plan.evaluation.constants + plan.evaluation.results);
   // More than any machine has.
-  const std::size_t much = train::plan_memory(model, optimizer, {.batch = 1LL << 34}).beside_parameters();
+  const std::size_t much = train::plan_memory(model, optimizer, {.batch = 1LL << 34}).without_parameters();
   EXPECT_GT(much, std::size_t{1} << 44);
   train::TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
   const Batch b(small(), 4);

@@ -5,7 +5,7 @@
 #   op_identity.sh ROOT | --self-test
 set -euo pipefail
 
-structural='(parameter|constant|full|input|rng|fused|reduced_chain)_op'
+structural='(parameter|constant|full|input|rng|fused|fused_reduction)_op'
 
 check() {  # check ROOT: prints each line that compares an op; fails if there are any
   cd "$1"

@@ -141,7 +141,7 @@ std::string AttentionCell::name() const {
                    : "flash_attn") +
          (window >= 0 ? " window " + std::to_string(window) : "") +
          (softcap > 0 ? " softcap " + std::to_string(softcap) : "") +
-         (nondeterministic ? " free order" : "") + (v_in_k ? " v in k" : "");
+         (nondeterministic ? " nondeterministic" : "") + (v_in_k ? " v in k" : "");
 }
 
 std::string AttentionCell::shape() const {
@@ -188,7 +188,7 @@ KeyRange keys_seen(const AttentionCell& c, std::int64_t i) {
   x.L = static_cast<int>(c.L), x.T = static_cast<int>(c.keys()), x.causal = c.causal;
   if (c.window >= 0) x.window_left = static_cast<int>(c.window);
   if (c.window >= 0 && !c.causal) x.window_right = static_cast<int>(c.window);
-  return keys_of_query(x, 0, static_cast<int>(i));
+  return keys_visible_to(x, 0, static_cast<int>(i));
 }
 
 double AttentionCell::pairs() const {
@@ -235,7 +235,7 @@ AttentionCell parse_cell(const std::string& text) {
 
 std::vector<AttentionCell> attention_suite(const std::string& name) {
   if (name == "cpu") return cpu_suite();
-  if (name == "gpu" || name == "gpu-free-order") return gpu_suite(name != "gpu");
+  if (name == "gpu" || name == "gpu-nondeterministic") return gpu_suite(name != "gpu");
   if (name == "few-queries") return few_queries_suite();
   if (name == "gpu-decode") return gpu_decode_suite();
   Cells list;

@@ -50,7 +50,8 @@ KeyRange keys_seen(const AttentionCell& c, std::int64_t i);
 AttentionCell parse_cell(const std::string& text);
 
 // The cells of a suite:
-// - "cpu" and "gpu" are the defaults for these devices. "gpu-free-order" is "gpu" in nondeterministic mode.
+// - "cpu" and "gpu" are the defaults for these devices. "gpu-nondeterministic" is "gpu" in nondeterministic
+// mode.
 // - "masks" has windows, L ≠ T, d ≠ dv and grouped heads.
 // - "few-queries" has 1 to 512 queries per head.
 // - "decode" and "gpu-decode" are measured by the mode decode on a CPU and a GPU: one query, many keys.

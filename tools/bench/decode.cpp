@@ -55,7 +55,8 @@ class DecodeBench {
   void run(std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant) {
     const double bytes =
         static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));
-    if (!begin(batch_invariant ? "thin product, batch-invariant" : "thin product", joined({m, n, k}), bytes))
+    if (!begin(batch_invariant ? "small-batch GEMM, batch-invariant" : "small-batch GEMM", joined({m, n, k}),
+               bytes))
       return;
     {
       Graph g;

@@ -51,12 +51,12 @@ def attention_rows(data, nondeterministic):
     each with the speedup of ours. The nondeterministic (free-order) backward pass follows the deterministic one."""
     rows = {(r["shape"], r["name"], r["pass"]): r for r in data["rows"] + nondeterministic["rows"] if r["unit"].endswith("FLOP/s")}
     for (shape, name, way), row in rows.items():
-        if not name.startswith("flash_attn") or ", " in name or (way == "forward" and name.endswith(" free order")):
+        if not name.startswith("flash_attn") or ", " in name or (way == "forward" and name.endswith(" nondeterministic")):
             continue
         mask = name.removeprefix("flash_attn").strip()
         cells = [shape, mask, way, f"{tera(row):.0f}", f"{row['share']:.2f}"]
         for who in (", cuDNN", ", FA2"):
-            theirs = rows.get((shape, name.removesuffix(" free order") + who, way))
+            theirs = rows.get((shape, name.removesuffix(" nondeterministic") + who, way))
             cells += [f"{tera(theirs):.0f}", f"{tera(row) / tera(theirs):.2f} ×"] if theirs else ["", ""]
         yield cells
 
@@ -77,7 +77,7 @@ def main():
 
     comparator, version = torch_rows(pathlib.Path(__file__).with_name("torch_compare.py"))
     bf16 = [bench(args.bench, "attention", "--dtype", "bf16", *options)
-            for options in (["--compare"], ["--suite", "gpu-free-order"])]
+            for options in (["--compare"], ["--suite", "gpu-nondeterministic"])]
     attention = [(bench(args.bench, "attention", "--dtype", t, "--shape", "4x16x2048x64"), t) for t in ("tf32", "f32")]
     steps = [(bench(args.bench, "train", "--dtype", t, "--shape", GPT), t) for t in ("bf16", "tf32", "f32")]
     ops = [(bench(args.bench, "ops", "--dtype", t), t) for t in ("f32", "bf16")]

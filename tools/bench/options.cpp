@@ -104,8 +104,9 @@ void CommandLine::declare_common() {
 }
 
 void CommandLine::declare_attention() {
-  args.option("suite", "NAME", "attention: set of cells to measure", suite_,
-              {.choices = {"cpu", "gpu", "gpu-free-order", "masks", "few-queries"}, .shown = "by device"});
+  args.option(
+      "suite", "NAME", "attention: set of cells to measure", suite_,
+      {.choices = {"cpu", "gpu", "gpu-nondeterministic", "masks", "few-queries"}, .shown = "by device"});
   args.option("layout", "NAME", "attention: memory layout of q, k and v; projections produce BLHd", layout_,
               {.choices = {"BHLd", "BLHd"}});
   args.option("kernels", "NAME",

@@ -30,7 +30,7 @@ void measure(Report& report, const std::string& name, const std::string& shape, 
 void chain(std::int64_t nodes, Report& report) {
   const Settings& settings = report.settings;
   const std::string shape = std::to_string(nodes) + " of [32]";
-  const auto record_chain = [&](Graph& g, Tensor& x) {
+  const auto record_fused_step = [&](Graph& g, Tensor& x) {
     x = g.input("x", {32});
     Tensor y = x;
     for (std::int64_t i = 0; i < nodes; ++i) y = y + x;
@@ -39,26 +39,26 @@ void chain(std::int64_t nodes, Report& report) {
   measure(report, "record chain", shape, nodes, [&] {
     Graph fresh;
     Tensor w;
-    record_chain(fresh, w);
+    record_fused_step(fresh, w);
   });
   Graph g;
   Tensor x;
-  const Tensor y = record_chain(g, x);
+  const Tensor y = record_fused_step(g, x);
   measure(report, "differentiate chain", shape, nodes, [&] {
     Graph fresh;
     Tensor w;
-    const Tensor loss = sum(record_chain(fresh, w));
+    const Tensor loss = sum(record_fused_step(fresh, w));
     gradients(loss, {w});
   });
-  const auto compile_chain = [&](bool fuse, int threads) {
+  const auto compile_fused = [&](bool fuse, int threads) {
     return compile(g, {y}, {.threads = threads, .fuse = fuse});
   };
   for (bool fuse : {false, true})
     measure(report, std::string("compile chain") + (fuse ? ", fused" : ""), shape, nodes,
-            [&] { compile_chain(fuse, 1); });
+            [&] { compile_fused(fuse, 1); });
   if (!report.selects("dispatch")) return;
   for (int threads = 1; threads <= settings.threads; threads *= 2) {
-    Program program = compile_chain(false, threads);
+    Program program = compile_fused(false, threads);
     program.feed({x, random_array({32}, f32)});
     add_row(report, "dispatch", shape, threads, time_of_run(program, settings), nodes);
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "tools/bench/chart.h"
 #include "tools/bench/report.h"
 #include "tools/train_report.h"
@@ -205,7 +205,7 @@ const char* name_of(Family family) {
 
 Family family_of(const Step& s) {
   if (s.name.starts_with("optimizer/")) return Family::optimizer;
-  if (const FusedAttrs* chain = chain_of(*s.op, s.attrs)) {
+  if (const FusedAttrs* chain = fused_text_of(*s.op, s.attrs)) {
     const auto moves = [](const auto& i) { return family_of(*i.op) == Family::casts; };
     return s.op == &fused_op && std::ranges::all_of(chain->code, moves) ? Family::casts : Family::chains;
   }

@@ -54,8 +54,9 @@ std::string kind_of(const std::string& fault) {
 std::vector<std::pair<int, std::string>> reasons(const std::vector<Mutant>& mutants) {
   std::map<std::string, int> counted;
   for (const Mutant& m : mutants)
-    if (m.fate == Mutant::equivalent || m.fate == Mutant::unplantable)
-      ++counted[kind_of(m.fault) + (m.fate == Mutant::unplantable ? ": recording it throws" : ": " + m.why)];
+    if (m.fate == Mutant::equivalent || m.fate == Mutant::not_injectable)
+      ++counted[kind_of(m.fault) +
+                (m.fate == Mutant::not_injectable ? ": recording it throws" : ": " + m.why)];
   std::vector<std::pair<int, std::string>> list;
   for (const auto& [what, n] : counted) list.emplace_back(n, what);
   std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -120,7 +121,7 @@ void Report::add(const Case& c, std::vector<Mutant> mutants) {
               : survived ? "SURVIVED"
                          : "ok",
               c.text().c_str(), caught, caught + survived, number_of(mutants, Mutant::equivalent),
-              number_of(mutants, Mutant::unplantable));
+              number_of(mutants, Mutant::not_injectable));
   for (const Mutant& m : mutants) {
     const bool bad = m.fate == Mutant::survived || m.fate == Mutant::refused;
     if (!bad && !run_.verbose) continue;

@@ -61,7 +61,7 @@ plot::Plot plan_plot(const Program& program, const std::string& name) {
                   .y_label = "offset in the arena (MiB)",
                   .width = 1800,
                   .height = 1000,
-                  .legend_beside = true};
+                  .legend_outside = true};
   const auto color_of = [](std::string_view part) {
     for (std::size_t i = 0; i < std::size(model_parts); ++i)
       if (model_parts[i].name == part) return plot::palette(i);

@@ -5,12 +5,12 @@
 // threads. Sums are computed in short blocks first, so that the rounding error grows with the number of
 // blocks and not of elements.
 //
-// x may be computed row by row by fused elementwise ops (core/compile/reduced_chains.h). The call then has
+// x may be computed row by row by fused elementwise ops (core/compile/fused_reductions.h). The call then has
 // their plan, and the reduced blocks are the blocks that these ops leave in the L1 cache.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/chain.h"
 #include "backends/cpu/kernels/simd_math.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 
 namespace tg::cpu::TG_ISA {
 
@@ -79,8 +79,8 @@ struct Plan : ReducedAxes {
   i64 units;         // rows: outs; columns: blocks of columns
   i64 splits;        // pieces of each unit's reduction
 
-  explicit Plan(const Call& call) : Plan(call, call.plan ? &call.attrs->as<ReducedChain>() : nullptr) {}
-  Plan(const Call& call, const ReducedChain* chain)
+  explicit Plan(const Call& call) : Plan(call, call.plan ? &call.attrs->as<FusedReduction>() : nullptr) {}
+  Plan(const Call& call, const FusedReduction* chain)
       : ReducedAxes(chain ? chain->read : call.in[0].layout, call.out.back().layout,
                     chain ? chain->reduce : call.attrs->as<ReduceAttrs>()),
         outs(call.out.back().layout.numel()),
@@ -195,7 +195,7 @@ struct Reduction {
         y_size(static_cast<i64>(size_of(call.out.back().dtype))),
         divisor(by),
         chain(makes_x) {
-    const ReducedChain* made = chain ? &call.attrs->as<ReducedChain>() : nullptr;
+    const FusedReduction* made = chain ? &call.attrs->as<FusedReduction>() : nullptr;
     const DType dtype = made ? made->dtype : call.in[0].dtype, compute = compute_type(dtype);
     // If the elements are stored in a lower-precision dtype, the reduction reads the stored values.
     const bool stored =
@@ -378,7 +378,7 @@ void run(Worker& w, const Call& call) {
   const auto& p = *static_cast<const PointwisePlan*>(call.plan);
   const Chain chain{p, call, w.scratch + own_scratch};
   const bool streams = chain.streams();  // run_with may end the lifetime of `chain`: Worker::barrier
-  run_with(call.attrs->as<ReducedChain>().dtype, &chain);
+  run_with(call.attrs->as<FusedReduction>().dtype, &chain);
   if (streams) stream_end();
 }
 

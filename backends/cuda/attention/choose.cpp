@@ -59,7 +59,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
   constexpr int slice = 32;  // keys, at most
   const int rows = x.table ? x.page : x.T;
   if (c.family() != KernelFamily::decoding || decoding::is_of_latents(x) || x.L != 1 ||
-      !decoding::uses_split_kv(x, c.work.parts, call.gpu) || !x.fixed_places || step.out.size() != 2 ||
+      !decoding::uses_split_kv(x, c.work.parts, call.gpu) || !x.fixed_positions || step.out.size() != 2 ||
       step.attrs.as<AxisAttrs>().axis != 0)
     return std::nullopt;
   if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;
@@ -98,7 +98,7 @@ Choice choice_of(const Call& call, std::byte* base) {
   require_batch(x);
   x.tf32 = call.tf32;
   const Arg* const lengths = detail::AttentionOperands<Arg>(call.in, attrs).lengths;
-  x.fixed_places = !lengths || is_constant(*lengths, call);
+  x.fixed_positions = !lengths || is_constant(*lengths, call);
   x.nondeterministic = x.nondeterministic && !call.in_order;
   x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
   return {x, attrs.backward, call.gpu, base, call.batch_invariant};
@@ -108,7 +108,7 @@ Choice paged_choice(const Call& call, std::byte* base) {
   AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
   require_batch(x);
   x.tf32 = call.tf32;
-  x.fixed_places = is_constant(call.in[3], call) && is_constant(call.in[4], call);
+  x.fixed_positions = is_constant(call.in[3], call) && is_constant(call.in[4], call);
   x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);
   return {x, false, call.gpu, base};
 }
@@ -126,11 +126,11 @@ AttentionCall Choice::operands() const {
 
 std::string Choice::describe() const {
   std::string text = kernel->description;
-  if (split) text += split->terms == 1 ? ", f32 as halves of one term" : ", f32 as halves of two terms";
+  if (split) text += split->terms == 1 ? ", f32 rounded to f16" : ", f32 split into two f16";
   if (family() == KernelFamily::hopper && work.parts > 1)
-    text += ", keys in " + std::to_string(work.parts) + " parts";
+    text += ", keys split into " + std::to_string(work.parts) + " parts";
   if (decodes() && x.table)
-    text += ", a cache in pages";
+    text += ", paged cache";
   else if (family() == KernelFamily::latents)
     text += ", ranges of " + std::to_string(decoding::ranges_by_wgmma(x).each) + " keys";
   else if (family() == KernelFamily::decoding && work.parts > 1)
@@ -163,7 +163,7 @@ Workspace::Workspace(const AttentionCall& x, int sums_of_z_q, std::byte* base) :
 
 Workspace::Workspace(const AttentionCall& x, std::byte* base) : width(backward_width(x)) {
   Arena memory{base};
-  const int queries = backward_queries(width, last_stores(x), is_of_two_terms(x) ? 2 : 1);
+  const int queries = backward_queries(width, last_stores(x), has_two_f16(x) ? 2 : 1);
   const std::size_t heads = std::size_t(x.B) * x.H, tiles = (x.L + queries - 1) / queries,
                     all = heads * tiles;
   take_rows(memory, x);

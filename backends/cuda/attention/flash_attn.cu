@@ -45,7 +45,7 @@ void launch_choice(const Stream& s, const Choice& c, const Ropes& ropes) {
 }
 
 std::string describe(const Choice& c, const Ropes& r) {
-  return c.describe() + (r.of_q && r.of_k ? ", with both ropes" : r.table ? ", with a rope" : "");
+  return c.describe() + (r.of_q && r.of_k ? ", with both RoPE ops" : r.table ? ", with one RoPE op" : "");
 }
 
 using Choose = Choice(const Call& call, std::byte* base);
@@ -129,7 +129,7 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
   const Choice c = choice_of(call);
   std::optional<FusedRopes> fused = fused_ropes(ropes, call);
-  if (!fused || !takes_ropes(c, fused->ropes)) return nullptr;
+  if (!fused || !computes_ropes(c, fused->ropes)) return nullptr;
   const auto with_them = [&](auto plan) -> PlanPtr {
     plan->fused = std::move(*fused);
     return plan;

@@ -13,7 +13,7 @@ namespace {
 const char* reason_against_rows(const AttentionCall& x) {
   const int piece = 16 / static_cast<int>(size_of(x.type));
   if (x.dv == 0) return "heads of v of size 0";
-  if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are no multiple of 16 bytes";
+  if (x.d % piece != 0 || x.dv % piece != 0) return "head sizes that are not a multiple of 16 bytes";
   for (const AttentionCall::TensorView& a : {x.q, x.k, x.v, x.o, x.z_o, x.z_q, x.z_k, x.z_v})
     if (!in_pieces(a, piece)) return "rows that do not begin at multiples of 16 bytes";
   return nullptr;
@@ -204,11 +204,11 @@ constexpr AttentionKernel kernels[] = {
      &launch_backward_sm90, &launch_rotated_backward_sm90},
     {KernelFamily::f32, backward, "tensor cores", "f32: head size ≤ 128", &is_of_f32, &two_passes_workspace,
      &launch_two_passes},
-    {KernelFamily::one_pass, backward, "tensor cores, one pass in free order",
+    {KernelFamily::one_pass, backward, "tensor cores, one pass, nondeterministic",
      "bf16, f16: with nondeterministic, if a block has the shared memory",
      [](const Candidate& c) { return is_portable(c) && c.x.nondeterministic && fits_one_pass(c.x, c.gpu); },
      &one_pass_workspace, &launch_one_pass},
-    {KernelFamily::one_pass, backward, "tensor cores, one pass in order",
+    {KernelFamily::one_pass, backward, "tensor cores, one pass, deterministic",
      "bf16, f16: head size ≤ 128 and at least 1,024 keys, if few z_q accumulators keep the GPU busy and a "
      "block has the shared memory",
      [](const Candidate& c) {

@@ -86,7 +86,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
 // Whether the data and all strides of `a` are aligned to 16 bytes, which are `piece` elements.
 bool in_pieces(const AttentionCall::TensorView& a, int piece);
 
-// Splits f32 operands into f16; in split_terms.cu.
+// Splits f32 operands into f16; in split_to_f16.cu.
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& split);
 // Computes z_bias and z_sink; in bias_gradient.cu.
 void launch_bias_and_sink(const Stream& s, const AttentionCall& x, const Workspace& work);
@@ -116,7 +116,7 @@ Launch launch_forward_sm90;                          // forward_sm90.cu
 Launch launch_decoding;                              // decoding_sm80.cu
 Launch launch_latents_sm90;                          // decoding_latent_sm90.cu
 Launch launch_backward_sm90;                         // backward_sm90.cu; also computes u, ξ and visible keys
-LaunchWithRopes launch_rotated_backward_sm90;        // backward_sm90.cu: calls that takes_ropes() accepts
+LaunchWithRopes launch_rotated_backward_sm90;        // backward_sm90.cu: calls that computes_ropes() accepts
 // In short_heads_sm80.cu. The backward also computes u.
 LaunchWithRopes launch_short_forward, launch_short_backward;
 Launch launch_two_passes;  // backward_two_passes_sm80.cu

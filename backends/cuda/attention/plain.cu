@@ -7,7 +7,7 @@
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/ropes.h"
 #include "backends/cuda/kernels/launch.cuh"
-#include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/kernels/rotation.cuh"
 
 namespace tg::cuda::attention {
 
@@ -20,8 +20,8 @@ constexpr int chunks_of(int size) {
 // The keys that the 64 queries from i0 see.
 __device__ KeyRange keys_of_tile(const AttentionCall& x, int b, int i0) {
   const int lane = threadIdx.x % 32;
-  KeyRange r = keys_of_query(x, b, i0 + lane);
-  const KeyRange more = keys_of_query(x, b, i0 + 32 + lane);
+  KeyRange r = keys_visible_to(x, b, i0 + lane);
+  const KeyRange more = keys_visible_to(x, b, i0 + 32 + lane);
   if (r.from == r.to) r = more;
   if (more.from != more.to) r = {min(r.from, more.from), max(r.to, more.to)};
   return warp_union(r);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   using C = compute_t<S>;
   Shared<C>& s = shared_memory<C>();
   const int chunks = chunks_of(x.dv), e0 = blockIdx.x % chunks * edge;
-  const auto [bh, b, h, i0] = query_place(x, blockIdx.x / chunks, edge);
+  const auto [bh, b, h, i0] = query_position(x, blockIdx.x / chunks, edge);
   const int key_head = h / (x.H / x.Hk);
   const Own at;
   const KeyRange all = keys_of_tile(x, b, i0);
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(threads, sizeof(S) == 4 ? 2 : 1)
   KeyRange keys[4];
   C top[4], sum[4], g[4][4] = {};  // c, π, G
   for (int r = 0; r < 4; ++r) {
-    keys[r] = keys_of_query(x, b, i0 + at.i + r);
+    keys[r] = keys_visible_to(x, b, i0 + at.i + r);
     // The sink counts as a first key with value 0.
     top[r] = x.sink ? widen(static_cast<const S*>(x.sink)[h]) : C(-INFINITY);
     sum[r] = top[r] > C(-INFINITY) ? 1 : 0;
@@ -129,7 +129,7 @@ __device__ void rotate_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, i
       const int row = min(row0 + at.i + r, ropes.rows - 1), column = at.j + c, pair = column % ropes.pairs;
       const float* const table = ropes.table + i64(row) * 2 * ropes.pairs;
       C a = s.p[at.i + r][pair], b = s.p[at.i + r][pair + ropes.pairs];
-      turn(a, b, C(table[pair]), C(-table[ropes.pairs + pair]));
+      rotate_pair(a, b, C(table[pair]), C(-table[ropes.pairs + pair]));
       sums[r][c] = column < ropes.pairs ? a : b;
     }
 }
@@ -202,14 +202,14 @@ template <class S>
 __global__ void __launch_bounds__(threads, 1)
     key_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
   const int chunks = chunks_of(max(x.d, x.dv));
-  key_item<false, S>(x, work, key_place(x, blockIdx.x / chunks, edge), blockIdx.x % chunks * edge, {});
+  key_item<false, S>(x, work, key_position(x, blockIdx.x / chunks, edge), blockIdx.x % chunks * edge, {});
 }
 
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     query_gradients(const __grid_constant__ AttentionCall x, const __grid_constant__ Workspace work) {
   const int chunks = chunks_of(x.d);
-  query_item<false, S>(x, work, query_place(x, blockIdx.x / chunks, edge), blockIdx.x % chunks * edge, {});
+  query_item<false, S>(x, work, query_position(x, blockIdx.x / chunks, edge), blockIdx.x % chunks * edge, {});
 }
 
 // Computes {c, log π} of query i by a warp. Products are added in the order of multiply().
@@ -217,7 +217,7 @@ template <class S>
 __device__ void normalize_row(const AttentionCall& x, int b, int h, int i, RowBase<compute_t<S>>* to) {
   using C = compute_t<S>;
   const int lane = threadIdx.x % 32;
-  const KeyRange keys = keys_of_query(x, b, i);
+  const KeyRange keys = keys_visible_to(x, b, i);
   const Score<S> score(x, b, h);
   const S* const q = x.q.at<S>(b, h) + i64{i} * x.q.row;
   const S* const k = x.k.at<S>(b, h / (x.H / x.Hk));
@@ -288,9 +288,9 @@ __global__ void __launch_bounds__(threads, 1)
     const int item = static_cast<int>((n < of_keys ? n : n - of_keys) / chunks),
               e0 = static_cast<int>(n % chunks) * edge;
     if (n < of_keys)
-      key_item<true, S>(x, work, key_place(x, item, edge), e0, ropes);
+      key_item<true, S>(x, work, key_position(x, item, edge), e0, ropes);
     else if (e0 < x.d)
-      query_item<true, S>(x, work, query_place(x, item, edge), e0, ropes);
+      query_item<true, S>(x, work, query_position(x, item, edge), e0, ropes);
     __syncthreads();
   }
 }

@@ -176,7 +176,7 @@ struct Queries {
     const Own p;
     for (int r = 0; r < 4; ++r) {
       const int i = i0 + p.i + r;
-      keys[r] = keys_of_query(x, b, i);
+      keys[r] = keys_visible_to(x, b, i);
       const i64 at = (i64(b) * x.H + h) * x.L + i;
       const bool some = i < x.L && (!far_only || is_far(x.type, static_cast<const C*>(x.lse)[at]));
       if (r == 0) bases = static_cast<const RowBase<C>*>(work.bases) + at;

@@ -69,7 +69,7 @@ std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& c
   return all;
 }
 
-bool takes_ropes(const Choice& c, const Ropes& r) {
+bool computes_ropes(const Choice& c, const Ropes& r) {
   if (c.family() == KernelFamily::short_heads) return r.pairs % 2 == 0;
   const AttentionCall& x = c.x;
   const bool is_plain = x.softcap == 0 && !x.cu_q && !x.lengths && x.L == x.T;  // every query sees a key

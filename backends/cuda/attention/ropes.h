@@ -34,6 +34,6 @@ std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& c
 // Whether the chosen kernel computes these RoPE ops. Short heads: an even number of pairs. Hopper's backward
 // rotates z_q and z_k when it stores them. It needs head size 64, full rotation of non-interleaved halves,
 // and L = T. Packed sequences, lengths and a softcap are not supported.
-bool takes_ropes(const Choice& c, const Ropes& ropes);
+bool computes_ropes(const Choice& c, const Ropes& ropes);
 
 }  // namespace tg::cuda::attention

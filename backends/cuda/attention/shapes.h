@@ -29,7 +29,7 @@ int fitting_stages(const Gpu& gpu) {
 }
 
 // Operand format on tensor cores: bf16 or f16, or f32 split into one or two f16 values.
-enum Numbers { of_16_bits, one_term, two_terms };
+enum Numbers { of_16_bits, one_f16, two_f16 };
 // Result type of a kernel whose TileShape defines the format of operands of type S.
 template <class S, class TileShape>
 using Result = std::conditional_t<TileShape::split, float, S>;
@@ -50,7 +50,7 @@ struct TileShape {
   // Keys and values have one stage each. Each tile is fetched while the other one is multiplied. A block with
   // 64 keys and 64 queries then needs 97 KiB, so two blocks fit on a multiprocessor with 227 KiB.
   static constexpr bool alternating = DV == 256;
-  static constexpr int terms = numbers == two_terms ? 2 : 1;
+  static constexpr int terms = numbers == two_f16 ? 2 : 1;
   static constexpr int rows = (split ? D <= 64 : DV <= 128) ? 32 : 16, queries = 4 * rows,
                        splits = DV > 256 ? 2 : 1, columns = DV / splits, threads = 128 * splits;
   static constexpr int keys = alternating  ? 64

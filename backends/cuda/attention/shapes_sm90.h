@@ -22,7 +22,7 @@ namespace tg::cuda::attention::forward_sm90 {
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct TileShape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
-  static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
+  static constexpr int D = D_, DV = DV_, terms = numbers == two_f16 ? 2 : 1;
   static constexpr bool divided = groups_ == 1, may_be_whole = true;  // see Divided
   // The first GEMM of the next item starts before the results of this one are stored. No registers are left
   // for this at d 256 or with two f16 values per f32 element.
@@ -86,11 +86,11 @@ auto with_shape(const AttentionCall& x, auto&& f) {
 // Calls f with the TileShape for an f32 call.
 auto with_f32_shape(const AttentionCall& x, auto&& f) {
   const bool narrow = x.d <= 64 && x.dv <= 64;
-  if (is_of_two_terms(x))
-    return narrow ? f(TileShape<64, 64, 3, true, two_terms>()) : f(TileShape<128, 128, 2, true, two_terms>());
-  if (!narrow) return f(TileShape<128, 128, 2, true, one_term>());
-  return x.T < few_keys ? f(TileShape<64, 64, 4, false, one_term>())
-                        : f(TileShape<64, 64, 3, true, one_term>());
+  if (has_two_f16(x))
+    return narrow ? f(TileShape<64, 64, 3, true, two_f16>()) : f(TileShape<128, 128, 2, true, two_f16>());
+  if (!narrow) return f(TileShape<128, 128, 2, true, one_f16>());
+  return x.T < few_keys ? f(TileShape<64, 64, 4, false, one_f16>())
+                        : f(TileShape<64, 64, 3, true, one_f16>());
 }
 
 }  // namespace tg::cuda::attention::forward_sm90
@@ -125,7 +125,7 @@ namespace tg::cuda::attention::backward_sm90 {
 // If last_stores, the last block that adds to a tile's z_Q also stores it.
 template <int D_, int DV_, bool last_stores_, Numbers numbers = of_16_bits>
 struct TileShape {
-  static constexpr int D = D_, DV = DV_, terms = numbers == two_terms ? 2 : 1;
+  static constexpr int D = D_, DV = DV_, terms = numbers == two_f16 ? 2 : 1;
   static constexpr bool wide = D > 192, last_stores = last_stores_, split = numbers != of_16_bits;
   static constexpr int blocks = backward_blocks(D);  // per cluster
   static constexpr int keys = wide ? 64 : 128, queries = backward_queries(D, last_stores, terms), stages = 2,

@@ -25,7 +25,7 @@ struct Arena {
 constexpr int range_tile = 64;  // queries per tile, for the key ranges below
 
 // Whether f32 operands are split into two f16 values, for f32 accuracy. With TF32, one f16 value is enough.
-inline bool is_of_two_terms(const AttentionCall& x) {
+inline bool has_two_f16(const AttentionCall& x) {
   return x.type == DType::f32 && !x.tf32;
 }
 
@@ -50,7 +50,7 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
 // rare to justify separate kernels.
 inline bool last_stores(const AttentionCall& x) {
   return backward_width(x) <= 128 && !x.nondeterministic && x.T <= (is_uneven(x) ? 2048 : 1024) &&
-         x.softcap == 0 && !is_of_two_terms(x);
+         x.softcap == 0 && !has_two_f16(x);
 }
 
 // Blocks per cluster of Hopper's backward kernel.

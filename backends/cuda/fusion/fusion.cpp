@@ -6,9 +6,9 @@
 namespace tg::cuda {
 
 // Each rule is defined in the file of its kernels.
-extern const FusionRule cast_list_rule, small_products_rule, horizontal_fusion_rule, sum_of_few_rule,
-    added_rows_rule, ropes_before_attention_rule, two_ropes_rule, ropes_after_attention_rule,
-    norm_backward_sum_rule, product_of_rows_rule, product_gelu_rule, transposed_product_rule;
+extern const FusionRule cast_list_rule, grouped_gemm_rule, horizontal_fusion_rule, sum_of_few_rule,
+    added_rows_rule, ropes_before_attention_rule, two_rope_steps_rule, ropes_after_attention_rule,
+    norm_backward_sum_rule, gemm_of_rows_rule, product_gelu_rule, transposed_gemm_rule;
 
 namespace {
 
@@ -17,17 +17,17 @@ namespace {
 // not fused with adjacent steps, and its operands are not copied.
 const FusionRule* const rules[] = {
     &cast_list_rule,               // casts to one 16-bit type
-    &small_products_rule,          // independent GEMMs with few tiles
+    &grouped_gemm_rule,            // independent GEMMs with few tiles
     &horizontal_fusion_rule,       // elementwise steps and sums of few elements
     &sum_of_few_rule,              // a sum of few terms
     &added_rows_rule,              // rows appended to a cache, and its attention
     &ropes_before_attention_rule,  // RoPE of queries and keys, and their attention
-    &two_ropes_rule,               // two RoPE steps
+    &two_rope_steps_rule,          // two RoPE steps
     &ropes_after_attention_rule,   // the gradient of attention, and RoPE of its results
     &norm_backward_sum_rule,       // the gradient of a norm, and a sum with it
-    &product_of_rows_rule,         // a sum or norm, a GEMM of few rows, and its gelu
+    &gemm_of_rows_rule,            // a sum or norm, a GEMM of few rows, and its gelu
     &product_gelu_rule,            // a cuBLASLt GEMM and its gelu
-    &transposed_product_rule,      // a copy of an operand and a GEMM
+    &transposed_gemm_rule,         // a copy of an operand and a GEMM
 };
 
 // Whether both are the same elements in the same order.

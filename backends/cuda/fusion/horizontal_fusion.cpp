@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
+#include "backends/cuda/jit/fused_source.h"
 #include "core/compile/lower.h"
 
 namespace tg::cuda {
@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t most_small_numbers = 4096;  // per step
 constexpr std::size_t most_steps = 16;
 
-bool is_small_chain(const Step& s) {
+bool is_small_fused(const Step& s) {
   if (s.op != &fused_op) return false;
   const std::int64_t n = s.out[0].layout.numel();
   return n > 0 && n <= most_small_numbers;
@@ -55,12 +55,12 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
   const bool narrow = reach_of(s.in, s.out) + most_small_numbers < (1ll << 31), chain = s.op == &fused_op;
   const DType compute = chain ? s.attrs.as<FusedAttrs>().compute : compute_type(s.in[0].dtype);
   const std::string step = digits(threads);
-  std::string code = "namespace " + numbered("step", nth) + " {\n" + chain_types(compute, 1, narrow) +
+  std::string code = "namespace " + numbered("step", nth) + " {\n" + fused_types(compute, 1, narrow) +
                      "__device__ void run(bool stopped, " + parameters(s) + ") {\n";
   if (chain) {
     const int times = static_cast<int>(std::min<std::int64_t>(4, (numbers_of(s) + threads - 1) / threads));
     code +=
-        chain_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
+        fused_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
   } else {
     // Use as many threads as the length requires, independently of the block size.
     const std::string own = digits(threads_for({&s, 1}));
@@ -102,7 +102,7 @@ std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_thei
   std::size_t n = 0;
   bool sums = false;
   while (n < steps.size() && n < most_steps &&
-         (is_small_chain(steps[n]) || (!in_their_order && is_small_sum(steps[n]))))
+         (is_small_fused(steps[n]) || (!in_their_order && is_small_sum(steps[n]))))
     sums = sums || is_small_sum(steps[n]), ++n;
   return n > 1 || sums ? n : 0;
 }
@@ -110,7 +110,7 @@ std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_thei
 PlanPtr plan_horizontal_fusion(std::span<const Step> steps, const Gpu& gpu) {
   auto plan = std::make_unique<HorizontalFusionPlan>();
   plan->threads = threads_for(steps), plan->steps = steps.size();
-  std::string code = chain_library(), parameters_of_all, calls;
+  std::string code = fused_library(), parameters_of_all, calls;
   std::size_t nth = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& s = steps[i];
@@ -127,8 +127,8 @@ PlanPtr plan_horizontal_fusion(std::span<const Step> steps, const Gpu& gpu) {
     calls += ");\n";
   }
   code += "extern \"C\" __global__ void __launch_bounds__(" + digits(plan->threads) +
-          ") horizontal_fusion(const int* fault" + parameters_of_all + ") {" + chain_begins_early +
-          chain_stopped + calls + "}\n";
+          ") horizontal_fusion(const int* fault" + parameters_of_all + ") {" + fused_begins_early +
+          fused_stopped + calls + "}\n";
   plan->kernel = compiled(code, "horizontal_fusion", gpu);
   return plan;
 }

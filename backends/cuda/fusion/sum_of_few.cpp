@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
+#include "backends/cuda/jit/fused_source.h"
 #include "core/graph/op_attrs.h"
 
 namespace tg::cuda {
@@ -22,7 +22,7 @@ bool is_summed(const Step& s, int axis) {
 }
 
 // Returns the offsets of a sum's terms, in row-major order.
-std::vector<std::int64_t> terms_of(const Step& s) {
+std::vector<std::int64_t> f16_split_of(const Step& s) {
   const Layout& l = s.in[0].layout;
   std::vector<std::int64_t> at{0};
   for (int axis = 0; axis < l.rank(); ++axis) {
@@ -81,13 +81,13 @@ PlanPtr plan_sum_of_few(const Step& sum, const Gpu& gpu) {
   const Arg from = without_reduced(sum, sum.in[0]), to = without_reduced(sum, sum.out[0]);
   const Space s({&from, 1}, {&to, 1});
   const std::int64_t sums = to.layout.numel();
-  std::string code = chain_library() + chain_types(compute_type(from.dtype), 1, true) +
+  std::string code = fused_library() + fused_types(compute_type(from.dtype), 1, true) +
                      "extern \"C\" __global__ void __launch_bounds__(" + digits(few_block) + ") sum_of_few(" +
                      storage(to.dtype) + "* out, const " + storage(from.dtype) + "* in) {" +
-                     chain_begins_early + "  const I i = blockIdx.x * " + digits(few_block) +
+                     fused_begins_early + "  const I i = blockIdx.x * " + digits(few_block) +
                      " + threadIdx.x;\n  if (i >= (I)" + digits(sums) + ") return;\n" + indices(s, 1) +
                      "  const I at = " + offset(s, 1, 1) + ";\n  T sum = 0;\n";
-  for (const std::int64_t term : terms_of(sum))
+  for (const std::int64_t term : f16_split_of(sum))
     code += "  sum += (T)widen(in[at + (I)" + digits(term) + "]);\n";
   code += "  out[" + offset(s, 0, 1) + "] = narrow<" + storage(to.dtype) + ">::of(sum);\n}\n";
   const auto blocks = static_cast<unsigned>((sums + few_block - 1) / few_block);

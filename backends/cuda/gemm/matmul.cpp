@@ -283,13 +283,13 @@ void set_epilogue(Plan& p, const Call& call) {
 std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   auto made = std::make_unique<Plan>();
   Plan& p = *made;
-  if (is_product_of_rows(call)) {
+  if (is_gemm_of_rows(call)) {
     p.rows = is_for_rows_gemm(call), p.own = !p.rows;
     if (p.rows) p.bytes = rows_gemm_workspace(call);
     if (call.written) p.of_rows.written = *call.written;
     return made;
   }
-  p.small = !gelu && is_small_product(call);
+  p.small = !gelu && is_grouped_gemm(call);
   if (p.small) return made;
   Product& x = p.product;
   x = product_of(call);
@@ -458,8 +458,8 @@ tg::Strides product_strides(const Arg& x, const Shape& product, std::int64_t row
 }
 
 // cuBLASLt's summation order depends on the number of rows.
-bool is_product_of_rows(const Call& call) {
-  return call.batch_invariant || (call.written && is_faster_by_rows_gemm(call) && !is_small_product(call));
+bool is_gemm_of_rows(const Call& call) {
+  return call.batch_invariant || (call.written && is_faster_by_rows_gemm(call) && !is_grouped_gemm(call));
 }
 
 namespace {
@@ -510,12 +510,12 @@ PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
 }
 
 bool is_matmul_of_rows(const Upcoming& next, std::size_t i) {
-  return next.steps[i].op->product && is_product_of_rows(next.call(i));
+  return next.steps[i].op->product && is_gemm_of_rows(next.call(i));
 }
 
 }  // namespace
 
-extern const FusionRule product_of_rows_rule{
+extern const FusionRule gemm_of_rows_rule{
     "a product of few rows, the sum or norm before it and gelu after it",
     [](const Upcoming& next) {
       const bool prepares = next.is_next(is_sum_for, 1) || next.is_next(is_norm_for, 1);
@@ -531,7 +531,7 @@ extern const FusionRule product_of_rows_rule{
 extern const FusionRule product_gelu_rule{
     "a product and gelu of it",
     [](const Upcoming& next) {
-      const bool matches = next.is_next(is_epilogue_of, 1) && !is_product_of_rows(next.call(0));
+      const bool matches = next.is_next(is_epilogue_of, 1) && !is_gemm_of_rows(next.call(0));
       return FusionMatch{matches ? std::size_t{2} : 0};
     },
     [](const Upcoming& next, const FusionMatch&) { return plan_with_gelu(next.call(0), next.steps[1]); }};

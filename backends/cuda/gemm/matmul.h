@@ -24,7 +24,7 @@ void multiply_strided(const Stream& s, const Call& call);
 // (CompileOptions::batch_invariant). If there are few rows, the right matrix is read only once. ----
 
 // Whether rows_gemm computes the GEMM: the program is batch-invariant, or rows_gemm is faster.
-bool is_product_of_rows(const Call& product);
+bool is_gemm_of_rows(const Call& product);
 
 // The norm of the single row of a GEMM (formula: ops/norm.cpp). All vectors are [k], in the GEMM's dtype and
 // contiguous. The statistics are f32.
@@ -70,10 +70,10 @@ void rows_gemm(const Stream& s, const Call& call, const RowsContext& context);
 
 std::string rows_gemm_choice(const Call& call, const RowsContext& context);
 
-// ---- gemm/small_products.cu: small 16-bit GEMMs. One launch computes several that do not depend on each
+// ---- gemm/grouped_gemm.cu: small 16-bit GEMMs. One launch computes several that do not depend on each
 // other, such as the gradients of many weights, because a launch takes longer than such a GEMM. ----
 
-// Whether small_products.cu can compute this GEMM faster than cuBLASLt. All of these conditions must hold:
+// Whether grouped_gemm.cu can compute this GEMM faster than cuBLASLt. All of these conditions must hold:
 // - It is a single GEMM in bf16 or f16 on Hopper, with or without an addend, and k ≤ 1,024.
 // - Operands are contiguous along rows or columns.
 // - It has at most two tiles per multiprocessor. The limit is 16 per multiprocessor if n is not a multiple of
@@ -81,12 +81,12 @@ std::string rows_gemm_choice(const Call& call, const RowsContext& context);
 // - The program is not batch-invariant, because the kernel splits k by its length.
 // - rows_gemm is not chosen for it. If there are few tiles and n is not a multiple of 8, this kernel is used
 //   anyway, because the rows_gemm code for such n is long.
-bool is_small_product(const Call& call);
+bool is_grouped_gemm(const Call& call);
 
 // Computes one such GEMM, without a plan.
 void multiply_small(const Stream& s, const Call& product);
 
-// ---- gemm/ordered_product.cu: on Hopper, each element is summed in the order of k, independently of the
+// ---- gemm/ordered_gemm.cu: on Hopper, each element is summed in the order of k, independently of the
 // number of rows and columns and of the positions where k is split ----
 
 // Whether it can compute a GEMM of a [m, k], b [k, n] and an optional d [m, n] into out [m, n]. All of these
@@ -95,15 +95,15 @@ void multiply_small(const Stream& s, const Call& product);
 // - d is f32. out is f32 or, without d, has the dtype of a. Both are contiguous along rows, and n is even.
 //
 // The conditions do not depend on m or on the split positions. If k is split at multiples of
-// ordered_product_step and d is the previous part's result, the sum is bitwise identical to one GEMM.
-bool is_for_ordered_product(const Call& product);
+// ordered_gemm_step and d is the previous part's result, the sum is bitwise identical to one GEMM.
+bool is_for_ordered_gemm(const Call& product);
 
-inline constexpr std::int64_t ordered_product_step = 64;
+inline constexpr std::int64_t ordered_gemm_step = 64;
 
 // Returns null if the kernel cannot compute the GEMM.
-PlanPtr plan_ordered_product(const Call& product);
+PlanPtr plan_ordered_gemm(const Call& product);
 
-// ---- gemm/transposed_product.cpp: f32 GEMMs whose operand layouts are slow on the GPU. Hopper's tensor
+// ---- gemm/transposed_gemm.cpp: f32 GEMMs whose operand layouts are slow on the GPU. Hopper's tensor
 // cores read TF32 only along k, and cuBLASLt has half of its rate if neither operand is contiguous along k.
 // Its exact f32 kernels are the opposite: they are slower if weights are contiguous along k. Copying the
 // smaller operand into the favorable layout may take less time. ----
@@ -111,6 +111,6 @@ PlanPtr plan_ordered_product(const Call& product);
 // Returns a plan for a matmul that copies one operand before it multiplies. Returns null for other dtypes,
 // small or batched GEMMs, and operands already in the favorable layout. It also returns null if the GEMM is
 // faster without the copy. That is measured once and cached like algorithms.
-PlanPtr plan_transposed_product(const Call& product);
+PlanPtr plan_transposed_gemm(const Call& product);
 
 }  // namespace tg::cuda

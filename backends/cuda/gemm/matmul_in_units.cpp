@@ -13,7 +13,7 @@ extern const Kernel matmul_kernel;
 
 namespace {
 
-static_assert(least_unit % ordered_product_step == 0);
+static_assert(least_unit % ordered_gemm_step == 0);
 
 // Returns `size` elements of the axis, starting at `first`.
 Arg part_of(Arg a, int axis, std::int64_t first, std::int64_t size) {
@@ -51,7 +51,7 @@ class ProductInUnits final : public KernelPlan {
   PlanPtr planned(const Call& call, std::size_t i) {
     PlanPtr p;
     with_unit(call, i, [&](const Call& unit) {
-      p = plan_transposed_product(unit);
+      p = plan_transposed_gemm(unit);
       if (!p) p = matmul_kernel.plan(unit);
       workspace_ = std::max(workspace_, p->workspace(unit));
     });
@@ -87,7 +87,7 @@ class ProductInUnits final : public KernelPlan {
 }  // namespace
 
 extern const Kernel matmul_in_units_kernel{[](const Call& call) -> PlanPtr {
-  if (PlanPtr ordered = plan_ordered_product(call)) return ordered;
+  if (PlanPtr ordered = plan_ordered_gemm(call)) return ordered;
   return std::make_unique<ProductInUnits>(call);
 }};
 

@@ -27,20 +27,20 @@ struct PlainRows {
   static constexpr int depth = 12288 / chunk_bytes;  // number of chunks in flight
   static_assert(depth > 0);
 
-  const RowsProduct& p;
+  const RowsGemm& p;
   const int g = tile::lane_id() / 8, t = tile::lane_id() % 8, i0, j0, first;
   const float *x, *w;
   // along_k: partial sums of outputs 4·n + g over the lane's pieces of k. Otherwise: of outputs 4·t + n.
   float sum[4 * rows] = {};
 
-  __device__ __forceinline__ PlainRows(const RowsProduct& p, int item, int i0, int j0, int first, int)
+  __device__ __forceinline__ PlainRows(const RowsGemm& p, int item, int i0, int j0, int first, int)
       : p(p), i0(i0), j0(j0), first(first) {
     x = p.at<float>(p.x, item) + i0 * p.row[p.x] + (along_k ? 4 * t : 8 * g);
     w = p.at<float>(p.w, item) + (along_k ? (j0 + g) * p.col[p.w] + 4 * t : 8 * g * p.row[p.w] + j0 + 4 * t);
   }
 
   static constexpr int w_ahead(bool) { return depth; }
-  static __host__ __device__ int bytes(const RowsProduct& p) {
+  static __host__ __device__ int bytes(const RowsGemm& p) {
     return (p.longest_slice() < depth ? p.longest_slice() : depth) * chunk_bytes;
   }
 
@@ -172,14 +172,14 @@ constexpr int numbers_of_thread =
 
 // A warp's part of shared memory: first the chunks in flight, later its sums.
 template <class Rows>
-__host__ __device__ int warp_bytes(const RowsProduct& p) {
+__host__ __device__ int warp_bytes(const RowsGemm& p) {
   const int copies = Rows::bytes(p), sums = slice_floats<Rows> * 4;
   return copies > sums ? copies : sums;
 }
 
 template <class Rows>
 __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
-    rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
+    rows_gemm_kernel(const __grid_constant__ RowsGemm p) {
   using S = typename Rows::type;
   constexpr Form form = Rows::form;
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
 
 // Copies x to contiguous rows, for 16-byte loads.
 template <class S>
-__global__ void __launch_bounds__(256) copy_rows_of_x(S* to, const __grid_constant__ RowsProduct p) {
+__global__ void __launch_bounds__(256) copy_rows_of_x(S* to, const __grid_constant__ RowsGemm p) {
   const i64 i = i64{blockIdx.x} * blockDim.x + threadIdx.x, each = i64{p.m} * p.k;
   if (i >= each * p.batches) return;
   const i64 row = i % each / p.k, column = i % p.k;
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(256) copy_rows_of_x(S* to, const __grid_consta
 }
 
 template <class Rows>
-void launch_rows_gemm(const Stream& s, RowsProduct p) {
+void launch_rows_gemm(const Stream& s, RowsGemm p) {
   p.w_ahead = Rows::w_ahead(s.gpu.hopper);
   const i64 tiles = p.tiles(Rows::rows, Rows::outputs) / p.batches;
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
@@ -244,7 +244,7 @@ void launch_rows_gemm(const Stream& s, RowsProduct p) {
 }
 
 template <class S, int groups, int outputs>
-void launch_form_of_rows(const Stream& s, const RowsProduct& p) {
+void launch_form_of_rows(const Stream& s, const RowsGemm& p) {
   if (!is_usual(p)) return launch_rows_gemm<TensorRows<S, true, groups, 32, Form::any>>(s, p);
   with_usual_form(
       p, [&](auto form) { launch_rows_gemm<TensorRows<S, true, groups, outputs, form.value>>(s, p); });
@@ -253,7 +253,7 @@ void launch_form_of_rows(const Stream& s, const RowsProduct& p) {
 // The numbers of rows and outputs only determine which part a block computes. Measured on an H100 with 132
 // multiprocessors: use as many rows per block as leave blocks for three quarters of the multiprocessors.
 template <class S, bool along_k>
-void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
+void launch_tensor_rows(const Stream& s, const RowsGemm& p) {
   const i64 processors = s.gpu.processors;
   const auto are_enough = [&](int rows) { return 4 * p.tiles(rows, 32) >= 3 * processors; };
   const auto launch_groups = [&](auto number) {
@@ -275,7 +275,7 @@ void launch_tensor_rows(const Stream& s, const RowsProduct& p) {
 }
 
 template <class S, bool along_k>
-void launch_for_rows(const Stream& s, const RowsProduct& p, DType t) {
+void launch_for_rows(const Stream& s, const RowsGemm& p, DType t) {
   if constexpr (sizeof(S) == 4) {
     if (p.m == 1) return launch_rows_gemm<PlainRows<along_k, 1>>(s, p);
     if (p.m <= 4) return launch_rows_gemm<PlainRows<along_k, 4>>(s, p);
@@ -292,7 +292,7 @@ bool is_aligned(const void* p) {
 }
 
 // Whether all addresses at multiples of `stride` and along the batch are aligned to 16 bytes.
-bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
+bool in_pieces(const RowsGemm& p, int which, i64 stride, i64 count) {
   const Strides& batch = p.batch[which];
   bool fits = is_aligned(p.data[which]) && stride % count == 0;
   for (int a = 0; a < batch.rank; ++a) fits = fits && (batch.size[a] == 1 || batch.stride[a] % count == 0);
@@ -301,10 +301,10 @@ bool in_pieces(const RowsProduct& p, int which, i64 stride, i64 count) {
 
 // Number of adjacent elements along n of all addends and results that one instruction can access: 8, 4, 2 or
 // 1.
-int together_in(const RowsProduct& p) {
+int together_in(const RowsGemm& p) {
   const auto fit = [&](int count) {
     bool all = p.n % count == 0 && is_aligned(p.sum) && is_aligned(p.result);
-    for (const int which : {RowsProduct::d, RowsProduct::e, RowsProduct::y})
+    for (const int which : {RowsGemm::d, RowsGemm::e, RowsGemm::y})
       all = all && (!p.data[which] ||
                     (p.col[which] == 1 && in_pieces(p, which, p.m == 1 ? 0 : p.row[which], count)));
     return all;
@@ -315,10 +315,10 @@ int together_in(const RowsProduct& p) {
 }
 
 // Operands with strides along the GEMM's axes. A broadcast axis has stride 0.
-RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullptr) {
+RowsGemm rows_gemm_of(const Call& call, const RowsContext* context = nullptr) {
   const Shape& out = call.out[0].layout.shape;
   const int r = out.size();
-  RowsProduct p{};
+  RowsGemm p{};
   p.m = static_cast<int>(out[r - 2]), p.n = static_cast<int>(out[r - 1]);
   p.k = static_cast<int>(call.in[0].layout.shape.back());
   p.batches = 1;
@@ -331,14 +331,14 @@ RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullp
     p.row[which] = strides[r - 2], p.col[which] = strides[r - 1];
     p.constant[which] = context && !context->written.overlaps(x);
   };
-  put(RowsProduct::x, call.in[0], p.m, p.k), put(RowsProduct::w, call.in[1], p.k, p.n);
-  put(RowsProduct::y, call.out[0], p.m, p.n);
+  put(RowsGemm::x, call.in[0], p.m, p.k), put(RowsGemm::w, call.in[1], p.k, p.n);
+  put(RowsGemm::y, call.out[0], p.m, p.n);
   const bool sums = context && !context->sum.empty();
   if (sums) {
-    put(RowsProduct::d, context->sum[0], p.m, p.n), put(RowsProduct::e, context->sum[1], p.m, p.n);
+    put(RowsGemm::d, context->sum[0], p.m, p.n), put(RowsGemm::e, context->sum[1], p.m, p.n);
     if (context->sum[2].data != call.out[0].data) p.sum = context->sum[2].data;
   } else if (call.in.size() == 3) {
-    put(RowsProduct::d, call.in[2], p.m, p.n);
+    put(RowsGemm::d, call.in[2], p.m, p.n);
   }
   if (context && context->function != Epilogue::none) {
     p.function = context->function, p.result = context->result;
@@ -349,11 +349,11 @@ RowsProduct rows_product_of(const Call& call, const RowsContext* context = nullp
   return p;
 }
 
-bool x_in_pieces(const RowsProduct& p, DType t) {
+bool x_in_pieces(const RowsGemm& p, DType t) {
   const i64 count = 16 / static_cast<i64>(size_of(t));
   return p.col[p.x] == 1 && in_pieces(p, p.x, p.m == 1 ? 0 : p.row[p.x], count);
 }
-bool is_along_k(const RowsProduct& p, DType t) {
+bool is_along_k(const RowsGemm& p, DType t) {
   return p.row[p.w] == 1 && p.k % (16 / static_cast<int>(size_of(t))) == 0;
 }
 
@@ -368,7 +368,7 @@ bool is_for_rows_gemm(const Call& call) {
   i64 rows = 1;
   for (int a = 0; a + 1 < out.size(); ++a) rows = rows > most ? rows : rows * out[a];
   if (rows > most || out.back() > most || k > most) return false;
-  const RowsProduct p = rows_product_of(call);
+  const RowsGemm p = rows_gemm_of(call);
   if (is_along_k(p, t)) return in_pieces(p, p.w, p.col[p.w], count);
   return p.col[p.w] == 1 && p.k % 8 == 0 && p.n % count == 0 && in_pieces(p, p.w, p.row[p.w], count);
 }
@@ -376,7 +376,7 @@ bool is_for_rows_gemm(const Call& call) {
 bool is_faster_by_rows_gemm(const Call& call) {
   const DType t = call.in[0].dtype;
   if (!call.gpu.hopper || (t != DType::bf16 && t != DType::f16) || !is_for_rows_gemm(call)) return false;
-  const RowsProduct p = rows_product_of(call);
+  const RowsGemm p = rows_gemm_of(call);
   if (p.batches != 1 || !is_along_k(p, t) || !x_in_pieces(p, t)) return false;
   const int processors = call.gpu.processors;
   if (p.k > 4096 && p.n < 16 * processors) return false;  // cuBLASLt splits k if there are few outputs
@@ -388,19 +388,19 @@ bool is_faster_by_rows_gemm(const Call& call) {
 bool normalises_row(const Call& call, const RowsContext& context) {
   const DType t = call.in[0].dtype;
   if (t == DType::f32 || !is_for_rows_gemm(call)) return false;
-  const RowsProduct p = rows_product_of(call, &context);
+  const RowsGemm p = rows_gemm_of(call, &context);
   return p.m == 1 && is_along_k(p, t) && x_in_pieces(p, t) && is_usual(p) && has_room_for_norm(p, call.gpu);
 }
 
 std::size_t rows_gemm_workspace(const Call& call) {
-  const RowsProduct p = rows_product_of(call);
+  const RowsGemm p = rows_gemm_of(call);
   return x_in_pieces(p, call.in[0].dtype)
              ? 0
              : static_cast<std::size_t>(i64{p.m} * p.k * p.batches) * size_of(call.in[0].dtype);
 }
 
 void rows_gemm(const Stream& s, const Call& call, const RowsContext& context) {
-  RowsProduct p = rows_product_of(call, &context);
+  RowsGemm p = rows_gemm_of(call, &context);
   if (p.m == 0 || p.n == 0 || p.batches == 0) return;
   const DType t = call.in[0].dtype;
   const bool along_k = is_along_k(p, t);
@@ -421,7 +421,7 @@ void rows_gemm(const Stream& s, const Call& call, const RowsContext& context) {
 }
 
 std::string rows_gemm_choice(const Call& call, const RowsContext& context) {
-  const RowsProduct p = rows_product_of(call);
+  const RowsGemm p = rows_gemm_of(call);
   const DType t = call.in[0].dtype;
   std::string s = std::string(t == DType::f32 ? "plain multiply-adds" : "tensor cores") +
                   ", batch-invariant, 8 slices of k, weights along " + (is_along_k(p, t) ? "k" : "n");

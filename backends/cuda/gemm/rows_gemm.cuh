@@ -51,7 +51,7 @@ struct Added {
 enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
 
 // Operands with strides along the GEMM's axes. A broadcast axis has stride 0.
-struct RowsProduct {
+struct RowsGemm {
   enum Which { x, w, d, e, y, operands };
   // Each block needs these fields. They are adjacent because every launch fetches them from memory.
   int m, n, k, batches;
@@ -234,12 +234,12 @@ struct RowsProduct {
   }
 };
 
-inline bool is_usual(const RowsProduct& p) {
+inline bool is_usual(const RowsGemm& p) {
   return p.batches == 1 && !p.wide && p.together >= 8;
 }
 // Calls f with the form of such a GEMM as an integral constant.
 template <class F>
-void with_usual_form(const RowsProduct& p, F&& f) {
+void with_usual_form(const RowsGemm& p, F&& f) {
   if (!p.result) return f(std::integral_constant<Form, Form::usual>());
   p.function == Epilogue::gelu ? f(std::integral_constant<Form, Form::usual_gelu>())
                                : f(std::integral_constant<Form, Form::usual_gelu_tanh>());
@@ -257,19 +257,19 @@ inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
 }
 
 // rows_gemm_norm.cu: for a single row, which the kernel also normalizes.
-bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu);
-void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t);
+bool has_room_for_norm(const RowsGemm& p, const Gpu& gpu);
+void launch_with_norm(const Stream& s, const RowsGemm& p, const RowNorm& norm, DType t);
 
 // rows_gemm_sm90.cu: uses wgmma for usual forms with weights along k, if the blocks of rows_gemm.cu would not
 // all be resident at the same time.
-bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu);
-int wide_tile_rows(const RowsProduct& p, const Gpu& gpu);
-void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t);
+bool takes_wide_tiles(const RowsGemm& p, const Gpu& gpu);
+int wide_tile_rows(const RowsGemm& p, const Gpu& gpu);
+void launch_wide_tiles(const Stream& s, const RowsGemm& p, DType t);
 
 // rows_gemm_many.cu: for more than 16 rows, if it has more tiles than there are multiprocessors. With fewer,
 // smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, the tiles of rows_gemm.cu
 // 48 µs).
-bool are_many_rows(const RowsProduct& p, const Gpu& gpu);
-void launch_many_rows(const Stream& s, const RowsProduct& p, DType t, bool along_k);
+bool are_many_rows(const RowsGemm& p, const Gpu& gpu);
+void launch_many_rows(const Stream& s, const RowsGemm& p, DType t, bool along_k);
 
 }  // namespace tg::cuda

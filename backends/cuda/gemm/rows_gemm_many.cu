@@ -24,7 +24,7 @@ struct ManyRows {
   static constexpr int k_step =
       along_k ? 32 : 16;  // rows of w, or rows along k, copied at a time by all threads
 
-  const RowsProduct& p;
+  const RowsGemm& p;
   const int i0, j0, chunks = p.slice(k_slices);
   const int lane = tile::lane_id(), warp = threadIdx.x / 32, first_output = warp / 2 * 32,
             first_row = warp % 2 * 32;
@@ -32,7 +32,7 @@ struct ManyRows {
   const u32 memory, right, left;            // tiles; ldmatrix offsets in the first tiles of x and w
   float sum[2][4][4] = {}, total[2][4][4];  // 16 outputs and 8 rows each
 
-  __device__ __forceinline__ ManyRows(const RowsProduct& p, int item, int i0, int j0, u32 memory)
+  __device__ __forceinline__ ManyRows(const RowsGemm& p, int item, int i0, int j0, u32 memory)
       : p(p),
         i0(i0),
         j0(j0),
@@ -179,7 +179,7 @@ struct ManyRows {
 };
 
 template <class S, bool along_k, Form form>
-__global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_constant__ RowsProduct p) {
+__global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_constant__ RowsGemm p) {
   using Rows = ManyRows<S, along_k, form>;
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
@@ -211,12 +211,12 @@ __global__ void __launch_bounds__(256, 2) many_rows_gemm_kernel(const __grid_con
 }
 
 using AnyManyRows = ManyRows<__half, true, Form::any>;  // all instances have the same tiles
-i64 many_rows_tiles(const RowsProduct& p) {
+i64 many_rows_tiles(const RowsGemm& p) {
   return p.tiles(AnyManyRows::rows, AnyManyRows::outputs);
 }
 
 template <class S>
-void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
+void launch_tiles_of_rows(const Stream& s, const RowsGemm& p, bool along_k) {
   const unsigned batches = static_cast<unsigned>(p.batches < 65535 ? p.batches : 65535);
   const LaunchShape shape{dim3(static_cast<unsigned>(many_rows_tiles(p) / p.batches), batches),
                           AnyManyRows::threads, AnyManyRows::bytes};
@@ -228,10 +228,10 @@ void launch_tiles_of_rows(const Stream& s, const RowsProduct& p, bool along_k) {
 
 }  // namespace
 
-bool are_many_rows(const RowsProduct& p, const Gpu& gpu) {
+bool are_many_rows(const RowsGemm& p, const Gpu& gpu) {
   return p.m > 16 && many_rows_tiles(p) > gpu.processors;
 }
-void launch_many_rows(const Stream& s, const RowsProduct& p, DType t, bool along_k) {
+void launch_many_rows(const Stream& s, const RowsGemm& p, DType t, bool along_k) {
   with_half(t, [&](auto* type) { launch_tiles_of_rows<pointee_t<decltype(type)>>(s, p, along_k); });
 }
 

@@ -11,13 +11,13 @@ namespace {
 // All copies of a warp's weights are in flight at the same time. x, [k] and zero-padded to a whole number of
 // chunk pairs, is stored after the weights of all warps.
 template <class Rows>
-std::size_t bytes_of_weights(const RowsProduct& p) {
+std::size_t bytes_of_weights(const RowsGemm& p) {
   return static_cast<std::size_t>(p.longest_slice() / 2 * Rows::w_bytes);
 }
 
 template <class Rows, bool centred>
 __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
-    rows_gemm_with_norm(const __grid_constant__ RowsProduct p, const __grid_constant__ RowNorm norm) {
+    rows_gemm_with_norm(const __grid_constant__ RowsGemm p, const __grid_constant__ RowNorm norm) {
   using S = typename Rows::type;
   constexpr Form form = Rows::form;
   constexpr int V = pack_of<S>, outputs = Rows::outputs;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(k_slice_threads, Rows::blocks)
 }
 
 template <class Rows>
-void launch(const Stream& s, RowsProduct p, const RowNorm& norm) {
+void launch(const Stream& s, RowsGemm p, const RowNorm& norm) {
   LaunchShape shape{static_cast<unsigned>(p.tiles(1, Rows::outputs)), k_slice_threads,
                     k_slices * bytes_of_weights<Rows>(p) + 2 * k_chunk * sizeof(short) * p.pairs_of_chunks()};
   p.resident = begins_early(shape, p.tiles(1, Rows::outputs), s.gpu);
@@ -110,12 +110,12 @@ void launch(const Stream& s, RowsProduct p, const RowNorm& norm) {
 }
 
 template <class S, int outputs>
-void launch_form(const Stream& s, const RowsProduct& p, const RowNorm& norm) {
+void launch_form(const Stream& s, const RowsGemm& p, const RowNorm& norm) {
   with_usual_form(p, [&](auto form) { launch<TensorRows<S, true, 1, outputs, form.value>>(s, p, norm); });
 }
 
 template <int outputs>
-bool has_room(const RowsProduct& p, const Gpu& gpu) {
+bool has_room(const RowsGemm& p, const Gpu& gpu) {
   using Rows = TensorRows<__half, true, 1, outputs, Form::usual>;
   return bytes_of_weights<Rows>(p) <= static_cast<std::size_t>(Rows::room(gpu.hopper)) &&
          p.tiles(1, outputs) <= i64{Rows::blocks} * gpu.processors;
@@ -123,12 +123,12 @@ bool has_room(const RowsProduct& p, const Gpu& gpu) {
 
 }  // namespace
 
-bool has_room_for_norm(const RowsProduct& p, const Gpu& gpu) {
+bool has_room_for_norm(const RowsGemm& p, const Gpu& gpu) {
   if (p.k > k_slice_threads * pack_of<__half>) return false;  // one pack per thread
   return computes_16_outputs(p, gpu, 8) ? has_room<16>(p, gpu) : has_room<32>(p, gpu);
 }
 
-void launch_with_norm(const Stream& s, const RowsProduct& p, const RowNorm& norm, DType t) {
+void launch_with_norm(const Stream& s, const RowsGemm& p, const RowNorm& norm, DType t) {
   with_half(t, [&](auto* type) {
     using S = pointee_t<decltype(type)>;
     computes_16_outputs(p, s.gpu, 8) ? launch_form<S, 16>(s, p, norm) : launch_form<S, 32>(s, p, norm);

@@ -37,7 +37,7 @@ struct WideTile {
 };
 
 struct WideProduct {
-  RowsProduct p;
+  RowsGemm p;
   CUtensorMap x, w;
 };
 
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
   using Ring = typename Tile::Ring;
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
-  const RowsProduct& p = a.p;
+  const RowsGemm& p = a.p;
   const u32 base = ptx::shared_address(memory);
   const auto ring = [&](int half) { return Ring{base + Tile::rings_at + half * Ring::bytes}; };
   const auto x_tile = [&](int half, u32 use) {
@@ -154,9 +154,9 @@ __global__ void __launch_bounds__(Tile::all_threads, Tile::blocks)
 }
 
 template <class Tile>
-void launch_tiles(const Stream& s, const RowsProduct& p) {
+void launch_tiles(const Stream& s, const RowsGemm& p) {
   constexpr DType dtype = std::is_same_v<typename Tile::type, __half> ? DType::f16 : DType::bf16;
-  const auto map = [&](RowsProduct::Which which, i64 count, i64 row, int box) {
+  const auto map = [&](RowsGemm::Which which, i64 count, i64 row, int box) {
     return tensor_map(dtype, p.data[which], {p.k, count, 1, 1}, {row, 8, 8}, {Tile::depth, box, 1, 1});
   };
   const WideProduct a{p, map(p.x, p.m, p.row[p.x], Tile::rows), map(p.w, p.n, p.col[p.w], Tile::outputs)};
@@ -167,7 +167,7 @@ void launch_tiles(const Stream& s, const RowsProduct& p) {
 }
 
 template <class S, int rows, int blocks>
-void launch_form(const Stream& s, const RowsProduct& p) {
+void launch_form(const Stream& s, const RowsGemm& p) {
   with_usual_form(p, [&](auto form) { launch_tiles<WideTile<S, rows, blocks, form.value>>(s, p); });
 }
 
@@ -179,7 +179,7 @@ struct TileShape {
 // tiles, and one is copied while the other is multiplied. If k is long, one tile per multiprocessor with the
 // least row padding is used, provided that every tile has its own multiprocessor. Otherwise larger tiles
 // read the weights less often.
-TileShape tile_shape(const RowsProduct& p, const Gpu& gpu) {
+TileShape tile_shape(const RowsGemm& p, const Gpu& gpu) {
   constexpr TileShape of_32{32, 2}, of_64{64, 2}, of_96{96, 1}, of_128{128, 1};
   const bool is_short = p.k <= 1024;
   if (p.m <= 32 || (is_short && p.tiles(32, 64) <= 2 * gpu.processors)) return of_32;
@@ -198,14 +198,14 @@ TileShape tile_shape(const RowsProduct& p, const Gpu& gpu) {
 
 }  // namespace
 
-bool takes_wide_tiles(const RowsProduct& p, const Gpu& gpu) {
+bool takes_wide_tiles(const RowsGemm& p, const Gpu& gpu) {
   return gpu.hopper && p.m > 16 && is_usual(p) && p.row[p.x] > 0 && p.col[p.w] > 0 &&
          p.tiles(64, 32) > gpu.processors;
 }
-int wide_tile_rows(const RowsProduct& p, const Gpu& gpu) {
+int wide_tile_rows(const RowsGemm& p, const Gpu& gpu) {
   return tile_shape(p, gpu).rows;
 }
-void launch_wide_tiles(const Stream& s, const RowsProduct& p, DType t) {
+void launch_wide_tiles(const Stream& s, const RowsGemm& p, DType t) {
   const TileShape shape = tile_shape(p, s.gpu);
   with_half(t, [&](auto* type) {
     using S = pointee_t<decltype(type)>;

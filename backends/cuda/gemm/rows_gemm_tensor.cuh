@@ -13,7 +13,7 @@ namespace tg::cuda {
 using tile::u32;
 
 // Whether nearly all multiprocessors have two blocks of 16 outputs, and none has three.
-inline bool are_almost_two(const RowsProduct& p, const Gpu& gpu, int rows) {
+inline bool are_almost_two(const RowsGemm& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   return 10 * narrow >= 18 * processors && narrow <= 2 * processors;
 }
@@ -22,7 +22,7 @@ inline bool are_almost_two(const RowsProduct& p, const Gpu& gpu, int rows) {
 // faster if each multiprocessor then has one block, or almost all have two. They are slower if some have two
 // and most have one. A mixture is acceptable if slices are long, because the copies in flight are then a
 // small part of them.
-inline bool computes_16_outputs(const RowsProduct& p, const Gpu& gpu, int rows) {
+inline bool computes_16_outputs(const RowsGemm& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;
   return narrow <= processors || (few && are_almost_two(p, gpu, rows)) ||
@@ -47,7 +47,7 @@ struct TensorRows {
   static constexpr int w_ahead(bool hopper) { return (room(hopper) - x_ahead * x_bytes) / w_bytes; }
   static_assert(x_ahead > 0 && w_ahead(false) >= x_ahead);
 
-  const RowsProduct& p;
+  const RowsGemm& p;
   const int g = tile::lane_id() / 4, t = tile::lane_id() % 4;
   // Source of the lane's next copies: 16 bytes in rows lane / 8, lane / 8 + 4, … along k, or outputs in a row
   // of w along n. Beyond the end of n, the last outputs are recomputed, or computed from zeros. They are not
@@ -58,7 +58,7 @@ struct TensorRows {
   float sum[tiles][groups][4] = {};
 
   // Initializes the range of chunks [first, end) of k.
-  __device__ __forceinline__ TensorRows(const RowsProduct& p, int item, int i0, int j0, int first, int end)
+  __device__ __forceinline__ TensorRows(const RowsGemm& p, int item, int i0, int j0, int first, int end)
       : p(p), x_rows(p.m - i0 - copied_row()), w_rows(p.n - j0 - copied_row()) {
     const int k0 = first * k_chunk, k_size = min(end * k_chunk, p.k) - k0;
     x = p.template at<unsigned short, form>(p.x, item) + (i0 + copied_row()) * p.row[p.x] + k0 +
@@ -115,7 +115,7 @@ struct TensorRows {
   }
 
   // Bytes of shared memory for a warp's copies.
-  static __host__ __device__ int bytes(const RowsProduct& p) {
+  static __host__ __device__ int bytes(const RowsGemm& p) {
     const int stages = p.longest_slice() / 2;
     return (stages < p.w_ahead ? stages : p.w_ahead) * w_bytes +
            (stages < x_ahead ? stages : x_ahead) * x_bytes;

@@ -24,7 +24,7 @@ std::string hexadecimal(std::uint64_t x);
 cudaKernel_t compiled(const std::string& source, const std::string& name, const Gpu& gpu);
 
 // Launches such a kernel. All of its parameters are pointers. On Hopper it may begin before the previous
-// kernel has finished, because its source begins with chain_begins_early (chain_source.h).
+// kernel has finished, because its source begins with fused_begins_early (fused_source.h).
 void launch_compiled(const Stream& s, cudaKernel_t kernel, unsigned grid, unsigned block,
                      std::vector<const void*> parameters, const char* what);
 

@@ -1,11 +1,11 @@
-// Fused elementwise kernels: one kernel per op sequence and layout, from generated source (chain_source.h).
+// Fused elementwise kernels: one kernel per op sequence and layout, from generated source (fused_source.h).
 #include <algorithm>
 #include <utility>
 
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/core/base/host_view.h>
-#include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
+#include "backends/cuda/jit/fused_source.h"
 #include "backends/cuda/runtime/kernel.h"
 
 namespace tg::cuda {
@@ -16,17 +16,17 @@ namespace {
 // number of registers and so that every multiprocessor has at least two blocks.
 int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
   int times = operands <= 3 ? 4 : operands <= 8 ? 2 : 1;
-  while (times > 1 && vectors < std::int64_t{2} * gpu.processors * chain_block * times) times /= 2;
+  while (times > 1 && vectors < std::int64_t{2} * gpu.processors * fused_block * times) times /= 2;
   return times;
 }
 
-struct ChainPlan final : KernelPlan {
+struct FusedPlan final : KernelPlan {
   cudaKernel_t kernel = nullptr;
   unsigned grid = 0;
   int tile = 0;  // tile side, or 0 without tiles
   bool is_full = false;
 
-  explicit ChainPlan(const Call& c);
+  explicit FusedPlan(const Call& c);
   void launch(const Stream& s, const Call& c) const override {
     if (!kernel) return;
     const int* fault = &s.faults.fault->step;
@@ -34,7 +34,7 @@ struct ChainPlan final : KernelPlan {
     for (const Arg& a : c.out) data.push_back(a.data);
     data.push_back(fault);
     for (const Arg& a : c.in) data.push_back(a.data);
-    launch_compiled(s, kernel, grid, chain_block, std::move(data), "a fused elementwise kernel");
+    launch_compiled(s, kernel, grid, fused_block, std::move(data), "a fused elementwise kernel");
   }
 
   std::string choice(const Call&) const override {
@@ -42,11 +42,11 @@ struct ChainPlan final : KernelPlan {
     if (!kernel) return "nothing to do";
     const std::string side = std::to_string(tile);
     return "compiled by NVRTC, " + (tile > 0 ? "tiles of " + side + "×" + side + ", " : "") +
-           std::to_string(grid) + " blocks of " + std::to_string(chain_block) + " threads";
+           std::to_string(grid) + " blocks of " + std::to_string(fused_block) + " threads";
   }
 };
 
-ChainPlan::ChainPlan(const Call& c) {
+FusedPlan::FusedPlan(const Call& c) {
   const auto& f = c.attrs->as<FusedAttrs>();
   const std::int64_t numel = c.out[0].layout.numel();
   if (numel == 0) return;
@@ -62,14 +62,14 @@ ChainPlan::ChainPlan(const Call& c) {
   const int vector = vector_of(s, c.in, c.out);
   const std::int64_t vectors = numel / vector;
   const int times = times_of(vectors, c.in.size() + c.out.size(), c.gpu);
-  const bool narrow = is_narrow(chain_block * 1024ll * c.gpu.processors * vector * times);
-  kernel = compiled(chain_source(f, s, vector, times, c.in, c.out, narrow), "chain", c.gpu);
-  const std::int64_t blocks = (vectors + chain_block * times - 1) / (chain_block * times);
+  const bool narrow = is_narrow(fused_block * 1024ll * c.gpu.processors * vector * times);
+  kernel = compiled(fused_source(f, s, vector, times, c.in, c.out, narrow), "chain", c.gpu);
+  const std::int64_t blocks = (vectors + fused_block * times - 1) / (fused_block * times);
   grid = static_cast<unsigned>(std::min<std::int64_t>(blocks, 64ll * c.gpu.processors));
 }
 
 // `full` is a fused elementwise kernel without inputs.
-Call as_chain(const Call& c, Attrs& attrs) {
+Call as_fused(const Call& c, Attrs& attrs) {
   const auto& f = c.attrs->as<FullAttrs>();
   const DType compute = compute_type(f.dtype);
   const double value = is_float(f.dtype) ? stored_number(f.dtype, f.value) : f.value;
@@ -79,14 +79,14 @@ Call as_chain(const Call& c, Attrs& attrs) {
 
 PlanPtr plan_full(const Call& c) {
   Attrs attrs;
-  auto p = std::make_unique<ChainPlan>(as_chain(c, attrs));
+  auto p = std::make_unique<FusedPlan>(as_fused(c, attrs));
   p->is_full = true;
   return p;
 }
 
 }  // namespace
 
-extern const Kernel fused_kernel{&plan_as<ChainPlan>};
+extern const Kernel fused_kernel{&plan_as<FusedPlan>};
 extern const Kernel full_kernel{&plan_full};
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-#include "backends/cuda/jit/chain_source.h"
+#include "backends/cuda/jit/fused_source.h"
 
 #include <algorithm>
 
@@ -79,8 +79,8 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
                         std::span<const Arg> out, bool narrow_index) {
   const std::size_t last = s.size.size() - 1;
   const int cells = tiles.side / tiles.vector;    // per row
-  const int loads = cells * cells / chain_block;  // per thread: `vector` vectors each
-  const int stores = cells * tiles.side / chain_block, together = std::min(stores, 4);
+  const int loads = cells * cells / fused_block;  // per thread: `vector` vectors each
+  const int stores = cells * tiles.side / fused_block, together = std::min(stores, 4);
   const std::string v = digits(tiles.vector), side = digits(tiles.side), c = digits(cells);
   const auto wide = [](std::int64_t x) { return "(I)" + digits(x); };
   const auto each = [](int times) {
@@ -88,7 +88,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
   };
   const std::string inside = "t0 + t < " + wide(s.size[tiles.axis]) + " && l0 + l < " + wide(s.size[last]);
 
-  std::string code = chain_begin(f, in, out, tiles.vector, narrow_index) + "  I rest = blockIdx.x;\n";
+  std::string code = fused_begin(f, in, out, tiles.vector, narrow_index) + "  I rest = blockIdx.x;\n";
   const auto corner = [&](const char* name, std::size_t axis) {
     const std::string n = wide((s.size[axis] + tiles.side - 1) / tiles.side);
     code += std::string("  const I ") + name + " = rest % " + n + " * " + side + "; rest /= " + n + ";\n";
@@ -138,7 +138,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
     code += "  " + type + "* " + to + " = " + numbered("out", o) + " + (" + start(o) + ");\n";
     write += "    *(Vec<" + type + ">*)(" + to + " + (" + at(o) + ")) = " + numbered("result", o) + ";\n";
   }
-  const std::string rows = digits(chain_block / cells),  // that the threads of a block process at a time
+  const std::string rows = digits(fused_block / cells),  // that the threads of a block process at a time
       check = "    if (!(" + inside + ")) continue;\n",
                     along_t = "    const I t = threadIdx.x % " + c + " * " + v + ", l = (threadIdx.x / " + c +
                               " + n * " + rows + ") * " + v + ";\n" + check,
@@ -152,7 +152,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
           "  }\n  __syncthreads();\n  for (int first = 0; first < " + digits(stores) +
           "; first += " + digits(together) + ") {\n" + straight;
   if (!read.empty()) code += each(together) + along_l + read + "  }\n";
-  return code + each(together) + along_l + chain_vector(f, in, out, tiles.vector, element) + write +
+  return code + each(together) + along_l + fused_vector(f, in, out, tiles.vector, element) + write +
          "  }\n  }\n}\n";
 }
 

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
 // loads before it waits for any of them. Weight and bias are loaded before the previous kernel has finished,
 // because they may have to be fetched from memory.
 template <class S, bool centred>
-__global__ void __launch_bounds__(1024) normalize_alone(const __grid_constant__ Norm a) {
+__global__ void __launch_bounds__(1024) normalize_row_per_block(const __grid_constant__ Norm a) {
   let_next_kernel_begin();
   if (!a.constant_vectors) wait_for_kernel_before();
   using C = compute_t<S>;
@@ -180,7 +180,8 @@ void run_norm(const Stream& s, const Call& c) {
     // This condition must not count rows, because results must not depend on their number.
     if (held && c.batch_invariant && a.n <= 1024 * pack_of<S> && a.rows <= INT_MAX) {
       const auto threads = static_cast<unsigned>((a.n / pack_of<S> + 31) / 32 * 32);
-      return launch_early(s, {static_cast<unsigned>(a.rows), threads}, normalize_alone<S, centred>, a);
+      return launch_early(s, {static_cast<unsigned>(a.rows), threads}, normalize_row_per_block<S, centred>,
+                          a);
     }
     if (held && run_short<S, centred>(s, a)) return;
     a.across = !held && a.x.step != 1;

@@ -12,7 +12,7 @@ void sum_parts(const Stream& s, const void* partial, bool wide, long long n, lon
                const Arg& out);
 
 // How the reduction kernels iterate over rows of adjacent elements. A kernel that reduces values which are
-// not in memory (backends/cuda/jit/reduced_chain.cpp) adds them in the same order. A team of threads
+// not in memory (backends/cuda/jit/fused_reduction.cpp) adds them in the same order. A team of threads
 // processes a row, or one of its `pieces`, which begin at packs · piece / pieces. It consists of packs of
 // `pack` adjacent elements. Thread t processes packs t, t + threads, …. A second launch combines the pieces,
 // with a team per row.

@@ -10,7 +10,7 @@
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/any.cuh"
 #include "backends/cuda/kernels/region.cuh"
-#include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/kernels/rotation.cuh"
 #include "backends/cuda/runtime/check.h"
 #include "backends/cuda/runtime/memory.h"
 
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
       turn_rows([&] {
 #pragma unroll
         for (int e = 0; e < V / 2; ++e) {
-          turn(a[2 * e], a[2 * e + 1], c[0].at[e], sine(s[0].at[e]));
-          turn(b[2 * e], b[2 * e + 1], c[1].at[e], sine(s[1].at[e]));
+          rotate_pair(a[2 * e], a[2 * e + 1], c[0].at[e], sine(s[0].at[e]));
+          rotate_pair(b[2 * e], b[2 * e + 1], c[1].at[e], sine(s[1].at[e]));
         }
       });
       return;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
                 s = *reinterpret_cast<const Factors*>(factors + m.table_pairs + u);
   turn_rows([&] {
 #pragma unroll
-    for (int e = 0; e < V; ++e) turn(a[e], b[e], c.at[e], sine(s.at[e]));
+    for (int e = 0; e < V; ++e) rotate_pair(a[e], b[e], c.at[e], sine(s.at[e]));
   });
 }
 
@@ -368,7 +368,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
 
 extern const Kernel rope_kernel{&plan_as<RopePlan>};
 
-extern const FusionRule two_ropes_rule{
+extern const FusionRule two_rope_steps_rule{
     "two RoPE steps",
     [](const Upcoming& next) {
       const auto are_ropes = [](const Step& a, const Step& b) {

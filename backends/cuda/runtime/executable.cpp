@@ -12,7 +12,7 @@
 #include "backends/cuda/gemm/algorithms.h"
 #include "backends/cuda/runtime/check.h"
 #include "backends/cuda/runtime/graph.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "core/graph/op_attrs.h"
 #include "core/run/backend_steps.h"
 
@@ -84,7 +84,7 @@ void CudaExecutable::plan_deferred_sums() {
   add_up_before(steps_.size());
 }
 
-PlanPtr CudaExecutable::plan_alone(const Step& s, const Call& call, const PrepareOptions& options) {
+PlanPtr CudaExecutable::plan_unfused(const Step& s, const Call& call, const PrepareOptions& options) {
   if (rank_attrs_of(*s.op, s.attrs)) {
     ranks_ = options.ranks;
     return plan_ranks(s, options.ranks ? NcclGroup::of(options.ranks, gpu_.ordinal) : nullptr);
@@ -104,7 +104,7 @@ void CudaExecutable::add_tasks(const PrepareOptions& options) {
     for (std::size_t i = 0; i < steps.count; ++i)
       tasks_.push_back({next.call(i), nullptr, i < steps.made_by ? "next" : "previous"});
     Task& t = tasks_[at];
-    t.plan = plan ? std::move(plan) : plan_alone(steps_[at], t.call, options);
+    t.plan = plan ? std::move(plan) : plan_unfused(steps_[at], t.call, options);
     std::size_t& bytes = is_on_side_stream(steps_[at]) ? side_bytes_ : workspace_bytes_;
     bytes = std::max(bytes, aligned(t.plan->workspace(t.call)));
   } catch (const DeviceError& e) {
@@ -274,8 +274,8 @@ std::string CudaExecutable::choice(std::size_t step) const {
   if (runs_on_host(steps_[step])) return "the op's own C++ function, on the host";
   std::string s = "sm_" + std::to_string(gpu_.capability);
   if (const std::string own = t.plan->choice(t.call); !own.empty()) s += ", " + own;
-  if (const std::string chain = chain_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
-    s += ", chain " + chain;
+  if (const std::string chain = fused_text(*steps_[step].op, steps_[step].attrs); !chain.empty())
+    s += ", fused " + chain;
   return s;
 }
 

@@ -48,7 +48,7 @@ class CudaExecutable final : public Executable {
     const char* computed_by = "";  // which task does
   };
   // Plans a step that is not fused.
-  PlanPtr plan_alone(const Step& step, const Call& call, const PrepareOptions& options);
+  PlanPtr plan_unfused(const Step& step, const Call& call, const PrepareOptions& options);
   // Appends the task of the next step, and the tasks of steps that its kernel also computes.
   void add_tasks(const PrepareOptions& options);
   // Determines where deferred sums (KernelPlan::deferred_sums) are computed. Call it after all tasks have

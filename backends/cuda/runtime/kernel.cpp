@@ -5,7 +5,7 @@ namespace tg::cuda {
 // The list of CUDA kernels. A file in kernels/, attention/ or this folder defines NAME_kernel.
 // clang-format off
 #define TG_CUDA_KERNELS(X) \
-  X(fused) X(reduced_chain) X(full) X(matmul) X(matmul_in_units) \
+  X(fused) X(fused_reduction) X(full) X(matmul) X(matmul_in_units) \
   X(sum) X(mean) X(sum_squares) X(prod) X(max) X(min) X(argmax) X(argmin) \
   X(softmax) X(softmax_backward) X(log_softmax) X(log_softmax_backward) X(logsumexp) \
   X(cumsum) X(top_k) X(sample) \

@@ -42,7 +42,7 @@ std::optional<std::size_t> CudaScheduler::overlapped_step(std::span<const Lowere
 }
 
 void CudaScheduler::order(const Graph& graph, std::vector<LoweredStep>& steps) const {
-  place_ropes(graph, steps);
+  schedule_ropes(graph, steps);
 }
 
 void CudaScheduler::reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,

@@ -15,10 +15,10 @@ namespace tg::cuda {
 // step is delayed until its attention if that is its first reader. It is advanced if it reads the result of
 // an attention backward. Attention that reads a cache is not changed, because the steps before it append the
 // cache's new rows.
-void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
+void schedule_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 // Moves small GEMMs next to each other, directly before the first reader of any of them, so one kernel
-// computes them (backends/cuda/gemm/small_products.cu). Weight gradients are such GEMMs, because they are not
+// computes them (backends/cuda/gemm/grouped_gemm.cu). Weight gradients are such GEMMs, because they are not
 // read before the optimizer. Models record each one after the gradient from which it is computed.
 //
 // Moves the small 16-bit GEMMs that are read only after the last of them and read no parameter, because
@@ -45,7 +45,7 @@ class CudaScheduler final : public StepScheduler {
   // of the memory bandwidth and of the multiprocessors.
   std::optional<std::size_t> overlapped_step(std::span<const LoweredStep> steps, std::size_t first,
                                              std::size_t last) const override;
-  // Puts RoPE next to attention (place_ropes).
+  // Puts RoPE next to attention (schedule_ropes).
   void order(const Graph& graph, std::vector<LoweredStep>& steps) const override;
   // Puts small GEMMs last (products_last), unless there is a memory budget, and casts first (casts_first).
   void reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,

@@ -40,16 +40,16 @@ __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
 
 // The same, rounded to one 16-bit value or split into two (terms.cuh): high, low.
 template <class T, int K>
-struct PackedTerms {
+struct PackedF16Split {
   Packed<K> term[T::count];
 };
 template <class T, int K>
-__device__ __forceinline__ void keep(PackedTerms<T, K>& a) {
+__device__ __forceinline__ void keep(PackedF16Split<T, K>& a) {
 #pragma unroll
   for (Packed<K>& term : a.term) keep(term);
 }
 template <class S, class T, int K>
-__device__ __forceinline__ void pack(PackedTerms<T, K>& to, Accumulator<16, K>& from) {
+__device__ __forceinline__ void pack(PackedF16Split<T, K>& to, Accumulator<16, K>& from) {
 #pragma unroll
   for (int k = 0; k < K / 16; ++k) {
     const SplitFragment<T> a = operand_a<T>(from.x[0], k);
@@ -143,10 +143,10 @@ __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, Packed<K>& a, B 
 // GEMMs of split operands (terms.cuh) with D elements per row: low·high, high·low and high·high are started
 // in this order. The first half of a tile's columns contains the high parts, the second half the low parts.
 template <class T>
-constexpr int products_of_terms = T::count == 2 ? 3 : 1;
+constexpr int products_of_f16_split = T::count == 2 ? 3 : 1;
 // c = (64 rows of a, starting at a0)·(N rows of b)ᵀ
 template <class T, int D, int N, class A, class B>
-__device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int a0, B b) {
+__device__ __forceinline__ void begin_f16_split_ABt(Accumulator<16, N>& c, A a, int a0, B b) {
   using S = typename T::type;
   if constexpr (T::count == 1) {
     begin_ABt<S, D>(c, a, a0, b);
@@ -161,7 +161,7 @@ __device__ __forceinline__ void begin_terms_ABt(Accumulator<16, N>& c, A a, int 
 
 // product = a·(columns b0 … of b), with a in registers, both split in two
 template <class S, int K, int N, class B>
-__device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedTerms<Terms<S, 2>, K>& a,
+__device__ __forceinline__ void begin_terms_AB(Accumulator<16, N>& product, PackedF16Split<Terms<S, 2>, K>& a,
                                                B b, int b0 = 0) {
   const auto high = b.template part<2>(0), low = b.template part<2>(1);
   begin_AB<S, false>(product, a.term[1], high, b0);
@@ -187,7 +187,7 @@ template <class T, int N>
 struct SumOfProducts {
   Accumulator<16, N> all;
   template <int K, class B>
-  __device__ __forceinline__ void begin_AB(PackedTerms<T, K>& a, B b) {
+  __device__ __forceinline__ void begin_AB(PackedF16Split<T, K>& a, B b) {
     tile::begin_AB<typename T::type>(all, a.term[0], b);
   }
   __device__ __forceinline__ void end() { keep(all); }
@@ -196,7 +196,7 @@ template <class S, int N>
 struct SumOfProducts<Terms<S, 2>, N> {
   Accumulator<16, N> all, product;
   template <int K, class B>
-  __device__ __forceinline__ void begin_AB(PackedTerms<Terms<S, 2>, K>& a, B b) {
+  __device__ __forceinline__ void begin_AB(PackedF16Split<Terms<S, 2>, K>& a, B b) {
     begin_terms_AB(product, a, b);
   }
   __device__ __forceinline__ void end() {

@@ -45,7 +45,7 @@ struct Ring {
   __device__ __forceinline__ void wait(u32 use) const { ptx::mbarrier_wait(full(use), use / Stages % 2); }
   __device__ __forceinline__ void release(u32 use) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) release_alone(use);
+    if (threadIdx.x % 32 == 0) release_by_thread(use);
   }
   // The same as release() for a producer in block `rank` of the cluster.
   __device__ __forceinline__ void release_to(u32 rank, u32 use) const {
@@ -55,11 +55,11 @@ struct Ring {
   // The same as release() for the producers of both blocks of a cluster of two.
   __device__ __forceinline__ void release_to_both(u32 use) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) release_alone(use);
+    if (threadIdx.x % 32 == 0) release_by_thread(use);
     if (threadIdx.x % 32 == 1) ptx::mbarrier_arrive_at(ptx::shared_of(empty(use), ptx::cluster_rank() ^ 1));
   }
   // The same as release() for a role of a single thread.
-  __device__ __forceinline__ void release_alone(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
+  __device__ __forceinline__ void release_by_thread(u32 use) const { ptx::mbarrier_arrive(empty(use)); }
 };
 
 // Stages for tiles of two operands in shared memory, and their barriers.

@@ -1,7 +1,7 @@
 // Operands of mma.sync whose elements consist of one or two 16-bit values. A single value is the element
 // itself, or an f32 rounded to f16, which has TF32's 10 mantissa bits. Two values are an f16 split of an f32,
 // x = high + low. Then a·b ≈ low·high + high·low + high·high, with a relative error of 2⁻²². The caller
-// scales f32 by powers of two into f16's range (attention/split_terms.cu).
+// scales f32 by powers of two into f16's range (attention/split_to_f16.cu).
 //
 // A shared tile [rows, D] of split elements is a SharedTile<2·D>. Its first D columns contain the high parts,
 // and its last D the low parts.

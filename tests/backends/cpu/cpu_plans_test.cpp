@@ -13,7 +13,7 @@
 #include "backends/cpu/pointwise.h"
 #include "core/base/alignment.h"
 #include "core/base/piece_size.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "tests/support/attention_trial.h"
 #include "tests/support/golden.h"
 #include "tests/support/kernel_team.h"
@@ -63,7 +63,7 @@ std::string text_of(const PointwisePlan& p) {
 
 // The op whose kernel computes a step.
 const Op& op_of(const Step& s) {
-  return s.op == &reduced_chain_op ? *s.attrs.as<ReducedChain>().op : *s.op;
+  return s.op == &fused_reduction_op ? *s.attrs.as<FusedReduction>().op : *s.op;
 }
 
 // Calls f(isa, kernel, call) for the kernel of a step in each instruction set. call.plan is the step's
@@ -74,9 +74,9 @@ void each_kernel(const Step& s, F&& f) {
     for (const KernelEntry& e : set->kernels) {
       if (e.op != op_of(s).name) continue;
       std::shared_ptr<const void> plan;
-      if (s.op == &reduced_chain_op)
-        plan = plan_reduced_chain(s, *set);
-      else if (chain_of(*s.op, s.attrs))
+      if (s.op == &fused_reduction_op)
+        plan = plan_fused_reduction(s, *set);
+      else if (fused_text_of(*s.op, s.attrs))
         plan = plan_pointwise(s, *set);
       f(std::string(set->isa), *e.kernel, Call{s.in, s.out, &s.attrs, plan.get(), false});
     }
@@ -297,7 +297,8 @@ void each_gemm(F f) {
       for (const int batches : {1, 7})
         for (const bool alone : {false, true}) {
           const std::string what = std::string(name_of(type)) + ", layout " + std::to_string(layout) + ", " +
-                                   std::to_string(batches) + (alone ? " products, rows alone" : " products");
+                                   std::to_string(batches) +
+                                   (alone ? " products, batch-invariant" : " products");
           for (const std::int64_t m : sizes)
             for (const std::int64_t n : sizes)
               for (const std::int64_t k : depths) {
@@ -646,7 +647,7 @@ TEST(CpuPlans, TheWorkspaceFitsTheLargestStep) {
       const Kernel* kernel = find_kernel(s.op->name);
       if (!kernel->scratch) continue;
       std::shared_ptr<const void> plan;
-      if (chain_of(*s.op, s.attrs)) plan = plan_pointwise(s, kernel_set());
+      if (fused_text_of(*s.op, s.attrs)) plan = plan_pointwise(s, kernel_set());
       const Scratch size =
           kernel->scratch({s.in, s.out, &s.attrs, plan.get(), false}, is_shared ? threads : 1);
       own = std::max(own, aligned_bytes(size.per_thread)),

@@ -119,7 +119,7 @@ void check(const Isa& isa, const Gemm& shape, const std::vector<T>& d, F expecte
 }
 
 template <class T>
-void check_chains(const Isa& isa) {
+void check_fused(const Isa& isa) {
   for (const i64 k : {1, 2, 384, 385, 769, 1200})
     for (const auto& [m, n] : {std::pair<i64, i64>{1, 2}, {3, 40}, {17, 33}, {60, 5}})
       for (const bool column : {false, true})
@@ -136,8 +136,8 @@ void check_chains(const Isa& isa) {
 TEST(GemmBits, TilesMatchPlainLoopsBitwise) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   for (const Isa& isa : isas()) {
-    check_chains<float>(isa);
-    check_chains<double>(isa);
+    check_fused<float>(isa);
+    check_fused<double>(isa);
   }
 }
 

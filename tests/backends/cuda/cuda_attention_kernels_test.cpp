@@ -34,7 +34,7 @@ TEST_F(CudaAttentionKernels, TheRequestedKernelIsUsed) {
   EXPECT_FALSE(has(words(q, bf16, {.kernels = tensor_cores}), "wgmma"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = tensor_cores}), ", tensor cores, f32"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = plain}), "plain multiply-adds"));
-  EXPECT_EQ(has(words(q, f32, {}), "wgmma, f32 as halves of two terms"), has_wgmma());
+  EXPECT_EQ(has(words(q, f32, {}), "wgmma, f32 split into two f16"), has_wgmma());
   // If there are few heads and short sequences, one block computes each head. Otherwise Hopper's kernels run.
   for (const DType t : {bf16, f16}) EXPECT_EQ(has(words(q, t, {}), "short sequences"), has_wgmma());
   for (const Shape& other : {Shape{1, 2, 65, 64}, {1, 2, 40, 72}, {150, 2, 40, 64}})

@@ -140,7 +140,7 @@ TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   EXPECT_EQ(choice({1, 8, 2, 1, keys, 66, 66}), "plain multiply-adds");
   for (const AttentionKernels kernels : {AttentionKernels::best, AttentionKernels::tensor_cores}) {
     const std::string nine_rows = choice({1, 18, 2, 1, keys, 64, 64}, kernels);
-    EXPECT_NE(nine_rows.find("f32 as halves of two terms"), std::string::npos) << nine_rows;
+    EXPECT_NE(nine_rows.find("f32 split into two f16"), std::string::npos) << nine_rows;
   }
 }
 

@@ -71,7 +71,7 @@ TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
 }
 
 // Large GEMMs whose operands are contiguous along k or across it. If it is faster, one operand is transposed
-// by a copy (transposed_product.cpp). By the emulator's clock, the copy is always faster.
+// by a copy (transposed_gemm.cpp). By the emulator's clock, the copy is always faster.
 TEST_F(CudaMatmul, GivesProductsOfF32InAnyLayout) {
   struct Case {
     std::int64_t m, n, k;
@@ -177,7 +177,7 @@ TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
 }
 
 // Small GEMMs of matrices contiguous along rows or columns, aligned to 16 bytes or not, with an addend.
-TEST_F(CudaMatmul, GivesSmallProducts) {
+TEST_F(CudaMatmul, GivesGroupedGemms) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})
     for (const auto& [m, n, k] : sizes)
@@ -200,7 +200,7 @@ TEST_F(CudaMatmul, GivesSmallProducts) {
 }
 
 // Rows of an addend are read four numbers at a time if their layout allows it. These rows do not.
-TEST_F(CudaMatmul, GivesSmallProductsWithAnAddendInAnyLayout) {
+TEST_F(CudaMatmul, GivesGroupedGemmsWithAnAddendInAnyLayout) {
   constexpr std::int64_t m = 40, n = 24;
   for (const DType t : {bf16, f16})
     for (const auto& [columns, first] :
@@ -220,7 +220,7 @@ TEST_F(CudaMatmul, GivesSmallProductsWithAnAddendInAnyLayout) {
 
 // GEMMs whose results are not needed before the last of them are one kernel. They are bitwise identical to
 // separate GEMMs.
-TEST_F(CudaMatmul, SmallProductsAreOneKernel) {
+TEST_F(CudaMatmul, GroupedGemmsAreOneKernel) {
   for (const DType t : {bf16, f16}) {
     Graph g;
     std::vector<Given> all;

@@ -70,11 +70,10 @@ TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t size : {8, 64, 128, 256})
       for (const std::int64_t L : {1, 3, 40})
-        EXPECT_EQ(choice({.d = size, .dv = size, .dtype = t, .L = L}),
-                  "tensor cores, decoding, a cache in pages");
+        EXPECT_EQ(choice({.d = size, .dv = size, .dtype = t, .L = L}), "tensor cores, decoding, paged cache");
   for (const std::int64_t size : {4, 64, 128, 256})
     for (const std::int64_t L : {1, 3, 40})
-      EXPECT_EQ(choice({.d = size, .dv = size, .L = L}), "multiply-adds, decoding, a cache in pages");
+      EXPECT_EQ(choice({.d = size, .dv = size, .L = L}), "multiply-adds, decoding, paged cache");
   EXPECT_EQ(choice({.d = 6, .dv = 4}), "plain multiply-adds");
   EXPECT_EQ(choice({.d = 260, .dv = 8}), "plain multiply-adds");
   EXPECT_EQ(choice({.d = 64, .dv = 64, .dtype = f64}), "plain multiply-adds");
@@ -217,7 +216,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
   PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
   c.sequences = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
   const std::string choice = c.run(once).choice;
-  EXPECT_TRUE(choice.ends_with("tensor cores, decoding, a cache in pages")) << choice;
+  EXPECT_TRUE(choice.ends_with("tensor cores, decoding, paged cache")) << choice;
   expect_defined(c, on_gpu, true);
   c.H = 20, c.L = 1, c.page = 3, c.sink = true, c.options.window_left = 20;
   expect_defined(c, on_gpu, true);
@@ -260,7 +259,7 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     if (heads == 16) c.lengths[0] = 8 * 64 - 1;
     if (page == 16) c.L = 2, c.sink = true;
     const std::string choice = c.run(once).choice;
-    EXPECT_TRUE(choice.ends_with("decoding, a cache in pages")) << choice;
+    EXPECT_TRUE(choice.ends_with("decoding, paged cache")) << choice;
     EXPECT_EQ(choice.find("wgmma") != std::string::npos, has_wgmma()) << choice;
     expect_defined(c, on_gpu, true);
     if (HasFatalFailure()) return;

@@ -250,7 +250,7 @@ TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
 // One batch of a step on each rank, in the program that updates; and several batches, in a separate program.
 TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
   NEEDS_GPUS(2);
-  for (PlantedFault::Kind kind : {PlantedFault::index, PlantedFault::host_function})
+  for (InjectedFault::Kind kind : {InjectedFault::index, InjectedFault::host_function})
     for (std::int64_t accumulate : {2, 4})
       expect_faults_end_all(2, {.kind = kind, .accumulate = accumulate}, own_gpu, 300);
   expect_faults_end_all(2, {.vocabulary = 1100}, own_gpu, 300);

@@ -123,7 +123,7 @@ void check(const Case& c, const std::string& what, std::size_t inside) {
   if (!is_hopper()) return;
   std::size_t with_ropes = 0;
   for (const std::string& choice : got.choices)
-    with_ropes += choice.find(c.rotates_k ? "with both ropes" : "with a rope") != std::string::npos;
+    with_ropes += choice.find(c.rotates_k ? "with both RoPE ops" : "with one RoPE op") != std::string::npos;
   EXPECT_EQ(with_ropes, inside) << ::testing::PrintToString(got.choices);
 }
 
@@ -226,8 +226,8 @@ TEST_F(CudaRope, AnUnrotatedGradientMayHaveReaders) {
   const Array a = normal({2, 2, 32, 16}, bf16, 1), b = normal({2, 2, 32, 16}, bf16, 2);
   const Ran got = run(g, {z[0], z[1], sum(z[1], {0})}, {{q, a}, {k, b}});
   if (is_hopper()) {
-    EXPECT_EQ(std::ranges::count_if(got.choices, [](const auto& c) { return c.ends_with("with a rope"); }),
-              2);
+    EXPECT_EQ(
+        std::ranges::count_if(got.choices, [](const auto& c) { return c.ends_with("with one RoPE op"); }), 2);
   }
 }
 // The kernel would read rows of keys while other blocks write them.

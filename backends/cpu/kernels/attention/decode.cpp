@@ -192,7 +192,7 @@ class Rows {
     every_ = {0, x_.T};
     for (i64 r = 0; r < rows_; ++r) {
       const i64 i = group_.query(r);
-      const KeyRange keys = keys_of_query(x_, static_cast<int>(group_.b), static_cast<int>(i));
+      const KeyRange keys = keys_visible_to(x_, static_cast<int>(group_.b), static_cast<int>(i));
       s_.first[r] = keys.from, s_.last[r] = keys.to;
       every_ = {at_least(every_.from, keys.from), at_most(every_.to, keys.to)};
       const S* from = static_cast<const S*>(x_.q.data) + element_offset<C>(x_.q, group_.b, group_.head(r), i);

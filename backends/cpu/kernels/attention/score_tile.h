@@ -70,7 +70,7 @@ struct QueryTile {
     width = round_up(count, Tile<C>::width);
     from = x.T, to = 0, all_from = 0, all_to = x.T;
     for (i64 i = i0, c = 0; i < i1; ++i, ++c) {
-      const KeyRange r = keys_of_query(x, static_cast<int>(b), static_cast<int>(i));
+      const KeyRange r = keys_visible_to(x, static_cast<int>(b), static_cast<int>(i));
       if (r.from < r.to) {
         from = r.from < from ? r.from : from;
         to = r.to > to ? r.to : to;

@@ -24,8 +24,8 @@ struct BackwardMemory {
     return reinterpret_cast<float2*>(start + TileShape::stats) +
            (TileShape::by_query ? 0 : stage * TileShape::queries);
   }
-  __device__ SeenKeys<TileShape::queries>& seen() const {
-    return *reinterpret_cast<SeenKeys<TileShape::queries>*>(start + TileShape::seen);
+  __device__ VisibleKeys<TileShape::queries>& seen() const {
+    return *reinterpret_cast<VisibleKeys<TileShape::queries>*>(start + TileShape::seen);
   }
 
   // Start copying rows row0 … of a head (of a key head for keys). Invalid rows become zeros without being

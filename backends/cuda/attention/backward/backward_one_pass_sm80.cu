@@ -38,7 +38,7 @@ struct Block {
   static constexpr bool by_query = At::by_query;
   static constexpr int queries = At::queries;
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
-  static_assert(queries == range_tile && sizeof(SeenKeys<queries>) == bytes_of_seen_keys(queries));
+  static_assert(queries == range_tile && sizeof(VisibleKeys<queries>) == bytes_of_seen_keys(queries));
 
   // A warp's part of the accumulators: of z_V, or of z_K or z_Q.
   static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = by_query ? 0 : DV / cut.v_columns;

@@ -11,7 +11,7 @@
 #include "backends/cuda/attention/stages/epilogue.cuh"
 #include "backends/cuda/attention/stages/key_source_sm90.cuh"
 #include "backends/cuda/attention/stages/score_gradient.cuh"
-#include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/kernels/rotation.cuh"
 #include "backends/cuda/tile/mma_sm90.cuh"
 #include "backends/cuda/tile/pipeline_sm90.cuh"
 
@@ -43,7 +43,7 @@ struct PlanOf : Plan {
 template <int queries>
 struct Rows {
   float lse[queries], u[queries];  // ξ in units of log 2
-  SeenKeys<queries> seen;
+  VisibleKeys<queries> seen;
   KeyRange every, some;  // keys that all queries see; keys that at least one sees
   static constexpr int floats = 2 * queries, ints = 2 * queries + 4;
   __device__ __forceinline__ StatRows stats() const { return {lse, u}; }
@@ -230,13 +230,13 @@ struct Block {
     }
   }
 
-  // await_turns(): thread that waits until the block may add to each tile. end_turns(): thread that then
+  // await_tickets(): thread that waits until the block may add to each tile. end_tickets(): thread that then
   // admits the next block.
-  __device__ __forceinline__ void await_turns() const {
+  __device__ __forceinline__ void await_tickets() const {
     for_each_ticket([&](u32 n, const int* counter) {
       shared.ring_q().wait(n);
       const Ticket ticket = ticket_of(shared.rows_of(n).some, shared.item().at.row0);
-      shared.ring_q().release_alone(n);
+      shared.ring_q().release_by_thread(n);
       shared.ring_ticket().acquire(n);
       while (ticket.nth >= 0 && ptx::load_acquire(counter) != ticket.nth) {
       }
@@ -252,11 +252,11 @@ struct Block {
       }
     });
   }
-  __device__ __forceinline__ void end_turns() const {
+  __device__ __forceinline__ void end_tickets() const {
     for_each_ticket([&](u32 n, int* counter) {
       shared.ring_added().wait(n);
       if (shared.ticket(n).nth >= 0) ptx::add_release(counter, 1);
-      shared.ring_ticket().release_alone(n);
+      shared.ring_ticket().release_by_thread(n);
     });
   }
 
@@ -328,8 +328,8 @@ struct Factors<At> {
         float *const a = &c.x[0][part][2 * r], *const b = &c.x[0][part + apart][2 * r];
         const float2 p = unpack(pack(a[0], a[1], S()), S()), q = unpack(pack(b[0], b[1], S()), S());
         a[0] = p.x, a[1] = p.y, b[0] = q.x, b[1] = q.y;
-        turn(a[0], b[0], cosine[r][part].x, -sine[r][part].x);
-        turn(a[1], b[1], cosine[r][part].y, -sine[r][part].y);
+        rotate_pair(a[0], b[0], cosine[r][part].x, -sine[r][part].x);
+        rotate_pair(a[1], b[1], cosine[r][part].y, -sine[r][part].y);
       }
   }
 };
@@ -362,7 +362,7 @@ struct Steps : Block<S, At> {
   static constexpr int queries = At::queries;
   using Scores = Accumulator<16, queries>;
   using T = Terms<S, At::terms>;
-  using PackedTile = PackedTerms<T, queries>;
+  using PackedTile = PackedF16Split<T, queries>;
 
   using Block<S, At>::shared, Block<S, At>::x, Block<S, At>::work, Block<S, At>::plan;
   int group;

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
   });
   mark_far_rows<R, queries>(x, work, b, h, i0);  // ξ is in the L1 cache now
   if (h > 0 && !At::last_stores) return;
-  __shared__ SeenKeys<queries> seen;
+  __shared__ VisibleKeys<queries> seen;
   const auto [some, every] = seen.set_and_unite(x, b, i0);
   if (At::last_stores && some.from == some.to) {
     R* const z_q = x.z_q.at<R>(b, h);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(256) prepare(const __grid_constant__ Attention
 
 template <class S, class At, Options options>
 using ConsumerOf = std::conditional_t<
-    At::terms == 2, TermsConsumer<S, At, options>,
+    At::terms == 2, F16SplitConsumer<S, At, options>,
     std::conditional_t<At::D == 192, Consumer192<S, At, options>,
                        std::conditional_t<At::wide, WideConsumer<S, At, options>, Consumer<S, At, options>>>>;
 
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(At::threads, 1)
     ptx::give_registers<At::producer_registers>();
     if (lane_id() == 0) {
       if (warp == 0) block.load();
-      if (warp == 1 && !plan.nondeterministic) block.await_turns();
-      if (warp == 2 && !plan.nondeterministic) block.end_turns();
+      if (warp == 1 && !plan.nondeterministic) block.await_tickets();
+      if (warp == 2 && !plan.nondeterministic) block.end_tickets();
       if constexpr (At::blocks > 1)
         if (warp == 3) block.pass_z_a();
     }
@@ -167,7 +167,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
 template <class S, int size, Numbers numbers>
 void launch_size(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers) {
   constexpr int of_v = values_beside(size);
-  if constexpr (size <= 128 && numbers != two_terms)
+  if constexpr (size <= 128 && numbers != two_f16)
     if (last_stores(x)) return launch<S, TileShape<size, of_v, true, numbers>, none>(s, x, work, powers);
   with_constant<none, any>(x.softcap != 0 ? any : none, [&](auto options) {
     launch<S, TileShape<size, of_v, false, numbers>, options>(s, x, work, powers);
@@ -181,8 +181,8 @@ void launch_backward_sm90(const Stream& s, const AttentionCall& x, const Workspa
   using namespace backward_sm90;
   if (powers)
     return with_constant<64, 128>(work.width, [&](auto size) {
-      is_of_two_terms(x) ? launch_size<__half, size, two_terms>(s, x, work, powers)
-                         : launch_size<__half, size, one_term>(s, x, work, powers);
+      has_two_f16(x) ? launch_size<__half, size, two_f16>(s, x, work, powers)
+                     : launch_size<__half, size, one_f16>(s, x, work, powers);
     });
   with_16_bits(x.type, [&](auto zero) {
     with_constant<64, 128, 192, 256>(

@@ -106,7 +106,7 @@ struct Consumer : Steps<S, At, options> {
 
 // The same for operands split into two f16 values.
 template <class S, class At, Options options>
-struct TermsConsumer : Steps<S, At, options> {
+struct F16SplitConsumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;
   using Base::shared, Base::x, Base::plan, Base::group;
   using typename Base::PackedTile, typename Base::Scores, typename Base::T;
@@ -128,12 +128,12 @@ struct TermsConsumer : Steps<S, At, options> {
       PackedTile p, z_a;
       shared.ring_q().wait(n);
       if (x.cu_q) this->clear_others(n, (shared.item().met.first + tile) * At::queries);
-      begin_terms_ABt<T, D>(s, this->again(shared.tile_k()), 64 * group, shared.tile_q(n));  // S = K·Qᵀ
+      begin_f16_split_ABt<T, D>(s, this->again(shared.tile_k()), 64 * group, shared.tile_q(n));  // S = K·Qᵀ
       shared.ring_z_o().wait(n);
-      begin_terms_ABt<T, D>(z_p, this->again(shared.tile_v()), 64 * group,
-                            shared.tile_z_o(n));  // z_P = V·z_Oᵀ
-      this->template make_operands<products_of_terms<T>>(s, z_p, p, z_a, n, rows.stats(), score, j0,
-                                                         !covers(rows.every, j0 + 64 * group, 64), to);
+      begin_f16_split_ABt<T, D>(z_p, this->again(shared.tile_v()), 64 * group,
+                                shared.tile_z_o(n));  // z_P = V·z_Oᵀ
+      this->template make_operands<products_of_f16_split<T>>(s, z_p, p, z_a, n, rows.stats(), score, j0,
+                                                             !covers(rows.every, j0 + 64 * group, 64), to);
       add_to_z_v(z_v, p, n);  // z_V += P·z_O
       shared.ring_z_o().release(n);
       ptx::bar_sync(this->z_a_for(group, n), 256);

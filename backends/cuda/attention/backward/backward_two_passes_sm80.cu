@@ -36,7 +36,7 @@ consteval Cut cut() {
   constexpr bool by_query = pass == for_queries, plain = options == none,
                  drops_only = options == only_dropout;
   if (numbers != of_16_bits) {
-    constexpr bool one = numbers == one_term, simple = plain && one;
+    constexpr bool one = numbers == one_f16, simple = plain && one;
     return {D <= 64 && one && (plain || (by_query && drops_only)) ? 2 : 1,
             D > 64               ? 16
             : by_query && simple ? 64
@@ -62,11 +62,11 @@ struct TileShape {
   static constexpr Cut c = cut<numbers, pass, D, options>();
   static constexpr int threads = 128, rows = 16 * c.groups, kept = threads / 32 * rows, passing = c.passing,
                        queries = by_query ? kept : passing, keys = by_query ? passing : kept;
-  static constexpr int terms = numbers == two_terms ? 2 : 1, a_width = terms * D, b_width = a_width;
+  static constexpr int terms = numbers == two_f16 ? 2 : 1, a_width = terms * D, b_width = a_width;
   static constexpr int kept_a = 0, kept_b = kept * a_width * 2, stages = 2 * kept_b,
                        passing_b = passing * a_width * 2, stage = 2 * passing_b, stats = stages + 2 * stage,
                        seen = stats + (by_query ? 1 : 2) * queries * int(sizeof(float2)),
-                       bytes = seen + int(sizeof(SeenKeys<queries>));
+                       bytes = seen + int(sizeof(VisibleKeys<queries>));
 };
 
 // One block computes some keys of a key head, and loops over the query heads of its group; or it computes
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
   constexpr int passing = At::passing, steps = At::split || by_query || arch < 900 ? 4 : 8;
   const BackwardMemory<S, At> shared{memory};
   const auto [batch_head, b, head, kept0] =
-      by_query ? query_place(x, blockIdx.x, At::kept) : key_place(x, blockIdx.x, At::kept);
+      by_query ? query_position(x, blockIdx.x, At::kept) : key_position(x, blockIdx.x, At::kept);
   const int row = threadIdx.x / 32 * At::rows, group = x.H / x.Hk, key_head = by_query ? head / group : head;
 
   const Traversal range =
@@ -157,7 +157,7 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
       launch_kernel(s, {blocks_for(blocks, 1), At::threads, At::bytes},
                     gradients<S, R, numbers, pass, D, options>, x, work, powers);
   };
-  if constexpr (numbers == two_terms && D > 64) {  // registers cannot hold both accumulators together
+  if constexpr (numbers == two_f16 && D > 64) {  // registers cannot hold both accumulators together
     run(std::integral_constant<Pass, for_keys>(), x.Hk, x.T);
     run(std::integral_constant<Pass, for_values>(), x.Hk, x.T);
   } else {
@@ -176,9 +176,9 @@ void launch_two_passes(const Stream& s, const AttentionCall& x, const Workspace&
         two_passes::launch<S, S, of_16_bits, size, options>(s, x, work, nullptr);
       });
     else if (x.tf32)
-      two_passes::launch<__half, float, one_term, size, options>(s, x, work, powers);
+      two_passes::launch<__half, float, one_f16, size, options>(s, x, work, powers);
     else
-      two_passes::launch<__half, float, two_terms, size, options>(s, x, work, powers);
+      two_passes::launch<__half, float, two_f16, size, options>(s, x, work, powers);
   });
 }
 

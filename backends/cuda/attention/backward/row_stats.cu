@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(256)
   });
   mark_far_rows<S, range_tile>(x, work, b, h, i0);  // ξ is in the L1 cache now
   if (h > 0) return;
-  __shared__ SeenKeys<range_tile> seen;
+  __shared__ VisibleKeys<range_tile> seen;
   const auto [some, every] = seen.set_and_unite(x, b, i0);
   if (threadIdx.x > 0) return;
   work.some[b * tiles + tile] = {some.from, some.to};

@@ -148,7 +148,7 @@ struct Boxes {
 // kernel does not write the data.
 __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   const std::uint64_t once = ptx::evict_first();
-  if (!x.fixed_places) ptx::wait_for_kernel_before();
+  if (!x.fixed_positions) ptx::wait_for_kernel_before();
   u32 thirds = 0, handed_on = 0;
   each_item(shared, x, [&](Source& from, u32) {
     Boxes boxes(x, plan, from);
@@ -339,7 +339,7 @@ struct Consumer {
         }
         add(g, nth);
         __syncwarp();
-        if (lane_id() < At::thirds) shared.ring_k().release_alone(nth + lane_id());
+        if (lane_id() < At::thirds) shared.ring_k().release_by_thread(nth + lane_id());
       }
       thirds += (to - from) * At::thirds;
       end(g, softmax, place, factor);

@@ -38,7 +38,7 @@ __device__ __forceinline__ KeyRange keys_of(const AttentionCall& x, const Plan& 
   AttentionCall one = x;
   one.L = plan.queries;
   const int at = plan.tiles.first + nth;
-  return keys_of_query(one, at / plan.queries, at % plan.queries);
+  return keys_visible_to(one, at / plan.queries, at % plan.queries);
 }
 
 // Finds items; used by one warp. All ranges except the last of each query come first, then the last ones,
@@ -84,7 +84,7 @@ struct Items {
 // the query of its sequence, its first head as h, and set_seen(), which a warp calls with the visible keys.
 template <class Shared>
 __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCall& x, const Plan& plan) {
-  if (!x.fixed_places) ptx::wait_for_kernel_before();
+  if (!x.fixed_positions) ptx::wait_for_kernel_before();
   Items work{x, plan, x.Hk * plan.pieces};
 #pragma unroll 1
   for (u32 items = 0, n = blockIdx.x;; ++items) {
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(most_values / 4)
     merge(const __grid_constant__ AttentionCall x, const __grid_constant__ Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
-  if (!x.fixed_places) ptx::wait_for_kernel_before();
+  if (!x.fixed_positions) ptx::wait_for_kernel_before();
   const int query = blockIdx.x / x.H, head = blockIdx.x % x.H, group = decoding::group_of(x),
             of_group = head % group, piece = of_group / decoding::most_heads,
             row = of_group % decoding::most_heads, at = plan.tiles.first + query,

@@ -82,7 +82,7 @@ struct LatentRows : OfWarps {
   using At = LatentShape;
   static_assert(At::groups == warps && At::rows == rows);
   float by[At::rows];
-  SeenKeys<At::rows> seen;
+  VisibleKeys<At::rows> seen;
 };
 
 template <class S, Options options>

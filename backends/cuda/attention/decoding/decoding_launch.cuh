@@ -72,7 +72,7 @@ __device__ __forceinline__ void decode_items(const AttentionCall& x, const Works
   let_next_kernel_begin();
   // The keys' locations may be read before the previous kernel ends, if no step writes them. The keys may
   // not.
-  if (!x.fixed_places) wait_for_kernel_before();
+  if (!x.fixed_positions) wait_for_kernel_before();
   const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),
                            reinterpret_cast<Item*>(memory + At::noted),

@@ -29,7 +29,7 @@ struct MultipliedByTensorCores {
   using At = At_;
   static constexpr Options options = options_;
   const u32 ring;
-  SeenKeys<At::rows>& seen;  // visible keys of the item's queries, if knows_seen
+  VisibleKeys<At::rows>& seen;  // visible keys of the item's queries, if knows_seen
   bool knows_seen;
   RightOperand<At::rows, At::D> q;
   Accumulator<At::D, At::rows> o;
@@ -37,7 +37,7 @@ struct MultipliedByTensorCores {
 
   __device__ __forceinline__ MultipliedByTensorCores(unsigned char* memory, int stream)
       : ring(shared_address(memory) + stream * At::ring),
-        seen(reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[stream]) {}
+        seen(reinterpret_cast<VisibleKeys<At::rows>*>(memory + At::seen)[stream]) {}
   __device__ __forceinline__ void load_queries(const AttentionCall& x, const Item& item) {
     load(
         q, [&](int r) { return query<S>(x, item, r); }, x.d);

@@ -246,7 +246,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       q, [&](int r) { return query<S>(x, item, r); }, x.d);
   const Score<S> score(plan.factor, plan.cap);
   const float factor = options == any ? 1 : score.factor;
-  auto& seen = reinterpret_cast<SeenKeys<At::rows>*>(memory + At::seen)[warp];
+  auto& seen = reinterpret_cast<VisibleKeys<At::rows>*>(memory + At::seen)[warp];
   bool knows_seen = false;
   int slot = 0;
 #pragma unroll 1
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
                     const __grid_constant__ Plan<Cache> plan, Faults faults) {
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
-  if (!x.fixed_places) wait_for_kernel_before();
+  if (!x.fixed_positions) wait_for_kernel_before();
   const int head = static_cast<int>(blockIdx.x), range = static_cast<int>(blockIdx.y),
             nth = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
   const Tile tile = tile_at<Cache>(x, plan.tiles, nth);

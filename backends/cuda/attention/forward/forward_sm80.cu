@@ -4,7 +4,7 @@
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
 //
-// Operands are bf16, f16, or f32 split into f16 (split_terms.cu). Two f16 values per element give f32
+// Operands are bf16, f16, or f32 split into f16 (split_to_f16.cu). Two f16 values per element give f32
 // accuracy; one gives TF32's 10 fraction bits. P is at most 2⁸, so it needs no scaling for split operands.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
@@ -48,13 +48,13 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
   constexpr bool by_scores = options == any || (D >= 128 && !split);
   using T = Terms<S, At::terms>;
   if (!At::wide) stages = 2;
-  auto& seen = *reinterpret_cast<SeenKeys<queries>*>(memory + At::seen);
+  auto& seen = *reinterpret_cast<VisibleKeys<queries>*>(memory + At::seen);
   const u32 base = shared_address(memory);
   const SharedTile<width> tile_q{base};
   const auto stage = [&](int n) { return base + At::stages + (stages == 2 ? n % 2 : 0) * At::stage; };
   const auto tile_k = [&](int n) { return SharedTile<width>{stage(n)}; };
   const auto tile_v = [&](int n) { return SharedTile<v_width>{stage(n) + At::v}; };
-  const auto [bh, b, h, i0] = query_place(x, blockIdx.x, queries);
+  const auto [bh, b, h, i0] = query_position(x, blockIdx.x, queries);
   const int warp = threadIdx.x / 32, row = warp / At::splits * rows, column = warp % At::splits * At::columns;
   const int key_head = h / (x.H / x.Hk), d = split ? width : x.d, dv = split ? v_width : x.dv;
 
@@ -139,8 +139,8 @@ void launch(const Stream& s, const AttentionCall& x, const Powers* powers) {
 void launch_forward(const Stream& s, const AttentionCall& x, const Workspace&, const Powers* powers) {
   if (powers)
     return with_shape<32, 64, 128>(x, [&](auto size, auto, auto options) {
-      x.tf32 ? forward::launch<__half, float, one_term, size, size, options>(s, x, powers)
-             : forward::launch<__half, float, two_terms, size, size, options>(s, x, powers);
+      x.tf32 ? forward::launch<__half, float, one_f16, size, size, options>(s, x, powers)
+             : forward::launch<__half, float, two_f16, size, size, options>(s, x, powers);
     });
   with_16_bits(x.type, [&](auto zero) {
     using S = decltype(zero);

@@ -52,7 +52,7 @@ struct Item {
   // of a warpgroup and is empty if it has no queries.
   Tiles range, own[groups];
   KeyRange every[groups];  // keys that all queries of the warpgroup see
-  SeenKeys<64 * groups> seen;
+  VisibleKeys<64 * groups> seen;
 };
 
 template <class At>
@@ -316,7 +316,7 @@ struct Consumer {
 
   // Issues S = Q·Kᵀ of the next tile.
   __device__ __forceinline__ void begin_scores(Scores& s) const {
-    begin_terms_ABt<T, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
+    begin_f16_split_ABt<T, D>(s, shared.tile_q(warpgroup, items), 0, shared.tile_k(tiles));
   }
 
   // Waits until item n is known. Returns whether it exists.
@@ -388,7 +388,7 @@ struct Consumer {
         plain ? score.factor : 1, plain ? static_cast<float>(x.scale) * unit : static_cast<float>(ln_2));
     SumOfProducts<T, DV> o;
     o.all.fill(0);
-    PackedTerms<T, At::keys> p;
+    PackedF16Split<T, At::keys> p;
     // Converts q·k of tile j to P = exp(A − c). Returns whether c changed.
     const auto soften = [&](int j) {
       const int j0 = j * At::keys;
@@ -418,7 +418,7 @@ struct Consumer {
       shared.ring_v().wait(tiles - 1);
       o.begin_AB(p, shared.tile_v(tiles - 1));  // G += P·V of the previous tile
       pass_turn();
-      wait_for_products<products_of_terms<T>>();
+      wait_for_products<products_of_f16_split<T>>();
       keep(s);
       release_operands(j);
       const bool moved = soften(j);
@@ -451,7 +451,7 @@ struct Consumer {
       if (more) {
         ++items, ++tiles;
         begin_item(s);
-        wait_for_products<products_of_terms<T>>();
+        wait_for_products<products_of_f16_split<T>>();
         end(tiles - 1);
         wait_for_products<0>();
         keep(s);

@@ -18,7 +18,7 @@
 #include "backends/cuda/attention/stages/row_dot.cuh"
 #include "backends/cuda/attention/stages/softmax.cuh"
 #include "backends/cuda/attention/stages/visible_keys.cuh"
-#include "backends/cuda/kernels/turn.cuh"
+#include "backends/cuda/kernels/rotation.cuh"
 #include "backends/cuda/tile/mma_sm80.cuh"
 #include "backends/cuda/tile/pipeline_sm80.cuh"
 
@@ -32,9 +32,9 @@ using namespace tile;
 template <int N, int D>
 struct ShortShape {
   static constexpr int threads = 2 * N, tile = N * D * 2, square = N * N * 2;
-  static constexpr int seen = 4 * tile + 2 * square, stats = seen + int(sizeof(SeenKeys<N>)),
+  static constexpr int seen = 4 * tile + 2 * square, stats = seen + int(sizeof(VisibleKeys<N>)),
                        bytes = stats + N * int(sizeof(float2));
-  static constexpr int forward_seen = 3 * tile, forward_bytes = forward_seen + int(sizeof(SeenKeys<N>));
+  static constexpr int forward_seen = 3 * tile, forward_bytes = forward_seen + int(sizeof(VisibleKeys<N>));
 };
 
 template <class S, int N, int D>
@@ -79,9 +79,9 @@ struct RowRotator {
       u32 &one = word(tile, n, first), &other = word(tile, n, second);
       float2 a = unpack(one, S()), b = unpack(other, S());
       if (ropes.interleaved)
-        turn(a.x, a.y, c[n].x, s[n].x), turn(b.x, b.y, c[n].y, s[n].y);
+        rotate_pair(a.x, a.y, c[n].x, s[n].x), rotate_pair(b.x, b.y, c[n].y, s[n].y);
       else
-        turn(a.x, b.x, c[n].x, s[n].x), turn(a.y, b.y, c[n].y, s[n].y);
+        rotate_pair(a.x, b.x, c[n].x, s[n].x), rotate_pair(a.y, b.y, c[n].y, s[n].y);
       one = pack(a.x, a.y, S()), other = pack(b.x, b.y, S());
     }
     __syncwarp();
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(2 * N)
   using T = Terms<S, 1>;
   const u32 base = shared_address(memory);
   const SharedTile<D> q{base}, k{base + At::tile}, v{base + 2 * At::tile};
-  auto& seen = *reinterpret_cast<SeenKeys<N>*>(memory + At::forward_seen);
+  auto& seen = *reinterpret_cast<VisibleKeys<N>*>(memory + At::forward_seen);
   const int b = blockIdx.x / x.H, h = blockIdx.x % x.H, row = threadIdx.x / 32 * 16;
   seen.set(x, b, 0);
   const RowRotator<D> rotator(ropes, memory, row);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(2 * N)
   const u32 base = shared_address(memory);
   const SharedTile<D> q{base}, k{base + At::tile}, v{base + 2 * At::tile}, z_o{base + 3 * At::tile};
   const SharedTile<N> all_p{base + 4 * At::tile}, all_z_a{all_p.base + At::square};
-  auto& seen = *reinterpret_cast<SeenKeys<N>*>(memory + At::seen);
+  auto& seen = *reinterpret_cast<VisibleKeys<N>*>(memory + At::seen);
   float2* const stats = reinterpret_cast<float2*>(memory + At::stats);  // ξ in units of log 2, and u
   const int b = blockIdx.x / x.H, h = blockIdx.x % x.H, row = threadIdx.x / 32 * 16;
   seen.set(x, b, 0);

@@ -15,10 +15,10 @@ __device__ __forceinline__ TilePosition place(unsigned n, int heads, int length,
   const int blocks = (length + rows - 1) / rows, nth = n % blocks, batch_head = n / blocks;
   return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
 }
-__device__ __forceinline__ TilePosition query_place(const AttentionCall& x, unsigned n, int rows) {
+__device__ __forceinline__ TilePosition query_position(const AttentionCall& x, unsigned n, int rows) {
   return place(n, x.H, x.L, rows, true);
 }
-__device__ __forceinline__ TilePosition key_place(const AttentionCall& x, unsigned n, int rows) {
+__device__ __forceinline__ TilePosition key_position(const AttentionCall& x, unsigned n, int rows) {
   return place(n, x.Hk, x.T, rows, false);
 }
 

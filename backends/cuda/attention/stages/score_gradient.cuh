@@ -40,7 +40,7 @@ struct Traversal {
 // and `stats`, with P = 0 beyond L.
 template <bool by_query, int kept, int passing, int Queries>
 __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Workspace& work, int b, int h,
-                                               int kept0, SeenKeys<Queries>& seen, float2* stats) {
+                                               int kept0, VisibleKeys<Queries>& seen, float2* stats) {
   if constexpr (by_query) {
     for (int n = threadIdx.x, i = kept0 + n; n < kept; n += blockDim.x, i += blockDim.x)
       stats[n] = i < x.L ? work.stats[(i64(b) * x.H + h) * x.L + i] : float2{INFINITY, 0};
@@ -62,7 +62,7 @@ __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Wor
 // Whether some query of the block, starting at i0, does not see all of the `keys` keys from j0. If so, fills
 // `seen` for mask(). `every`, the keys that all queries see, is only valid if the block keeps queries.
 template <bool by_query, int keys, int Queries>
-__device__ __forceinline__ bool needs_mask(SeenKeys<Queries>& seen, const AttentionCall& x,
+__device__ __forceinline__ bool needs_mask(VisibleKeys<Queries>& seen, const AttentionCall& x,
                                            const Workspace& work, int b, int i0, int j0, KeyRange every) {
   if constexpr (by_query) return !covers(every, j0, keys);
   const bool masked = !covers(work.keys_of_all(x, b, i0), j0, keys);

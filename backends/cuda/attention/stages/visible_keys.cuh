@@ -1,4 +1,4 @@
-// Visible keys of each query, of any query and of all queries in a tile (keys_of_query in
+// Visible keys of each query, of any query and of all queries in a tile (keys_visible_to in
 // ops/attention_call.h). Also finds the query tiles that see given keys, and applies the mask.
 #pragma once
 
@@ -25,19 +25,19 @@ struct SeenByTile {
 
 // Visible keys of each of the block's queries, in shared memory.
 template <int Queries>
-struct SeenKeys {
+struct VisibleKeys {
   int first[Queries], last[Queries];
 
   // Sets the keys of queries i0 …, by `threads` threads; by the whole block if not given.
   __device__ void set(const AttentionCall& x, int b, int i0) { set(x, b, i0, threadIdx.x, blockDim.x); }
   __device__ void set(const AttentionCall& x, int b, int i0, int thread, int threads) {
-    set_each([&](int n) { return keys_of_query(x, b, i0 + n); }, thread, threads);
+    set_each([&](int n) { return keys_visible_to(x, b, i0 + n); }, thread, threads);
   }
   // Sets the keys, by one warp, if the x.L queries belong to several heads with `each` queries.
   __device__ void set_of_heads(const AttentionCall& x, int b, int i0, int each) {
     AttentionCall one = x;
     one.L = each;
-    set_each([&](int n) { return i0 + n < x.L ? keys_of_query(one, b, (i0 + n) % each) : KeyRange{0, 0}; });
+    set_each([&](int n) { return i0 + n < x.L ? keys_visible_to(one, b, (i0 + n) % each) : KeyRange{0, 0}; });
   }
   // Sets the keys for one sequence whose band is known. Rows are ordered by query and then by head of the
   // group, and start at row0. Rows beyond `rows` see no keys.

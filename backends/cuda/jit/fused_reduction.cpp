@@ -1,4 +1,4 @@
-// Elementwise kernels with a fused reduction over rows (core/compile/reduced_chains.h): one kernel per op
+// Elementwise kernels with a fused reduction over rows (core/compile/fused_reductions.h): one kernel per op
 // sequence and layout, from generated source. Teams of threads process rows as the reduction kernels do, on
 // the same input values, so results are bitwise identical to a separate reduction.
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 #include <tilegrad/core/base/error.h>
 #include "backends/cuda/fusion/fusion.h"
-#include "backends/cuda/jit/chain_source.h"
 #include "backends/cuda/jit/code.h"
+#include "backends/cuda/jit/fused_source.h"
 #include "backends/cuda/kernels/reductions.h"
 #include "backends/cuda/runtime/kernel.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 
 namespace tg::cuda {
 
@@ -65,7 +65,7 @@ template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b 
 
 // The input of the code generator.
 struct Rows {
-  const ReducedChain& r;
+  const FusedReduction& r;
   std::span<const Arg> in, out;  // operands of the step; its last output is the reduction's
   // The results of the elementwise ops. If the reduced result is not stored, it is the last one.
   std::vector<Arg> made;
@@ -74,7 +74,7 @@ struct Rows {
   int vector = 1;  // elements that are loaded at a time, at most a pack
 
   explicit Rows(const Call& c)
-      : r(c.attrs->as<ReducedChain>()),
+      : r(c.attrs->as<FusedReduction>()),
         in(c.in),
         out(c.out),
         made(c.out.begin(), c.out.end() - 1),
@@ -100,7 +100,7 @@ struct Rows {
 };
 
 int block_of(int threads) {
-  return std::max(threads, chain_block);
+  return std::max(threads, fused_block);
 }
 std::int64_t blocks_of(std::int64_t jobs, int threads) {
   const int teams = block_of(threads) / threads;
@@ -147,7 +147,7 @@ std::string row_loop(const Rows& w) {
   return bounds + "    for (I at = begin + lane; job < jobs && at < end; at += " + threads + " * " +
          digits(times) + ") {\n      R part = none();\n" + access.declared +
          (w.in.empty() ? "" : each_part + access.loads + "      }\n") + each_part +
-         chain_vector(w.r.chain, w.in, w.made, w.vector, [&](std::size_t i) { return access.element(i); }) +
+         fused_vector(w.r.chain, w.in, w.made, w.vector, [&](std::size_t i) { return access.element(i); }) +
          access.stores + added + "      }\n    }\n";
 }
 
@@ -188,7 +188,7 @@ std::string put_result(const Rows& w) {
 // Returns the source up to the parameters of kernel `name`.
 std::string source_begin(const Rows& w, bool narrow_index, int threads, const char* name) {
   const Ending& ending = ending_of(*w.r.op);
-  return chain_library() + reduction_source + chain_types(w.r.chain.compute, w.vector, narrow_index) +
+  return fused_library() + reduction_source + fused_types(w.r.chain.compute, w.vector, narrow_index) +
          "typedef " + storage(compute_type(w.r.dtype)) + " R;\n__device__ R none() { return " + ending.none +
          "; }\n__device__ R add(R s, R v) { return " + ending.add +
          "; }\n__device__ R merge(R a, R b) { return " + ending.merge +
@@ -199,16 +199,16 @@ std::string source_begin(const Rows& w, bool narrow_index, int threads, const ch
 // Returns the kernel's main loop: one team per job, which starts with `totals` empty totals.
 std::string each_job(std::int64_t jobs, int threads, int totals, const std::string& work) {
   const std::string teams = "(I)" + digits(block_of(threads) / threads), team = digits(threads);
-  return std::string(chain_begins_early) + chain_stopped + "  const I jobs = " + digits(jobs) +
+  return std::string(fused_begins_early) + fused_stopped + "  const I jobs = " + digits(jobs) +
          ";\n  const int lane = threadIdx.x % " + team + ";\n  for (I first = blockIdx.x * " + teams +
          "; first < jobs; first += gridDim.x * " + teams + ") {\n    const I job = first + threadIdx.x / " +
          team + ";\n    R total[" + digits(totals) + "];\n    #pragma unroll\n    for (int e = 0; e < " +
          digits(totals) + "; ++e) total[e] = none();\n" + work + "  }\n}\n";
 }
 
-std::string reduced_chain_source(const Rows& w, bool narrow_index) {
+std::string fused_reduction_source(const Rows& w, bool narrow_index) {
   const int threads = w.order.threads, totals = w.order.way == RowOrder::in_lanes ? w.order.pack : 1;
-  std::string code = source_begin(w, narrow_index, threads, "reduced_chain");
+  std::string code = source_begin(w, narrow_index, threads, "fused_reduction");
   for (std::size_t o = 0; o + 1 < w.out.size(); ++o)
     code += std::string(storage(w.out[o].dtype)) + "* " + numbered("out", o) + ", ";
   const bool whole = w.order.pieces == 1;
@@ -243,23 +243,23 @@ struct Launch {
         grid(static_cast<unsigned>(std::min(blocks_of(jobs, threads), std::int64_t{64} * gpu.processors))),
         block(static_cast<unsigned>(block_of(threads))) {}
 };
-struct ReducedChainPlan final : KernelPlan {
+struct FusedReductionPlan final : KernelPlan {
   Launch rows, merge;  // merge: if rows are split into pieces
   std::int64_t pieces;
   int threads;            // per row or piece
   std::size_t bytes = 0;  // size of the pieces' totals
 
-  explicit ReducedChainPlan(const Call& c);
+  explicit FusedReductionPlan(const Call& c);
   void launch(const Stream& s, const Call& c) const override;
   std::size_t workspace(const Call&) const override { return bytes; }
   std::string choice(const Call&) const override;
 };
 
-ReducedChainPlan::ReducedChainPlan(const Call& c) {
+FusedReductionPlan::FusedReductionPlan(const Call& c) {
   const Rows w(c);
   const std::int64_t reach = std::max(w.r.made.numel(), reach_of(c.in, c.out));  // of indices
   const bool is_narrow = reach + (1 << 20) < (1ll << 31);
-  rows = {reduced_chain_source(w, is_narrow), "reduced_chain", w.jobs(), w.order.threads, c.gpu};
+  rows = {fused_reduction_source(w, is_narrow), "fused_reduction", w.jobs(), w.order.threads, c.gpu};
   pieces = w.order.pieces, threads = w.order.threads;
   if (pieces > 1) {
     merge = {merge_source(w), "merge_pieces", w.rows(), w.order.merging, c.gpu};
@@ -267,7 +267,7 @@ ReducedChainPlan::ReducedChainPlan(const Call& c) {
   }
 }
 
-void ReducedChainPlan::launch(const Stream& s, const Call& c) const {
+void FusedReductionPlan::launch(const Stream& s, const Call& c) const {
   const void *result = c.out.back().data, *fault = &s.faults.fault->step;
   std::vector<const void*> data;  // the arguments, in the order of the kernel's parameters
   for (const Arg& a : c.out.first(c.out.size() - 1)) data.push_back(a.data);
@@ -281,7 +281,7 @@ void ReducedChainPlan::launch(const Stream& s, const Call& c) const {
                     "the pieces of a reduction");
 }
 
-std::string ReducedChainPlan::choice(const Call&) const {
+std::string FusedReductionPlan::choice(const Call&) const {
   return "compiled by NVRTC, " + std::to_string(threads) + " threads a row" +
          (pieces > 1 ? " in " + std::to_string(pieces) + " pieces" : "") + ", " + std::to_string(rows.grid) +
          " blocks of " + std::to_string(rows.block) + " threads";
@@ -289,6 +289,6 @@ std::string ReducedChainPlan::choice(const Call&) const {
 
 }  // namespace
 
-extern const Kernel reduced_chain_kernel{&plan_as<ReducedChainPlan>};
+extern const Kernel fused_reduction_kernel{&plan_as<FusedReductionPlan>};
 
 }  // namespace tg::cuda

@@ -10,17 +10,17 @@
 #include <numbers>
 
 #include "backends/cuda/cuda.h"
-#include "tests/support/random_chains.h"
+#include "tests/support/random_fused.h"
 
 namespace {
 
 using namespace tg;
 using namespace tg::testing;
 
-TEST(CudaChain, FusedMatchesSingleStepsOnTheCpu) {
+TEST(CudaFused, FusedMatchesSingleStepsOnTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (unsigned seed = 0; seed < 16; ++seed) {
-    RandomChains r(seed);
+    RandomFused r(seed);
     EXPECT_EQ(
         r.difference({.device = Device::cuda(), .verify = true}, {.device = Device::cpu(), .fuse = false}),
         "")
@@ -29,7 +29,7 @@ TEST(CudaChain, FusedMatchesSingleStepsOnTheCpu) {
 }
 
 // Casts of parameters are one kernel, in programs that keep all of them, for any size and both 16-bit types.
-TEST(CudaChain, CastsOfParametersAreOneKernel) {
+TEST(CudaFused, CastsOfParametersAreOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<std::int64_t> sizes{1, 3, 4, 1023, 4096, 4097, 20000};
   for (const DType t : {bf16, f16}) {
@@ -58,7 +58,7 @@ TEST(CudaChain, CastsOfParametersAreOneKernel) {
 }
 
 // Small elementwise steps and the sums between them are one kernel with one block, for any compute type.
-TEST(CudaChain, HorizontalFusionIsOneKernel) {
+TEST(CudaFused, HorizontalFusionIsOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {1, 31, 256, 4096}) {
     Graph g;
@@ -89,7 +89,7 @@ TEST(CudaChain, HorizontalFusionIsOneKernel) {
 }
 
 // A sum is bitwise identical by itself and next to longer steps.
-TEST(CudaChain, ASmallSumMatchesBitwiseNextToLongerSteps) {
+TEST(CudaFused, ASmallSumMatchesBitwiseNextToLongerSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {33, 100, 1000}) {
     Graph g;
@@ -105,7 +105,7 @@ TEST(CudaChain, ASmallSumMatchesBitwiseNextToLongerSteps) {
 }
 
 // Batch-invariant programs keep the order of their sums. Each long step has its own kernel.
-TEST(CudaChain, OtherStepsAreSeparateKernels) {
+TEST(CudaFused, OtherStepsAreSeparateKernels) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
     Graph g;
@@ -117,7 +117,7 @@ TEST(CudaChain, OtherStepsAreSeparateKernels) {
 }
 
 // Casts that do not fit into a list are separate steps: other dtypes, and a cast of a part.
-TEST(CudaChain, OtherCastsAreSeparateSteps) {
+TEST(CudaFused, OtherCastsAreSeparateSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Parameter a("a", Array({64}, f32), Device::cuda()), b("b", Array({64}, f16), Device::cuda());
@@ -127,7 +127,7 @@ TEST(CudaChain, OtherCastsAreSeparateSteps) {
 }
 
 // Every element size, whole and ragged tiles, tiles of one vector and of single elements.
-TEST(CudaChain, TransposesOperandsThatAreContiguousAcrossRows) {
+TEST(CudaFused, TransposesOperandsThatAreContiguousAcrossRows) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const DType t : {f32, bf16, f64, i64, i32, f16, u8, boolean})
     for (const Shape& shape : {Shape{2, 136, 260}, Shape{3, 67, 45}, Shape{1, 20, 200}}) {
@@ -159,7 +159,7 @@ TEST(CudaChain, TransposesOperandsThatAreContiguousAcrossRows) {
     }
 }
 
-TEST(CudaChain, SeveralTransposedOperandsNextToAnOverwrittenOne) {
+TEST(CudaFused, SeveralTransposedOperandsNextToAnOverwrittenOne) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
@@ -178,7 +178,7 @@ TEST(CudaChain, SeveralTransposedOperandsNextToAnOverwrittenOne) {
 }
 
 // gelu, gelu_tanh and their derivatives for every 16-bit number, compared with f64.
-TEST(CudaChain, GelusOf16Bits) {
+TEST(CudaFused, GelusOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto lower = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.)); };
   const auto gate = [](double x) {
@@ -228,7 +228,7 @@ TEST(CudaChain, GelusOf16Bits) {
 
 // Every base, with exponents that are integers, fractions, large and not finite. Compared with C's pow in
 // f64, rounded, within 0.1 units in the last place.
-TEST(CudaChain, PowersOf16Bits) {
+TEST(CudaFused, PowersOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> exponents{0,   -0., 1,   -1,  2,    3,     -3,    0.5,   -0.5, 0.0546875, 2.75,
@@ -265,7 +265,7 @@ TEST(CudaChain, PowersOf16Bits) {
 
 // Huge and infinite numbers, for which the polynomials of the formulas overflow. Extremes in pointwise_test
 // covers the limits.
-TEST(CudaChain, DerivativesOfHugeNumbersMatchTheCpu) {
+TEST(CudaFused, DerivativesOfHugeNumbersMatchTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<double> at{1e3, -1e3, 2e13, -2e13, 1e20, -1e20, 3e38, -3e38, INFINITY, -INFINITY};
   for (Tensor (*f)(TensorArg) : {tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh})

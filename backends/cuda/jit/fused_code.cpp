@@ -1,4 +1,4 @@
-#include "backends/cuda/jit/chain_source.h"
+#include "backends/cuda/jit/fused_source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -76,19 +76,19 @@ std::string instructions(const FusedAttrs& f) {
 
 }  // namespace
 
-std::string chain_types(DType compute, int vector, bool narrow_index) {
+std::string fused_types(DType compute, int vector, bool narrow_index) {
   return std::string("typedef ") + compute_name(compute) + " T;\ntypedef " +
          (narrow_index ? "unsigned" : "unsigned long long") + " I;\n" +
          "template <class S> struct alignas(sizeof(S) * " + digits(vector) + ") Vec { S at[" +
          digits(vector) + "]; };\n";
 }
 
-std::string chain_library() {
+std::string fused_library() {
   return std::string(conversion_source) + pointwise_source;
 }
 
 // Lets the next kernel begin and waits for the previous one (begin_early in launch.cuh).
-const char* const chain_begins_early = R"(
+const char* const fused_begins_early = R"(
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -96,22 +96,22 @@ const char* const chain_begins_early = R"(
 )";
 
 // An ordinary cached load. Otherwise all warps would queue for one address.
-const char* const chain_stopped = "  const bool stopped = fault && *fault != 0x7fffffff;\n";
+const char* const fused_stopped = "  const bool stopped = fault && *fault != 0x7fffffff;\n";
 
-std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+std::string fused_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                         bool narrow_index) {
-  std::string code = chain_library() + chain_types(f.compute, vector, narrow_index) +
-                     "extern \"C\" __global__ void __launch_bounds__(" + digits(chain_block) + ") chain(";
+  std::string code = fused_library() + fused_types(f.compute, vector, narrow_index) +
+                     "extern \"C\" __global__ void __launch_bounds__(" + digits(fused_block) + ") chain(";
   // An output may share an input's memory, so no operand is read through the read-only cache.
   for (std::size_t o = 0; o < out.size(); ++o)
     code += std::string(storage(out[o].dtype)) + "* " + numbered("out", o) + ", ";
   code += "const int* fault";
   for (std::size_t i = 0; i < in.size(); ++i)
     code += std::string(", const ") + storage(in[i].dtype) + "* " + numbered("in", i);
-  return code + ") {" + chain_begins_early + chain_stopped;
+  return code + ") {" + fused_begins_early + fused_stopped;
 }
 
-std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+std::string fused_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                          const std::function<std::string(std::size_t)>& input) {
   std::string results, widened, narrowed;
   for (std::size_t o = 0; o < out.size(); ++o) {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backends/cuda/gemm/ordered_product_sm90.cuh"
+#include "backends/cuda/gemm/ordered_gemm_sm90.cuh"
 #include "backends/cuda/kernels/elements.cuh"
 #include "backends/cuda/runtime/tensor_map.h"
 
@@ -11,7 +11,7 @@ namespace tg::cuda {
 
 namespace {
 
-static_assert(ordered::depth == ordered_product_step);
+static_assert(ordered::depth == ordered_gemm_step);
 
 // The stride between rows or columns of a matrix of aligned 16-byte pieces; 0 if the matrix is not of that
 // form.
@@ -83,7 +83,7 @@ void launch_in_place(const Stream& s, const Call& call) {
 
 }  // namespace
 
-bool is_for_ordered_product(const Call& p) {
+bool is_for_ordered_gemm(const Call& p) {
   const Arg &a = p.in[0], &b = p.in[1], &c = p.out[0];
   constexpr i64 most = i64{1} << 30;
   if (!p.gpu.hopper || (a.dtype != DType::bf16 && a.dtype != DType::f16)) return false;
@@ -101,12 +101,12 @@ bool is_for_ordered_product(const Call& p) {
 
 namespace {
 
-struct OrderedProductPlan final : KernelPlan {
+struct OrderedGemmPlan final : KernelPlan {
   void launch(const Stream& s, const Call& call) const override;
   std::string choice(const Call& call) const override;
 };
 
-void OrderedProductPlan::launch(const Stream& s, const Call& call) const {
+void OrderedGemmPlan::launch(const Stream& s, const Call& call) const {
   const Layout& l = call.out[0].layout;
   const bool narrow = columns_for(l.shape[0], l.shape[1], s.gpu) == 192;
   with_half(call.in[0].dtype, [&](auto* type) {
@@ -115,7 +115,7 @@ void OrderedProductPlan::launch(const Stream& s, const Call& call) const {
   });
 }
 
-std::string OrderedProductPlan::choice(const Call& call) const {
+std::string OrderedGemmPlan::choice(const Call& call) const {
   const Layout& l = call.out[0].layout;
   return "added up along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
          std::to_string(columns_for(l.shape[0], l.shape[1], call.gpu));
@@ -123,8 +123,8 @@ std::string OrderedProductPlan::choice(const Call& call) const {
 
 }  // namespace
 
-PlanPtr plan_ordered_product(const Call& call) {
-  return is_for_ordered_product(call) ? std::make_unique<OrderedProductPlan>() : nullptr;
+PlanPtr plan_ordered_gemm(const Call& call) {
+  return is_for_ordered_gemm(call) ? std::make_unique<OrderedGemmPlan>() : nullptr;
 }
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 
 #include <algorithm>
 
@@ -6,26 +6,26 @@
 
 namespace tg {
 
-const Op& reduced_chain_op =
-    *define_op({.name = "reduced_chain",
+const Op& fused_reduction_op =
+    *define_op({.name = "fused_reduction",
                 .infer = [](std::span<const Operand>, const Attrs&) -> std::vector<OutSpec> {
                   throw Error("made by the compiler, not recorded");
                 },
                 .not_differentiable = "it is made by the compiler",
                 .roundings =
                     [](std::span<const Operand>, std::span<const Operand> out, const Attrs& attrs) {
-                      const auto& a = attrs.as<ReducedChain>();
+                      const auto& a = attrs.as<FusedReduction>();
                       const Operand numbers[] = {{a.dtype, a.read}};
                       return static_cast<double>(a.chain.code.size()) +
                              (a.op->roundings ? a.op->roundings(numbers, out.last(1), a.reduce) : 1);
                     }});
 
-int ReducedChain::stored() const {
+int FusedReduction::stored() const {
   const auto last = chain.results.end() - 1, found = std::find(chain.results.begin(), last, *last);
   return found == last ? -1 : static_cast<int>(found - chain.results.begin());
 }
 
-std::string ReducedChain::text() const {
+std::string FusedReduction::text() const {
   FusedAttrs code = chain;
   code.results.clear();
   std::string s = code.text() + " → " + op->name + "(%" + std::to_string(chain.results.back()) +
@@ -35,14 +35,14 @@ std::string ReducedChain::text() const {
   return s;
 }
 
-const FusedAttrs* chain_of(const Op& op, const Attrs& attrs) {
+const FusedAttrs* fused_text_of(const Op& op, const Attrs& attrs) {
   if (&op == &fused_op) return &attrs.as<FusedAttrs>();
-  return &op == &reduced_chain_op ? &attrs.as<ReducedChain>().chain : nullptr;
+  return &op == &fused_reduction_op ? &attrs.as<FusedReduction>().chain : nullptr;
 }
 
-std::string chain_text(const Op& op, const Attrs& attrs) {
+std::string fused_text(const Op& op, const Attrs& attrs) {
   if (&op == &fused_op) return attrs.as<FusedAttrs>().text();
-  return &op == &reduced_chain_op ? attrs.as<ReducedChain>().text() : std::string();
+  return &op == &fused_reduction_op ? attrs.as<FusedReduction>().text() : std::string();
 }
 
 namespace {
@@ -56,7 +56,7 @@ class Reducing {
   // A reduction reads only the result of the fused step, so it can always move there.
   void run() {
     for (LoweredStep& s : steps_) {
-      if (!s.op || !s.op->reduces_chains) continue;
+      if (!s.op || !s.op->fuses_elementwise) continue;
       const std::int64_t maker = uses_.maker[value(s.in[0]).root];
       if (maker >= 0 && fits(static_cast<std::size_t>(maker), s))
         join(steps_[static_cast<std::size_t>(maker)], s);
@@ -72,7 +72,7 @@ class Reducing {
     const LoweredStep* before = step_before(steps_, at);
     if (chain.op != &fused_op || (before && is_epilogue(*before, chain))) return false;
     const Value &read = value(reduction.in[0]), &made = value(read.root);
-    if (!stays_in_chain(made.dtype, chain.attrs.as<FusedAttrs>().compute)) return false;
+    if (!stays_fused(made.dtype, chain.attrs.as<FusedAttrs>().compute)) return false;
     const std::int64_t n = made.layout.numel();
     const bool is_all = n > 0 && made.layout.is_dense() && read.layout.is_dense() &&
                         read.layout.offset == 0 && read.layout.numel() == n;
@@ -122,9 +122,9 @@ class Reducing {
     }
     code.results = std::move(results);
     chain.out.push_back(reduction.out[0]);
-    chain.attrs = ReducedChain{std::move(code), made.dtype,   made.layout,
-                               read.layout,     reduction.op, reduction.attrs.as<ReduceAttrs>()};
-    chain.op = &reduced_chain_op;
+    chain.attrs = FusedReduction{std::move(code), made.dtype,   made.layout,
+                                 read.layout,     reduction.op, reduction.attrs.as<ReduceAttrs>()};
+    chain.op = &fused_reduction_op;
     chain.node = reduction.node;
     reduction.op = nullptr;
   }
@@ -137,8 +137,8 @@ class Reducing {
 
 }  // namespace
 
-void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-                   const StepScheduler& scheduler) {
+void reduce_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
+                  const StepScheduler& scheduler) {
   Reducing(graph, steps, outputs, scheduler).run();
 }
 

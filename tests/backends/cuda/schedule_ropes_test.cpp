@@ -1,5 +1,5 @@
 // Tests that RoPE ops move next to the attention that a GPU may fuse them with
-// (backends/cuda/schedule/place_ropes.cpp).
+// (backends/cuda/schedule/schedule_ropes.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,12 +49,12 @@ struct Layer {
   }
 };
 
-TEST(PlaceRopes, AreNextToAttention) {
+TEST(ScheduleRopes, AreNextToAttention) {
   Layer l;
   const std::vector<Tensor> z = gradients((l.o * l.o).sum(), {l.w});
   std::vector<LoweredStep> steps = lowered(l.g, {z[0]});
   const std::vector<std::string> before = names(steps);
-  place_ropes(l.g, steps);
+  schedule_ropes(l.g, steps);
   std::vector<std::string> after = names(steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const auto forward = std::ranges::find(after, "flash_attn"),
@@ -69,11 +69,11 @@ TEST(PlaceRopes, AreNextToAttention) {
   EXPECT_EQ(after, sorted);
 }
 
-TEST(PlaceRopes, TensorsWithEarlierReadersStay) {
+TEST(ScheduleRopes, TensorsWithEarlierReadersStay) {
   Layer l;
   const Tensor early = softmax(l.rq, -1), o = flash_attn(l.rq, l.rk, l.v, {.scale = 0.1}).o;
   std::vector<LoweredStep> steps = lowered(l.g, {early, o});
-  place_ropes(l.g, steps);
+  schedule_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
   const std::vector<std::string> after = names(steps);
   const auto softmax_at = std::ranges::find(after, "softmax"), at = std::ranges::find(after, "flash_attn");
@@ -83,7 +83,7 @@ TEST(PlaceRopes, TensorsWithEarlierReadersStay) {
 }
 
 // A decoding step: one GPU kernel adds rows to a cache and reads it.
-TEST(PlaceRopes, RowsAddedToACacheStayNextToIt) {
+TEST(ScheduleRopes, RowsAddedToACacheStayNextToIt) {
   Layer l;
   Graph& g = l.g;
   const Tensor held = g.input("held", {2, 2, 8, 8}, f32), at = g.input("at", {8}, i32);
@@ -92,18 +92,18 @@ TEST(PlaceRopes, RowsAddedToACacheStayNextToIt) {
   std::vector<LoweredStep> steps = lowered(g, {o});
   const std::vector<std::string> before = names(steps);
   ASSERT_EQ(before[before.size() - 2] + " " + before.back(), "index_assign flash_attn");
-  place_ropes(g, steps);
+  schedule_ropes(g, steps);
   EXPECT_EQ(names(steps), before);
 }
 
 // Positions that are computed after the gradient, as in a program that fetches them.
-TEST(PlaceRopes, WaitsForPositions) {
+TEST(ScheduleRopes, WaitsForPositions) {
   Layer l;
   const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];
   const Tensor positions = cast(argmax(z, {-1}), i64);
   const Tensor rotated = rope(z, positions);
   std::vector<LoweredStep> steps = lowered(l.g, {rotated});
-  place_ropes(l.g, steps);
+  schedule_ropes(l.g, steps);
   EXPECT_TRUE(is_in_order(l.g, steps));
 }
 

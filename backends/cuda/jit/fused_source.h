@@ -1,5 +1,5 @@
 // Generates the source of fused elementwise kernels, with sizes and strides as literals. There are loops over
-// vectors (chain_source.cpp), and tiles for transposed inputs (tile_source.cpp).
+// vectors (fused_source.cpp), and tiles for transposed inputs (tile_source.cpp).
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace tg::cuda {
 
 // ---- shared by all memory access patterns: the kernel's parameters, and the work on one element ----
 
-constexpr int chain_block = 256;  // threads per block
+constexpr int fused_block = 256;  // threads per block
 
 const char* storage(DType t);
 std::string digits(std::int64_t x);
@@ -26,20 +26,20 @@ std::string numbered(const char* name, std::size_t i);  // "in0"
 // - the type definitions T (computation), I (indices) and Vec<S> (`vector` adjacent elements)
 // - the first statements of a kernel
 // - the definition of `stopped` (see below)
-std::string chain_library();
-std::string chain_types(DType compute, int vector, bool narrow_index);
-extern const char* const chain_begins_early;
-extern const char* const chain_stopped;
+std::string fused_library();
+std::string fused_types(DType compute, int vector, bool narrow_index);
+extern const char* const fused_begins_early;
+extern const char* const fused_stopped;
 
 // Returns the source up to the body of kernel `chain(outputs…, fault, inputs…)`. It defines the types T
 // (computation), I (indices) and Vec<S> (`vector` adjacent elements). In the body, `stopped` is true if an
 // earlier launch set a fault.
-std::string chain_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+std::string fused_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                         bool narrow_index);
 
 // Returns a block of statements that declares result0, … and computes them, element by element. input(i)
 // returns the expression for element e of input i.
-std::string chain_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
+std::string fused_vector(const FusedAttrs& f, std::span<const Arg> in, std::span<const Arg> out, int vector,
                          const std::function<std::string(std::size_t)>& input);
 
 // Returns the largest offset of an element in any operand.
@@ -89,11 +89,11 @@ struct VectorAccess {
 
 // Returns the source of a kernel `chain(outputs…, fault, inputs…)`. Its threads process vectors of `vector`
 // adjacent elements, and load `times` vectors before they compute the first.
-std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+std::string fused_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index);
 
 // Returns the kernel's loop. A thread processes vector `start` and then every `step`-th vector.
-std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+std::string fused_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                        std::span<const Arg> out, const std::string& start, const std::string& step);
 
 // Returns a loop that adds the elements of the only operand, in0, to `sum`.

@@ -10,7 +10,7 @@
 
 namespace tg::cuda::attention {
 
-namespace split_terms {
+namespace split_to_f16 {
 
 using SplitOperand = SplitOperands::SplitOperand;
 constexpr int block_threads = 256, head_threads = 512, empty = -10000;
@@ -195,10 +195,10 @@ bool takes_heads(const AttentionCall& x, const SplitOperands& operands, const Gp
          i64(x.B) * x.Hk * operands.count >= 2 * gpu.processors;
 }
 
-}  // namespace split_terms
+}  // namespace split_to_f16
 
 void launch_split(const Stream& s, const AttentionCall& x, const SplitOperands& operands) {
-  using namespace split_terms;
+  using namespace split_to_f16;
   i64 most = 0;
   for (const SplitOperands::SplitOperand& a : operands.operand) most = std::max(most, a.blocks(int(x.B)));
   if (most == 0 || x.Hk == 0) return;

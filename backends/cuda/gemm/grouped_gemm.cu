@@ -36,7 +36,7 @@ struct Lines {
   bool in_pieces;  // lines consist of aligned 16-byte pieces
 };
 
-struct SmallProduct {
+struct GroupedGemm {
   Lines a, b;
   const unsigned short* d;  // null: no addend
   unsigned short* y;
@@ -45,9 +45,9 @@ struct SmallProduct {
   bool in_fours;                // four adjacent elements of d and y can be accessed at a time
 };
 template <int most>
-struct SmallProducts {
+struct GroupedGemms {
   int count;
-  SmallProduct at[most];
+  GroupedGemm at[most];
 };
 
 // A warp copies a chunk of an operand to shared memory: elements k0 … k0 + 31 of k and i0 … i0 + 31 of the
@@ -101,13 +101,13 @@ __device__ __forceinline__ void add_chunk(float (&sum)[2][4][4], tile::SharedTil
 
 template <class S, int most>
 __global__ void __launch_bounds__(small_threads)
-    multiply_tiles(const __grid_constant__ SmallProducts<most> list, int warp_bytes) {
+    multiply_tiles(const __grid_constant__ GroupedGemms<most> list, int warp_bytes) {
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
   int nth = 0;
   if constexpr (most > 1)
     while (nth + 1 < list.count && list.at[nth + 1].first <= static_cast<int>(blockIdx.x)) ++nth;
-  const SmallProduct& p = list.at[nth];
+  const GroupedGemm& p = list.at[nth];
   const int warp = threadIdx.x / 32, lane = tile::lane_id(), tile = static_cast<int>(blockIdx.x) - p.first,
             across = (p.n + small_tile - 1) / small_tile, i0 = tile / across * small_tile,
             j0 = tile % across * small_tile, chunks = (p.k + small_chunk - 1) / small_chunk;
@@ -206,9 +206,9 @@ bool is_addend(const Arg& d, const Arg& y) {
          (l.shape[0] == of_y.shape[0] && l.strides[0] >= 0 && l.strides[0] <= INT_MAX);
 }
 
-SmallProduct product_of(const Call& c) {
+GroupedGemm product_of(const Call& c) {
   const Layout& y = c.out[0].layout;
-  SmallProduct p{};
+  GroupedGemm p{};
   p.a = lines_of(c.in[0], 1), p.b = lines_of(c.in[1], 0);
   p.m = static_cast<int>(y.shape[0]), p.n = static_cast<int>(y.shape[1]);
   p.k = static_cast<int>(c.in[0].layout.shape[1]);
@@ -223,15 +223,15 @@ SmallProduct product_of(const Call& c) {
   return p;
 }
 
-struct SmallProductsPlan final : KernelPlan {
-  std::vector<SmallProduct> products;
+struct GroupedGemmPlan final : KernelPlan {
+  std::vector<GroupedGemm> products;
   i64 blocks = 0;
   int longest = 0;  // largest k
   DType type;
 
-  explicit SmallProductsPlan(std::span<const Call> calls) : type(calls[0].out[0].dtype) {
+  explicit GroupedGemmPlan(std::span<const Call> calls) : type(calls[0].out[0].dtype) {
     for (const Call& c : calls) {
-      SmallProduct& p = products.emplace_back(product_of(c));
+      GroupedGemm& p = products.emplace_back(product_of(c));
       p.first = static_cast<int>(blocks);
       blocks += tiles_of(c.out[0].layout);
       longest = std::max(longest, p.k);
@@ -244,8 +244,8 @@ struct SmallProductsPlan final : KernelPlan {
 };
 
 template <int most>
-void launch_list(const Stream& s, const SmallProductsPlan& plan) {
-  SmallProducts<most> list{static_cast<int>(plan.products.size()), {}};
+void launch_list(const Stream& s, const GroupedGemmPlan& plan) {
+  GroupedGemms<most> list{static_cast<int>(plan.products.size()), {}};
   std::copy(plan.products.begin(), plan.products.end(), list.at);
   const int stages = plan.longest > small_warps * small_chunk ? 2 : 1,
             warp_bytes = std::max(stages * 2 * operand_bytes, sums_bytes);
@@ -255,7 +255,7 @@ void launch_list(const Stream& s, const SmallProductsPlan& plan) {
                            : launch_early(s, shape, multiply_tiles<__half, most>, list, warp_bytes);
 }
 
-void SmallProductsPlan::launch(const Stream& s, const Call&) const {
+void GroupedGemmPlan::launch(const Stream& s, const Call&) const {
   if (blocks == 0) return;
   products.size() == 1 ? launch_list<1>(s, *this) : launch_list<most_products>(s, *this);
 }
@@ -275,7 +275,7 @@ std::vector<Call> independent_products(const Upcoming& next) {
   std::vector<Call> calls;
   for (std::size_t i = 0; i < next.steps.size() && next.steps[i].op->product; ++i) {
     const Call c = next.call(i);
-    if (!is_small_product(c) || !is_independent(c, calls) || next.is_next(is_epilogue_of, i + 1)) break;
+    if (!is_grouped_gemm(c) || !is_independent(c, calls) || next.is_next(is_epilogue_of, i + 1)) break;
     calls.push_back(c);
   }
   return calls;
@@ -283,7 +283,7 @@ std::vector<Call> independent_products(const Upcoming& next) {
 
 }  // namespace
 
-bool is_small_product(const Call& c) {
+bool is_grouped_gemm(const Call& c) {
   const Arg& y = c.out[0];
   if (!c.gpu.hopper || c.batch_invariant || (y.dtype != DType::bf16 && y.dtype != DType::f16)) return false;
   for (const Arg* x : {&c.in[0], &c.in[1], &y})
@@ -302,17 +302,17 @@ bool is_small_product(const Call& c) {
 }
 
 void multiply_small(const Stream& s, const Call& product) {
-  SmallProductsPlan({&product, 1}).launch(s, product);
+  GroupedGemmPlan({&product, 1}).launch(s, product);
 }
 
-extern const FusionRule small_products_rule{
+extern const FusionRule grouped_gemm_rule{
     "small products in one kernel",
     [](const Upcoming& next) {
       const std::size_t products = independent_products(next).size();
       return FusionMatch{products > 1 ? products : 0};
     },
     [](const Upcoming& next, const FusionMatch&) -> PlanPtr {
-      return std::make_unique<SmallProductsPlan>(independent_products(next));
+      return std::make_unique<GroupedGemmPlan>(independent_products(next));
     }};
 
 }  // namespace tg::cuda

@@ -1,9 +1,9 @@
-// Tests fused pointwise ops that end in a reduction over rows (core/compile/reduced_chains.h).
+// Tests fused pointwise ops that end in a reduction over rows (core/compile/fused_reductions.h).
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "tests/support/nan_rows.h"
 #include "tests/support/op_testing.h"
 
@@ -24,7 +24,7 @@ const std::pair<const char*, Reduce> reductions[] = {
 
 std::size_t joined_in(const Program& p) {
   std::size_t n = 0;
-  for (const Step& s : p.steps()) n += s.op == &reduced_chain_op;
+  for (const Step& s : p.steps()) n += s.op == &fused_reduction_op;
   return n;
 }
 std::size_t joined(const std::vector<Tensor>& ts, const CompileOptions& options = {}) {
@@ -37,25 +37,25 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << ts[i].text();
 }
 
-TEST(ReducedChains, AreOneStepThatStoresOnlyTheResult) {
+TEST(FusedReductions, AreOneStepThatStoresOnlyTheResult) {
   Graph g;
   const Given x = given(g, {6, 50}), y = given(g, {6, 50}, f64, View::contiguous, 2);
   const Tensor out = mean(x.tensor * y.tensor, {-1});
   const Program p = compile(g, {out});
   ASSERT_EQ(p.steps().size(), 1u) << p.text();
   const Step& s = p.steps()[0];
-  EXPECT_EQ(s.op, &reduced_chain_op);
+  EXPECT_EQ(s.op, &fused_reduction_op);
   EXPECT_EQ(s.name, "mean");
   ASSERT_EQ(s.out.size(), 1u);
   EXPECT_EQ(s.out[0].layout.numel(), 6);
   EXPECT_EQ(p.buffers().size(), 0u);  // no memory for the product; y is fetched, so it is stored elsewhere
-  EXPECT_NE(p.choice(0).find("chain mul(in0, in1) → mean(%0) over axes [1]"), std::string::npos)
+  EXPECT_NE(p.choice(0).find("fused mul(in0, in1) → mean(%0) over axes [1]"), std::string::npos)
       << p.choice(0);
   expect_same({out}, {x, y});
 }
 
 // Each operation rounds once, and the reduction rounds like a separate step.
-TEST(ReducedChains, RoundAsOftenAsTheirOps) {
+TEST(FusedReductions, RoundAsOftenAsTheirOps) {
   Graph g;
   const Tensor y = exp(g.input("x", {6, 50})) * 2;
   const Program p = compile(g, {y, sum(y, {1})}, {.plan_only = true});
@@ -65,7 +65,7 @@ TEST(ReducedChains, RoundAsOftenAsTheirOps) {
   EXPECT_EQ(s.op->roundings({}, out, s.attrs), 2 + 50 + 1);
 }
 
-TEST(ReducedChains, ReduceRowsOfEveryLength) {
+TEST(FusedReductions, ReduceRowsOfEveryLength) {
   const std::pair<Shape, Axes> cases[] = {{{6, 50}, {-1}},
                                           {{3, 4, 50}, {1, 2}},
                                           {{6, 50}, {}},
@@ -93,7 +93,7 @@ TEST(ReducedChains, ReduceRowsOfEveryLength) {
         }
 }
 
-TEST(ReducedChains, ReadInputsOfAnyLayout) {
+TEST(FusedReductions, ReadInputsOfAnyLayout) {
   for (DType t : {f64, f32})
     for (View view : all_views) {
       Graph g;
@@ -110,7 +110,7 @@ TEST(ReducedChains, ReadInputsOfAnyLayout) {
 }
 
 // The memory order defines the rows, whatever the order of the axes is.
-TEST(ReducedChains, FollowTheOrderOfMemory) {
+TEST(FusedReductions, FollowTheOrderOfMemory) {
   Graph g;
   const Given x = given(g, {6, 4, 50}, f32), y = given(g, {6, 4, 50}, f32, View::contiguous, 2);
   const Tensor z = x.tensor * y.tensor, transposed = transpose(x.tensor, 0, 2) / transpose(y.tensor, 0, 2);
@@ -132,7 +132,7 @@ TEST(ReducedChains, FollowTheOrderOfMemory) {
   expect_same({sum(transposed, {0, 1}, true), sum(z, {0, 2})}, {x, y});
 }
 
-TEST(ReducedChains, StoreValuesWithOtherReaders) {
+TEST(FusedReductions, StoreValuesWithOtherReaders) {
   for (DType t : {f64, f32, bf16, f16}) {
     Graph g;
     const Given x = given(g, {9, 130}, t);
@@ -150,7 +150,7 @@ TEST(ReducedChains, StoreValuesWithOtherReaders) {
   }
 }
 
-TEST(ReducedChains, OneOfSeveralResultsIsReduced) {
+TEST(FusedReductions, OneOfSeveralResultsIsReduced) {
   Graph g;
   const Given x = given(g, {9, 130}, f32), y = given(g, {9, 130}, f32, View::contiguous, 2);
   const Tensor d = x.tensor - y.tensor, q = d * d, a = abs(d);
@@ -165,7 +165,7 @@ TEST(ReducedChains, OneOfSeveralResultsIsReduced) {
 }
 
 // A 16-bit value that is not stored is not rounded, as in any fused step: the reduction reads it in f32.
-TEST(ReducedChains, ReduceUnroundedValues) {
+TEST(FusedReductions, ReduceUnroundedValues) {
   for (DType t : {bf16, f16})
     for (const auto& [name, reduce] : reductions) {
       Graph g;
@@ -179,7 +179,7 @@ TEST(ReducedChains, ReduceUnroundedValues) {
     }
 }
 
-TEST(ReducedChains, CountAndAddIntegers) {
+TEST(FusedReductions, CountAndAddIntegers) {
   Graph g;
   const Given x = given(g, {11, 300}, f32), y = given(g, {11, 300}, f32, View::contiguous, 2);
   const Tensor hits = greater(x.tensor, y.tensor), n = cast(x.tensor * 100, i64);
@@ -192,7 +192,7 @@ TEST(ReducedChains, CountAndAddIntegers) {
   expect_same(ts, {x, y});
 }
 
-TEST(ReducedChains, PassNaNOn) {
+TEST(FusedReductions, PassNaNOn) {
   Graph g;
   for (DType t : float_dtypes) {
     const std::vector<Tensor> ts = reductions_of_nan_rows(g, t);
@@ -201,7 +201,7 @@ TEST(ReducedChains, PassNaNOn) {
   }
 }
 
-TEST(ReducedChains, EmptyTensorsAreTwoSteps) {
+TEST(FusedReductions, EmptyTensorsAreTwoSteps) {
   Graph g;
   const Given none = given(g, {0, 5}), rows = given(g, {5, 0}, f64, View::contiguous, 2);
   const std::vector<Tensor> ts{sum(none.tensor * 2, {1}), sum(rows.tensor * 2, {1}),
@@ -214,7 +214,7 @@ TEST(ReducedChains, EmptyTensorsAreTwoSteps) {
   EXPECT_EQ(got[2].at(0), 1);
 }
 
-TEST(ReducedChains, StayTwoStepsIfTheyMust) {
+TEST(FusedReductions, StayTwoStepsIfTheyMust) {
   Graph g;
   const Given x = given(g, {8, 64}, f32), w = given(g, {64, 32}, f32, View::contiguous, 2);
   const Tensor out = sum(x.tensor * 2, {1});
@@ -228,7 +228,7 @@ TEST(ReducedChains, StayTwoStepsIfTheyMust) {
 }
 
 // The reduced value may reuse the memory of a dead input, and so may the result.
-TEST(ReducedChains, ReuseAnInputsMemory) {
+TEST(FusedReductions, ReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 60}, f32);
   const Tensor s = softmax(x.tensor, -1), e = exp(s),
@@ -240,7 +240,7 @@ TEST(ReducedChains, ReuseAnInputsMemory) {
   expect_same({y, softmax(all.view({20, 60}), 0)}, {x});
 }
 
-TEST(ReducedChains, ParametersAreAssigned) {
+TEST(FusedReductions, ParametersAreAssigned) {
   for (const bool fuse : {true, false}) {
     Parameter p("p", Array::of<float>({2, 2}, {1, 2, 3, 4})), m("m", Array::of<float>({2}, {0, 0}));
     Graph g;
@@ -254,7 +254,7 @@ TEST(ReducedChains, ParametersAreAssigned) {
 }
 
 // Within a budget, a stored value that is needed late is recomputed, together with its row sums.
-TEST(ReducedChains, AreRecomputedWithinABudget) {
+TEST(FusedReductions, AreRecomputedWithinABudget) {
   constexpr std::int64_t n = 64;
   Graph g;
   const Given x = given(g, {n, n}, f32, View::contiguous, 1, -0.1, 0.1);
@@ -273,7 +273,7 @@ TEST(ReducedChains, AreRecomputedWithinABudget) {
   EXPECT_TRUE(within.fetch(h).same_bits(eval(h, feeds_of({x}), unfused)));
 }
 
-TEST(ReducedChains, GradientsMatchTwoSteps) {
+TEST(FusedReductions, GradientsMatchTwoSteps) {
   Graph g;
   const Given x = given(g, {4, 9}), w = given(g, {9}, f64, View::contiguous, 2);
   const Tensor square = mean(x.tensor * x.tensor, {-1}, true),

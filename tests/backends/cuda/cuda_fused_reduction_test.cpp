@@ -1,8 +1,8 @@
 // Tests fused pointwise ops that end in a reduction over rows, on a GPU
-// (backends/cuda/jit/reduced_chain.cpp). Results are bitwise identical to two separate steps. Skipped if
+// (backends/cuda/jit/fused_reduction.cpp). Results are bitwise identical to two separate steps. Skipped if
 // there is no GPU.
 #include "backends/cuda/cuda.h"
-#include "core/compile/reduced_chains.h"
+#include "core/compile/fused_reductions.h"
 #include "tests/support/nan_rows.h"
 #include "tests/support/op_testing.h"
 
@@ -11,7 +11,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-class CudaReducedChain : public ::testing::Test {
+class CudaFusedReduction : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
@@ -24,7 +24,7 @@ const CompileOptions fused{.device = Device::cuda()}, verified{.device = Device:
 std::size_t joined(const std::vector<Tensor>& ts, const CompileOptions& options = fused) {
   std::size_t n = 0;
   const Program p = compile(ts[0].graph(), ts, options);
-  for (const Step& s : p.steps()) n += s.op == &reduced_chain_op;
+  for (const Step& s : p.steps()) n += s.op == &fused_reduction_op;
   return n;
 }
 
@@ -49,7 +49,7 @@ std::vector<Tensor> all_reductions(const Tensor& x, const Axes& axes, bool keepd
 }
 
 // Rows in order: shorter than a warp, held in registers, and longer. Each has two of the reductions.
-TEST_F(CudaReducedChain, RowsOfEveryLengthMatchTwoStepsBitwise) {
+TEST_F(CudaFusedReduction, RowsOfEveryLengthMatchTwoStepsBitwise) {
   std::size_t nth = 0;
   for (DType t : {f32, f64})
     for (const Shape& shape :
@@ -71,7 +71,7 @@ TEST_F(CudaReducedChain, RowsOfEveryLengthMatchTwoStepsBitwise) {
     }
 }
 
-TEST_F(CudaReducedChain, ReadsInputsOfAnyLayout) {
+TEST_F(CudaFusedReduction, ReadsInputsOfAnyLayout) {
   for (View view : all_views) {
     Graph g;
     const Given x = given(g, {12, 3, 32}, f32, view), y = given(g, {12, 3, 32}, f32, View::contiguous, 2),
@@ -89,7 +89,7 @@ TEST_F(CudaReducedChain, ReadsInputsOfAnyLayout) {
 }
 
 // The value is stored as well, and the reduction reads the stored value.
-TEST_F(CudaReducedChain, StoresValuesWithOtherReaders) {
+TEST_F(CudaFusedReduction, StoresValuesWithOtherReaders) {
   for (DType t : {f32, bf16, f16, f64})
     for (std::int64_t n : {30, 1032}) {
       Graph g;
@@ -102,7 +102,7 @@ TEST_F(CudaReducedChain, StoresValuesWithOtherReaders) {
 }
 
 // A 16-bit value that is not stored is not rounded.
-TEST_F(CudaReducedChain, ReducesUnroundedValues) {
+TEST_F(CudaFusedReduction, ReducesUnroundedValues) {
   for (DType t : {bf16, f16})
     for (std::int64_t n : {40, 2048}) {
       Graph g, on_cpu;
@@ -126,7 +126,7 @@ TEST_F(CudaReducedChain, ReducesUnroundedValues) {
     }
 }
 
-TEST_F(CudaReducedChain, CountsAndAddsIntegers) {
+TEST_F(CudaFusedReduction, CountsAndAddsIntegers) {
   Graph g;
   const Given x = given(g, {11, 301}, f32), y = given(g, {11, 301}, f32, View::contiguous, 2);
   const Tensor n = cast(x.tensor * 100, i64);
@@ -141,7 +141,7 @@ TEST_F(CudaReducedChain, CountsAndAddsIntegers) {
   expect_same(ts, {x, y});
 }
 
-TEST_F(CudaReducedChain, PassesNaNOn) {
+TEST_F(CudaFusedReduction, PassesNaNOn) {
   for (DType t : float_dtypes) {
     Graph g;
     const std::vector<Tensor> ts = reductions_of_nan_rows(g, t);
@@ -151,7 +151,7 @@ TEST_F(CudaReducedChain, PassesNaNOn) {
 }
 
 // If there are few long rows, each is split into pieces.
-TEST_F(CudaReducedChain, CutsLongRows) {
+TEST_F(CudaFusedReduction, CutsLongRows) {
   for (DType t : {f32, f64, bf16})
     for (const Shape& shape : {Shape{2, 5000}, Shape{40000}, Shape{1, 4104}, Shape{3, 2, 70000}}) {
       SCOPED_TRACE(shape.text() + " " + std::string(name_of(t)));
@@ -176,7 +176,7 @@ TEST_F(CudaReducedChain, CutsLongRows) {
 }
 
 // In these cases two steps are as fast.
-TEST_F(CudaReducedChain, SkipsFewNumbersAndRowsWithoutPacks) {
+TEST_F(CudaFusedReduction, SkipsFewNumbersAndRowsWithoutPacks) {
   Graph g;
   const Given x = given(g, {2, 5001}, f32), y = given(g, {64, 64}, f32, View::contiguous, 2);
   EXPECT_EQ(joined({sum(x.tensor * 2, {1})}), 0u);
@@ -186,7 +186,7 @@ TEST_F(CudaReducedChain, SkipsFewNumbersAndRowsWithoutPacks) {
 }
 
 // A row that is normalized in place.
-TEST_F(CudaReducedChain, ResultsReuseAnInputsMemory) {
+TEST_F(CudaFusedReduction, ResultsReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 64}, f32);
   const Tensor s = softmax(x.tensor, -1), e = exp(s),

@@ -80,7 +80,7 @@ class Moving {
 
 }  // namespace
 
-void place_ropes(const Graph& graph, std::vector<LoweredStep>& steps) {
+void schedule_ropes(const Graph& graph, std::vector<LoweredStep>& steps) {
   Moving(graph, steps).run();
 }
 

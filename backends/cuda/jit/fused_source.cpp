@@ -1,4 +1,4 @@
-#include "backends/cuda/jit/chain_source.h"
+#include "backends/cuda/jit/fused_source.h"
 
 #include <algorithm>
 #include <numeric>
@@ -111,7 +111,7 @@ VectorAccess::VectorAccess(const Space& s, std::size_t outs, int vector, const s
               " + (" + offset(s, o, vector) + ")) = " + numbered("result", o) + ";\n";
 }
 
-std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+std::string fused_loop(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                        std::span<const Arg> out, const std::string& start, const std::string& step) {
   const std::string t = digits(times);
   std::int64_t numel = 1;
@@ -125,15 +125,15 @@ std::string chain_loop(const FusedAttrs& f, const Space& s, int vector, int time
          "; first += step * " + t + ") {\n" + access.declared +
          (in.empty() ? "" : each + "{\n" + place + access.loads + "    }\n") + "    if (stopped) return;\n" +
          each + "{\n" + place +
-         chain_vector(f, in, out, vector, [&](std::size_t i) { return access.element(i); }) + access.stores +
+         fused_vector(f, in, out, vector, [&](std::size_t i) { return access.element(i); }) + access.stores +
          "    }\n  }\n";
 }
 
-std::string chain_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
+std::string fused_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index) {
-  const std::string block = "(I)" + digits(chain_block);
-  return chain_begin(f, in, out, vector, narrow_index) +
-         chain_loop(f, s, vector, times, in, out, "blockIdx.x * " + block + " + threadIdx.x",
+  const std::string block = "(I)" + digits(fused_block);
+  return fused_begin(f, in, out, vector, narrow_index) +
+         fused_loop(f, s, vector, times, in, out, "blockIdx.x * " + block + " + threadIdx.x",
                     "gridDim.x * " + block) +
          "}\n";
 }

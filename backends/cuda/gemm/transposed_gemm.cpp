@@ -64,9 +64,9 @@ std::optional<OperandCopy> copy_of(const Call& call) {
 }
 
 // A GEMM that copies one of its operands first.
-class TransposedProduct final : public KernelPlan {
+class TransposedGemm final : public KernelPlan {
  public:
-  TransposedProduct(const Call& call, OperandCopy operand_copy)
+  TransposedGemm(const Call& call, OperandCopy operand_copy)
       : operand_copy_(operand_copy), is_transposed_(operand_copy.along != (operand_copy.operand == 0)) {
     const Layout& l = call.in[operand_copy.operand].layout;
     from_ = is_transposed_ ? transposed(l) : l;
@@ -126,7 +126,7 @@ class TransposedProduct final : public KernelPlan {
 
 // Whether it is faster than the GEMM with its operands in place. Both read the real operands and write to
 // scratch memory.
-bool is_faster(const TransposedProduct& copying, const Call& call) {
+bool is_faster(const TransposedGemm& copying, const Call& call) {
   std::array<Arg, 1> out{call.out[0]};
   Call in_place = call, other = call;
   in_place.out = other.out = out;
@@ -160,13 +160,13 @@ ChoiceKey key_of(const Call& call) {
 
 }  // namespace
 
-PlanPtr plan_transposed_product(const Call& call) {
+PlanPtr plan_transposed_gemm(const Call& call) {
   const std::optional<OperandCopy> operand_copy = copy_of(call);
   if (!operand_copy) return nullptr;
   const auto key = key_of(call);
   std::optional<SavedChoice> choice = known_choice(key, call.gpu);
   if (choice && (*choice)[0] == 0) return nullptr;
-  auto copying = std::make_unique<TransposedProduct>(call, *operand_copy);
+  auto copying = std::make_unique<TransposedGemm>(call, *operand_copy);
   if (!call.out[0].data) {  // planned without memory: reserve enough workspace for either choice
     copying->need_at_least(matmul().plan(call)->workspace(call));
     return copying;
@@ -175,13 +175,13 @@ PlanPtr plan_transposed_product(const Call& call) {
   return (*choice)[0] != 0 ? std::move(copying) : nullptr;
 }
 
-extern const FusionRule transposed_product_rule{
+extern const FusionRule transposed_gemm_rule{
     "a copy of an operand and a product",
     [](const Upcoming& next) {
       const bool matches =
-          next.steps[0].op->product && !next.is_next(is_epilogue_of, 1) && !is_product_of_rows(next.call(0));
+          next.steps[0].op->product && !next.is_next(is_epilogue_of, 1) && !is_gemm_of_rows(next.call(0));
       return FusionMatch{matches ? std::size_t{1} : 0};
     },
-    [](const Upcoming& next, const FusionMatch&) { return plan_transposed_product(next.call(0)); }};
+    [](const Upcoming& next, const FusionMatch&) { return plan_transposed_gemm(next.call(0)); }};
 
 }  // namespace tg::cuda

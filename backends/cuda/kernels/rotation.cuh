@@ -7,12 +7,12 @@
 namespace tg::cuda {
 
 // (a, b) → (a·c − b·s, a·s + b·c).
-__device__ __forceinline__ void turn(float& a, float& b, float c, float s) {
+__device__ __forceinline__ void rotate_pair(float& a, float& b, float c, float s) {
   const float p = a, q = b;
   a = fmaf(p, c, -(q * s));
   b = fmaf(p, s, q * c);
 }
-__device__ __forceinline__ void turn(double& a, double& b, double c, double s) {
+__device__ __forceinline__ void rotate_pair(double& a, double& b, double c, double s) {
   const double p = a, q = b;
   a = fma(p, c, -(q * s));
   b = fma(p, s, q * c);

@@ -11,13 +11,13 @@ namespace tg::testing {
 
 // Values are integers, small enough to be exact in f32 and f64, so a backend may contract a·b + c. Every
 // value with a 16-bit type is an output, because values that are not stored keep more bits in a fused kernel.
-class RandomChains {
+class RandomFused {
  public:
   Graph g;
   std::vector<Tensor> outputs;
   std::vector<Feed> feeds;
 
-  explicit RandomChains(unsigned seed) : random_(seed), size_(pick(2) ? 40 : 37) {
+  explicit RandomFused(unsigned seed) : random_(seed), size_(pick(2) ? 40 : 37) {
     constexpr DType types[] = {f32, bf16, f64, i64, boolean, i32, u8, f16};
     const DType main = types[seed % std::size(types)];  // the dtype of most values
     for (const DType t : {main, main, main, f32, boolean}) add_input(t, {size_, size_});

@@ -9,11 +9,11 @@
 
 namespace tg {
 
-// Attributes of reduced_chain_op. Its inputs are the inputs of the elementwise part. Its results are the
+// Attributes of fused_reduction_op. Its inputs are the inputs of the elementwise part. Its results are the
 // stored results of that part, followed by the result of the reduction. A 16-bit value that is stored is also
 // rounded before the reduction, so that all readers see the same number. A value that is not stored is not
 // rounded, as in any fused step.
-struct ReducedChain {
+struct FusedReduction {
   FusedAttrs chain;  // its last result is reduced; it is among the others if it is stored
   DType dtype;       // dtype of the reduced elements
   // layout as the result of the elementwise part, and, in that memory, as the input of the reduction
@@ -25,17 +25,17 @@ struct ReducedChain {
   std::string text() const;  // "mul(in0, in1) → sum(%0) over axes [1]", and "; stores %0"
   void fields(auto&& field) const { field("code", text()); }
 };
-extern const Op& reduced_chain_op;
+extern const Op& fused_reduction_op;
 
 // The elementwise part of a step, without its reduction; null for other steps.
-const FusedAttrs* chain_of(const Op& op, const Attrs& attrs);
+const FusedAttrs* fused_text_of(const Op& op, const Attrs& attrs);
 // The elementwise part and the reduction as a string; empty for other steps.
-std::string chain_text(const Op& op, const Attrs& attrs);
+std::string fused_text(const Op& op, const Attrs& attrs);
 
 class StepScheduler;
 
 // Joins such pairs of steps, unless the scheduler rejects one.
-void reduce_chains(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
-                   const StepScheduler& scheduler);
+void reduce_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
+                  const StepScheduler& scheduler);
 
 }  // namespace tg
