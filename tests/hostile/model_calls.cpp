@@ -214,7 +214,7 @@ void train_model(World& w) {
                                                  .precision = options.precision,
                                                  .progress = [&](I, I) { return w.chance(0.9); }});
   (void)p.loss(), (void)p.value();
-  const auto needed = [&](I batch) { return w.hostile() ? w.below(1000) : static_cast<std::size_t>(batch); };
+  const auto needed = [&](I size) { return w.hostile() ? w.below(1000) : static_cast<std::size_t>(size); };
   (void)train::largest_batch(w.hostile() ? Draw<I>::of(w) : 100, w.below(200), needed);
 }
 
@@ -261,7 +261,7 @@ void schedule(World& w) {
           ids.push_back(s.add(Draw<std::vector<int>>::of(w), w.hostile() ? Draw<I>::of(w) : 20));
           break;
         case 1:
-          ids.push_back(s.fork(id(), w.chance(0.5) ? Scheduler::Turn::last : Scheduler::Turn::of_parent));
+          ids.push_back(s.fork(id(), w.chance(0.5) ? Scheduler::ForkOrder::last : Scheduler::ForkOrder::of_parent));
           break;
         case 2:
           s.remove(id());
