@@ -41,7 +41,7 @@ struct AttentionKernel {
   KernelFamily family;
   bool backward;
   const char* description;  // printed in the log and by inspect
-  const char* condition;    // when it is chosen, if no earlier row is; only documentation
+  const char* condition;    // when it is chosen if no earlier row is; documentation only
   bool (*accepts)(const Candidate&);
   Workspace (*workspace)(const AttentionCall& x, const Gpu& gpu, std::byte* base);  // null: none
   Launch* launch;

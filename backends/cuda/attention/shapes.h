@@ -42,8 +42,8 @@ TG_HOST_DEVICE int size_in_memory(const AttentionCall::TensorView& a, int size) 
 
 namespace forward {
 
-// For d ≤ D and dv ≤ DV. Each warp has `rows` queries and `columns` columns of O, as many as registers hold.
-// The two warps that share the columns of the widest values compute the same scores.
+// The shape for d ≤ D and dv ≤ DV. Each warp has `rows` queries and `columns` columns of O, as many as
+// registers hold. For the widest values, two warps share the columns of O and compute the same scores.
 template <Numbers numbers, int D, int DV, Options options>
 struct TileShape {
   static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
@@ -87,8 +87,8 @@ constexpr bool in_groups(int D, Options options) {
 // Before Hopper, red_add_v4 is four instructions and needs more registers.
 constexpr bool has_wide_sums = arch >= 900;
 constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
-// For d ≤ D and dv ≤ DV, as large as registers allow. A thread needs (sum_rows·columns +
-// 2·score_rows·score_columns) / 32 registers and about 60 others.
+// The tiling for d ≤ D and dv ≤ DV, with tiles as large as registers allow. A thread needs (sum_rows·columns
+// + 2·score_rows·score_columns) / 32 registers and about 60 others.
 template <Side side, int D, int DV, Options options>
 consteval Cut cut() {
   constexpr bool plain = options == none;

@@ -63,7 +63,7 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
 }
 
 bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu) {
-  constexpr int rows = 8, streams = 8;  // equal to the kernel's
+  constexpr int rows = 8, streams = 8;  // must equal the kernel's values
   return x.type != DType::f32 && ranges <= most_split && rows_of_tile(x) <= rows && x.d <= 128 &&
          x.dv <= 128 && with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
 }

@@ -60,8 +60,8 @@ struct At {
   using P = SwizzledTile<rows, tile_keys>;
   static constexpr int blocks = most_values / 64;  // of 64 columns of V, which are rows of Gᵀ
   using Block = Accumulator<16, rows>;             // a warp's part of a block
-  // Among the tiles of an item, only the first third uses a stage that the other warpgroup used before
-  // (multiply()).
+  // Within an item, only the first third of a tile uses a stage that the other warpgroup used last (see
+  // multiply()).
   static_assert(stages == groups * thirds + 1);
 };
 using decoding::OfWarps;  // one per warpgroup; a warp has 16 keys of a tile, and rows are heads

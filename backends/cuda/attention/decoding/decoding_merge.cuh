@@ -52,7 +52,7 @@ struct MergedSets : SoftmaxState<OwnQuery> {
     const Joined all(top[0], of_set.x, exponent);
     top[0] = all.top, sum[0] = all.of(sum[0], of_set.y), o = all.of(o, g);
   }
-  // Adds several sets together, each with c and π, and with O.
+  // Adds several sets together, each given by c, π and O.
   template <int N>
   __device__ __forceinline__ void add(const float2 (&of_set)[N], const float4 (&g)[N], float exponent) {
     float now = top[0];
@@ -298,8 +298,8 @@ struct Results {
   }
 
  private:
-  // Calls f(row, column) for the lane's groups of four columns of an item. One warp owns a row, whose ξ is
-  // counted with it.
+  // Calls f(row, column) for the lane's groups of four columns of an item. One warp writes all columns of a
+  // row and its ξ, so its count of finished ranges covers them all.
   template <class F>
   __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) const {
     constexpr int each = quads < 32 ? 32 : quads;
@@ -312,9 +312,10 @@ struct Results {
   }
 };
 
-// Main loop of a warp that writes the results of a block's items. It counts a range one item later, when its
-// writes have completed and it need not wait for them. If the block has a single item (`alone`), streaming
-// warps also write, because they are idle and the call waits for these results.
+// Main loop of a warp that writes the results of a block's items. The warp counts a finished range one item
+// later. By then the writes of that range have completed, so the warp need not wait for them. If the block
+// has a single item (`alone`), streaming warps also write, because they are idle and the call waits for these
+// results.
 template <class S, class At, class Cache, bool alone>
 __device__ __forceinline__ void write_items(const AttentionCall& x, const Workspace& work,
                                             const Items<Cache>& items, unsigned char* memory) {

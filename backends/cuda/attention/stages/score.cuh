@@ -12,7 +12,8 @@ namespace tg::cuda::attention {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-// The factor of q·k, which precedes the softcap or else gives the score, and the softcap. In units of log 2.
+// factor_of(): the factor of q·k. With a softcap, tanh is applied to the product. Without one, the product is
+// the score in units of log 2. cap_of(): the softcap in units of log 2.
 TG_HOST_DEVICE inline double factor_of(const AttentionCall& x) {
   return x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e;
 }
@@ -128,7 +129,7 @@ struct Score {
     else
       return Score(static_cast<C>(factor_of(x)), C(0));
   }
-  // The factor from such a score to an exponent of 2.
+  // The factor that converts such a score to an exponent of 2.
   template <Options options>
   __device__ __forceinline__ C exponent() const {
     return options == any ? static_cast<C>(log2_e) : factor;
