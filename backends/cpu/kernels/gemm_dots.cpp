@@ -8,8 +8,8 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 few_rows = 8;                    // for at most this many rows, it is the fastest way,
-constexpr i64 more_rows = 32, long_row = 512;  // or for this many rows if they are so long
+constexpr i64 few_rows = 8;                                    // up to this many rows, dots are fastest
+constexpr i64 more_rows = 32, long_row = 512;                  // or up to more_rows, if k ≥ long_row
 constexpr int group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // rows whose sums stay in registers
 constexpr i64 few_columns = 32, most_columns = 64;             // of a range
 constexpr i64 span_elements = piece_size(128 << 10, 1 << 10);  // of B, which stay in L2

@@ -60,8 +60,8 @@ struct Pairs {
   }
 };
 
-// The register tile: rows × (vectors · lanes) of C. It has 14·2 accumulators of 32 registers, or 6·2 (4·2) of
-// 16.
+// The register tile: rows × (vectors · lanes) of C. It has 14·2 accumulators if there are 32 registers. If
+// there are 16, it has 6·2 accumulators, or 4·2 with 128-bit vectors.
 template <class T>
 struct Tile {
   static constexpr int rows = TG_VECTOR_BYTES == 64 ? 14 : TG_VECTOR_BYTES == 32 ? 6 : 4;
@@ -69,9 +69,9 @@ struct Tile {
   static constexpr int columns = 2 * width;
 };
 
-// Whether the micro-kernel prefetches elements of direct operands. If p steps over long rows, the hardware
-// prefetcher does not detect the accesses. On AVX2, the twelve FMAs of a tile take as long as fetching their
-// instructions, so prefetches cost more than they save.
+// Whether the micro-kernel prefetches elements of direct operands. If a step of p skips a long row, the
+// hardware prefetcher does not detect the accesses. On AVX2, the twelve FMAs of a tile take as long as
+// fetching their instructions, so prefetches cost more than they save.
 inline constexpr bool asks_ahead = TG_VECTOR_BYTES != 32;
 
 // m rows split into the fewest chunks of at most Tile::rows, with sizes as equal as possible. Chunk i is

@@ -20,8 +20,8 @@ template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
-// Arguments beyond ±limit count as ±limit, or as at_least -limit. There σ or Φ is 0 or 1 in f64, and at ±∞
-// the formulas below would compute 0·∞. NaN stays NaN.
+// at_least() raises smaller arguments to the limit. within() moves arguments beyond ±limit to ±limit. Beyond
+// the limits used below, σ or Φ is 0 or 1 in f64, and at ±∞ the formulas would compute 0·∞. NaN stays NaN.
 template <class V>
 TG_INLINE V at_least(double limit, V x) {
   return max(number<V>(limit), x);

@@ -20,9 +20,9 @@ namespace tg::cuda {
 
 namespace {
 
-// If a rank is lost, NCCL may report an error first, without the rank. An error is therefore held for this
-// time, until the watchdog identifies the rank. This takes up to 30 s if a host does not answer (dead_after
-// in parallel/network_listener.cpp).
+// If a rank is lost, NCCL may report an error that does not name the rank. The error is therefore thrown only
+// after this time, unless the watchdog identifies the rank earlier. The watchdog needs up to 30 s if a host
+// does not answer (dead_after in parallel/network_listener.cpp).
 constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
@@ -37,8 +37,8 @@ void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
-// The location of a GPU, which distinguishes GPUs independently of the device numbers in each process: the
-// boot ID of its host and its PCI bus ID. Also the network namespace of its process.
+// Identifies a GPU independently of the device numbers in each process, by the boot ID of its host and by its
+// PCI bus ID. `network` is the network namespace of its process.
 struct GpuPlace {
   std::array<char, 40> system, gpu;
   std::array<char, 32> network;

@@ -31,7 +31,8 @@ struct Plan {
   const float* shift;  // c [n]; ∞: E is 0 for the whole row
   void* E;             // [n, V]
   Sum* sums;           // [column_tiles, n]
-  // Null, or flags of the row tile pairs to compute: some[0] for any, some[1 + i] for pair i.
+  // Null: all row tiles are computed. Otherwise flags: some[0] is set if any pair of row tiles must be
+  // computed, and some[1 + i] if pair i must be.
   const int* some;
 };
 

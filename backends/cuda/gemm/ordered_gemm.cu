@@ -34,8 +34,8 @@ i64 tiles(i64 n, i64 of) {
   return (n + of - 1) / of;
 }
 
-// Returns the tile width with the least time if all pairs of blocks are busy. Both give bitwise identical
-// results.
+// Returns the tile width that needs the least time if all pairs of blocks are busy. Results are bitwise
+// identical with either width.
 int columns_for(i64 m, i64 n, const Gpu& gpu) {
   const auto time = [&](int columns) {
     const i64 all = tiles(m, ordered::pair_rows) * tiles(n, columns);

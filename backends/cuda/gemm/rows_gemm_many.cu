@@ -134,7 +134,8 @@ struct ManyRows {
     if (slice == k_slices / 2 - 1) each([&](int at, float, float t) { half[at] = t; });
   }
 
-  // before_x() is called before the first element of x is read. at_once: weights are read before that.
+  // before_x() is called before the first element of x is read. If at_once is set, weights are read before
+  // that call.
   template <class Wait>
   __device__ __forceinline__ void multiply(bool at_once, float* half, Wait&& before_x) {
     int slice = 0, end = p.slice(1);

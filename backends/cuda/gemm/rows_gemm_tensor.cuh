@@ -126,9 +126,10 @@ struct TensorRows {
   template <class Wait>
   __device__ __forceinline__ void multiply(u32 memory, int chunks, int longest, bool constant,
                                            Wait&& before_x) {
-    // Before x is read, only a few stages of weights are in flight. More would delay the copies of x in the
-    // previous GEMM, which wait in the same queues. The limit is one stage. It is 4 KiB if a slice does not
-    // fit, because weights must then arrive at memory bandwidth.
+    // If all blocks are resident, only a few stages of weights are in flight before x is read. More would
+    // delay the previous GEMM's copies of x, which wait in the same queues. The limit is one stage if the
+    // stages can hold a whole slice. Otherwise it is 4 KiB, or one stage if that is larger, because weights
+    // must then arrive at memory bandwidth.
     constexpr int early = w_bytes < 4096 ? 4096 / w_bytes : 1;
     const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
     const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;

@@ -25,7 +25,7 @@ namespace {
 struct Ending {
   std::string_view op;
   const char *none, *add, *merge;
-  bool in_packs;         // in the order of its reduction kernel
+  bool in_packs;         // whether its reduction kernel reads packs
   bool divides = false;  // the total is divided by the number of elements
 };
 constexpr Ending endings[] = {
@@ -66,7 +66,7 @@ template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b 
 // The input of the code generator.
 struct Rows {
   const FusedReduction& r;
-  std::span<const Arg> in, out;  // operands of the step; its last output is the reduction's
+  std::span<const Arg> in, out;  // operands of the step; the last output is the reduced result
   // The results of the elementwise ops. If the reduced result is not stored, it is the last one.
   std::vector<Arg> made;
   Step reduction;  // the reduction as if it were a separate step

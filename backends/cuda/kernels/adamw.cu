@@ -1,5 +1,5 @@
 // adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters. One launch updates all
-// parameters, and a second one those in f64.
+// parameters except those in f64, which a second launch updates.
 #include "ops/adamw.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"

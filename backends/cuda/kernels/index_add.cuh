@@ -18,8 +18,8 @@ struct Sums {
   Region<2> columns;  // units of a slice: in out and in src
   i64 chunk, chunks;  // sorted entries per thread; number of chunks
 
-  // Converts from elements to units of v, and chooses chunks: enough to fill any GPU, independently of this
-  // one.
+  // Converts from elements to units of v, and chooses the chunks. There are enough to fill any GPU, so their
+  // number need not depend on the GPU.
   void cut(int v) {
     columns.group(v);
     step /= v;

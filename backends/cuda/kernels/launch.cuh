@@ -90,7 +90,7 @@ __device__ __forceinline__ void wait_for_kernel_before() {
   ptx::wait_for_kernel_before();
 #endif
 }
-// Calls both, before anything that depends on the contents of memory.
+// Calls both functions. A kernel calls it before anything that depends on the contents of memory.
 __device__ __forceinline__ void begin_early() {
   let_next_kernel_begin();
   wait_for_kernel_before();

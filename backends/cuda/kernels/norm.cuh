@@ -65,7 +65,7 @@ struct StagedVector {
       for (int e = 0; e < E; ++e) to[q * E + e] = piece.at[e];
     }
   }
-  // x ⊛ the vector, and x + the vector. x itself if there is no vector.
+  // Multiply x by the vector, or add the vector to x. x is unchanged if there is no vector.
   __device__ __forceinline__ void multiply(C (&x)[V], int p) const {
     if (!given) return;
     C v[V];

@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(piece_threads) add_weights(const __grid_consta
   }
 }
 
-// The tokens whose logits are above `least`, and those equal to it up to token `last`.
+// The tokens whose logits are above `least`, and the tokens up to `last` whose logits equal `least`.
 template <class Order>
 struct Likeliest {
   Order least = 0;
@@ -210,8 +210,8 @@ struct Likeliest {
   __device__ bool has(Order order, i64 i) const { return order > least || (order == least && i <= last); }
 };
 
-// Returns the smallest set of the most likely tokens that has at least `needed` of `amount` in total. Equal
-// tokens are ordered by index. Finds `least` in digits of two bits, starting at the highest.
+// Returns the smallest set of most likely tokens whose total `amount` is at least `needed`. Equal tokens are
+// ordered by index. Finds `least` in digits of two bits, starting at the highest.
 template <class S, class F>
 __device__ Likeliest<typename LogitRow<S>::Order> likeliest(const LogitRow<S>& row, Weight needed, F amount) {
   using Order = typename LogitRow<S>::Order;

@@ -45,7 +45,7 @@ class CudaExecutable final : public Executable {
   struct Task {
     Call call;
     PlanPtr plan;                  // null if the plan of the previous or next task computes this step too
-    const char* computed_by = "";  // which task does
+    const char* computed_by = "";  // if plan is null: the task that computes this step
   };
   // Plans a step that is not fused.
   PlanPtr plan_unfused(const Step& step, const Call& call, const PrepareOptions& options);

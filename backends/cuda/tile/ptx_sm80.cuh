@@ -211,8 +211,8 @@ __device__ __forceinline__ float2 unpack_f16x2(u32 x) {
   return r;
 }
 
-// log₂ x. The error is at most 2⁻²² for x in ½ … 2; outside, the relative error is. Denormals are treated as
-// zero.
+// log₂ x. For x in ½ … 2, the absolute error is at most 2⁻²². For other x, the relative error is at most
+// 2⁻²². Denormals are treated as zero.
 __device__ __forceinline__ float lg2(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

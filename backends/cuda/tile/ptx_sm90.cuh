@@ -158,7 +158,7 @@ __device__ __forceinline__ void st_global_v4(float* to, const float (&x)[4]) {
 
 // ---- counters in global memory that order blocks ----
 
-// Writes that other blocks made before their addition are visible afterwards.
+// Loads a counter. Writes that other blocks made before they added to the counter are visible afterwards.
 __device__ __forceinline__ int load_acquire(const int* p) {
   int x;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");

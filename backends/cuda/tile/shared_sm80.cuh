@@ -45,7 +45,7 @@ template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
                                           int from, int to, int size) {
   constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
-  const auto copy = [](u32 to_address, const S* source, bool there) {  // if it is false, nothing is read
+  const auto copy = [](u32 to_address, const S* source, bool there) {  // nothing is read unless `there`
     ptx::cp_async_16(to_address, source, there ? 16 : 0);
   };
   constexpr int step = Threads / pieces;

@@ -289,7 +289,8 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
       if (from >= key0 + keys || to <= key0) continue;
       load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
       const QueryTile<C>& t = s.tile;
-      // Only keys that the tile attends to. Other keys have undefined contents, and 0·NaN is NaN.
+      // Only keys that the tile attends to are multiplied. Other keys have undefined contents, and 0·NaN is
+      // NaN.
       const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
       score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), true);
       // The same applies to queries that belong to no sequence.

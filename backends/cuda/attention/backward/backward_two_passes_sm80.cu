@@ -69,8 +69,8 @@ struct TileShape {
                        bytes = seen + int(sizeof(VisibleKeys<queries>));
 };
 
-// A block computes the gradients of some keys of a key head, in a loop over the query heads of its group, or
-// of some queries of a head. For keys, a is K and b is V. For queries, a is Q and b is z_O.
+// A block computes gradients either for some keys of a key head, in a loop over the query heads of its group,
+// or for some queries of a head. For keys, a is K and b is V. For queries, a is Q and b is z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
 __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
                                   TileShape<numbers, pass, D, options>::c.blocks)
