@@ -38,7 +38,7 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
   Cost c = cost_of(s);
-  double elements = 0;  // of an elementwise step
+  double elements = 0;  // number of elements of an elementwise step
   for (const Arg& a : s.in)
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
   for (const Arg& a : s.out) {
@@ -261,7 +261,7 @@ class CpuExecutable final : public Executable, private Job {
   IndexFault fault_;
   std::vector<std::shared_ptr<Copies>> transfers_;
   std::mutex thrown_mutex_;
-  std::exception_ptr thrown_;  // by a kernel or a user's function
+  std::exception_ptr thrown_;  // exception of a kernel or a user's function
 };
 
 class CpuBackend final : public Backend {

@@ -12,7 +12,7 @@ namespace {
 Gemm::Matrix operand(const Arg& x, const Shape& out) {
   const Layout& l = x.layout;
   const int rank = l.rank(), extra = out.size() - rank;
-  const auto stride = [&](int axis) {  // along the GEMM's axis
+  const auto stride = [&](int axis) {  // stride along an axis of the GEMM
     const int own = axis - extra;
     return own < 0 || (l.shape[own] == 1 && out[axis] != 1) ? 0 : l.strides[own];
   };

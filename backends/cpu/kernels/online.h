@@ -11,7 +11,7 @@ template <class C>
 class Normalizer {
  public:
   C max = static_cast<C>(-__builtin_inf());
-  C sum = 0;  // of exp(x - max); NaN if any x is NaN, 0 if all x are -∞
+  C sum = 0;  // Σ exp(x - max); NaN if any x is NaN, 0 if all x are -∞
 
   static constexpr i64 chunk = piece_size(1024, 64);
 

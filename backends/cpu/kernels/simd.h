@@ -108,7 +108,7 @@ TG_INLINE F32 load(const bfloat16* p) {
   return (F32)u;
 #endif
 }
-TG_INLINE U32 bf16_bits(F32 v) {  // in the lower half of each lane: rounds to nearest even, keeps NaN a NaN
+TG_INLINE U32 bf16_bits(F32 v) {  // in the lower half of each lane; rounds to nearest even, keeps NaN a NaN
   const U32 u = (U32)v;
   const U32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const I32 number = v == v;
@@ -294,7 +294,7 @@ TG_INLINE F32 round(F32 a) {  // to nearest even
 
 // 1/a for a normal number with a normal reciprocal, with an error of at most 1.5 ulp.
 TG_INLINE F32 reciprocal(F32 a) {
-#if TG_VECTOR_BYTES == 64  // from 14 bits by one Newton step: an eighth of the time of a division
+#if TG_VECTOR_BYTES == 64  // one Newton step from 14 bits needs an eighth of the time of a division
   const F32 r = (F32)_mm512_rcp14_ps((__m512)a);
   return fma(r, fma(-a, r, splat<F32>(1.f)), r);
 #else

@@ -55,9 +55,9 @@ std::span<const AttentionKernel> attention_kernels();
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  const char* reason = nullptr;        // on Hopper: why the wgmma kernels are not used
+  const char* reason = nullptr;        // why the wgmma kernels are not used on Hopper
   Workspace work;                      // workspace of the kernel
-  std::optional<SplitOperands> split;  // for f32 on tensor cores
+  std::optional<SplitOperands> split;  // only for f32 on tensor cores
 
   // Places the workspace at `base`; null only computes its size. Throws DeviceError with the reason if
   // AttentionOptions::kernels requests kernels that cannot compute the call. `batch_invariant` is

@@ -9,7 +9,7 @@ namespace tg::cuda::attention {
 #if defined(__CUDA_ARCH__)
 constexpr int arch = __CUDA_ARCH__;
 #else
-constexpr int arch = 900;  // on the host: the layout that needs the most shared memory
+constexpr int arch = 900;  // on the host, assume the layout that needs the most shared memory
 #endif
 
 constexpr int bytes_of_seen_keys(int queries) {
@@ -92,7 +92,7 @@ constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of s
 template <Side side, int D, int DV, Options options>
 consteval Cut cut() {
   constexpr bool plain = options == none;
-  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // of a score tile
+  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // columns of a score tile
   if (side == by_query)
     return D <= 256 ? Cut{8, 64, 64, 32, wide_columns, 32, 0, D / 4, 0, 0}
                     : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};

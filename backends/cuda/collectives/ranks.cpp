@@ -27,7 +27,7 @@ struct Message {
 // the same rank are packed into one.
 struct Exchange {
   std::vector<Message> sent, received;
-  std::vector<PieceCopy> packed, unpacked;  // before and after it
+  std::vector<PieceCopy> packed, unpacked;  // copies before and after the NCCL call
   std::shared_ptr<const CopyListPlan> pack, unpack;
 };
 

@@ -119,7 +119,7 @@ struct Plan final : KernelPlan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  std::size_t bytes = 0;  // of the workspace
+  std::size_t bytes = 0;  // size of the workspace
   Scales scales{};
 
   void launch(const Stream& s, const Call& call) const override;
@@ -417,7 +417,7 @@ bool overwrites(const Step& other, const Call& product) {
 std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu) {
   const auto& attrs = norm.attrs.as<NormAttrs>();
   const std::int64_t k = norm.out[0].layout.shape.back();
-  const auto overwritten = [&](const Arg& out) {  // then no later step reads it
+  const auto overwritten = [&](const Arg& out) {  // true: no later step reads it
     return overlap(range_of(product.out[0]), range_of(out)) ||
            (gelu && overlap(range_of(gelu->out[0]), range_of(out)));
   };

@@ -53,7 +53,7 @@ struct TensorRows {
   // of w along n. Beyond the end of n, the last outputs are recomputed, or computed from zeros. They are not
   // written.
   const unsigned short *x, *w;
-  const int x_rows, w_rows;  // from the lane's first row to the end
+  const int x_rows, w_rows;  // number of rows from the lane's first row to the end
   int x_left, w_left;        // elements of k from its next copy to the end
   float sum[tiles][groups][4] = {};
 

@@ -50,7 +50,7 @@ FusedPlan::FusedPlan(const Call& c) {
   const auto& f = c.attrs->as<FusedAttrs>();
   const std::int64_t numel = c.out[0].layout.numel();
   if (numel == 0) return;
-  const std::int64_t reach = std::max(numel, reach_of(c.in, c.out));  // of indices
+  const std::int64_t reach = std::max(numel, reach_of(c.in, c.out));  // upper bound of all indices
   const auto is_narrow = [&](std::int64_t beyond) { return reach + beyond < (1ll << 31); };
   const Space s(c.in, c.out);
   if (const auto tiles = tiles_of(s, c.in, c.out)) {

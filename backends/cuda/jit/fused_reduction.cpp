@@ -257,7 +257,7 @@ struct FusedReductionPlan final : KernelPlan {
 
 FusedReductionPlan::FusedReductionPlan(const Call& c) {
   const Rows w(c);
-  const std::int64_t reach = std::max(w.r.made.numel(), reach_of(c.in, c.out));  // of indices
+  const std::int64_t reach = std::max(w.r.made.numel(), reach_of(c.in, c.out));  // upper bound of all indices
   const bool is_narrow = reach + (1 << 20) < (1ll << 31);
   rows = {fused_reduction_source(w, is_narrow), "fused_reduction", w.jobs(), w.order.threads, c.gpu};
   pieces = w.order.pieces, threads = w.order.threads;

@@ -11,9 +11,9 @@ using Key = unsigned long long;
 struct Sums {
   const Key* keys;
   const unsigned* positions;
-  i64 count;          // of both
+  i64 count;          // number of keys and of positions
   Key limit;          // this key and larger ones are skipped
-  i64 step;           // in out, between keys
+  i64 step;           // stride between keys in out
   Region<1> number;   // offset of a position's slice in src
   Region<2> columns;  // units of a slice: in out and in src
   i64 chunk, chunks;  // sorted entries per thread; number of chunks

@@ -185,7 +185,7 @@ void run_norm(const Stream& s, const Call& c) {
     }
     if (held && run_short<S, centred>(s, a)) return;
     a.across = !held && a.x.step != 1;
-    Teams teams(a.n, Row::per_thread, a.across, 512);  // as many threads as can share the weights
+    Teams teams(a.n, Row::per_thread, a.across, 512);  // many threads share the weights
     if (held) teams.shared = shared;
     held ? launch_rows(s, teams, a.rows, normalize<S, centred, Row>, a)
          : launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
     const Loaded now = ahead ? next : load(r);
     if (ahead) next = load(r + step);
     const auto hat = [&](C x) { return (x - now.mu) * now.scale; };
-    Two<C> mean{};  // of g and of g ⊛ x̂
+    Two<C> mean{};  // means of g and of g ⊛ x̂
     if constexpr (Row::held)
       mean = now.row.sum_packs([&](const C(&x)[V], const C(&z)[V], int k, int p) {
         C g[V];
@@ -351,7 +351,7 @@ struct GradientPlan final : KernelPlan {
     bool writes_z_x;
   };
   std::optional<WithSum> with;
-  i64 parts = 0;                  // of the deferred sums, in separate memory; 0: no sums are deferred
+  i64 parts = 0;                  // number of parts of the deferred sums, in separate memory; 0: none
   std::shared_ptr<void> partial;  // [parts, sums, n], f32
 
   void launch(const Stream& s, const Call& c) const override;
@@ -409,12 +409,12 @@ void run_norm_backward(const Stream& s, const Call& c, const GradientPlan& plan)
       a.across = teams.across;
       if (held && run_short_backward<S, centred>(s, a, parts)) return;
       if (held) {
-        teams.shared = staged_bytes<S>(a.n, 1);  // of the weight, then of sums
+        teams.shared = staged_bytes<S>(a.n, 1);  // space for the weight, later for sums
         launch_early(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
                      differentiate<S, centred, Row>, a);
         return;
       }
-      if (sums > 0)  // before z_x overwrites x or z
+      if (sums > 0)  // must run before z_x overwrites x or z
         launch_early(s, {blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8)}, sum_columns<S, centred>, a,
                      parts);
       launch_early(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},

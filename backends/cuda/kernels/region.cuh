@@ -125,7 +125,7 @@ struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Unit {
   S at[V];
 };
 
-inline constexpr int threads_per_block = 256;  // for launches with a thread per element or unit
+inline constexpr int threads_per_block = 256;  // block size of launches with a thread per element or unit
 
 // The index of this thread in the whole launch.
 template <class I>

@@ -25,8 +25,8 @@ struct Frequencies {
 
 // The rows of the table: the axes along which positions differ.
 struct TableRows {
-  Region<1> positions;  // the position of a row of the table
-  i64 step[max_rank];   // for each axis of x except the last: stride in rows of the table
+  Region<1> positions;  // the positions of the rows of the table
+  i64 step[max_rank];   // stride in rows of the table, for each axis of x except the last
 
   explicit TableRows(const Call& c) {
     const Layout& x = c.in[0].layout;

@@ -148,7 +148,7 @@ struct LogitRow {
 template <class S>
 struct Draw {
   using C = compute_t<S>;
-  double logit, rate;  // of the most likely token; 1/temperature
+  double logit, rate;  // logit of the most likely token; 1/temperature
   int bits;
   bool any;  // false if the maximum is infinite or NaN: then there is no choice
 

@@ -58,7 +58,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
 // other deferred sums are then available too and share the launch.
 void CudaExecutable::plan_deferred_sums() {
   std::vector<DeferredSum> left;
-  std::vector<const Arg*> outputs;  // of the deferred sums
+  std::vector<const Arg*> outputs;  // outputs of the deferred sums
   const auto add_up_before = [&](std::size_t step) {
     if (!left.empty()) deferred_sums_.push_back({step, std::exchange(left, {})});
     outputs.clear();

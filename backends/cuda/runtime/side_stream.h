@@ -34,7 +34,7 @@ class SideStream {
 
   cudaStream_t main_, own_ = nullptr;  // created by the first run()
   std::vector<cudaEvent_t> events_;
-  std::vector<Used> used_;  // by steps that the main stream has not waited for
+  std::vector<Used> used_;  // memory used by steps that the main stream has not waited for
 };
 
 }  // namespace tg::cuda

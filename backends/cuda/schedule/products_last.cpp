@@ -22,7 +22,7 @@ bool is_small(const Graph& graph, const LoweredStep& s, const Joined& joined) {
 
 bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Joined& joined) {
   const std::size_t n = steps.size();
-  std::vector<std::size_t> reader(graph.values().size(), n);  // by root: the first step that reads it
+  std::vector<std::size_t> reader(graph.values().size(), n);  // for each root, the first step that reads it
   for (std::size_t i = n; i-- > 0;)
     for (ValueId v : steps[i].in) reader[graph.values()[v].root] = i;
   const auto read_at = [&](std::size_t i) { return reader[steps[i].out[0]]; };

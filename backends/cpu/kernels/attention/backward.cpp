@@ -14,7 +14,7 @@ namespace {
 
 constexpr i64 query_block = 96;   // Γ
 constexpr i64 key_block = 192;    // Λ
-constexpr i64 whole_block = 256;  // if all keys fit, they are one block, which may save a pass
+constexpr i64 whole_block = 256;  // up to this many keys are one block, which may save a pass
 
 // Λ of a call. A 16-bit type cannot accumulate z_Q in place, so each of its tiles needs a separate pass over
 // the keys, unless a single block contains all of them.
@@ -83,8 +83,8 @@ struct Workspace {
   Copy k, v, q_rows, z_rows;
   C* zq;        // [count × padded_d], for types that cannot accumulate in place
   C* zb;        // [keys × width]: the bias gradient of a tile
-  float* work;  // for GEMMs on tiles; null: on vectors
-  C factor;     // of z_O in the loaded tile
+  float* work;  // scratch for GEMMs on tiles; null: GEMMs run on vectors
+  C factor;     // factor of z_O in the loaded tile
 };
 
 // load_rows, or nothing if GEMMs run on tiles, which read the operands in place.

@@ -16,8 +16,8 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 most_rows = 64;   // of a group
-constexpr i64 few_queries = 8;  // of a head: several threads may share the keys of a group
+constexpr i64 most_rows = 64;   // rows of a group
+constexpr i64 few_queries = 8;  // queries of a head for which several threads may share a group's keys
 // With four rows or more, each cache line causes a burst of FMAs, and registers are filled from several keys
 // at a time. The hardware prefetcher then fails, so lines are prefetched this far ahead. With fewer rows, the
 // hardware prefetcher works, and it is better than explicit prefetches unless keys are stored in pages.
@@ -120,7 +120,7 @@ struct Workspace {
     k = carver.take<C>(tile * padded_d), v = carver.take<C>(tile * all.padded);
   }
   i64 padded_d;
-  Sums<C> range, all;        // of a group: the results of a range; or of one row
+  Sums<C> range, all;        // results of one range; results of all ranges so far
   i64* start;                // [B + 1]: the first part of each batch entry
   i64 *first, *last;         // [rows]: keys that each row attends to
   C* q;                      // [rows × padded_d], scaled

@@ -151,7 +151,7 @@ struct Block {
       if constexpr (At::blocks > 1)
         load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
     };
-    const bool at_once = !x.lengths && !x.cu_k;  // otherwise memory of some keys may contain anything
+    const bool at_once = !x.lengths && !x.cu_k;  // false: memory of some keys may contain anything
     if (at_once && lane_id() == 0) fetch();
     const Meeting met =
         tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);

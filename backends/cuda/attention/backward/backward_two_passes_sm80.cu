@@ -29,7 +29,7 @@ enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 // 3·passing registers. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
-  int blocks;  // per multiprocessor; 0: any; ptxas may spill registers to reach a given number
+  int blocks;  // blocks per multiprocessor; 0: any number. A given number may cause register spills
 };
 template <Numbers numbers, Pass pass, int D, Options options>
 consteval Cut cut() {

@@ -26,7 +26,7 @@ bool is_in_reach(const AttentionCall& x, const AttentionCall::TensorView& a) {
 }
 // Contiguous caches: supported for few rows.
 bool takes_rows(const AttentionCall& x) {
-  constexpr int few_keys = 64;  // with several queries per head, so few keys are one tile of another forward
+  constexpr int few_keys = 64;  // if L > 1, another forward computes so few keys as one tile
   return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
          x.B * x.Hk * ranges_of(x) <= INT32_MAX && (!is_of_latents(x) || is_in_reach(in_pages(x), x.k));
 }

@@ -93,7 +93,7 @@ template <class At>
 struct Scores {
   using Part = RowPart<At>;
   static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // own: keys of every four that a lane has
-  static constexpr int count = 1, rows = fours;  // for SoftmaxState: the lane's row, and its keys
+  static constexpr int count = 1, rows = fours;  // required by SoftmaxState: the lane's row, and its keys
   float x[fours] = {};
 
   __device__ __forceinline__ float& operator()(int four, int) { return x[four]; }
@@ -193,7 +193,7 @@ struct MultipliedInF32 {
   static constexpr Options options = options_;
   unsigned char* const ring;
   float* const p;  // [keys, rows]
-  KeyRange seen;   // by the lane's row of the item
+  KeyRange seen;   // visible keys of the lane's row of the item
   RowPart<At> q[At::rows];
   RowSums<At> sums;
   SoftmaxState<Scores<At>> softmax;

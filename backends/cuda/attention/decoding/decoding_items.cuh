@@ -25,8 +25,8 @@ struct Tile {
 
 struct alignas(16) Item {
   Tile tile;
-  int nth_tile, head, first_head;  // in the launch; key head and its first query head
-  int range, first_range, ranges;  // the range; the ranges of the tile
+  int nth_tile, head, first_head;  // tile's index in the launch; key head; its first query head
+  int range, first_range, ranges;  // the item's range; the tile's first range and number of ranges
   KeyRange keys, every;            // keys of the range that some row sees; that all rows see
   bool is_short;                   // whether a single warp computes the item
 };
@@ -143,7 +143,7 @@ struct Items {
   Tiles tiles;
   Entry* entries;           // [tiles + 1], in shared memory
   ShortTiles* short_tiles;  // in shared memory; null if no tile is short
-  Item* noted;        // in shared memory: the block's first items [most_noted], then one per stream; or null
+  Item* noted;        // shared memory for the block's first items [most_noted] and one per stream; or null
   int count, shorts;  // all items; short tiles among them
   int early, others;  // ranges that are not the last of their tile
   int own_shorts;     // short tiles of this block

@@ -58,7 +58,7 @@ struct At {
   using ThirdOfQ = SwizzledTile<rows, 192>;
   using K = ThirdOfTile;
   using P = SwizzledTile<rows, tile_keys>;
-  static constexpr int blocks = most_values / 64;  // of 64 columns of V, which are rows of Gᵀ
+  static constexpr int blocks = most_values / 64;  // blocks of 64 columns of V (rows of Gᵀ)
   using Block = Accumulator<16, rows>;             // a warp's part of a block
   // Within an item, only the first third of a tile uses a stage that the other warpgroup used last (see
   // multiply()).
@@ -175,7 +175,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
       if (by_rows) shared.ring_handed_on().announce_by_warp(handed_on++);
     }
   });
-  ptx::wait_for_kernel_before();  // so that the next kernel need not wait for the previous one
+  ptx::wait_for_kernel_before();  // then the next kernel need not wait for the previous one
 }
 
 // Warp that copies the other tiles of keys row by row.
@@ -394,7 +394,7 @@ struct Consumer {
           if (head(c) < x.L && column < x.dv) *to.at(head(c), column) = o;
         }
       }
-    sync_both();  // before either warpgroup sends again
+    sync_both();  // neither warpgroup may send again earlier
   }
 };
 

@@ -48,8 +48,8 @@ struct Items {
   const Plan& plan;
   const int each;                       // items per range
   int pass = 0, query = 0, before = 0;  // current pass; first query that the lanes examine; items before it
-  int nth = 0, range = 0;               // of the found item: index among the pieces of all heads, and range
-  KeyRange keys{};                      // of its query
+  int nth = 0, range = 0;               // the found item's index among the pieces of all heads; its range
+  KeyRange keys{};                      // visible keys of the item's query
 
   // Finds item n, which must not precede the item found before. Returns false if there are no more items.
   __device__ __forceinline__ bool find(int n) {

@@ -37,7 +37,7 @@ template <class At, class Cache>
 struct Cursor {
   const Items<Cache>& items;
   const int stream;
-  int item, key, step;  // of the next slice; step to the one after it
+  int item, key, step;  // the next slice's item and first key; the step to the slice after it
   KeyRange keys;        // of the item
 
   __device__ __forceinline__ bool at_end() const { return item >= items.count; }

@@ -18,9 +18,9 @@ struct TileShape {
   // loads in flight, and 64 KiB saturate the memory bandwidth. Four streams are for GPUs whose shared memory
   // is too small for eight.
   static constexpr int least_blocks = streams == 8 ? 0 : 1;
-  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // per slice; per stream
+  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // keys per slice; stages per stream
   static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
-  static constexpr int step = streams * keys;  // from one slice of a stream to the next
+  static constexpr int step = streams * keys;  // keys from one slice of a stream to its next
   // Whether one stream can compute a short tile by itself. Eight streams of the largest shape have no
   // registers for this.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);

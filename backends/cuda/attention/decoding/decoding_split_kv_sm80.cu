@@ -259,7 +259,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       if (some_added & 1) {
-        wait();  // for the data that the added row replaces
+        wait();  // the row that the added row replaces must have arrived
         __syncwarp();
         slices.for_each_added(key, [&](int row, int n) {
           for_each_piece<S>(x, [&](bool of_values, int piece) {
