@@ -219,9 +219,9 @@ class CpuExecutable final : public Executable, private Job {
     w.step = static_cast<int>(i);
     try {
       t.kernel->run(w, t.call);
-    } catch (const RankLost&) {  // rethrown unchanged: the step has no fault
+    } catch (const RankLost&) {  // rethrown unchanged, because the step has no fault
       keep_exception(static_cast<int>(i), std::current_exception());
-    } catch (...) {  // attributes of a different op
+    } catch (...) {  // any other exception, for example for attributes of a different op
       keep_exception(static_cast<int>(i), exception_of(HostStep(steps_[i])));
     }
   }

@@ -74,7 +74,7 @@ class Worker {
   void each(std::int64_t parts, F&& f) {
     share_out({parts}, f);
   }
-  // The same, with all parts handed out in increasing order: for parts that wait for earlier ones by await().
+  // Like each(), but hands out all parts in increasing order. Parts may wait for earlier parts by await().
   template <class F>
   void each_in_order(std::int64_t parts, F&& f) {
     share_out({parts, true}, f);

@@ -139,8 +139,8 @@ TG_INLINE void dots_tile(const Chunk<typename E::V>& chunk, const typename E::St
     for (int j = 0; j < J; ++j) kept[j * kept_col + i] = sum[i * J + j];
 }
 
-// The same for M rows and `columns` columns. Elements after them, up to the end of the last tile, are
-// undefined.
+// Computes dots for M rows and `columns` columns. Elements after these columns, up to the end of the last
+// tile, are undefined.
 template <class E, int M>
 void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
           const typename E::Storage* b, i64 b_col, i64 columns, typename E::T* to, i64 ld) {

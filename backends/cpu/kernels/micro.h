@@ -109,8 +109,9 @@ struct Right {  // B[k×n]
 template <class T>
 void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd);
 
-// The same with a pair of bf16 in each f32: element (i, p) of A is A(i, 2p), A(i, 2p + 1), and likewise for
-// B. k counts pairs, and both operands are packed. Requires a processor with avx512_bf16, and has_pairs.
+// Multiplies matrices with a pair of bf16 in each f32: element (i, p) of A contains A(i, 2p) and A(i, 2p +
+// 1), and element (p, j) of B contains B(2p, j) and B(2p + 1, j). k counts pairs, and both operands are
+// packed. Requires a processor with avx512_bf16, and has_pairs.
 void multiply_pairs(i64 m, i64 n, i64 k, Left<float> a, Right<float> b, float* c, i64 ldc, const float* d,
                     i64 ldd);
 

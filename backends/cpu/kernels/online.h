@@ -19,7 +19,8 @@ class Normalizer {
     for (i64 first = 0; first < n; first += chunk)
       take_chunk(x + first, n - first < chunk ? n - first : chunk, [](i64, V, int) {});
   }
-  // The same, and saves exp(x - top) in e, where top is the maximum so far: tops[i] in chunk i. e may be x.
+  // Adds n elements x and saves exp(x - top) in e. The maximum so far, top, is tops[i] in chunk i. e may be
+  // x.
   void take(const C* x, i64 n, C* e, C* tops) {
     for (i64 first = 0; first < n; first += chunk) {
       take_chunk(x + first, n - first < chunk ? n - first : chunk,

@@ -149,7 +149,7 @@ TG_INLINE void each_rows(Worker& w, i64 rows, i64 n, F f) {
   w.each((rows + some - 1) / some,
          [&](i64 part) { f(part * some, part * some + some < rows ? part * some + some : rows); });
 }
-// The same row by row: f(row).
+// Hands out rows and calls f(row) for each row.
 template <class F>
 TG_INLINE void each_row(Worker& w, i64 rows, i64 n, F f) {
   each_rows(w, rows, n, [&](i64 begin, i64 end) {
@@ -237,7 +237,7 @@ template <class C, class F>
     whole += static_cast<double>(sum_of_block<C>(i, n - i < summed_block ? n : i + summed_block, f));
   return static_cast<C>(whole);
 }
-// The same over a row of n elements. f captures by value, so that its variables stay in registers.
+// Σ f(i, k) over a row of n elements. f captures by value, so that its variables stay in registers.
 template <class C, class F>
 TG_INLINE C sum_of(i64 n, F f) {
   return n <= summed_block ? sum_of_block<C>(0, n, f) : sum_of_blocks<C>(n, f);

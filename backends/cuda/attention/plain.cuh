@@ -76,7 +76,7 @@ struct Rows {
   }
 };
 
-// The same for a paged cache.
+// Rows of a sequence's keys or values in a paged cache.
 template <class S>
 struct PagedRows {
   const S* data;

@@ -44,7 +44,8 @@ struct PlainRows {
     return (p.longest_slice() < depth ? p.longest_slice() : depth) * chunk_bytes;
   }
 
-  // As in TensorRows. Each lane copies its own operands into its own part of shared memory.
+  // Multiplies as TensorRows::multiply does. Each lane copies its own operands into its own part of shared
+  // memory.
   template <class Wait>
   __device__ __forceinline__ void multiply(u32 to, int chunks, int, bool constant, Wait&& before_x) {
     to += tile::lane_id() * 16;

@@ -201,7 +201,8 @@ struct RowsGemm {
     put(result, number, packed<T>(value));
   }
 
-  // The same for operands with other layouts, or if some elements are beyond the end of a row.
+  // Writes elements of y one by one, for operands with other layouts, or if some elements are beyond the end
+  // of a row.
   template <class T, int V>
   __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
 #pragma unroll

@@ -176,8 +176,8 @@ struct TensorRows {
     x_at += place(tile::lane_id() % 8, 4 * chunk + tile::lane_id() / 8);
     add_w(w_at, chunk, [&](int n, u32(&x)[4]) { ptx::ldmatrix(x, x_at + n * 8 * 128); });
   }
-  // The same for a single row, whose elements start at x_at in the order of place_in_row(). All lanes read
-  // that row. Only lanes of row 0 compute sums that are used.
+  // Multiplies a chunk for a single row, whose elements start at x_at in the order of place_in_row(). All
+  // lanes read that row. Only lanes of row 0 compute sums that are used.
   __device__ __forceinline__ void add_chunk_of_row(u32 w_at, u32 x_at, int chunk) {
     const uint4 piece = ptx::ld_shared_v4(x_at + (4 * chunk + t) * 16);
     add_w(w_at, chunk,

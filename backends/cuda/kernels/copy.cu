@@ -1,4 +1,4 @@
-// Copies of regions: concat, slice_assign and slice_at. Also arange.
+// Kernels of concat, slice_assign and slice_at, which copy regions, and of arange.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 

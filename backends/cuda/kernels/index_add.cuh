@@ -37,8 +37,8 @@ struct Sums {
   }
 };
 
-// The same for few slices of index_add, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the order
-// of j. The steps are strides between keys, indices, slices and elements of a slice.
+// Sums of few slices for index_add, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the order of
+// j. The steps are strides between keys, indices, slices and elements of a slice.
 constexpr i64 most_few = 1024;
 struct FewSlices {
   int count;

@@ -60,7 +60,7 @@ void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P..
   cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// The same for a kernel that begins with begin_early(). This reduces the cost of consecutive short kernels.
+// Launches a kernel that begins with begin_early(). This reduces the cost of consecutive short kernels.
 template <class... P>
 void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
                   const std::type_identity_t<P>&... args) {

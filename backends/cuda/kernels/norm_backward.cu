@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
   store_as(s.to, s.type, i * s.step, sum);
 }
 
-// The same for short rows, with a warp per row. A warp starts to load its next row before it processes this
-// one.
+// Computes the gradients of short rows, with a warp per row. A warp starts to load its next row before it
+// processes this one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {

@@ -305,8 +305,8 @@ class HeldRow {
 template <class S, int N = 1, int K = 4>
 using Held = HeldRow<S, N, K>;
 
-// The same for rows of any length and step, which each pass reads from memory. If the rows of all operands
-// begin at the same offset from a pack, they are read in packs, except for the first and last elements.
+// A row of any length and step, which each pass reads from memory. If the rows of all operands begin at the
+// same offset from a pack, they are read in packs, except for the first and last elements.
 template <class S, int N>
 class ReadRow {
  public:

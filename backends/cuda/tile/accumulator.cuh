@@ -104,7 +104,7 @@ __device__ __forceinline__ float row_sum(float own) {
   return own + __shfl_xor_sync(~0u, own, 2);
 }
 
-// The same for columns: the maximum and the sum over the lanes that share a column.
+// The maximum and the sum over the lanes that share a column.
 __device__ __forceinline__ float column_max(float own) {
 #pragma unroll
   for (int by = 4; by < 32; by *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, by));

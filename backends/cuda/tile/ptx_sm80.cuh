@@ -19,7 +19,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
-// The same, but the L2 cache fetches the whole 128-byte line, because the thread soon copies the rest of it.
+// cp_async_16 for a thread that soon copies the rest of the 128-byte line: the L2 cache fetches the whole
+// line.
 __device__ __forceinline__ void cp_async_16_of_line(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
@@ -173,7 +174,7 @@ __device__ __forceinline__ u32 max_f16x2(u32 a, u32 b) {
   asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
-// The same, but the result is NaN if either operand is NaN.
+// The elementwise maximum. If either operand is NaN, the result is NaN.
 __device__ __forceinline__ u32 max_nan_bf16x2(u32 a, u32 b) {
   u32 r;
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));

@@ -293,7 +293,7 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
       // NaN.
       const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
       score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), true);
-      // The same applies to queries that belong to no sequence.
+      // Queries that belong to no sequence also have undefined contents and are left out.
       const i64 c0 = x.cu_q ? at_least(0, x.cu_q[0] - t.i0) : 0,
                 c1 = x.cu_q ? at_most(t.count, x.cu_q[x.segments] - t.i0) : t.count;
       const Rows<C> q = rows_of(x, s, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);

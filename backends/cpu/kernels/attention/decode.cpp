@@ -283,7 +283,7 @@ class Rows {
     }
   }
 
-  // The same if rows attend to different keys. Rows that attend to the same keys are processed together.
+  // Adds values if rows attend to different keys. Rows that attend to the same keys are processed together.
   template <class R>
   void add_seen_values(const R& v, i64 key0, i64 from, i64 to, i64 dv) {
     const auto low = [&](i64 r) { return at_least(from, at_most(to, s_.first[r] - key0)); };

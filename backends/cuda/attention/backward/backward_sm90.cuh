@@ -104,7 +104,7 @@ struct Consumer : Steps<S, At, options> {
   }
 };
 
-// The same for operands split into two f16 values.
+// Consumer warpgroup for operands that are split into two f16 values.
 template <class S, class At, Options options>
 struct F16SplitConsumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;

@@ -205,8 +205,8 @@ struct Items {
     const int i = noted ? place_in_table(n) : most_noted;
     return i < most_noted ? noted[i] : find(n);
   }
-  // The same item in shared memory, valid until the stream's next call. Called by the stream's warp. A
-  // multiplying stream has no registers for the item.
+  // Returns an item in shared memory, because a multiplying stream has no registers for it. The item is valid
+  // until the stream's next call. Called by the stream's warp.
   __device__ const Item* kept(int n, int stream) const {
     const int i = place_in_table(n);
     if (i < most_noted) return noted + i;

@@ -78,7 +78,7 @@ auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large())
                                                                 : f(TileShape<size, D, rows, most / 2>());
 }
-// As above, for a call whose elements have `size` bytes.
+// Calls f with the shape for a call whose elements have `size` bytes.
 template <int size, class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return with_constant<64, 128, 256>(std::max(x.d, x.dv), [&](auto d) {

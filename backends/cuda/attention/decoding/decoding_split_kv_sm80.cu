@@ -41,8 +41,8 @@ __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<C
   }
 }
 
-// Like TileShape<2, D, 8, 8>, except that a warp may process several streams, one after the other, and all
-// warps write results.
+// A shape like TileShape<2, D, 8, 8>. However, a warp may process several streams, one after the other, and
+// all warps write results.
 template <int D_, int warps_, int stages_>
 struct SplitKvShape {
   using Streams = TileShape<2, D_, 8, 8>;

@@ -1,5 +1,5 @@
-// Computes the scores of a head from q·k: scale, softcap and bias. Also the power-of-two scaling of split
-// operands (Powers in workspace.h).
+// Computes the scores of a head from q·k: scale, softcap and bias. Contains the power-of-two scaling of split
+// operands, too (Powers in workspace.h).
 #pragma once
 
 #include <cmath>
@@ -105,7 +105,7 @@ struct Score {
   // Without a bias; scores are in units of log 2.
   __device__ Score(C factor, C cap) : factor(factor), cap(cap), bias(nullptr), bias_row(0), bias_col(0) {}
 
-  // Like has_plain_scores(), for a call without a bias.
+  // Returns has_plain_scores() of a call without a bias.
   __device__ __forceinline__ bool is_plain() const { return cap == 0 && factor > 0; }
   // The score of query i and key j, and the softcap's derivative in `slope`. `inside` states whether the bias
   // has this element.
