@@ -75,8 +75,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
-  // Enough blocks for load balance: cores are not equally fast, so a thread that has finished its own blocks
-  // continues with blocks of other threads.
+  // There must be enough blocks for load balance. Cores are not equally fast, so a thread that has finished
+  // its own blocks continues with blocks of other threads.
   const i64 enough = threads == 1 ? 1 : 4 * threads, many = threads == 1 ? 1 : 6 * threads;
   if (p.shared_b) {
     if (p.row_blocks < enough)

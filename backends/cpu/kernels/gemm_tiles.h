@@ -34,7 +34,7 @@ struct TilePlan {
 
 // Chooses how to divide the work by a rough estimate of cycles.
 inline TilePlan plan_tiles(const Gemm& g, int threads) {
-  // Steps in a chunk: 64 KiB each for a panel and a group, which L2 provides fast enough.
+  // The steps of a chunk are 64 KiB of a panel and 64 KiB of a group, which L2 provides fast enough.
   constexpr i64 chunk = piece_size(32, 2);
   constexpr i64 deepest = piece_size(64, 4);                                   // steps of A packed at a time
   constexpr i64 a_blocks = piece_size(512, 8);                                 // blocks of 2 KiB, half of L2

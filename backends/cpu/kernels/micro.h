@@ -30,7 +30,7 @@ struct Numbers {
   static TG_INLINE V add_product(V a, V b, V sum) { return fma(a, b, sum); }
 };
 
-// Or two adjacent bf16 numbers (has_pairs).
+// Elements along k that a lane processes at a time: two adjacent bf16 numbers (has_pairs).
 struct Pairs {
   using Storage = bfloat16;
   using T = float;

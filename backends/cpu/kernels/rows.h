@@ -131,8 +131,8 @@ class Flat {
   bool direct_;
 };
 
-// Hands out n elements: calls f(start, count) for at most Flat's block of them at a time. `start` is a
-// multiple of the block.
+// Hands out n elements: calls f(start, count) with a count of at most Flat::block. `start` is a multiple of
+// the block.
 template <class F>
 TG_INLINE void each_block(Worker& w, i64 n, F f) {
   constexpr i64 block = Flat<float>::block, some = 8 * block;
@@ -142,7 +142,7 @@ TG_INLINE void each_block(Worker& w, i64 n, F f) {
   });
 }
 
-// Hands out rows in parts of about 8192 elements: f(first row, one past the last).
+// Hands out rows in parts of about 8192 elements: calls f(first row, one past the last row) for each part.
 template <class F>
 TG_INLINE void each_rows(Worker& w, i64 rows, i64 n, F f) {
   const i64 some = n >= 8192 ? 1 : 8192 / (n > 0 ? n : 1);

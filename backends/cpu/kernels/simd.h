@@ -379,7 +379,7 @@ TG_INLINE F32 odd_floats(F64 low, F64 high) {
   return fast;
 }
 #endif
-// Rounds to f64, in such a way that odd_float() of the result equals odd_float() of the integer.
+// Rounds to f64 such that odd_float() of the result equals odd_float() of the integer.
 TG_INLINE F64 to_double(I64 x) {
   const I64 beyond = x & 2047, size = x >> 53, kept = (x & ~std::int64_t{2047}) | 2048;
   x = select((size != 0) & (size != -1) & (beyond != 0), kept, x);
@@ -398,7 +398,7 @@ TG_INLINE F32 odd_floats(I64 low, I64 high) {
   return odd_floats(to_double(low), to_double(high));
 }
 
-// Numbers of f64 rounded once, to nearest even, to a 16-bit type.
+// Rounds f64 numbers to a 16-bit type, once, to nearest even.
 template <class Half>
 TG_INLINE F64 rounded(F64 x) {
   constexpr bool is_bf16 = sizeof(Half) == 2 && __is_same(Half, bfloat16);

@@ -12,8 +12,8 @@ namespace tg::cuda::attention {
 // Families of kernels. All kernels of one family compute the same kinds of calls.
 enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents, short_heads };
 
-// Launches a kernel. Among the forwards, only those of Hopper and decoding read `work`. `powers` is null
-// unless f32 operands are split into f16.
+// Launches a kernel. Among the forward kernels, only Hopper's kernels and the decoding kernels read `work`.
+// `powers` is null unless f32 operands are split into f16.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 
 // Launches a kernel that also applies RoPE.

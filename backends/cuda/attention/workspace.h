@@ -112,7 +112,7 @@ struct Workspace {
   // 16 × 8, in the register order of a warp.
   float* z_q = nullptr;
   // Deterministic: the number of blocks per key head. Each block processes some of the keys and has its own
-  // accumulator. Nondeterministic: 1, all blocks add to the same accumulator.
+  // accumulator. Nondeterministic: 1, because all blocks add to the same accumulator.
   int workers = 0;
   int parts = 1;           // number of parts of the keys; see o and lse
   int width = 0;           // padded head size of a backward on Hopper; see rows
@@ -163,15 +163,15 @@ struct Workspace {
 // A larger argument makes nvcc reload its members at each use, and ptxas then spills registers.
 static_assert(sizeof(Workspace) <= 128);
 
-// Scaling exponents of a key head and its query heads: the kernels multiply q·2^q, and likewise the other
-// operands.
+// Scaling exponents of a key head and its query heads: the kernels multiply q·2^q instead of q, and so on for
+// the other operands.
 struct Powers {
   int q, k, v, z_o;
   int z_a;  // kernels multiply z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) and P ⋅ 2^room_for_p
   // P is at most 1 for the ξ of these scores, but flash_attn_backward accepts any ξ. f16 can hold P up to 2⁸,
   // and z_A up to 2⁶ times its bound for P ≤ 1.
   static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
-  // Exponent of z_A as the kernels multiply it.
+  // The exponent of the factor by which z_A is scaled in the kernels' GEMMs.
   TG_HOST_DEVICE int of_z_a() const { return room_for_z_a + z_o + v + z_a; }
 };
 

@@ -23,8 +23,8 @@ struct Message {
   }
 };
 
-// Messages of one NCCL group call. NCCL needs microseconds for each, so the messages of a list of tensors to
-// the same rank are packed into one.
+// Messages of one NCCL group call. NCCL needs microseconds for each message, so messages to the same rank,
+// for a list of tensors, are packed into one.
 struct Exchange {
   std::vector<Message> sent, received;
   std::vector<PieceCopy> packed, unpacked;  // copies before and after the NCCL call

@@ -36,7 +36,7 @@ class SharedChoices {
   SharedChoices(const SharedChoices&) = delete;
 };
 
-// Whether the choice is this algorithm. Comparing bytes is not enough, because cuBLASLt leaves some of them
+// Whether the choice is this algorithm. Comparing bytes is not enough, because cuBLASLt leaves some bytes
 // uninitialized.
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice);
 

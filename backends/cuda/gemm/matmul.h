@@ -65,7 +65,7 @@ bool normalises_row(const Call& call, const RowsContext& context);
 // Bytes of workspace. If rows of a are not contiguous and aligned to 16 bytes, a is copied there.
 std::size_t rows_gemm_workspace(const Call& call);
 
-// Same as multiply_strided. bf16 and f16 use tensor cores and f32 uses FMAs. Sums are f32.
+// Computes the same GEMM as multiply_strided. bf16 and f16 use tensor cores, and f32 uses FMAs. Sums are f32.
 void rows_gemm(const Stream& s, const Call& call, const RowsContext& context);
 
 std::string rows_gemm_choice(const Call& call, const RowsContext& context);
@@ -110,7 +110,7 @@ PlanPtr plan_ordered_gemm(const Call& product);
 
 // Returns a plan for a matmul that copies one operand before it multiplies. Returns null for other dtypes,
 // small or batched GEMMs, and operands already in the favorable layout. It also returns null if the GEMM is
-// faster without the copy. That is measured once and cached like algorithms.
+// faster without the copy. This is measured once and cached like the choice of an algorithm.
 PlanPtr plan_transposed_gemm(const Call& product);
 
 }  // namespace tg::cuda

@@ -117,7 +117,7 @@ void OrderedGemmPlan::launch(const Stream& s, const Call& call) const {
 
 std::string OrderedGemmPlan::choice(const Call& call) const {
   const Layout& l = call.out[0].layout;
-  return "added up along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
+  return "summed along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
          std::to_string(columns_for(l.shape[0], l.shape[1], call.gpu));
 }
 

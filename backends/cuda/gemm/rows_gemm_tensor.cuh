@@ -183,8 +183,8 @@ struct TensorRows {
     add_w(w_at, chunk,
           [&](int, u32(&x)[4]) { x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w; });
   }
-  // Offset in bytes of two adjacent elements of such a row. The next two are 16 bytes further. k is a
-  // multiple of 8.
+  // Offset in bytes of elements k and k + 1 of a single row. The next two elements are 16 bytes further. k is
+  // a multiple of 8.
   static __device__ __forceinline__ int place_in_row(int k) {
     return k / k_chunk * 2 * k_chunk + k % k_chunk / 8 * 4;
   }

@@ -77,7 +77,8 @@ inline LaunchShape pairs_of_blocks(const Gpu& gpu, int tiles, unsigned threads, 
   return shape;
 }
 
-// Lets the next kernel begin. Until this one has finished, the next one waits in wait_for_kernel_before().
+// Lets the next kernel begin. The next kernel waits in wait_for_kernel_before() until this kernel has
+// finished.
 __device__ __forceinline__ void let_next_kernel_begin() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();

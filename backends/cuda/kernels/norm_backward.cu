@@ -431,7 +431,7 @@ void GradientPlan::launch(const Stream& s, const Call& c) const {
   is_centred(c) ? run_norm_backward<true>(s, c, *this) : run_norm_backward<false>(s, c, *this);
 }
 
-// Workspace for the partial sums of the weights' gradients.
+// Returns the workspace for the partial sums of the weights' gradients.
 std::size_t GradientPlan::workspace(const Call& c) const {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const i64 n = c.in[0].layout.shape.back(), rows = c.in[2].layout.numel();
@@ -442,9 +442,7 @@ std::size_t GradientPlan::workspace(const Call& c) const {
 }
 
 std::string GradientPlan::choice(const Call&) const {
-  return !with              ? ""
-         : with->writes_z_x ? "with the sum after it"
-                            : "with the sum after it, and nothing but the sum";
+  return !with ? "" : with->writes_z_x ? "with the sum after it" : "with the sum after it, without z_x";
 }
 
 std::vector<DeferredSum> GradientPlan::deferred_sums(const Call& c) const {

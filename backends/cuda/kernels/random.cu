@@ -1,5 +1,5 @@
 // Random ops from Philox words, in the order that core/base/rng.h and core/base/random.h define. Compiled
-// without FMA contraction, so that results are bitwise identical to the CPU.
+// without FMA contraction, so that results are bitwise identical to the CPU's.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/kernels/any.cuh"

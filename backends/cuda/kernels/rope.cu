@@ -327,8 +327,8 @@ PlanPtr two_ropes(const Call& first, const Call& second) {
 }
 
 // Returns null if one of two RoPE steps, such as a layer's queries and keys, needs the other's result or
-// memory. Also returns null if one has no shared table, or if its rows do not consist of aligned pieces of 16
-// bytes.
+// memory. Also returns null if one of them has no shared table, or has rows that do not consist of aligned
+// pieces of 16 bytes.
 PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   const Arg &a = first.out[0], &b = second.out[0];
   if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;

@@ -1,10 +1,10 @@
 // sample: draws a token for each row of logits, with the weights of ops/sample.h. Long rows are split into
 // pieces, one per block. One kernel finds the most likely token of every piece, and a second one sums the
-// weights of each piece. A third one, with a block per row, draws the token. Short rows and rows restricted
-// by top_k or top_p use only the last kernel, which reads the logits again if it needs them. A model's
-// weights evict code from the L2 cache, so code that runs once per token is fetched from memory. The common
-// path is therefore short, and loops are unrolled only if that is faster. Compiled without FMA contraction,
-// as random.cu is.
+// weights of each piece. A third one, with a block per row, draws the token. Short rows, and rows restricted
+// by top_k or top_p, use only the last kernel, which may read the logits several times. A model's weights
+// evict code from the L2 cache, so code that runs once per token is fetched from memory. The common path is
+// therefore short, and loops are unrolled only if that is faster. Compiled without FMA contraction, as
+// random.cu is.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 

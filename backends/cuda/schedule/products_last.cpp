@@ -27,7 +27,7 @@ bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Jo
     for (ValueId v : steps[i].in) reader[graph.values()[v].root] = i;
   const auto read_at = [&](std::size_t i) { return reader[steps[i].out[0]]; };
 
-  // Iterates backward over the small GEMMs. Those that are read only after the last one are moved.
+  // Iterates backward over the small GEMMs. A GEMM is moved if its result is read only after the last one.
   std::vector<bool> moves(n, false);
   std::size_t last = n, place = n, count = 0;
   for (std::size_t i = n; i-- > 0;) {

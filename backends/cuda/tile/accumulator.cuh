@@ -26,7 +26,7 @@ struct Accumulator {
 
   // The element in row r and column c of the thread's elements.
   __device__ __forceinline__ float& operator()(int r, int c) { return x[r / 2][c / 2][r % 2 * 2 + c % 2]; }
-  // Position of these rows and columns in the tile, relative to lane_row() and lane_column().
+  // Positions of the thread's rows and columns in the tile, relative to lane_row() and lane_column().
   __device__ static constexpr int row(int r) { return r / 2 * 16 + r % 2 * 8; }
   __device__ static constexpr int column(int c) { return c / 2 * 8 + c % 2; }
 

@@ -40,8 +40,8 @@ struct Cut {
 // in a cache.
 constexpr i64 keys_together = 16, few_rows = 4;
 
-// Row r of a key head is query r / heads of its head r % heads. The rows of a group therefore attend to
-// similar keys.
+// With heads = heads_of_key(), row r of a key head is query r / heads of the key head's query head r % heads.
+// The rows of a group therefore attend to similar keys.
 i64 heads_of_key(const AttentionCall& x) {
   return x.H / x.Hk;
 }

@@ -1,5 +1,5 @@
 // flash_attn, flash_attn_backward and paged_attn: checks of the data of every run, and the attention kernels.
-// Also the dropout mask as a separate op.
+// The file also contains the dropout mask as a separate op.
 #include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/kernels.h"
 

@@ -141,7 +141,7 @@ bool multiply_on_tiles(float* work, i64 m, i64 n, i64 k, Strided<A> a, Strided<b
   return false;
 }
 
-// Tiles are configured while this exists, if there is `work`.
+// Keeps tiles configured during its lifetime if `work` is not null.
 template <class Unit>
 struct TilesInUse {
   explicit TilesInUse(const float* work) : used(work != nullptr) {

@@ -41,7 +41,7 @@ struct Largest {
     if (!is_far(c)) return {c, 0};
     return {c * ratio, fmaf(c, ratio, -(c * ratio))};
   }
-  // Exponent of a minus exponent of b; b is not −∞.
+  // The exponent of a minus the exponent of b, which is not −∞.
   __device__ __forceinline__ float difference(float a, float b) const {
     return is_far(a) && is_far(b) ? (a - b) * ratio : exponent(a).x - exponent(b).x;
   }
