@@ -82,8 +82,8 @@ TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
   if constexpr (count > N) reduce_tile<J, count - N, first + N>(v + N, to, ld);
 }
 
-// The part of the rows along k that a call of `dots` processes. `kept` has the lanes' sums, [columns][M]:
-// before the part, unless it is the first, and after it, unless it is the last.
+// The part of the rows along k that a call of `dots` processes. `kept` [columns][M] passes the lanes' sums
+// from part to part. It is not read by the first part and not written by the last.
 template <class V>
 struct Chunk {
   i64 k;
@@ -167,7 +167,7 @@ Gemm with_few_rows(const Gemm& g) {
   return g.n < g.m && g.n <= few_rows && g.a.col == 1 ? swapped(g) : g;
 }
 
-// How the work is divided, and which operands are copied. The result does not depend on it.
+// How the work is divided, and which operands are copied. Results do not depend on the plan.
 struct DotPlan {
   i64 batches, span, spans, row_blocks;
   bool pairs, widen;    // multiply pairs of bf16; copy 16-bit operands in the compute type
@@ -251,8 +251,8 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
         sums = const_cast<T*>(element<T, T>(g, g.c, item, i0, j0)), row = g.c.row;
       V kept[own_columns * group_rows], total[own_columns * group_rows];
       for (i64 q = 0; q < plan.chunks; ++q) {
-        // The sums of a number of chunks restart at zero. The last chunk starts with the total of all
-        // previous ones.
+        // After every chunks_together chunks, the sums restart at zero. The last chunk starts with the total
+        // of all previous chunks.
         const bool is_last = q + 1 == plan.chunks;
         if (plan.chunks > chunks_together && q > 0 && (is_last || q % chunks_together == 0))
           for (i64 i = 0; i < columns * count; ++i) {

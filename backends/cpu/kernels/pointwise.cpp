@@ -192,7 +192,7 @@ constexpr BlockEntry table[] = {
     TG_FLOAT("gelu_slope", 1, gelu_slope_of(within(20, a)))
     TG_FLOAT("gelu_tanh_slope", 1, gelu_tanh_slope_of(within(30, a)))
     // GELU: x·Φ(x). The tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
-    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // below, its value and slope are less than 1e-86
+    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // for a < -20, |gelu(a)| < 1e-86
     TG_FLOAT("gelu_tanh", 1, gelu_tanh_of(at_least(-30, a)))
 };
 // clang-format on

@@ -132,7 +132,7 @@ class Flat {
 };
 
 // Hands out n elements: calls f(start, count) with a count of at most Flat::block. `start` is a multiple of
-// the block.
+// Flat::block.
 template <class F>
 TG_INLINE void each_block(Worker& w, i64 n, F f) {
   constexpr i64 block = Flat<float>::block, some = 8 * block;
@@ -171,7 +171,7 @@ template <class Count, class F>
 TG_INLINE void each_chunk(Worker& w, i64 tensors, Count count, F f) {
   i64 chunks = 0;
   for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
-  i64 tensor = 0, first = 0;  // `first`: of this tensor; a range's chunks are in increasing order
+  i64 tensor = 0, first = 0;  // the tensor's first chunk; a range's chunks are in increasing order
   w.each(chunks, [&](i64 chunk) {
     if (chunk < first) tensor = first = 0;
     for (i64 own; chunk >= first + (own = chunks_of(count(tensor))); ++tensor) first += own;

@@ -17,8 +17,8 @@ namespace tg::cuda::attention::forward_sm90 {
 // - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). Without it,
 //   queries see so few keys that the start and end of an item dominate. More warpgroups with smaller tiles
 //   and more stages then fill each other's gaps.
-// - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor, which also
-//   fill each other's gaps.
+// - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor. The blocks
+//   also fill each other's gaps.
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct TileShape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;

@@ -94,7 +94,7 @@ bool is_sum_of_few(const Step& step);
 
 // Returns the number of leading steps that one kernel can compute as a list of casts. All of them cast f32 to
 // the same 16-bit type, and operands are contiguous. No step reads an earlier result or overwrites an earlier
-// operand. 0 or 1: there is no list.
+// operand. If the number is 0 or 1, there is no list.
 std::size_t casts_together(std::span<const Step> steps);
 
 }  // namespace tg::cuda

@@ -62,7 +62,7 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
     code +=
         fused_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
   } else {
-    // Use as many threads as the length requires, independently of the block size.
+    // The sum uses as many threads as its length requires, independently of the block size.
     const std::string own = digits(threads_for({&s, 1}));
     code += "  __shared__ T part[" + own + "];\n  if (threadIdx.x < " + own + ") {\n  T sum = 0;\n" +
             sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", own) +

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(small_threads)
       ptx::cp_async_wait<1>();
       __syncwarp();  // copies of all lanes have arrived
       add_chunk<S>(sum, {at}, p.a.along_k, {at + operand_bytes}, p.b.along_k);
-      __syncwarp();  // all lanes have read them
+      __syncwarp();  // all lanes have read the copies
     }
     const u32 free = at;
     at = next, next = free;

@@ -49,8 +49,8 @@ struct Matrix {
   bool column_major() const { return (row == 1 || rows == 1) && (col >= rows || columns == 1); }
 };
 
-// The last two axes of x, and the strides of its leading axes after broadcasting to the leading axes of the
-// GEMM.
+// The last two axes of x as a matrix, and the strides of its leading axes, which are broadcast to the leading
+// axes of the GEMM.
 struct View {
   Matrix matrix;
   std::array<std::int64_t, max_rank> batch{};

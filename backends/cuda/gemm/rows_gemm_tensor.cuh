@@ -160,7 +160,7 @@ struct TensorRows {
       add_chunk(w_at, x_at, 0);
       add_chunk(w_at, x_at, 1);
       if (x_more > 0) {
-        __syncwarp();  // all lanes have read them
+        __syncwarp();  // all lanes have read the copies
         ask_x(x_at), --x_more;
         if (w_more > 0) ask_w(w_at), --w_more;
       }

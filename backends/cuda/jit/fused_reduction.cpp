@@ -67,7 +67,7 @@ template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b 
 struct Rows {
   const FusedReduction& r;
   std::span<const Arg> in, out;  // operands of the step; the last output is the reduced result
-  // The results of the elementwise ops. If the reduced result is not stored, it is the last one.
+  // The results of the elementwise ops. If the result to be reduced is not stored, it is the last element.
   std::vector<Arg> made;
   Step reduction;  // the reduction as if it were a separate step
   RowOrder order;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t shortest = 16;           // shorter axes are not tiled
 constexpr std::int64_t most_shared = 48 << 10;  // available to a block without opt-in
-constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors are a line, with a bank for each
+constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors have a bank each
 
 // Returns the number of elements in a load, a store and a cell of the transposed tile.
 int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std::span<const Arg> out) {

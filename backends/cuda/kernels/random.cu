@@ -160,7 +160,7 @@ struct Uniform {
   }
 };
 
-// mean + std·n in f64. Pairs of n are from Box-Muller.
+// mean + std·n in f64. The Box-Muller method computes the normal numbers n in pairs.
 template <class S>
 struct Normal {
   double mean, std;

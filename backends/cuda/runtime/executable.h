@@ -81,8 +81,7 @@ class CudaExecutable final : public Executable {
   const WrittenMemory written_;
   std::shared_ptr<Communicator> ranks_;  // null if no step needs it
   cudaGraphExec_t graph_ = nullptr;
-  cudaGraphExec_t timed_ =
-      nullptr;  // the same with events between the steps; recorded by the first profile()
+  cudaGraphExec_t timed_ = nullptr;  // the graph with events between steps; recorded by the first profile()
   std::vector<cudaEvent_t> events_;
   std::vector<std::shared_ptr<CudaTransfer>> transfers_;
   std::shared_ptr<Transfer> faults_;  // set while a read waits for the faults

@@ -166,7 +166,7 @@ class Rows {
     load_queries();
   }
 
-  // Computes c, π and G of the keys of a range. For rows that attend to none of them, the results are
+  // Computes c, π and G of the keys of a range. For rows that attend to no key of the range, the results are
   // undefined.
   void run(i64 range, const Sums<C>& to) {
     const i64 size = Cut(x_).range, first = at_least(group_.seen.from, range * size),

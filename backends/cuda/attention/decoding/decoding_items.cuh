@@ -61,8 +61,8 @@ __device__ __forceinline__ int early_ranges(GrowingRanges ranges) {
   const int all = GrowingRanges::each >> ranges.bits;
   return all > 1 ? all : 0;
 }
-// Counts of early ranges and of all others, packed into one word. A launch with early ranges, at most 4 per
-// tile, has fewer than 2¹⁹ others.
+// Counts of early ranges and of all others, packed into one word. If a launch has early ranges (at most 4 per
+// tile), it has fewer than 2¹⁹ other ranges.
 template <class Ranges>
 struct Counted {
   static constexpr int bits = std::is_same_v<Ranges, GrowingRanges> ? 19 : 31;

@@ -221,10 +221,11 @@ struct Consumer {
   const int group, warp;
   u32 thirds = 0, items = 0;
 
-  // Named barriers of a warpgroup and of both.
+  // Wait at a named barrier: for the threads of this warpgroup, and for the threads of both.
   __device__ __forceinline__ void sync() const { ptx::bar_sync(1 + group, 128); }
   __device__ __forceinline__ static void sync_both() { ptx::bar_sync(1 + At::groups, 128 * At::groups); }
-  // The block of V's columns of the nth accumulator. The second warpgroup has the second half first.
+  // The block of columns of V that the nth accumulator belongs to. The second warpgroup begins with the
+  // second half of the blocks.
   __device__ __forceinline__ int block(int n) const { return (n + At::blocks / 2 * group) % At::blocks; }
   __device__ __forceinline__ static int head(int c) { return lane_column() + At::Block::column(c); }
 

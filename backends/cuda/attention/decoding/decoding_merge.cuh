@@ -203,8 +203,8 @@ __device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int r
   return all;
 }
 
-// Merges four columns of a row over ranges `first` … `end` − 1. Other blocks may have computed them, so reads
-// bypass the L1 cache. Ranges are added in aligned groups of `together`. Ranges that a row does not see
+// Merges four columns of a row over ranges `first` … `end` − 1. Other blocks may have computed the ranges, so
+// reads bypass the L1 cache. Ranges are added in aligned groups of `together`. Ranges that a row does not see
 // therefore do not change its result.
 template <int together = 16>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
@@ -285,7 +285,7 @@ struct Results {
       if (column == 0) own.of_row[row] = all.stats();
     });
   }
-  // Counts a finished range. The last warp to do so merges.
+  // Counts a finished range. The last warp that counts a range of the tile merges the ranges.
   __device__ __forceinline__ void count(const Item& item) const {
     if (!is_last(work.counters + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges))
       return;

@@ -27,9 +27,9 @@ TG_HOST_DEVICE inline float2 two_floats(double x) {
   return {high, static_cast<float>(x - high)};
 }
 
-// Units of scores in kernels without a bias that compare and subtract scores before they convert them.
-// `exponent` converts scores to exponents of 2, `natural` converts them to A. Plain scores are q·k, others
-// are in units of log 2.
+// Units of scores in kernels without a bias. These kernels compare and subtract scores before they convert
+// them. `exponent` converts scores to exponents of 2, `natural` converts them to A. Plain scores are q·k,
+// others are in units of log 2.
 struct Units {
   float exponent;
   float2 natural;
