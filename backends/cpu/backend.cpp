@@ -1,6 +1,6 @@
 // The CPU backend: aligned memory, kernels selected by op name, and an executor that runs a whole program as
-// one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Steps
-// in between run on the thread that ended the previous stage, without a barrier.
+// one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Smaller
+// steps run on the thread that ended the previous stage, without a barrier.
 #include <chrono>
 #include <cstdint>
 #include <cstring>

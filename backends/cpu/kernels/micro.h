@@ -6,8 +6,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// The units for bf16 that this instruction set may use if the processor has them. It is compiled without
-// their instructions, which are inline assembly.
+// The units for bf16 that this instruction set may use if the processor has them. This instruction set is
+// compiled without the units' instructions, so they are inline assembly.
 #if TG_VECTOR_BYTES == 64 && defined(__GNUC__) && !defined(__clang__)
 inline constexpr bool has_pairs = true;
 #if defined(__linux__)
@@ -105,7 +105,8 @@ struct Right {  // B[k×n]
 
 // C[m×n] = A[m×k]·B[k×n] + D with C(i, j) = c[i·ldc + j] and D(i, j) = d[i·ldd + j]. D may be C
 // (accumulates), a row with ldd = 0, or null (none). Each element starts at 0, accumulates FMAs in the order
-// p = 0 … k-1 and then adds D, in any tile. If k = 0, the result is D or zeros. T: float or double.
+// p = 0 … k-1 and then adds D, whatever tile it belongs to. If k = 0, the result is D or zeros. T: float or
+// double.
 template <class T>
 void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd);
 

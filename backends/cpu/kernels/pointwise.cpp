@@ -93,7 +93,8 @@ TG_INLINE V truncated(V a) {
   for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
   return a;
 }
-// Whole vectors, because GCC 12 drops the conversion to float of elements that are stored as doubles again.
+// Rounds to float. The whole vector is converted, because GCC 12 would drop a conversion of single elements
+// that are stored as doubles again.
 template <class V>
 TG_INLINE V as_float(V a) {
   using Floats [[gnu::vector_size(lanes<V> * sizeof(float))]] = float;

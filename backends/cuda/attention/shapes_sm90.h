@@ -14,9 +14,9 @@ namespace tg::cuda::attention::forward_sm90 {
 // The shape for d ≤ D and dv ≤ DV. `groups` consumer warpgroups have 64 queries each.
 // - With more than two warpgroups, each starts and ends at its own keys. Two warpgroups process the same
 //   tiles. Separate key ranges would save less for two warpgroups, and they would cost 2 to 8 % at d 128.
-// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). Without it,
-//   queries see so few keys that the start and end of an item dominate. More warpgroups with smaller tiles
-//   and more stages then fill each other's gaps.
+// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). It is not
+//   set if queries see so few keys that the start and end of an item dominate. More warpgroups with smaller
+//   tiles and more stages then fill each other's gaps.
 // - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor. The blocks
 //   also fill each other's gaps.
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
@@ -55,7 +55,7 @@ struct TileShape {
                                             : groups == 3 ? 160
                                                           : 112;
   static_assert(128 * (producer_registers + groups * consumer_registers) <= at_launch * threads);
-  // The 64 queries of its nth item that a warpgroup computes. Without takes_turns the assignment rotates from
+  // Which 64 queries of its nth item a warpgroup computes. Without takes_turns the assignment rotates from
   // item to item, because under a mask some groups see more keys than others.
   static TG_HOST_DEVICE int group(int warpgroup, unsigned n) {
     return takes_turns ? warpgroup : static_cast<int>((warpgroup + n) % groups);

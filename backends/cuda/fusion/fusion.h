@@ -80,7 +80,8 @@ std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 bool is_sum_of(const Step& gradient, const Step& next);
 
 // Returns a plan for the gradient's kernel that also computes that sum, bitwise identical to a separate step.
-// It writes z_x only if other steps read it. Returns null if the kernel cannot compute the sum.
+// If no other step reads z_x (`writes_z_x` is false), the kernel does not write z_x. Returns null if the
+// kernel cannot compute the sum.
 PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the next attention step reads.

@@ -260,8 +260,8 @@ void GroupedGemmPlan::launch(const Stream& s, const Call&) const {
   products.size() == 1 ? launch_list<1>(s, *this) : launch_list<most_products>(s, *this);
 }
 
-// Whether the same launch can compute the GEMM and the GEMMs `before` it. It must not read or overwrite their
-// results or overwrite their operands, and there must be room for it.
+// Whether the same launch can compute the GEMM and the GEMMs `before` it. The GEMM must not read or overwrite
+// their results, and must not overwrite their operands. The launch must have room for it.
 bool is_independent(const Call& product, std::span<const Call> before) {
   const auto is_separate = [&](const Call& other) {
     return !meets(product.out[0], other.in) && !meets(product.out[0], other.out) &&

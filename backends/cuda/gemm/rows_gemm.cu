@@ -251,9 +251,9 @@ void launch_form_of_rows(const Stream& s, const RowsGemm& p) {
       p, [&](auto form) { launch_rows_gemm<TensorRows<S, true, groups, outputs, form.value>>(s, p); });
 }
 
-// The numbers of rows and outputs only determine which part a block computes. On an H100 with 132
-// multiprocessors, the fastest choice is the largest number of rows per block that still leaves blocks for
-// three quarters of the multiprocessors.
+// Results do not depend on the numbers of rows and outputs per block. On an H100 with 132 multiprocessors,
+// the fastest choice is the largest number of rows per block that still leaves blocks for three quarters of
+// the multiprocessors.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsGemm& p) {
   const i64 processors = s.gpu.processors;

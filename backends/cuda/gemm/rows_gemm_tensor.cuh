@@ -19,9 +19,9 @@ inline bool are_almost_two(const RowsGemm& p, const Gpu& gpu, int rows) {
 }
 
 // Whether blocks with this number of rows have 16 outputs instead of 32. Measured on an H100: 16 outputs are
-// faster if each multiprocessor then has one block, or almost all have two. They are slower if some have two
-// and most have one. A mixture is acceptable if slices are long, because the copies in flight are then a
-// small part of them.
+// faster if each multiprocessor then has one block, or almost all have two. They are slower if some
+// multiprocessors have two blocks and most have one. A mixture is acceptable if slices are long, because the
+// copies in flight are then a small part of them.
 inline bool computes_16_outputs(const RowsGemm& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;

@@ -1,6 +1,6 @@
-// The constructs of a kernel's file, except keywords, that differ between CUDA C++ and plain C++: launches
-// and dynamic shared memory. With this file and ptx_sm80.cuh for instructions, an ordinary compiler compiles
-// every kernel.
+// Wraps launches and dynamic shared memory. Apart from keywords, these are the only constructs of kernel
+// files that differ between CUDA C++ and plain C++. With this file and ptx_sm80.cuh for instructions, an
+// ordinary compiler compiles every kernel.
 #pragma once
 
 #include <cuda_runtime.h>

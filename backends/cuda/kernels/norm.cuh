@@ -37,8 +37,8 @@ __device__ __forceinline__ C element(const NormVector& v, i64 i) {
 }
 
 // The vector in shared memory, because registers limit the number of rows in flight on a multiprocessor. It
-// is stored in packs of V, and each pack in pieces of 16 bytes: all first pieces, then all second ones. Lanes
-// that read adjacent packs therefore have no bank conflicts.
+// is divided into packs of V elements, and packs into pieces of 16 bytes. The first pieces of all packs are
+// stored first, then all second pieces. Lanes that read adjacent packs therefore have no bank conflicts.
 template <class C, int V>
 struct StagedVector {
   static constexpr int E = 16 / static_cast<int>(sizeof(C));

@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
   }
 }
 
-// z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows, for rows that are not held in registers: 32 columns
-// by 8 rows.
+// z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows, for rows that are not held in registers. A block has
+// 32 columns by 8 rows of threads.
 template <class S, bool centred>
 __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradient a, i64 stretches) {
   begin_early();

@@ -97,7 +97,7 @@ void with_unit(std::size_t bytes, F&& f) {
   if (bytes == 16) return f(static_cast<uint4*>(nullptr));
   with_element(bytes, f);
 }
-// Calls f with a null pointer to the unsigned type that can count to n plus a block.
+// Calls f with a null pointer to the narrowest unsigned type that can represent n plus the size of a block.
 template <class F>
 void with_count(i64 n, F&& f) {
   if (n < (i64{1} << 31)) return f(static_cast<unsigned*>(nullptr));

@@ -12,9 +12,9 @@ namespace tg::cuda {
 // gradients next to the attention backward that computes them. A GPU's kernel may then compute them as well.
 //
 // The resulting order is rope(q), rope(k), flash_attn, and flash_attn_backward, rope(z_q), rope(z_k). A RoPE
-// step is delayed until its attention if that is its first reader. It is advanced if it reads the result of
-// an attention backward. Attention that reads a cache is not changed, because the steps before it append the
-// cache's new rows.
+// step is delayed until its attention if the attention is the first step that reads its result. A RoPE step
+// is advanced if it reads the result of an attention backward. Attention that reads a cache is not changed,
+// because the steps before it append the cache's new rows.
 void schedule_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 // Moves small GEMMs next to each other, directly before the first reader of any of them, so one kernel

@@ -227,7 +227,8 @@ void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
 }
 
 // Computes Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys, starting
-// at key0. `through_cap`: the gradient before the cap, otherwise after it, where the bias is added.
+// at key0. With `through_cap`, z_A is the gradient of the scores before the cap. Otherwise it is the gradient
+// after the cap, where the bias is added.
 template <class C>
 void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
@@ -365,8 +366,8 @@ void sink_item(const AttentionCall& x, const SharedByThreads<C>& all, i64 h) {
   });
 }
 
-// The division of the bias gradient into parts that one thread owns, with one index per axis that the bias
-// has.
+// Divides the bias gradient into parts, each of which one thread owns. A part has one index per axis that the
+// bias has.
 struct BiasGrid {
   BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;

@@ -10,8 +10,8 @@ namespace tg::cpu::TG_ISA {
 // ---- chunks ----
 
 // The unit of conversion. A chunk's vectors contain its elements in some order, which is the same for all
-// rows of a type. Sums over a row do not depend on it, and store_chunk restores the order of accumulated
-// rows.
+// rows of a type. Sums over a row do not depend on this order, and store_chunk restores the order of
+// accumulated rows.
 template <class S>
 struct Chunk {
   static constexpr int vectors = 1, size = lanes<vector_t<S>>;

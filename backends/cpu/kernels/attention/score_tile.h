@@ -150,7 +150,7 @@ inline Strided<bfloat16> rows_at(const AttentionCall::TensorView& a, i64 b, i64 
 }
 
 // C[m×n] = A[m×k]·B[k×n], added to C if `adds`. B is `rows`. If the GEMM runs on tiles (`work` is not null),
-// it is the unconverted operand in place.
+// B is instead the unconverted operand in place.
 template <class C>
 void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat16> b, const Rows<C>& rows,
                  C* c, i64 ld, bool adds) {

@@ -92,7 +92,7 @@ __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
 template <class At>
 struct Scores {
   using Part = RowPart<At>;
-  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // own: keys of every four that a lane has
+  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // own: a lane's keys of every four
   static constexpr int count = 1, rows = fours;  // required by SoftmaxState: the lane's row, and its keys
   float x[fours] = {};
 

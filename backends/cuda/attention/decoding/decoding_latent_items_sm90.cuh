@@ -166,7 +166,7 @@ __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier
 template <class S, class Address>
 __device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
                                           decoding::LatentRowAddress& place, int row0, KeyRange seen) {
-  constexpr int rows = 4;  // copied together; a lane copies every eighth 16-byte piece of one row
+  constexpr int rows = 4;  // rows copied together; a lane copies every eighth 16-byte piece of one row
   const int row_of_lane = lane_id() / 8, piece = lane_id() % 8;
 #pragma unroll 1
   for (int half = 0; half < tile_keys; half += 32) {

@@ -1,5 +1,5 @@
 // Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The last
-// block to finish a range of a key head merges its ranges.
+// block to finish a range of a key head merges the ranges of that key head.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
@@ -114,8 +114,8 @@ __device__ __forceinline__ void store_four(S* to, const float4& o) {
   *reinterpret_cast<uint2*>(to) = {tile::pack(o.x, o.y, S()), tile::pack(o.z, o.w, S())};
 }
 
-// Stores O, and ξ with column 0, for four columns of a row. ξ of a row without visible keys is the sink, as
-// in all kernels.
+// Stores O for four columns of a row. For column 0, also stores ξ. ξ of a row without visible keys is the
+// sink, as in all kernels.
 template <class S>
 __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
   const int b = item.tile.b;

@@ -76,7 +76,7 @@ TG_HOST_DEVICE inline MantissaAndPower parts_of(float x) {
 __device__ __forceinline__ float power_of_two(int e) {
   return __int_as_float((min(max(e, -126), 127) + 127) << 23);
 }
-// x ⋅ 2ᵉ, for e whose power of two may not be a float.
+// x ⋅ 2ᵉ, even if 2ᵉ is outside the range of a float.
 __device__ __forceinline__ float times_power_of_two(float x, int e) {
   return x * power_of_two(e / 2) * power_of_two(e - e / 2);
 }
