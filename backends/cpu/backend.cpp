@@ -1,6 +1,6 @@
 // The CPU backend: aligned memory, kernels selected by op name, and an executor that runs a whole program as
-// one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Steps
-// in between run on the thread that ended the previous stage, without a barrier.
+// one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Smaller
+// steps run on the thread that ended the previous stage, without a barrier.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -38,7 +38,7 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
   Cost c = cost_of(s);
-  double elements = 0;  // of an elementwise step
+  double elements = 0;  // number of elements of an elementwise step
   for (const Arg& a : s.in)
     c.bytes += static_cast<double>(a.layout.numel()) * static_cast<double>(size_of(a.dtype));
   for (const Arg& a : s.out) {
@@ -219,9 +219,9 @@ class CpuExecutable final : public Executable, private Job {
     w.step = static_cast<int>(i);
     try {
       t.kernel->run(w, t.call);
-    } catch (const RankLost&) {  // rethrown unchanged: the step has no fault
+    } catch (const RankLost&) {  // rethrown unchanged, because the step has no fault
       keep_exception(static_cast<int>(i), std::current_exception());
-    } catch (...) {  // attributes of a different op
+    } catch (...) {  // any other exception, for example for attributes of a different op
       keep_exception(static_cast<int>(i), exception_of(HostStep(steps_[i])));
     }
   }
@@ -261,7 +261,7 @@ class CpuExecutable final : public Executable, private Job {
   IndexFault fault_;
   std::vector<std::shared_ptr<Copies>> transfers_;
   std::mutex thrown_mutex_;
-  std::exception_ptr thrown_;  // by a kernel or a user's function
+  std::exception_ptr thrown_;  // exception of a kernel or a user's function
 };
 
 class CpuBackend final : public Backend {

@@ -73,8 +73,9 @@ const KernelSet& kernel_set() {
 namespace {
 
 #if defined(__x86_64__)
-// Returns true if the processor has these instructions and avx512_bf16 (for rounding), the system saves the
-// tile registers, and it permits this process to use them. Permission applies to all threads of the process.
+// Returns true if the processor has these instructions and avx512_bf16 (for rounding), and the system saves
+// the tile registers and permits this process to use them. The permission applies to all threads of the
+// process.
 bool request_tiles() {
   if (!__builtin_cpu_supports("avx512bf16")) return false;
   unsigned eax, ebx, ecx, edx;

@@ -51,7 +51,7 @@ struct KernelEntry {
 };
 
 // An elementwise op on one block of values: out[i] = f(a[i], b[i], c[i]) for i < n, in the compute type
-// (double, float or int64). Two blocks do not overlap, or are the same.
+// (double, float or int64). Any two blocks are the same or do not overlap.
 using BlockFn = void (*)(void* out, const void* a, const void* b, const void* c, std::int64_t n);
 
 struct BlockEntry {

@@ -104,7 +104,7 @@ ConstantBlock filled(double x) {
   return block;
 }
 
-// Returns a block filled with one value. Programs have few distinct ones, so plans share them.
+// Returns a block filled with one value. Programs have few distinct values, so plans share the blocks.
 ConstantBlock constant_block(DType compute, double x) {
   using Blocks = std::map<std::pair<DType, std::uint64_t>, std::weak_ptr<const std::vector<std::byte>>>;
   static std::mutex mutex;

@@ -16,7 +16,7 @@ struct PointwisePlan {
   static_assert(tile * tile == block);
 
   struct Access {                    // how the step reads an input or writes an output
-    std::int64_t strides[max_rank];  // in elements, per axis of the iteration space
+    std::int64_t strides[max_rank];  // strides in elements, per axis of the iteration space
     bool direct;    // element i of the iteration is at i, in the compute type: no block is needed
     bool converts;  // its type is not the compute type
     bool across;    // contiguous along tile_axis, not along the last axis

@@ -28,15 +28,15 @@ class Pool {
 // The largest number of threads that TG_THREADS and the tools accept.
 inline constexpr int max_threads = 4096;
 
-// Pool::run on the process's pool of this size. The pool is created at first use and never destroyed, because
-// a thread may still run when static objects are destroyed. Runs that need the same pool wait for each other.
-// Any thread may call it. A process created by fork() makes its own pools.
+// Runs a job, as Pool::run does, on the process's pool of this size. The pool is created at first use and
+// never destroyed, because a thread may still run when static objects are destroyed. Runs that need the same
+// pool wait for each other. Any thread may call it. A process created by fork() makes its own pools.
 void run_on_pool(int threads, Job& job);
 // Calls f(data, part) for each part 0 … threads-1 on such a pool. f must not throw.
 void run_on_pool(int threads, void (*f)(void* data, int part), void* data);
 
-// While one exists, this thread is in a user's function that is called from a run. This function may itself
-// wait for a run. Such a run does not wait for the pool but uses a different one.
+// While an instance exists, this thread is in a user's function that a run has called. This function may
+// itself wait for a run. Such a run does not wait for the pool but uses a different one.
 class InUserFunction {
  public:
   InUserFunction();
@@ -44,7 +44,7 @@ class InUserFunction {
   InUserFunction(const InUserFunction&) = delete;
 };
 
-// TG_THREADS, or the number of processors that this process may use.
+// Returns TG_THREADS, or otherwise the number of processors that this process may use.
 int default_threads();
 
 }  // namespace tg::cpu

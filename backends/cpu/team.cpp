@@ -63,8 +63,8 @@ void Team::wait_until(const Worker& w, Ready&& ready) {
   }
 }
 
-// A thread's CPU time does not advance while another process uses its processor. This thread is about to
-// sleep, so its own processor is free.
+// Moves a thread that has a part but is not running to this thread's processor, which is free because this
+// thread is about to sleep. A thread is not running if its CPU time does not advance.
 template <class Ready>
 bool Team::help_preempted(const Worker& w, Ready&& ready) {
   struct Seen {
@@ -139,7 +139,8 @@ void Team::reset_counters() {
     for (std::atomic<std::int64_t>& taken : stretch_[s].taken) taken.store(0, std::memory_order_relaxed);
 }
 
-// Passes the baton on: opens the next phase, or stores why there is none. Returns the phase's number.
+// Passes the baton on: opens the next phase, or stores the reason why there is none. Returns the phase's
+// number.
 std::uint32_t Team::publish(std::uint64_t low) {
   const std::uint32_t next = phase(state_.load(std::memory_order_relaxed)) + 1;
   state_.store(std::uint64_t{next} << 32 | low);

@@ -83,14 +83,15 @@ class Team {
   // number of threads that have joined it (16 bits). If no thread has joined, the second field is the reason
   // why the phase is not open.
   alignas(64) std::atomic<std::uint64_t> state_;
-  // Odd if a thread sleeps or is about to sleep. The thread that makes it even wakes all.
+  // The number is odd if a thread sleeps or is about to sleep. The thread that makes it even wakes all
+  // sleeping threads.
   alignas(64) std::atomic<std::uint32_t> sleep_{0};
 
   // The processor of the thread that last woke the others.
   std::atomic<int> waker_{-1};
 
-  // The time that a thread spins before it sleeps. If a wait ended in sleep, the next limit is a quarter,
-  // otherwise twice as long. If each thread has a free processor, most waits are short. If not, spinning uses
+  // The time that a thread spins before it sleeps. If a wait ended in sleep, the limit is divided by four,
+  // otherwise it is doubled. If each thread has a free processor, most waits are short. If not, spinning uses
   // processor time that the awaited thread needs.
   static constexpr std::chrono::microseconds longest_spin{50}, shortest_spin{3};
   // Before a thread sleeps, it checks for this time whether a few threads with parts are running. A thread

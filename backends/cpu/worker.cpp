@@ -61,7 +61,7 @@ bool Worker::barrier() {
   calls_ = 0;
   if (!team_) return true;
   if (has_left_) return false;
-  if (phase_ != joined_) {  // the others have passed it
+  if (phase_ != joined_) {  // all other threads have left this phase
     ++phase_;
     return true;
   }

@@ -41,7 +41,7 @@ enum class Action;
 // `shared` that earlier phases have written. It must not depend on which thread runs it.
 class Worker {
  public:
-  Worker() : threads(1), team_(nullptr), thread_(0) {}  // for a step that one thread runs
+  Worker() : threads(1), team_(nullptr), thread_(0) {}  // worker of a step that one thread runs
   Worker(Team* team, int thread);
   Worker(const Worker&) = delete;
 
@@ -74,7 +74,7 @@ class Worker {
   void each(std::int64_t parts, F&& f) {
     share_out({parts}, f);
   }
-  // The same, with all parts handed out in increasing order: for parts that wait for earlier ones by await().
+  // Like each(), but hands out all parts in increasing order. Parts may wait for earlier parts by await().
   template <class F>
   void each_in_order(std::int64_t parts, F&& f) {
     share_out({parts, true}, f);
@@ -118,7 +118,7 @@ class Worker {
   std::uint32_t first_ = 0;  // first phase of the step
   int calls_ = 0;            // calls of each() and each_in_order() in this phase
   bool has_left_ = false;
-  Action action_{};  // if has_left_: its next action
+  Action action_{};  // the thread's next action, if has_left_
   int id_ = 0;       // the system's ID of this thread; core/os/thread.h
 };
 

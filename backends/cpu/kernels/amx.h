@@ -38,7 +38,7 @@ struct Amx {
   TG_INLINE static void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
-  // Returns a pair in every second lane, rounded as below.
+  // Returns a pair in every second lane, rounded as in round_row().
   TG_INLINE static F32 round_pairs(F32 first, F32 second) {
     U32 both;
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));

@@ -62,8 +62,8 @@ inline AxisList axes_of(const Layout& in, int first, int last, i64 scale, const 
   return l;
 }
 
-// The axes of x that a reduction keeps, and the axes that it reduces. `out` of kept axes are strides of its
-// result y.
+// The axes of x that a reduction keeps, and the axes that it reduces. `out` of a kept axis is its stride in
+// the result y.
 struct ReducedAxes {
   AxisList kept, reduced;
   ReducedAxes(const Layout& x, const Layout& y, const ReduceAttrs& a) {

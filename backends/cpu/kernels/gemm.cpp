@@ -28,7 +28,8 @@ struct Plan {
   i64 k_start(i64 q) const { return q * k / k_chunks; }
 
   // Blocks are numbered so that the index along the longer side varies slowest. A thread's range of blocks is
-  // then a range of that side, whose elements are in its cache, as in the previous and next steps.
+  // then a range of that side. The thread has the same range in the previous and next steps, so the elements
+  // are in its cache.
   bool by_rows;
   i64 row_of(i64 block) const { return by_rows ? block / column_blocks : block % row_blocks; }
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
@@ -60,8 +61,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pairs = is_pairs(g);
   p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
   p.k_chunks = k_chunks(p.k);
-  // If D were added in place in C, it would be added before the second chunk. With a separate block it is
-  // added after the last one. A batch-invariant GEMM must use the same order for all rows, whatever the
+  // If D were added in place in C, it would be added before the second chunk. With a separate block, D is
+  // added after the last chunk. A batch-invariant GEMM must use the same order for all rows, whatever the
   // layouts of D and C.
   p.own_c = p.own_c || (g.batch_invariant && g.d.data && p.k_chunks > 1);
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
@@ -74,8 +75,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
-  // Enough blocks for load balance: cores are not equally fast, so a thread that has finished its own blocks
-  // continues with blocks of other threads.
+  // There must be enough blocks for load balance. Cores are not equally fast, so a thread that has finished
+  // its own blocks continues with blocks of other threads.
   const i64 enough = threads == 1 ? 1 : 4 * threads, many = threads == 1 ? 1 : 6 * threads;
   if (p.shared_b) {
     if (p.row_blocks < enough)
@@ -94,14 +95,14 @@ Plan plan_for(const Gemm& g, int threads) {
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
   // Each block packs its rows of A again. That is faster for many columns, or if rows of A would collide in
-  // the cache, or come from beyond the cache without prefetching.
+  // the cache, or if they come from memory without prefetching.
   const i64 a_stride = g.a.col == 1 ? g.a.row : g.a.col;
   const bool rows_collide = a_stride * static_cast<i64>(sizeof(T)) % 2048 == 0;
   const bool unasked = !asks_ahead && g.a.row == 1 && g.m * g.k * static_cast<i64>(sizeof(T)) > (512 << 10);
   p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) ||
              (columns > 4 * N && (rows_collide || unasked || columns >= 512));
-  // Rows along k are copied. The micro-kernel reads them as fast as chunks, which would have to be
-  // transposed.
+  // Rows along k are copied unchanged. The micro-kernel reads them as fast as chunks, and chunks would have
+  // to be transposed.
   p.copy_a = TG_VECTOR_BYTES == 32 && p.pack_a && g.a.col == 1;
   p.a_elements = !p.pack_a ? 0 : rows * (p.copy_a ? row_length<T>(k_longest) : k_longest);
   p.b_elements = !p.pack_b ? 0 : p.panel_b ? N * k_longest : (p.shared_b ? p.pass : columns) * p.k;
@@ -265,8 +266,8 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
                              : "packed by each block");
 }
 
-// Converts many batch items that share B and have a row each, such as one token of each sequence, to rows of
-// one GEMM.
+// Converts many batch items that share B and have one row each, such as one token of each sequence, to rows
+// of one GEMM.
 Gemm with_items_as_rows(Gemm g) {
   for (int i = 0; g.m == 1 && i < g.batch_rank; ++i) {
     if (g.batch[i] == 1 || g.b.batch_strides[i] != 0) continue;

@@ -18,8 +18,8 @@ struct Gemm {
     std::int64_t batch_strides[max_batch_rank] = {};
   };
 
-  DType type = DType::f32;        // of A and B: f32, f64, bf16, f16; computed in f32, f64 for f64
-  DType out_type = DType::f32;    // of C and D: `type`, or f32 for 16-bit inputs; rounded once
+  DType type = DType::f32;        // of A and B: f32, f64 (computed in f64), bf16 or f16 (computed in f32)
+  DType out_type = DType::f32;    // type of C and D: `type`, or f32 for 16-bit inputs; rounded once
   Bf16Unit bf16 = Bf16Unit::f32;  // must exist on the processor; instruction sets without it use f32
   std::int64_t m = 0, n = 0, k = 0;
   // The summation order for an element of C depends on k, the types and the layout of B, not on m or on the

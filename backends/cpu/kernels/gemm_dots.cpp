@@ -8,12 +8,12 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 few_rows = 8;                    // for at most this many rows, it is the fastest way,
-constexpr i64 more_rows = 32, long_row = 512;  // or for this many rows if they are so long
+constexpr i64 few_rows = 8;                                    // up to this many rows, dots are fastest
+constexpr i64 more_rows = 32, long_row = 512;                  // or up to more_rows, if k ≥ long_row
 constexpr int group_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;      // rows whose sums stay in registers
 constexpr i64 few_columns = 32, most_columns = 64;             // of a range
-constexpr i64 span_elements = piece_size(128 << 10, 1 << 10);  // of B, which stay in L2
-constexpr i64 chunk_bytes = piece_size(2048, 256);  // of a row at a time: a group's chunks stay in L1
+constexpr i64 span_elements = piece_size(128 << 10, 1 << 10);  // elements of B in a range; they stay in L2
+constexpr i64 chunk_bytes = piece_size(2048, 256);  // size of a row's chunk; a group's chunks stay in L1
 // Number of chunks whose sum is added to the total at a time. This bounds the rounding error.
 constexpr i64 chunks_together = piece_size(32, 2);
 constexpr i64 many_rows = 4 * group_rows;  // rows that share the cost of copying a range of B
@@ -26,7 +26,7 @@ constexpr int columns_at_once(int rows) {
   if (TG_VECTOR_BYTES == 64 || rows <= 2) return most_columns_at_once;
   return TG_VECTOR_BYTES == 32 ? 3 : 2;
 }
-constexpr i64 own_columns = most_columns + most_columns_at_once;  // of a range, rounded up to whole tiles
+constexpr i64 own_columns = most_columns + most_columns_at_once;  // a range, rounded up to whole tiles
 
 // Whether the tiles of a group write only its columns.
 bool ends_with_tile(i64 rows, i64 columns) {
@@ -82,8 +82,8 @@ TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
   if constexpr (count > N) reduce_tile<J, count - N, first + N>(v + N, to, ld);
 }
 
-// The part of the rows along k that a call of `dots` processes. `kept` has the lanes' sums, [columns][M]:
-// before the part, unless it is the first, and after it, unless it is the last.
+// The part of the rows along k that a call of `dots` processes. `kept` [columns][M] passes the lanes' sums
+// from part to part. It is not read by the first part and not written by the last.
 template <class V>
 struct Chunk {
   i64 k;
@@ -139,8 +139,8 @@ TG_INLINE void dots_tile(const Chunk<typename E::V>& chunk, const typename E::St
     for (int j = 0; j < J; ++j) kept[j * kept_col + i] = sum[i * J + j];
 }
 
-// The same for M rows and `columns` columns. Elements after them, up to the end of the last tile, are
-// undefined.
+// Computes dots for M rows and `columns` columns. Elements after these columns, up to the end of the last
+// tile, are undefined.
 template <class E, int M>
 void dots(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
           const typename E::Storage* b, i64 b_col, i64 columns, typename E::T* to, i64 ld) {
@@ -167,12 +167,12 @@ Gemm with_few_rows(const Gemm& g) {
   return g.n < g.m && g.n <= few_rows && g.a.col == 1 ? swapped(g) : g;
 }
 
-// How the work is divided, and which operands are copied. The result does not depend on it.
+// How the work is divided, and which operands are copied. Results do not depend on the plan.
 struct DotPlan {
   i64 batches, span, spans, row_blocks;
-  bool pairs, widen;    // for bf16; operands are copied in the compute type
+  bool pairs, widen;    // multiply pairs of bf16; copy 16-bit operands in the compute type
   bool copy_a, copy_b;  // one chunk of a group's rows, or of a range's columns, at a time
-  i64 chunks;           // of k
+  i64 chunks;           // number of chunks of k
   i64 chunk;            // elements; the last chunk has fewer than twice this number
 
   DotPlan(const Gemm& g, int threads) : batches(batches_of(g)), pairs(is_pairs(g)) {
@@ -228,7 +228,7 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
   using V = typename E::V;
   using In = typename E::Storage;
   In* const copied_a = reinterpret_cast<In*>(w.scratch);                    // [rows, chunk]
-  In* const copied_b = reinterpret_cast<In*>(w.scratch + plan.a_bytes(g));  // for each chunk [columns, chunk]
+  In* const copied_b = reinterpret_cast<In*>(w.scratch + plan.a_bytes(g));  // [columns, chunk] for each chunk
   w.each(plan.batches * plan.spans * plan.row_blocks, [&](i64 part) {
     const i64 item = part / (plan.spans * plan.row_blocks), block = part % plan.row_blocks;
     const i64 j0 = part / plan.row_blocks % plan.spans * plan.span, columns = at_most(g.n - j0, plan.span);
@@ -251,8 +251,8 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
         sums = const_cast<T*>(element<T, T>(g, g.c, item, i0, j0)), row = g.c.row;
       V kept[own_columns * group_rows], total[own_columns * group_rows];
       for (i64 q = 0; q < plan.chunks; ++q) {
-        // The sums of a number of chunks restart at zero. The last chunk starts with the total of all
-        // previous ones.
+        // After every chunks_together chunks, the sums restart at zero. The last chunk starts with the total
+        // of all previous chunks.
         const bool is_last = q + 1 == plan.chunks;
         if (plan.chunks > chunks_together && q > 0 && (is_last || q % chunks_together == 0))
           for (i64 i = 0; i < columns * count; ++i) {

@@ -18,9 +18,9 @@ struct GemmCase {
 };
 
 // GEMMs with both operands contiguous along k, such as x times a transposed weight, as dot products of
-// vectors without transposing. For few rows or columns. With Gemm::batch_invariant it is used for any number
-// of rows, so that few and many rows have the same summation order. The condition does not depend on m with
-// batch_invariant.
+// vectors without transposing. They are used for few rows or columns. With Gemm::batch_invariant they are
+// used for any number of rows, so that few and many rows have the same summation order. The condition then
+// does not depend on m.
 bool is_dots(const Gemm& g);
 extern const GemmCase gemm_dots;
 

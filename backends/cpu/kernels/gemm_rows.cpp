@@ -6,7 +6,7 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr int most_rows = TG_VECTOR_BYTES == 64 ? 8 : 4;  // rows whose sums stay in registers
-constexpr i64 most_columns = piece_size(1024, 64);        // of a part: its sums stay in L1 and L2
+constexpr i64 most_columns = piece_size(1024, 64);        // columns of a part; its sums stay in L1 and L2
 // Rows of B are prefetched this many rows ahead, because the hardware prefetcher does not detect them.
 constexpr i64 ahead = 12;
 
@@ -81,7 +81,7 @@ constexpr auto blocks_of_rows(i64 rows, std::integer_sequence<int, i...>) {
 struct RowsPlan {
   i64 batches, spans, span;  // columns of a part, a multiple of the panel
   i64 k;                     // elements along k, or pairs; the last pair may be incomplete
-  i64 chunks;                // of k, as in the packed GEMM
+  i64 chunks;                // number of chunks of k, as in the packed GEMM
 
   RowsPlan(const Gemm& g, int threads)
       : batches(batches_of(g)), k(is_pairs(g) ? ceil_div(g.k, 2) : g.k), chunks(k_chunks(k)) {

@@ -17,7 +17,7 @@ struct TilePlan {
   i64 groups, panels, steps;      // m, n, k in units of 32
   i64 chunk, depth;               // maximum steps in a chunk; maximum steps of A packed at a time
   i64 pass;                       // panels of B packed at a time
-  i64 row_blocks, column_blocks;  // of all groups; of a pass
+  i64 row_blocks, column_blocks;  // number of row blocks; of column blocks in a pass
   bool shared_b;                  // packed by all threads together, or by each thread for its column block
 
   i64 group_start(i64 block) const { return block * groups / row_blocks; }
@@ -34,11 +34,11 @@ struct TilePlan {
 
 // Chooses how to divide the work by a rough estimate of cycles.
 inline TilePlan plan_tiles(const Gemm& g, int threads) {
-  // Steps in a chunk: 64 KiB each for a panel and a group, which L2 provides fast enough.
+  // The steps of a chunk are 64 KiB of a panel and 64 KiB of a group, which L2 provides fast enough.
   constexpr i64 chunk = piece_size(32, 2);
   constexpr i64 deepest = piece_size(64, 4);                                   // steps of A packed at a time
-  constexpr i64 a_blocks = piece_size(512, 8);                                 // of 2 KiB, half of L2
-  constexpr i64 pass_blocks = piece_size(4096, 32);                            // of 2 KiB
+  constexpr i64 a_blocks = piece_size(512, 8);                                 // blocks of 2 KiB, half of L2
+  constexpr i64 pass_blocks = piece_size(4096, 32);                            // blocks of 2 KiB
   constexpr double pack = 150, finish = 300, multiply = 80, barriers = 10000;  // cycles
 
   TilePlan p;

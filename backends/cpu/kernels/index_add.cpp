@@ -53,7 +53,7 @@ struct Sum {
   LoadFn load;
   StoreFn store;
   bool direct;             // src can be read in place
-  i64 out_step, src_step;  // along the run, in elements
+  i64 out_step, src_step;  // strides along the run, in elements
   i64 slice;               // bytes between slices of out
 
   void run(std::byte* out, const std::byte* src, const Sorted& s, i64 count, i64 begin, i64 end,

@@ -1,5 +1,5 @@
-// matmul: C = A·B, or A·B + D, for operands with any strides; broadcast axes have stride 0. And
-// matmul_in_units: rows of at least a unit are bitwise identical in any GEMM, so only k is split.
+// matmul: C = A·B, or A·B + D, for operands with any strides; broadcast axes have stride 0. matmul_in_units
+// splits only k: the results of at least a unit of rows are bitwise identical in any GEMM.
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/kernels.h"
 #include "ops/matmul_in_units.h"
@@ -12,7 +12,7 @@ namespace {
 Gemm::Matrix operand(const Arg& x, const Shape& out) {
   const Layout& l = x.layout;
   const int rank = l.rank(), extra = out.size() - rank;
-  const auto stride = [&](int axis) {  // along the GEMM's axis
+  const auto stride = [&](int axis) {  // stride along an axis of the GEMM
     const int own = axis - extra;
     return own < 0 || (l.shape[own] == 1 && out[axis] != 1) ? 0 : l.strides[own];
   };

@@ -7,8 +7,8 @@ template <class T>
 using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
                         const T* d, i64 ldd, int tail, const char* next, i64 step);
 
-// Computes one tile of M rows and N vectors. The last vector has `tail` columns. Partial: reads of the last
-// vector of B must not exceed them.
+// Computes one tile of M rows and N vectors. The last vector has `tail` columns. If Partial, reads of the
+// last vector of B must not exceed these columns.
 template <class E, int M, int N, bool Partial, class T = typename E::T>
 void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
             int tail, const char* next, i64 step) {

@@ -6,8 +6,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// The units for bf16 that this instruction set may use if the processor has them. It is compiled without
-// their instructions, which are inline assembly.
+// The units for bf16 that this instruction set may use if the processor has them. This instruction set is
+// compiled without the units' instructions, so they are inline assembly.
 #if TG_VECTOR_BYTES == 64 && defined(__GNUC__) && !defined(__clang__)
 inline constexpr bool has_pairs = true;
 #if defined(__linux__)
@@ -30,7 +30,7 @@ struct Numbers {
   static TG_INLINE V add_product(V a, V b, V sum) { return fma(a, b, sum); }
 };
 
-// Or two adjacent bf16 numbers (has_pairs).
+// Elements along k that a lane processes at a time: two adjacent bf16 numbers (has_pairs).
 struct Pairs {
   using Storage = bfloat16;
   using T = float;
@@ -60,8 +60,8 @@ struct Pairs {
   }
 };
 
-// The register tile: rows × (vectors · lanes) of C. It has 14·2 accumulators of 32 registers, or 6·2 (4·2) of
-// 16.
+// The register tile: rows × (vectors · lanes) of C. It has 14·2 accumulators if there are 32 registers. If
+// there are 16, it has 6·2 accumulators, or 4·2 with 128-bit vectors.
 template <class T>
 struct Tile {
   static constexpr int rows = TG_VECTOR_BYTES == 64 ? 14 : TG_VECTOR_BYTES == 32 ? 6 : 4;
@@ -69,9 +69,9 @@ struct Tile {
   static constexpr int columns = 2 * width;
 };
 
-// Whether the micro-kernel prefetches elements of direct operands. If p steps over long rows, the hardware
-// prefetcher does not detect the accesses. On AVX2, the twelve FMAs of a tile take as long as fetching their
-// instructions, so prefetches cost more than they save.
+// Whether the micro-kernel prefetches elements of direct operands. If a step of p skips a long row, the
+// hardware prefetcher does not detect the accesses. On AVX2, the twelve FMAs of a tile take as long as
+// fetching their instructions, so prefetches cost more than they save.
 inline constexpr bool asks_ahead = TG_VECTOR_BYTES != 32;
 
 // m rows split into the fewest chunks of at most Tile::rows, with sizes as equal as possible. Chunk i is
@@ -105,12 +105,14 @@ struct Right {  // B[k×n]
 
 // C[m×n] = A[m×k]·B[k×n] + D with C(i, j) = c[i·ldc + j] and D(i, j) = d[i·ldd + j]. D may be C
 // (accumulates), a row with ldd = 0, or null (none). Each element starts at 0, accumulates FMAs in the order
-// p = 0 … k-1 and then adds D, in any tile. If k = 0, the result is D or zeros. T: float or double.
+// p = 0 … k-1 and then adds D, whatever tile it belongs to. If k = 0, the result is D or zeros. T: float or
+// double.
 template <class T>
 void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd);
 
-// The same with a pair of bf16 in each f32: element (i, p) of A is A(i, 2p), A(i, 2p + 1), and likewise for
-// B. k counts pairs, and both operands are packed. Requires a processor with avx512_bf16, and has_pairs.
+// Multiplies matrices with a pair of bf16 in each f32: element (i, p) of A contains A(i, 2p) and A(i, 2p +
+// 1), and element (p, j) of B contains B(2p, j) and B(2p + 1, j). k counts pairs, and both operands are
+// packed. Requires a processor with avx512_bf16, and has_pairs.
 void multiply_pairs(i64 m, i64 n, i64 k, Left<float> a, Right<float> b, float* c, i64 ldc, const float* d,
                     i64 ldd);
 

@@ -102,7 +102,7 @@ void backward(Worker& w, const Call& call) {
         all_g = reduce_add(sum_g), all_gx = reduce_add(sum_gx);
       };
       add_block(0, n < summed_block ? n : summed_block);
-      if (__builtin_expect(n > summed_block, 0)) {  // their sums are accumulated in f64
+      if (__builtin_expect(n > summed_block, 0)) {  // sums of long rows are accumulated in f64
         double whole_g = static_cast<double>(all_g), whole_gx = static_cast<double>(all_gx);
         for (i64 first = summed_block; first < n; first += summed_block) {
           add_block(first, n - first < summed_block ? n - first : summed_block);

@@ -11,7 +11,7 @@ template <class C>
 class Normalizer {
  public:
   C max = static_cast<C>(-__builtin_inf());
-  C sum = 0;  // of exp(x - max); NaN if any x is NaN, 0 if all x are -∞
+  C sum = 0;  // Σ exp(x - max); NaN if any x is NaN, 0 if all x are -∞
 
   static constexpr i64 chunk = piece_size(1024, 64);
 
@@ -19,7 +19,8 @@ class Normalizer {
     for (i64 first = 0; first < n; first += chunk)
       take_chunk(x + first, n - first < chunk ? n - first : chunk, [](i64, V, int) {});
   }
-  // The same, and saves exp(x - top) in e, where top is the maximum so far: tops[i] in chunk i. e may be x.
+  // Adds n elements x and saves exp(x - top) in e. The maximum so far, top, is tops[i] in chunk i. e may be
+  // x.
   void take(const C* x, i64 n, C* e, C* tops) {
     for (i64 first = 0; first < n; first += chunk) {
       take_chunk(x + first, n - first < chunk ? n - first : chunk,

@@ -81,7 +81,7 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
   // A chunk's rows at one p fit in a vector. If there is room, a whole vector is stored, and later p of the
   // chunk overwrite the excess elements, because AVX2's masked stores are slow.
   constexpr bool spills = Tile<T>::rows <= W;
-  if (row == 1) {  // along the contiguous rows: a few p of a chunk, then of the next chunk
+  if (row == 1) {  // rows are contiguous: pack a few p of a chunk, then of the next chunk
     constexpr i64 few = 8;
     for (i64 p0 = 0; p0 < k; p0 += few)
       for (i64 chunk = 0; chunk < chunks.count; ++chunk) {

@@ -20,8 +20,8 @@ template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
-// Arguments beyond ±limit count as ±limit, or as at_least -limit. There σ or Φ is 0 or 1 in f64, and at ±∞
-// the formulas below would compute 0·∞. NaN stays NaN.
+// at_least() raises smaller arguments to the limit. within() moves arguments beyond ±limit to ±limit. Beyond
+// the limits used below, σ or Φ is 0 or 1 in f64, and at ±∞ the formulas would compute 0·∞. NaN stays NaN.
 template <class V>
 TG_INLINE V at_least(double limit, V x) {
   return max(number<V>(limit), x);
@@ -93,7 +93,8 @@ TG_INLINE V truncated(V a) {
   for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
   return a;
 }
-// Whole vectors, because GCC 12 drops the conversion to float of elements that are stored as doubles again.
+// Rounds to float. The whole vector is converted, because GCC 12 would drop a conversion of single elements
+// that are stored as doubles again.
 template <class V>
 TG_INLINE V as_float(V a) {
   using Floats [[gnu::vector_size(lanes<V> * sizeof(float))]] = float;
@@ -192,7 +193,7 @@ constexpr BlockEntry table[] = {
     TG_FLOAT("gelu_slope", 1, gelu_slope_of(within(20, a)))
     TG_FLOAT("gelu_tanh_slope", 1, gelu_tanh_slope_of(within(30, a)))
     // GELU: x·Φ(x). The tanh form is Hendrycks and Gimpel's approximation, in which (1 + tanh u)/2 = σ(2u).
-    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // below, its value and slope are less than 1e-86
+    TG_FLOAT("gelu", 1, gelu_of(at_least(-20, a)))  // for a < -20, |gelu(a)| < 1e-86
     TG_FLOAT("gelu_tanh", 1, gelu_tanh_of(at_least(-30, a)))
 };
 // clang-format on

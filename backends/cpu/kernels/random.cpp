@@ -27,7 +27,7 @@ TG_INLINE void draw(i64 start, i64 n, int each, std::uint64_t key, Word* to) {
   for (i64 b = 0; b < blocks; b += lanes<U32>)
     element_words(static_cast<std::uint64_t>(first + b), key, to + b * 4);
 }
-constexpr std::size_t words_bytes = (2 * block + 4 * 16) * sizeof(Word);  // two for each element of a block
+constexpr std::size_t words_bytes = (2 * block + 4 * 16) * sizeof(Word);  // two words per element of a block
 
 template <class C>
 void dropout_as(Worker& w, const Call& call) {

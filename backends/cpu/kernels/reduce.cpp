@@ -18,7 +18,7 @@ namespace {
 
 // The function applied to an element, and how two results are combined, on scalars and on vectors.
 struct Sum {
-  using Combine = Sum;  // the same for results: without `lift`
+  using Combine = Sum;  // combines results, without `lift`
   template <class C>
   static constexpr C identity() {
     return 0;
@@ -217,8 +217,9 @@ struct Reduction {
     return buffer;
   }
 
-  // The same for elements that the fused ops compute. Each is computed once: n of a long row, or all of a
-  // short one, together with as many of the following rows as fit in a block.
+  // Returns n elements at an offset that the fused ops compute. Each element is computed once. A call
+  // computes n elements of a long row, or a whole short row with as many of the following rows as fit in a
+  // block.
   const C* made_values(i64 offset, i64 n, C* buffer, Made<C>& made) const {
     if (offset + n > made.end) {
       const i64 rows = plan.count <= block ? block / plan.count * plan.count : n, left = made.limit - offset;

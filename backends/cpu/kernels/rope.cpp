@@ -101,7 +101,7 @@ void run_as(Worker& w, const Call& call) {
       if (given)
         block_load(call.in[1].dtype, DType::i64)(
             &position, call.in[1].data + at.in * static_cast<i64>(size_of(call.in[1].dtype)), 0, 1);
-      for (i64 i = 0; i < pairs; ++i) {  // in f64 up to here: a large position times ω needs all digits
+      for (i64 i = 0; i < pairs; ++i) {  // angles need f64: a large position times ω needs all digits
         const double angle = static_cast<double>(position) * frequency[i] * (a.inverse ? -1 : 1);
         angles[i] = sizeof(C) == 8 ? angle
                                    : angle - 6.28318530717958647693 *

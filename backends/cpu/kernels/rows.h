@@ -131,8 +131,8 @@ class Flat {
   bool direct_;
 };
 
-// Hands out n elements: calls f(start, count) for at most Flat's block of them at a time. `start` is a
-// multiple of the block.
+// Hands out n elements: calls f(start, count) with a count of at most Flat::block. `start` is a multiple of
+// Flat::block.
 template <class F>
 TG_INLINE void each_block(Worker& w, i64 n, F f) {
   constexpr i64 block = Flat<float>::block, some = 8 * block;
@@ -142,14 +142,14 @@ TG_INLINE void each_block(Worker& w, i64 n, F f) {
   });
 }
 
-// Hands out rows in parts of about 8192 elements: f(first row, one past the last).
+// Hands out rows in parts of about 8192 elements: calls f(first row, one past the last row) for each part.
 template <class F>
 TG_INLINE void each_rows(Worker& w, i64 rows, i64 n, F f) {
   const i64 some = n >= 8192 ? 1 : 8192 / (n > 0 ? n : 1);
   w.each((rows + some - 1) / some,
          [&](i64 part) { f(part * some, part * some + some < rows ? part * some + some : rows); });
 }
-// The same row by row: f(row).
+// Hands out rows and calls f(row) for each row.
 template <class F>
 TG_INLINE void each_row(Worker& w, i64 rows, i64 n, F f) {
   each_rows(w, rows, n, [&](i64 begin, i64 end) {
@@ -171,7 +171,7 @@ template <class Count, class F>
 TG_INLINE void each_chunk(Worker& w, i64 tensors, Count count, F f) {
   i64 chunks = 0;
   for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
-  i64 tensor = 0, first = 0;  // `first`: of this tensor; a range's chunks are in increasing order
+  i64 tensor = 0, first = 0;  // the tensor's first chunk; a range's chunks are in increasing order
   w.each(chunks, [&](i64 chunk) {
     if (chunk < first) tensor = first = 0;
     for (i64 own; chunk >= first + (own = chunks_of(count(tensor))); ++tensor) first += own;
@@ -237,7 +237,7 @@ template <class C, class F>
     whole += static_cast<double>(sum_of_block<C>(i, n - i < summed_block ? n : i + summed_block, f));
   return static_cast<C>(whole);
 }
-// The same over a row of n elements. f captures by value, so that its variables stay in registers.
+// Σ f(i, k) over a row of n elements. f captures by value, so that its variables stay in registers.
 template <class C, class F>
 TG_INLINE C sum_of(i64 n, F f) {
   return n <= summed_block ? sum_of_block<C>(0, n, f) : sum_of_blocks<C>(n, f);

@@ -10,8 +10,8 @@ namespace {
 
 using Weight = std::uint64_t;
 
-// The tokens whose logits are above `least`, in the order of order_of(), and those equal to it up to token
-// `last`.
+// The tokens whose logits are above `least` in the order of order_of(), and the tokens up to `last` whose
+// logits equal `least`.
 struct Likeliest {
   std::uint64_t least = 0;
   i64 last = INT64_MAX;
@@ -20,8 +20,8 @@ struct Likeliest {
   }
 };
 
-// Returns the smallest set of the most likely tokens that has at least `needed` of `amount` in total. Equal
-// tokens are ordered by index. Finds `least` in digits of eight bits, starting at the highest.
+// Returns the smallest set of most likely tokens whose total `amount` is at least `needed`. Equal tokens are
+// ordered by index. Finds `least` in digits of eight bits, starting at the highest.
 template <class C, class F>
 Likeliest likeliest(const C* logits, i64 n, Weight needed, F amount) {
   constexpr int bits = 8 * static_cast<int>(sizeof(C));

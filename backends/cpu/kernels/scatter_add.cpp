@@ -39,7 +39,7 @@ void add_all(Worker& w, const Call& call) {
       out_at += i * out.layout.strides[a];
       src_at += i * src.layout.strides[a];
       index_at += i * indices.layout.strides[a];
-      i64 step = 1;  // in the count of indices
+      i64 step = 1;  // stride in the row-major numbering of the indices
       for (int b = a + 1; b < indices.layout.rank(); ++b) step *= indices.layout.shape[b];
       number += i * step;
     });

@@ -108,7 +108,7 @@ TG_INLINE F32 load(const bfloat16* p) {
   return (F32)u;
 #endif
 }
-TG_INLINE U32 bf16_bits(F32 v) {  // in the lower half of each lane: rounds to nearest even, keeps NaN a NaN
+TG_INLINE U32 bf16_bits(F32 v) {  // in the lower half of each lane; rounds to nearest even, keeps NaN a NaN
   const U32 u = (U32)v;
   const U32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const I32 number = v == v;
@@ -294,7 +294,7 @@ TG_INLINE F32 round(F32 a) {  // to nearest even
 
 // 1/a for a normal number with a normal reciprocal, with an error of at most 1.5 ulp.
 TG_INLINE F32 reciprocal(F32 a) {
-#if TG_VECTOR_BYTES == 64  // from 14 bits by one Newton step: an eighth of the time of a division
+#if TG_VECTOR_BYTES == 64  // one Newton step from 14 bits needs an eighth of the time of a division
   const F32 r = (F32)_mm512_rcp14_ps((__m512)a);
   return fma(r, fma(-a, r, splat<F32>(1.f)), r);
 #else
@@ -379,7 +379,7 @@ TG_INLINE F32 odd_floats(F64 low, F64 high) {
   return fast;
 }
 #endif
-// Rounds to f64, in such a way that odd_float() of the result equals odd_float() of the integer.
+// Rounds to f64 such that odd_float() of the result equals odd_float() of the integer.
 TG_INLINE F64 to_double(I64 x) {
   const I64 beyond = x & 2047, size = x >> 53, kept = (x & ~std::int64_t{2047}) | 2048;
   x = select((size != 0) & (size != -1) & (beyond != 0), kept, x);
@@ -398,7 +398,7 @@ TG_INLINE F32 odd_floats(I64 low, I64 high) {
   return odd_floats(to_double(low), to_double(high));
 }
 
-// Numbers of f64 rounded once, to nearest even, to a 16-bit type.
+// Rounds f64 numbers to a 16-bit type, once, to nearest even.
 template <class Half>
 TG_INLINE F64 rounded(F64 x) {
   constexpr bool is_bf16 = sizeof(Half) == 2 && __is_same(Half, bfloat16);

@@ -71,7 +71,7 @@ TG_INLINE F32 log(F32 x) {
   return select(x < zero, splat<F32>(__builtin_nanf("")), r);
 }
 
-// Odd polynomial near 0, 1 - 2/(e^(2|x|) + 1) elsewhere.
+// Computes an odd polynomial near 0, and 1 - 2/(e^(2|x|) + 1) elsewhere.
 TG_INLINE F32 tanh(F32 x) {
   const F32 a = abs(x), one = splat<F32>(1.f), t = a * a;
   const F32 q = horner(t, -0x1.75e19ap-8f, 0x1.522690p-6f, -0x1.b83c58p-5f, 0x1.110726p-3f, -0x1.555532p-2f);
@@ -80,7 +80,7 @@ TG_INLINE F32 tanh(F32 x) {
   return copysign(select(a < splat<F32>(0.625f), small, large), x);
 }
 
-// Odd polynomial near 0, 1 - exp(p(|x|)) elsewhere. p is fitted to log erfc.
+// Computes an odd polynomial near 0, and 1 - exp(p(|x|)) elsewhere. p is fitted to log erfc.
 TG_INLINE F32 erf(F32 x) {
   const F32 a = abs(x), t = a * a;
   const F32 q = horner(t, 0x1.6537bep-14f, -0x1.acb080p-11f, 0x1.550becp-8f, -0x1.b81558p-6f, 0x1.ce2e58p-4f,

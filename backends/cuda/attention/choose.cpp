@@ -28,7 +28,8 @@ void require_batch(const AttentionCall& x) {
   if (x.B > INT32_MAX) throw DeviceError("attention supports batches below 2^31");
 }
 
-// Whether `a`, k or v of a cache, is the memory of an index_assign's tensor: all rows of all heads, in order.
+// Whether `a` (k or v of a cache) and an index_assign's tensor are the same memory, with all rows of all
+// heads in order.
 bool is_cache(const AttentionCall::TensorView& a, int rows, int heads, const Arg& tensor) {
   const Layout& l = tensor.layout;
   return a.data == tensor.data && l.rank() == 3 && l.is_contiguous() && l.shape[1] == heads &&
@@ -64,7 +65,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     return std::nullopt;
   if (x.table && rows % slice != 0 && slice % rows != 0) return std::nullopt;
   const Arg& indices = step.in[4];
-  int axes = 0;  // that are longer than 1
+  int axes = 0;  // number of axes longer than 1
   for (int axis = 0; axis < indices.layout.rank(); ++axis) axes += indices.layout.shape[axis] > 1;
   if (indices.dtype != DType::i32 || !indices.layout.is_contiguous() || indices.layout.numel() != x.B ||
       axes > 1 || !is_constant(indices, call))
@@ -79,8 +80,8 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     // Blocks write results while other blocks still read the added rows.
     for (const Arg& out : call.out)
       if (overlap(range_of(out), range_of(more))) return std::nullopt;
-    // The axes of the added rows are those of the indices, at most one of which is longer than 1, heads, and
-    // elements.
+    // The axes of the added rows are the axes of the indices, then heads, then elements. At most one axis of
+    // the indices is longer than 1.
     const Layout& l = more.layout;
     const int last = l.rank() - 1;
     AttentionCall::TensorView& to = values ? added.v : added.k;

@@ -81,7 +81,7 @@ struct BackwardPlan final : KernelPlan {
   void launch(const Stream& s, const Call& call) const override {
     const Choice c = choice_of(call, s.workspace);
     const Ropes& ropes = fused.ropes;
-    if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // also computes u
+    if (c.family() == KernelFamily::short_heads) return launch_choice(s, c, ropes);  // computes u too
     launch_checks(s, c.x);
     if (c.split) launch_split(s, c.x, *c.split);
     if (c.family() != KernelFamily::hopper) launch_row_stats(s, c.x, c.work, c.powers());

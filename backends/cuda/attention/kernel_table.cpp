@@ -50,7 +50,7 @@ bool fits_one_pass(const AttentionCall& x, const Gpu& gpu) {
   });
 }
 
-// Why Hopper's own kernels cannot compute a call that fits tensor cores; null if they can.
+// Why Hopper's own kernels cannot compute a call that tensor cores support; null if they can.
 const char* reason_against_hopper(const AttentionCall& x, bool backward) {
   if (backward && (x.d > 256 || x.dv > 256)) return "wider heads than 256";
   if (x.bias.data) return "bias";
@@ -108,7 +108,7 @@ bool may_be_on_tensor_cores(const Candidate& c) {
   return c.x.kernels != AttentionKernels::plain && !c.on_tensor_cores;
 }
 
-// Portable tensor-core kernels, for contiguous k and v.
+// Whether the portable tensor-core kernels compute a call. They need contiguous k and v.
 bool is_portable(const Candidate& c) {
   return may_be_on_tensor_cores(c) && !c.x.table;
 }
@@ -120,9 +120,10 @@ bool reads_latents(const Candidate& c) {
          decoding::takes_by_wgmma(c.x, c.gpu) &&
          (c.x.table || c.batch_invariant || has_many_ranges(c.x, c.gpu));
 }
-// Whether the short-heads kernel computes a call for Hopper. One block processes all queries and keys of a
-// head, each head has its own keys, and all blocks run concurrently. Never with batch_invariant, because the
-// number of heads depends on the batch, and never if the call requests a specific kernel family.
+// Whether the short-heads kernel computes a call on Hopper. One block processes all queries and keys of a
+// head, each head has its own keys, and all blocks run concurrently. It is not used with batch_invariant,
+// because the number of heads depends on the batch. It is not used either if the call requests a specific
+// kernel family.
 bool has_short_heads(const Candidate& c) {
   constexpr int longest = 64, widest = 64;
   const AttentionCall& x = c.x;

@@ -12,8 +12,8 @@ namespace tg::cuda::attention {
 // Families of kernels. All kernels of one family compute the same kinds of calls.
 enum class KernelFamily { plain, f32, narrow, wide, one_pass, hopper, decoding, latents, short_heads };
 
-// Launches a kernel. Among the forwards, only those of Hopper and decoding read `work`. `powers` is null
-// unless f32 operands are split into f16.
+// Launches a kernel. Among the forward kernels, only Hopper's kernels and the decoding kernels read `work`.
+// `powers` is null unless f32 operands are split into f16.
 using Launch = void(const Stream& s, const AttentionCall& x, const Workspace& work, const Powers* powers);
 
 // Launches a kernel that also applies RoPE.
@@ -41,7 +41,7 @@ struct AttentionKernel {
   KernelFamily family;
   bool backward;
   const char* description;  // printed in the log and by inspect
-  const char* condition;    // when it is chosen, if no earlier row is; only documentation
+  const char* condition;    // when it is chosen if no earlier row is; documentation only
   bool (*accepts)(const Candidate&);
   Workspace (*workspace)(const AttentionCall& x, const Gpu& gpu, std::byte* base);  // null: none
   Launch* launch;
@@ -55,9 +55,9 @@ std::span<const AttentionKernel> attention_kernels();
 struct Choice {
   AttentionCall x;
   const AttentionKernel* kernel;
-  const char* reason = nullptr;        // on Hopper: why the wgmma kernels are not used
+  const char* reason = nullptr;        // why the wgmma kernels are not used on Hopper
   Workspace work;                      // workspace of the kernel
-  std::optional<SplitOperands> split;  // for f32 on tensor cores
+  std::optional<SplitOperands> split;  // only for f32 on tensor cores
 
   // Places the workspace at `base`; null only computes its size. Throws DeviceError with the reason if
   // AttentionOptions::kernels requests kernels that cannot compute the call. `batch_invariant` is

@@ -116,8 +116,8 @@ __device__ bool has_far_rows(const AttentionCall& x, const Workspace& work, int 
   return any;
 }
 
-// Applies the inverse rotation to a tile of whole rows of 64 elements, like the kernels that store it. Called
-// by all threads.
+// Applies the inverse rotation to a tile of whole rows of 64 elements, as the kernels for the other gradients
+// do. Called by all threads.
 template <class C>
 __device__ void rotate_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, int row0, C factor) {
   if (!ropes.table) return;

@@ -76,7 +76,7 @@ struct Rows {
   }
 };
 
-// The same for a paged cache.
+// Rows of a sequence's keys or values in a paged cache.
 template <class S>
 struct PagedRows {
   const S* data;
@@ -164,7 +164,7 @@ struct Queries {
   using C = compute_t<S>;
   int b, h, i0;
   KeyRange keys[4];
-  const RowBase<C>* bases;  // of the first of the four queries
+  const RowBase<C>* bases;  // bases, starting at the first of the four queries
   unsigned counts = 0;      // bit r: P of query r may be nonzero
   C u[4];
   Rows<S> q, z;

@@ -57,7 +57,7 @@ std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& c
     for (r.lanes = 0; 2 << r.lanes < r.pairs;) ++r.lanes;
     all.table = table;
 
-    // The forward must read the rotated tensor as this operand only, because it overwrites it.
+    // No other operand of the forward may be the rotated tensor, because the forward overwrites that tensor.
     const auto is_mine = [&](const Arg& operand) { return overlap(range_of(mine), range_of(operand)); };
     if (std::ranges::count_if(own, is_mine) != 1) return std::nullopt;
     // Blocks run concurrently. Each reads and writes the rows of its own head.

@@ -31,9 +31,9 @@ struct FusedRopes {
 // that blocks still read.
 std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& call);
 
-// Whether the chosen kernel computes these RoPE ops. Short heads: an even number of pairs. Hopper's backward
-// rotates z_q and z_k when it stores them. It needs head size 64, full rotation of non-interleaved halves,
-// and L = T. Packed sequences, lengths and a softcap are not supported.
+// Whether the chosen kernel computes these RoPE ops. The short-heads kernels need an even number of pairs.
+// Hopper's backward rotates z_q and z_k when it stores them. It needs head size 64, full rotation of
+// non-interleaved halves, and L = T. Packed sequences, lengths and a softcap are not supported.
 bool computes_ropes(const Choice& c, const Ropes& ropes);
 
 }  // namespace tg::cuda::attention

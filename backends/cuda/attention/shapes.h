@@ -9,7 +9,7 @@ namespace tg::cuda::attention {
 #if defined(__CUDA_ARCH__)
 constexpr int arch = __CUDA_ARCH__;
 #else
-constexpr int arch = 900;  // on the host: the layout that needs the most shared memory
+constexpr int arch = 900;  // on the host, assume the layout that needs the most shared memory
 #endif
 
 constexpr int bytes_of_seen_keys(int queries) {
@@ -42,8 +42,8 @@ TG_HOST_DEVICE int size_in_memory(const AttentionCall::TensorView& a, int size) 
 
 namespace forward {
 
-// For d ≤ D and dv ≤ DV. Each warp has `rows` queries and `columns` columns of O, as many as registers hold.
-// The two warps that share the columns of the widest values compute the same scores.
+// The shape for d ≤ D and dv ≤ DV. Each warp has `rows` queries and `columns` columns of O, as many as
+// registers hold. For the widest values, two warps share the columns of O and compute the same scores.
 template <Numbers numbers, int D, int DV, Options options>
 struct TileShape {
   static constexpr bool wide = D > 128, split = numbers != of_16_bits, plain = options == none;
@@ -87,12 +87,12 @@ constexpr bool in_groups(int D, Options options) {
 // Before Hopper, red_add_v4 is four instructions and needs more registers.
 constexpr bool has_wide_sums = arch >= 900;
 constexpr bool has_room_for_three = arch >= 900 && arch < 1200;  // 227 KiB of shared memory
-// For d ≤ D and dv ≤ DV, as large as registers allow. A thread needs (sum_rows·columns +
-// 2·score_rows·score_columns) / 32 registers and about 60 others.
+// The tiling for d ≤ D and dv ≤ DV, with tiles as large as registers allow. A thread needs (sum_rows·columns
+// + 2·score_rows·score_columns) / 32 registers and about 60 others.
 template <Side side, int D, int DV, Options options>
 consteval Cut cut() {
   constexpr bool plain = options == none;
-  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // of a score tile
+  constexpr int wide_columns = in_groups(D, options) ? 32 : 16;  // columns of a score tile
   if (side == by_query)
     return D <= 256 ? Cut{8, 64, 64, 32, wide_columns, 32, 0, D / 4, 0, 0}
                     : Cut{8, 64, 32, 16, 16, 32, 0, D / 4, 0, 0};

@@ -11,14 +11,14 @@
 
 namespace tg::cuda::attention::forward_sm90 {
 
-// For d ≤ D and dv ≤ DV. `groups` consumer warpgroups have 64 queries each.
+// The shape for d ≤ D and dv ≤ DV. `groups` consumer warpgroups have 64 queries each.
 // - With more than two warpgroups, each starts and ends at its own keys. Two warpgroups process the same
-//   tiles: separate ranges would save less there, and cost 2 to 8 % at d 128.
-// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). Without it,
-//   queries see so few keys that the start and end of an item dominate. More warpgroups with smaller tiles
-//   and more stages then fill each other's gaps.
-// - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor, which also
-//   fill each other's gaps.
+//   tiles. Separate key ranges would save less for two warpgroups, and they would cost 2 to 8 % at d 128.
+// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). It is not
+//   set if queries see so few keys that the start and end of an item dominate. More warpgroups with smaller
+//   tiles and more stages then fill each other's gaps.
+// - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor. The blocks
+//   also fill each other's gaps.
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct TileShape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
@@ -45,8 +45,9 @@ struct TileShape {
   // O is stored through the tile of the item's queries, if the next item's queries do not need that tile
   // immediately.
   static constexpr bool stores_boxes = query_stages > 1 && !divided && !split;
-  // Registers per thread after setmaxnreg. All warps together use at most the registers that the blocks of a
-  // multiprocessor have at launch: of 65,536, a multiple of 8 per thread.
+  // Registers per thread after setmaxnreg. All warps together use at most the registers that they have at
+  // launch. At launch, each thread has an equal share of the multiprocessor's 65,536 registers, rounded down
+  // to a multiple of 8.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
                        at_launch = 65536 / threads / blocks / 8 * 8,
                        consumer_registers = groups == 1   ? 2 * at_launch - producer_registers
@@ -54,7 +55,7 @@ struct TileShape {
                                             : groups == 3 ? 160
                                                           : 112;
   static_assert(128 * (producer_registers + groups * consumer_registers) <= at_launch * threads);
-  // The 64 queries of its nth item that a warpgroup computes. Without takes_turns the assignment rotates from
+  // Which 64 queries of its nth item a warpgroup computes. Without takes_turns the assignment rotates from
   // item to item, because under a mask some groups see more keys than others.
   static TG_HOST_DEVICE int group(int warpgroup, unsigned n) {
     return takes_turns ? warpgroup : static_cast<int>((warpgroup + n) % groups);
@@ -97,7 +98,7 @@ auto with_f32_shape(const AttentionCall& x, auto&& f) {
 
 namespace tg::cuda::attention::forward_576_sm90 {
 
-// For d ≤ 576 and dv ≤ 512. One warpgroup computes scores. Two accumulate P·V, 256 columns each.
+// The shape for d ≤ 576 and dv ≤ 512. One warpgroup computes scores. Two accumulate P·V, 256 columns each.
 template <bool values_are_keys_>
 struct TileShape {
   static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,

@@ -53,7 +53,7 @@ __device__ __forceinline__ float larger(float top, float x) {
   return fabsf(x) <= FLT_MAX ? fmaxf(top, fabsf(x)) : top;
 }
 
-// k with √square < 2ᵏ; `empty` if square is 0.
+// Returns k such that √square < 2ᵏ, or `empty` if square is 0.
 __device__ int exponent_above(double square) {
   if (square == 0) return empty;
   int e;
@@ -61,8 +61,8 @@ __device__ int exponent_above(double square) {
   return (e + 1) >> 1;
 }
 
-// k with 2ᵏ above the length of every row of the part, from the largest element of each column. The result is
-// valid in the first warp.
+// Returns k such that 2ᵏ exceeds the length of every row of the part, from the largest element of each
+// column. The result is valid in the first warp.
 template <int W, int Threads>
 __device__ __forceinline__ int exponent_of_rows(const SplitOperand& a, const Part& part) {
   __shared__ float tops[Threads];
@@ -90,7 +90,8 @@ __device__ __forceinline__ int power_for(int k) {
 __device__ __forceinline__ int& power_of(Powers& p, int operand) {
   return operand == 0 ? p.q : operand == 1 ? p.k : operand == 2 ? p.v : p.z_o;
 }
-// Exponent of the bound of z_A that the longest rows of V and z_O imply.
+// If z_ξ is 0 and the scaled rows of V and z_O have at most length 2^longest, the scaled z_A is at most
+// 2^bound_of_z_a.
 constexpr int bound_of_z_a = 2 * Powers::longest + 1;
 
 // Writes the part times 2ᵉ as one or two f16 values per element.

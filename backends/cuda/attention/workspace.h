@@ -43,11 +43,12 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
          : width <= 192 ? 48
                         : 64;
 }
-// Whether the last block that adds to a tile's z_Q also stores it. These kernels also start early
-// (programmatic launch) and have smaller tiles. With many keys this would be slower, because the last blocks
-// of the grid would delay the others. Two f16 values per f32 element leave no shared memory for it. One f16
-// value per f32 element leaves no registers for it if there is a softcap. For 16-bit types, a softcap is too
-// rare to justify separate kernels.
+// Whether the last block that adds to a tile's z_Q also stores the result. These kernels also start early
+// (programmatic launch) and have smaller tiles. They are not used in these cases:
+// - There are many keys: the last blocks of the grid would delay the others.
+// - f32 elements are split into two f16 values: no shared memory is left.
+// - f32 elements are rounded to one f16 value and there is a softcap: no registers are left.
+// - 16-bit types have a softcap: this is too rare to justify separate kernels.
 inline bool last_stores(const AttentionCall& x) {
   return backward_width(x) <= 128 && !x.nondeterministic && x.T <= (is_uneven(x) ? 2048 : 1024) &&
          x.softcap == 0 && !has_two_f16(x);
@@ -78,8 +79,8 @@ ForwardTile forward_tile(const AttentionCall& x);
 
 // Returns the call with the query heads of each key head flattened into the rows of one head, head after
 // head. Row i then has the mask of query i % L of the original head, and the sink of its query head. Returns
-// `x` unchanged if that does not reduce the number of items, or if q and o are not stored in this order, as ξ
-// is.
+// `x` unchanged if that does not reduce the number of items, or if q or o is not stored in this order. (ξ
+// always is.)
 AttentionCall with_heads_as_rows(const AttentionCall& x);
 
 // Number of parts into which the keys of each item are split; 1 if no split is fastest.
@@ -111,7 +112,7 @@ struct Workspace {
   // 16 × 8, in the register order of a warp.
   float* z_q = nullptr;
   // Deterministic: the number of blocks per key head. Each block processes some of the keys and has its own
-  // accumulator. Nondeterministic: 1, all blocks add to the same accumulator.
+  // accumulator. Nondeterministic: 1, because all blocks add to the same accumulator.
   int workers = 0;
   int parts = 1;           // number of parts of the keys; see o and lse
   int width = 0;           // padded head size of a backward on Hopper; see rows
@@ -162,15 +163,15 @@ struct Workspace {
 // A larger argument makes nvcc reload its members at each use, and ptxas then spills registers.
 static_assert(sizeof(Workspace) <= 128);
 
-// Scaling exponents of a key head and its query heads: the kernels multiply q·2^q, and likewise the other
-// operands.
+// Scaling exponents of a key head and its query heads: the kernels multiply q·2^q instead of q, and so on for
+// the other operands.
 struct Powers {
   int q, k, v, z_o;
   int z_a;  // kernels multiply z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) and P ⋅ 2^room_for_p
   // P is at most 1 for the ξ of these scores, but flash_attn_backward accepts any ξ. f16 can hold P up to 2⁸,
   // and z_A up to 2⁶ times its bound for P ≤ 1.
   static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
-  // Exponent of z_A as the kernels multiply it.
+  // The exponent of the factor by which z_A is scaled in the kernels' GEMMs.
   TG_HOST_DEVICE int of_z_a() const { return room_for_z_a + z_o + v + z_a; }
 };
 

@@ -40,9 +40,9 @@ struct Nccl {
 // if there is none, or if it is older than 2.18.
 const Nccl& nccl();
 
-// An NCCL communicator over the ranks' GPUs. When a rank is lost, exchanges on this GPU end with undefined
-// data for everything not received, so a caller that waited for them must call Communicator::check_lost().
-// CUDA graphs that use the communicator must be destroyed before it.
+// An NCCL communicator over the ranks' GPUs. If a rank is lost, exchanges on this GPU end, and data that has
+// not been received is undefined. A caller that waited for an exchange must therefore call
+// Communicator::check_lost(). CUDA graphs that use the communicator must be destroyed before it.
 class NcclGroup {
  public:
   // Returns the group of these ranks on this GPU. The first call creates it, and all ranks must make that

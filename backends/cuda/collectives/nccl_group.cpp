@@ -20,9 +20,9 @@ namespace tg::cuda {
 
 namespace {
 
-// If a rank is lost, NCCL may report an error first, without the rank. An error is therefore held for this
-// time, until the watchdog identifies the rank. This takes up to 30 s if a host does not answer (dead_after
-// in parallel/network_listener.cpp).
+// If a rank is lost, NCCL may report an error that does not name the rank. The error is therefore thrown only
+// after this time, unless the watchdog identifies the rank earlier. The watchdog needs up to 30 s if a host
+// does not answer (dead_after in parallel/network_listener.cpp).
 constexpr std::chrono::seconds watchdog_delay{2}, watchdog_delay_of_hosts{40};
 
 void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
@@ -37,8 +37,8 @@ void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
-// The location of a GPU, which distinguishes GPUs independently of the device numbers in each process: the
-// boot ID of its host and its PCI bus ID. Also the network namespace of its process.
+// Identifies a GPU independently of the device numbers in each process, by the boot ID of its host and by its
+// PCI bus ID. `network` is the network namespace of its process.
 struct GpuPlace {
   std::array<char, 40> system, gpu;
   std::array<char, 32> network;
@@ -81,7 +81,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of(const std::shared_ptr<Communicator>& ra
   NcclId id{};
   if (ranks->rank() == 0) check_nccl(library.get_unique_id(&id), "the ID of a group", *ranks);
   id = gather_one(*ranks, id)[0];
-  const RankWait waits(ranks.get());  // otherwise a rank that does not join would go unnoticed
+  const RankWait waits(ranks.get());  // a rank that does not join would otherwise not be noticed
   NcclComm comm = nullptr;
   check_nccl(library.comm_init_rank(&comm, ranks->size(), id, ranks->rank()), "connecting to the other ranks",
              *ranks);
@@ -113,7 +113,7 @@ NcclGroup::NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm, int gpu
 // may have to destroy that graph.
 void NcclGroup::abort() {
   aborting_ = std::thread([comm = comm_, gpu = gpu_] {
-    cudaSetDevice(gpu);  // otherwise this thread would initialize another GPU
+    cudaSetDevice(gpu);  // this thread would otherwise initialize another GPU
     nccl().comm_abort(comm);
   });
 }
@@ -131,7 +131,7 @@ bool NcclGroup::has_failed() const {
 // Destroying a communicator waits for the other ranks to destroy theirs, which they do not do after a
 // failure.
 NcclGroup::~NcclGroup() {
-  watch_.reset();  // from here on, no other thread aborts it
+  watch_.reset();  // no other thread aborts it after this
   if (aborting_.joinable())
     aborting_.join();
   else if (has_failed())

@@ -1,6 +1,6 @@
 // out[i] = Σ_s x_s[i] over the ranks, for a list of tensors in one launch (exchange.h). Additions form a tree
 // that depends only on the number of ranks. If two, four or eight micro-batches are distributed over fewer
-// ranks, which add theirs in the same tree, the sums are bitwise identical.
+// ranks, each rank adds its micro-batches in the same tree. The sums are then bitwise identical.
 #include "backends/cuda/collectives/exchange.h"
 
 #include <bit>

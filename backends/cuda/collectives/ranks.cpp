@@ -23,11 +23,11 @@ struct Message {
   }
 };
 
-// Messages of one NCCL group call. NCCL needs microseconds for each, so the messages of a list of tensors to
-// the same rank are packed into one.
+// Messages of one NCCL group call. NCCL needs microseconds for each message, so messages to the same rank,
+// for a list of tensors, are packed into one.
 struct Exchange {
   std::vector<Message> sent, received;
-  std::vector<PieceCopy> packed, unpacked;  // before and after it
+  std::vector<PieceCopy> packed, unpacked;  // copies before and after the NCCL call
   std::shared_ptr<const CopyListPlan> pack, unpack;
 };
 
@@ -115,9 +115,9 @@ class RanksPlanner {
     if (bytes > 0) plan_.first.packed.push_back({from, to, bytes});
   }
 
-  // Few elements are sent whole to all ranks, and each rank sums all of them. Two ranks do the same for any
-  // size, because sums, which may be twice as wide, need not be sent then. Otherwise each rank sums a shard
-  // and sends the sums to all ranks.
+  // If there are few elements, each rank sends all of them to all ranks, and each rank computes the complete
+  // sum. Two ranks do the same for any size. They then need not send sums, which may be twice as wide.
+  // Otherwise each rank sums a shard and sends the sums to all ranks.
   void add_sum(const Arg& x, const Arg& y) {
     constexpr std::int64_t few = 1 << 14, granule = 64;
     const std::int64_t n = x.layout.numel();
@@ -153,7 +153,7 @@ class RanksPlanner {
     if (count > 0) plan_.summed.push_back({x.data + first * size_of(x.dtype), out, 0, 0, count, x.dtype, to});
   }
 
-  // Data from the other ranks is stored consecutively, as they packed it.
+  // Data from the other ranks is stored consecutively, in the layout that these ranks packed.
   void receive_for_sums() {
     Bytes all = 0, last = 0;
     for (RankSum& s : plan_.summed) {
@@ -162,7 +162,7 @@ class RanksPlanner {
       all += aligned_to_16(last);
     }
     for (RankSum& s : plan_.summed) s.stride = all;
-    // A single message is not packed and ends with the tensor.
+    // A single message is not packed, so it contains no padding.
     const Bytes sent = plan_.summed.size() == 1 ? last : all;
     for (int r = 0; r < ranks_; ++r)
       if (r != rank_) {
@@ -171,8 +171,8 @@ class RanksPlanner {
       }
   }
 
-  // Combines the messages of each peer into one in the workspace, where each message is aligned to 16 bytes.
-  // `copies` packs messages before they are sent, or unpacks them after they are received.
+  // Combines all messages of a peer into one message in the workspace, with each original message aligned to
+  // 16 bytes. `copies` packs messages before they are sent, or unpacks them after they are received.
   void pack(std::vector<Message>& messages, std::vector<PieceCopy>& copies, bool sent) {
     std::vector<Message> before, packed;  // before: the previous peer's messages that were packed
     for (int r = 0; r < ranks_; ++r) {

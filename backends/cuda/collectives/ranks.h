@@ -8,11 +8,12 @@
 
 namespace tg::cuda {
 
-// `group` is null for steps of one rank. Throws DeviceError for operands that are not row-major, and for sums
-// over more than most_summed_ranks ranks.
+// Returns the plan of a collective. `group` is null for steps of one rank. Throws DeviceError for operands
+// that are not row-major, and for sums over more than most_summed_ranks ranks.
 PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
 
-// While one exists, this rank counts as waiting on its GPU, perhaps for other ranks. `ranks` may be null.
+// While an instance exists, this rank counts as waiting on its GPU, perhaps for other ranks. `ranks` may be
+// null.
 class RankWait {
  public:
   explicit RankWait(Communicator* ranks) : ranks_(ranks) {

@@ -24,7 +24,7 @@ const FusionRule* const rules[] = {
     &ropes_before_attention_rule,  // RoPE of queries and keys, and their attention
     &two_rope_steps_rule,          // two RoPE steps
     &ropes_after_attention_rule,   // the gradient of attention, and RoPE of its results
-    &norm_backward_sum_rule,       // the gradient of a norm, and a sum with it
+    &norm_backward_sum_rule,       // the gradient of a norm, and a sum of it and a tensor
     &gemm_of_rows_rule,            // a sum or norm, a GEMM of few rows, and its gelu
     &product_gelu_rule,            // a cuBLASLt GEMM and its gelu
     &transposed_gemm_rule,         // a copy of an operand and a GEMM

@@ -29,12 +29,14 @@ struct Upcoming {
   }
 };
 
-// The first `count` upcoming steps, which the kernel of step `made_by` computes. 0: the rule does not match.
+// A match of a rule: the kernel of step `made_by` computes the first `count` upcoming steps. If `count` is 0,
+// the rule does not match.
 struct FusionMatch {
   std::size_t count = 0, made_by = 0;
 };
 
-// A fusion rule. Its plan launches the kernel. Null: the kernel cannot compute these steps.
+// A fusion rule. plan() returns a plan that launches the kernel, or null if the kernel cannot compute these
+// steps.
 struct FusionRule {
   const char* name;
   FusionMatch (*match)(const Upcoming&);
@@ -68,8 +70,9 @@ bool is_sum_for(const Step& sum, const Step& product);
 // Whether `norm` is the layer_norm or rms_norm of the next GEMM's left operand.
 bool is_norm_for(const Step& norm, const Step& product);
 
-// Returns an operand of such a sum in the shape of the GEMM's result, or as one row for all rows. Its own
-// shape may have different leading axes. Returns nullopt if its layout is neither of these two.
+// Returns an operand of such a sum in the shape of the GEMM's result, or as one row that is added to all
+// rows. The operand's shape may have different leading axes. Returns nullopt if the operand has neither of
+// these two layouts.
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 
 // Whether `next` only adds a tensor of the same shape to z_x of the previous layer_norm_backward or
@@ -77,21 +80,22 @@ std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 bool is_sum_of(const Step& gradient, const Step& next);
 
 // Returns a plan for the gradient's kernel that also computes that sum, bitwise identical to a separate step.
-// It writes z_x only if other steps read it. Returns null if the kernel cannot compute the sum.
+// If no other step reads z_x (`writes_z_x` is false), the kernel does not write z_x. Returns null if the
+// kernel cannot compute the sum.
 PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the next attention step reads.
 bool appends_cache_for(const Step& assign, const Step& attention);
 
-// Sums of few terms each, such as a positional embedding's gradient over the rows of a small batch. Each
-// thread computes some of the sums and adds their terms in order. The kernels for other sums split each among
-// threads. Returns whether a step sums floating-point elements over some axes, at most 32 terms per sum and
-// 2²⁰ in total.
+// Returns whether a step sums floating-point elements over some axes, with at most 32 terms per sum and 2²⁰
+// in total. An example is a positional embedding's gradient over the rows of a small batch. A single thread
+// then computes each sum and adds its terms in order. The kernels for other sums split each sum among
+// threads.
 bool is_sum_of_few(const Step& step);
 
 // Returns the number of leading steps that one kernel can compute as a list of casts. All of them cast f32 to
 // the same 16-bit type, and operands are contiguous. No step reads an earlier result or overwrites an earlier
-// operand. 0 or 1: there is no list.
+// operand. If the number is 0 or 1, there is no list.
 std::size_t casts_together(std::span<const Step> steps);
 
 }  // namespace tg::cuda

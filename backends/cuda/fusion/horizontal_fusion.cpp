@@ -62,7 +62,7 @@ std::string source_of(const Step& s, std::size_t nth, int threads) {
     code +=
         fused_loop(s.attrs.as<FusedAttrs>(), Space(s.in, s.out), 1, times, s.in, s.out, "threadIdx.x", step);
   } else {
-    // Use as many threads as the length requires, independently of the block size.
+    // The sum uses as many threads as its length requires, independently of the block size.
     const std::string own = digits(threads_for({&s, 1}));
     code += "  __shared__ T part[" + own + "];\n  if (threadIdx.x < " + own + ") {\n  T sum = 0;\n" +
             sum_loop(Space({}, {s.in.data(), 1}), "threadIdx.x", own) +
@@ -94,10 +94,10 @@ struct HorizontalFusionPlan final : KernelPlan {
   }
 };
 
-// Returns the number of leading steps that one block computes as fast as a kernel for each: elementwise
-// steps, and sums to a single element, of at most 4,096 elements. A single step counts only if it is a sum.
-// The order of a sum's additions depends only on its operand, but differs from the order of the sum kernel.
-// If `in_their_order`, sums are therefore excluded.
+// Returns the number of leading steps that one block computes as fast as separate kernels would. Each step is
+// elementwise, or sums to a single element, and has at most 4,096 elements. A single step counts only if it
+// is a sum. The order of a sum's additions depends only on its operand, but differs from the order of the sum
+// kernel. If `in_their_order`, sums are therefore excluded.
 std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;
   bool sums = false;

@@ -39,7 +39,7 @@ class AlgorithmCache {
       SavedChoice bits;
       for (std::uint64_t& w : key) in >> w;
       for (std::uint64_t& w : bits) in >> w;
-      if (in) chosen_.emplace(key, bits);  // if a key occurs twice, the first entry wins
+      if (in) chosen_.emplace(key, bits);  // the first entry of a key is used
     }
   }
   std::optional<SavedChoice> find(const ChoiceKey& key) const {
@@ -114,7 +114,7 @@ std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice) {
   const auto b = std::bit_cast<cublasLtMatmulAlgo_t>(choice);
   const auto value = [](const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
-    std::uint32_t v = 0;  // of two or four bytes
+    std::uint32_t v = 0;  // value of two or four bytes
     std::size_t written = 0;
     cublasLtMatmulAlgoConfigGetAttribute(&algorithm, what, &v, sizeof v, &written);
     return v;

@@ -26,9 +26,9 @@ std::optional<SavedChoice> known_choice(const ChoiceKey& key, const Gpu& gpu);
 std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
                                        std::optional<SavedChoice> choice);
 
-// While one exists, this thread uses rank 0's choices, and all ranks must make the same choices in the same
-// order. Two GPUs of the same model may time different algorithms as fastest, and ranks would then differ
-// bitwise. Null: there is only one rank.
+// While an instance exists, this thread uses rank 0's choices, and all ranks must make the same choices in
+// the same order. Otherwise two GPUs of the same model might measure different algorithms as fastest, and
+// results would differ bitwise between ranks. `ranks` is null if there is only one rank.
 class SharedChoices {
  public:
   explicit SharedChoices(Communicator* ranks);
@@ -36,7 +36,7 @@ class SharedChoices {
   SharedChoices(const SharedChoices&) = delete;
 };
 
-// Whether the choice is this algorithm. Comparing bytes is not enough, because cuBLASLt leaves some of them
+// Whether the choice is this algorithm. Comparing bytes is not enough, because cuBLASLt leaves some bytes
 // uninitialized.
 bool is_same_algorithm(const cublasLtMatmulAlgo_t& a, const SavedChoice& choice);
 

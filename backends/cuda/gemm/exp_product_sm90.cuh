@@ -15,8 +15,8 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 64, columns = 256, depth = 64, stages = 5, pair_rows = 2 * rows;
-// Number of row pairs that are processed for a column tile before the next one. Their rows of x stay in the
-// L2 cache, and all of them read the same columns of w.
+// Number of row pairs that are processed for a column tile before the next column tile. Their rows of x stay
+// in the L2 cache, and all of them read the same columns of w.
 constexpr int together = 16;
 constexpr float log2_e = 1.44269504f;
 
@@ -31,7 +31,8 @@ struct Plan {
   const float* shift;  // c [n]; ∞: E is 0 for the whole row
   void* E;             // [n, V]
   Sum* sums;           // [column_tiles, n]
-  // Null, or flags of the row tile pairs to compute: some[0] for any, some[1 + i] for pair i.
+  // Null: all row tiles are computed. Otherwise flags: some[0] is set if any pair of row tiles must be
+  // computed, and some[1 + i] if pair i must be.
   const int* some;
 };
 
@@ -132,7 +133,7 @@ struct Consumer {
     store(logits, own_row, column_tile, shift);
   }
 
-  // The thread has 8 adjacent columns of each 32, in two rows.
+  // In each group of 32 columns, the thread has 8 adjacent columns of two rows.
   __device__ __forceinline__ void store(Accumulator<16, columns>& logits, int own_row, int column_tile,
                                         const float (&shift)[2]) const {
     const int column0 = column_tile * columns + lane_id() % 4 * 8;

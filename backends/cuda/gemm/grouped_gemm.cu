@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(small_threads)
       ptx::cp_async_wait<1>();
       __syncwarp();  // copies of all lanes have arrived
       add_chunk<S>(sum, {at}, p.a.along_k, {at + operand_bytes}, p.b.along_k);
-      __syncwarp();  // all lanes have read them
+      __syncwarp();  // all lanes have read the copies
     }
     const u32 free = at;
     at = next, next = free;
@@ -260,8 +260,8 @@ void GroupedGemmPlan::launch(const Stream& s, const Call&) const {
   products.size() == 1 ? launch_list<1>(s, *this) : launch_list<most_products>(s, *this);
 }
 
-// Whether the same launch can compute the GEMM and the GEMMs `before` it. It must not read or overwrite their
-// results or overwrite their operands, and there must be room for it.
+// Whether the same launch can compute the GEMM and the GEMMs `before` it. The GEMM must not read or overwrite
+// their results, and must not overwrite their operands. The launch must have room for it.
 bool is_independent(const Call& product, std::span<const Call> before) {
   const auto is_separate = [&](const Call& other) {
     return !meets(product.out[0], other.in) && !meets(product.out[0], other.out) &&

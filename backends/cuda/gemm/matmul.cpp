@@ -49,8 +49,8 @@ struct Matrix {
   bool column_major() const { return (row == 1 || rows == 1) && (col >= rows || columns == 1); }
 };
 
-// The last two axes of x, and the strides of its leading axes after broadcasting to the leading axes of the
-// GEMM.
+// The last two axes of x as a matrix, and the strides of its leading axes, which are broadcast to the leading
+// axes of the GEMM.
 struct View {
   Matrix matrix;
   std::array<std::int64_t, max_rank> batch{};
@@ -119,7 +119,7 @@ struct Plan final : KernelPlan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  std::size_t bytes = 0;  // of the workspace
+  std::size_t bytes = 0;  // size of the workspace
   Scales scales{};
 
   void launch(const Stream& s, const Call& call) const override;
@@ -160,9 +160,9 @@ Scales without_sum(DType t) {
   return t == f64 ? Scales{&wide[0], &wide[1]} : Scales{&narrow[0], &narrow[1]};
 }
 
-// Two ones in the GPU's memory. If cuBLASLt knows that β = 1 and C and D are the same buffer, it rounds the
-// product before it adds it in memory. The result would then depend on the offset that the arena assigns to
-// it.
+// α and β are ones in the GPU's memory, which cuBLASLt cannot read when it selects a kernel. If cuBLASLt knew
+// that β = 1 and C and D were the same buffer, it would round the product before the addition in memory.
+// Whether they are the same buffer depends on the arena, so the result would depend on the arena too.
 Scales with_sum(DType t, const Gpu& gpu) {
   static std::mutex mutex;
   static auto& ones = *new std::map<int, std::shared_ptr<void>>;  // by device ordinal; never freed
@@ -320,8 +320,8 @@ std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
-  // Holds for all calls: their operands begin at multiples of the strides of all leading axes except the
-  // innermost.
+  // The alignment must hold for each cuBLASLt call. The operands of the calls begin at multiples of the
+  // strides of all leading axes except the innermost.
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data, const View& v,
                          DType type) {
     std::uint32_t bytes = alignment_of(data);
@@ -417,7 +417,7 @@ bool overwrites(const Step& other, const Call& product) {
 std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu) {
   const auto& attrs = norm.attrs.as<NormAttrs>();
   const std::int64_t k = norm.out[0].layout.shape.back();
-  const auto overwritten = [&](const Arg& out) {  // then no later step reads it
+  const auto overwritten = [&](const Arg& out) {  // true: no later step reads it
     return overlap(range_of(product.out[0]), range_of(out)) ||
            (gelu && overlap(range_of(gelu->out[0]), range_of(out)));
   };

@@ -1,5 +1,5 @@
-// GEMM kernels in addition to cuBLASLt's, and the conditions that select them. `in` is a [..., m, k], b
-// [..., k, n] and an optional d that is broadcast to out [..., m, n] = a·b + d.
+// GEMM kernels in addition to cuBLASLt's, and the conditions that select them. The inputs are a [..., m, k],
+// b [..., k, n] and optionally d. The output is out [..., m, n] = a·b + d, with d broadcast to its shape.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace tg::cuda {
 
 // Returns an operand's strides along the GEMM's axes. The operand has `rows` and `columns` elements along the
-// last two. The stride is 0 along a broadcast axis.
+// last two axes. The stride is 0 along a broadcast axis.
 tg::Strides product_strides(const Arg& operand, const Shape& product, std::int64_t rows,
                             std::int64_t columns);
 
@@ -65,7 +65,7 @@ bool normalises_row(const Call& call, const RowsContext& context);
 // Bytes of workspace. If rows of a are not contiguous and aligned to 16 bytes, a is copied there.
 std::size_t rows_gemm_workspace(const Call& call);
 
-// Same as multiply_strided. bf16 and f16 use tensor cores and f32 uses FMAs. Sums are f32.
+// Computes the same GEMM as multiply_strided. bf16 and f16 use tensor cores, and f32 uses FMAs. Sums are f32.
 void rows_gemm(const Stream& s, const Call& call, const RowsContext& context);
 
 std::string rows_gemm_choice(const Call& call, const RowsContext& context);
@@ -89,8 +89,8 @@ void multiply_small(const Stream& s, const Call& product);
 // ---- gemm/ordered_gemm.cu: on Hopper, each element is summed in the order of k, independently of the
 // number of rows and columns and of the positions where k is split ----
 
-// Whether it can compute a GEMM of a [m, k], b [k, n] and an optional d [m, n] into out [m, n]. All of these
-// conditions must hold:
+// Whether this kernel can compute a GEMM of a [m, k], b [k, n] and an optional d [m, n] into out [m, n]. All
+// of these conditions must hold:
 // - a and b are bf16 or f16, contiguous along rows or columns, in aligned pieces of 16 bytes.
 // - d is f32. out is f32 or, without d, has the dtype of a. Both are contiguous along rows, and n is even.
 //
@@ -103,14 +103,14 @@ inline constexpr std::int64_t ordered_gemm_step = 64;
 // Returns null if the kernel cannot compute the GEMM.
 PlanPtr plan_ordered_gemm(const Call& product);
 
-// ---- gemm/transposed_gemm.cpp: f32 GEMMs whose operand layouts are slow on the GPU. Hopper's tensor
-// cores read TF32 only along k, and cuBLASLt has half of its rate if neither operand is contiguous along k.
-// Its exact f32 kernels are the opposite: they are slower if weights are contiguous along k. Copying the
-// smaller operand into the favorable layout may take less time. ----
+// ---- gemm/transposed_gemm.cpp: f32 GEMMs whose operand layouts are slow on the GPU. Hopper's tensor cores
+// read TF32 only along k, and cuBLASLt runs at half its rate if neither operand is contiguous along k. Its
+// exact f32 kernels behave the other way round: they are slower if weights are contiguous along k. Copying
+// the smaller operand into the favorable layout may take less time. ----
 
 // Returns a plan for a matmul that copies one operand before it multiplies. Returns null for other dtypes,
 // small or batched GEMMs, and operands already in the favorable layout. It also returns null if the GEMM is
-// faster without the copy. That is measured once and cached like algorithms.
+// faster without the copy. This is measured once and cached like the choice of an algorithm.
 PlanPtr plan_transposed_gemm(const Call& product);
 
 }  // namespace tg::cuda

@@ -80,7 +80,7 @@ class ProductInUnits final : public KernelPlan {
 
   MatmulInUnitsAttrs attrs_;
   std::vector<std::int64_t> sizes_;
-  std::array<PlanPtr, 3> plans_;  // of the first unit, the middle units and the last unit
+  std::array<PlanPtr, 3> plans_;  // plans of the first, the middle and the last units
   std::size_t workspace_ = 0;
 };
 

@@ -9,7 +9,7 @@ namespace {
 constexpr int tile = 16;
 
 struct Operands {
-  Strides batch[4];  // of a, b, d, c: leading axes of the GEMM
+  Strides batch[4];  // leading axes of the GEMM for a, b, d, c
   i64 row[4], col[4];
 };
 

@@ -34,8 +34,8 @@ i64 tiles(i64 n, i64 of) {
   return (n + of - 1) / of;
 }
 
-// Returns the tile width with the least time if all pairs of blocks are busy. Both give bitwise identical
-// results.
+// Returns the tile width that needs the least time if all pairs of blocks are busy. Results are bitwise
+// identical with either width.
 int columns_for(i64 m, i64 n, const Gpu& gpu) {
   const auto time = [&](int columns) {
     const i64 all = tiles(m, ordered::pair_rows) * tiles(n, columns);
@@ -117,7 +117,7 @@ void OrderedGemmPlan::launch(const Stream& s, const Call& call) const {
 
 std::string OrderedGemmPlan::choice(const Call& call) const {
   const Layout& l = call.out[0].layout;
-  return "added up along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
+  return "summed along k in order, by wgmma, tiles of " + std::to_string(ordered::rows) + " × " +
          std::to_string(columns_for(l.shape[0], l.shape[1], call.gpu));
 }
 

@@ -1,7 +1,7 @@
 // y = x·w + d. Each element's summation order is the same for any number of rows of x. A block computes 16 or
 // 32 outputs (columns of w) for up to 64 rows. k is split into 8 slices at fixed positions, one for each
-// warp. The sums of the first four slices are added in order, then those of the last four, and then both
-// results.
+// warp. The sums of the first four slices are added in order, and so are the sums of the last four. Then the
+// two results are added.
 //
 // Each warp copies its operands into shared memory several chunks of k ahead, and waits only for its own
 // copies. Weights that no step writes are copied before the previous kernel has finished.
@@ -44,7 +44,8 @@ struct PlainRows {
     return (p.longest_slice() < depth ? p.longest_slice() : depth) * chunk_bytes;
   }
 
-  // As in TensorRows. Each lane copies its own operands into its own part of shared memory.
+  // Multiplies as TensorRows::multiply does. Each lane copies its own operands into its own part of shared
+  // memory.
   template <class Wait>
   __device__ __forceinline__ void multiply(u32 to, int chunks, int, bool constant, Wait&& before_x) {
     to += tile::lane_id() * 16;
@@ -250,8 +251,9 @@ void launch_form_of_rows(const Stream& s, const RowsGemm& p) {
       p, [&](auto form) { launch_rows_gemm<TensorRows<S, true, groups, outputs, form.value>>(s, p); });
 }
 
-// The numbers of rows and outputs only determine which part a block computes. Measured on an H100 with 132
-// multiprocessors: use as many rows per block as leave blocks for three quarters of the multiprocessors.
+// Results do not depend on the numbers of rows and outputs per block. On an H100 with 132 multiprocessors,
+// the fastest choice is the largest number of rows per block that still leaves blocks for three quarters of
+// the multiprocessors.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsGemm& p) {
   const i64 processors = s.gpu.processors;

@@ -13,8 +13,8 @@
 
 namespace tg::cuda {
 
-// Number of slices of k. The sums of the first half are added in order, then those of the second half, then
-// both results.
+// Number of slices of k. The sums of the first half of the slices are added in order, and so are the sums of
+// the second half. Then the two results are added.
 constexpr int k_slices = 8;
 constexpr int k_chunk =
     32;  // elements of k per multiplication of a warp; a slice is a whole number of chunks
@@ -44,10 +44,10 @@ struct Added {
   }
 };
 
-// The cases that a kernel has code for. Nearly all GEMMs have one batch item and one dtype, and their
-// elements can be accessed several at a time. The function is known at launch. A block executes most of its
-// instructions once and waits for instruction fetches, so kernels for these GEMMs contain no code for other
-// cases.
+// The cases that a kernel has code for. Nearly all GEMMs are usual (is_usual): they have one batch item and
+// one dtype, and their elements can be accessed several at a time. For them, the function is a compile-time
+// constant. A block executes most of its instructions once and waits for instruction fetches, so kernels for
+// usual GEMMs contain no code for other cases.
 enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
 
 // Operands with strides along the GEMM's axes. A broadcast axis has stride 0.
@@ -57,7 +57,7 @@ struct RowsGemm {
   int m, n, k, batches;
   const std::byte* data[operands];  // null if there is no such operand
   i64 row[operands], col[operands];
-  // [batches, m, n], null if no step reads them: d + e, and `function` of y.
+  // `sum` is d + e and `result` is `function` of y, both [batches, m, n], or null if no step reads them.
   std::byte *sum, *result;
   Epilogue function;
   bool constant[operands];  // no step of the program writes it
@@ -71,8 +71,8 @@ struct RowsGemm {
   template <class S, Form form = Form::any>
   __device__ __forceinline__ const S* at(Which which, int item) const {
     if constexpr (form != Form::any) return reinterpret_cast<const S*>(data[which]);
-    // A loop, because most GEMMs have one item: the kernel stays short and its instructions are fetched in
-    // time.
+    // A loop that is not unrolled keeps the kernel short, so its instructions are fetched in time. Most GEMMs
+    // have one item and skip the loop.
     i64 offset = 0;
     auto left = static_cast<unsigned>(item);
 #pragma unroll 1
@@ -201,7 +201,8 @@ struct RowsGemm {
     put(result, number, packed<T>(value));
   }
 
-  // The same for operands with other layouts, or if some elements are beyond the end of a row.
+  // Writes elements of y one by one, for operands with other layouts, or if some elements are beyond the end
+  // of a row.
   template <class T, int V>
   __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
 #pragma unroll
@@ -237,7 +238,7 @@ struct RowsGemm {
 inline bool is_usual(const RowsGemm& p) {
   return p.batches == 1 && !p.wide && p.together >= 8;
 }
-// Calls f with the form of such a GEMM as an integral constant.
+// Calls f with the form of a usual GEMM as an integral constant.
 template <class F>
 void with_usual_form(const RowsGemm& p, F&& f) {
   if (!p.result) return f(std::integral_constant<Form, Form::usual>());

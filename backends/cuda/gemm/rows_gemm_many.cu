@@ -12,11 +12,11 @@ using tile::u32;
 
 template <class S, bool along_k, Form form>
 struct ManyRows {
-  static constexpr int outputs = 128, rows = 64, depth = 64;  // of a tile; of k in a stage
+  static constexpr int outputs = 128, rows = 64, depth = 64;  // size of a tile; elements of k in a stage
   static constexpr int threads = 256, stages = 3;
-  static constexpr int row_bytes = 2 * depth;  // of x, and of w along k
+  static constexpr int row_bytes = 2 * depth;  // bytes of a row of x, or of w along k
   static constexpr int x_bytes = rows * row_bytes, stage_bytes = x_bytes + outputs * row_bytes;
-  static constexpr int shared_row = outputs + 4;  // of sums, in floats
+  static constexpr int shared_row = outputs + 4;  // floats between rows of sums
   // Totals of the first half of the slices are stored after the stages. Overall totals replace the stages.
   static constexpr int half_at = stages * stage_bytes, bytes = half_at + rows * shared_row * 4;
   static_assert(rows * shared_row * 4 <= half_at);
@@ -134,11 +134,12 @@ struct ManyRows {
     if (slice == k_slices / 2 - 1) each([&](int at, float, float t) { half[at] = t; });
   }
 
-  // before_x() is called before the first element of x is read. at_once: weights are read before that.
+  // before_x() is called before the first element of x is read. If at_once is set, weights are read before
+  // that call.
   template <class Wait>
   __device__ __forceinline__ void multiply(bool at_once, float* half, Wait&& before_x) {
     int slice = 0, end = p.slice(1);
-    const auto end_slices = [&](int chunk) {  // that end before this chunk
+    const auto end_slices = [&](int chunk) {  // for slices that end before this chunk
       while (slice < k_slices && end == chunk) {
         end_slice(slice, half);
         end = p.slice(++slice + 1);

@@ -22,7 +22,7 @@ struct WideTile {
   using type = S;
   static constexpr Form form = form_;
   static constexpr int rows = rows_, outputs = 64, halves = 2;
-  static constexpr int depth = 2 * k_chunk;  // of k in a stage; each slice begins at a stage
+  static constexpr int depth = 2 * k_chunk;  // elements of k in a stage; each slice begins at a stage
   static constexpr int threads = 128 * halves, all_threads = threads + 32;
   using X = tile::SwizzledTile<rows, depth>;
   using W = tile::SwizzledTile<outputs, depth>;

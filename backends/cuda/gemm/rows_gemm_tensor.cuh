@@ -19,9 +19,9 @@ inline bool are_almost_two(const RowsGemm& p, const Gpu& gpu, int rows) {
 }
 
 // Whether blocks with this number of rows have 16 outputs instead of 32. Measured on an H100: 16 outputs are
-// faster if each multiprocessor then has one block, or almost all have two. They are slower if some have two
-// and most have one. A mixture is acceptable if slices are long, because the copies in flight are then a
-// small part of them.
+// faster if each multiprocessor then has one block, or almost all have two. They are slower if some
+// multiprocessors have two blocks and most have one. A mixture is acceptable if slices are long, because the
+// copies in flight are then a small part of them.
 inline bool computes_16_outputs(const RowsGemm& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;
@@ -53,7 +53,7 @@ struct TensorRows {
   // of w along n. Beyond the end of n, the last outputs are recomputed, or computed from zeros. They are not
   // written.
   const unsigned short *x, *w;
-  const int x_rows, w_rows;  // from the lane's first row to the end
+  const int x_rows, w_rows;  // number of rows from the lane's first row to the end
   int x_left, w_left;        // elements of k from its next copy to the end
   float sum[tiles][groups][4] = {};
 
@@ -126,9 +126,10 @@ struct TensorRows {
   template <class Wait>
   __device__ __forceinline__ void multiply(u32 memory, int chunks, int longest, bool constant,
                                            Wait&& before_x) {
-    // Before x is read, only a few stages of weights are in flight. More would delay the copies of x in the
-    // previous GEMM, which wait in the same queues. The limit is one stage. It is 4 KiB if a slice does not
-    // fit, because weights must then arrive at memory bandwidth.
+    // If all blocks are resident, only a few stages of weights are in flight before x is read. More would
+    // delay the previous GEMM's copies of x, which wait in the same queues. The limit is one stage if the
+    // stages can hold a whole slice. Otherwise it is 4 KiB, or one stage if that is larger, because weights
+    // must then arrive at memory bandwidth.
     constexpr int early = w_bytes < 4096 ? 4096 / w_bytes : 1;
     const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
     const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;
@@ -159,7 +160,7 @@ struct TensorRows {
       add_chunk(w_at, x_at, 0);
       add_chunk(w_at, x_at, 1);
       if (x_more > 0) {
-        __syncwarp();  // all lanes have read them
+        __syncwarp();  // all lanes have read the copies
         ask_x(x_at), --x_more;
         if (w_more > 0) ask_w(w_at), --w_more;
       }
@@ -175,15 +176,15 @@ struct TensorRows {
     x_at += place(tile::lane_id() % 8, 4 * chunk + tile::lane_id() / 8);
     add_w(w_at, chunk, [&](int n, u32(&x)[4]) { ptx::ldmatrix(x, x_at + n * 8 * 128); });
   }
-  // The same for a single row, whose elements start at x_at in the order of place_in_row(). All lanes read
-  // that row. Only lanes of row 0 compute sums that are used.
+  // Multiplies a chunk for a single row, whose elements start at x_at in the order of place_in_row(). All
+  // lanes read that row. Only lanes of row 0 compute sums that are used.
   __device__ __forceinline__ void add_chunk_of_row(u32 w_at, u32 x_at, int chunk) {
     const uint4 piece = ptx::ld_shared_v4(x_at + (4 * chunk + t) * 16);
     add_w(w_at, chunk,
           [&](int, u32(&x)[4]) { x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w; });
   }
-  // Offset in bytes of two adjacent elements of such a row. The next two are 16 bytes further. k is a
-  // multiple of 8.
+  // Offset in bytes of elements k and k + 1 of a single row. The next two elements are 16 bytes further. k is
+  // a multiple of 8.
   static __device__ __forceinline__ int place_in_row(int k) {
     return k / k_chunk * 2 * k_chunk + k % k_chunk / 8 * 4;
   }

@@ -47,7 +47,8 @@ std::optional<OperandCopy> copy_of(const Call& call) {
     for (const Arg& a : operands)
       if (a.layout.rank() != 2) return std::nullopt;
   const Layout &a = call.in[0].layout, &b = call.in[1].layout;
-  // Least number of multiplications, because a smaller GEMM takes only some µs, and largest size of the copy.
+  // The minimum number of multiplications, because a smaller GEMM needs only a few µs, and the maximum size
+  // of the copy.
   constexpr double least = 1e8, most_bytes = 1 << 28;
   const auto size = [](std::int64_t n) { return static_cast<double>(n); };
   if (size(a.shape[0]) * size(a.shape[1]) * size(b.shape[1]) < least) return std::nullopt;
@@ -124,8 +125,8 @@ class TransposedGemm final : public KernelPlan {
   PlanPtr copy_plan_, product_plan_;
 };
 
-// Whether it is faster than the GEMM with its operands in place. Both read the real operands and write to
-// scratch memory.
+// Whether the GEMM with a copied operand is faster than the GEMM with its operands in place. Both read the
+// real operands and write to scratch memory.
 bool is_faster(const TransposedGemm& copying, const Call& call) {
   std::array<Arg, 1> out{call.out[0]};
   Call in_place = call, other = call;

@@ -12,8 +12,8 @@ namespace tg::cuda {
 
 namespace {
 
-// Number of vectors per thread: enough to keep 64 bytes of each operand in flight. It is limited by the
-// number of registers and so that every multiprocessor has at least two blocks.
+// Number of vectors per thread: enough to keep 64 bytes of each operand in flight. The number is limited by
+// the available registers. It is also limited so that every multiprocessor has at least two blocks.
 int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
   int times = operands <= 3 ? 4 : operands <= 8 ? 2 : 1;
   while (times > 1 && vectors < std::int64_t{2} * gpu.processors * fused_block * times) times /= 2;
@@ -50,7 +50,7 @@ FusedPlan::FusedPlan(const Call& c) {
   const auto& f = c.attrs->as<FusedAttrs>();
   const std::int64_t numel = c.out[0].layout.numel();
   if (numel == 0) return;
-  const std::int64_t reach = std::max(numel, reach_of(c.in, c.out));  // of indices
+  const std::int64_t reach = std::max(numel, reach_of(c.in, c.out));  // upper bound of all indices
   const auto is_narrow = [&](std::int64_t beyond) { return reach + beyond < (1ll << 31); };
   const Space s(c.in, c.out);
   if (const auto tiles = tiles_of(s, c.in, c.out)) {

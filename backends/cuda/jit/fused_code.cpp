@@ -44,7 +44,8 @@ std::string number(double x, DType compute) {
 }
 
 // A cast inside of a fused kernel rounds to its target dtype (a cast from i64 when it is stored). Some ops
-// have a variant for low-precision results. Every other instruction calls the function with its op's name.
+// have a variant for low-precision results. Every other instruction calls the function that is named after
+// its op.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
   if ((i.dtype == bf16 || i.dtype == f16) &&

@@ -25,7 +25,7 @@ namespace {
 struct Ending {
   std::string_view op;
   const char *none, *add, *merge;
-  bool in_packs;         // in the order of its reduction kernel
+  bool in_packs;         // whether its reduction kernel reads packs
   bool divides = false;  // the total is divided by the number of elements
 };
 constexpr Ending endings[] = {
@@ -66,8 +66,8 @@ template <class T> T smaller(T a, T b) { return b < a || (b != b && a == a) ? b 
 // The input of the code generator.
 struct Rows {
   const FusedReduction& r;
-  std::span<const Arg> in, out;  // operands of the step; its last output is the reduction's
-  // The results of the elementwise ops. If the reduced result is not stored, it is the last one.
+  std::span<const Arg> in, out;  // operands of the step; the last output is the reduced result
+  // The results of the elementwise ops. If the result to be reduced is not stored, it is the last element.
   std::vector<Arg> made;
   Step reduction;  // the reduction as if it were a separate step
   RowOrder order;
@@ -257,7 +257,7 @@ struct FusedReductionPlan final : KernelPlan {
 
 FusedReductionPlan::FusedReductionPlan(const Call& c) {
   const Rows w(c);
-  const std::int64_t reach = std::max(w.r.made.numel(), reach_of(c.in, c.out));  // of indices
+  const std::int64_t reach = std::max(w.r.made.numel(), reach_of(c.in, c.out));  // upper bound of all indices
   const bool is_narrow = reach + (1 << 20) < (1ll << 31);
   rows = {fused_reduction_source(w, is_narrow), "fused_reduction", w.jobs(), w.order.threads, c.gpu};
   pieces = w.order.pieces, threads = w.order.threads;

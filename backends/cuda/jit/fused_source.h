@@ -60,7 +60,7 @@ struct Space {
 
   Space(std::span<const Arg> in, std::span<const Arg> out);
   bool is_linear(std::size_t operand) const;
-  bool is_linear() const;  // in all operands
+  bool is_linear() const;  // whether is_linear(o) holds for every operand
 };
 
 // Returns the number of adjacent elements along the innermost axis that are loaded at a time. It corresponds
@@ -84,7 +84,7 @@ struct VectorAccess {
   std::string element(std::size_t i) const { return numbered("v", i) + (is_one[i] ? "[n]" : "[n].at[e]"); }
 
  private:
-  std::vector<bool> is_one;  // by input: one element is loaded for a whole vector
+  std::vector<bool> is_one;  // for each input: whether one element is loaded for a whole vector
 };
 
 // Returns the source of a kernel `chain(outputs…, fault, inputs…)`. Its threads process vectors of `vector`
@@ -107,7 +107,7 @@ std::string sum_loop(const Space& s, const std::string& start, const std::string
 // axis and the axis along which the input is contiguous.
 struct Tiles {
   std::size_t axis;          // the axis of the space along which transposed inputs are contiguous
-  std::vector<bool> across;  // by input: whether it is transposed
+  std::vector<bool> across;  // for each input: whether it is transposed
   int vector, side;          // elements
   std::int64_t blocks;
 };

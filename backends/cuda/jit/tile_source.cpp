@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t shortest = 16;           // shorter axes are not tiled
 constexpr std::int64_t most_shared = 48 << 10;  // available to a block without opt-in
-constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors are a line, with a bank for each
+constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors have a bank each
 
 // Returns the number of elements in a load, a store and a cell of the transposed tile.
 int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std::span<const Arg> out) {
@@ -79,7 +79,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
                         std::span<const Arg> out, bool narrow_index) {
   const std::size_t last = s.size.size() - 1;
   const int cells = tiles.side / tiles.vector;    // per row
-  const int loads = cells * cells / fused_block;  // per thread: `vector` vectors each
+  const int loads = cells * cells / fused_block;  // loads per thread, of `vector` vectors each
   const int stores = cells * tiles.side / fused_block, together = std::min(stores, 4);
   const std::string v = digits(tiles.vector), side = digits(tiles.side), c = digits(cells);
   const auto wide = [](std::int64_t x) { return "(I)" + digits(x); };
@@ -100,7 +100,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
     const std::string n = wide(s.size[a]);
     code += "  const I " + numbered("x", a) + " = rest % " + n + "; rest /= " + n + ";\n";
   }
-  const auto start = [&](std::size_t o) {  // of the tile, in operand o
+  const auto start = [&](std::size_t o) {  // offset of the tile in operand o
     std::string e = "l0 * " + wide(s.stride[last][o]) + " + t0 * " + wide(s.stride[tiles.axis][o]);
     for (std::size_t a = 0; a < last; ++a)
       if (a != tiles.axis && s.stride[a][o] != 0)
@@ -138,7 +138,7 @@ std::string tile_source(const FusedAttrs& f, const Space& s, const Tiles& tiles,
     code += "  " + type + "* " + to + " = " + numbered("out", o) + " + (" + start(o) + ");\n";
     write += "    *(Vec<" + type + ">*)(" + to + " + (" + at(o) + ")) = " + numbered("result", o) + ";\n";
   }
-  const std::string rows = digits(fused_block / cells),  // that the threads of a block process at a time
+  const std::string rows = digits(fused_block / cells),  // number of rows that a block processes at a time
       check = "    if (!(" + inside + ")) continue;\n",
                     along_t = "    const I t = threadIdx.x % " + c + " * " + v + ", l = (threadIdx.x / " + c +
                               " + n * " + rows + ") * " + v + ";\n" + check,

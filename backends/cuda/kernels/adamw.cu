@@ -1,5 +1,5 @@
 // adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters. One launch updates all
-// parameters, and a second one those in f64.
+// parameters except those in f64, which a second launch updates.
 #include "ops/adamw.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"
@@ -14,7 +14,7 @@ enum class Read : int { any, f32, f32_bf16, f32_f16, bf16 };
 struct Tensors {
   ListOperand p, g, m, v;
   void *new_p, *new_m, *new_v;
-  void* copy;  // of p', in a 16-bit type; null: none
+  void* copy;  // copy of p' in a 16-bit type; null: none
   DType copy_type;
   double weight_decay;
   i64 count;

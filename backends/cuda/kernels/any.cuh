@@ -62,8 +62,8 @@ struct alignas(sizeof(T) * V) Pack {
 template <class S>
 inline constexpr int pack_of = 16 / static_cast<int>(sizeof(S));
 
-// V consecutive elements as the words that were loaded. If they were 16-bit elements, the compiler would
-// split the words directly after the load, and wait for them there.
+// V consecutive elements, stored as the words that were loaded. If they were 16-bit elements, the compiler
+// would split the words directly after the load, and wait for them there.
 template <class S, int V>
 struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Words {
   unsigned at[sizeof(S) * V / 4];

@@ -1,4 +1,4 @@
-// Copies of regions: concat, slice_assign and slice_at. Also arange.
+// Kernels of concat, slice_assign and slice_at, which copy regions, and of arange.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -67,7 +67,7 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
   int v = r.vector(most, {bytes, bytes}, {to, from}, start.step);
   bool fill = false;
   if (v == 1 && r.rank > 0 && r.stride[last][1] == 0) {
-    Region<2> both = r;  // as if `from` had the layout of `to`
+    Region<2> both = r;  // region in which `from` has the layout of `to`
     for (int a = 0; a < r.rank; ++a) both.stride[a][1] = r.stride[a][0];
     fill = both.vector(most, {bytes, bytes}, {to, to}, start.operand == 0 ? start.step : 0) == most;
     if (fill) {

@@ -87,7 +87,7 @@ struct Strides {
     }
     return rank > 0 ? at + i * stride[0] : 0;
   }
-  // The same for a 32-bit i, which is several times faster.
+  // Returns the offset of element i for a 32-bit i, which is several times faster.
   __device__ i64 offset(unsigned i) const {
     i64 at = 0;
     for (int a = rank - 1; a > 0; --a) {

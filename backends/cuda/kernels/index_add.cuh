@@ -11,15 +11,15 @@ using Key = unsigned long long;
 struct Sums {
   const Key* keys;
   const unsigned* positions;
-  i64 count;          // of both
+  i64 count;          // number of keys and of positions
   Key limit;          // this key and larger ones are skipped
-  i64 step;           // in out, between keys
+  i64 step;           // stride between keys in out
   Region<1> number;   // offset of a position's slice in src
   Region<2> columns;  // units of a slice: in out and in src
   i64 chunk, chunks;  // sorted entries per thread; number of chunks
 
-  // Converts from elements to units of v, and chooses chunks: enough to fill any GPU, independently of this
-  // one.
+  // Converts from elements to units of v, and chooses the chunks. There are enough to fill any GPU, so their
+  // number need not depend on the GPU.
   void cut(int v) {
     columns.group(v);
     step /= v;
@@ -37,8 +37,8 @@ struct Sums {
   }
 };
 
-// The same for few slices of index_add, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the order
-// of j. The steps are strides between keys, indices, slices and elements of a slice.
+// Sums of few slices for index_add, without a sort: out[indices[j]·step + u] += Σ src[j, u] in the order of
+// j. The steps are strides between keys, indices, slices and elements of a slice.
 constexpr i64 most_few = 1024;
 struct FewSlices {
   int count;

@@ -11,7 +11,7 @@ struct Assignment {
   Indices indices;
   Region<2> number;  // j: offset of index j among the indices, and of its slice in src
   Region<2> slice;   // p and q: offset in out at index 0, and in src at j = 0
-  i64 size, step;    // of the indexed axis of out
+  i64 size, step;    // size and stride of the indexed axis of out
   Faults faults;
 
   __device__ i64 index_of(unsigned j, i64 (&at)[2]) const {

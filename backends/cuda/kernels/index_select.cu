@@ -11,7 +11,7 @@ struct Selection {
   Region<1> number;  // j: offset of index j among the indices
   Region<1> before;  // p: the axes of x before the indexed one
   Region<1> slice;   // q: the axes after it
-  i64 size, step;    // of the indexed axis
+  i64 size, step;    // size and stride of the indexed axis
   i64 numel;         // number of units of out
   Faults faults;
   bool constant_indices;  // no step writes them: they are read before the previous kernel has finished
@@ -73,7 +73,7 @@ void launch_select(const Stream& s, const Call& c) {
 struct Gathering {
   Indices indices;
   Region<2> places;  // offsets in the indices, and in x at index 0
-  i64 size, step;    // of the indexed axis
+  i64 size, step;    // size and stride of the indexed axis
   Faults faults;
 };
 

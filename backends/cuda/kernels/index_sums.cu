@@ -7,8 +7,8 @@ namespace tg::cuda {
 namespace {
 
 // One thread per unit and chunk. Sums of keys that begin and end in the chunk are added to out. Other sums
-// are stored in `partial`, [chunks, 2, units]. They are at 0 for a key that began in an earlier chunk, and at
-// 1 for a key that begins here and continues in the next chunk.
+// are stored in `partial`, [chunks, 2, units]. They are at index 0 for a key that began in an earlier chunk,
+// and at index 1 for a key that begins here and continues in the next chunk.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     sum_chunks(Unit<S, V>* out, const Unit<S, V>* src, Unit<compute_t<S>, V>* partial,

@@ -1,6 +1,6 @@
-// The constructs of a kernel's file, except keywords, that differ between CUDA C++ and plain C++: launches
-// and dynamic shared memory. With this file and ptx_sm80.cuh for instructions, an ordinary compiler compiles
-// every kernel.
+// Wraps launches and dynamic shared memory. Apart from keywords, these are the only constructs of kernel
+// files that differ between CUDA C++ and plain C++. With this file and ptx_sm80.cuh for instructions, an
+// ordinary compiler compiles every kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -60,7 +60,7 @@ void launch_kernel(const Stream& s, const LaunchShape& shape, void (*kernel)(P..
   cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// The same for a kernel that begins with begin_early(). This reduces the cost of consecutive short kernels.
+// Launches a kernel that begins with begin_early(). This reduces the cost of consecutive short kernels.
 template <class... P>
 void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
                   const std::type_identity_t<P>&... args) {
@@ -77,7 +77,8 @@ inline LaunchShape pairs_of_blocks(const Gpu& gpu, int tiles, unsigned threads, 
   return shape;
 }
 
-// Lets the next kernel begin. Until this one has finished, the next one waits in wait_for_kernel_before().
+// Lets the next kernel begin. The next kernel waits in wait_for_kernel_before() until this kernel has
+// finished.
 __device__ __forceinline__ void let_next_kernel_begin() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::let_next_kernel_begin();
@@ -90,7 +91,7 @@ __device__ __forceinline__ void wait_for_kernel_before() {
   ptx::wait_for_kernel_before();
 #endif
 }
-// Calls both, before anything that depends on the contents of memory.
+// Calls both functions. A kernel calls it before anything that depends on the contents of memory.
 __device__ __forceinline__ void begin_early() {
   let_next_kernel_begin();
   wait_for_kernel_before();

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(most_threads)
     const Row row = load_row<S, Row>(team, r, a.rows, a.n, a.logits);
     const i64 t = r < a.rows ? a.targets.at(r, a.n, faults, team.rank == 0) : -1;
     S* out = r < a.rows ? a.logits.at<S, Row::held>(r) : nullptr;
-    const C own = t >= 0 && team.rank == 0 ? widen(out[t]) : C(0);  // before the row is overwritten
+    const C own = t >= 0 && team.rank == 0 ? widen(out[t]) : C(0);  // read before the row is overwritten
     const Normalizer<C> all = normalizer_of(team, row);
     if (r >= a.rows) continue;
     const C top = all.max, rest = log(all.sum), xi = top + rest, factor = row_factor(xi, z_loss),

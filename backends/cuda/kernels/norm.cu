@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
-// The same with a block per row, for batch-invariant programs. Each thread has one pack and issues all of its
-// loads before it waits for any of them. Weight and bias are loaded before the previous kernel has finished,
-// because they may have to be fetched from memory.
+// Normalizes rows with a block per row, for batch-invariant programs. Each thread has one pack and issues all
+// of its loads before it waits for any of them. Weight and bias are loaded before the previous kernel has
+// finished, because they may have to be fetched from memory.
 template <class S, bool centred>
 __global__ void __launch_bounds__(1024) normalize_row_per_block(const __grid_constant__ Norm a) {
   let_next_kernel_begin();
@@ -100,7 +100,7 @@ constexpr int short_blocks() {
   return registers <= 62 ? 4 : registers <= 78 ? 3 : 2;
 }
 
-// The same for short rows, with a warp per row. A warp starts to load its next row before it processes this
+// Normalizes short rows, with a warp per row. A warp starts to load its next row before it processes this
 // one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
@@ -185,7 +185,7 @@ void run_norm(const Stream& s, const Call& c) {
     }
     if (held && run_short<S, centred>(s, a)) return;
     a.across = !held && a.x.step != 1;
-    Teams teams(a.n, Row::per_thread, a.across, 512);  // as many threads as can share the weights
+    Teams teams(a.n, Row::per_thread, a.across, 512);  // many threads share the weights
     if (held) teams.shared = shared;
     held ? launch_rows(s, teams, a.rows, normalize<S, centred, Row>, a)
          : launch_rows(s, teams, a.rows, normalize<S, centred, ReadRow<S, 1>>, a);

@@ -37,8 +37,8 @@ __device__ __forceinline__ C element(const NormVector& v, i64 i) {
 }
 
 // The vector in shared memory, because registers limit the number of rows in flight on a multiprocessor. It
-// is stored in packs of V, and each pack in pieces of 16 bytes: all first pieces, then all second ones. Lanes
-// that read adjacent packs therefore have no bank conflicts.
+// is divided into packs of V elements, and packs into pieces of 16 bytes. The first pieces of all packs are
+// stored first, then all second pieces. Lanes that read adjacent packs therefore have no bank conflicts.
 template <class C, int V>
 struct StagedVector {
   static constexpr int E = 16 / static_cast<int>(sizeof(C));
@@ -65,7 +65,7 @@ struct StagedVector {
       for (int e = 0; e < E; ++e) to[q * E + e] = piece.at[e];
     }
   }
-  // x ⊛ the vector, and x + the vector. x itself if there is no vector.
+  // Multiply x by the vector, or add the vector to x. x is unchanged if there is no vector.
   __device__ __forceinline__ void multiply(C (&x)[V], int p) const {
     if (!given) return;
     C v[V];

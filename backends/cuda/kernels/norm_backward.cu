@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
     const Loaded now = ahead ? next : load(r);
     if (ahead) next = load(r + step);
     const auto hat = [&](C x) { return (x - now.mu) * now.scale; };
-    Two<C> mean{};  // of g and of g ⊛ x̂
+    Two<C> mean{};  // means of g and of g ⊛ x̂
     if constexpr (Row::held)
       mean = now.row.sum_packs([&](const C(&x)[V], const C(&z)[V], int k, int p) {
         C g[V];
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
   }
 }
 
-// z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows, for rows that are not held in registers: 32 columns
-// by 8 rows.
+// z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows, for rows that are not held in registers. A block has
+// 32 columns by 8 rows of threads.
 template <class S, bool centred>
 __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradient a, i64 stretches) {
   begin_early();
@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
   store_as(s.to, s.type, i * s.step, sum);
 }
 
-// The same for short rows, with a warp per row. A warp starts to load its next row before it processes this
-// one.
+// Computes the gradients of short rows, with a warp per row. A warp starts to load its next row before it
+// processes this one.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
@@ -351,7 +351,7 @@ struct GradientPlan final : KernelPlan {
     bool writes_z_x;
   };
   std::optional<WithSum> with;
-  i64 parts = 0;                  // of the deferred sums, in separate memory; 0: no sums are deferred
+  i64 parts = 0;                  // number of parts of the deferred sums, in separate memory; 0: none
   std::shared_ptr<void> partial;  // [parts, sums, n], f32
 
   void launch(const Stream& s, const Call& c) const override;
@@ -409,12 +409,12 @@ void run_norm_backward(const Stream& s, const Call& c, const GradientPlan& plan)
       a.across = teams.across;
       if (held && run_short_backward<S, centred>(s, a, parts)) return;
       if (held) {
-        teams.shared = staged_bytes<S>(a.n, 1);  // of the weight, then of sums
+        teams.shared = staged_bytes<S>(a.n, 1);  // space for the weight, later for sums
         launch_early(s, {static_cast<unsigned>(parts), teams.block, teams.shared},
                      differentiate<S, centred, Row>, a);
         return;
       }
-      if (sums > 0)  // before z_x overwrites x or z
+      if (sums > 0)  // must run before z_x overwrites x or z
         launch_early(s, {blocks_for((a.n + 31) / 32 * parts, 1), dim3(32, 8)}, sum_columns<S, centred>, a,
                      parts);
       launch_early(s, {teams.grid(a.rows, 8ll * s.gpu.processors), teams.block},
@@ -431,7 +431,7 @@ void GradientPlan::launch(const Stream& s, const Call& c) const {
   is_centred(c) ? run_norm_backward<true>(s, c, *this) : run_norm_backward<false>(s, c, *this);
 }
 
-// Workspace for the partial sums of the weights' gradients.
+// Returns the workspace for the partial sums of the weights' gradients.
 std::size_t GradientPlan::workspace(const Call& c) const {
   const auto& attrs = c.attrs->as<NormAttrs>();
   const i64 n = c.in[0].layout.shape.back(), rows = c.in[2].layout.numel();
@@ -442,9 +442,7 @@ std::size_t GradientPlan::workspace(const Call& c) const {
 }
 
 std::string GradientPlan::choice(const Call&) const {
-  return !with              ? ""
-         : with->writes_z_x ? "with the sum after it"
-                            : "with the sum after it, and nothing but the sum";
+  return !with ? "" : with->writes_z_x ? "with the sum after it" : "with the sum after it, without z_x";
 }
 
 std::vector<DeferredSum> GradientPlan::deferred_sums(const Call& c) const {

@@ -19,7 +19,7 @@ __device__ __forceinline__ double exp_below(double x) {
 template <class C>
 struct Normalizer {
   C max = static_cast<C>(-__builtin_huge_val());
-  C sum = 0;  // of exp(x - max); NaN if any x is NaN, 0 if all x are -∞
+  C sum = 0;  // Σ exp(x - max); NaN if any x is NaN, 0 if all x are -∞
 
   __device__ __forceinline__ void take(C x) {
     const C one[] = {x};

@@ -1,5 +1,5 @@
 // Random ops from Philox words, in the order that core/base/rng.h and core/base/random.h define. Compiled
-// without FMA contraction, so that results are bitwise identical to the CPU.
+// without FMA contraction, so that results are bitwise identical to the CPU's.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/kernels/any.cuh"
@@ -160,7 +160,7 @@ struct Uniform {
   }
 };
 
-// mean + std·n in f64. Pairs of n are from Box-Muller.
+// mean + std·n in f64. The Box-Muller method computes the normal numbers n in pairs.
 template <class S>
 struct Normal {
   double mean, std;

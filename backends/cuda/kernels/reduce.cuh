@@ -108,7 +108,7 @@ __device__ __forceinline__ T shuffle_down(T v, int by, int width) {
 }
 
 constexpr int reduce_block = 256;
-constexpr int column_threads = 1024;  // per block, at most
+constexpr int column_threads = 1024;  // maximum per block
 constexpr int column_width = 128;     // columns of a block that reads packs
 
 // Calls add(unit, offset) for the units first, first + step, … below end.

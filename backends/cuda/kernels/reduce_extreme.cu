@@ -89,8 +89,8 @@ struct ArgMax {
   static __device__ __forceinline__ i64 finish(const State& s) { return s.index; }
 
   static __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-  // First finds the extreme, then the index of the first element that equals it, which only few threads have
-  // to search.
+  // First finds the extreme, and then the first element that equals it. Only a few threads have to search for
+  // this element.
   template <class T, class Row>
   static __device__ __forceinline__ State of_row(T& team, const Row& row, bool flip) {
     const C own = Max<C>::of_thread(row, flip), top = team.reduce(own, Max<C>::merge);

@@ -12,10 +12,10 @@ void sum_parts(const Stream& s, const void* partial, bool wide, long long n, lon
                const Arg& out);
 
 // How the reduction kernels iterate over rows of adjacent elements. A kernel that reduces values which are
-// not in memory (backends/cuda/jit/fused_reduction.cpp) adds them in the same order. A team of threads
-// processes a row, or one of its `pieces`, which begin at packs · piece / pieces. It consists of packs of
-// `pack` adjacent elements. Thread t processes packs t, t + threads, …. A second launch combines the pieces,
-// with a team per row.
+// not in memory (backends/cuda/jit/fused_reduction.cpp) adds them in the same order. A row consists of packs
+// of `pack` adjacent elements, and is divided into `pieces`. Piece n begins at pack number packs · n /
+// pieces. A team of threads processes a piece: thread t processes its packs t, t + threads, …. If there is
+// more than one piece, a second launch combines them, with a team per row.
 struct RowOrder {
   int threads;  // a power of two: less than a warp, or whole warps
   int pack;

@@ -97,7 +97,7 @@ void with_unit(std::size_t bytes, F&& f) {
   if (bytes == 16) return f(static_cast<uint4*>(nullptr));
   with_element(bytes, f);
 }
-// Calls f with a null pointer to the unsigned type that can count to n plus a block.
+// Calls f with a null pointer to the narrowest unsigned type that can represent n plus the size of a block.
 template <class F>
 void with_count(i64 n, F&& f) {
   if (n < (i64{1} << 31)) return f(static_cast<unsigned*>(nullptr));
@@ -125,7 +125,7 @@ struct alignas(sizeof(S) * V < 16 ? sizeof(S) * V : 16) Unit {
   S at[V];
 };
 
-inline constexpr int threads_per_block = 256;  // for launches with a thread per element or unit
+inline constexpr int threads_per_block = 256;  // block size of launches with a thread per element or unit
 
 // The index of this thread in the whole launch.
 template <class I>

@@ -25,8 +25,8 @@ struct Frequencies {
 
 // The rows of the table: the axes along which positions differ.
 struct TableRows {
-  Region<1> positions;  // the position of a row of the table
-  i64 step[max_rank];   // for each axis of x except the last: stride in rows of the table
+  Region<1> positions;  // the positions of the rows of the table
+  i64 step[max_rank];   // stride in rows of the table, for each axis of x except the last
 
   explicit TableRows(const Call& c) {
     const Layout& x = c.in[0].layout;
@@ -130,9 +130,9 @@ __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
   }
 }
 
-// (a, b) → (a·c - b·s, a·s + b·c). A thread has two groups of V elements of some rows, which are half of the
-// rotated part apart. Or it has V elements that are not rotated. V > 1 requires contiguous rows with an
-// aligned address.
+// (a, b) → (a·c - b·s, a·s + b·c). A thread processes some rows. In each row, it rotates two groups of V
+// elements at a distance of half of the rotated part, or copies V elements that are not rotated. V > 1
+// requires contiguous rows with an aligned address.
 template <class S, int V, class I, int count>
 __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constant__ Jobs<count> jobs) {
   begin_early();
@@ -327,8 +327,8 @@ PlanPtr two_ropes(const Call& first, const Call& second) {
 }
 
 // Returns null if one of two RoPE steps, such as a layer's queries and keys, needs the other's result or
-// memory. Also returns null if one has no shared table, or if its rows do not consist of aligned pieces of 16
-// bytes.
+// memory. Also returns null if one of them has no shared table, or has rows that do not consist of aligned
+// pieces of 16 bytes.
 PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   const Arg &a = first.out[0], &b = second.out[0];
   if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;

@@ -266,8 +266,8 @@ class HeldRow {
   __device__ __forceinline__ bool here(int k) const {
     return place(k) < packs_;
   }
-  // Calls f(k) for all packs, including packs that no thread of the team has. A branch would cost full rows
-  // more than it would save in the others.
+  // Calls f(k) for all packs, including packs that no thread of the team has. A branch would slow down full
+  // rows more than it would speed up other rows.
   template <class F>
   __device__ __forceinline__ void each_pack(F f) const {
 #pragma unroll
@@ -301,12 +301,12 @@ class HeldRow {
   Words<S, V> pack_[N][K];
 };
 
-// A row of N operands for which a thread has registers while it loads the next one.
+// A row of N operands. A thread has enough registers to hold it while the next row is loaded.
 template <class S, int N = 1, int K = 4>
 using Held = HeldRow<S, N, K>;
 
-// The same for rows of any length and step, which each pass reads from memory. If the rows of all operands
-// begin at the same offset from a pack, they are read in packs, except for the first and last elements.
+// A row of any length and step, which each pass reads from memory. If the rows of all operands begin at the
+// same offset from a pack, they are read in packs, except for the first and last elements.
 template <class S, int N>
 class ReadRow {
  public:

@@ -1,10 +1,10 @@
 // sample: draws a token for each row of logits, with the weights of ops/sample.h. Long rows are split into
 // pieces, one per block. One kernel finds the most likely token of every piece, and a second one sums the
-// weights of each piece. A third one, with a block per row, draws the token. Short rows and rows restricted
-// by top_k or top_p use only the last kernel, which reads the logits again if it needs them. A model's
-// weights evict code from the L2 cache, so code that runs once per token is fetched from memory. The common
-// path is therefore short, and loops are unrolled only if that is faster. Compiled without FMA contraction,
-// as random.cu is.
+// weights of each piece. A third one, with a block per row, draws the token. Short rows, and rows restricted
+// by top_k or top_p, use only the last kernel, which may read the logits several times. A model's weights
+// evict code from the L2 cache, so code that runs once per token is fetched from memory. The common path is
+// therefore short, and loops are unrolled only if that is faster. Compiled without FMA contraction, as
+// random.cu is.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
@@ -148,7 +148,7 @@ struct LogitRow {
 template <class S>
 struct Draw {
   using C = compute_t<S>;
-  double logit, rate;  // of the most likely token; 1/temperature
+  double logit, rate;  // logit of the most likely token; 1/temperature
   int bits;
   bool any;  // false if the maximum is infinite or NaN: then there is no choice
 
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(piece_threads) add_weights(const __grid_consta
   }
 }
 
-// The tokens whose logits are above `least`, and those equal to it up to token `last`.
+// The tokens whose logits are above `least`, and the tokens up to `last` whose logits equal `least`.
 template <class Order>
 struct Likeliest {
   Order least = 0;
@@ -210,8 +210,8 @@ struct Likeliest {
   __device__ bool has(Order order, i64 i) const { return order > least || (order == least && i <= last); }
 };
 
-// Returns the smallest set of the most likely tokens that has at least `needed` of `amount` in total. Equal
-// tokens are ordered by index. Finds `least` in digits of two bits, starting at the highest.
+// Returns the smallest set of most likely tokens whose total `amount` is at least `needed`. Equal tokens are
+// ordered by index. Finds `least` in digits of two bits, starting at the highest.
 template <class S, class F>
 __device__ Likeliest<typename LogitRow<S>::Order> likeliest(const LogitRow<S>& row, Weight needed, F amount) {
   using Order = typename LogitRow<S>::Order;

@@ -104,7 +104,7 @@ __device__ __forceinline__ double sum_of_block(double v) {
     for (int w = 1; w < list_block / 32; ++w) v += of_warp[w];
   return v;
 }
-// Only elements of f64 have big and small squares.
+// Only f64 elements have sums of big and small squares.
 template <class C>
 __device__ __forceinline__ SquareSums sum_of_block(const SquareSums& v) {
   if constexpr (sizeof(C) == 4) return {sum_of_block(v.mid)};

@@ -10,7 +10,8 @@ namespace tg::cuda {
 
 inline constexpr int list_block = 256;   // threads
 inline constexpr i64 list_chunk = 4096;  // elements
-// For few elements: every multiprocessor has a chunk, and a block has only one.
+// The chunk size for few elements, so that every multiprocessor has a chunk. Each block then has only one
+// chunk.
 inline constexpr i64 short_chunk = 1024;
 inline i64 chunk_of(i64 all, const Gpu& gpu) {
   return all <= list_chunk * gpu.processors ? short_chunk : list_chunk;

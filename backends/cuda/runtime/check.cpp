@@ -25,7 +25,7 @@ bool stepwise() {
 }
 
 void fail(cudaError_t status, std::string_view what) {
-  cudaGetLastError();  // so that the next call does not report it again
+  cudaGetLastError();  // clears the error, so that the next call does not report it again
   std::string why = "[cuda] " + std::string(what) + ": " + cudaGetErrorString(status);
   if (status == cudaErrorMemoryAllocation) throw OutOfMemory(why);
   if (std::ranges::find(sticky, status) != std::end(sticky) && !stepwise())
@@ -36,7 +36,7 @@ void fail(cudaError_t status, std::string_view what) {
 
 cudaError_t query(cudaEvent_t event) {
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) cudaGetLastError();  // otherwise the next launch would seem to have failed
+  if (status == cudaErrorNotReady) cudaGetLastError();  // the next launch would otherwise seem to have failed
   return status;
 }
 // Querying the current GPU costs a tenth of setting it.

@@ -25,8 +25,8 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// Gradient sums that leave each rank its shard. They are not read before the update, so they use the side
-// stream.
+// Whether the step is a gradient sum that leaves each rank its shard. Such sums are not read before the
+// update, so they use the side stream.
 bool is_on_side_stream(const Step& step) {
   return step.op->collective == Collective::reduce_scatter;
 }
@@ -58,7 +58,7 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
 // other deferred sums are then available too and share the launch.
 void CudaExecutable::plan_deferred_sums() {
   std::vector<DeferredSum> left;
-  std::vector<const Arg*> outputs;  // of the deferred sums
+  std::vector<const Arg*> outputs;  // outputs of the deferred sums
   const auto add_up_before = [&](std::size_t step) {
     if (!left.empty()) deferred_sums_.push_back({step, std::exchange(left, {})});
     outputs.clear();
@@ -75,7 +75,7 @@ void CudaExecutable::plan_deferred_sums() {
       if (!tasks_[first].plan) continue;
       const std::vector<DeferredSum> more = tasks_[first].plan->deferred_sums(tasks_[first].call);
       for (std::size_t i = 0; i < more.size(); ++i) {
-        if (steps_[first].reads[1 + i] == 0) continue;  // its memory is soon reused for another value
+        if (steps_[first].reads[1 + i] == 0) continue;  // unread, so its memory is soon reused
         outputs.push_back(&steps_[first].out[1 + i]);
         left.push_back(more[i]);
       }

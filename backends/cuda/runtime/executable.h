@@ -45,7 +45,7 @@ class CudaExecutable final : public Executable {
   struct Task {
     Call call;
     PlanPtr plan;                  // null if the plan of the previous or next task computes this step too
-    const char* computed_by = "";  // which task does
+    const char* computed_by = "";  // if plan is null: the task that computes this step
   };
   // Plans a step that is not fused.
   PlanPtr plan_unfused(const Step& step, const Call& call, const PrepareOptions& options);
@@ -68,24 +68,23 @@ class CudaExecutable final : public Executable {
   Staging& staging_;
   std::vector<CudaExecutable*>& programs_;
   std::vector<Task> tasks_;
-  std::vector<std::size_t> ends_;  // for each group of steps that one kernel computes: the step after it
+  std::vector<std::size_t> ends_;  // for each group of steps that one kernel computes: the next step
   struct AddUp {
     std::size_t before;  // this step
     std::vector<DeferredSum> sums;
   };
-  std::vector<AddUp> deferred_sums_;  // in the order of steps
+  std::vector<AddUp> deferred_sums_;  // sorted by `before`
   std::size_t workspace_bytes_ = 0,
-              side_bytes_ = 0;  // for kernels on the main stream, followed by those on the side stream
+              side_bytes_ = 0;  // side-stream workspace, which follows the main stream's workspace
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   const WrittenMemory written_;
   std::shared_ptr<Communicator> ranks_;  // null if no step needs it
   cudaGraphExec_t graph_ = nullptr;
-  cudaGraphExec_t timed_ =
-      nullptr;  // the same with events between the steps; recorded by the first profile()
+  cudaGraphExec_t timed_ = nullptr;  // the graph with events between steps; recorded by the first profile()
   std::vector<cudaEvent_t> events_;
   std::vector<std::shared_ptr<CudaTransfer>> transfers_;
-  std::shared_ptr<Transfer> faults_;  // while a read waits for them
+  std::shared_ptr<Transfer> faults_;  // set while a read waits for the faults
   int epoch_ = 0;
   bool unread_ = false;
   const bool stepwise_;

@@ -13,10 +13,10 @@ inline constexpr std::size_t status_bytes = 64;
 
 struct alignas(status_bytes) Fault {
   static constexpr int none = INT_MAX;
-  static constexpr long long thrown = -1;  // as a position: a host function threw
+  static constexpr long long thrown = -1;  // the position if a host function threw
   int step;                                // the lowest step with a fault, or `none`
   unsigned lock;
-  long long index, size, position;  // position: of the element among the indices
+  long long index, size, position;  // position: where the index is among all indices
 };
 
 // A launch's view of its program's fault.

@@ -26,7 +26,7 @@ struct HostPlan final : KernelPlan {
   const Attrs* attrs;
   mutable std::vector<HostView> in, out;  // in this plan's pinned memory
   std::byte* memory = nullptr;
-  int* threw = nullptr;  // also in pinned memory: whether the last call threw
+  int* threw = nullptr;  // whether the last call threw; also in pinned memory
 };
 
 std::size_t bytes_of(const HostView& v) {

@@ -29,7 +29,7 @@ struct Gpu {
 struct Stream {
   cudaStream_t stream;
   const Gpu& gpu;
-  // Has the size that KernelPlan::workspace returned, aligned to 256 bytes. Its contents are undefined.
+  // Memory of the size that KernelPlan::workspace returned, aligned to 256 bytes, with undefined contents.
   std::byte* workspace;
   Faults faults;  // where index checks report
 };

@@ -21,8 +21,8 @@ class SideStream {
   // Records f on the side stream, after everything recorded so far on the main stream. The step's operands
   // are in use until the main stream has waited for it.
   void run(const Step& step, const std::function<void(cudaStream_t)>& f);
-  // Makes the main stream wait for the side stream if the steps conflict with it: they write operands or
-  // results of its steps, or read their results.
+  // Makes the main stream wait for the side stream if `steps` conflict with a step there: they write its
+  // operands or results, or they read its results.
   void wait_before(std::span<const Step> steps);
   void wait();
 
@@ -34,7 +34,7 @@ class SideStream {
 
   cudaStream_t main_, own_ = nullptr;  // created by the first run()
   std::vector<cudaEvent_t> events_;
-  std::vector<Used> used_;  // by steps that the main stream has not waited for
+  std::vector<Used> used_;  // memory used by steps that the main stream has not waited for
 };
 
 }  // namespace tg::cuda

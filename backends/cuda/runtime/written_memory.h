@@ -29,7 +29,7 @@ bool crosses(const Arg& read, const Arg& written);
 class WrittenMemory {
  public:
   WrittenMemory() = default;
-  explicit WrittenMemory(std::span<const Step> steps);  // with the addresses of their operands
+  explicit WrittenMemory(std::span<const Step> steps);  // steps whose operands have addresses
 
   bool overlaps(const Arg& a) const;
   // Whether any step except `step` writes a part of it.

@@ -22,12 +22,12 @@ bool is_small(const Graph& graph, const LoweredStep& s, const Joined& joined) {
 
 bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Joined& joined) {
   const std::size_t n = steps.size();
-  std::vector<std::size_t> reader(graph.values().size(), n);  // by root: the first step that reads it
+  std::vector<std::size_t> reader(graph.values().size(), n);  // for each root, the first step that reads it
   for (std::size_t i = n; i-- > 0;)
     for (ValueId v : steps[i].in) reader[graph.values()[v].root] = i;
   const auto read_at = [&](std::size_t i) { return reader[steps[i].out[0]]; };
 
-  // Iterates backward over the small GEMMs. Those that are read only after the last one are moved.
+  // Iterates backward over the small GEMMs. A GEMM is moved if its result is read only after the last one.
   std::vector<bool> moves(n, false);
   std::size_t last = n, place = n, count = 0;
   for (std::size_t i = n; i-- > 0;) {

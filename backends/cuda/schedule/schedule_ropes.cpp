@@ -73,9 +73,9 @@ class Moving {
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
-  std::vector<std::size_t> maker_, first_reader_;          // by root; the number of steps if there is none
+  std::vector<std::size_t> maker_, first_reader_;          // for each root, or steps_.size() if there is none
   std::vector<bool> moves_;                                // by step
-  std::vector<std::vector<std::size_t>> before_, behind_;  // by attention step: its RoPE steps
+  std::vector<std::vector<std::size_t>> before_, behind_;  // for each attention step, its RoPE steps
 };
 
 }  // namespace

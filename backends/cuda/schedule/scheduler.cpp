@@ -10,7 +10,7 @@ namespace tg::cuda {
 
 namespace {
 
-// If a sum has at most this number of elements, one launch computes it and the previous fused step
+// If a sum has at most this number of elements, one launch computes both the sum and the previous fused step
 // (horizontal_fusion.cpp).
 constexpr std::int64_t few = 4096;
 // A row is not split if it is this short, or if there are this many rows. Otherwise it is split into whole

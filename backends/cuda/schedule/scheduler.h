@@ -12,18 +12,18 @@ namespace tg::cuda {
 // gradients next to the attention backward that computes them. A GPU's kernel may then compute them as well.
 //
 // The resulting order is rope(q), rope(k), flash_attn, and flash_attn_backward, rope(z_q), rope(z_k). A RoPE
-// step is delayed until its attention if that is its first reader. It is advanced if it reads the result of
-// an attention backward. Attention that reads a cache is not changed, because the steps before it append the
-// cache's new rows.
+// step is delayed until its attention if the attention is the first step that reads its result. A RoPE step
+// is advanced if it reads the result of an attention backward. Attention that reads a cache is not changed,
+// because the steps before it append the cache's new rows.
 void schedule_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 // Moves small GEMMs next to each other, directly before the first reader of any of them, so one kernel
 // computes them (backends/cuda/gemm/grouped_gemm.cu). Weight gradients are such GEMMs, because they are not
 // read before the optimizer. Models record each one after the gradient from which it is computed.
 //
-// Moves the small 16-bit GEMMs that are read only after the last of them and read no parameter, because
-// parameters may change (LoweredStep::with_next). Their operands stay allocated until then. Returns whether
-// there are several.
+// Moves a small 16-bit GEMM if its result is read only after the last small GEMM, and if it reads no
+// parameter, because parameters may change (LoweredStep::with_next). The operands of a moved GEMM stay
+// allocated longer. Returns false, and changes nothing, if there are fewer than two such GEMMs.
 bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Joined& joined);
 
 // Moves casts of parameters to the start of a program, so that one kernel computes them
@@ -47,7 +47,8 @@ class CudaScheduler final : public StepScheduler {
                                              std::size_t last) const override;
   // Puts RoPE next to attention (schedule_ropes).
   void order(const Graph& graph, std::vector<LoweredStep>& steps) const override;
-  // Puts small GEMMs last (products_last), unless there is a memory budget, and casts first (casts_first).
+  // Proposes an order with casts first (casts_first). Without a memory budget and batch_invariant, also
+  // proposes an order with small GEMMs last (products_last).
   void reorder(const Graph& graph, const std::vector<LoweredStep>& steps, const Joined& joined,
                const CompileOptions& options, const Propose& propose) const override;
 };

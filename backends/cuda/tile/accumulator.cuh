@@ -26,7 +26,7 @@ struct Accumulator {
 
   // The element in row r and column c of the thread's elements.
   __device__ __forceinline__ float& operator()(int r, int c) { return x[r / 2][c / 2][r % 2 * 2 + c % 2]; }
-  // Position of these rows and columns in the tile, relative to lane_row() and lane_column().
+  // Positions of the thread's rows and columns in the tile, relative to lane_row() and lane_column().
   __device__ static constexpr int row(int r) { return r / 2 * 16 + r % 2 * 8; }
   __device__ static constexpr int column(int c) { return c / 2 * 8 + c % 2; }
 
@@ -104,7 +104,7 @@ __device__ __forceinline__ float row_sum(float own) {
   return own + __shfl_xor_sync(~0u, own, 2);
 }
 
-// The same for columns: the maximum and the sum over the lanes that share a column.
+// The maximum and the sum over the lanes that share a column.
 __device__ __forceinline__ float column_max(float own) {
 #pragma unroll
   for (int by = 4; by < 32; by *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, by));

@@ -1,6 +1,6 @@
-// Warpgroup GEMMs by wgmma (sm_90a). Each function starts one, in a separate wgmma group. It is complete
-// after wait_for_products(). Until then its operands and sums must not be modified. An Accumulator holds a
-// warp's 16 rows.
+// Warpgroup GEMMs by wgmma (sm_90a). Each function starts one GEMM, in a separate wgmma group. The GEMM is
+// complete after wait_for_products(). Until then its operands and sums must not be modified. An Accumulator
+// holds a warp's 16 rows.
 #pragma once
 
 #include "backends/cuda/tile/accumulator.cuh"
@@ -10,8 +10,8 @@
 
 namespace tg::cuda::tile {
 
-// Keeps the compiler from moving uses of the registers across this point. It does not know that wgmma still
-// uses them after the instruction.
+// Keeps the compiler from moving uses of the registers across this point. The compiler does not know that
+// wgmma still uses the registers after the instruction.
 template <int Rows, int Columns>
 __device__ __forceinline__ void keep(Accumulator<Rows, Columns>& c) {
   for_each(c, [](int, int, float& e) { ptx::keep(e); });
@@ -38,7 +38,8 @@ __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
     }
 }
 
-// The same, rounded to one 16-bit value or split into two (terms.cuh): high, low.
+// A left operand in registers whose elements are rounded to one 16-bit value, or split into two (terms.cuh):
+// high, low.
 template <class T, int K>
 struct PackedF16Split {
   Packed<K> term[T::count];
@@ -93,7 +94,7 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
   begin_product<S, K, false, false>(c, a, a0, b, b0);
 }
-// c += the same
+// The same GEMM, added to c
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_ABt(Accumulator<16, N>& c, A a, int a0, B b, int b0 = 0) {
   begin_product<S, K, false, false, true>(c, a, a0, b, b0);
@@ -103,7 +104,7 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, false, true>(c, a, a0, b, b0);
 }
-// c += the same
+// The same GEMM, added to c
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_AB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, false, true, true>(c, a, a0, b, b0);
@@ -118,7 +119,7 @@ template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_AtB(Accumulator<16, N>& c, A a, int a0, B b, int b0) {
   begin_product<S, K, true, true>(c, a, a0, b, b0);
 }
-// c += the same as begin_AtBt
+// The GEMM of begin_AtBt, added to c
 template <class S, int K, int N, class A, class B>
 __device__ __forceinline__ void begin_adding_AtBt(Accumulator<16, N>& c, A a, int a0, B b) {
   begin_product<S, K, true, false, true>(c, a, a0, b, 0);

@@ -59,7 +59,7 @@ struct AlternatingPipeline {
     __syncthreads();
     second(n);
   }
-  // The same for tile n's second operand, after the block has finished the first.
+  // Waits until the whole block has finished tile n's first operand and the second operand has arrived.
   __device__ __forceinline__ void wait_for_second(int n) {
     tile::wait();
     __syncthreads();

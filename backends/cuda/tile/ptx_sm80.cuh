@@ -19,7 +19,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
-// The same, but the L2 cache fetches the whole 128-byte line, because the thread soon copies the rest of it.
+// cp_async_16 for a thread that soon copies the rest of the 128-byte line: the L2 cache fetches the whole
+// line.
 __device__ __forceinline__ void cp_async_16_of_line(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
@@ -142,9 +143,9 @@ __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 
 // ---- matrix products of a warp: c [16, 8] += a [16, k]·b [k, 8], with f32 sums ----
 
-// In all of them, lane 4·g + t has c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). For k = 16, it has a
-// in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two), and b in rows 2t, 2t + 1 (b1: + 8)
-// and column g.
+// In all of them, lane 4·g + t has c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). For k = 16, the lane
+// has elements of a in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two), and elements of
+// b in rows 2t, 2t + 1 (b1: + 8) and column g.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -173,7 +174,7 @@ __device__ __forceinline__ u32 max_f16x2(u32 a, u32 b) {
   asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
-// The same, but the result is NaN if either operand is NaN.
+// The elementwise maximum. If either operand is NaN, the result is NaN.
 __device__ __forceinline__ u32 max_nan_bf16x2(u32 a, u32 b) {
   u32 r;
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -211,8 +212,8 @@ __device__ __forceinline__ float2 unpack_f16x2(u32 x) {
   return r;
 }
 
-// log₂ x. The error is at most 2⁻²² for x in ½ … 2; outside, the relative error is. Denormals are treated as
-// zero.
+// log₂ x. For x in ½ … 2, the absolute error is at most 2⁻²². For other x, the relative error is at most
+// 2⁻²². Denormals are treated as zero.
 __device__ __forceinline__ float lg2(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -87,7 +87,7 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// The same for data that is read once, which the L2 cache evicts first. `policy` is evict_first().
+// tma_load for data that is read once, which the L2 cache evicts first. `policy` is evict_first().
 __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                          int head, int batch, std::uint64_t policy) {
   asm volatile(
@@ -96,7 +96,7 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "l"(policy)
       : "memory");
 }
-// The same into both blocks of a cluster of two, at the same address of each. The bytes count at each block's
+// tma_load into both blocks of a cluster of two, at the same address of each. The bytes count at each block's
 // barrier.
 __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                                   int head, int batch) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ void st_global_v4(float* to, const float (&x)[4]) {
 
 // ---- counters in global memory that order blocks ----
 
-// Writes that other blocks made before their addition are visible afterwards.
+// Loads a counter. Writes that other blocks made before they added to the counter are visible afterwards.
 __device__ __forceinline__ int load_acquire(const int* p) {
   int x;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");

@@ -44,7 +44,7 @@ __device__ __forceinline__ RightOperand<Rows, K> right_operand(Accumulator<K, Ro
   return b;
 }
 
-// c += (rows a0 … of a)·bᵀ. Even and odd steps have separate sums, because an mma waits for the previous one
+// c += (rows a0 … of a)·bᵀ. Even and odd steps have separate sums, because an mma waits for the previous mma
 // with the same sum.
 template <class S, int Rows, int Columns, int K>
 __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<K> a,

@@ -25,9 +25,9 @@ struct SharedTile {
   __device__ u32 address(int row, int piece) const {
     return base + (row * pieces + permuted(row, piece)) * 16;
   }
-  // The same for row0 + row and pair·2 + piece, where row0 is a multiple of 8 and piece is 0 or 1. The lane's
-  // part of the address is computed once for all row0 and pairs. Tiles are aligned to 1024 bytes, or 256 if
-  // they have at most 128 columns.
+  // The address for row row0 + row and piece pair·2 + piece, where row0 is a multiple of 8 and piece is 0 or
+  // 1. The lane's part of the address is computed once for all row0 and pairs. Tiles are aligned to 1024
+  // bytes, or 256 if they have at most 128 columns.
   __device__ __forceinline__ u32 address(int row0, int row, int pair, int piece) const {
     if constexpr ((pieces & (pieces - 1)) == 0) {
       return ((base + (row * pieces + permuted(row, piece)) * 16) ^ (pair * 32)) + row0 * (pieces * 16);
@@ -45,7 +45,7 @@ template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
                                           int from, int to, int size) {
   constexpr int pieces = Columns / 8, all = Rows * pieces, elements = 16 / sizeof(S);
-  const auto copy = [](u32 to_address, const S* source, bool there) {  // if it is false, nothing is read
+  const auto copy = [](u32 to_address, const S* source, bool there) {  // nothing is read unless `there`
     ptx::cp_async_16(to_address, source, there ? 16 : 0);
   };
   constexpr int step = Threads / pieces;

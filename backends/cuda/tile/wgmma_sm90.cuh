@@ -90,7 +90,7 @@ struct Wgmma;
                    "%" #A ", %" #B ", add, 1, 1, %" #C ", %" #D ";\n}"                                       \
                    : TG_SUMS_##n("+f") : "l"(a), "l"(b), "n"(ta), "n"(tb));                                  \
     }                                                                                                        \
-    /* d = a·b and d += a·b, a in registers: each warp's rows as mma_m16n8k16 has them. */                   \
+    /* d = a·b and d += a·b, with a in registers: each warp has its rows, as in mma_m16n8k16. */             \
     template <bool tb>                                                                                       \
     static __device__ __forceinline__ void begin(float (&d)[N / 8][4], const u32 (&a)[4], u64 b) {           \
       asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n" TG_PRODUCT(type, N, n)                     \

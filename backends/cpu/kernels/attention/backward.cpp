@@ -14,7 +14,7 @@ namespace {
 
 constexpr i64 query_block = 96;   // Γ
 constexpr i64 key_block = 192;    // Λ
-constexpr i64 whole_block = 256;  // if all keys fit, they are one block, which may save a pass
+constexpr i64 whole_block = 256;  // up to this many keys are one block, which may save a pass
 
 // Λ of a call. A 16-bit type cannot accumulate z_Q in place, so each of its tiles needs a separate pass over
 // the keys, unless a single block contains all of them.
@@ -83,8 +83,8 @@ struct Workspace {
   Copy k, v, q_rows, z_rows;
   C* zq;        // [count × padded_d], for types that cannot accumulate in place
   C* zb;        // [keys × width]: the bias gradient of a tile
-  float* work;  // for GEMMs on tiles; null: on vectors
-  C factor;     // of z_O in the loaded tile
+  float* work;  // scratch for GEMMs on tiles; null: GEMMs run on vectors
+  C factor;     // factor of z_O in the loaded tile
 };
 
 // load_rows, or nothing if GEMMs run on tiles, which read the operands in place.
@@ -227,7 +227,8 @@ void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
 }
 
 // Computes Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys, starting
-// at key0. `through_cap`: the gradient before the cap, otherwise after it, where the bias is added.
+// at key0. With `through_cap`, z_A is the gradient of the scores before the cap. Otherwise it is the gradient
+// after the cap, where the bias is added.
 template <class C>
 void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
@@ -289,10 +290,11 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
       if (from >= key0 + keys || to <= key0) continue;
       load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
       const QueryTile<C>& t = s.tile;
-      // Only keys that the tile attends to. Other keys have undefined contents, and 0·NaN is NaN.
+      // Only keys that the tile attends to are multiplied. Other keys have undefined contents, and 0·NaN is
+      // NaN.
       const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
       score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), true);
-      // The same applies to queries that belong to no sequence.
+      // Queries that belong to no sequence also have undefined contents and are left out.
       const i64 c0 = x.cu_q ? at_least(0, x.cu_q[0] - t.i0) : 0,
                 c1 = x.cu_q ? at_most(t.count, x.cu_q[x.segments] - t.i0) : t.count;
       const Rows<C> q = rows_of(x, s, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
@@ -364,8 +366,8 @@ void sink_item(const AttentionCall& x, const SharedByThreads<C>& all, i64 h) {
   });
 }
 
-// The division of the bias gradient into parts that one thread owns, with one index per axis that the bias
-// has.
+// Divides the bias gradient into parts, each of which one thread owns. A part has one index per axis that the
+// bias has.
 struct BiasGrid {
   BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;

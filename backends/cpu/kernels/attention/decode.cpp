@@ -1,7 +1,7 @@
 // FlashForward2 [Stratos, FlashAttention §D] for batch-invariant results, and for few queries and many keys,
-// as in decoding. Queries of the heads that share a key head are rows, in groups. Keys are split into ranges.
-// Each range is read once for a group and computes c, π = Σ exp(A − c) and G = Σ exp(A − c)·V of its keys for
-// each row. A row combines its ranges in order:
+// as in decoding. The queries of all heads that share a key head are rows, which are divided into groups.
+// Keys are split into ranges. Each range is read once for a group and computes c, π = Σ exp(A − c) and G = Σ
+// exp(A − c)·V of its keys for each row. A row combines its ranges in order:
 //   c' = max(c, cᵣ),  π ← exp(c − c')·π + exp(cᵣ − c')·πᵣ,  G ← exp(c − c')·G + exp(cᵣ − c')·Gᵣ,
 // and finally O = G ⊘ π,  ξ = c + log π. Ranges and tiles begin at fixed keys, whatever a query attends to,
 // and a row adds only keys that it attends to. So its result depends bitwise neither on other rows, nor on
@@ -16,18 +16,18 @@
 namespace tg::cpu::TG_ISA {
 namespace {
 
-constexpr i64 most_rows = 64;   // of a group
-constexpr i64 few_queries = 8;  // of a head: several threads may share the keys of a group
+constexpr i64 most_rows = 64;   // rows of a group
+constexpr i64 few_queries = 8;  // queries of a head for which several threads may share a group's keys
 // With four rows or more, each cache line causes a burst of FMAs, and registers are filled from several keys
-// at a time. The hardware prefetcher then fails, so lines are prefetched this far ahead. With fewer rows it
-// works, and better than explicit prefetches, unless keys are stored in pages.
+// at a time. The hardware prefetcher then fails, so lines are prefetched this far ahead. With fewer rows, the
+// hardware prefetcher works, and it is better than explicit prefetches unless keys are stored in pages.
 constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
 // Nothing is prefetched for a call that reads no more than this.
 constexpr i64 near_bytes = 2 << 20;
 
 // How keys are split, which depends only on d. The results of a range are rows·dv elements, which are written
-// and read again. A tile is small enough that its keys stay in the L2 cache until they have been read as
-// values, if they are both.
+// and read again. If keys are also values, a tile is small enough that its keys stay in the L2 cache until
+// they have been read as values.
 struct Cut {
   explicit Cut(const AttentionCall& x)
       : range(x.d <= 64 ? piece_size(512, 128) : piece_size(256, 128)),
@@ -36,12 +36,12 @@ struct Cut {
                           : 32) {}
   i64 range, tile;
 };
-// The values of this many keys are added to a few rows before the next rows begin, which find the values in a
-// cache.
+// The values of this many keys are added to a few rows, and then to the next few rows, which find the values
+// in a cache.
 constexpr i64 keys_together = 16, few_rows = 4;
 
-// Row r of a key head is query r / heads of its head r % heads. The rows of a group therefore attend to
-// similar keys.
+// With heads = heads_of_key(), row r of a key head is query r / heads of the key head's query head r % heads.
+// The rows of a group therefore attend to similar keys.
 i64 heads_of_key(const AttentionCall& x) {
   return x.H / x.Hk;
 }
@@ -58,8 +58,9 @@ i64 ranges_of(const AttentionCall& x) {
   return ceil_div(x.T, Cut(x).range);
 }
 
-// Whether several threads share the keys of a group: if there can be several ranges. With many queries there
-// are enough groups for all threads, and the results of ranges would need much memory.
+// Whether several threads share the keys of a group. They do if there are few queries and there can be
+// several ranges. With many queries there are enough groups for all threads, and the results of ranges would
+// need much memory.
 bool shares_keys(const AttentionCall& x) {
   return x.L <= few_queries && ranges_of(x) > 1;
 }
@@ -119,7 +120,7 @@ struct Workspace {
     k = carver.take<C>(tile * padded_d), v = carver.take<C>(tile * all.padded);
   }
   i64 padded_d;
-  Sums<C> range, all;        // of a group: the results of a range; or of one row
+  Sums<C> range, all;        // results of one range; results of all ranges so far
   i64* start;                // [B + 1]: the first part of each batch entry
   i64 *first, *last;         // [rows]: keys that each row attends to
   C* q;                      // [rows × padded_d], scaled
@@ -165,7 +166,7 @@ class Rows {
     load_queries();
   }
 
-  // Computes c, π and G of the keys of a range. For rows that attend to none of them, the results are
+  // Computes c, π and G of the keys of a range. For rows that attend to no key of the range, the results are
   // undefined.
   void run(i64 range, const Sums<C>& to) {
     const i64 size = Cut(x_).range, first = at_least(group_.seen.from, range * size),
@@ -282,7 +283,7 @@ class Rows {
     }
   }
 
-  // The same if rows attend to different keys. Rows that attend to the same keys are processed together.
+  // Adds values if rows attend to different keys. Rows that attend to the same keys are processed together.
   template <class R>
   void add_seen_values(const R& v, i64 key0, i64 from, i64 to, i64 dv) {
     const auto low = [&](i64 r) { return at_least(from, at_most(to, s_.first[r] - key0)); };

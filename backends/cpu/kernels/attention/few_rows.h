@@ -10,8 +10,8 @@ namespace tg::cpu::TG_ISA {
 // ---- chunks ----
 
 // The unit of conversion. A chunk's vectors contain its elements in some order, which is the same for all
-// rows of a type. Sums over a row do not depend on it, and store_chunk restores the order of accumulated
-// rows.
+// rows of a type. Sums over a row do not depend on this order, and store_chunk restores the order of
+// accumulated rows.
 template <class S>
 struct Chunk {
   static constexpr int vectors = 1, size = lanes<vector_t<S>>;
@@ -79,7 +79,8 @@ struct RowsInMemory {
   RowsInMemory from_column(i64 e) const { return {data + e, place, ahead, skip}; }
 };
 
-// The same for rows that are in a cache, or that the hardware prefetches in time.
+// Rows that need no prefetch instructions, because they are in a cache or the hardware prefetches them in
+// time.
 template <class S>
 struct RowsInCache {
   using Element = S;
@@ -250,7 +251,7 @@ TG_INLINE void add_value_block(const C* p, i64 p_row, const Values& v, i64 from,
     for (int i = 0; i < vectors; ++i) store(g + h * g_row + i * W, sum[h][i]);
 }
 
-// The same for any number of rows, in blocks that fit into registers.
+// Adds values to any number of rows of g, in blocks that fit into registers.
 template <int Chunks, bool Part, class Values, class C>
 void add_value_rows(i64 rows, const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
                     i64 g_row) {

@@ -1,5 +1,5 @@
 // flash_attn, flash_attn_backward and paged_attn: checks of the data of every run, and the attention kernels.
-// Also the dropout mask as a separate op.
+// The file also contains the dropout mask as a separate op.
 #include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/kernels.h"
 
@@ -21,7 +21,8 @@ bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, st
   return true;
 }
 
-// Sequences and lengths are run-time data. If they exceed the tensors, every thread refuses the run.
+// Sequences and lengths are run-time data. If they exceed the tensors, every thread returns without computing
+// anything.
 bool are_within(Worker& w, const AttentionCall& n) {
   if (n.cu_q) return are_boundaries(w, n.cu_q, n.segments, n.L) && are_boundaries(w, n.cu_k, n.segments, n.T);
   for (std::int64_t b = 0; n.lengths && b < n.B; ++b) {

@@ -48,7 +48,7 @@ struct Workspace {
   C *top, *sum, *shrink;  // c, π, exp(c − c_new): [width]
   OptionTiles<C> options;
   C *k, *v;     // copies, or null
-  float* work;  // for GEMMs on tiles; null: on vectors
+  float* work;  // scratch for GEMMs on tiles; null: GEMMs run on vectors
 };
 
 // O = G ⊘ π, ξ = c + log π.

@@ -150,7 +150,7 @@ inline Strided<bfloat16> rows_at(const AttentionCall::TensorView& a, i64 b, i64 
 }
 
 // C[m×n] = A[m×k]·B[k×n], added to C if `adds`. B is `rows`. If the GEMM runs on tiles (`work` is not null),
-// it is the unconverted operand in place.
+// B is instead the unconverted operand in place.
 template <class C>
 void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat16> b, const Rows<C>& rows,
                  C* c, i64 ld, bool adds) {
@@ -200,7 +200,7 @@ struct ScoreUnit {
     if (x.softcap != 0 || !x.bias.data)  // a bias is added to q·k times `scale`
       of_q = static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale);
   }
-  C of_q = 1;     // factor of q, so that q·k is a score or the tangent's argument
+  C of_q = 1;     // factor of q, so that q·k is a score or the argument of tanh
   C exponent;     // factor that converts a score to an exponent of 2
   C natural = 1;  // factor that converts a score to A
 
@@ -319,7 +319,7 @@ void mask_scores(const QueryTile<C>& t, i64 key0, i64 keys, C* a) {
 }
 
 // Computes Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width]. If there is
-// `work` for tiles, the GEMM runs on tiles, from the operands in place.
+// `work` for tiles, the GEMM runs on tiles and reads the operands in place.
 template <class C>
 void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, const Rows<C>& k, const C* q,
             C* a, const OptionTiles<C>& tiles, float* work) {

@@ -129,7 +129,7 @@ void tile_product(i64 m, i64 n, i64 k, Strided<A> a, Strided<bfloat16> b, float*
   }
 }
 
-// The same if there is `work`, otherwise nothing. Returns whether there is.
+// Multiplies on tiles if `work` is not null. Otherwise does nothing. Returns whether it has multiplied.
 template <class C, class A>
 bool multiply_on_tiles(float* work, i64 m, i64 n, i64 k, Strided<A> a, Strided<bfloat16> b, C* c, i64 ld,
                        bool adds) {
@@ -141,7 +141,7 @@ bool multiply_on_tiles(float* work, i64 m, i64 n, i64 k, Strided<A> a, Strided<b
   return false;
 }
 
-// Tiles are configured while this exists, if there is `work`.
+// Keeps tiles configured during its lifetime if `work` is not null.
 template <class Unit>
 struct TilesInUse {
   explicit TilesInUse(const float* work) : used(work != nullptr) {

@@ -40,12 +40,12 @@ struct Block {
   static constexpr bool three = At::most_stages == 3 && has_room_for_three;
   static_assert(queries == range_tile && sizeof(VisibleKeys<queries>) == bytes_of_seen_keys(queries));
 
-  // A warp's part of the accumulators: of z_V, or of z_K or z_Q.
+  // Each warp accumulates a part of z_V, of z_K or of z_Q.
   static constexpr int row_parts = cut.kept / cut.sum_rows, v_parts = by_query ? 0 : DV / cut.v_columns;
   static_assert(row_parts * (v_parts + D / cut.own_columns) == cut.warps);
   static constexpr int columns = cut.v_columns > cut.own_columns ? cut.v_columns : cut.own_columns;
   using Sums = Accumulator<cut.sum_rows, columns>;
-  static_assert(At::threads / 32 * cut.sum_rows * columns * 2 <= At::bytes(1));  // results pass through it
+  static_assert(At::threads / 32 * cut.sum_rows * columns * 2 <= At::bytes(1));  // staging of results
 
   const AttentionCall& x;
   const Workspace& work;
@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(TileShape<side, D, DV, options>::threads)
   using At = TileShape<side, D, DV, options>;
   using Work = Block<S, side, D, DV, options>;
   auto& item = *reinterpret_cast<WorkItem*>(memory + At::item);
-  // The longest items run first, in alternating directions. With a causal mask, all workers then have equal
-  // work.
+  // Items run longest first. Every other round assigns its items to the workers in reverse order. With a
+  // causal mask, all workers then have equal work.
 #pragma unroll 1
   for (int from = 0; from < blocks; from += workers) {
     if (threadIdx.x == 0) {
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(TileShape<side, D, DV, options>::threads)
     }
     __syncthreads();
     if (item.nth < blocks) {
-      const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // makes it warp-uniform for the compiler
+      const int warp = __reduce_min_sync(~0u, threadIdx.x / 32);  // warp-uniform for the compiler
       Work{x, work, {memory}, Work::three ? 3 : min(stages, 2), warp, item}.run(blocks);
     }
     __syncthreads();

@@ -23,7 +23,7 @@ using namespace tile;
 template <class TileShape>
 struct Rotated : TileShape {
   static constexpr bool rotates = true;
-  // Fewer than usual, because Factors needs registers.
+  // Fewer parts are loaded ahead than without RoPE, because Factors needs registers.
   template <Options options>
   static constexpr int parts_ahead = 8;
 };
@@ -56,7 +56,7 @@ struct WorkItem {
   float factor, unit;  // factors of q·k and z_P, for split operands
 };
 
-// Exponent of the factor of z_P·2^(z_o + v) − u. Multiplication with P·2^room_for_p then gives z_A its scale.
+// Returns e such that (z_P·2^(z_o + v) − u)·2^e, multiplied by P·2^room_for_p, is z_A·2^of_z_a().
 __device__ __forceinline__ int power_of_difference(const Powers& p) {
   return Powers::room_for_z_a - Powers::room_for_p + p.z_a;
 }
@@ -107,9 +107,10 @@ struct Shared {
   // arrived. ring_added full: the block has added.
   __device__ Ring<2> ring_ticket() const { return {base + ticket_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
-  // For clusters. Full: ring_z_a if z_A has been stored, and ring_passed if the other block's z_A has
-  // arrived. Empty: ring_z_a if its buffer may receive P, and ring_passed if this block's z_A may be copied
-  // to the other.
+  // For clusters:
+  // - ring_z_a is full when z_A has been stored, and empty when its buffer may receive P.
+  // - ring_passed is full when the other block's z_A has arrived, and empty when this block's z_A may be
+  //   copied to the other block.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
   __device__ Ticket& ticket(u32 use) const { return reinterpret_cast<Ticket*>(start + ticket_at)[use % 2]; }
@@ -150,7 +151,7 @@ struct Block {
       if constexpr (At::blocks > 1)
         load_boxes(shared.others_k(), plan.k, barrier, others_row, at.head, at.b, column);
     };
-    const bool at_once = !x.lengths && !x.cu_k;  // otherwise memory of some keys may contain anything
+    const bool at_once = !x.lengths && !x.cu_k;  // false: memory of some keys may contain anything
     if (at_once && lane_id() == 0) fetch();
     const Meeting met =
         tiles_that_meet(work.some + i64{at.b} * plan.tiles, plan.tiles, row0, row0 + At::keys * At::blocks);
@@ -355,7 +356,7 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
 }
 
 // Steps of a consumer warpgroup other than its GEMMs. Its rows are keys, 16 per warp. For split operands, P
-// is scaled by 2^room_for_p, which ξ includes, and z_A by 2^of_z_a().
+// is scaled by 2^room_for_p (included in the loaded ξ), and z_A by 2^of_z_a().
 template <class S, class At, Options options>
 struct Steps : Block<S, At> {
   using R = Result<S, At>;
@@ -461,9 +462,9 @@ struct Steps : Block<S, At> {
     return 1 + 2 * (n % 2) + group;
   }
 
-  // Converts S and z_P of the nth tile to P and z_A, and signals the other warpgroup. The last `products`
-  // GEMMs in flight compute z_P. `to` must keep its registers while the previous tile's additions to z_Q
-  // are in flight.
+  // Converts S and z_P of the nth tile to P and z_A, and signals the other warpgroup. S is complete when at
+  // most `products` GEMMs are in flight, and the remaining ones compute z_P. `to` must keep its registers
+  // while the previous tile's additions to z_Q are in flight.
   template <int products>
   __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, PackedTile& p, PackedTile& z_a, u32 n,
                                                 const auto& stats, const Score<S>& score, int j0, bool masked,
@@ -515,8 +516,8 @@ struct Steps : Block<S, At> {
     begin_ABt<S, At::D>(s, again(shared.tile_k()), At::wide ? 0 : 64 * group, shared.tile_q(n));
   }
 
-  // first_sums(): the thread's z_Q accumulators one tile before the first. step(): the offset to the next
-  // tile's.
+  // first_sums(): the address of the thread's z_Q accumulators, one tile before the first tile. step(): the
+  // offset from one tile's accumulators to the next tile's.
   __device__ __forceinline__ float* first_sums() const {
     const TilePosition at = shared.item().at;
     const i64 tile = (i64{at.b} * x.H + at.head * plan.group) * plan.tiles + shared.item().met.first;
@@ -546,8 +547,8 @@ struct Steps : Block<S, At> {
       for (int k = 0; k < part.parts; ++k) ptx::red_add_v4(to + k * 512, part.x[0][k]);
     }
   }
-  // Likewise, for part `nth` of the nth tile, which is tile number `tile` of its head. The last block stores
-  // z_Q.
+  // Adds part `nth` of the nth tile's z_Q. This is tile number `tile` of its head. The last block stores z_Q
+  // instead.
   __device__ __forceinline__ void add_or_store(typename At::ZQ& part, float* to, Ticket ticket, u32 n,
                                                int tile, int nth) const {
     if (!At::last_stores || !ticket.last) return add(part, to, ticket.nth);

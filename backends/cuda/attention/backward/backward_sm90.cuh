@@ -60,7 +60,7 @@ struct Consumer : Steps<S, At, options> {
       typename At::ZQ part;
       query_gradients(part, n);                         // z_Q = z_Aᵀ·K
       begin_AB<S>(z_k, z_a.term[0], shared.tile_q(n));  // z_K += z_A·Q
-      if (n + 1 < all) masked = await_tile(n + 1, j0);  // now: additions to z_Q delay shared memory
+      if (n + 1 < all) masked = await_tile(n + 1, j0);  // early: z_Q additions delay shared memory
       const Ticket ticket = this->await_ticket(n);
       wait_for_products<1>();
       keep(part);
@@ -104,7 +104,7 @@ struct Consumer : Steps<S, At, options> {
   }
 };
 
-// The same for operands split into two f16 values.
+// Consumer warpgroup for operands that are split into two f16 values.
 template <class S, class At, Options options>
 struct F16SplitConsumer : Steps<S, At, options> {
   using Base = Steps<S, At, options>;

@@ -25,11 +25,11 @@ enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
 // Tiling of a block's four warps: 16-row groups of kept rows per warp, and rows per tile of the other side.
 // Larger values of both reduce shared-memory reads per MMA. For each group, a thread needs D / 2 registers
-// per accumulator, and `passing` registers for P and z_A together. The second number is three times as large
-// if operands are split. A thread needs about 80 other registers.
+// per accumulator, and `passing` registers for P and z_A together. If operands are split, P and z_A need
+// 3·passing registers. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
-  int blocks;  // per multiprocessor; 0: any; ptxas may spill registers to reach a given number
+  int blocks;  // blocks per multiprocessor; 0: any number. A given number may cause register spills
 };
 template <Numbers numbers, Pass pass, int D, Options options>
 consteval Cut cut() {
@@ -69,8 +69,8 @@ struct TileShape {
                        bytes = seen + int(sizeof(VisibleKeys<queries>));
 };
 
-// One block computes some keys of a key head, and loops over the query heads of its group; or it computes
-// some queries of a head. On each side, a is K or Q and b is V or z_O.
+// A block computes gradients either for some keys of a key head, in a loop over the query heads of its group,
+// or for some queries of a head. For keys, a is K and b is V. For queries, a is Q and b is z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
 __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
                                   TileShape<numbers, pass, D, options>::c.blocks)
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
     if constexpr (At::makes_a) mma_AB<T>(sums_a, za, shared.passing_a(stage));  // z_K += z_Aᵀ·Q, z_Q += z_A·K
   }
   wait();
-  if (!At::split) __syncthreads();  // results pass through the kept tiles
+  if (!At::split) __syncthreads();  // results are staged in the kept tiles
   const Powers p = At::split ? *powers : Powers{};
   const float kept = At::split && options != none ? Dropout<float>(x).kept : 1;
   const int row0 = kept0 + row, rows = by_query ? x.L : x.T;

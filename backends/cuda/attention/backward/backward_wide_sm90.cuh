@@ -3,12 +3,12 @@
 // warpgroup processes all of them:
 //
 //   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and a quarter of the columns of z_Q = z_Aᵀ·K
-//   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another
+//   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another quarter of them
 //
-// With 64 keys, a block would add as many z_Q elements as with 128, and these additions leave a
-// multiprocessor slowly. So two blocks with 64 keys each form a cluster. They process the same query tiles
-// and exchange z_A. Each block computes half of the columns of z_Q for all 128 keys, and also keeps the other
-// block's K for these columns.
+// A separate block with 64 keys would add as many z_Q elements as one with 128 keys, and a multiprocessor
+// sends these additions slowly. So two blocks with 64 keys each form a cluster. They process the same query
+// tiles and exchange z_A. Each block computes half of the columns of z_Q for all 128 keys, and also keeps the
+// other block's K for these columns.
 //
 // The first warpgroup passes P to the second through shared memory in register order. z_A is stored to the
 // same buffer as an MMA operand. The first GEMM of the next tile starts before the z_Q GEMMs, which gives the

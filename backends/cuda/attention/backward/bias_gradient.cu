@@ -1,5 +1,6 @@
-// Gradients of attention's bias and sink, from recomputed scores. They are rare, so the fast kernels do not
-// contain them. One block computes all sums over broadcast axes of the bias, in a fixed order.
+// Gradients of attention's bias and sink, from recomputed scores. Calls that need these gradients are rare,
+// so the fast kernels do not compute them. One block computes all sums over broadcast axes of the bias, in a
+// fixed order.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/plain.cuh"
 
@@ -7,7 +8,7 @@ namespace tg::cuda::attention {
 
 namespace plain {
 
-// Division of z_bias into parts: one index for each axis that the bias has.
+// Divides z_bias into parts. An axis that the bias broadcasts is not divided.
 struct BiasGrid {
   int batches, heads, tiles, blocks;
   explicit BiasGrid(const AttentionCall& x) {

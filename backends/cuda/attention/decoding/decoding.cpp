@@ -26,7 +26,7 @@ bool is_in_reach(const AttentionCall& x, const AttentionCall::TensorView& a) {
 }
 // Contiguous caches: supported for few rows.
 bool takes_rows(const AttentionCall& x) {
-  constexpr int few_keys = 64;  // with several queries per head, so few keys are one tile of another forward
+  constexpr int few_keys = 64;  // if L > 1, another forward computes so few keys as one tile
   return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
          x.B * x.Hk * ranges_of(x) <= INT32_MAX && (!is_of_latents(x) || is_in_reach(in_pages(x), x.k));
 }
@@ -63,7 +63,7 @@ bool takes(const AttentionCall& x, const Gpu& gpu) {
 }
 
 bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu) {
-  constexpr int rows = 8, streams = 8;  // equal to the kernel's
+  constexpr int rows = 8, streams = 8;  // must equal the kernel's values
   return x.type != DType::f32 && ranges <= most_split && rows_of_tile(x) <= rows && x.d <= 128 &&
          x.dv <= 128 && with_shape<2>(x, gpu, [](auto shape) { return shape.streams == streams; });
 }

@@ -42,9 +42,9 @@ struct EqualRanges {
   TG_HOST_DEVICE int of(int key) const { return key / each; }
   TG_HOST_DEVICE unsigned begin(int n) const { return static_cast<unsigned>(n) * each; }
 };
-// Ranges for paged caches, independent of the cache's capacity. They are short at the start of a sequence, so
-// that several blocks share a short sequence, then have 1024 keys. After 32 · 1024 keys they grow: each
-// doubling of the length adds 16 ranges, so that the number of ranges to merge stays small.
+// Ranges for paged caches, independent of the cache's capacity. Ranges are short at the start of a sequence,
+// so that several blocks share a short sequence. Later ranges have 1024 keys. After 32 · 1024 keys, ranges
+// grow: each doubling of the length adds 16 ranges, so that the number of ranges to merge stays small.
 struct GrowingRanges {
   static constexpr int each = 1024, grow_from = 32 * each;
   int bits;  // ranges within the first 1024 keys have 2^bits keys
@@ -76,7 +76,7 @@ struct InPages {
   explicit InPages(const AttentionCall& x) : values_in_keys(values_are_keys(x)) {}
   static GrowingRanges ranges(const AttentionCall& x);
 };
-// Contiguous (in_pages()) or paged.
+// Latents in a paged cache, or in a contiguous one (see in_pages()).
 struct OfLatents {
   using Ranges = EqualRanges;
   explicit OfLatents(const AttentionCall&) {}

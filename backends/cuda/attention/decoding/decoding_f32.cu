@@ -6,9 +6,9 @@
 //   c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
 //   G ← exp(c_old − c)·G + P·V
 //
-// A lane multiplies four or eight columns of each key. After the sum over lanes, it has the scores of one of
-// eight rows with one key of every four. P is passed through shared memory, and a lane has the same columns
-// of V as of K.
+// A lane multiplies four or eight columns of each key. After the reduction over lanes, each lane holds the
+// scores of one of the eight rows for every fourth key. P is passed through shared memory, and a lane has the
+// same columns of V as of K.
 //
 // The order of all sums depends only on the head size. A row's result is therefore bitwise identical in tiles
 // of 8 and of 16 rows.
@@ -74,9 +74,9 @@ __device__ __forceinline__ float dot(const RowPart<At>& a, const RowPart<At>& b)
   return sum;
 }
 
-// Transposing reduction of `lanes` sums over `lanes` lanes: returns the lane's own sum, the one with its
-// index. part(n) is a lane's contribution to the nth sum. Lanes that are `by` apart exchange the halves that
-// they do not keep. The recursion is depth-first, so few sums are live at a time.
+// Transposing reduction of `lanes` sums over `lanes` lanes: returns the sum with the lane's index. part(n) is
+// a lane's contribution to the nth sum. Lanes that are `by` apart exchange the halves that they do not keep.
+// The recursion is depth-first, so few sums are live at a time.
 template <int lanes, int by = 1, class F>
 __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
   if constexpr (by == lanes) {
@@ -88,12 +88,12 @@ __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
   }
 }
 
-// Scores of a slice. A lane has the scores of one row with one key of every four.
+// Scores of a slice. A lane has the scores of one row for every fourth key.
 template <class At>
 struct Scores {
   using Part = RowPart<At>;
-  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // keys of four that a lane multiplies
-  static constexpr int count = 1, rows = fours;  // for SoftmaxState: the lane's row, and its keys
+  static constexpr int fours = At::keys / 4, own = 4 / Part::rows;  // own: a lane's keys of every four
+  static constexpr int count = 1, rows = fours;  // required by SoftmaxState: the lane's row, and its keys
   float x[fours] = {};
 
   __device__ __forceinline__ float& operator()(int four, int) { return x[four]; }
@@ -108,7 +108,7 @@ struct Scores {
     return 4 * four + Part::row() * own + lane_id() % own;
   }
   static __device__ __forceinline__ int row() { return lane_id() % Part::lanes / own; }
-  // Whether the lane is the first of its row, and the first lane of a row.
+  // is_first(): whether the lane is the first one of its row. first_lane(): the first lane of a row.
   static __device__ __forceinline__ bool is_first() { return key(0) == 0; }
   static __device__ __forceinline__ int first_lane(int row) { return row * own; }
   // Reduces x with f over a row's lanes.
@@ -120,7 +120,8 @@ struct Scores {
 
   __device__ __forceinline__ void multiply(const float* keys, const Part (&q)[At::rows]) {
     keys += Part::row() * own * At::D;
-    // Not unrolled, to save registers. Each result is shifted in at the end.
+    // The loop is not unrolled, to save registers. Each iteration therefore shifts its result into the end of
+    // x.
 #pragma unroll 1
     for (int c = 0; c < fours; ++c, keys += 4 * At::D) {
       Part k[own];
@@ -150,7 +151,8 @@ struct RowSums {
 #pragma unroll
     for (Part& e : of) e.fill(to);
   }
-  // Multiplies each row by its factor, which the row's lanes have. Skipped if all factors are 1, as most are.
+  // Multiplies each row by its factor, which the lanes of that row have. Nothing is done if all factors are
+  // 1, as in most cases.
   __device__ __forceinline__ void scale(float by) {
     if (!__any_sync(~0u, by != 1)) return;
 #pragma unroll
@@ -191,7 +193,7 @@ struct MultipliedInF32 {
   static constexpr Options options = options_;
   unsigned char* const ring;
   float* const p;  // [keys, rows]
-  KeyRange seen;   // by the lane's row of the item
+  KeyRange seen;   // visible keys of the lane's row of the item
   RowPart<At> q[At::rows];
   RowSums<At> sums;
   SoftmaxState<Scores<At>> softmax;

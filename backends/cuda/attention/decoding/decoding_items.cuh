@@ -25,8 +25,8 @@ struct Tile {
 
 struct alignas(16) Item {
   Tile tile;
-  int nth_tile, head, first_head;  // in the launch; key head and its first query head
-  int range, first_range, ranges;  // the range; the ranges of the tile
+  int nth_tile, head, first_head;  // tile's index in the launch; key head; its first query head
+  int range, first_range, ranges;  // the item's range; the tile's first range and number of ranges
   KeyRange keys, every;            // keys of the range that some row sees; that all rows see
   bool is_short;                   // whether a single warp computes the item
 };
@@ -61,8 +61,8 @@ __device__ __forceinline__ int early_ranges(GrowingRanges ranges) {
   const int all = GrowingRanges::each >> ranges.bits;
   return all > 1 ? all : 0;
 }
-// Counts of early ranges and of all others, packed into one word. A launch with early ranges, at most 4 per
-// tile, has fewer than 2¹⁹ others.
+// Counts of early ranges and of all others, packed into one word. If a launch has early ranges (at most 4 per
+// tile), it has fewer than 2¹⁹ other ranges.
 template <class Ranges>
 struct Counted {
   static constexpr int bits = std::is_same_v<Ranges, GrowingRanges> ? 19 : 31;
@@ -143,7 +143,7 @@ struct Items {
   Tiles tiles;
   Entry* entries;           // [tiles + 1], in shared memory
   ShortTiles* short_tiles;  // in shared memory; null if no tile is short
-  Item* noted;        // in shared memory: the block's first items [most_noted], then one per stream; or null
+  Item* noted;        // shared memory for the block's first items [most_noted] and one per stream; or null
   int count, shorts;  // all items; short tiles among them
   int early, others;  // ranges that are not the last of their tile
   int own_shorts;     // short tiles of this block
@@ -205,8 +205,8 @@ struct Items {
     const int i = noted ? place_in_table(n) : most_noted;
     return i < most_noted ? noted[i] : find(n);
   }
-  // The same item in shared memory, valid until the stream's next call. Called by the stream's warp. A
-  // multiplying stream has no registers for the item.
+  // Returns an item in shared memory, because a multiplying stream has no registers for it. The item is valid
+  // until the stream's next call. Called by the stream's warp.
   __device__ const Item* kept(int n, int stream) const {
     const int i = place_in_table(n);
     if (i < most_noted) return noted + i;

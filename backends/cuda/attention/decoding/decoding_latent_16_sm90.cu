@@ -58,10 +58,10 @@ struct At {
   using ThirdOfQ = SwizzledTile<rows, 192>;
   using K = ThirdOfTile;
   using P = SwizzledTile<rows, tile_keys>;
-  static constexpr int blocks = most_values / 64;  // of 64 columns of V, which are rows of Gᵀ
+  static constexpr int blocks = most_values / 64;  // blocks of 64 columns of V (rows of Gᵀ)
   using Block = Accumulator<16, rows>;             // a warp's part of a block
-  // Among the tiles of an item, only the first third uses a stage that the other warpgroup used before
-  // (multiply()).
+  // Within an item, only the first third of a tile uses a stage that the other warpgroup used last (see
+  // multiply()).
   static_assert(stages == groups * thirds + 1);
 };
 using decoding::OfWarps;  // one per warpgroup; a warp has 16 keys of a tile, and rows are heads
@@ -175,7 +175,7 @@ __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& 
       if (by_rows) shared.ring_handed_on().announce_by_warp(handed_on++);
     }
   });
-  ptx::wait_for_kernel_before();  // so that the next kernel need not wait for the previous one
+  ptx::wait_for_kernel_before();  // then the next kernel need not wait for the previous one
 }
 
 // Warp that copies the other tiles of keys row by row.
@@ -221,10 +221,11 @@ struct Consumer {
   const int group, warp;
   u32 thirds = 0, items = 0;
 
-  // Named barriers of a warpgroup and of both.
+  // Wait at a named barrier: for the threads of this warpgroup, and for the threads of both.
   __device__ __forceinline__ void sync() const { ptx::bar_sync(1 + group, 128); }
   __device__ __forceinline__ static void sync_both() { ptx::bar_sync(1 + At::groups, 128 * At::groups); }
-  // The block of V's columns of the nth accumulator. The second warpgroup has the second half first.
+  // The block of columns of V that the nth accumulator belongs to. The second warpgroup begins with the
+  // second half of the blocks.
   __device__ __forceinline__ int block(int n) const { return (n + At::blocks / 2 * group) % At::blocks; }
   __device__ __forceinline__ static int head(int c) { return lane_column() + At::Block::column(c); }
 
@@ -394,7 +395,7 @@ struct Consumer {
           if (head(c) < x.L && column < x.dv) *to.at(head(c), column) = o;
         }
       }
-    sync_both();  // before either warpgroup sends again
+    sync_both();  // neither warpgroup may send again earlier
   }
 };
 

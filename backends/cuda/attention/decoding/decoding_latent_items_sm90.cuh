@@ -48,8 +48,8 @@ struct Items {
   const Plan& plan;
   const int each;                       // items per range
   int pass = 0, query = 0, before = 0;  // current pass; first query that the lanes examine; items before it
-  int nth = 0, range = 0;               // of the found item: index among the pieces of all heads, and range
-  KeyRange keys{};                      // of its query
+  int nth = 0, range = 0;               // the found item's index among the pieces of all heads; its range
+  KeyRange keys{};                      // visible keys of the item's query
 
   // Finds item n, which must not precede the item found before. Returns false if there are no more items.
   __device__ __forceinline__ bool find(int n) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void load_keys(Tile to, const Plan& plan, u32 barrier
 template <class S, class Address>
 __device__ __forceinline__ void copy_keys(Address&& address, const AttentionCall& x,
                                           decoding::LatentRowAddress& place, int row0, KeyRange seen) {
-  constexpr int rows = 4;  // copied together; a lane copies every eighth 16-byte piece of one row
+  constexpr int rows = 4;  // rows copied together; a lane copies every eighth 16-byte piece of one row
   const int row_of_lane = lane_id() / 8, piece = lane_id() % 8;
 #pragma unroll 1
   for (int half = 0; half < tile_keys; half += 32) {

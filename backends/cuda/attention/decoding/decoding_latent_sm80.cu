@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(LatentShape::threads)
       }
       if (warp == 0 && lane_row() == 0) to.of_row[i] = {shared.top[0][i], pi};
     }
-    __syncthreads();  // before the next item's are stored
+    __syncthreads();  // the next item must not overwrite shared data earlier
   }
 }
 

@@ -37,7 +37,7 @@ template <class At, class Cache>
 struct Cursor {
   const Items<Cache>& items;
   const int stream;
-  int item, key, step;  // of the next slice; step to the one after it
+  int item, key, step;  // the next slice's item and first key; the step to the slice after it
   KeyRange keys;        // of the item
 
   __device__ __forceinline__ bool at_end() const { return item >= items.count; }
@@ -120,7 +120,7 @@ struct RowAddress {
            head * static_cast<u32>(a.head / each);
   }
 };
-// Also supports a contiguous cache, in which each sequence is one page (in_pages()).
+// A RowAddress that also supports a contiguous cache, in which each sequence is one page (in_pages()).
 struct LatentRowAddress : RowAddress {
   __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
     if (x.table) return RowAddress::look_up(x, j, keys);
@@ -210,7 +210,7 @@ struct Loader : Copies<S, At> {
   }
   __device__ __forceinline__ void look_up() {
     nth = 0;
-    if (has_whole_slices())  // whose table entry is valid, because some key of it is visible
+    if (has_whole_slices())  // the slice's table entry is valid, because some of its keys are visible
       place.look_up(x, next.key + lane_id() * next.step, {0, next.keys.to});
     else
       place.look_up(x, next.key + lane_id() % At::keys, next.keys);

@@ -1,5 +1,5 @@
 // Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The last
-// block to finish a range of a key head merges its ranges.
+// block to finish a range of a key head merges the ranges of that key head.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
@@ -52,7 +52,7 @@ struct MergedSets : SoftmaxState<OwnQuery> {
     const Joined all(top[0], of_set.x, exponent);
     top[0] = all.top, sum[0] = all.of(sum[0], of_set.y), o = all.of(o, g);
   }
-  // Adds several sets together, each with c and π, and with O.
+  // Adds several sets together, each given by c, π and O.
   template <int N>
   __device__ __forceinline__ void add(const float2 (&of_set)[N], const float4 (&g)[N], float exponent) {
     float now = top[0];
@@ -114,8 +114,8 @@ __device__ __forceinline__ void store_four(S* to, const float4& o) {
   *reinterpret_cast<uint2*>(to) = {tile::pack(o.x, o.y, S()), tile::pack(o.z, o.w, S())};
 }
 
-// Stores O, and ξ with column 0, for four columns of a row. ξ of a row without visible keys is the sink, as
-// in all kernels.
+// Stores O for four columns of a row. For column 0, also stores ξ. ξ of a row without visible keys is the
+// sink, as in all kernels.
 template <class S>
 __device__ void put(const AttentionCall& x, const Item& item, int row_of_tile, int column, MergedSets all) {
   const int b = item.tile.b;
@@ -203,8 +203,8 @@ __device__ __forceinline__ MergedSets merge_streams(unsigned char* memory, int r
   return all;
 }
 
-// Merges four columns of a row over ranges `first` … `end` − 1. Other blocks may have computed them, so reads
-// bypass the L1 cache. Ranges are added in aligned groups of `together`. Ranges that a row does not see
+// Merges four columns of a row over ranges `first` … `end` − 1. Other blocks may have computed the ranges, so
+// reads bypass the L1 cache. Ranges are added in aligned groups of `together`. Ranges that a row does not see
 // therefore do not change its result.
 template <int together = 16>
 __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int first, int end, int row,
@@ -285,7 +285,7 @@ struct Results {
       if (column == 0) own.of_row[row] = all.stats();
     });
   }
-  // Counts a finished range. The last warp to do so merges.
+  // Counts a finished range. The last warp that counts a range of the tile merges the ranges.
   __device__ __forceinline__ void count(const Item& item) const {
     if (!is_last(work.counters + (item.nth_tile * x.Hk + item.head) * most_writers + warp, item.ranges))
       return;
@@ -298,8 +298,8 @@ struct Results {
   }
 
  private:
-  // Calls f(row, column) for the lane's groups of four columns of an item. One warp owns a row, whose ξ is
-  // counted with it.
+  // Calls f(row, column) for the lane's groups of four columns of an item. One warp writes all columns of a
+  // row and its ξ, so its count of finished ranges covers them all.
   template <class F>
   __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) const {
     constexpr int each = quads < 32 ? 32 : quads;
@@ -312,9 +312,10 @@ struct Results {
   }
 };
 
-// Main loop of a warp that writes the results of a block's items. It counts a range one item later, when its
-// writes have completed and it need not wait for them. If the block has a single item (`alone`), streaming
-// warps also write, because they are idle and the call waits for these results.
+// Main loop of a warp that writes the results of a block's items. The warp counts a finished range one item
+// later. By then the writes of that range have completed, so the warp need not wait for them. If the block
+// has a single item (`alone`), streaming warps also write, because they are idle and the call waits for these
+// results.
 template <class S, class At, class Cache, bool alone>
 __device__ __forceinline__ void write_items(const AttentionCall& x, const Workspace& work,
                                             const Items<Cache>& items, unsigned char* memory) {

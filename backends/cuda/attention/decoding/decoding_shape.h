@@ -6,20 +6,21 @@
 
 namespace tg::cuda::attention::decoding {
 
-// For d, dv ≤ D, at most `rows` queries per key head, and elements of `size` bytes. Eight, four or two warps
-// are streaming warps. Each processes its own slices of the keys and has its own pipeline stages. Other warps
-// write results.
+// The shape for d, dv ≤ D, at most `rows` queries per key head, and elements of `size` bytes. Eight, four or
+// two warps are streaming warps. Each processes its own slices of the keys and has its own pipeline stages.
+// Other warps write results.
 template <int size_, int D_, int rows_, int streams_>
 struct TileShape {
   static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
-  // Minimum blocks per multiprocessor, for ptxas. There is one block; 0 leaves it unspecified, because 1
-  // causes spills with eight streams. Eight streams have 64 to 128 KiB of loads in flight, and 64 KiB
-  // saturate the memory bandwidth. Four streams are for GPUs whose shared memory is too small for eight.
+  // The minimum number of blocks per multiprocessor, for ptxas. In fact there is always one. With eight
+  // streams the number is left unspecified (0), because 1 causes spills. Eight streams have 64 to 128 KiB of
+  // loads in flight, and 64 KiB saturate the memory bandwidth. Four streams are for GPUs whose shared memory
+  // is too small for eight.
   static constexpr int least_blocks = streams == 8 ? 0 : 1;
-  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // per slice; per stream
+  static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // keys per slice; stages per stream
   static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
-  static constexpr int step = streams * keys;  // from one slice of a stream to the next
+  static constexpr int step = streams * keys;  // keys from one slice of a stream to its next
   // Whether one stream can compute a short tile by itself. Eight streams of the largest shape have no
   // registers for this.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
@@ -28,9 +29,12 @@ struct TileShape {
     constexpr int most = size == 4 || D > 128 ? 8 : 16;
     return rows_of(x) < most ? rows_of(x) : most;
   }
-  // Shared memory after the rings. Per stream: visible keys of each query, or P in f32. Then the table of
-  // entries, items and one more item per stream, the short tiles, and the streams' results: c and π of each
-  // query, and G.
+  // Shared memory after the rings, in this order:
+  // - for each stream, the visible keys of each query, or P in f32
+  // - the table of entries
+  // - the block's items, and one more item per stream
+  // - the short tiles
+  // - the streams' results: c and π of each query, and G
   static constexpr int row = D + 4;  // elements per row of G, padded against bank conflicts
   static constexpr int of_stream = (size == 4 ? keys : 2) * rows * int(sizeof(int)), seen = streams * ring,
                        entries = seen + streams * of_stream,
@@ -74,7 +78,7 @@ auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return Large::bytes(rows_of_shape(x)) <= gpu.shared_per_block ? f(Large())
                                                                 : f(TileShape<size, D, rows, most / 2>());
 }
-// As above, for a call whose elements have `size` bytes.
+// Calls f with the shape for a call whose elements have `size` bytes.
 template <int size, class F>
 auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   return with_constant<64, 128, 256>(std::max(x.d, x.dv), [&](auto d) {

@@ -53,7 +53,7 @@ struct MultipliedByTensorCores {
     if constexpr (options == any) score.apply(s);
     if (!covers(item.every, key, At::keys)) {
       if (!knows_seen) {
-        __syncwarp();  // no lane needs the previous item's
+        __syncwarp();  // no lane needs the previous item's `seen`
         seen.set_of_groups(Band(x, sequence_of_query(x, item.tile.b, 0)), group_of(x), item.tile.row0,
                            item.tile.rows);
         __syncwarp();

@@ -41,8 +41,8 @@ __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<C
   }
 }
 
-// Like TileShape<2, D, 8, 8>, except that a warp may process several streams, one after the other, and all
-// warps write results.
+// A shape like TileShape<2, D, 8, 8>. However, a warp may process several streams, one after the other, and
+// all warps write results.
 template <int D_, int warps_, int stages_>
 struct SplitKvShape {
   using Streams = TileShape<2, D_, 8, 8>;
@@ -259,7 +259,7 @@ __device__ __forceinline__ void multiply(const AttentionCall& x, const Plan<Cach
       const SharedTile<At::D> k{ring + slot * At::stage}, v{k.base + At::half};
       slot = slot + 1 < At::stages ? slot + 1 : 0;
       if (some_added & 1) {
-        wait();  // for the data that the added row replaces
+        wait();  // the row that the added row replaces must have arrived
         __syncwarp();
         slices.for_each_added(key, [&](int row, int n) {
           for_each_piece<S>(x, [&](bool of_values, int piece) {

@@ -160,7 +160,7 @@ struct Scorer {
       const Score<S> score(plan.factor, plan.cap);
       const bool plain = score.is_plain();
       const Units units = units_of(x);
-      OnlineSoftmax<16, false, true> softmax(  // as in decoding, which uses this class too
+      OnlineSoftmax<16, false, true> softmax(  // the class that decoding also uses
           [&](int i) { return sink_of<S, At>(x, plan, item, i0 + row + i); }, units.exponent,
           units.natural.x);
 #pragma unroll 1

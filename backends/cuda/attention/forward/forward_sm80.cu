@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
   const int key_head = h / (x.H / x.Hk), d = split ? width : x.d, dv = split ? v_width : x.dv;
 
   load_rows<queries, threads>(tile_q, x.q.at<S>(b, h), x.q.row, i0, 0, x.L, d);
-  commit();  // also for blocks that load no keys
+  commit();  // required even in blocks that load no keys
   const auto [some, every] = seen.set_and_unite(x, b, i0);
 
   Accumulator<rows, At::columns> o;

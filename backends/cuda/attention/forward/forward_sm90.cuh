@@ -291,7 +291,7 @@ struct Consumer {
 
   // Which 64 queries of the item this warpgroup computes.
   __device__ __forceinline__ int group() const { return At::group(warpgroup, items); }
-  // The warp's first row of these.
+  // The warp's first row among these queries.
   __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
   // A warpgroup issues its GEMMs after the previous warpgroup has issued its own.

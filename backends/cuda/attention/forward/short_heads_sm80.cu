@@ -28,7 +28,7 @@ namespace {
 
 using namespace tile;
 
-// L, T ≤ N and d, dv ≤ D.
+// The shape for L, T ≤ N and d, dv ≤ D.
 template <int N, int D>
 struct ShortShape {
   static constexpr int threads = 2 * N, tile = N * D * 2, square = N * N * 2;
@@ -50,7 +50,7 @@ struct RowRotator {
   static constexpr int most = D / 8;  // units (two words) per lane
   const Ropes& ropes;
   unsigned char* memory;  // the block's shared memory
-  int row;                // the first of the 16
+  int row;                // the first of the 16 rows
   float2 c[most], s[most];
 
   // Loads the table, which no kernel writes, so this may precede wait_for_kernel_before().

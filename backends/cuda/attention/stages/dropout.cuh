@@ -61,9 +61,9 @@ __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i,
   w[0] = odd ? a : own.x, w[1] = odd ? b : own.y;
   w[2] = odd ? own.z : a, w[3] = odd ? own.w : b;
 }
-// The same for a fragment of 16 keys (rows) × 8 queries: elements 0, 1 belong to key j = key0 + g, and 2, 3
-// to key j + 8. Their queries are i and i + 1. Four lanes share four Philox blocks, and each lane computes
-// one of them.
+// Words for a thread's four elements of a fragment of 16 keys (rows) × 8 queries: elements 0, 1 belong to key
+// j = key0 + g, and 2, 3 to key j + 8. Their queries are i and i + 1. Four lanes share four Philox blocks,
+// and each lane computes one of them.
 __device__ inline void column_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                     std::uint32_t (&w)[4]) {
   const int g = threadIdx.x % 32 / 4, me = g % 4;

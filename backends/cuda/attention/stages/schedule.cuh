@@ -22,8 +22,8 @@ __device__ __forceinline__ TilePosition key_position(const AttentionCall& x, uns
   return place(n, x.Hk, x.T, rows, false);
 }
 
-// The same blocks in a cache-friendly order: heads are grouped into sections of `together` heads whose keys
-// and values fit in the L2 cache. Within a section the longest blocks start first.
+// Maps blocks to positions in a cache-friendly order. Heads are grouped into sections of `together` heads
+// whose keys and values fit in the L2 cache. Within a section the longest blocks start first.
 struct Sections {
   int blocks, together, heads, all_heads, rows;
   __host__ __device__ __forceinline__ int all() const { return blocks * all_heads; }

@@ -1,5 +1,5 @@
-// Computes the scores of a head from q·k: scale, softcap and bias. Also the power-of-two scaling of split
-// operands (Powers in workspace.h).
+// Computes the scores of a head from q·k: scale, softcap and bias. Contains the power-of-two scaling of split
+// operands, too (Powers in workspace.h).
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,8 @@ namespace tg::cuda::attention {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-// The factor of q·k, which precedes the softcap or else gives the score, and the softcap. In units of log 2.
+// factor_of(): the factor of q·k. With a softcap, tanh is applied to the product. Without one, the product is
+// the score in units of log 2. cap_of(): the softcap in units of log 2.
 TG_HOST_DEVICE inline double factor_of(const AttentionCall& x) {
   return x.softcap != 0 ? x.scale / x.softcap : x.scale * log2_e;
 }
@@ -26,9 +27,9 @@ TG_HOST_DEVICE inline float2 two_floats(double x) {
   return {high, static_cast<float>(x - high)};
 }
 
-// Units of scores in kernels without a bias that compare and subtract scores before they convert them.
-// `exponent` converts scores to exponents of 2, `natural` converts them to A. Plain scores are q·k, others
-// are in units of log 2.
+// Units of scores in kernels without a bias. These kernels compare and subtract scores before they convert
+// them. `exponent` converts scores to exponents of 2, `natural` converts them to A. Plain scores are q·k,
+// others are in units of log 2.
 struct Units {
   float exponent;
   float2 natural;
@@ -75,7 +76,7 @@ TG_HOST_DEVICE inline MantissaAndPower parts_of(float x) {
 __device__ __forceinline__ float power_of_two(int e) {
   return __int_as_float((min(max(e, -126), 127) + 127) << 23);
 }
-// x ⋅ 2ᵉ, for e whose power of two may not be a float.
+// x ⋅ 2ᵉ, even if 2ᵉ is outside the range of a float.
 __device__ __forceinline__ float times_power_of_two(float x, int e) {
   return x * power_of_two(e / 2) * power_of_two(e - e / 2);
 }
@@ -104,7 +105,7 @@ struct Score {
   // Without a bias; scores are in units of log 2.
   __device__ Score(C factor, C cap) : factor(factor), cap(cap), bias(nullptr), bias_row(0), bias_col(0) {}
 
-  // Like has_plain_scores(), for a call without a bias.
+  // Returns has_plain_scores() of a call without a bias.
   __device__ __forceinline__ bool is_plain() const { return cap == 0 && factor > 0; }
   // The score of query i and key j, and the softcap's derivative in `slope`. `inside` states whether the bias
   // has this element.
@@ -128,7 +129,7 @@ struct Score {
     else
       return Score(static_cast<C>(factor_of(x)), C(0));
   }
-  // The factor from such a score to an exponent of 2.
+  // The factor that converts such a score to an exponent of 2.
   template <Options options>
   __device__ __forceinline__ C exponent() const {
     return options == any ? static_cast<C>(log2_e) : factor;

@@ -106,7 +106,7 @@ struct StatRows {
     return *reinterpret_cast<const float2*>(u_ + part.column);
   }
 };
-// Like StatRows, with ξ of the first fragments already in registers.
+// StatRows with ξ of the first fragments already in registers.
 template <int parts>
 struct StatsAhead : StatRows {
   const float2 (&ahead)[parts];

@@ -41,7 +41,7 @@ struct Largest {
     if (!is_far(c)) return {c, 0};
     return {c * ratio, fmaf(c, ratio, -(c * ratio))};
   }
-  // Exponent of a minus exponent of b; b is not −∞.
+  // The exponent of a minus the exponent of b, which is not −∞.
   __device__ __forceinline__ float difference(float a, float b) const {
     return is_far(a) && is_far(b) ? (a - b) * ratio : exponent(a).x - exponent(b).x;
   }
@@ -140,7 +140,7 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   // The sink counts as a first key with value 0; −∞: none. `natural` is the value of a score of 1.
   __device__ __forceinline__ OnlineSoftmax(float sink, float factor, float natural)
       : OnlineSoftmax([&](int) { return sink; }, factor, natural) {}
-  // As above, with sink(i) for the warp's ith query.
+  // Uses sink(i) as the sink of the warp's ith query.
   template <class Sink>
   requires std::is_invocable_v<Sink, int> __device__ __forceinline__ OnlineSoftmax(Sink&& sink, float factor,
                                                                                    float natural)
@@ -198,8 +198,8 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
                                          float2 unit) {
     finish(lse, i0, L, unit, [&](int r, float inverse) { tile::scale_row(o, r, inverse); });
   }
-  // As above, but calls scale(r, 1 ⊘ π) for each row of O. π is 0 or at least about 1, because the
-  // exponential of some key or of the sink is about 1 or larger.
+  // Stores ξ, and calls scale(r, 1 ⊘ π) for each row r of O instead of scaling O. π is 0 or at least about 1,
+  // because the exponential for some key or for the sink is about 1 or larger.
   template <class Scale>
   __device__ __forceinline__ void finish(const LseRows& lse, int i0, int L, float2 unit, Scale&& scale) {
 #pragma unroll
