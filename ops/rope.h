@@ -1,4 +1,4 @@
-// The attributes that `rope` shares with its kernel.
+// The attributes of `rope`, for the op and its kernel.
 #pragma once
 
 #include <vector>

@@ -202,7 +202,7 @@ Waker::~Waker() {
   close_stream(pipe_.reader), close_stream(pipe_.writer);
 }
 
-// Shuts the socket down instead of closing it, because a forked process may also have the descriptor.
+// Writes a byte. Closing the descriptor would not wake the thread if a forked process also has it.
 void Waker::wake() {
   (void)!::write(pipe_.writer, "", 1);
 }
