@@ -71,8 +71,8 @@ class Host {
     for (const JoiningPeer& c : joined_) waited.push_back({c.socket.fd});
     if (const int error = os::poll(waited, until(end)); error != 0 && error != ETIMEDOUT && error != EINTR)
       fail_call("poll", error);
-    for (const JoiningPeer& c : joined_)  // a rank sends nothing after joining: the connection is readable
-                                          // because the process exited
+    // A rank sends nothing after joining. If its connection is readable, its process has exited.
+    for (const JoiningPeer& c : joined_)
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
           throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " exited before all ranks joined");

@@ -36,9 +36,9 @@ class Variables {
 
   bool has(const std::string& name) const { return get_(name).has_value(); }
   bool has_any() const {
-    // If srun's variables are set, srun need not have started this process: they are also set in a batch
-    // script, which is one process, and in programs that the script starts without srun. MPICH's mpiexec uses
-    // srun to start one process per host.
+    // srun's variables do not prove that srun started this process. They are also set in a batch script,
+    // which is one process, and in programs that the script starts without srun. MPICH's mpiexec uses srun to
+    // start one process per host.
     if (of_.name == "srun") return has("SLURM_STEP_ID") && !has("MPI_LOCALRANKID");
     return has(of_.rank) || has(of_.size) || has(of_.local_rank) || has(of_.local_size);
   }

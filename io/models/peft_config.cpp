@@ -57,7 +57,8 @@ void expect(const JsonObject& config, const std::string& key, const std::string&
   if (!is_among(value, allowed)) config.refuse(key, list_text(allowed, " or "));
 }
 
-// Accepts initial values that do not change the model's weights. Others (PiSSA, OLoRA, CorDA …) do.
+// Accepts only initial values that leave the model's weights unchanged. PiSSA, OLoRA, CorDA and others change
+// them.
 void check_init(const JsonObject& config) {
   const std::string key = "init_lora_weights";
   if (!config.is_set(key)) return;
@@ -68,7 +69,7 @@ void check_init(const JsonObject& config) {
 }
 
 // A key of rank_pattern or alpha_pattern is a regular expression. Only module names and their last parts are
-// supported; ^ and $ mark a whole name.
+// supported. ^ and $ mark a complete name.
 std::string name_of_pattern(const JsonObject& config, const std::string& key, std::string pattern) {
   if (pattern.starts_with('^')) pattern.erase(0, 1);
   if (pattern.ends_with('$')) pattern.pop_back();

@@ -49,11 +49,12 @@ class Compositions {
     for (char32_t t = 1; t < hangul_ts; ++t) changes_[hangul_t + t] = true;
   }
 
-  // Whether a string with c may not be in NFC. A string without any such character is.
+  // Whether a string that contains c may differ from its NFC. A string without any such character is in NFC.
   bool changes(char32_t c) const { return changes_[c]; }
   std::uint8_t combining_class(char32_t c) const { return combining_[c]; }
 
-  // All characters except Hangul syllables, whose parts would be composed to the same syllable again.
+  // Appends the decomposition of c. Keeps Hangul syllables, because their parts would be composed to the same
+  // syllable again.
   void decompose(char32_t c, std::vector<char32_t>& out) const {
     const auto found = parts_.find(c);
     if (found == parts_.end()) {
@@ -122,7 +123,8 @@ const std::uint8_t* letter_cases() {
 }
 
 std::string nfc(std::string_view text) {
-  // No character below this one composes with a preceding character, so a string may be cut before it.
+  // A character below this one never composes with a preceding character, so a string may be cut before such
+  // a character.
   constexpr char32_t first_that_joins = 0x300;
   const Compositions& all = all_compositions();
   std::string out;
