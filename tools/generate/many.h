@@ -34,10 +34,10 @@ struct GenerateOptions : DeviceOptions {
 void write_text(const std::string& s);
 
 // Generates all sequences. Writes each one to standard output as soon as it and all earlier ones are
-// complete. Its heading contains the numbers of prompt and sample, or the beam and its log-probability. A
-// prompt that cannot be continued is reported in a line on standard error. The last line on standard error
-// reports the speed. Returns the number of prompts that could not be continued. Throws Error if the file of
-// prompts has no lines, or contains a backslash that is not followed by n or a backslash.
+// complete. The heading of a sequence contains the numbers of prompt and sample, or the beam and its
+// log-probability. If a prompt cannot be continued, a line on standard error reports it. The last line on
+// standard error reports the speed. Returns the number of prompts that could not be continued. Throws Error
+// if the file of prompts has no lines, or contains a backslash that is not followed by n or a backslash.
 int write_many(const nn::LanguageModel& model, const OpenedModel& opened, const GenerateOptions& o);
 
 }  // namespace tg
