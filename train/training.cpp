@@ -407,7 +407,7 @@ MemoryReport TrainingProgram::memory() const {
   both.workspace = std::max(both.workspace, more.workspace);
   both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
   both.constants += parts_->sums->bytes();
-  // The leaves are already counted as parameters of the first program.
+  // The leaves are counted among the first program's parameters.
   both.parameters += parts_->state_bytes - parts_->sums->leaf_bytes();
   return both;
 }

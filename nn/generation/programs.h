@@ -128,7 +128,7 @@ struct Engine::Run {
     for (std::size_t i = 0; i < n; ++i) {
       const std::int64_t t = end - static_cast<std::int64_t>(n - i);
       token[at + i] = t < 0 ? 0 : t < known ? sequence[static_cast<std::size_t>(t)] : -1;
-      // The pool numbers pages from 1, the cache from 0.
+      // The pool counts pages from 1, the cache from 0.
       row[at + i] = t < begin ? -1 : static_cast<std::int32_t>(pages.row(t) - pages.page_size());
       position[at + i] = static_cast<std::int32_t>(std::max<std::int64_t>(t, 0));
     }

@@ -156,7 +156,7 @@ Optimizer::Update Optimizer::update(const Tensor& loss, const std::vector<Tensor
   Tensor norm = o.norm_of_blocks || shards_.ranks() ? shards_.norm(sums) : global_norm(sums);
   if (loss_scale.defined()) norm = norm / loss_scale;
   const Tensor finite = graph.common_condition(
-      loss, less(norm, infinity),  // also false for NaN
+      loss, less(norm, infinity),  // false for NaN
       [](const Tensor& others, const Tensor& own) { return logical_and(others, own); });
   Tensor factor = clip_ > 0 ? clip_ / maximum(norm, clip_) : ones_like(norm);
   if (loss_scale.defined()) factor = factor / loss_scale;

@@ -29,9 +29,9 @@ plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
 // its code, such as \x07.
 std::string visible_token(const std::string& token);
 
-// A call of attention. The views compare two kinds of attention with these sizes: flash_attn, and attention
-// that stores its score matrix. q has the shape [batch, heads, L, width]. k has key_heads heads, and v has
-// key_heads heads and value_width columns.
+// A call of attention. Its memory with flash_attn is compared with its memory if the score matrix is stored.
+// q has the shape [batch, heads, L, width]. k has key_heads heads. v has key_heads heads and value_width
+// columns.
 struct AttentionCall {
   std::int64_t batch = 1, heads = 1, key_heads = 1, width = 32, value_width = 32;
   DType dtype = f32;
