@@ -16,7 +16,7 @@ class ReverseWalk {
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
       : graph_(graph), first_(first), last_(last), base_(graph.nodes()[first].first_out) {}
 
-  // Marks the values that a gradient must reach: those that depend on a tensor in `wrt` through floating
+  // Marks the values that a gradient must reach. Such values depend on a tensor in `wrt` through floating
   // values. In a region with a custom gradient, every output depends on every input, whatever the nodes in
   // between are.
   void mark(const std::vector<Tensor>& wrt) {

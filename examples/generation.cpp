@@ -37,8 +37,7 @@ int main() try {
   }
   std::printf("loss %.4f after %lld steps\n", loss, static_cast<long long>(steps));
 
-  // extend() reports each token when it is chosen. The reported tokens are the same as the tokens that it
-  // appends.
+  // extend() reports each token when it is chosen. It appends the same tokens to the sequence.
   nn::Generator cached(model), whole(model, {.cache = false});
   const auto generate = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
                             std::uint64_t seed) {

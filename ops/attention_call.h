@@ -51,7 +51,7 @@ struct AttentionCall {
   void* lse_rest = nullptr;     // for a forward: ξ minus its rounded value [B, H, L], or null
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
-  bool causal = false, top_left = false;  // bottom-right alignment unless top_left
+  bool causal = false, top_left = false;  // the default alignment is bottom-right
   bool nondeterministic = false;          // z_Q may be summed in any order
   AttentionKernels kernels = AttentionKernels::best;
   int window_left = -1, window_right = -1;  // relative to the bottom-right position; −1: no limit
@@ -59,7 +59,7 @@ struct AttentionCall {
   const void* sink = nullptr;               // [H], or null
   void* z_sink = nullptr;                   // [H], or null
   const std::int32_t *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1] with B = 1, or null
-  int segments = 0;  // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and its keys likewise
+  int segments = 0;               // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and keys by cu_k
   const void* lengths = nullptr;  // [B], number of valid keys of each batch entry, or null
   bool lengths_are_i64 = false;   // otherwise i32
   bool fixed_positions = false;   // whether no step of the program writes lengths or table
@@ -77,7 +77,7 @@ struct AttentionCall {
     TensorView k, v;
   } added;
   bool fixed_keys = false;            // whether no other step of the program writes k and v
-  const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
+  const std::int64_t* rng = nullptr;  // {seed, step}; rng_stride is their distance
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;
 };

@@ -47,7 +47,7 @@ Axes axes_of(const TensorArg& x, const Axes& axes, const char* what);
 Tensor zeros_view(const Tensor& x);
 
 void require_float(DType t);  // throws DTypeError
-void require_index(DType t);  // throws DTypeError unless it is i64 or i32
+void require_index(DType t);  // throws DTypeError if it is neither i64 nor i32
 void check_rank_at_least(const Operand& x, int rank);
 void require_shape(const char* name, const Operand& x, const Shape& shape);
 [[noreturn]] void refuse_shape(const char* name, const Operand& x, const std::string& expected);

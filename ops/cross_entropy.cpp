@@ -55,8 +55,8 @@ Tensors loss_of_rows(const Tensor& x, const Tensor& targets, const CrossEntropyA
 constexpr Fill classes{Fill::index, 0, 7};
 
 // Each row has one large logit, at a different position per row. The first row's class is that position, the
-// other rows' class is the position before it. exp of the logit overflows unless the kernel finds the row's
-// maximum.
+// other rows' class is the position before it. If a kernel misses the row's maximum, exp of the logit
+// overflows.
 Sample one_large_logit() {
   constexpr std::size_t n = 100;
   constexpr double logit = 1e4;

@@ -432,8 +432,8 @@ int main(int argc, char** argv) {
                     "time for the ranks to exit after one failed, or after a signal to launch or a rank; "
                     "then they are killed",
                     o.grace, {.min = 0, .max = 1e6});
-        args.option("save-grace", "SECONDS", "the same limit while a rank saves a checkpoint", o.save_grace,
-                    {.min = 0, .max = 1e6});
+        args.option("save-grace", "SECONDS", "the limit instead of --grace while a rank saves a checkpoint",
+                    o.save_grace, {.min = 0, .max = 1e6});
         args.example("launch -n 4 train --text input.txt", "train with 4 processes on this host");
         args.example("launch -n 8 --hosts 2 --host 1 --address 10.0.0.1 train --text input.txt",
                      "start ranks 8 to 15 on the second of two hosts; TG_TOKEN_FILE names the file of the "

@@ -138,7 +138,7 @@ Vjp looks(const std::shared_ptr<Anatomy>& anatomy) {
   };
 }
 
-// The op with a wrong vjp, and the substitution that records it instead of the op.
+// Owns a copy of the op with a wrong vjp, and a substitution that records the copy instead of the op.
 class Injected {
  public:
   Injected(const Op& op, Vjp vjp) : original_(op), mutant_(op) {

@@ -203,7 +203,7 @@ class Elements {
     const double at_h = jump(h), at_small = jump(small);
     const double near = dot(slopes(harness_, l, k, x, small).four_point, row.r);
     const double apart = std::abs(a - n), noise = 1e-8 * std::max(1.0, std::abs(dot(mid, row.r)));
-    // Both comparisons are false if `apart` is not finite.
+    // If `apart` is not finite, both comparisons are false.
     return (at_small > noise && at_small > 0.5 * at_h && at_small > 0.5 * apart) ||
            (std::abs(near - n) > noise && std::abs(near - n) > 0.1 * apart);
   }

@@ -1,5 +1,5 @@
 // gradcheck over several ranks: gradients of functions with collective ops (ops/ranks.h), compared with
-// differences. All ranks call these functions alike.
+// differences. All ranks must make the same calls.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ std::vector<RankCase> rank_cases(int ranks);
 //   rank or, if the input is replicated, on all ranks. The host, not an op, adds the ranks' losses. The bound
 //   is options.tol.
 // - other dtypes: results and gradients are compared with f64 on the same numbers. Let u be the unit roundoff
-//   of the tensor's dtype, w that of f32, and m the larger of 1 and the largest magnitude on any rank. The
-//   bound is 2·u·m + 2·(steps + 1)·w·m.
+//   of the tensor's dtype, w the unit roundoff of f32, and m the larger of 1 and the largest magnitude on any
+//   rank. The bound is 2·u·m + 2·(steps + 1)·w·m.
 //
 // In each dtype, replicated values are bitwise identical on all ranks. Returns one result per dtype. It
 // covers all ranks and is the same on all of them. Throws RankLost, and errors that do not depend on the

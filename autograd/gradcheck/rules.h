@@ -24,9 +24,9 @@ void check_decomposition(const Case& c, Harness& harness, const Options& options
 // Checks that outputs and gradients at a special point are the numbers that the sample expects.
 void check_expected(const Case& c, Harness& harness, const Options& options, Result& result);
 
-// A case that uses one tensor for two of its inputs: the first two inputs whose values are drawn alike. The
-// second input is then not read. The gradient of the first input is the sum of both gradients. The function
-// returns nothing if there are no two such inputs.
+// A case that uses one tensor for two of its inputs: the first two inputs whose values are drawn in the same
+// way. The second input is then not read. The gradient of the first input is the sum of both gradients. The
+// function returns nothing if there are no two such inputs.
 struct UsedTwice {
   Case c;
   std::size_t first, second;  // indices of c's inputs

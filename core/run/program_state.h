@@ -37,7 +37,7 @@ struct Program::State {
   Device device;
   PrepareOptions prepared;
   std::vector<Piece> pieces;        // scratch of fetch_later(), kept to avoid allocations
-  std::unique_ptr<ProgramLog> log;  // null unless TG_LOG requests a log
+  std::unique_ptr<ProgramLog> log;  // null if TG_LOG does not request a log
   std::shared_ptr<State> twin;      // for CompileOptions::verify: the program with a buffer per tensor
   std::atomic<bool> running = false;
   std::atomic<std::uint64_t> runs = 0;               // number of started runs

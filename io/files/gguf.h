@@ -70,7 +70,7 @@ class Gguf {
  private:
   struct Value {
     GgufKind kind, item;  // item: kind of an array's items
-    std::uint64_t count;  // 1 unless it is an array
+    std::uint64_t count;  // number of items of an array; otherwise 1
     std::string_view bytes;
     std::size_t index;  // index in keys_
   };

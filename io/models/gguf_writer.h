@@ -33,7 +33,7 @@ class GgufWriter {
   void write(const std::string& path);
 
  private:
-  struct Part {  // rows of the tensor, after those of the previous part
+  struct Part {  // rows of the tensor, after the rows of the previous part
     std::string parameter;
     Shape shape;
     GgufRowOrder place;

@@ -17,7 +17,7 @@ namespace tg::io {
 struct HfConfig {
   std::string family;     // model_type: "llama", "gpt2", …
   std::string head;       // class of the weights: "LlamaForCausalLM"
-  nn::ModelConfig model;  // dropout is 0: fine-tuning chooses it anew
+  nn::ModelConfig model;  // dropout is 0, because it is an option of fine-tuning
   // Token ids for generation, within the vocabulary, from config.json or generation_config.json. A sequence
   // ends with any of the end tokens.
   std::vector<std::int64_t> end_tokens = {};

@@ -99,7 +99,7 @@ std::string text_of_alpha(double alpha) {
              : json_real(alpha);
 }
 
-// Writes each item or member on its own line.
+// Writes each item or member on a separate line.
 std::string json_lines(char open, const auto& items, const auto& text_of, char close) {
   const std::string all = list_text(items, ",\n    ", text_of);
   return all.empty() ? std::string{open, close} : open + ("\n    " + all) + "\n  " + close;
@@ -144,7 +144,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
     std::ranges::sort(o.targets);
     for (const char* key : {"exclude_modules", "layers_to_transform", "layers_pattern"})
       result.targets_complete &= !config.is_set(key);
-  } else {  // a regular expression: the modules are those that have tensors
+  } else {  // a string: the modules with tensors get an adapter
     result.targets_complete = config.string("target_modules") == "all-linear";
   }
   result.base = config.string("base_model_name_or_path", "");

@@ -56,7 +56,7 @@ HfStages read_hf_stages(const io::JsonTree& normalizer, const io::JsonTree& pre_
 
 std::string normalize(const std::vector<NormalizeStep>& steps, std::string_view text);
 
-// ---- The supported regular expressions of tokenizer.json files, which have a scanner
+// ---- The supported regular expressions of tokenizer.json files. Each has a scanner
 
 // Returns the rule whose words are the matches of the pattern and the text between the matches.
 std::optional<WordRule> rule_of_pattern(std::string_view pattern);

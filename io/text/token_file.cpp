@@ -122,7 +122,7 @@ std::string TokenFile::identity() const {
 
 namespace {
 
-// Creates a temporary file next to the one that close() replaces. Rejects a device, because the start of a
+// Creates a temporary file next to the file that close() replaces. Rejects a device, because the start of a
 // token file is written twice.
 std::string temporary_for(const std::string& path) {
   std::string name;

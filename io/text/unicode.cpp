@@ -91,7 +91,8 @@ const Compositions& all_compositions() {
 }
 
 // Composes decomposed characters in canonical order, in place [UAX 15, section 1.3]. Each character is
-// composed with the last starter before it, unless a character of the same class or a starter is in between.
+// composed with the last starter before it. If a character of the same class or a starter is in between, it
+// is not composed.
 void compose_all(std::vector<char32_t>& text, const Compositions& all) {
   std::size_t kept = 0, starter = text.size();
   int last = 0;  // combining class of the previous character, if it was not composed

@@ -75,7 +75,7 @@ std::vector<std::size_t> BeamSearch::advance() {
 
 std::vector<Hypothesis> BeamSearch::results() const {
   std::vector<Hypothesis> all = ended_;
-  // If the search ended early, the n ended continuations are at least as likely as the live ones.
+  // If the search ended early, the n ended continuations are at least as likely as the live continuations.
   all.insert(all.end(), live_.begin(), live_.end());
   std::ranges::stable_sort(all, std::greater(), &Hypothesis::score);
   all.resize(std::min(all.size(), beams_));

@@ -220,7 +220,7 @@ const Scheduler::Plan& Scheduler::plan() {
   plan_.single.clear(), plan_.several.clear();
   left_ = options_.chunk;
   const std::int64_t before = preemptions_;
-  // make_room() removes only the current sequence and later ones from the list.
+  // make_room() removes only the current sequence and later sequences from the list.
   for (auto it = running_.begin(); it != running_.end();) {
     Sequence& t = *it->second;
     read_on(t);

@@ -45,7 +45,7 @@ struct LowPrecisionCopies::State {
   std::vector<std::size_t> in_casts;
 
   // Refreshes only stale copies. A copy that is not stale must not be refreshed: this rank may have new
-  // values of its own shard only, whereas the copy is complete (optim::WeightReading).
+  // values only for its shard of the weight, whereas the copy is complete (optim::WeightReading).
   void refresh() {
     std::vector<std::size_t> stale;
     for (std::size_t i = 0; i < all.size(); ++i)

@@ -241,7 +241,7 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
   Cells list;
   if (name == "decode")
     // One query with many keys. The first cells have a cache that fits into a core's caches. The following
-    // ones have larger caches in memory, for multi-head, grouped, multi-query and latent attention. In the
+    // cells have larger caches in memory, for multi-head, grouped, multi-query and latent attention. In the
     // last cells, only some of the keys are valid.
     add(list,
         {"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",

@@ -136,7 +136,7 @@ class DecodeBench {
     add_products(flops, seconds, peak, "multiply-add");
   }
 
-  // Adds a row with the read rate, unless it was not measured (NaN).
+  // Adds a row with the read rate if it was measured (not NaN).
   void add(const char* who, double seconds) {
     const double rate = bytes_ * 1e-9 / seconds;
     if (!std::isnan(seconds)) add_row(who, seconds, rate, "GB/s", rate / best_rate_, of_);

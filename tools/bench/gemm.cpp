@@ -1,5 +1,5 @@
-// Measures GEMMs: 2·m·n·k FLOPs, relative to the machine's multiply-add rate. "NT" is A·Bᵀ with B stored as
-// [n, k]; the transpose is a view of an input.
+// Measures the FLOP rate of GEMMs (2·m·n·k FLOPs each), relative to the machine's multiply-add rate. "NT" is
+// A·Bᵀ with B stored as [n, k]; the transpose is a view of an input.
 #include <map>
 #include <tuple>
 

@@ -13,7 +13,7 @@ two standard errors of the difference. σ² is the variance between seeds of a w
 kinds of runs, the window, and two windows on either side. Pairs share initial weights and batches. Their difference is therefore
 smaller than for independent runs, unless rounding has made them independent.
 
-Validation: the same for the last validation, with the two validations before it."""
+Validation: the last validation is compared like a window. σ² is averaged over it and the two validations before it."""
 import argparse
 import statistics
 import sys

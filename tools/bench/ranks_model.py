@@ -54,7 +54,7 @@ def llama_7b():
 
 @dataclasses.dataclass
 class Exchange:
-    """The bytes that a rank sends in a step, and the seconds needed. Within a host, shards of Ψ/g gradients are scattered in
+    """Returns the bytes that a rank sends in a step, and the seconds needed. Within a host, shards of Ψ/g gradients are scattered in
     bf16, and low-precision weight copies are gathered. Between hosts, sums of Ψ/(g·h) gradients are scattered in f32, and
     low-precision weight copies are gathered."""
     parameters: int

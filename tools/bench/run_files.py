@@ -78,7 +78,7 @@ def read_ids(data, bytes_each):
 
 
 def read_tokens(options):
-    """The token ids of a run's data, by its options. Raises ValueError if the data is not a sequence of tokens, or if only the
+    """Returns the token ids of a run's data, according to the run's options. Raises ValueError if the data is not a sequence of tokens, or if only the
     library can compute the tokens."""
     if options["from"] or options["task"] != "none" or options["examples"]:
         raise ValueError("expected a run of train --text or --tokens")

@@ -33,8 +33,8 @@ struct GenerateOptions : DeviceOptions {
 // Writes to standard output and flushes it. Throws Error if that fails.
 void write_text(const std::string& s);
 
-// Generates all sequences. Writes each one to standard output as soon as it and all earlier ones are
-// complete. The heading of a sequence contains the numbers of prompt and sample, or the beam and its
+// Generates all sequences. Writes each sequence to standard output as soon as it and all earlier sequences
+// are complete. The heading of a sequence contains the numbers of prompt and sample, or the beam and its
 // log-probability. If a prompt cannot be continued, a line on standard error reports it. The last line on
 // standard error reports the speed. Returns the number of prompts that could not be continued. Throws Error
 // if the file of prompts has no lines, or contains a backslash that is not followed by n or a backslash.
