@@ -126,8 +126,8 @@ double least_invertible(DType t) {
   return t == f64 ? 0x1p-1023 : t == f16 ? 0x1.002p-16 : 0x1.02p-128;
 }
 
-// ∂(a^b)/∂a = b·a^(b-1), which is 0 if b is, even if 1/a is infinite. ∂(a^b)/∂b = a^b·log a, which is 0 if a
-// or a^b is. If `where` does not select a value, the value is computed from a harmless base. Otherwise 0·∞
+// ∂(a^b)/∂a = b·a^(b-1). It is 0 if b is 0, even if 1/a is infinite. ∂(a^b)/∂b = a^b·log a. It is 0 if a or
+// a^b is 0. If `where` does not select a value, the value is computed from a harmless base. Otherwise 0·∞
 // would enter the derivatives of these gradients. Both conditions are comparisons of floating numbers,
 // because these are fused. The boolean `and` of two comparisons would be stored.
 Tensors pow_gradient(const Backprop& g) {

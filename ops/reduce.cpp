@@ -187,7 +187,7 @@ const Op& mean_op = *define_op({.name = "mean",
                                 .roundings = reduce_roundings,
                                 .fuses_elementwise = true});
 
-// y = Σ x², in f32 for 16-bit dtypes, whose range it would often exceed
+// y = Σ x². It is in f32 for 16-bit dtypes, because it would often exceed their range.
 const Op& sum_squares_op =
     *define_op({.name = "sum_squares",
                 .doc = "x → y: y = Σ x² over the axes; f32 for 16-bit dtypes",

@@ -42,10 +42,10 @@ void check_used_twice(const Case& c, Harness& harness, const Options& options, R
 // - c·(the error of the f64 program with its results rounded to the dtype)
 //
 // c is 4, and at least 2·(steps + 1) if the dtype is its own compute type. The measured terms are determined
-// at several neighboring points, but only if the first term does not suffice. A tensor that still fails is
-// checked again with more points, the decompositions of all ops, and the magnitude of the largest tensor. No
-// kernel or gradient of the dtype contributes to the bound. Numbers that the dtype cannot represent are not
-// compared. `planted` changes the program that is checked, not the reference.
+// at several neighboring points, but only if the other parts of the bound do not suffice. A tensor that still
+// fails is checked again with more points, the decompositions of all ops, and the magnitude of the largest
+// tensor. No kernel or gradient of the dtype contributes to the bound. Numbers that the dtype cannot
+// represent are not compared. `planted` changes the program that is checked, not the reference.
 void check_dtype(const Case& c, View view, DType dtype, Harness& wide, const Options& options, Result& result,
                  const HarnessOptions& planted = {});
 

@@ -121,7 +121,8 @@ class SpecialElements {
   void at(const SpecialPoint& p, const Visit& visit) {
     harness_.set(p.x);
     const bool finite = is_finite(harness_.outputs());
-    // A gradient that is not finite has no derivatives. It is right only if the function has no slope there.
+    // A gradient that is not finite has no derivatives. Such a gradient is right only if the function has no
+    // slope there.
     if (!finite && first_)
       first_->at(
           {p.name, {p.x.begin(), p.x.begin() + static_cast<std::ptrdiff_t>(inputs_)}, p.only, p.is_huge},

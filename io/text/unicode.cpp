@@ -14,7 +14,7 @@ struct ClassRange {
   std::uint8_t value;
 };
 struct Decomposition {
-  char32_t composed, first, second;  // second is 0 if the character decomposes into one
+  char32_t composed, first, second;  // second is 0 if it decomposes into one character
 };
 
 #include "io/text/unicode_tables.inc"
