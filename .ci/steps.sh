@@ -3,7 +3,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 times=()
 
-# Runs a step. A step whose last line is not "N passed, N failed" counts as one.
+# Runs a step. A step whose last line is not "N passed, N failed" counts as one check.
 step() {  # step COMMAND...
   local began=$SECONDS p f
   echo "== $*"

@@ -16,8 +16,9 @@ class ReverseWalk {
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
       : graph_(graph), first_(first), last_(last), base_(graph.nodes()[first].first_out) {}
 
-  // Marks the values that a gradient must reach: those that depend on a tensor in `wrt` through floating
-  // values. In a region with a custom gradient, outputs depend on inputs, whatever the nodes in between are.
+  // Marks the values that a gradient must reach. Such values depend on a tensor in `wrt` through floating
+  // values. In a region with a custom gradient, every output depends on every input, whatever the nodes in
+  // between are.
   void mark(const std::vector<Tensor>& wrt) {
     active_.assign(graph_.values().size() - base_, false);
     for (const Tensor& w : wrt) active_[w.id() - base_] = true;
@@ -51,7 +52,7 @@ class ReverseWalk {
     }
   }
 
-  // The gradient of v; undefined if none arrived.
+  // The gradient of v. Undefined if v did not get one.
   Tensor slot(ValueId v) const { return slots_[v - base_]; }
 
  private:
@@ -95,7 +96,7 @@ class ReverseWalk {
   }
 
   // The gradient of an op without a vjp: records its decomposition from the node's inputs and walks it
-  // backwards. Fused backward ops get their second derivatives this way.
+  // backwards. The second derivatives of fused ops are computed in this way.
   std::vector<Tensor> differentiate_decomposition(const Node& node, const std::vector<Tensor>& in,
                                                   const std::vector<Tensor>& z,
                                                   const std::vector<bool>& needed) {
@@ -180,16 +181,16 @@ class ReverseWalk {
 
   Graph& graph_;
   const NodeId first_, last_;
-  const ValueId base_;  // first value of node `first`: vectors by value start there
+  const ValueId base_;  // first value of node `first`; lists with one entry per value start there
   std::vector<bool> active_;
   std::vector<Tensor> slots_;                                       // gradients by value; undefined: zero
   std::unordered_map<std::int32_t, std::vector<NodeId>> segments_;  // nodes of each segment, to be recomputed
   std::unordered_map<ValueId, ValueId> again_;
 };
 
-// The values that depend on w, by value up to the node `last`.
+// Whether each value up to the node `last` depends on w.
 struct Reach {
-  std::vector<bool> any, floating;  // any dependency, and only through floating values
+  std::vector<bool> any, floating;  // depends in any way; depends through floating values only
 };
 
 Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
@@ -198,8 +199,8 @@ Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
   r.any[w.id()] = true;
   r.floating = r.any;
   const auto is_floating = [&](ValueId v) { return is_float(graph.values()[v].dtype); };
-  // A derivative may use comparisons or indices, as in relu and top_k, and does not depend on them smoothly.
-  // So only floating values count in derivatives.
+  // A derivative may use comparisons or indices, as in relu and top_k, but it does not depend on them
+  // smoothly. Therefore only floating values count in derivatives.
   const auto pass_on = [&](const std::vector<ValueId>& in, ValueId out, bool is_derivative) {
     for (ValueId v : in) {
       if (is_derivative && !(is_floating(v) && is_floating(out))) continue;
@@ -225,8 +226,8 @@ std::string leaf_label(const Graph& graph, const Tensor& w) {
   return graph.label_of(node);
 }
 
-// The first node, between the first values of a Reach and the loss, that converts them to integers or
-// booleans.
+// Returns the first node between the first values of a Reach and the loss that converts floating values to
+// integers or booleans.
 const Node& cut_of(const Graph& graph, const Tensor& loss, const Reach& r) {
   std::vector<bool> leads(graph.values().size(), false);
   leads[loss.id()] = true;

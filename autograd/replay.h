@@ -1,5 +1,6 @@
 // Replay: records nodes of a graph again, in the same or in a different graph, with some tensors or ops
-// replaced. Examples are decompositions instead of fused ops, and the same call twice on the same numbers.
+// replaced. Uses are to replace fused ops by their decompositions, and to make a call twice on the same
+// numbers.
 #pragma once
 
 #include <map>
@@ -10,16 +11,17 @@ namespace tg {
 
 class Replay {
  public:
-  // Returns the tensors to use instead of a node, from its operands; nothing keeps the node.
+  // Returns the tensors that replace a node, computed from its operands. If it returns nothing, the node is
+  // kept.
   using Substitute = std::function<std::optional<std::vector<Tensor>>(const Node&, std::span<const Tensor>)>;
 
   Replay(const Graph& from, Graph& to, Substitute substitute = {})
       : from_(from), to_(to), substitute_(std::move(substitute)) {}
 
   void put(const Tensor& old, const Tensor& now) { now_[old.id()] = now; }
-  // Records the nodes first … last − 1. Their inputs must be replayed or put before; within one graph, other
-  // inputs are used unchanged. Attributes are kept, including streams of random ops, so a copy draws the same
-  // numbers. Recompute segments and custom gradients are kept too.
+  // Records the nodes first … last − 1. Their inputs must have been replayed, or replaced by put(). If both
+  // graphs are the same, other inputs are used unchanged. Attributes are kept, including the streams of
+  // random ops, so a copy draws the same numbers. Recompute segments and custom gradients are kept too.
   void run(NodeId first, NodeId last);
   // Stops copying custom gradients: later replayed nodes are differentiated one by one.
   void leave_custom_gradients() { keeps_custom_ = false; }
@@ -40,9 +42,9 @@ class Replay {
   std::map<int, int> segments_;
 };
 
-// Replaces every node of the op, which must have a decomposition, by its decomposition.
+// Returns a substitution that replaces every node of the op by its decomposition. The op must have one.
 Replay::Substitute decomposed(const Op& op);
-// Same for every op that has a decomposition; counts the replaced nodes.
+// Does the same for every op that has a decomposition. Counts the replaced nodes.
 Replay::Substitute decomposed_all(int& count);
 
 }  // namespace tg

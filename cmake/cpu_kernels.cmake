@@ -1,5 +1,5 @@
-# Compiles the CPU kernels once per instruction set: backends/cpu/kernels, with TG_ISA as the namespace. The
-# set is chosen at run time (backends/cpu/isa.cpp).
+# Compiles the CPU kernels in backends/cpu/kernels once per instruction set, with TG_ISA as the namespace. The
+# instruction set is chosen at run time (backends/cpu/isa.cpp).
 file(GLOB TILEGRAD_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.cpp backends/cpu/kernels/attention/*.cpp)
 
 # Random numbers must be the same for every instruction set, so a product and a sum are not contracted to a
@@ -15,7 +15,7 @@ function(tilegrad_kernels isa)  # further arguments: compiler flags
   if(TILEGRAD_SANITIZE MATCHES "undefined")  # -O3 also unrolls the checks and triples the compile time
     target_compile_options(tilegrad_kernels_${isa} PRIVATE -O1)
   endif()
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # false positives in its AVX-512 intrinsics
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # GCC reports false positives in its AVX-512 intrinsics
     target_compile_options(tilegrad_kernels_${isa} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
   endif()
   target_precompile_headers(tilegrad_kernels_${isa} PRIVATE

@@ -39,7 +39,7 @@ file(GLOB_RECURSE TILEGRAD_CUDA_KERNELS CONFIGURE_DEPENDS backends/cuda/*.cu)
 set(attention ${TILEGRAD_CUDA_KERNELS})
 list(FILTER attention INCLUDE REGEX "/cuda/attention/")
 option(TILEGRAD_CUDA_QUICK "Compile kernels with few optimizations, to check in a third of the time that they compile" OFF)
-# Register spills in attention kernels and kernels of the head are errors.
+# Register spills are errors in attention kernels and in kernels of the head.
 if(NOT TILEGRAD_CUDA_QUICK)
   set_source_files_properties(${attention} backends/cuda/gemm/head_loss.cu backends/cuda/gemm/ordered_gemm.cu PROPERTIES COMPILE_OPTIONS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
 endif()
@@ -47,8 +47,9 @@ endif()
 # multiply-add.
 set_source_files_properties(backends/cuda/kernels/random.cu backends/cuda/kernels/sample.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 include(cmake/cuda_unity.cmake)
-# nvcc can compile for its targets in parallel. With few processors that is slower, because they are already
-# busy with one file each. With many, the longest file determines the total time.
+# nvcc can compile for its targets in parallel. With few processors that is slower, because each processor
+# already compiles a file. With many processors it is faster, because the longest file determines the total
+# time.
 cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
 set(at_once 0)  # one thread per processor
 if(processors LESS 8)

@@ -1,7 +1,7 @@
 # Groups of kernel files that are compiled together, because compiling the included headers takes longer than
-# most kernels. (CMake's UNITY_BUILD supports CUDA only since 3.31.) The files of a line have the same
-# options, and different names in unnamed namespaces. The slowest groups come first, so that no processor is
-# left with one at the end. Files in no group come last, one by one.
+# most kernels. (CMake's UNITY_BUILD supports CUDA only since 3.31.) The files of a line must have the same
+# options and must not share names in unnamed namespaces. The slowest groups are first, so that the build does
+# not end with one of them. Files that are in no group are last, and are compiled one by one.
 set(together
   "attention/plain attention/backward/bias_gradient attention/flash_attn attention/backward/row_stats attention/split_to_f16"
   "attention/backward/backward_two_passes_sm80"

@@ -1,5 +1,5 @@
-# Installation rules, and the package for find_package(tilegrad), both in the installation and in the build
-# tree.
+# Installation rules, and the CMake package for find_package(tilegrad). The package works in the installation
+# and in the build tree.
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/tilegrad)
 configure_package_config_file(cmake/tilegradConfig.cmake.in tilegradConfig.cmake INSTALL_DESTINATION ${package})

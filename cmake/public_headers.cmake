@@ -1,5 +1,6 @@
-# The public headers, which users include as <tilegrad/PATH>. No other header is installed or on a user's
-# include path. A public header includes only public headers (tests/tree/public_headers.sh).
+# The public headers, which users include as <tilegrad/PATH>. No other header is installed, and no other
+# header is on a user's include path. A public header includes only public headers
+# (tests/tree/public_headers.sh).
 set(TILEGRAD_PUBLIC_HEADERS
     autograd/custom_op.h
     autograd/gradcheck/gradcheck.h

@@ -1,7 +1,8 @@
-// Grouped-query and latent attention on the same task: the models learn to add numbers below 100, and
-// generate their answers with a key-value cache. For multi-head attention see examples/train_loop.cpp.
+// Trains models with grouped-query and latent attention on the same task. They learn to add numbers below 100
+// and generate their answers with a key-value cache. examples/train_loop.cpp does the same with multi-head
+// attention.
 //    build/examples/architectures
-// Exits with status 0 if every model answers more than 90 % of unseen sums correctly, and generates the same
+// Exits with status 0 if every model answers more than 90 % of unseen sums correctly and generates the same
 // tokens with and without its cache.
 #include <cstdio>
 

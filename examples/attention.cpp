@@ -13,7 +13,8 @@ using namespace tg;
 
 namespace {
 
-// O = softmax(Q·Kᵀ/√d + M)·V, M −∞ above the diagonal: [B, H, L, d], with P [B, H, L, L] in memory.
+// Returns O = softmax(Q·Kᵀ/√d + M)·V [B, H, L, d], where M is −∞ above the diagonal. P [B, H, L, L] is stored
+// in memory.
 Tensor by_definition(const Tensor& q, const Tensor& k, const Tensor& v) {
   const std::int64_t L = q.size(2);
   const Tensor later = triu(full(q.graph(), {L, L}, 1, q.dtype()), 1);
@@ -21,7 +22,7 @@ Tensor by_definition(const Tensor& q, const Tensor& k, const Tensor& v) {
   return matmul(softmax(where(greater(later, 0), -INFINITY, scores)), v);
 }
 
-// Queries, keys and values of one projection, as in a model, and the gradients of both versions.
+// Queries, keys and values of one projection, as in a model. Also the results and gradients of both versions.
 struct Both {
   Graph g;
   Tensor qkv;

@@ -2,8 +2,8 @@
 //
 //   build/examples/checkpoints DIR
 //
-// The weights are also restored as bf16 for inference. Exits with status 0 if all restored values are those
-// that were saved.
+// The weights are also restored as bf16 for inference. Exits with status 0 if all restored values are equal
+// to the saved values.
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>
@@ -24,11 +24,11 @@ int main(int argc, char** argv) try {
   store.save(step, best_step,
              {{{"model.safetensors", params.all()}, {"optimizer.safetensors", optimizer.state()}}});
 
-  // The same model with other initial values, then with the values of the checkpoint.
+  // The same model gets different initial values, and then the values of the checkpoint.
   nn::Params again(/*seed=*/2);
   const nn::Model same(again, config);
   const optim::AdamW resumed(again.all());
-  const io::Checkpoint checkpoint(run);  // the last one of the run
+  const io::Checkpoint checkpoint(run);  // the last checkpoint of the run
   checkpoint.restore({{{"model.safetensors", again.all()}, {"optimizer.safetensors", resumed.state()}}});
   std::printf("step %lld: %zu tensors\n", static_cast<long long>(checkpoint.step()), again.all().size());
 
@@ -36,7 +36,7 @@ int main(int argc, char** argv) try {
   const nn::Model inference(small, config);
   checkpoint.restore({{{"model.safetensors", small.all()}}}, io::Dtypes::convert);
 
-  // One file without a run around it.
+  // Saves the weights in a single file, without a run.
   io::save_parameters(run + "/weights.safetensors", params.all());
   io::load_parameters(run + "/weights.safetensors", again.all());
 

@@ -1,4 +1,5 @@
-// Context parallelism: each rank has some tokens of one sequence. The loss is that of the whole sequence.
+// Context parallelism: each rank has some tokens of one sequence. The loss is the loss of the complete
+// sequence.
 //   build/tools/launch -n 2 build/examples/context_parallel
 #include <cstdio>
 #include <vector>

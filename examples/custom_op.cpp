@@ -1,8 +1,8 @@
-// A custom op with its gradcheck: ReLU(x ⊛ y) of relu_product.h, both as C++ functions and as graph code. A
-// second op has a wrong gradient, which gradcheck detects.
+// Checks the gradient of a custom op, ReLU(x ⊛ y) of relu_product.h, which is written as C++ functions and as
+// graph code. A second op has a wrong gradient, which gradcheck detects.
 //    build/examples/custom_op
-// Exits with status 0 if the first op is correct in every dtype and view, and the mistake is found. For the
-// same as a plugin of tools/gradcheck, see relu_product_plugin.cpp.
+// Exits with status 0 if the first op is correct in every dtype and view and the wrong gradient is found.
+// relu_product_plugin.cpp does the same as a plugin of tools/gradcheck.
 #include <cstdio>
 
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
@@ -51,7 +51,7 @@ int failures(const gradcheck::Case& c) {
 }  // namespace
 
 int main() try {
-  // In a graph, a custom op is used like any other op, and has gradients.
+  // In a graph, a custom op is used like any other op, and it has gradients.
   Graph g;
   const Tensor x = g.input("x", {3}), y = g.input("y", {3}), t = example::relu_product(x, y);
   const auto z = gradients(sum(t), {x, y});

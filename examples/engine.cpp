@@ -1,5 +1,5 @@
-// Engine: a small GPT memorizes a tongue twister, then continues many prompts in parallel, with a cache that
-// is too small for all of them.
+// Engine: a small GPT memorizes a tongue twister and then continues many prompts in parallel. The cache is
+// too small for all of them at the same time.
 //    build/examples/engine
 // Exits with status 0 if all greedy continuations are part of the rhyme.
 #include <cstdio>
@@ -47,7 +47,8 @@ int main() try {
   for (const auto prompt : {"peter ", "how many peppers ", "a peck of ", "did ", "pickled peppers. h"})
     add(prompt, 0);
   engine.run();
-  // Several continuations of one prompt share the pages with its tokens, but draw different random numbers.
+  // Several continuations of one prompt share the pages that contain the prompt's tokens, but draw different
+  // random numbers.
   const nn::Engine::Handle drawn = add("how many ", 2);
   for (const std::uint64_t seed : {2, 3, 4}) engine.fork(drawn, seed, report("how many ", false));
   engine.run();

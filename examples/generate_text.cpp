@@ -1,4 +1,5 @@
-// Continues prompts with a model that train saved: the first one token by token, then all of them together.
+// Continues prompts with a model that train saved. Continues the first prompt token by token, then all
+// prompts in parallel.
 //   build/examples/generate_text RUN PROMPT...
 #include <cstdio>
 #include <string>

@@ -1,9 +1,9 @@
-// Generation token by token: a small GPT memorizes a tongue twister in a few seconds and repeats it.
+// Generates token by token: a small GPT memorizes a tongue twister in a few seconds and repeats it.
 //
 //   build/examples/generation
 //
-// It generates greedily or by sampling, with and without a key-value cache, within its context and beyond it.
-// Exits with status 0 if the rhyme is correct, and the same in every mode that must agree.
+// The example generates greedily and by sampling, with and without a key-value cache, and within and beyond
+// the context. Exits with status 0 if the rhyme is correct and all modes that must agree do so.
 #include <cstdio>
 
 #include <tilegrad/io/text/text.h>
@@ -37,7 +37,7 @@ int main() try {
   }
   std::printf("loss %.4f after %lld steps\n", loss, static_cast<long long>(steps));
 
-  // extend() reports each token as it is chosen; what it appends is the same text.
+  // extend() reports each token when it is chosen. It appends the same tokens to the sequence.
   nn::Generator cached(model), whole(model, {.cache = false});
   const auto generate = [&](nn::Generator& by, std::int64_t count, const nn::Sampling& sampling,
                             std::uint64_t seed) {

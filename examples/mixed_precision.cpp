@@ -1,10 +1,10 @@
-// Mixed precision in a graph of one's own.
+// Mixed precision in a custom training loop.
 //
 //   build/examples/mixed_precision
 //
-// A small GPT computes in bf16. Its weights and the state of AdamW are f32. The optimizer also writes the
-// bf16 copies of the weights that the next step reads. Exits with status 0 if the loss of a repeated batch
-// becomes small.
+// A small GPT computes in bf16. Its weights and the state of AdamW are stored in f32. The optimizer also
+// writes the bf16 copies of the weights that the next step reads. Exits with status 0 if the loss of a
+// repeated batch becomes small.
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>

@@ -2,8 +2,8 @@
 //
 //   build/examples/mlp
 //
-// It shows layers, an optimizer and one Program for the whole step. Exits with status 0 if more than 97 % of
-// unseen points are classified correctly.
+// The example shows layers, an optimizer, and a single Program for the complete step. Exits with status 0 if
+// more than 97 % of unseen points are classified correctly.
 #include <cstdio>
 #include <random>
 

@@ -1,6 +1,7 @@
-// A custom layer in a model that trains, resumes and generates: attention that sees only the last tokens.
+// Adds a custom layer to a model that is trained, resumed and used for generation. The layer is attention
+// that sees only the last tokens.
 // Usage: build/examples/own_layer DIR.
-// Exits with status 0 if the model reproduces its text, and two half runs give the same result as one run.
+// Exits with status 0 if the model reproduces its text and if two half runs give the same result as one run.
 #include <cstdio>
 
 #include <tilegrad/nn/layers/layers.h>
@@ -15,7 +16,7 @@ class WindowAttention : public nn::Module {
  public:
   explicit WindowAttention(const nn::Path& at)
       : Module(at), qkv_(at / "qkv", width, 3 * width), out_(at / "out", width, width) {
-    at.setting(qkv_.weight(), "window", window);  // saved with the weights, whose shapes do not show it
+    at.setting(qkv_.weight(), "window", window);  // saved because the weights do not show it
   }
 
  private:

@@ -1,4 +1,5 @@
-// Data parallelism by hand: each rank computes the gradient of its own rows. all_reduce adds the gradients.
+// Data parallelism without a Trainer: each rank computes the gradient for its own rows, and all_reduce adds
+// the gradients.
 //   build/tools/launch -n 2 build/examples/ranks
 #include <cmath>
 #include <cstdio>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::int64_t rows = 8, width = 3;
 
-// Rows of one rank and their targets, which the weights 1, -2 and 0.5 give.
+// Creates the rows of one rank and their targets, which are computed with the weights 1, -2 and 0.5.
 void make_rows(int rank, std::vector<float>& x, std::vector<float>& y) {
   constexpr float weights[width] = {1, -2, 0.5f};
   for (std::int64_t i = 0; i < rows * width; ++i) {

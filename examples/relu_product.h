@@ -1,6 +1,6 @@
 // A custom op and layer [Stratos, Efficient Attention §C]: f(x, y) = ReLU(x ⊛ y) with the backward
 //    z_x,i = 1(x_i y_i > 0) · y_i · z_i   and   z_y,i = 1(x_i y_i > 0) · x_i · z_i.
-// It is written once as C++ functions on host memory and once as graph code. The layer has a learnable w.
+// The op is written twice: as C++ functions on host memory, and as graph code. The layer has a learnable w.
 #pragma once
 
 #include <tilegrad/autograd/custom_op.h>
@@ -10,7 +10,8 @@ namespace example {
 
 using namespace tg;
 
-// As C++ functions, for an op that cannot be composed of others. Runs on the host, on one thread.
+// The op as C++ functions. This is for ops that cannot be composed of other ops. Runs on the host, on one
+// thread.
 inline const CustomOp& relu_product_op() {
   static const CustomOp op = register_host_op(
       {.name = "relu_product",
@@ -43,7 +44,7 @@ inline Tensor relu_product(TensorArg x, TensorArg y) {
   return relu_product_op()(x, y);
 }
 
-// As graph code, which supports every backend and every order of derivative.
+// The op as graph code, which supports every backend and every order of derivative.
 inline Tensor relu_product_graph(TensorArg x, TensorArg y) {
   static const CustomOp op = custom_op(
       "relu_product_graph",
@@ -56,7 +57,7 @@ inline Tensor relu_product_graph(TensorArg x, TensorArg y) {
   return op(x, y);
 }
 
-// ReLU(w ⊛ x) with a learnable w [d].
+// The layer ReLU(w ⊛ x) with a learnable w [d].
 class ReluProduct {
  public:
   explicit ReluProduct(const Array& w) : w_("w", w) {}

@@ -1,4 +1,4 @@
-// A plugin for tools/gradcheck. A registered op is checked like a built-in one. Graph code and layers are
+// A plugin for tools/gradcheck. A registered op is checked like a built-in op. Graph code and layers are
 // registered as cases.
 //    gradcheck --plugin build/examples/relu_product.so --op relu_product
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
@@ -16,7 +16,7 @@ gradcheck::Callable graph_code(DType, Device) {
           }};
 }
 
-// L = layer(layer(u)), with one shared w.
+// Calls a layer twice, layer(layer(u)), so that both calls share w.
 gradcheck::Callable layer_twice(DType dtype, Device) {
   Array w({8}, dtype);
   for (int i = 0; i < 8; ++i) w.set(i, i % 2 ? 1.5 : -2);

@@ -13,7 +13,7 @@ int main() try {
   Graph g;
   const Tensor x = g.input("x", {2, 3}, f64), w = g.input("w", {3}, f64);
 
-  // w is broadcast over the rows of x; transpose and slice look into x without copying it.
+  // w is broadcast over the rows of x; transpose and slice are views of x, without a copy.
   const Tensor y = sigmoid(sum(x * w, {1}));  // [2]
   const Tensor column = slice(x.transpose(0, 1), 0, 1, 2);
   const Tensor loss = sum(y);

@@ -21,7 +21,7 @@ int main(int argc, char** argv) try {
       {.vocabulary = sums.tokenizer().size(), .context = context, .layers = 2, .width = 64, .std = 0.06});
   const optim::AdamW optimizer(params.all(), {.weight_decay = 0.01});
 
-  // Forward, backward, clipping and update are one program; evaluation is another on the same parameters.
+  // One program computes forward, backward, clipping and update. The other evaluates the same parameters.
   const train::ProgramOptions options{.batch = batch, .predictions = true};
   train::TrainingProgram training(model, optimizer, options);
   train::EvaluationProgram evaluation(model, options);
@@ -38,7 +38,7 @@ int main(int argc, char** argv) try {
   }
 
   std::int64_t right = 0, asked = 0;
-  for (std::int64_t k = 0; k < 30; ++k, asked += batch) {  // of the tenth of all sums that is held out
+  for (std::int64_t k = 0; k < 30; ++k, asked += batch) {  // from the held-out tenth of all sums
     sums.evaluation(k, x, y);
     const Array likeliest = evaluation.predictions(evaluation.start(x, y));
     right += sums.right_answers(y, {likeliest.data<std::int64_t>(), x.size()});

@@ -1,9 +1,9 @@
-// A Trainer on the text of a file: checkpoints, metrics and resuming.
+// Trains on the text of a file with a Trainer, which writes checkpoints and metrics and can resume.
 //
 //   build/examples/trainer TEXT DIR [STEPS]
 //
-// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is lower than that of
-// a model that knows only the frequencies of the characters.
+// A second call with more steps resumes the run in DIR. Exits with status 0 if the loss is lower than the
+// loss of a model that knows only the frequencies of the characters.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

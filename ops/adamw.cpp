@@ -1,6 +1,6 @@
 // adamw: one step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019) for a list of parameters,
-// as in PyTorch. With the scaled gradient g, the step number t from 1, the learning rate η and the weight
-// decay λ:
+// as in PyTorch. Let g be the scaled gradient, t the step number (from 1), η the learning rate and λ the
+// weight decay:
 //
 //      m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //      p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
@@ -131,7 +131,7 @@ void AdamWOptions::check(std::string_view who) const {
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {
   const Where where = learning_rate.where();
-  // Only numbers are checked here; tensors get their values when the program runs.
+  // Only options given as numbers are checked here. Tensors get their values when the program runs.
   for (const auto& [name, x, range] :
        {std::tuple("learning_rate", &learning_rate, Range::at_least(0)),
         std::tuple("step", &step, Range::at_least(1)), std::tuple("scale", &scale, Range::at_least(0))})
@@ -145,7 +145,7 @@ std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg 
     attrs.weight_decay.push_back(x.weight_decay);
     attrs.copies.push_back(x.copy.value_or(x.p.dtype()));
   }
-  // Numbers become f64, because the type of p may be too narrow for 0.001.
+  // Numbers are recorded in f64, because the dtype of p may be too narrow for 0.001.
   for (const TensorArg* x : {&learning_rate, &step, &scale})
     in.push_back(x->is_number() ? full(graph, {}, x->number(), f64, where) : x->tensor());
   const Tensors out = graph.record(adamw_op, in, std::move(attrs), where);

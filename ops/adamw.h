@@ -1,4 +1,4 @@
-// The attributes and the operand order that adamw shares with its kernels.
+// The attributes and the operand order of adamw, for the op and its kernels.
 #pragma once
 
 #include <string>

@@ -44,7 +44,7 @@ Tensor arange(Graph& graph, double start, double stop, double step, DType dtype,
 namespace {
 
 // Returns x if column - row is on the kept side of `diagonal`, otherwise 0. Rows and columns are counted in
-// x's compute type, as long as it represents them exactly, so that the result is one fused step.
+// x's compute type if it represents them exactly, so that one fused step computes the result.
 Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();
@@ -54,7 +54,7 @@ Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
         x.where()));
   const std::int64_t rows = t.size(-2), columns = t.size(-1);
   const std::int64_t diagonal =
-      std::clamp(given, -rows, columns);  // values beyond these have the same effect
+      std::clamp(given, -rows, columns);  // values beyond these limits have the same effect
   const bool exact = std::max(rows, columns) + std::abs(diagonal) < (1 << 24);
   const DType count = exact && is_float(t.dtype()) ? compute_type(t.dtype()) : i64;
   const auto upto = [&](std::int64_t n, double first) {

@@ -1,5 +1,5 @@
-// A call of flash_attn, flash_attn_backward or paged_attn in the form that kernels receive, and the keys that
-// a query attends to. It is the same for all backends. The definitions are
+// AttentionCall describes a call of flash_attn, flash_attn_backward or paged_attn to the kernels of all
+// backends. This header also computes the keys that a query attends to. The definitions are
 //
 //      A = cap·tanh(scale·q·k / cap) + bias      (without cap: scale·q·k + bias), −∞ outside the mask
 //      P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,
@@ -7,8 +7,8 @@
 // where `keep` contains the dropout factors 0 or 1/(1 − p). A row without any key has O = 0, ξ = −∞ (ξ = sink
 // if there is a sink) and zero gradients.
 //
-// All functions are always inlined. CPU kernels are compiled once per instruction set, and the linker would
-// keep only one copy of a function that several of them share.
+// All functions are always inlined. CPU kernels are compiled once per instruction set. If these builds shared
+// a function, the linker would keep only one of its copies.
 #pragma once
 
 #include <span>
@@ -35,7 +35,7 @@ struct AttentionCall {
       return static_cast<S*>(data) + b * batch + h * head;
     }
   };
-  // A bias broadcast to [B, H, L, T]: a broadcast axis has stride 0.
+  // A bias that is broadcast to [B, H, L, T]. A broadcast axis has stride 0.
   struct Bias {
     void* data = nullptr;  // null: absent
     std::int64_t batch = 0, head = 0, row = 0, col = 0;
@@ -51,38 +51,39 @@ struct AttentionCall {
   void* lse_rest = nullptr;     // for a forward: ξ minus its rounded value [B, H, L], or null
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
-  bool causal = false, top_left = false;  // bottom-right alignment unless top_left
+  bool causal = false, top_left = false;  // the default alignment is bottom-right
   bool nondeterministic = false;          // z_Q may be summed in any order
   AttentionKernels kernels = AttentionKernels::best;
-  int window_left = -1, window_right = -1;  // around the bottom-right position; −1: no limit
+  int window_left = -1, window_right = -1;  // relative to the bottom-right position; −1: no limit
   Bias bias, z_bias;                        // z_bias has stride 0 along axes over which it is summed
   const void* sink = nullptr;               // [H], or null
   void* z_sink = nullptr;                   // [H], or null
   const std::int32_t *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1] with B = 1, or null
-  int segments = 0;  // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and its keys likewise
+  int segments = 0;               // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and keys by cu_k
   const void* lengths = nullptr;  // [B], number of valid keys of each batch entry, or null
   bool lengths_are_i64 = false;   // otherwise i32
-  bool fixed_positions = false;   // no step of the program writes lengths or table
+  bool fixed_positions = false;   // whether no step of the program writes lengths or table
   // For a paged cache: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and v
   // are pools [pool, Hk, page, size], and `batch` is their stride from page to page. If each entry has one
   // page of T rows, the table is null.
   const std::int32_t* table = nullptr;  // [B, pages]; entries for existing keys are below `pool`
   int page = 0, pages = 0, pool = 0;
   // For a decoding step with L = 1: the new key and value of each sequence, which the kernel first writes to
-  // the cache. They are [count, Hk, d] and [count, Hk, dv] at `batch` and `head`. `rows` are the destination
-  // rows in the cache, numbered over all batch entries or pages; −1: none.
+  // the cache. Their shapes are [count, Hk, d] and [count, Hk, dv], with strides `batch` and `head`. `rows`
+  // are the destination rows in the cache, numbered over all batch entries or pages; −1 means none.
   struct Added {
     const std::int32_t* rows = nullptr;
     int count = 0;
     TensorView k, v;
   } added;
-  bool fixed_keys = false;            // no other step of the program writes k and v
-  const std::int64_t* rng = nullptr;  // {seed, step}, rng_stride apart
+  bool fixed_keys = false;            // whether no other step of the program writes k and v
+  const std::int64_t* rng = nullptr;  // {seed, step}; rng_stride is their distance
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;
 };
 
-// Whether the values are the first columns of the keys, as in latent attention. Then one row contains both.
+// Whether the values are the first columns of the keys, as in latent attention. One row then contains both a
+// key and a value.
 [[gnu::always_inline]] TG_HOST_DEVICE inline bool values_are_keys(const AttentionCall& x) {
   const std::int64_t batches = x.table ? x.pool : x.B;
   const int rows = x.table ? x.page : x.T;
@@ -92,16 +93,17 @@ struct AttentionCall {
 
 // For scores far from 0, ξ = c + log π has no bits left for log π. So kernels subtract c before they round,
 // or use one fused multiply-add (docs/notes/large-scores.md). For rows beyond these limits, the CPU's forward
-// and every backward compute exp(A − c) as 2^((s − c)·f). There c has the units of the scores s, and f
-// converts to exponents of 2. A backward recomputes c and π of such rows, because its scores may be rounded
-// differently.
+// and every backward compute exp(A − c) as 2^((s − c)·f). In that formula c has the units of the scores s,
+// and the factor f converts scores to exponents of 2. A backward recomputes c and π of such rows, because its
+// scores may be rounded differently.
 constexpr double most_plain_exponent = 1024;  // limit of |c·f| in a forward on the CPU
-// Limit of |ξ| in a backward: up to it, an error of half a unit in ξ changes P by less than its rounding.
+// Limit of |ξ| in a backward. Up to this limit, an error of half a unit in the last place of ξ changes P by
+// less than the rounding of P.
 constexpr TG_HOST_DEVICE double most_plain_lse(DType type) {
   return type == DType::f32 || type == DType::f64 ? 1024 : 8192;
 }
 
-// Keys [from, to): for any options, a query attends to one interval of keys.
+// The keys [from, to). With all options, a query attends to one interval of keys.
 struct KeyRange {
   int from, to;
 };
@@ -113,7 +115,8 @@ struct KeyRange {
   return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
 }
 
-// The queries and keys of a query's sequence; there are none if the query belongs to no sequence.
+// The queries and keys of the sequence to which a query belongs. There are none if the query belongs to no
+// sequence.
 struct QuerySequence {
   int first_query, queries, first_key, keys;
 };
@@ -121,7 +124,7 @@ struct QuerySequence {
                                                                              int i) {
   if (i >= x.L) return {0, 0, 0, 0};
   if (!x.cu_q) return {0, x.L, 0, x.lengths ? kv_length(x, b) : x.T};
-  int low = 0, high = x.segments;  // search the last nonempty segment that starts at or before i
+  int low = 0, high = x.segments;  // binary search for the last nonempty segment that starts at or before i
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (x.cu_q[middle] <= i ? low : high) = middle;
@@ -132,14 +135,14 @@ struct QuerySequence {
   return {x.cu_q[low], x.cu_q[low + 1] - x.cu_q[low], first_key, keys};
 }
 
-// The keys that the rows of a sequence attend to: row r attends to its keys r + from … r + to − 1, as far as
-// they exist.
+// The keys that the rows of a sequence attend to: row r attends to keys r + from … r + to − 1 of the
+// sequence, if they exist.
 struct Band {
   int from, to, first_key, keys;  // −queries ≤ from, to ≤ keys
 
   [[gnu::always_inline]] TG_HOST_DEVICE Band(const AttentionCall& x, const QuerySequence& s)
       : from(-s.queries), to(s.keys), first_key(s.first_key), keys(s.keys) {
-    const int offset = s.keys - s.queries;  // from a row to its own key, bottom-right
+    const int offset = s.keys - s.queries;  // from a row to its aligned key, bottom-right
     if (x.causal) to = x.top_left ? 1 : offset + 1;
     if (x.window_left >= 0 && x.window_left < s.keys) from = offset - x.window_left;
     if (x.window_right >= 0 && x.window_right < to - offset - 1) to = offset + x.window_right + 1;
@@ -157,22 +160,22 @@ struct Band {
   }
 
  private:
-  // From the first key of one row to the last key of another; both rows have keys. Rows are below `queries`,
-  // so no sum overflows int.
+  // The keys from the first key of row `first` to the last key of row `last`. Both rows must have keys. Rows
+  // are below `queries`, so no sum overflows int.
   [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(int first, int last) const {
     const int low = first > -from ? first + from : 0, high = last < keys - to ? last + to : keys;
     return low < high ? KeyRange{first_key + low, first_key + high} : KeyRange{0, 0};
   }
 };
 
-// The keys that query i of batch entry b attends to. They are always within 0 … T, even if the boundaries in
-// cu_seqlens are invalid, which is reported elsewhere.
+// The keys that query i of batch entry b attends to. The keys are always within 0 … T, even if the boundaries
+// in cu_seqlens are invalid. That error is reported elsewhere.
 [[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_visible_to(const AttentionCall& x, int b, int i) {
   const QuerySequence s = sequence_of_query(x, b, i);
   return Band(x, s).of(i - s.first_query);
 }
 
-// Copies the attributes that determine the visible keys; sequences and lengths are operands.
+// The attributes that determine the visible keys. Sequence boundaries and lengths are operands instead.
 [[gnu::always_inline]] inline int window_of(std::int64_t keys) {
   return keys > INT32_MAX ? -1 : static_cast<int>(keys);
 }
@@ -185,14 +188,14 @@ namespace detail {
 
 // An operand without memory gets an address that must not be read, because null means that it is absent.
 [[gnu::always_inline]] inline std::byte* address_of(const Arg* x) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): a variable for it would be shared between instruction sets
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a static variable would be shared between instruction sets
   return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
 }
 [[gnu::always_inline]] inline AttentionCall::TensorView operand_of(const Arg* x) {
   const Strides& s = x->layout.strides;
   return {address_of(x), s[0], s[1], s[2]};
 }
-// [P, page, Hk, size]
+// A view of a pool x [P, page, Hk, size].
 [[gnu::always_inline]] inline AttentionCall::TensorView pool_of(const Arg& x) {
   const Strides& s = x.layout.strides;
   return {address_of(&x), s[0], s[2], s[1]};
@@ -209,7 +212,7 @@ namespace detail {
 
 }  // namespace detail
 
-// The call of a step; flash_attn has checked its operands.
+// The call of a step of flash_attn or its backward, whose operands were checked when it was recorded.
 [[gnu::always_inline]] inline AttentionCall attention_call(std::span<const Arg> in, std::span<const Arg> out,
                                                            const AttentionAttrs& a) {
   using namespace detail;
@@ -250,7 +253,7 @@ namespace detail {
   return n;
 }
 
-// The call of a paged_attn step; paged_attn has checked its operands.
+// The call of a paged_attn step, whose operands were checked when it was recorded.
 [[gnu::always_inline]] inline AttentionCall paged_attention_call(std::span<const Arg> in,
                                                                  std::span<const Arg> out,
                                                                  const PagedAttentionAttrs& a) {

@@ -9,7 +9,7 @@ namespace tg {
 
 namespace {
 
-// The minimum time of the program's last step in seconds.
+// The minimum time, in seconds, of the program's last step over `runs` runs.
 double fastest_last_step(Program& program, int runs) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < runs; ++i) best = std::min(best, program.profile().back());

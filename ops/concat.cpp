@@ -1,4 +1,4 @@
-// Splitting tensors along an axis (views) and joining them (copies).
+// Splits tensors along an axis (views) and joins them (copies).
 #include "ops/common.h"
 #include "ops/index.h"
 
@@ -109,7 +109,7 @@ const Op& concat_op =
 
 namespace {
 
-// Limits the number of parts, because each is a value of the graph with about 200 bytes.
+// Limits the number of parts, because each part is a value of the graph, which needs about 200 bytes.
 void check_parts(const TensorArg& x, std::int64_t parts, const char* what) {
   constexpr std::int64_t most = std::int64_t{1} << 20;
   if (parts > most)

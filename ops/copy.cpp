@@ -1,4 +1,5 @@
-// Copies: to a different dtype, to separate memory, to row-major order. Also the view that stops gradients.
+// Ops that copy: to a different dtype, to separate memory, or to row-major order. Also the view that stops
+// gradients.
 #include "ops/common.h"
 
 namespace tg {

@@ -2,9 +2,9 @@
 //
 //      loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
 //
-// Forward and backward read the logits once and save only ξ, as c = max x and log π = log Σ exp(x - c). For a
-// large c, the last bits of ξ are larger than log π. The only other tensor of the logits' size is z_x, which
-// may share their memory.
+// Forward and backward read the logits once. They save only ξ, as c = max x and log π = log Σ exp(x - c). ξ
+// is not saved as one number because, for a large c, its last bit is larger than log π. The only other tensor
+// of the logits' size is z_x, which may overwrite the logits.
 #include "ops/cross_entropy.h"
 
 #include <numbers>
@@ -36,8 +36,8 @@ Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) 
   return {where(counts, loss, 0), where(counts, squeeze(x.top, -1), 0), where(counts, log_sum, 0)};
 }
 
-// A function of x and z only: c and π are recomputed from x, so a second derivative needs no gradients of
-// them.
+// Depends on x and z only: c and π are recomputed from x, so a second derivative does not need their
+// gradients.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
   const detail::LoweredLogits x(in[0]);
@@ -55,8 +55,8 @@ Tensors loss_of_rows(const Tensor& x, const Tensor& targets, const CrossEntropyA
 constexpr Fill classes{Fill::index, 0, 7};
 
 // Each row has one large logit, at a different position per row. The first row's class is that position, the
-// other rows' class is the position before it. exp of the logit overflows unless the kernel finds the row's
-// maximum.
+// other rows' class is the position before it. If a kernel misses the row's maximum, exp of the logit
+// overflows.
 Sample one_large_logit() {
   constexpr std::size_t n = 100;
   constexpr double logit = 1e4;
@@ -111,7 +111,7 @@ const Op& cross_entropy_op = *define_op(
                                    {.ignore_index = 2, .reduction = Reduction::none, .label_smoothing = 0.1});
             }},
            one_large_logit(),
-           // log 4 for each of two rows; the third is not counted.
+           // The loss of each of two rows is log 4. The third row does not count.
            {"mean without ignored targets",
             {{.shape = {3, 4}, .values = std::vector<double>(12, 0)},
              {.shape = {3}, .fill = classes, .dtype = i64, .values = {1, 3, -100}}},

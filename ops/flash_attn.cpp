@@ -95,8 +95,8 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& att
   return {{x.q->dtype, o}, statistic};
 }
 
-// A gradient has the memory layout of its tensor, so the gradient of a view of a projection merges back
-// without a copy. Axes of stride 0 are not considered.
+// A gradient has the memory layout of its tensor. The gradient of a view of a projection therefore merges
+// back without a copy. Axes of stride 0 are not considered.
 Layout gradient_layout(const Layout& l) {
   const Layout like = dense_like(l.shape, l);
   return is_last_axis_contiguous(like) ? like : row_major(l.shape);
@@ -149,7 +149,8 @@ Tensors attention_gradient(const Backprop& g) {
   return out;
 }
 
-// The number of (query, visible key) pairs in one head. Packed sequences and lengths count as full.
+// The number of pairs of a query and a visible key in one head. Assumes full sequences: boundaries and
+// lengths are not known here.
 double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
   AttentionCall x;
   x.L = static_cast<int>(L), x.T = static_cast<int>(T);
@@ -171,11 +172,13 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
                    (a.backward ? 3 * d + 2 * dv : d + dv)};
 }
 
-// A score has d terms, then a scale, a softcap and a bias. Its exponential, the sum over keys and a division
-// follow. A kernel that iterates over keys may rescale the partial sum at each key, so a key counts twice.
-// The backward also has z_P (dv terms), which becomes z_s by three operations, and one more sum. That sum is
-// over keys, over the queries of all heads that read a key head, or over the scores that read an element of a
-// bias or a sink.
+// Counts the roundings of one result:
+// - A score is a sum over d products, then scaled, capped and biased.
+// - The exponential, the sum over keys and a division follow. A kernel that iterates over keys may rescale
+//   the partial sum at each key, so a key counts twice.
+// - The backward also computes z_P (a sum over dv products), z_s from z_P by three operations, and one more
+//   sum. It is the longest of three sums: over the keys, over all queries that read a key head, or over all
+//   scores that read one bias or sink element.
 double attention_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const detail::AttentionOperands<Operand> x(in, a);
@@ -247,8 +250,8 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
 std::vector<Sample> forward_samples();
 std::vector<Sample> backward_samples();
 
-// An op that is recorded only for its checks, whose messages then name the function that the user called.
-// Nothing reads its results, so it never runs.
+// This op is recorded only for its checks, so that their messages contain the name of the function that the
+// user called. Nothing reads its results, so it never runs.
 const Op& standard_attn_checks =
     *new Op{.name = "standard_attn",
             .infer = infer_forward,
@@ -394,16 +397,16 @@ std::vector<Variant> variants() {
        3,
        {{{4, 6, 1}}, {{4}}, {{2}, {Fill::index, 6, 10}, i64}},
        all_at_once},
-      // Head sizes of 16 bytes or more, without options: supported by tensor core kernels and by Hopper's
-      // kernels.
+      // Head sizes of at least 16 bytes, without options. Tensor core kernels and Hopper's kernels support
+      // them.
       {"heads of 8", 2, 4, 2, 5, 7, 8, 8, {}, fixed({.causal = true})},
       {"no keys", 1, 2, 2, 3, 0, 4, 4, {}, fixed({}), false},
       {"no queries", 1, 2, 2, 0, 3, 4, 4, {}, fixed({})},
   };
 }
 
-// Combinations of options: every mask end with every kind of sequence, and each pair of options in at least
-// one row. A kernel that handles each option correctly may still fail for two.
+// Combinations of options: every mask boundary is combined with every kind of sequence, and each pair of
+// options is in at least one row. A kernel that handles each option correctly may still fail for two options.
 struct Together {
   enum { none, right, bottom, top } end;
   enum { full, lengths, packed } keys;
@@ -425,7 +428,8 @@ struct Together {
     if (bias) v.more.push_back({{v.H, v.L, v.T}});
     if (sink) v.more.push_back({{v.H}});
     if (keys == lengths) v.more.push_back({{v.B}, {Fill::index, 4, 7}, i32});
-    if (one && v.more.empty()) v.more.push_back({{1}});  // its graph has the boundaries
+    if (one && v.more.empty())
+      v.more.push_back({{1}});  // creates the graph in which the boundaries are recorded
     v.options = [row = *this](std::span<const Tensor> more) { return row.options(more); };
     return v;
   }
@@ -487,8 +491,8 @@ std::vector<Sample> forward_samples() {
   return out;
 }
 
-// o and ξ are independent inputs, not results of the forward. But ξ is never far below a score, because P ≤
-// 1.
+// Here o and ξ are independent inputs, not results of the forward. But ξ must not be far below a score,
+// because P ≤ 1.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
   for (const Variant& c : all_variants()) {

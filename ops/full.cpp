@@ -1,4 +1,4 @@
-// full: a tensor filled with one number. If possible, kernels use the number itself instead of the tensor.
+// full: a tensor filled with one number. If possible, kernels use the number instead of reading the tensor.
 #include "ops/common.h"
 
 namespace tg {

@@ -1,5 +1,5 @@
-// Selects elements of an axis by index, one index per element, as in PyTorch: gather reads them, scatter_add
-// adds to them, and each is the gradient of the other. With i = indices[a, b, c] and axis 1:
+// Selects elements of an axis by index, one index per element, as in PyTorch. gather reads the elements and
+// scatter_add adds to them. Each op is the gradient of the other op. With i = indices[a, b, c] and axis 1:
 //      gather: out[a, b, c] = x[a, i, c];   scatter_add: out = x, out[a, i, c] += src[a, b, c]
 #include "ops/common.h"
 #include "ops/index.h"
@@ -79,7 +79,7 @@ const Op& scatter_add_op =
                 .cost = detail::flops_each<4, 2>,
                 .roundings =
                     [](std::span<const Operand> in, std::span<const Operand>, const Attrs& a) {
-                      // All indices along the axis may be equal.
+                      // In the worst case, all indices along the axis are equal.
                       return static_cast<double>(in[1].shape()[static_cast<int>(a.as<AxisAttrs>().axis)]);
                     },
                 .inplace = {{0, 0}}});

@@ -1,5 +1,5 @@
-// Selects slices of an axis by index. index_select reads them and index_add adds to them. Each is the
-// gradient of the other. embedding is index_select on the rows of a table.
+// Selects slices of an axis by index. index_select reads the slices and index_add adds to them. Each op is
+// the gradient of the other. embedding is index_select on the rows of a table.
 #include "ops/index.h"
 #include "ops/common.h"
 
@@ -91,7 +91,7 @@ const Op& index_add_op = *define_op(
      .cost = detail::flops_each<1, 2>,
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
-           return static_cast<double>(in[1].layout.numel());  // all of them may be equal
+           return static_cast<double>(in[1].layout.numel());  // in the worst case, all indices are equal
          },
      .inplace = {{0, 0}}});
 

@@ -19,7 +19,7 @@ struct SoftmaxAttrs {  // softmax, log_softmax, logsumexp
 
 struct SliceAssignAttrs {  // a third input, if present, replaces `start`
   std::int64_t axis, start, step;
-  // The `stop` argument of slice() for reading the n positions that were assigned.
+  // The `stop` argument with which slice() reads the n assigned positions.
   std::int64_t stop(std::int64_t n) const { return n == 0 ? start : start + (n - 1) * step + 1; }
   void fields(auto&& field) const { field("axis", axis), field("start", start), field("step", step, 1); }
 };
@@ -52,8 +52,8 @@ struct ArangeAttrs {
 namespace detail {
 
 // Adds two gradients of one tensor. If z is zero outside of a slice of an axis, as the gradient of a slice
-// is, it adds only that slice, in place if nothing else reads a. The gradients of all slices in a loop then
-// cost one pass over the tensor instead of one pass each.
+// is, adds only that slice. The addition is in place if nothing else reads a. The gradients of all slices in
+// a loop then cost one pass over the tensor instead of one pass each.
 Tensor add_gradient(const Tensor& a, const Tensor& z);
 
 }  // namespace detail

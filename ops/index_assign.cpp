@@ -32,7 +32,7 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   return out;
 }
 
-// The gradient of src: z at the position of each slice, unless a later slice was written to the same
+// The gradient of src: z at the position of each slice. It is 0 if a later slice was written to the same
 // position.
 Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z, std::int64_t axis) {
   const std::int64_t size = z.shape()[static_cast<int>(axis)];

@@ -1,11 +1,11 @@
-// linear_cross_entropy of rows x [n, c] with w [c, V] and classes t [n]. With logits l = x·w, ξ = log Σ exp
-// l, smoothing ε and z-loss λ, each row has
+// linear_cross_entropy of rows x [n, c] with w [c, V] and classes t [n]. With the logits l = x·w, ξ = log Σ
+// exp l, the smoothing ε and the z-loss factor λ, each row has
 //
 //      loss = ξ - (1 - ε)·l_t - ε·mean(l) + λ·ξ²   and   z_l = z·((1 + 2λξ)·exp(l - ξ) - (1 - ε)·[· = t] -
 //      ε/V).
 //
-// The op computes this except for the terms of the mean, which is x·mean(w): other ops add them. It
-// represents z_l as the product of one number per row and a matrix in the dtype of x,
+// The op computes these formulas without the terms ε·mean(l) and ε/V, which other ops add (mean(l) =
+// x·mean(w)). It represents z_l as the product of one number per row and a matrix in the dtype of x,
 //
 //      z_l = z·h ⊛ G,
 //
@@ -17,9 +17,9 @@
 // Other kernels use c = ξ and s = 1. In both cases z_x = z·h ⊛ (G·wᵀ) and z_w = (z·h ⊛ x)ᵀ·G, which are
 // GEMMs.
 //
-// With chunks of rows, each chunk is a separate op, and a region around all of them has a custom gradient.
-// Each chunk writes its part of z_x and adds its product to the sum in z_w. Nothing reads a chunk's G after
-// its two GEMMs, so the next chunk may reuse its memory, in the order that core/compile/order.cpp finds.
+// With chunks of rows, each chunk is a separate op, and a region around all chunks has a custom gradient.
+// Each chunk writes its part of z_x and adds its product to z_w. Nothing reads a chunk's G after its two
+// GEMMs. In the order that core/compile/order.cpp finds, the next chunk therefore reuses the memory of G.
 // Chunks consist of whole units (matmul_in_units.h). All three GEMMs are computed per unit, with or without
 // chunks, so the results do not depend on the chunks.
 #include <tilegrad/ops/linear_cross_entropy.h>
@@ -76,8 +76,8 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
       "linear_cross_entropy has only a first derivative: use cross_entropy of linear for higher ones");
 }
 
-// Whether w is stored column-major: a head's weight is [V, c], and w is a view of it. z_w gets the same
-// layout.
+// Whether w is stored column-major: the weight of a language model head is [V, c], and w is a view of it. z_w
+// gets the same layout.
 bool is_column_major(const Tensor& w) {
   return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
 }
@@ -86,7 +86,7 @@ Tensor gemm_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
   return unit > 0 ? product_in_units_of_rows(a, b, unit) : matmul(a, b);
 }
 
-// scaledᵀ·G, in units of rows, plus the partial sum of z_w if it is defined.
+// Returns scaledᵀ·G, computed in units of rows, plus the partial sum of z_w if it is defined.
 Tensor weight_gradient(const Tensor& w, const Tensor& scaled, const Tensor& G, const Tensor& before,
                        std::int64_t unit) {
   if (!is_column_major(w)) return product_in_units_of_k(transpose(scaled, 0, 1), G, before, unit);
@@ -110,7 +110,7 @@ Tensors head_gradient(const Backprop& g) {
   return z;
 }
 
-// The sizes of the chunks of n rows.
+// Returns the sizes of the chunks of n rows.
 std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows, std::int64_t unit) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t left = n; left > 0; left -= sizes.back())
@@ -118,9 +118,9 @@ std::vector<std::int64_t> chunks_of(std::int64_t n, std::int64_t chunk_rows, std
   return sizes;
 }
 
-// in: x, w, targets. out: the losses, and h and G of each chunk. z: the gradient of the losses, and zeros for
-// the others. The products G·wᵀ are written directly to their rows of z_x, and one pass then scales all of
-// z_x.
+// `in` has x, w and the targets. `out` has the losses, and h and G of each chunk. `z` has the gradient of the
+// losses, and zeros for the other outputs. The products G·wᵀ are written directly to their rows of z_x. One
+// pass then scales all of z_x.
 Tensors gradient_of_chunks(const Tensors& in, const Tensors& out, const Tensors& z, std::int64_t unit) {
   const Tensor &x = in[0], &w = in[1];
   std::vector<std::int64_t> sizes;
@@ -226,7 +226,7 @@ const Op& linear_cross_entropy_op = *define_op(
        return {.flops = static_cast<double>(x[0]) * static_cast<double>(w[1]) *
                         (2 * static_cast<double>(x[1]) + 20)};
      },
-     // Roundings of a logit, and then as in cross_entropy.
+     // The roundings of a logit, followed by the roundings of cross_entropy.
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
            const Shape &x = in[0].shape(), &w = in[1].shape();
@@ -243,7 +243,8 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
   const std::int64_t n = rows.size(0);
   std::int64_t chunk = 0;
-  // Operands of the wrong shape are recorded without chunks. That throws an error with the caller's shapes.
+  // Operands of a wrong shape are recorded without chunks. Recording then throws an error with the caller's
+  // shapes.
   if (is_head_product(rows.shape(), w.tensor().shape(), t.shape())) {
     const std::int64_t asked = o.unit_rows > 0
                                    ? std::clamp<std::int64_t>(n, 1, o.unit_rows)

@@ -50,8 +50,8 @@ Tensor flipped(const Tensor& x) {
   return transpose(x, -2, -1);
 }
 
-// x·y, with the last two axes stored in the same order as in `like`, so that the gradient of a transposed
-// weight has the layout of the weight.
+// Returns x·y, with the last two axes stored in the same order as in `like`. The gradient of a transposed
+// weight then has the layout of the weight.
 Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
   const Strides& s = like.layout().strides;
   const int r = like.rank();
@@ -59,7 +59,7 @@ Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
   return column_major ? flipped(matmul(flipped(y), flipped(x))) : matmul(x, y);
 }
 
-// [..., m, n] as [rows, n].
+// The number of rows of x [..., m, n] as [rows, n].
 std::int64_t count_rows(const Tensor& x) {
   return numel(detail::without_last_axis(x.shape()));
 }
@@ -67,8 +67,8 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, {count_rows(x), x.size(-1)});
 }
 
-// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over broadcast axes. If B is one
-// matrix for all matrices of A, one GEMM over all rows computes its sum.
+// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over broadcast axes. If B is a single
+// matrix for all matrices of A, one GEMM over all rows computes the sum for z_B.
 Tensors matmul_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1], z = cast(g.z[0], a.dtype());
   Tensors out(g.in.size());
@@ -85,7 +85,8 @@ Tensor recorded(const Tensor& a, const Tensor& b, const Tensor& bias, const Matm
   return bias.defined() ? record(matmul_op, {a, b, bias}, attrs) : record(matmul_op, {a, b}, attrs);
 }
 
-// If b is one matrix and a's leading axes can be merged, computes one GEMM over all rows.
+// Records a·b + bias. If b is a single matrix and a's leading axes can be merged, this is one GEMM over all
+// rows.
 Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias, const MatmulAttrs& attrs) {
   if (b.rank() == 2 && a.rank() > 2) {
     Shape out = a.shape();
@@ -127,7 +128,7 @@ std::vector<Sample> matmul_samples() {
           {"vector b", {{{2, 4, 3}}, {{3}}}, call},
           {"transposed", {{{3, 5}}, {{4, 3}}}, of_flipped},
           {"wide", {{{2, 5, 3}}, {{4, 3}}}, wide},
-          {"square", {{{4, 4}}, {{4, 4}}}, call},  // in the transposed view, a square in column order
+          {"square", {{{4, 4}}, {{4, 4}}}, call},  // the transposed view is stored column-major
           {"inner size 0", {{{4, 0}}, {{0, 3}}}, call},
           {"linear", {{{2, 5, 3}}, {{3, 4}}, {{4}}}, [](auto x) { return linear(x[0], x[1], x[2]); }},
           {"linear of a vector", {{{3}}, {{4, 3}}, {{4}}}, of_vector}};

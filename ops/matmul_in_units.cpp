@@ -86,7 +86,7 @@ const Op& matmul_in_units_op = *define_op(
      .decompose = decompose_product,
      .samples = product_samples,
      .cost = detail::product_cost,
-     // The partial sum is one more term, and so is each further unit.
+     // The partial sum counts as one more addend, and so does each unit after the first.
      .roundings =
          [](std::span<const Operand> in, std::span<const Operand>, const Attrs& attrs) {
            const auto& p = attrs.as<MatmulInUnitsAttrs>();

@@ -64,8 +64,8 @@ Tensors decompose_forward(std::span<const Tensor> in, const Attrs& a) {
   return centred ? Tensors{y, mu, scale} : Tensors{y, scale};
 }
 
-// A function of x, z and the weight only: the statistics are recomputed from x, so a second derivative needs
-// no gradients of them.
+// Depends on x, z and the weight only: the statistics are recomputed from x, so a second derivative does not
+// need their gradients.
 template <bool centred>
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();
@@ -104,12 +104,13 @@ Tensors gradient(const Backprop& g) {
   return all;
 }
 
-// Roundings of the mean, the centered square, the sum of squares, 1/σ, and three products.
+// The roundings of the mean, the centered square, the sum of squares, 1/σ, and three products.
 double norm_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   return 2 * static_cast<double>(in[0].shape().back()) + 6;
 }
 
-// Roundings of x̂ and its products, and of the sum over a row or, for a weight, over all rows.
+// The roundings of x̂ and its products, and of a sum. The sum is over a row or, for the gradient of a weight,
+// over all rows.
 double norm_backward_roundings(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   const std::int64_t n = in[0].shape().back(), rows = in[0].layout.numel() / std::max<std::int64_t>(1, n);
   return static_cast<double>(std::max(n, rows)) + 6;
@@ -138,7 +139,7 @@ Tensors sample_backward(std::span<const Tensor> x) {
   return x[0].graph().record(backward, in, NormAttrs{1e-5, weighted, centred, weighted}, {});
 }
 
-// Defines an op, parameterized by the difference between the two norms.
+// Defines layer_norm or rms_norm. The parameters are the differences between the two norms.
 template <bool centred>
 const Op* define_norm(const char* name, const char* doc, std::vector<Sample> (*samples)()) {
   return define_op({.name = name,

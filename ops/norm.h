@@ -1,4 +1,4 @@
-// The attributes that layer_norm and rms_norm share with their kernels.
+// The attributes of layer_norm and rms_norm, for the ops and their kernels.
 #pragma once
 
 #include <tilegrad/core/base/attrs.h>
@@ -7,9 +7,11 @@ namespace tg {
 
 struct Op;
 
-// Forward: in x [..., n], then weight [n] and bias [n] if present; out y, then the statistics of each row
-// that the gradient needs, in the compute type: mean (layer_norm only) and 1/σ. Backward: in x, z, mean
-// (layer_norm only), 1/σ, then weight; out z_x, then z_weight and z_bias if needed.
+// The statistics of a row, in the compute type, are its mean (layer_norm only) and 1/σ.
+// - Forward inputs: x [..., n], then weight [n] and bias [n] if present. Outputs: y, then the statistics,
+//   which the gradient needs.
+// - Backward inputs: x, z, the statistics, then the weight if present. Outputs: z_x, then z_weight and z_bias
+//   if needed.
 struct NormAttrs {
   double eps;
   bool weight, bias;  // backward: bias means that z_bias is needed

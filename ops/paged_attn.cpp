@@ -65,7 +65,7 @@ std::vector<OutSpec> infer_paged(std::span<const Operand> in, const Attrs& attrs
   return {{q.dtype, o}, {compute_type(q.dtype), row_major({s[0], s[1], s[2]})}};
 }
 
-// Concatenates the pages of each sequence: [P, page, Hk, d] → [B, Hk, n·page, d].
+// Copies the pages of each sequence into one tensor: [P, page, Hk, d] → [B, Hk, n·page, d].
 Tensor cache_of_sequences(const Tensor& pool, const Tensor& table) {
   const Tensor pages = index_select(pool, 0, table);
   const Shape& s = pages.shape();
@@ -84,8 +84,9 @@ Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
   return {o, lse};
 }
 
-// The cost if all sequences had the maximum length. The pools are operands, but only the pages of the
-// sequences are read, whatever the size of the pools and the number of table entries per page.
+// The cost if all sequences have the maximum length. The pools are operands, but only the pages of the
+// sequences are read. The size of a pool does not matter, nor does the number of table entries that refer to
+// one page.
 Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   const Shape &q = in[0].shape(), &k = in[1].shape(), &v = in[2].shape();
   const double keys = static_cast<double>(in[3].layout.numel() * k[1]),

@@ -1,5 +1,5 @@
 // Pointwise ops: out_i = f(a_i, b_i, c_i), so the Jacobian is diagonal and z_a = z ⊛ ∂f/∂a [Stratos,
-// Efficient Attention §C.1]. The functions first broadcast with expand, whose gradient sums.
+// Efficient Attention §C.1]. The functions first broadcast with expand, whose gradient is a sum.
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -45,8 +45,9 @@ Fill filled(Fill::Kind kind) {
   return kind == Fill::normal ? Fill{} : Fill{kind, 0.4, 2};
 }
 
-// Points whose gradient is defined by docs and PyTorch, because a difference quotient cannot decide it: ties,
-// kinks, 0⁰, infinities. Lists the operands, the result and the gradient for each operand.
+// A point at which a difference quotient cannot determine the gradient: a tie, a kink, 0⁰ or an infinity. The
+// documentation and PyTorch define the gradient there. Lists the operands, the result and the gradient for
+// each operand.
 struct SpecialPoint {
   const char *op, *name;
   std::vector<std::vector<double>> operands;
@@ -108,13 +109,13 @@ std::vector<Sample> binary_samples(const char* op) {
                              call);
 }
 
-// maximum and minimum: the selected operand gets the gradient; equal operands get half each.
+// maximum and minimum: the selected operand gets the gradient; equal operands get half of it each.
 Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
   const Tensor &z = b.z[0], tie = equal(b.in[0], b.in[1]), half = z * 0.5;
   return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
 }
 
-// z_b = -z·a/b² reuses z_a = z / b.
+// z_b = -z·a/b² is computed from z_a = z / b.
 Tensors div_gradient(const Backprop& g) {
   const Tensor za = g.z[0] / g.in[1];
   return {za, g.needed[1] ? -(za * g.out[0]) : Tensor()};
@@ -125,10 +126,10 @@ double least_invertible(DType t) {
   return t == f64 ? 0x1p-1023 : t == f16 ? 0x1.002p-16 : 0x1.02p-128;
 }
 
-// ∂(a^b)/∂a = b·a^(b-1), which is 0 if b is, even if 1/a is infinite. ∂(a^b)/∂b = a^b·log a, which is 0 if a
-// or a^b is. An operand that is not selected gets a harmless base; otherwise 0·∞ would enter the derivatives
-// of these gradients. Both conditions compare floating numbers, because such comparisons are fused, while the
-// boolean `and` of two results would be stored.
+// ∂(a^b)/∂a = b·a^(b-1). It is 0 if b is 0, even if 1/a is infinite. ∂(a^b)/∂b = a^b·log a. It is 0 if a or
+// a^b is 0. If `where` does not select a value, the value is computed from a harmless base. Otherwise 0·∞
+// would enter the derivatives of these gradients. Both conditions are comparisons of floating numbers,
+// because these are fused. The boolean `and` of two comparisons would be stored.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
@@ -143,8 +144,8 @@ Tensors pow_gradient(const Backprop& g) {
   return {za, zb};
 }
 
-// f(x) in the compute type. Beyond ±limit, f and all of its derivatives are 0 in f64. Without the clamp,
-// polynomials of a large x overflow, and ∞·0 is NaN.
+// f(x) in the compute type. Beyond ±limit, f and all of its derivatives are 0 in f64, so x is clamped.
+// Without the clamp, polynomials of a large x overflow, and ∞·0 is NaN.
 Tensor fading(const Tensor& x, double limit, Tensor (*f)(const Tensor& x)) {
   return cast(f(clamp(cast(x, compute_type(x.dtype())), -limit, limit)), x.dtype());
 }
@@ -182,8 +183,8 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 }  // namespace
 
-// Each line has the op, the definition of its result y, the shape rule, the operands of samples, and the
-// gradient in terms of z, the operands a and b (or x), and y.
+// Each line below contains the op, the definition of its result y, the shape rule, the operands of samples,
+// and the gradient. The gradient is an expression of z, the operands a and b (or x), and y.
 #define TG_BINARY_OP(op, sign, formula, rule, fill_a, fill_b, ...)                                        \
   Tensor op(TensorArg a, TensorArg b);                                                                    \
   const Op& op##_op =                                                                                     \
@@ -334,7 +335,7 @@ Tensor clamp(TensorArg x, double low, double high) {
   return where(less(x, low), low, where(greater(x, high), high, x));
 }
 
-// Gated units, which become one fused step.
+// Gated units. Each becomes one fused step.
 Tensor swiglu(TensorArg gate, TensorArg value) {
   const Scope scope(gate);
   return silu(gate) * value;

@@ -1,5 +1,6 @@
 // Random numbers: dropout, and tensors filled from a distribution. Every number is a function of (seed, step,
-// stream, element). It does not depend on threads or the backend, and recomputation gives the same number.
+// stream, element). It does not depend on threads or the backend. Recomputation therefore gives the same
+// number.
 #include "ops/random.h"
 
 #include <tilegrad/core/base/random.h>
@@ -12,8 +13,8 @@ extern const Op& bernoulli_op;
 
 namespace {
 
-// The graph's random state. It is recorded first, so that the stream number, which is the index of the next
-// node, is unique.
+// The graph's random state. It is recorded first. The stream number is the index of the next node and
+// therefore unique.
 struct Source {
   Tensor state;
   std::uint64_t stream;
@@ -47,7 +48,7 @@ void require_float(const Op& op, DType dtype, const Where& where) {
         in_context("[" + op.name + "] needs a floating dtype, got " + std::string(name_of(dtype)), where));
 }
 
-// The largest number of the dtype in which random numbers of this dtype are computed.
+// Returns the largest number of the type in which random numbers of `dtype` are computed.
 double largest_of(DType dtype) {
   return compute_type(dtype) == f64 ? std::numeric_limits<double>::max() : Range::largest_f32;
 }

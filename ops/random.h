@@ -1,12 +1,12 @@
-// The attributes that random ops share with their kernels.
+// The attributes of random ops, for the ops and their kernels.
 #pragma once
 
 #include <tilegrad/core/base/attrs.h>
 
 namespace tg {
 
-// `stream` distinguishes the random nodes of a graph. Together with {seed, step}, the op's i64 [2] input, it
-// determines the key of the node's numbers (core/base/rng.h). A gradient or a recomputation that needs the
+// `stream` distinguishes the random nodes of a graph. The stream and the op's i64 [2] input {seed, step}
+// determine the key of the node's numbers (core/base/rng.h). A gradient or a recomputation that needs the
 // same numbers uses the same stream.
 struct DropoutAttrs {
   double p;  // probability of dropping an element

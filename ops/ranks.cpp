@@ -1,4 +1,4 @@
-// Collective ops; ranks.h describes them. x_r is the value on rank r of N ranks:
+// The collective ops of ranks.h. x_r is the value on rank r of N ranks:
 //      all_reduce           y = Σ_s x_s                      z_x = z_y
 //      all_reduce_gradient  y = x                            z_x = all_reduce(z_y)
 //      all_gather           y = x_0 ‖ … ‖ x_(N−1)            z_x = reduce_scatter(z_y)
@@ -18,7 +18,7 @@ extern const Op &all_gather_op, &reduce_scatter_op;
 
 namespace {
 
-// Effect on the size of axis 0.
+// The effect of an op on the size of axis 0.
 enum class Sizes { kept, times_ranks, divided };
 
 std::vector<OutSpec> infer_list(std::span<const Operand> in, const Attrs& attrs, Sizes sizes, bool divides,
@@ -50,7 +50,7 @@ std::vector<OutSpec> infer_of(std::span<const Operand> in, const Attrs& attrs) {
   return infer_list(in, attrs, sizes, divides, adds);
 }
 
-// The gradient of a list: f(z, attributes) for the gradients that arrive, in the inputs' dtypes.
+// The gradients of a list of tensors: f(z, attributes) for the defined z, in the dtypes of the inputs.
 template <class F>
 Tensors each_that_arrives(const Backprop& g, F f) {
   Tensors z, arrived;
@@ -62,14 +62,14 @@ Tensors each_that_arrives(const Backprop& g, F f) {
   return z;
 }
 
-// Records the op on contiguous copies, because GPUs exchange contiguous memory.
+// Records the op on contiguous tensors, because GPUs exchange contiguous memory.
 Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs, Where where = Where::current()) {
   Tensors pieces;
   for (const Tensor& x : xs) pieces.push_back(contiguous({x, where}));
   return xs[0].graph().record(op, pieces, attrs, where);
 }
 
-// The gradient by an op with the same attributes.
+// The gradient if it is an op with the same attributes.
 Tensors gradient_by(const Op& op, const Backprop& g) {
   return each_that_arrives(g, [&](const Tensors& z, const RankAttrs& a) { return recorded(op, z, a); });
 }
@@ -96,7 +96,7 @@ Tensors swapped(std::int64_t axis, const Tensors& xs, Where where) {
   return ys;
 }
 
-// Throws the errors of a call of the op, without recording anything in the list's graph.
+// Throws the errors of a call of the op. Does not record anything in the list's graph.
 void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   Graph apart;
   Tensors same;
@@ -116,7 +116,7 @@ Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::i
   return swapped(axis, recorded(op, swapped(axis, xs, where), attrs, where), where);
 }
 
-// Samples call the ops directly in a group of one rank; the functions of ranks.h would not record them.
+// Samples call the ops directly with one rank. The functions of ranks.h record nothing for one rank.
 std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
   const auto call = [&op, attrs](std::span<const Tensor> x) {
     return recorded(op, {x.begin(), x.end()}, attrs);
@@ -128,7 +128,8 @@ std::vector<Sample> samples_of(const Op& op, const RankAttrs& attrs) {
            }}};
 }
 
-// Defines an op on a list of tensors with one result each. `sample` has the attributes of its samples.
+// Defines an op on a list of tensors, with one result per tensor. `sample` has the attributes for its
+// samples.
 const Op* define_list(Op op, const RankAttrs& sample = {.ranks = 1}) {
   op.samples = [name = op.name, sample] { return samples_of(*find_op(name), sample); };
   op.each = {1, 1};
@@ -244,7 +245,7 @@ TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis, Where 
 
 TensorList ppermute(const TensorList& xs, int ranks, int shift, Where where) {
   if (is_alone(xs, ranks, "ppermute", where)) return xs;
-  // Equivalent shifts are reduced to one, and a negation cannot overflow.
+  // The remainder makes equivalent shifts equal and lets a negation never overflow.
   return along(ppermute_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
 }
 

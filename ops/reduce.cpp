@@ -1,4 +1,4 @@
-// Reductions over any axes, and their gradients: every reduced element gets z.
+// Reductions over any axes, and their gradients.
 #include "core/graph/op_attrs.h"
 
 #include "ops/common.h"
@@ -29,7 +29,8 @@ std::vector<OutSpec> infer_float(std::span<const Operand> in, const Attrs& a) {
   return reduce_to(in[0].dtype, in[0], a);
 }
 
-// One more for the division of a mean. The squaring of a term is the first rounding of a sum.
+// Adds one rounding for the division of a mean. The squaring of an addend counts as the first rounding of its
+// sum.
 double reduce_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs&) {
   return detail::f16_split_of(out[0], in[0]) + 1;
 }
@@ -53,7 +54,7 @@ std::vector<OutSpec> infer_position(std::span<const Operand> in, const Attrs& a)
 
 // Elements that are equal to the maximum or minimum share its gradient equally, as in torch.amax.
 Tensors extreme_gradient(const Backprop& g) {
-  // Counted in the compute type, because the largest f16 number is 65,504.
+  // Equal elements are counted in the compute type, because the largest f16 number is 65,504.
   const Tensor &x = g.in[0], equals = equal(x, stretched(g.out[0], g));
   const DType wide = compute_type(x.dtype());
   const Tensor hit = cast(equals, wide), hits = sum(hit, g.attrs.as<ReduceAttrs>().axes, true);
@@ -61,10 +62,10 @@ Tensors extreme_gradient(const Backprop& g) {
 }
 
 // Returns z ⊛ the product of the other elements over axes[first], axes[first + 1], …; z has size 1 along
-// them. It uses no division, so it and all of its derivatives are exact if elements are zero, infinite or of
-// very different size. An axis is cut into up to 8 slices. A slice's gradient is the product of the other
-// slices times the gradient of the product over all slices. That gradient has an eighth of the size and is
-// computed in the same way.
+// them. It does not divide, so the result and all of its derivatives are right even if elements are zero,
+// infinite or of very different magnitude. An axis is cut into up to 8 slices. The gradient of a slice is the
+// product of the other slices times the gradient of the product over all slices. The gradient of that product
+// has an eighth of the size and is computed in the same way.
 Tensor times_others(const Tensor& x, const Tensor& z, const Axes& axes, int first) {
   if (first == axes.size()) return z;
   const std::int64_t axis = axes[first], n = x.size(axis);
@@ -75,7 +76,7 @@ Tensor times_others(const Tensor& x, const Tensor& z, const Axes& axes, int firs
   after[static_cast<int>(axis)] = pieces * length - n;
   const Tensors slices = chunk(pad(x, before, after, 1), pieces, axis);
   const auto count = static_cast<std::size_t>(pieces);
-  Tensors others(count);  // per slice, so far
+  Tensors others(count);  // per slice: product so far
   Tensor product = slices[0];
   for (std::size_t i = 1; i < count; ++i) {
     others[i] = product;
@@ -114,7 +115,7 @@ std::vector<Sample> reduce_samples() {
           {"outer and inner", {{{2, 3, 4}, fill}}, over({0, 2})}};
 }
 
-// Includes rows in which equal elements share the gradient.
+// The samples include rows in which equal elements share the gradient.
 template <Tensor (*f)(TensorArg, const Axes&, bool)>
 std::vector<Sample> extreme_samples(double sign) {
   std::vector<Sample> all = reduce_samples<f, Fill::distinct>();
@@ -186,7 +187,7 @@ const Op& mean_op = *define_op({.name = "mean",
                                 .roundings = reduce_roundings,
                                 .fuses_elementwise = true});
 
-// y = Σ x², in f32 for 16-bit dtypes, whose range it would often exceed
+// y = Σ x². It is in f32 for 16-bit dtypes, because it would often exceed their range.
 const Op& sum_squares_op =
     *define_op({.name = "sum_squares",
                 .doc = "x → y: y = Σ x² over the axes; f32 for 16-bit dtypes",

@@ -1,6 +1,6 @@
-// The list of built-in ops, and the lookup of built-in and user-registered ops by name. A file of this folder
-// defines NAME_op. Only this file includes the list, so adding an op does not recompile other files. An op
-// that is not in the list is not tested, benchmarked or documented.
+// The list of built-in ops, and the lookup of built-in and user-registered ops by name. For each NAME in the
+// list, a file of this folder defines NAME_op. Only this file contains the list, so adding an op does not
+// recompile other files. An op that is not in the list is not tested, benchmarked or documented.
 #include <deque>
 #include <mutex>
 #include <string_view>

@@ -1,6 +1,6 @@
-// Ring attention, composed of the calls in ring_schedule.h. It is a region with a custom gradient:
-// differentiating the calls and merges would give the same result, but would keep all keys and all partial
-// results.
+// Ring attention, composed of the flash_attn calls in ring_schedule.h. It is a region with a custom gradient.
+// Differentiating the calls and merges would give the same gradient but keep all keys and all partial results
+// in memory.
 #include <tilegrad/ops/ring_attention.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ Tensor rows(const Tensor& x, std::int64_t first, std::int64_t count) {
   return first == 0 && count == x.size(2) ? x : slice(x, 2, first, first + count);
 }
 
-// Rows x [B, H, rows, …], which start at row `first` of one of the two pieces, padded with `value` to the
-// whole piece.
+// x [B, H, rows, …] starts at row `first` of one of the two pieces. Returns the complete piece, with `value`
+// in its other rows.
 Tensor whole_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value) {
   const std::int64_t behind = piece - first - x.size(2);
   if (first == 0 && behind == 0) return x;
@@ -45,7 +45,7 @@ Tensor whole_piece(const Tensor& x, std::int64_t first, std::int64_t piece, doub
 }
 
 // Calls f(p, part) for each piece p that contains rows of x, starting at row `from`. The part is padded to a
-// whole piece.
+// complete piece.
 template <class F>
 void each_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value, F f) {
   for (int p = 0; p < 2; ++p) {
@@ -57,7 +57,7 @@ void each_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double 
 
 using Pieces = std::array<Tensor, 2>;
 
-// [B, H, L, d] from the two pieces, stored as [B, L, H, d], so merging the heads is a view.
+// Joins the two pieces to [B, H, L, d], stored as [B, L, H, d], so that merging the heads is a view.
 Tensor joined(const Pieces& x, DType dtype) {
   return transpose(cast(concat({transpose(x[0], 1, 2), transpose(x[1], 1, 2)}, 1), dtype), 1, 2);
 }
@@ -88,7 +88,8 @@ struct Travellers {
   }
 };
 
-// Number of visible keys per rank and call, i32 [ranks, calls for which it differs between ranks].
+// The number of visible keys per rank and call, i32 [ranks, calls]. Contains only calls for which the number
+// differs between ranks.
 Array visible_table(const Ring& ring, std::int64_t calls) {
   std::vector<std::int32_t> numbers;
   for (int rank = 0; rank < ring.ranks; ++rank)
@@ -130,7 +131,7 @@ class CallOptions {
   std::int64_t batch_, column_ = 0;
 };
 
-// ξ as a rounded value and its rounding error: for scores far from 0, the rounded value has no bits left for
+// ξ as a rounded value and its rounding error. For scores far from 0, the rounded value has no bits left for
 // log π.
 struct SplitLse {
   Tensor value, rest;  // [B, H, rows]
@@ -138,7 +139,7 @@ struct SplitLse {
   Tensor minus(const SplitLse& x) const { return (value - x.value) + (rest - x.rest); }
 };
 
-// One piece of queries: (O, ξ), merged with the results of further calls.
+// The results O and ξ of one piece of queries, merged over the calls so far.
 struct Merged {
   Tensor o;  // [B, H, piece, dv]
   SplitLse lse;
@@ -148,8 +149,8 @@ struct Merged {
       o = o_j, lse = lse_j;
       return;
     }
-    // ξ is finite, because the first call of a query includes its own key. So a call without keys, with ξ_j =
-    // −∞ and O_j = 0, changes nothing.
+    // ξ is finite, because the first call of a query includes the query's own key. A call without keys has
+    // ξ_j = −∞ and O_j = 0, so it changes nothing.
     const Tensor apart = lse_j.minus(lse), is_less = less(apart, 0), ratio = exp(neg(abs(apart)));
     o = o + unsqueeze(where(is_less, ratio, 1) / (1 + ratio), 3) * (o_j - o);
     const Tensor top = where(is_less, lse.value, lse_j.value),
@@ -164,7 +165,8 @@ struct CallResult {
   SplitLse lse;
 };
 
-// in: q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and exp(ξ_j − ξ) for each call.
+// `in` has q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and exp(ξ_j − ξ) for each
+// call.
 Tensors ring_forward(const Ring& ring, const Tensors& in) {
   const Tensor& q = in[0];
   Travellers keys{.k = in[1], .v = in[2]};
@@ -202,7 +204,7 @@ bool is_zero(const Tensor& x) {
   return node.op == &full_op && node.attrs.as<FullAttrs>().value == 0;
 }
 
-// z_q, z_k, z_v of one call, from the merged o and ξ of its queries.
+// Returns z_q, z_k and z_v of one call, computed from the merged o and ξ of its queries.
 Tensors call_backward(const Tensors& in, const Tensor& z_lse, const AttentionOptions& o) {
   AttentionAttrs a{.scale = o.scale.value_or(1),  // it is always set
                    .causal = o.causal,
@@ -231,8 +233,8 @@ Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const 
     keys.go_on(step.shift, ring.ranks, true);
     for (const RingCall& c : step.calls) {
       const auto of_call = [&](const Tensor& x) { return rows(x, c.query, c.queries); };
-      // For rows far from 0, flash_attn_backward computes P from the call's own keys. P over all keys is
-      // exp(ξ_j − ξ)·P.
+      // For rows with scores far from 0, flash_attn_backward computes P over the keys of the call only. P
+      // over all keys is exp(ξ_j − ξ)·P.
       const Tensor is_far = greater(abs(of_call(lse)), most_plain_lse(q.dtype())),
                    weight = where(is_far, out[nth++], 1);
       const auto weighted = [&](const Tensor& x, const Tensor& far, const Tensor& by) {
@@ -284,7 +286,7 @@ void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int 
         text("the rank has " + std::to_string(length) + " tokens, expected an even number of at least 2"));
 }
 
-// Throws unless a sequence can be divided into two pieces per rank.
+// Throws if a sequence cannot be divided into two pieces per rank.
 void check_division(int ranks, std::int64_t length) {
   if (ranks < 1 || ranks > most_ring_ranks)
     throw ShapeError("[ring_positions] the number of ranks is " + std::to_string(ranks) + ", expected 1 to " +
@@ -332,9 +334,9 @@ AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
   Graph& graph = q.tensor().graph();
   Ring ring{ranks, q.tensor().size(2) / 2, {}, options};
   ring.options.scale = options.scale.value_or(detail::default_scale(q.tensor()));
-  // Both alignments are equal if L = T. flash_attn rejects top_left without a causal mask.
+  // Both alignments are equivalent here, because L = T. flash_attn rejects top_left without a causal mask.
   if (options.causal) ring.options.alignment = AttentionOptions::bottom_right;
-  // A window that covers all keys has no effect, so it is removed. The rank's own keys are then one call.
+  // A window that covers all keys has no effect, so it is removed. One call then covers all keys of the rank.
   const std::int64_t length = std::int64_t{2} * ranks * ring.piece;
   const auto bound = [&](std::int64_t window) { return window < length - 1 ? window : -1; };
   ring.steps = detail::ring_schedule(

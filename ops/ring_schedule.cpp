@@ -13,9 +13,9 @@ std::array<int, 2> pieces_of(int rank, int ranks) {
   return {rank, 2 * ranks - 1 - rank};
 }
 
-// The call of a query piece with a key piece that begins `distance` tokens earlier. Rows of queries without
-// visible keys at either end are omitted, and so are such keys. The window limits are then not negative, as
-// flash_attn requires. Returns nothing if no query sees a key.
+// The call of a query piece with a key piece that begins `distance` tokens earlier. The call omits rows at
+// either end of the queries that see no key, and keys at either end that no query sees. The window limits are
+// then not negative, as flash_attn requires. Returns nothing if no query sees a key.
 std::optional<RingCall> piece_call(std::int64_t piece, std::int64_t distance, const RingMask& mask) {
   RingCall c{.queries = piece, .keys = piece};
   // distance − left ≤ key row − query row ≤ distance + right, and both rows are below `piece`.
@@ -34,10 +34,11 @@ std::optional<RingCall> piece_call(std::int64_t piece, std::int64_t distance, co
   return c;
 }
 
-// The calls of each query piece i with each key piece j. Differences between ranks are in `visible`.
+// The calls of each query piece i with each key piece j. If a call differs between ranks, RingCall::visible
+// contains the difference.
 std::vector<RingCall> calls_by_piece(int ranks, int shift, std::int64_t piece, const RingMask& mask) {
   std::vector<RingCall> calls;
-  // A query's own keys are first.
+  // The calls with a query's own piece of keys are first.
   for (const auto& [i, j] : {std::array{0, 0}, std::array{1, 1}, std::array{0, 1}, std::array{1, 0}}) {
     std::vector<RingCall> of_pair;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -64,8 +65,8 @@ bool is_full(const RingCall& c) {
   return c.left < 0 && c.right < 0;
 }
 
-// Merges two calls without a mask that have the same queries and consecutive halves of the keys. A rank that
-// has the second half also has the first.
+// Merges two calls without a mask that have the same queries and consecutive halves of the keys. Every rank
+// that sees the second half also sees the first half.
 bool join_keys(RingCall& a, const RingCall& b) {
   if (!is_full(a) || !is_full(b) || a.query != b.query || a.queries != b.queries || b.key != a.key + a.keys)
     return false;
@@ -102,8 +103,8 @@ std::vector<RingStep> ring_schedule(int ranks, std::int64_t piece, const RingMas
   for (int shift = 0; shift < ranks; ++shift) {
     std::vector<RingCall> calls;
     if (shift == 0 && mask.left < 0 && mask.right == 0) {
-      // The two pieces in their order behave as one sequence under a causal mask, because all of the first is
-      // before the second.
+      // Under a causal mask, the two pieces in order behave as one sequence, because all of the first piece
+      // precedes the second piece.
       calls.push_back({.queries = 2 * piece, .keys = 2 * piece, .right = 0});
     } else {
       calls = calls_by_piece(ranks, shift, piece, mask);

@@ -1,6 +1,6 @@
 // The schedule of ring attention: the flash_attn calls that compute attention over a sequence split across
-// ranks. It is a table that is the same on all ranks. Ranks differ only in the number of visible keys per
-// call.
+// ranks. The schedule is a table that is the same on all ranks. Ranks differ only in the number of visible
+// keys per call.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace tg::detail {
 
-// Keys t that query i of the whole sequence attends to: i − left ≤ t ≤ i + right; −1: no limit.
+// Query i of the complete sequence attends to keys t with i − left ≤ t ≤ i + right. −1 means no limit.
 struct RingMask {
   std::int64_t left = -1, right = -1;
 };
 
 // A call on rows of the rank's queries and of the received keys. With a mask, both have the same number of
-// rows. `left` and `right` count from a query's row to a key's row, both starting at 0.
+// rows. `left` and `right` limit the distance from a query's row to a key's row. Both rows are counted from 0
+// within the call.
 struct RingCall {
   std::int64_t query = 0, queries = 0;  // first row and number of rows
   std::int64_t key = 0, keys = 0;

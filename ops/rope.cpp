@@ -1,4 +1,5 @@
-// rope, the rotary position embedding [Su, RoPE]: in a row x at position p, pair i is rotated by p·ω_i:
+// rope, the rotary position embedding [Su, RoPE]: pair i of a row x at position p is rotated by the angle
+// p·ω_i:
 //      (a, b) → (a·cos - b·sin, a·sin + b·cos).
 // The gradient of a rotation is the inverse rotation.
 #include "ops/rope.h"
@@ -80,7 +81,7 @@ const Op& rope_op = *define_op(
                 }}};
      },
      .cost = detail::flops_each<10>,
-     // Roundings of a sine and of the sum of two products.
+     // The roundings of a sine and of the sum of two products.
      .roundings = [](std::span<const Operand>, std::span<const Operand>, const Attrs&) { return 3.; },
      .recompute = Recompute::cheap,
      .inplace = {{0, 0}}});

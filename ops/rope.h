@@ -1,4 +1,4 @@
-// The attributes that `rope` shares with its kernel.
+// The attributes of `rope`, for the op and its kernel.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@ namespace tg {
 
 struct RopeAttrs {
   std::vector<double> frequencies;  // ω_i, one per pair: the first 2·size elements of a row are rotated
-  bool interleaved;                 // pairs (2i, 2i + 1), otherwise (i, i + size)
+  bool interleaved;                 // pairs are (2i, 2i + 1); otherwise (i, i + size)
   bool inverse;                     // rotates by −angle
   std::int64_t start;               // position of the first row if there are no positions
   void fields(auto&& field) const {

@@ -39,13 +39,14 @@ std::vector<Sample> sample_samples() {
       {"drawn", {{{6, 40}}, temperature, keys}, plain},
       {"likeliest", {{{6, 40}}, {{6}, {Fill::uniform, -1, 0}}, keys}, plain},
       {"top_k and top_p", {{{6, 40}}, temperature, keys, top_k, top_p}, cut},
-      {"ties",  // many logits are equal
+      {"ties",  // a sample in which many logits are equal
        {{{6, 40}, {Fill::index, 0, 3}, i64}, temperature, keys, top_k, top_p},
        [](std::span<const Tensor> x) { return sample(cast(x[0], x[1].dtype()), x[1], x[2], x[3], x[4]); }},
       {"many", {{{6, 3000}}, temperature, keys, top_k, top_p}, cut}};
 }
 
-// An option for all rows, or one per row. A number is checked here; a tensor gets its values in the run.
+// Returns an option as one number per row; x has one number for all rows, or one per row. A number is checked
+// here. A tensor gets its values when the program runs.
 Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double absent, DType dtype,
                 const char* name, const Range& range) {
   if (x.is_number()) detail::check_options_at(x.where(), "sample", {{name, x.number(), range}});

@@ -1,5 +1,5 @@
-// slice: a part of an axis as a view. slice_assign: a copy with such a part overwritten. slice_at: a copy of
-// a part whose start is a tensor.
+// slice views a part of an axis. slice_assign copies a tensor and overwrites such a part. slice_at copies a
+// part whose start is a tensor.
 #include <algorithm>
 
 #include "ops/common.h"
@@ -47,7 +47,8 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
                      std::to_string(axis) + " only");
   if (a.step < 1) throw ShapeError("step is " + std::to_string(a.step) + ", expected 1 or more");
   const std::int64_t n = region[axis], size = x.shape()[axis];
-  // (size - 1 - start) / step is the number of steps before the end. A sum could overflow.
+  // (size - 1 - start) / step is the number of steps before the end. Computing start + n·step instead could
+  // overflow.
   const bool fits =
       a.start >= 0 && (n == 0 ? a.start <= size : a.start < size && n - 1 <= (size - 1 - a.start) / a.step);
   if (!fits)

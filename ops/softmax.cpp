@@ -54,10 +54,10 @@ std::vector<Sample> row_samples() {
 }
 
 // Each row has one large logit, at a different position per row. The result y and the gradient z are known
-// without a quotient, and a kernel whose row maximum misses the logit overflows in exp.
+// without a difference quotient. If a kernel's row maximum misses the logit, exp overflows.
 constexpr std::size_t logits = 100;
 constexpr double other_logits = logits - 1;
-// A matrix with one number on the diagonal and a different one elsewhere.
+// A matrix with the number `on` on the diagonal and `off` elsewhere.
 std::vector<double> diagonal(double on, double off) {
   std::vector<double> x(logits * logits, off);
   for (std::size_t i = 0; i < logits; ++i) x[i * logits + i] = on;
@@ -190,15 +190,16 @@ const Op& logsumexp_op =
                       return detail::row_major_output(in[0].dtype, shape);
                     },
                 .vjp = [](const Backprop& g) -> Tensors {
-                  // If every x is -∞, so is ξ, and the gradient is exp(x - 0) = 0, not exp(NaN). The sum of
-                  // all exp(x - ξ) is 1 except for rounding, which is large for a large ξ.
+                  // If every x is -∞, ξ is -∞, too. The gradient is then computed as exp(x - 0) = 0, not as
+                  // exp(NaN). The sum of all exp(x - ξ) would be 1 without rounding, but the rounding error
+                  // is large for a large ξ.
                   const Tensor empty = equal(g.out[0], -INFINITY);
                   const Tensor p = exp(wide(g.in[0]) - wide(where(empty, 0, g.out[0])));
                   const Tensor all = where(empty, 1, sum(p, {axis_of(g.attrs)}, true));
                   return {cast(wide(g.z[0]) * (p / all), g.in[0].dtype())};
                 },
                 .decompose = [](std::span<const Tensor> in, const Attrs& a) -> Tensors {
-                  // A row of −∞ only has ξ = −∞ and the gradient 0, not the gradient of log 0.
+                  // A row in which every x is −∞ has ξ = −∞ and the gradient 0, not the gradient of log 0.
                   const Tensor x = wide(in[0]), top = stop_gradient(max(x, {axis_of(a)}, true));
                   const Tensor empty = equal(top, -INFINITY), shift = where(empty, 0, top);
                   const Tensor total = where(empty, 1, sum(exp(x - shift), {axis_of(a)}, true));

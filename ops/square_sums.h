@@ -1,4 +1,4 @@
-// Sums of squares for norms, whose squares neither overflow nor underflow.
+// Sums of squares for norms. Squares in these sums neither overflow nor underflow.
 #pragma once
 
 #include <concepts>
@@ -6,8 +6,9 @@
 
 namespace tg {
 
-// Limits of Σ x² for a few numbers, summed in their own type C. Outside of them, squares may have overflowed
-// or underflowed, and they are summed again in f64, scaled by SquareSums::factor_for().
+// Limits of Σ x² for a few numbers that are summed in their own type C. Outside of these limits, squares may
+// have overflowed or underflowed. The numbers are then scaled by SquareSums::factor_for() and summed again in
+// f64.
 template <class C>
 inline constexpr C least_squares = sizeof(C) == 4 ? static_cast<C>(0x1p-90) : static_cast<C>(0x1p-900);
 template <class C>
@@ -21,7 +22,7 @@ template <class C>
 struct SquareSums {
   double mid = 0, big = 0, small = 0;
 
-  // The factor for numbers of C before they are squared and summed again.
+  // The factor by which numbers of type C are multiplied before they are squared and summed again.
   template <class C>
   [[gnu::always_inline]] static constexpr double factor_for(C squares) {
     return sizeof(C) == 4 ? 1 : squares < 1 ? 0x1p600 : 0x1p-600;

@@ -1,7 +1,7 @@
 // Norms of a list of tensors, which may differ in shape and dtype, for clipping gradients by their global
 // norm:
 // - squared_norm: Σ x² over all elements of all tensors, in f32, or in f64 if one of the tensors is f64
-// - global_norm: √Σ x², correct if the norm is in range, even if its square is not
+// - global_norm: √Σ x². It is correct if the norm is in the range of its dtype, even if its square is not
 // - block_norms: √Σ x² over each norm_block elements of a tensor. Ranks that store shards of a tensor compute
 //   the same norms as one rank that stores all of it.
 #include "ops/common.h"
@@ -45,7 +45,7 @@ Tensors record_list(const Op& op, const std::vector<Tensor>& xs, const Where& wh
   return detail::first_of(xs, op.name, where).graph().record(op, xs, {}, where);
 }
 
-// Roundings of the squares of a block, the sums of the blocks, and the root.
+// The roundings of a block's squares, the sums of blocks, and the root.
 double roundings_of_squares(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   double blocks = 0;
   std::int64_t longest = 0;
@@ -100,7 +100,7 @@ const Op& global_norm_op = *define_op(
            });
          },
      .decompose = [](std::span<const Tensor> in, const Attrs&) -> Tensors {
-       // the slope of the root at 0 is infinite
+       // At 0 the slope of the root is infinite, so the gradient is set to 0.
        const Tensor total = total_of_squares(in, f64), zero = equal(total, 0);
        return {cast(where(zero, 0, sqrt(where(zero, 1, total))), result_type(in))};
      },
@@ -147,7 +147,7 @@ const Op& block_norms_op = *define_op(
                {"transposed",
                 {{{40, 60}}},
                 [](std::span<const Tensor> x) { return block_norms({transpose(x[0], 0, 1)}); }},
-               // Exact in every dtype: 1024 and 256 quarters.
+               // The sums of 1024 and 256 quarters are exact in every dtype.
                {"several blocks",
                 {{.shape = {2304}, .values = std::vector<double>(2304, 0.5)}},
                 call,

@@ -1,6 +1,6 @@
-// Attention and its gradient in simpler ops, with [B, H, L, T] matrices in memory [Stratos, FlashAttention
-// eq. 4-5]: the decomposition of flash_attn and flash_attn_backward. GEMMs use the operands' dtype;
-// everything else uses its compute type.
+// The decomposition of flash_attn and flash_attn_backward into simpler ops, which store [B, H, L, T] matrices
+// in memory [Stratos, FlashAttention eq. 4-5]. GEMMs use the operands' dtype; everything else uses its
+// compute type.
 #include <limits>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -15,13 +15,14 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 using Inputs = detail::AttentionOperands<Tensor>;
 
-// 0, 1, …, n-1 along the rows of [n, 1]; positions are f64, exact beyond any length.
+// Returns 0, 1, …, n-1 along the rows of [n, 1]. Positions are f64, which represents every possible length
+// exactly.
 Tensor positions(Graph& graph, std::int64_t n) {
   return unsqueeze(arange(graph, 0, static_cast<double>(n), 1, f64), 1);
 }
 
-// For rows i [L, 1]: begin and end of the row's packed sequence, among queries and among keys; zeros for rows
-// outside of any sequence.
+// For rows i [L, 1]: the beginning and end of the row's packed sequence in the queries and in the keys. They
+// are 0 for rows outside of all sequences.
 struct Sequences {
   Tensor q_begin, q_end, k_begin, k_end;  // [L, 1]
 };
@@ -63,7 +64,8 @@ Tensor visible(const Inputs& x, const AttentionAttrs& a) {
   return seen;
 }
 
-// x [B, heads, rows, size] with zeros in rows outside of any sequence, which may contain any values.
+// Returns x [B, heads, rows, size] with zeros in rows outside of all sequences, because such rows may contain
+// any values.
 Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
   const Tensor r = positions(x.graph(), x.size(2));
   if (lengths.defined()) return where(less(r, valid_keys(lengths)), x, 0);
@@ -74,7 +76,7 @@ Tensor alive_rows(const Tensor& x, const Tensor& cu, const Tensor& lengths) {
                0);
 }
 
-// The inputs of both directions. [B, H, ...] and [B, Hk, R, ...] are views of each other.
+// The scores A, which both directions need. [B, H, ...] and [B, Hk, R, ...] are views of each other.
 struct Scores {
   Scores(const Inputs& x, const AttentionAttrs& a)
       : H(x.q->size(1)),
@@ -122,8 +124,8 @@ struct Scores {
   Tensor keep;     // [B, H, L, T], undefined without dropout
 };
 
-// c = A.max and π = exp(A − c).sum of each row [B, H, L, 1], including the sink; 0 and 1 for a row without
-// keys.
+// c = A.max and π = exp(A − c).sum of each row [B, H, L, 1], including the sink; For a row without keys, c =
+// 0 and π = 1.
 struct Softmax {
   explicit Softmax(const Scores& n) {
     const Shape rows{n.scores.size(0), n.scores.size(1), n.scores.size(2), 1};
@@ -165,7 +167,7 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   const Softmax m(n);
   const Tensor xi = unsqueeze(*x.lse, -1), empty = equal(xi, -infinity),
                is_far = logical_and(greater(abs(xi), most_plain_lse(n.dtype)), logical_not(empty));
-  // exp(A − t − o), with t = 0 for a row without keys, so that it is 0 and not NaN.
+  // P = exp(A − t − o). For a row without keys, t = 0, so that P is 0 and not NaN.
   const Tensor t = where(is_far, m.c, where(empty, 0, xi)), o = where(is_far, log(m.pi), 0);
   const Tensor p = exp((n.scores - t) - o);
   Tensor u = sum(cast(*x.o, n.compute) * cast(*x.z_o, n.compute), {-1}, true);

@@ -29,7 +29,7 @@ const Op& top_k_op =
                   return {{"last", {{{3, 7}, distinct}}, [](auto x) { return top_k(x[0], 3); }},
                           {"rows", {{{5, 4}, distinct}}, [](auto x) { return top_k(x[0], 2, 0); }},
                           {"all", {{{2, 4}, distinct}}, [](auto x) { return top_k(x[0], 4); }},
-                          // The first of equal elements are selected.
+                          // Among equal elements, the first ones are selected.
                           {"ties",
                            {{.shape = {2, 4}, .values = {1, 3, 3, 2, 2, 2, 2, 2}}},
                            [](auto x) { return top_k(x[0], 2); },

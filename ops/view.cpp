@@ -15,7 +15,7 @@ struct ShapeAttrs {
 
 namespace {
 
-// The shape rule of a view; f computes the new layout from the operand's.
+// The shape rule of a view. f computes the new layout from the layout of the operand.
 template <Layout (*f)(const Layout&, const Attrs&)>
 std::vector<OutSpec> looks_into(std::span<const Operand> in, const Attrs& a) {
   detail::require_operands(in, 1);
@@ -101,7 +101,7 @@ Tensor unsqueeze(TensorArg x, std::int64_t axis) {
   return view(x, detail::at_call(x, [&] { return unsqueeze(x.tensor().layout(), axis).shape; }));
 }
 
-// The methods of Tensor pass their caller's line on.
+// The methods of Tensor pass on the line of their caller.
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b, Where at) const {
   return tg::transpose({*this, at}, a, b);
 }

@@ -11,10 +11,11 @@ namespace tg::parallel {
 namespace {
 
 constexpr Milliseconds look_each{100};
-// A detector that has not run for this long was itself stopped, perhaps together with all other ranks.
+// If a detector has not run for this long, its own process was stopped, perhaps together with all other
+// ranks.
 constexpr Milliseconds longest_absence{2'000};
-// Delay after a rank has exited until it is reported. By then all messages that it sent have arrived, and a
-// waiting rank is not waiting for an earlier action of it.
+// Delay between the exit of a rank and its report. After this delay, all messages of that rank have arrived,
+// so a rank that still waits is not waiting for an earlier action of it.
 constexpr Milliseconds after_its_end{1'000};
 
 }  // namespace
@@ -44,8 +45,7 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
     if (begins || is.beats != was.beats) r.beaten = now;
     r.seen = is;
   }
-  // Find the rank that has waited longest, and the rank that it waits for: one that has exited, hangs or is
-  // stopped.
+  // Finds the rank that has waited longest. It waits for a rank that has exited, hangs or is stopped.
   const auto waiting = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
     return std::pair(!a.seen.is_waiting, a.moved) < std::pair(!b.seen.is_waiting, b.moved);
   });
@@ -62,7 +62,7 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   for (const Rank& r : ranks_)
     if (r.seen.has_ended && std::min(waited, now - r.moved) >= timeout_of(r))
       return lost(r, "exited while " + waiter);
-  for (const Rank& r : ranks_) {  // also in a pause and while waiting: such a process sends no heartbeat
+  for (const Rank& r : ranks_) {  // a stopped process sends no heartbeat, even in a pause or while waiting
     const auto silent = now - r.beaten;
     if (&r != &*waiting && silent >= timeout_of(r) && waited >= timeout_of(r))
       return lost(r, "is stopped: no heartbeat for " + seconds_text(silent) + "; " + waiter);
@@ -144,8 +144,8 @@ void Watchdog::look_for_hangs() {
     memory_->mark_lost(lost->rank, lost->why, rank_);
 }
 
-// A checkpoint that this rank is writing is completed: it does not need the lost rank, because the ranks
-// synchronized before.
+// If this rank is writing a checkpoint, it completes it. Writing does not need the lost rank, because the
+// ranks synchronized before.
 std::int64_t Watchdog::time_left() const {
   const EndState& own = own_end_state();
   const std::int64_t now = monotonic_ms(),
@@ -162,7 +162,7 @@ void Watchdog::look_for_lost_ranks() {
       lost_ = Clock::now();
       try {
         if (on_lost_) on_lost_(e);
-      } catch (...) {  // the rank exits in any case
+      } catch (...) {  // the rank exits after any exception
       }
     }
     if (end_after_ != Milliseconds(0) && time_left() == 0)

@@ -18,17 +18,17 @@
 
 namespace tg::parallel {
 
-// Detects ranks that hang, from the states that all ranks publish. Time is an argument; intervals begin when
-// the detector sees a change.
+// Detects ranks that hang, from the states that all ranks publish. The current time is an argument. Intervals
+// start when the detector sees a change.
 class HangDetector {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  // The values of a RankState.
+  // A copy of the values of a RankState.
   struct Seen {
     std::int64_t steps = 0;
     std::uint32_t moves = 0, pauses = 0, beats = 0;
     bool is_waiting = false, has_ended = false;
-    bool is_on_gpu = false;  // if waiting: whether on a GPU, perhaps for its own work
+    bool is_on_gpu = false;  // if waiting: whether it waits for a GPU, perhaps for its own work
   };
 
   // `step_timeout` as in JoinOptions.
@@ -38,9 +38,9 @@ class HangDetector {
  private:
   struct Rank {
     Seen seen;
-    Time moved{}, beaten{};  // when these values last changed
+    Time moved{}, beaten{};  // when `moves` and `beats` last changed
     std::int64_t first_steps = 0;
-    Time first{}, last{};  // when it finished these steps, and the last one
+    Time first{}, last{};  // when it finished the first step and the last step
   };
   std::chrono::milliseconds timeout_of(const Rank& r) const;
 
@@ -51,18 +51,19 @@ class HangDetector {
 
 class Watchdog {
  public:
-  // `notes`: for ranks on several hosts, instead of connections that only report the end of a process.
+  // With ranks on several hosts, `notes` replaces the connections, which can only report the end of a
+  // process.
   Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections,
            std::unique_ptr<Notes> notes, int rank, const JoinOptions& options);
   ~Watchdog();
 
  private:
   void run();
-  void listen();  // waits for 100 ms, or until a connection ends or receives data
+  void listen();  // waits for at most 100 ms until a connection ends or receives data
   void look_at_connections(std::span<const os::Polled> waited);
   void look_for_hangs();
   void look_for_lost_ranks();
-  std::int64_t time_left() const;  // in ms, until this process is killed after a loss
+  std::int64_t time_left() const;  // ms until this process is killed after a loss
 
   const std::shared_ptr<SharedMemory> memory_;
   std::vector<Connection> connections_;
@@ -71,7 +72,7 @@ class Watchdog {
   const std::chrono::milliseconds end_after_, save_after_;
   const std::function<void(const RankLost&)> on_lost_;
   HangDetector hangs_;
-  HangDetector::Time lost_{};  // when it detected the loss
+  HangDetector::Time lost_{};  // when the watchdog detected the loss
   os::Waker stop_;             // ends the thread
   std::thread thread_;
 };

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint64_t board_magic = 0x6472616f62206774;  // "tg board"
 
-// The n-th number in a string whose numbers are separated by ':'. Returns −1, which is neither a process nor
-// a file, if it is not a number.
+// Returns the n-th number in a string of numbers that are separated by ':'. If it is not a number, returns
+// −1, which is neither a process id nor a descriptor.
 int field(std::string_view text, int n) {
   for (; n > 0; --n) {
     const std::size_t colon = text.find(':');
@@ -68,7 +68,7 @@ const Launch* launch_of_this_process() {
     const os::SharedFile found = os::open_shared_memory(path, sizeof(BoardMemory));
     const FileDescriptor file(found.descriptor);
     if (file.fd < 0) return std::nullopt;
-    // Mapped until the process exits, because signal handlers use it.
+    // The memory stays mapped until the process exits, because signal handlers use it.
     auto* memory = static_cast<BoardMemory*>(map_memory(file.fd, sizeof(BoardMemory)));
     if (memory->magic != board_magic || memory->process != process || memory->ranks > most_ranks ||
         slot < 0 || slot >= memory->ranks)

@@ -1,6 +1,6 @@
 // Shared memory in which tools/launch and its ranks publish their exit states. The launcher creates it, and
-// each rank maps it. The launcher reads there whether a rank is saving a checkpoint or was asked to exit,
-// without the rank's help.
+// each rank maps it. The launcher can therefore read, without help of a rank, whether the rank is saving a
+// checkpoint or was asked to exit.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ namespace tg::parallel {
 
 struct BoardMemory;
 
-// The side of launch: one per start of the ranks.
+// The launcher's side. The launcher creates one each time that it starts the ranks.
 class LaunchBoard {
  public:
   LaunchBoard(int ranks, const EndTimes& times);
@@ -33,19 +33,20 @@ class LaunchBoard {
   BoardMemory* const memory_;
 };
 
-// The launch that started this process, from TG_LAUNCH and LOCAL_RANK. The first call shares this process's
-// EndState with it. Null without launch, or if its memory cannot be opened.
+// The launcher that started this process, found by TG_LAUNCH and LOCAL_RANK. The first call shares this
+// process's EndState with the launcher. Null if the process was started without tools/launch, or if the
+// memory cannot be opened.
 struct Launch {
   int process;
   EndTimes times;
-  std::span<const EndState> ranks;  // the ranks that it started
+  std::span<const EndState> ranks;  // of the ranks that it started
   std::string path;                 // path of its memory
-  std::uint64_t file;               // inode number of that file, which identifies launch
+  std::uint64_t file;               // inode number of that file, which identifies the launcher
 };
 const Launch* launch_of_this_process();
 
-// A thread of a rank that continues a stopped launch if launch must act because a signal asks it, or this
-// rank, to exit.
+// A thread of a rank that continues a stopped launcher. It does this if a signal asks the launcher or this
+// rank to exit, because the launcher must then act.
 class LaunchWatch {
  public:
   explicit LaunchWatch(const Launch& launch);

@@ -1,5 +1,6 @@
 // The socket on which rank 0 accepts the other ranks: a Unix socket on one host (local_listener.cpp), or a
-// network address (network_listener.cpp). Messages of a peer are ignored until the peer is authenticated.
+// TCP socket for several hosts (network_listener.cpp). Messages of a peer are ignored until the peer is
+// authenticated.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ namespace tg::parallel {
 constexpr std::uint64_t join_magic = 0x6e696f6a206774;  // "tg join"
 constexpr std::uint32_t join_version = 2;
 
-// The purpose of a connection: each rank has one on one host, and two on several hosts.
+// The purpose of a connection. On one host, each rank has a control connection only. On several hosts, it has
+// one connection of each kind.
 enum class Purpose : std::uint32_t { control, data };
 
 // The message that a rank sends to rank 0, once per connection.
@@ -31,7 +33,7 @@ struct Join {
   std::array<char, 40> build, job;  // hashes
 };
 
-// The reply of rank 0, sent once. On one host, a welcome also carries the descriptor of the shared memory.
+// Rank 0 replies once to each Join. On one host, a welcome is sent with the descriptor of the shared memory.
 struct Reply {
   enum Kind : std::uint32_t { welcome, wrong, lost, stranger };
   std::uint64_t magic;
@@ -41,14 +43,14 @@ struct Reply {
 static_assert(std::has_unique_object_representations_v<Join> &&
               std::has_unique_object_representations_v<Reply>);
 
-// Time until then in ms, for os::poll(): rounded up, at least 0.
+// Returns the time until then in ms, for os::poll(): rounded up, at least 0.
 int until(Clock::time_point then);
 
 std::string job_hash(const std::string& job);
 
 Join join_of(const World& world, const std::string& build, Purpose purpose);
 
-// A process that is connected and has not joined yet.
+// A process that is connected but has not joined yet.
 struct JoiningPeer {
   FileDescriptor socket;
   Clock::time_point leave;                // deadline for its Join
@@ -57,7 +59,7 @@ struct JoiningPeer {
   std::string received = {};              // the first bytes of an incomplete message
 };
 
-// The side of rank 0.
+// Rank 0's side.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -68,8 +70,8 @@ class Listener {
   // system error.
   virtual std::optional<JoiningPeer> accept(int& error) = 0;
   enum class Heard { nothing, refused, joins };
-  // Reads the bytes that have arrived. `nothing`: its Join is incomplete. `refused`: they are not a Join.
-  // `joins`: peer.join is set.
+  // Reads the bytes that have arrived. Returns `nothing` if the peer's Join is incomplete, `refused` if the
+  // bytes are not a Join, and `joins` if peer.join is set.
   virtual Heard hear(JoiningPeer& peer) = 0;
   virtual bool reply(const JoiningPeer& peer, Reply::Kind kind, const std::string& text,
                      int descriptor = -1) = 0;
@@ -83,7 +85,7 @@ class Listener {
 std::unique_ptr<Listener> open_local_listener(const World& world);
 std::unique_ptr<Listener> open_network_listener(const World& world, const JoinOptions& options);
 
-// The side of the other ranks.
+// The side of the other ranks: each function connects to rank 0 and joins.
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build);
 Meeting enter_network(const World& world, const JoinOptions& options, const std::string& build);
 
@@ -104,12 +106,12 @@ class WaitReports {
   Clock::time_point next_;
 };
 
-// The deadline for rank 0's reply. Rank 0 gives up after the same time, but may have started its clock later.
+// The deadline for rank 0's reply. Rank 0 gives up after the same time but may have started later.
 inline Clock::time_point end_of_patience(const JoinOptions& options) {
   return Clock::now() + 2 * options.join_timeout + Milliseconds(5'000);
 }
 
-// Time after which a dead host is detected.
+// Returns the time after which a dead host is detected.
 Milliseconds dead_after(const JoinOptions& options);
 
 }  // namespace tg::parallel

@@ -76,7 +76,7 @@ FileDescriptor connect_to_host(const World& world, const JoinOptions& options) {
         refuse_world("the address of this job belongs to another user's process: expected rank 0");
       return s;
     }
-    // No process listens yet, or too many connections are waiting.
+    // Either no process listens yet, or too many connections are pending.
     if (error != ECONNREFUSED && !os::is_temporary(error)) fail_call("connect", error);
     if (Clock::now() >= end) throw RankLost("[ranks] rank 0 did not join within " + seconds_text(timeout));
     if (reports.is_due()) reports.say("rank 0");
@@ -84,7 +84,7 @@ FileDescriptor connect_to_host(const World& world, const JoinOptions& options) {
   }
 }
 
-// The reply and the descriptor that was sent with it; −1: none.
+// Returns the reply and the descriptor that was sent with it; −1 means none.
 std::pair<Reply, FileDescriptor> receive(int socket) {
   Reply reply{};
   FileDescriptor received(-1);
@@ -103,7 +103,7 @@ std::unique_ptr<Listener> open_local_listener(const World& world) {
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build) {
   FileDescriptor s = connect_to_host(world, options);
   const Join join = join_of(world, build, Purpose::control);
-  // If this fails, the reply has the reason, or the connection has ended.
+  // An error is ignored here: the reply then contains the reason, or the connection has ended.
   os::send(s.fd, raw_bytes(join));
   const Clock::time_point end = end_of_patience(options);
   while (os::poll({s.fd}, until(end)) != 0)

@@ -51,12 +51,12 @@ std::string text_of(const std::array<char, n>& from) {
   return {from.data(), strnlen(from.data(), n)};
 }
 
-// A duration as a string: "0.5 s", "60 s".
+// Returns a duration as a string, such as "0.5 s" or "60 s".
 inline std::string seconds_text(std::chrono::duration<double> t) {
   return formatted(t.count() < 10 ? "%.1f s" : "%.0f s", t.count());
 }
 
-// Starts a thread that receives no signals: they are handled by the program's own threads.
+// Starts a thread that receives no signals. The threads of the program handle them.
 inline std::thread start_thread(std::function<void()> f) {
   const os::BlockedSignals blocked;
   return std::thread(std::move(f));

@@ -13,8 +13,8 @@ namespace tg::parallel {
 namespace {
 
 constexpr Milliseconds wait_each{50};
-// When a data connection ends, the control connection may still bring the reason; this is the time to wait
-// for it.
+// When a data connection ends, the reason may still arrive on the control connection. This is the time to
+// wait for it.
 constexpr Milliseconds patience_with_news{5'000};
 // Minimum interval between a rank's state messages. The watchdog runs at the same interval.
 constexpr Milliseconds least_beat{100};
@@ -23,7 +23,8 @@ const char* const without_a_word = "is lost: its process exited without reportin
 
 }  // namespace
 
-// Header of rank 0's answer: the number of bytes of all ranks, or a rank whose number differs from rank 0's.
+// The header of rank 0's answer. It contains the number of bytes of all ranks, or a rank with a different
+// number of bytes from rank 0.
 struct NetworkCommunicator::Head {
   std::uint64_t bytes = 0, other_bytes = 0;
   std::int64_t other = -1;
@@ -137,7 +138,8 @@ void NetworkCommunicator::await_news(const Connection& of_whom) const {
   fail("rank " + std::to_string(of_whom.rank) + " is lost");
 }
 
-// Messages in both directions. The kind determines the size, because all ranks run the same program.
+// Messages in both directions. The kind of a message determines its size, because all ranks run the same
+// program.
 struct Notes::State {
   std::uint64_t kind = 1;
   std::int64_t steps;
@@ -222,7 +224,7 @@ void Notes::lose(Peer& peer, const std::string& why) {
   if (memory_->state(peer.connection.rank).has_ended.load(std::memory_order_relaxed) == 0)
     memory_->mark_lost(peer.connection.rank, why, rank_);
   peer.is_open = false;
-  os::shut_down(peer.connection.socket.fd);  // it may be waiting for the end
+  os::shut_down(peer.connection.socket.fd);  // the peer may be waiting for the end
 }
 
 Notes::State Notes::own_state() const {
@@ -250,7 +252,7 @@ void Notes::say() {
   if (says_state) last_said_ = text(without_beat), last_time_ = now;
   for (Peer& p : peers_) {
     if (!p.is_open) continue;
-    // A peer that does not read skips this state, but always receives a loss.
+    // If a peer does not read, this state is not sent to it. A loss is always sent.
     if (says_state && p.unsent.empty()) p.unsent = text(state);
     if (lost && !std::exchange(p.knows_of_loss, true)) {
       Loss loss{.rank = lost->rank, .why = {}};
@@ -264,7 +266,7 @@ void Notes::say() {
 void Notes::send(Peer& peer) {
   while (!peer.unsent.empty()) {
     const auto [n, error] = os::send(peer.connection.socket.fd, std::as_bytes(std::span(peer.unsent)));
-    if (error != 0) return;  // no room; if it failed, hear() finds the reason
+    if (error != 0) return;  // the buffer is full; or the connection failed, and hear() finds the reason
     peer.unsent.erase(0, n);
   }
 }
@@ -279,7 +281,7 @@ void Notes::say_goodbye() {
     std::vector<os::Polled> waited;
     add_to(waited);
     os::poll(waited, static_cast<int>(wait_each.count()));
-    for (Peer& p : peers_) {  // ignore their messages and wait for the end
+    for (Peer& p : peers_) {  // ignore messages and wait until the connections end
       std::array<char, 4096> bytes;
       os::Transfer got{1};
       while (p.is_open && got.bytes > 0) got = os::receive(p.connection.socket.fd, raw_bytes(bytes));

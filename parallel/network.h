@@ -1,5 +1,5 @@
-// Ranks of several hosts: a star of connections around rank 0, two per rank. One carries the data of share(),
-// the other one state messages.
+// Ranks of several hosts: a star of connections around rank 0, two per rank. One connection transfers the
+// data of share(), the other one state messages.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace tg::parallel {
 
-// For small data: rank 0 receives the bytes of all ranks and sends them to all. Not thread-safe. Lost ranks
-// are recorded in `memory`, which is private to this process.
+// A communicator for small data: rank 0 receives the bytes of all ranks and sends them to all ranks. Not
+// thread-safe. Lost ranks are recorded in `memory`, which is private to this process.
 class NetworkCommunicator : public Communicator {
  public:
   NetworkCommunicator(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections, int rank);
@@ -39,11 +39,12 @@ class NetworkCommunicator : public Communicator {
   std::vector<const std::byte*> shown_;
 };
 
-// Interval of heartbeats: one second, or an eighth of a step_timeout (0: none) below 8 s.
+// The interval between heartbeats: one second, or an eighth of `step_timeout` if that is less. A step_timeout
+// of 0 means none.
 std::chrono::milliseconds beat_of(std::chrono::milliseconds step_timeout);
 
-// State messages between ranks. Each rank sends its RankState to rank 0, rank 0 sends its own to each rank,
-// and all ranks receive the loss of a rank. Only the watchdog's thread calls it.
+// State messages between ranks. Each rank sends its RankState to rank 0. Rank 0 sends its own RankState to
+// each rank. If a rank is lost, all ranks are notified. Only the watchdog's thread calls these functions.
 class Notes {
  public:
   // Sends a message at least once per `beat`.

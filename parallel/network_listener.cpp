@@ -1,5 +1,5 @@
 // Ranks of several hosts connect to the address on which rank 0 listens. A peer must prove that it knows the
-// token before rank 0 looks at its messages, and rank 0 proves it with its reply:
+// token before rank 0 reads its Join. Rank 0 proves with its reply that it knows the token, too:
 //
 //      rank 0 → peer  challenge  a nonce n
 //      peer → rank 0  answer     its nonce m, its Join, HMAC(token, "joins", n, m, Join)
@@ -63,22 +63,22 @@ void check_options(int error) {
   if (error != 0) fail_call("setsockopt", error);
 }
 
-// Disables delays for small messages, and enables the detection of dead hosts. On a control connection,
-// unconfirmed bytes also count. On a data connection they do not, because a stopped process may not confirm
-// them.
+// Disables delays for small messages, and enables the detection of dead hosts. On a control connection, a
+// host also counts as dead if it does not acknowledge sent bytes. On a data connection it does not, because
+// the receive buffer of a stopped process may be full.
 void prepare(int socket, Purpose purpose, const JoinOptions& options) {
   os::TcpOptions tcp{.idle = 10, .interval = 5, .probes = 4};
   if (purpose == Purpose::control) tcp.confirm_ms = static_cast<int>(dead_after(options).count());
   check_options(os::set_options(socket, tcp));
 }
 
-// The result is empty, and `error` is set, if this host does not support the address family.
+// If this host does not support the address family, the result is empty and `error` is set.
 FileDescriptor network_socket(const os::Address& address, int& error) {
   const os::Socket opened = os::open_socket(address);
   FileDescriptor s(opened.descriptor);
   error = opened.error;
   if (s.fd < 0 && error != EAFNOSUPPORT) fail_call("socket", error);
-  // rank 0 may need a port that another rank's socket used
+  // Rank 0 may need a port that a socket of another rank has used.
   if (s.fd >= 0) check_options(os::allow_reuse(s.fd));
   return s;
 }
@@ -118,7 +118,7 @@ class NetworkListener : public Listener {
     if (peer.socket.fd < 0) return std::nullopt;
     peer.own_nonce = new_nonce();
     const Challenge challenge{join_magic, peer.own_nonce};
-    // The system's buffer has room for it.
+    // The challenge always fits into the empty send buffer.
     if (os::send(peer.socket.fd, raw_bytes(challenge)).bytes != sizeof challenge) return std::nullopt;
     return peer;
   }
@@ -198,7 +198,7 @@ class Entrance {
     }
   }
 
-  // Waits for rank 0's decision. Throws unless it is a welcome.
+  // Waits for rank 0's reply. Throws if it is not a welcome.
   void await_reply() {
     SignedReply message{};
     if (const int error = receive(message, end_of_patience(options_))) {
@@ -238,11 +238,12 @@ class Entrance {
     if (socket_.fd < 0) return error;
     error = os::connect(socket_.fd, a);
     if (error != 0 && error != EINPROGRESS) return error;
-    // Retry a host that does not answer yet, because the system's own retry intervals become long.
+    // Connects again to a host that does not answer yet. The system's retries would become too rare.
     error =
         wait({.descriptor = socket_.fd, .for_room = true}, std::min(end, Clock::now() + Milliseconds(5'000)));
     if (error == 0) error = os::connect_error(socket_.fd);
-    // Before rank 0 listens, a client on its host may get rank 0's port as its own and connect to itself.
+    // Before rank 0 listens, the system may assign rank 0's port to a connecting rank on the same host. That
+    // rank then connects to itself.
     return error == 0 && os::is_its_own_peer(socket_.fd) ? ECONNREFUSED : error;
   }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Milliseconds patience_with_strangers{5'000}, patience_with_latecomers{1'000};
 
-// Rank 0 while it waits for the other ranks.
+// Rank 0's part of meet(): waits until all other ranks have joined.
 class Host {
  public:
   Host(const World& world, const JoinOptions& options, const std::string& build)
@@ -42,7 +42,7 @@ class Host {
   }
 
  private:
-  // Number of connections and so of peers.
+  // The number of connections that the other ranks open.
   std::size_t expected() const {
     return static_cast<std::size_t>(world_.size - 1) *
            static_cast<std::size_t>(listener_->connections_per_rank());
@@ -71,12 +71,12 @@ class Host {
     for (const JoiningPeer& c : joined_) waited.push_back({c.socket.fd});
     if (const int error = os::poll(waited, until(end)); error != 0 && error != ETIMEDOUT && error != EINTR)
       fail_call("poll", error);
-    for (const JoiningPeer& c :
-         joined_)  // a rank sends nothing more after joining, so its process has exited
+    // A rank sends nothing after joining. If its connection is readable, its process has exited.
+    for (const JoiningPeer& c : joined_)
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
           throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " exited before all ranks joined");
-    // Process one peer that has sent data per call. Sockets of peers that stay silent are closed.
+    // Each call processes one peer that has sent data. Connections of peers that stay silent are closed.
     std::optional<JoiningPeer> speaking;
     std::deque<JoiningPeer> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
@@ -103,7 +103,8 @@ class Host {
                      std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
     }
-    // If there are too many, drop the oldest: a rank sends its Join immediately.
+    // If there are too many, drops the oldest one. It is hardly a rank, because a rank sends its Join
+    // immediately.
     if (strangers_.size() >= most_strangers + expected()) strangers_.pop_front();
     peer->leave = Clock::now() + patience_with_strangers;
     strangers_.push_back(std::move(*peer));
@@ -123,7 +124,7 @@ class Host {
       listener_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
-    // The other ranks can start without a peer that may belong to a different job.
+    // Rejects only this peer. It may belong to a different job, so the other ranks can start without it.
     const auto turn_away = [&](const std::string& why) {
       listener_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
@@ -149,8 +150,8 @@ class Host {
   }
 
   Meeting welcome() {
-    strangers_.clear();  // they may use up all descriptors
-    listener_->close();  // a rank that joins again soon afterwards connects to the next listener
+    strangers_.clear();  // otherwise they might use up all descriptors
+    listener_->close();  // a rank that joins again soon must connect to the next listener
     Meeting meeting{SharedMemory::create(world_.size), {}, {}};
     for (const JoiningPeer& g : joined_)
       if (!listener_->reply(g, Reply::welcome, "", meeting.memory->descriptor()))
@@ -161,8 +162,8 @@ class Host {
     return meeting;
   }
 
-  // Sends all ranks the reason why the run does not start. Ranks that join a little later also get it instead
-  // of waiting for rank 0.
+  // Sends all ranks the reason why the run does not start. Ranks that join a little later also get the reason
+  // instead of waiting for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
     for (const JoiningPeer& g : joined_) listener_->reply(g, kind, line), ++told_;
     joined_.clear();
@@ -206,9 +207,9 @@ class Host {
   const std::unique_ptr<Listener> listener_;
   std::deque<JoiningPeer> strangers_;  // connected, but without a Join so far
   std::vector<JoiningPeer> joined_;
-  bool is_late_ = false;                                         // the time to join has passed
+  bool is_late_ = false;                                         // the time limit for joining has passed
   std::optional<std::pair<Reply::Kind, std::string> > verdict_;  // for peers that join now
-  std::size_t told_ = 0;                                         // number of peers that received it
+  std::size_t told_ = 0;                                         // number of peers that received the verdict
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// How ranks meet. On one host, rank 0 listens on an abstract Unix socket, named after the user and the job.
-// When all ranks have joined, each receives the shared memory. On several hosts, rank 0 listens on a network
-// address, and a peer must know the token.
+// The rendezvous: how the ranks of a job find and connect to each other. On one host, rank 0 listens on an
+// abstract Unix socket, named after the user and the job. When all ranks have joined, each receives the
+// shared memory. On several hosts, rank 0 listens on a network address, and a peer must know the token.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace tg::parallel {
 
-// A connection to another rank's process. On one host nothing is sent over it: its end shows that the process
-// has exited.
+// A connection to another rank's process. On one host, nothing is sent over it. When it ends, the process has
+// exited.
 struct Connection {
   int rank;
   FileDescriptor socket;
@@ -24,10 +24,11 @@ struct Connection {
 struct Meeting {
   std::shared_ptr<SharedMemory> memory;  // on several hosts, each process has its own
   std::vector<Connection> connections;   // on rank 0: to all others; on the others: to rank 0
-  std::vector<Connection> data;          // the same for share(), on several hosts only
+  std::vector<Connection> data;          // the same for the data of share(), on several hosts only
 };
 
-// Connects world.size > 1 ranks. `build` is equal for equal programs. Throws as join().
+// Connects world.size > 1 ranks. `build` identifies the program, which must be the same on all ranks. Throws
+// the errors of join().
 Meeting meet(const World& world, const JoinOptions& options, const std::string& build);
 
 // The hash of this process's executable file.
@@ -40,10 +41,10 @@ std::string socket_name(const std::string& job);
 
 // Returns TG_TOKEN or the content of the file TG_TOKEN_FILE: at least 32 characters, without surrounding
 // white space. Throws WorldError if there is none, if it is too short, or if users other than the file's
-// owner may read the file. `several` begins the message about a missing token.
+// owner may read the file. The message about a missing token begins with `several`.
 std::string token_of(const Environment& get, const std::string& several);
 
-// Throws WorldError if the token is too short or too long; `name` begins the message.
+// Throws WorldError if the token is too short or too long. The message begins with `name`.
 void check_token(const std::string& token, const std::string& name);
 
 }  // namespace tg::parallel

@@ -1,5 +1,5 @@
-// SHA-256 and HMAC-SHA-256, to prove that a process knows a token. XXH3, the other hash in this library, is
-// not cryptographic.
+// SHA-256 and HMAC-SHA-256, with which a process proves that it knows a token. XXH3, the other hash in this
+// library, is not cryptographic.
 #pragma once
 
 #include <array>

@@ -24,7 +24,7 @@ constexpr std::uint32_t memory_version = 1;
 constexpr std::size_t page = 4096, longest_why = 496;
 
 using Word = std::atomic<std::uint32_t>;
-// Atomics work between processes, and zeroed memory is a valid zero for them.
+// Checks that atomics work between processes, and that zeroed memory is a valid atomic with the value 0.
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4 &&
               std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -53,19 +53,19 @@ void* map_memory(int descriptor, std::size_t bytes) {
   return memory;
 }
 
-// The start of the memory. The slots follow and then, on a new page, the windows. Words that one rank writes
-// while others wait for something else have their own cache lines.
+// The start of the memory. The slots follow and then, on a new page, the windows. Words have separate cache
+// lines if one rank may write a word while other ranks wait for another word.
 struct SharedMemory::Header {
   std::uint64_t magic;
   std::uint32_t version, ranks;
   alignas(64) Word arrived;     // number of arrivals at all barriers so far
   alignas(64) Word generation;  // number of completed barriers
-  alignas(64) Word lost;        // 0; later rank + 1, and above 16 bits the index of the slot with the reason
+  alignas(64) Word lost;        // 0; then the lost rank + 1 in the low 16 bits, the reason's slot above
 };
 
 struct alignas(64) SharedMemory::Slot {
   std::uint64_t bytes[2];  // size of the data in the rank's window, for each half
-  char why[longest_why];   // reason for the rank that it marks as lost, terminated by a zero
+  char why[longest_why];   // reason why this slot's rank marks a rank as lost, terminated by a zero
   RankState state;
 };
 
@@ -91,7 +91,7 @@ SharedMemory::~SharedMemory() {
 
 std::shared_ptr<SharedMemory> SharedMemory::create(int ranks) {
   std::shared_ptr<SharedMemory> made(new SharedMemory(new_memory(size_for(ranks)), ranks));
-  // The slots are zero, as in a new file.
+  // The slots need no initialization: a new file contains zeros.
   new (made->memory_)
       Header{.magic = memory_magic, .version = memory_version, .ranks = static_cast<std::uint32_t>(ranks)};
   return made;
@@ -128,11 +128,11 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
   if (rank < 0 || rank >= ranks_ || by < 0 || by > ranks_)
     fail("rank " + std::to_string(rank) + " cannot be lost: there are " + std::to_string(ranks_));
   Header& header = *reinterpret_cast<Header*>(memory_);
-  static std::mutex threads;  // threads of this process share one slot
+  static std::mutex threads;  // the threads of this process share one slot
   const std::lock_guard lock(threads);
   if (header.lost.load(std::memory_order_acquire) == 0) {
-    // Each process first writes the reason to its own slot. So the string is complete when the word refers to
-    // it, even if the process dies in between.
+    // Each process first writes the reason to its own slot and then sets the word. The string that the word
+    // refers to is therefore complete, even if the process dies in between.
     const std::string_view line = why.substr(0, longest_why - 1);  // zeros follow
     std::replace_copy(line.begin(), line.end(), slot(by).why, '\n', ' ');
     std::uint32_t none = 0;
@@ -140,7 +140,8 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
         none, static_cast<std::uint32_t>(by) << 16 | static_cast<std::uint32_t>(rank + 1),
         std::memory_order_acq_rel);
   }
-  // A rank that has just checked `lost` and does not wait yet misses this, and checks again 50 ms later.
+  // If a rank has just checked `lost` but does not wait yet, it misses this wakeup. It checks again 50 ms
+  // later.
   wake_all(header.generation);
 }
 
@@ -160,14 +161,14 @@ void SharedMemory::check_lost() const {
 void SharedMemory::wait_for_all(unsigned generation) {
   Header& header = *reinterpret_cast<Header*>(memory_);
   const auto all = static_cast<std::uint32_t>(ranks_);
-  // No rank arrives at the next barrier before it sees the generation. Both counters wrap around.
+  // No rank arrives at the next barrier before it has seen the new generation. Both counters may wrap around.
   if (header.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == (generation + 1) * all) {
     header.generation.store(generation + 1, std::memory_order_release);
     wake_all(header.generation);
     return;
   }
-  // If each rank has a core, the others arrive soon or after a long time. Otherwise, spinning would use the
-  // core of the rank that it waits for.
+  // Spins only if each rank has a core. The other ranks then arrive either soon or after a long time. With
+  // fewer cores, spinning would occupy the core of the rank that it waits for.
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const auto ready = [&] { return header.generation.load(std::memory_order_acquire) != generation; };
   if (spin_until(ready, std::chrono::microseconds(all <= cores ? 50 : 0))) return;
@@ -193,15 +194,15 @@ void RankState::note_wait(bool begins) {
 }
 
 // Calls of share() alternate between the two halves of the windows, so one barrier per call is enough. A rank
-// writes to a half again in its second call after this one, after the barrier of the call in between. All
-// ranks have then reached that barrier, so they have returned from `read` of this call.
+// writes to the same half again in its second call after this one. Before that, it passes the barrier of the
+// call in between. All ranks have reached that barrier, so `read` of this call has returned on all of them.
 void HostCommunicator::share(std::span<const std::byte> own, const Reader& read) {
   if (!read) fail("share: the reader is empty");
   if (own.size() > most_shared)
     fail("share: " + std::to_string(own.size()) + " bytes: expected at most " + std::to_string(most_shared));
   memory_->check_lost();
   auto& header = *reinterpret_cast<SharedMemory::Header*>(memory_->memory_);
-  // It cannot change before this rank reaches the barrier.
+  // The generation cannot change before this rank reaches the barrier.
   const std::uint32_t generation = header.generation.load(std::memory_order_acquire);
   const unsigned half = generation % 2;
   if (!own.empty()) std::memcpy(memory_->window(half, rank()), own.data(), own.size());

@@ -16,24 +16,24 @@ namespace tg::parallel {
 
 constexpr int most_ranks = 1024;
 
-// Same as os::new_shared_memory() and os::map_shared(), but throws Error.
+// These functions call os::new_shared_memory() and os::map_shared(). They throw Error.
 FileDescriptor new_memory(std::size_t bytes);
 void* map_memory(int descriptor, std::size_t bytes);
 
 // The state that each rank publishes for the watchdogs of all ranks. Only that rank writes it.
 struct alignas(64) RankState {
   std::atomic<std::int64_t> steps;        // last finished step + 1
-  std::atomic<std::uint32_t> moves;       // number of times that it made progress
-  std::atomic<std::uint32_t> is_waiting;  // for other ranks: 1 in share(), 2 on a GPU; 0: no
+  std::atomic<std::uint32_t> moves;       // counter of the rank's progress
+  std::atomic<std::uint32_t> is_waiting;  // for other ranks: 0: no; 1: in share(); 2: on a GPU
   std::atomic<std::uint32_t> pauses;      // number of active pauses
-  std::atomic<std::uint32_t> beats;       // heartbeats of its watchdog: the process runs
-  std::atomic<std::uint32_t> has_ended;   // it exited in an orderly way
+  std::atomic<std::uint32_t> beats;       // heartbeats of its watchdog, which show that the process runs
+  std::atomic<std::uint32_t> has_ended;   // 1 if it exited in an orderly way
 
-  // Same as Communicator::note_wait.
+  // Does the same as Communicator::note_wait().
   void note_wait(bool begins);
 };
 
-// A lost rank, and a line with the reason.
+// A lost rank and the reason, in one line.
 struct LostRank {
   int rank;
   std::string why;
@@ -45,8 +45,8 @@ class SharedMemory {
  public:
   // Creates memory for 1 to most_ranks ranks. Pages that are never written use no memory.
   static std::shared_ptr<SharedMemory> create(int ranks);
-  // Opens memory that create() made in another process. `descriptor` belongs to the result, also if this
-  // throws. Throws Error for any other file.
+  // Opens memory that create() made in another process. The function becomes the owner of `descriptor`, even
+  // if it throws. Throws Error for any other file.
   static std::shared_ptr<SharedMemory> open(int descriptor, int ranks);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -54,8 +54,8 @@ class SharedMemory {
   int ranks() const { return ranks_; }
   int descriptor() const { return file_.fd; }
 
-  // Ends every current and future share() on all ranks with a RankLost of one line, "[ranks] rank R WHY".
-  // Only the first call has an effect. A caller that is not a rank passes by = ranks().
+  // Makes every current and future share() throw RankLost on all ranks, with the line "[ranks] rank R WHY".
+  // Only the first call has an effect. `by` is the calling rank, or ranks() for a caller that is not a rank.
   void mark_lost(int rank, std::string_view why, int by);
   std::optional<LostRank> lost() const;
   // Throws RankLost if a rank is lost.
@@ -80,7 +80,7 @@ class SharedMemory {
   std::byte* const memory_;
 };
 
-// A rank on one host. Not thread-safe.
+// The communicator of a rank, if all ranks are on one host. Not thread-safe.
 class HostCommunicator : public Communicator {
  public:
   HostCommunicator(std::shared_ptr<SharedMemory> memory, int rank);
@@ -88,7 +88,7 @@ class HostCommunicator : public Communicator {
   void share(std::span<const std::byte> own, const Reader& read) override;
   void check_lost() const override { memory_->check_lost(); }
   void note_wait(bool begins) override { memory_->state(rank()).note_wait(begins); }
-  // Same as SharedMemory::mark_lost(), by this rank. Thread-safe.
+  // Calls SharedMemory::mark_lost() for this rank as the caller. Thread-safe.
   void mark_lost(int rank, std::string_view why) { memory_->mark_lost(rank, why, this->rank()); }
 
  private:

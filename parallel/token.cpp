@@ -10,7 +10,7 @@ namespace tg::parallel {
 
 namespace {
 
-// An observer of the join messages can test candidate tokens offline, and would find a short one.
+// An observer of the join messages can test candidate tokens offline. That attack would find a short token.
 constexpr std::size_t shortest = 32, longest = 4096;
 
 std::string trimmed(const std::string& text) {

@@ -17,7 +17,7 @@ namespace {
 struct Launcher {
   std::string name;
   std::string rank, size, local_rank, local_size;  // variable names
-  std::string given_by;                            // the program that sets them, for messages
+  std::string given_by;                            // for messages: the program that sets the variables
 };
 
 const auto& launchers = *new std::array<Launcher, 4>{{
@@ -29,15 +29,16 @@ const auto& launchers = *new std::array<Launcher, 4>{{
      "mpiexec of MPICH and Intel MPI sets"},
 }};
 
-// The variables of one launcher, with messages about them.
+// Reads the variables of one launcher, and throws the errors about them.
 class Variables {
  public:
   Variables(const Environment& get, const Launcher& of) : get_(get), of_(of) {}
 
   bool has(const std::string& name) const { return get_(name).has_value(); }
   bool has_any() const {
-    // srun's variables are also set in a batch script, which is one process, and in programs that it starts
-    // without srun. MPICH's mpiexec starts one process per host with srun.
+    // srun's variables do not prove that srun started this process. They are also set in a batch script,
+    // which is one process, and in programs that the script starts without srun. MPICH's mpiexec uses srun to
+    // start one process per host.
     if (of_.name == "srun") return has("SLURM_STEP_ID") && !has("MPI_LOCALRANKID");
     return has(of_.rank) || has(of_.size) || has(of_.local_rank) || has(of_.local_size);
   }
@@ -52,7 +53,7 @@ class Variables {
                  " and " + of_.local_size + " (" + of_.given_by + " them)");
   }
 
-  // A number from `least` to `most`; `because` explains these limits.
+  // Returns a variable that must be a number from `least` to `most`. `because` explains these limits.
   int number(const std::string& name, int least, int most, const std::string& because = "") const {
     return number_in(text(name), name, least, most, because);
   }
@@ -69,7 +70,7 @@ class Variables {
     return n;
   }
 
-  // srun gives a list for all hosts, such as "4(x2),3"; SLURM_NODEID is this host's index in it.
+  // srun sets a list for all hosts, such as "4(x2),3". SLURM_NODEID is this host's index in the list.
   int tasks_here(int size) const {
     const std::string list = text(of_.local_size);
     const int host = has("SLURM_NODEID") ? number("SLURM_NODEID", 0, 1 << 20) : 0;
@@ -98,9 +99,9 @@ class Variables {
   const Launcher& of_;
 };
 
-// The launcher's name for this start; otherwise the launcher process, which is the parent of the ranks. On
-// several hosts the parents differ, and so do torchrun's restart counts, so only values known to all hosts
-// are used.
+// The name of the job: the launcher's id for this start or, if there is none, the launcher process, which is
+// the parent of the ranks. On several hosts, only values that are equal on all hosts are used. Parents and
+// torchrun's restart counts differ between hosts.
 std::string job_of(const Environment& get, const std::string& launcher, long parent, bool has_several_hosts) {
   const auto value = [&](const char* name) { return get(name).value_or(""); };
   std::string job;
@@ -114,7 +115,7 @@ std::string job_of(const Environment& get, const std::string& launcher, long par
   return launcher + " " + job;
 }
 
-// For a world on several hosts: finds the address at which its ranks meet and the token.
+// For a world on several hosts: finds the address of rank 0's listener and the token.
 void find_meeting_place(const Environment& get, const std::string& several, World& w) {
   const std::optional<std::string> address = get("MASTER_ADDR"), port = get("TG_PORT"),
                                    master_port = get("MASTER_PORT");

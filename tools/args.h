@@ -36,7 +36,7 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-// Throws UsageError with this message, unless it is empty.
+// Throws UsageError with this message if it is not empty.
 inline void check_usage(const std::string& mistake) {
   if (!mistake.empty()) throw UsageError(mistake);
 }
@@ -85,8 +85,8 @@ class Args {
  public:
   Args(std::string tool, std::string about) : tool_(std::move(tool)), about_(std::move(about)) {}
 
-  // The destination's value is the default. Destinations must outlive parse(). A list receives one value each
-  // time the option is given.
+  // The destination's value is the default. Destinations must outlive parse(). A list gets one value each
+  // time that the option is given.
   using Destination = std::variant<std::int64_t*, double*, std::string*, std::vector<std::string>*, bool*>;
   template <class T>
   void option(std::string name, std::string metavar, std::string help, T& to, ArgLimits limits = {}) {
@@ -171,8 +171,8 @@ class Args {
     return o == options_.end() ? "" : text_of(*o);
   }
 
-  // Sets an option to a value that was not on the command line (a saved one). given() does not change. Throws
-  // UsageError if the option cannot have this value.
+  // Sets an option to a value that was not on the command line, such as a saved value. given() does not
+  // change. Throws UsageError if the option cannot have this value.
   void set(std::string_view name, std::string_view value) const {
     const auto o = std::ranges::find(options_, name, &Option::name);
     if (o == options_.end()) throw UsageError("unknown option --" + std::string(name));

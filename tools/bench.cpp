@@ -18,7 +18,7 @@ constexpr Mode modes[] = {
     {"lora", run_lora, 7},   {"tokens", run_tokens, 1},       {"generate", run_generate, 1},
     {"serve", run_serve, 5}, {"load", run_load, 4},           {"ranks", run_ranks, 1}};
 
-// `join` connects the ranks, for the mode that measures them.
+// `join` connects the ranks. It is called only in the mode ranks.
 template <class Join>
 int run(int argc, char** argv, const Join& join) {
   CommandLine line(modes);
@@ -35,7 +35,7 @@ int run(int argc, char** argv, const Join& join) {
     draw_scaling(settings);
     return 0;
   }
-  // Pin each thread to one core. Ranks are not pinned, because they would share a core.
+  // Pins each thread to one core. Ranks are not pinned, because they would share a core.
   if (settings.on_cpu() && !settings.ranks) os::limit_processors(settings.threads);
   if (settings.attention.traffic) return run_attention_traffic(settings);
   if (!settings.attention.once.empty()) return run_attention_once(settings);

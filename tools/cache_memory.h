@@ -16,7 +16,7 @@
 
 namespace tg {
 
-// A parsed value: "64MiB", "1.5GiB", "4096" (bytes) or "16384tokens".
+// A parsed value, such as "64MiB", "1.5GiB", "4096" (bytes) or "16384tokens".
 struct CacheMemory {
   double count = 0;
   bool tokens = false;
@@ -55,7 +55,7 @@ inline std::vector<CacheRow> cache_of_token(const nn::LanguageModel& model, nn::
   std::vector<CacheRow> rows;
   for (const auto& [name, tensor] : token.tensors())
     rows.push_back({name, numel(tensor.shape()), tensor.bytes()});
-  // Sort by number: layer 10 follows layer 9.
+  // Sorts by layer number, so that layer 10 follows layer 9.
   std::stable_sort(rows.begin(), rows.end(),
                    [](const CacheRow& a, const CacheRow& b) { return a.tensor.size() < b.tensor.size(); });
   return rows;
@@ -67,8 +67,8 @@ inline std::int64_t bytes_of(const std::vector<CacheRow>& token) {
   return static_cast<std::int64_t>(bytes);
 }
 
-// Throws OutOfMemory if a key-value cache for the model's full context does not fit on its device. Without a
-// table of positions, nothing else limits the context.
+// Throws OutOfMemory if a key-value cache for the model's full context does not fit on its device. If the
+// model has no table of positions, only memory limits the context.
 inline void check_cache_memory(const nn::Model& model, std::int64_t batch, nn::Precision precision,
                                std::optional<DType> dtype = {}) {
   const std::int64_t token = bytes_of(cache_of_token(model, precision, dtype));

@@ -1,4 +1,4 @@
-// Options that several tools share. An option has the same value and meaning in all of them: the test
+// Options that several tools share. An option has the same values and meaning in all of these tools. The test
 // tool_options compares the output of --help.
 #pragma once
 
@@ -32,8 +32,8 @@ inline void declare_device_options(Args& args, DeviceOptions& o) {
               {.min = 0, .max = cpu::max_threads});
 }
 
-// Sets the device from --backend. Throws UsageError for an unknown name, and DeviceError if this machine has
-// no such device.
+// Sets the device from --backend. Throws UsageError for an unknown name, and DeviceError if this machine does
+// not have the device.
 inline void take_device(DeviceOptions& o, const std::string& name) {
   try {
     o.device = Device::parse(name);

@@ -1,7 +1,7 @@
 # Counts the results of a test run from CTest's JUnit report (the input file) and GoogleTest's reports
 # NAME.xml in `dir`. Prints "N passed, N failed[, N skipped]" and exits with status 1 if any test failed. A
 # test without its own report (a script, a crash, a binary that was not built) counts as one case. A failed
-# build (broken=1) and an empty run also count as one.
+# build (broken=1) and an empty run also count as one failed case.
 function attribute(line, name) {  # value of an attribute of an XML element on one line
   if (!match(line, " " name "=\"[^\"]*\"")) return ""
   return substr(line, RSTART + length(name) + 3, RLENGTH - length(name) - 4)
@@ -23,7 +23,7 @@ function attribute(line, name) {  # value of an attribute of an XML element on o
   }
   ok = attribute($0, "status") == "run"
   if (!cases && ok) cases = 1
-  if (!bad && !ok) { bad = 1; cases++ }  # it crashed, or failed after its last case
+  if (!bad && !ok) { bad = 1; cases++ }  # the test crashed, or failed after its last case
   passed += cases - bad - omitted; failed += bad; skipped += omitted
 }
 END {

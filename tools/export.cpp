@@ -24,7 +24,7 @@ struct ExportOptions {
   std::string dtype;  // dtype of the weights; empty: unchanged
 };
 
-// What is exported: a model, or only an adapter.
+// The source of an export: a model, or only an adapter.
 struct ExportSource {
   io::ModelSource model = {};
   std::optional<io::SavedAdapter> adapter = {};
@@ -35,12 +35,13 @@ struct Form {
   const char* what;                 // for --help
   std::vector<std::string> dtypes;  // choices of --weights-dtype
   bool is_adapter;                  // writes only the adapter of a run of train --lora
-  // Prints rows about the output, writes it, and returns lines that load it in the other program. Throws
-  // Error with a message of one line and leaves no files behind.
+  // Prints rows about the output, writes it, and returns commands that load it in the other program. If that
+  // fails, throws Error with a message of one line and leaves no files behind.
   std::string (*write)(ExportSource& source, const ExportOptions& options);
 };
 
-// Called between two tensors. A signal ends the export, which leaves no files behind.
+// Called between two tensors. If a signal asks the tool to stop, throws Error. The export then leaves no
+// files behind.
 void check_interrupts(std::uint64_t, std::uint64_t) {
   if (is_asked_to_stop()) throw Error("[export] interrupted: nothing is written");
 }
@@ -150,7 +151,7 @@ void print_adapter(const io::SavedAdapter& adapter) {
 }
 
 // Opens the checkpoint for this format. Throws Error if the format needs an adapter and the checkpoint has
-// none, or if the format needs a whole model and the checkpoint has an adapter.
+// none, or if the format needs a complete model and the checkpoint has only an adapter.
 ExportSource opened(const std::string& path, const Form& form, bool merge) {
   const io::Checkpoint checkpoint(path);
   const std::string where = checkpoint.directory() + "/model.safetensors";

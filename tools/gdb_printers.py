@@ -1,4 +1,4 @@
-"""Prints tensors and arrays in gdb as their text() does. It calls no function of the program, so it works for core files.
+"""Prints tensors and arrays in gdb as their text() does. The printers call no function of the program, so they also work for core files.
 
 To load it, in gdb or in ~/.gdbinit:  source tools/gdb_printers.py
 

@@ -88,7 +88,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Throws Error unless the prompt and the generated tokens fit. The last token is generated but never read.
+// Throws Error if the prompt and the generated tokens do not fit into the context. The last token is
+// generated but never read.
 void check_room(std::int64_t prompt, std::int64_t tokens, std::int64_t context) {
   if (prompt - 1 + tokens <= context) return;
   const std::string head = "[generate] a prompt of " + std::to_string(prompt) + " tokens";
@@ -121,7 +122,7 @@ void generate_one(const GenerateOptions& o, const OpenedModel& opened) {
   write_text(o.prompt);
   text::TextStream stream(tokenizer, o.stops);
   const auto start = std::chrono::steady_clock::now();
-  double first = 0;  // when the prompt had been read and the first token sampled
+  double first = 0;  // time when the first token was sampled
   std::int64_t written = 0;
   generator.extend(text, tokens, o.sampling, static_cast<std::uint64_t>(o.seed), [&](std::int32_t token) {
     if (written++ == 0) first = seconds_since(start);

@@ -66,8 +66,8 @@ int draw_v_curve(const std::vector<Case>& cases, const Options& options, const s
 }
 
 // gradcheck --collectives: adds the checks of ops that communicate between ranks. `names` selects ops and
-// samples; if it is empty, all are checked. All ranks of the group must make the same call. Returns false,
-// and prints a line on stderr for each unknown name, if a name selects nothing.
+// samples. If it is empty, all are checked. All ranks of the group must make the same call. If a name selects
+// nothing, prints a line on stderr for each such name and returns false.
 bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& group, const Options& options,
                      const std::vector<std::string>& names) {
   const std::shared_ptr<Communicator> ranks(group, &group->communicator());
@@ -90,7 +90,7 @@ bool add_rank_checks(Report& report, const std::shared_ptr<parallel::Group>& gro
   return true;
 }
 
-// Prints the report, writes it to the file `json` unless that is empty, and returns the exit code.
+// Prints the report and returns the exit code. If `json` is not empty, also writes the report to that file.
 int finish(const Report& report, std::chrono::steady_clock::time_point start, const std::string& json) {
   report.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (!json.empty()) write_file(json, report.json(), "gradcheck");

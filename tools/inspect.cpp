@@ -156,7 +156,8 @@ void print_budget(const train::TrainingProgram& training) {
     std::printf("             total time about the same as copying %.2f MiB\n", again.price / (1 << 20));
 }
 
-// Prints one line per step. The line of a fused elementwise step already shows its ops.
+// Prints one line per step. For a fused elementwise step, the line already shows the ops, so the kernel is
+// omitted.
 void print_steps(const Options& o, const Program& program) {
   std::istringstream all(program.text());
   std::size_t step = 0;
@@ -168,7 +169,7 @@ void print_steps(const Options& o, const Program& program) {
   }
 }
 
-// Prints the requested views of the program. The summary is printed unless only other views were requested.
+// Prints the requested views of the program. The summary is omitted if only other views were requested.
 void show(const Options& o, const std::string& name, const Program& program) {
   const bool other =
       o.parameters || o.cache || !o.attention.empty() || !o.attention_memory.empty() || !o.reads.empty();

@@ -1,5 +1,5 @@
-// launch: starts a program as several ranks on this host (all ranks, or this host's share) and stops them
-// together.
+// launch: starts a program as several ranks on this host and stops them together. With several hosts, it
+// starts only the ranks of this host.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -36,7 +36,7 @@ struct Rank {
   os::ExitStatus status;
 };
 
-os::Pipe signals;  // receives the number of each signal
+os::Pipe signals;  // the signal handler writes the number of each signal
 void note_signal(int number, os::ProcessId) {
   const char byte = static_cast<char>(number);
   os::write_some(signals.writer, {&byte, 1});
@@ -47,7 +47,7 @@ int next_signal() {
   return os::read_some(signals.reader, {&byte, 1}) == 1 ? byte : 0;
 }
 
-// State shared by all ranks of a start.
+// State that all ranks of a start share.
 struct Start {
   std::string job;
   std::optional<parallel::LaunchBoard> board;  // empty if the system has no shared memory for it
@@ -86,7 +86,8 @@ os::Command command(int rank, const Options& o, const Start& start, int output, 
   return c;
 }
 
-// Signals the process groups of all ranks. Their numbers cannot be reused before finish() reaps the rank.
+// Signals the process groups of all ranks. The number of a group cannot be reused before finish() reaps its
+// rank.
 void signal_all(const std::vector<Rank>& ranks, int number) {
   for (const Rank& r : ranks) os::signal_group(r.process, number);
 }
@@ -111,7 +112,7 @@ void start(std::vector<Rank>& ranks, int rank, const Options& o, const Start& co
   ranks.push_back(std::move(started));
 }
 
-// Starts all ranks. If one cannot be started, kills the others and throws Error.
+// Starts all ranks. If a rank cannot be started, kills the others and throws Error.
 std::vector<Rank> start(const Options& o, const Start& common) {
   std::vector<Rank> ranks;
   try {
@@ -124,7 +125,8 @@ std::vector<Rank> start(const Options& o, const Start& common) {
   return ranks;
 }
 
-// Buffers the ranks' lines for standard error, whose reader may be slow or stopped.
+// Buffers the lines of the ranks for standard error, because the reader of standard error may be slow or
+// stopped.
 class Printer {
  public:
   bool is_empty() const { return lines_.empty(); }
@@ -145,9 +147,9 @@ class Printer {
   std::string lines_;
 };
 
-// Adds a rank's output line by line. The last line may lack a line break. Returns whether there may be more
-// output; the caller does other work in between, so that a rank that writes faster than launch prints cannot
-// block launch.
+// Adds a rank's output to the printer, line by line. The last line may have no line break. Returns whether
+// there may be more output. Between two calls, the caller does other work. Otherwise a rank that writes
+// faster than launch prints would block launch.
 bool forward_output(Rank& r, std::int64_t rank, Printer& printer) {
   std::array<char, 65536> bytes;
   const std::ptrdiff_t n = os::read_some(r.output, bytes);
@@ -172,15 +174,15 @@ std::string how_it_ended(std::int64_t rank, const os::ExitStatus& status) {
   return who + " ended with exit code " + std::to_string(status.code);
 }
 
-// A rank's exit code. A rank killed from outside counts as lost, with the same code as ranks that detect a
-// loss. A crash has a separate code.
+// A rank's exit code. A rank that was killed from outside counts as lost and has the same code as ranks that
+// detect a loss. A crash has a different code.
 int code_of(const os::ExitStatus& status, bool is_asked_to_stop) {
   if (status.signal == 0) return status.code;
   return os::is_crash(status.signal) || is_asked_to_stop ? 128 + status.signal : parallel::exit_rank_lost;
 }
 
 struct Ending {
-  int code = 0;      // of the first rank that failed by itself, otherwise 75 or 0
+  int code = 0;      // code of the first rank that failed by itself; otherwise 75 or 0
   std::string why;   // why that rank failed; "" after success
   int asked_by = 0;  // first stop signal received by launch or a rank; 0: none
 };
@@ -213,13 +215,13 @@ class Watch {
     return common_.board ? &common_.board->state(static_cast<int>(i)) : nullptr;
   }
 
-  // Whether the rank's process group contains a program that publishes its state: the rank itself, or a
-  // program that its script started.
+  // Whether the rank's process group contains a program that publishes its state. The program is the rank's
+  // process, or was started by it if that is a script.
   bool has_program(std::size_t i) const {
     const os::ProcessId program = state(i) ? state(i)->process.load() : 0;
     return program > 0 && os::is_in_group(program, ranks_[i].process);
   }
-  // A script may be ended by a signal before its program has saved.
+  // A signal may end a script before its program has saved.
   bool is_running(std::size_t i) const {
     return ranks_[i].is_running ||
            (deadline_from_ != 0 && has_program(i) && state(i)->process != ranks_[i].process);
@@ -237,8 +239,8 @@ class Watch {
       waited.push_back({printer_.is_empty() ? r.output : -1});
       waited.push_back({r.trouble});
     }
-    // Poll at least every 200 ms, because neither changes of the board nor the signals of a stopped rank wake
-    // launch.
+    // Polls at least every 200 ms, because some events do not wake launch: changes of the board, and signals
+    // to a stopped rank.
     os::poll(waited, static_cast<int>(std::clamp<std::int64_t>(time_left(), 0, 200)));
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (waited[2 + 2 * i].is_ready) forward_output(ranks_[i], number_of(i), printer_);
@@ -288,7 +290,7 @@ class Watch {
     const std::optional<os::ExitStatus> status = os::exit_status(r.process);
     if (!status) return;
     if (r.trouble >= 0) look_at_trouble(r);
-    look_at_requests();  // the rank may have exited because of a signal
+    look_at_requests();  // it may have exited because of a signal
     r.is_running = false, r.status = *status;
     const int code = code_of(r.status, ending_.asked_by != 0);
     if (code == 0 || r.was_killed_here) return;
@@ -301,8 +303,8 @@ class Watch {
     if (ending_.asked_by == 0) ending_.why = how_it_ended(number_of(i), r.status);
   }
 
-  // Time in ms until running ranks are killed. While a rank saves, all ranks get the time for saving, because
-  // others may wait for it.
+  // Time in ms until running ranks are killed. While one rank saves, the longer limit for saving applies to
+  // all ranks, because the others may wait for it.
   std::int64_t time_left() const {
     const bool has_deadline = ending_.asked_by != 0 || (deadline_from_ != 0 && is_any_running());
     if (!has_deadline || was_killed_) return 200;
@@ -317,7 +319,7 @@ class Watch {
 
   void kill_at_deadline() {
     if (was_killed_ || time_left() > 0) return;
-    if (!is_any_running()) {  // the ranks have exited, but nobody reads their lines
+    if (!is_any_running()) {  // all ranks have exited, but no process reads their lines
       was_killed_ = true;
       return;
     }
@@ -343,14 +345,14 @@ class Watch {
   void finish() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       Rank& r = ranks_[i];
-      os::signal_group(r.process, os::signals::kill);  // processes that the rank left behind
+      os::signal_group(r.process, os::signals::kill);  // kills processes that the rank left running
       os::reap(r.process);
       while (r.output >= 0 && forward_output(r, number_of(i), printer_)) {
       }
       for (const int reader : {r.output, r.trouble}) os::close_stream(reader);
       if (!r.line.empty()) printer_.add("[rank " + std::to_string(number_of(i)) + "] " + r.line + "\n");
     }
-    // Wait for a slow reader of the lines, but not after a stop signal's deadline.
+    // Waits for a slow reader of the lines, but not beyond the deadline of a stop signal.
     while (!printer_.is_empty() && !was_killed_ && (ending_.asked_by == 0 || time_left() > 0)) {
       os::Polled waited[] = {{signals.reader}, {os::standard_error, true}};
       os::poll(waited, 200);
@@ -359,7 +361,7 @@ class Watch {
       printer_.print();
     }
     printer_.print();
-    // The exit codes of killed ranks, and of ranks that noticed a loss, are less important than the signal.
+    // The signal is more important than the exit codes of ranks that were killed or noticed a loss.
     const bool has_own_code = ending_.code != 0 && ending_.code != parallel::exit_rank_lost;
     if (ending_.asked_by != 0 && !has_own_code && (was_killed_ || ending_.code != 0))
       ending_.code = 128 + ending_.asked_by;
@@ -370,10 +372,10 @@ class Watch {
   Start& common_;
   Printer printer_;
   Ending ending_;
-  int priority_ = 0;                // of the reason in ending_
+  int priority_ = 0;                // priority of the reason in ending_
   std::int64_t asked_at_ = 0;       // when the first stop signal arrived
-  std::int64_t deadline_from_ = 0;  // when a rank failed or all ranks were asked to stop; 0: neither
-  bool was_killed_ = false;         // ranks were killed while running; their output may be lost
+  std::int64_t deadline_from_ = 0;  // time when a rank failed or all ranks were asked to stop; 0: neither
+  bool was_killed_ = false;         // whether running ranks were killed; their output may be lost
 };
 
 int launch(const Options& o) {
@@ -390,7 +392,7 @@ int launch(const Options& o) {
     Start common{.job = job + "." + std::to_string(restart), .board = {}};
     try {
       common.board.emplace(static_cast<int>(o.ranks), EndTimes{1'000 * o.grace, 1'000 * o.save_grace});
-    } catch (const Error&) {  // then launch does not know whether a rank is saving
+    } catch (const Error&) {  // without the board, launch does not know whether a rank is saving
     }
     const Ending ending = Watch(start(o, common), o, common).run();
     const bool is_asked = ending.asked_by != 0;
@@ -430,8 +432,8 @@ int main(int argc, char** argv) {
                     "time for the ranks to exit after one failed, or after a signal to launch or a rank; "
                     "then they are killed",
                     o.grace, {.min = 0, .max = 1e6});
-        args.option("save-grace", "SECONDS", "the same limit while a rank saves a checkpoint", o.save_grace,
-                    {.min = 0, .max = 1e6});
+        args.option("save-grace", "SECONDS", "the limit instead of --grace while a rank saves a checkpoint",
+                    o.save_grace, {.min = 0, .max = 1e6});
         args.example("launch -n 4 train --text input.txt", "train with 4 processes on this host");
         args.example("launch -n 8 --hosts 2 --host 1 --address 10.0.0.1 train --text input.txt",
                      "start ranks 8 to 15 on the second of two hosts; TG_TOKEN_FILE names the file of the "
@@ -443,7 +445,7 @@ int main(int argc, char** argv) {
         for (; i < argc && argv[i][0] == '-' && std::string_view(argv[i]) != "--"; ++i) {
           const bool is_short = std::string_view(argv[i]) == "-n";
           own.push_back(is_short ? "--ranks" : argv[i]);
-          for (const std::string& name : args.names())  // skip their values
+          for (const std::string& name : args.names())  // skips the values of options
             if ("--" + name == own.back() && i + 1 < argc) {
               own.push_back(argv[++i]);
               break;

@@ -19,8 +19,8 @@ inline std::optional<std::pair<double, std::string_view>> number_with_unit(std::
   return std::pair(n, std::string_view(stop, static_cast<std::size_t>(end - stop)));
 }
 
-// The bytes of "64MiB", "1.5GiB" or "4096". Returns nothing if the string is not a size, or is 2^62 bytes or
-// more.
+// Converts "64MiB", "1.5GiB" or "4096" to bytes. Returns nothing if the string is not a size, or is 2^62
+// bytes or more.
 inline std::optional<double> bytes_named(std::string_view text) {
   const auto parts = number_with_unit(text);
   for (const auto& [unit, factor] :
@@ -29,8 +29,8 @@ inline std::optional<double> bytes_named(std::string_view text) {
   return std::nullopt;
 }
 
-// Parses the value of an option into `bytes`, unless it is empty. Returns an error message, or "" if the
-// value is valid.
+// Parses the value of an option into `bytes` if it is not empty. Returns an error message, or "" if the value
+// is valid.
 inline std::string take_bytes(const std::string& option, const std::string& text, std::size_t& bytes) {
   if (text.empty()) return "";
   const auto named = bytes_named(text);

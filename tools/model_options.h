@@ -15,7 +15,7 @@ struct ModelOptions {
   std::vector<nn::Architecture> architectures = nn::architectures();  // each with its own settings
 };
 
-// An option, and the architectures that have it. An empty list: all models have it.
+// An option, and the architectures that have it. If the list is empty, all models have it.
 struct ModelOption {
   nn::Setting setting;
   std::vector<std::string> of = {};
@@ -30,8 +30,8 @@ struct ModelOption {
   }
 };
 
-// All model options, in the order of --help. A setting that several architectures share is one option, which
-// sets the value of the first of them.
+// All model options, in the order of --help. A setting that several architectures share is a single option.
+// It sets the value of the first of these architectures.
 inline std::vector<ModelOption> model_options(ModelOptions& o) {
   std::vector<ModelOption> all;
   const auto named = [&](const std::string& name) {
@@ -96,7 +96,7 @@ inline std::vector<std::string> names_of_model_options(ModelOptions& o) {
 }
 
 // Returns a message about the first option on the command line that --model determines, or "" if there is
-// none. `free`: model options that may be given anyway.
+// none. `free`: model options that may be given with --model.
 inline std::string not_with_model(const Args& args, ModelOptions& o,
                                   const std::vector<std::string>& free = {}) {
   std::vector<std::string> names = names_of_model_options(o);
@@ -108,7 +108,7 @@ inline std::string not_with_model(const Args& args, ModelOptions& o,
 }
 
 // Completes o.model from the other options. Returns a message if options are wrong, for example if the
-// architecture does not have one or sizes do not match; otherwise "".
+// architecture does not have an option or if sizes do not match. Otherwise returns "".
 inline std::string take_model(const Args& args, ModelOptions& o) {
   const std::vector<ModelOption> options = model_options(o);
   for (const ModelOption& option : options)

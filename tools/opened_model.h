@@ -23,9 +23,10 @@ namespace tg {
 
 inline constexpr const char* model_file = "model.safetensors";
 
-// A model for sequences of at most `context` tokens. The parameters keep the configuration of the whole
-// model, because its weights are loaded into them. The layers are built for `context`, because rotary
-// positions can depend on it, unless a table of positions fixes the length.
+// Returns a model for sequences of at most `context` tokens. The parameters have the shapes for the full
+// context, because the stored weights are loaded into them. The layers are built for `context`, because
+// rotary positions can depend on it. If the model has a table of positions, the layers are built for its
+// length.
 inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& config, std::int64_t context) {
   if (context == config.context) return nn::Model(params, config);
   nn::ModelConfig shorter = config;
@@ -41,7 +42,7 @@ inline nn::Model model_with_context(nn::Params& params, const nn::ModelConfig& c
   return nn::Model(params, std::move(parts));
 }
 
-// What is known before the weights are read.
+// The properties of a model that are known before its weights are read.
 struct OpenedModel {
   std::string title;         // for messages: config.text(), or the family and its size
   nn::ModelConfig config;    // with the full context
@@ -74,8 +75,8 @@ inline nn::Model with_adapter(nn::Pretrained model, const std::string& adapter) 
 }
 
 // Opens a checkpoint that train wrote. A checkpoint of train --lora contains an adapter instead of the
-// model's weights. Throws Error and FormatError as Checkpoint does, and FormatError if the tokenizer does not
-// match the model. Loading the weights later throws FormatError if one is NaN or infinite.
+// model's weights. Throws the errors of Checkpoint, and FormatError if the tokenizer does not match the
+// model. If a weight is NaN or infinite, loading the weights later throws FormatError.
 inline OpenedModel open_checkpoint(const std::string& path) {
   const auto checkpoint = std::make_shared<const io::Checkpoint>(path);
   const std::string where = checkpoint->directory() + "/" + model_file;
@@ -89,7 +90,8 @@ inline OpenedModel open_checkpoint(const std::string& path) {
                      .config = config,
                      .context = config.context,
                      .tokenizer = text::load_tokenizer(metadata, where)};
-  // The vocabulary of a model from a folder may be rounded up, and so be larger than its tokenizer's.
+  // The vocabulary of a model from a folder may be rounded up. It is then larger than the vocabulary of the
+  // tokenizer.
   const std::int64_t tokens = opened.tokenizer->size();
   if (tokens > config.vocabulary || (files.empty() && tokens < config.vocabulary))
     throw FormatError(where + ": the tokenizer has " + std::to_string(tokens) + " tokens, the model " +
@@ -117,7 +119,7 @@ inline OpenedModel open_checkpoint(const std::string& path) {
   return opened;
 }
 
-// Opens a pretrained model with the adapter, unless `adapter` is empty. `file` contains the tokenizer. Throws
+// Opens a pretrained model, with an adapter if `adapter` is not empty. `file` contains the tokenizer. Throws
 // FormatError if the tokenizer does not match the model.
 inline OpenedModel open_pretrained(const nn::PretrainedInfo& info, std::unique_ptr<text::Tokenizer> tokenizer,
                                    const std::string& file, const std::string& adapter,
@@ -149,8 +151,8 @@ inline OpenedModel open_gguf(const std::string& path, const std::string& adapter
                          });
 }
 
-// Whether the path is a Hugging Face folder or a GGUF file, and not a run of train. Throws Error if the path
-// does not exist.
+// Whether the path is a Hugging Face folder or a GGUF file, not a run of train. Throws Error if the path does
+// not exist.
 inline bool is_folder_of_others(const std::string& path) {
   std::error_code error;
   if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
@@ -158,7 +160,7 @@ inline bool is_folder_of_others(const std::string& path) {
   return std::filesystem::exists(path + "/config.json", error) || io::is_gguf_file(path);
 }
 
-// Opens a model of any of these kinds, with the adapter, unless `adapter` is empty.
+// Opens a model of any of these kinds, with an adapter if `adapter` is not empty.
 inline OpenedModel open_model(const std::string& path, const std::string& adapter = {}) {
   if (!is_folder_of_others(path)) {
     if (adapter.empty()) return open_checkpoint(path);

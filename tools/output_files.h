@@ -1,4 +1,5 @@
-// Output files of a tool, whose names are options: --json FILE, --plot FILE.png.
+// Checks and writes the output files of a tool. Their names are options, such as --json FILE and --plot
+// FILE.png.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ inline void declare_overwrite(Args& args, bool& overwrite) {
   args.flag("overwrite", "replace output files that exist", overwrite);
 }
 
-// Throws as io::replace_file does.
+// Writes an output file. Throws the errors of io::replace_file.
 inline void write_file(const std::string& path, std::string_view text, const char* tool) {
   io::replace_file(path, std::span(&text, 1), tool);
 }
@@ -33,8 +34,8 @@ inline void require_not_input(const char* tool, const std::string& path,
                   ": expected another name");
 }
 
-// Throws Error if an output file cannot be written: it exists without --overwrite, it is not a regular file,
-// or it is also an input. Call this before the work. Empty names are ignored.
+// Throws Error if an output file cannot be written: it exists and --overwrite is not set, it is not a regular
+// file, or it is also an input. Must be called before the work starts. Empty names are ignored.
 inline void check_outputs(const char* tool, std::initializer_list<std::string> paths, bool overwrite,
                           const std::vector<std::string>& inputs = {}) {
   for (const std::string* path = paths.begin(); path != paths.end(); ++path) {

@@ -1,4 +1,4 @@
-// Joining ranks and exit codes, for tools that several ranks can run together.
+// Connects the ranks and returns exit codes, for tools that several ranks can run together.
 #pragma once
 
 #include <cstdlib>
@@ -15,7 +15,8 @@ inline void wait_for_all(Communicator& ranks) {
   gather_one(ranks, std::byte{});
 }
 
-// The device of this rank for --backend. If several ranks use GPUs, each uses the one with its local rank.
+// Returns the device of this rank for --backend. If several ranks use GPUs, each rank uses the GPU with its
+// local rank as index.
 inline std::string own_gpu(const std::string& backend, int ranks) {
   if (ranks == 1 || !backend.starts_with("cuda")) return backend;
   if (backend != "cuda")
@@ -28,7 +29,7 @@ inline std::string own_gpu(const std::string& backend, int ranks) {
   return "cuda:" + std::to_string(is_alone ? 0 : parallel::world().local_rank);
 }
 
-// Calls run_tool with f(join). f calls join() once the command line is parsed; join() connects the ranks.
+// Calls run_tool with f(join). f calls join() once the command line is parsed. join() connects the ranks.
 // After that, only rank 0 prints to standard output. If f throws, all ranks end: this rank exits with
 // `failure` (default 1), and the others report its error and exit with exit_rank_lost.
 template <class F>
@@ -44,7 +45,7 @@ int run_as_rank(const char* tool, F&& f, int failure = 1) {
           throw Error("[ranks] /dev/null cannot be opened");
         return group;
       });
-    } catch (const UsageError&) {  // all ranks report it themselves
+    } catch (const UsageError&) {  // every rank finds and reports a usage error by itself
       throw;
     } catch (const std::exception& e) {
       if (group) group->fail(e.what());

@@ -21,9 +21,9 @@ inline void report_failure(const char* tool, const std::string& what) {
   std::fprintf(stderr, "%s: %s\n", tool, printable(what).c_str());
 }
 
-// Calls f, which also parses the command line, and returns its exit code. A UsageError returns 2. Other
-// exceptions, and output that cannot be written, return `failure`. Each error is reported in one line on
-// stderr.
+// Calls f, which also parses the command line, and returns its exit code. Returns 2 after a UsageError.
+// Returns `failure` after any other exception, or if output cannot be written. Each error is reported in one
+// line on stderr.
 template <class F>
 int run_tool(const char* tool, F&& f, int failure = 1) {
   os::open_standard_streams();

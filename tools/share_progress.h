@@ -14,7 +14,7 @@
 
 namespace tg {
 
-// The line after `seconds`, when `done` of `all` units are complete.
+// Returns the line after `seconds` if `done` of `all` units are complete.
 inline std::string share_line(std::int64_t done, std::int64_t all, const std::string& unit, double seconds) {
   const double share = all > 0 ? static_cast<double>(done) / static_cast<double>(all) : 1;
   const double left = done > 0 ? seconds * (1 - share) / share : -1;

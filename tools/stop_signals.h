@@ -1,6 +1,6 @@
-// Handling of SIGINT, SIGTERM and SIGHUP in tools that may have something to save. By default they end the
-// tool immediately. While an OrderlyStop exists, the first signal is only a request: the tool then has
-// EndTimes to save and exit.
+// Handles SIGINT, SIGTERM and SIGHUP in tools that may have something to save. By default these signals end
+// the tool immediately. While an OrderlyStop exists, the first signal is only a request. The tool then has
+// the time limits of EndTimes to save and exit.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,12 @@ inline std::atomic<bool> is_orderly{false};
 inline std::atomic<std::int64_t> asked_at{0};     // time of the request by monotonic_ms(); 0: none
 inline const parallel::Launch* launch = nullptr;  // receives a copy of each signal
 
-// GNU timeout and other programs send a signal twice: to the process and to its group.
+// A signal within this time after the first one counts as the same request. GNU timeout and other programs
+// send a signal twice: to the process and to its group.
 constexpr std::int64_t same_request_ms = 200;
 
-// Time in ms until the deadline must be checked again. It is extended while a rank saves, because other ranks
-// may wait for it.
+// Time in ms until the deadline must be checked again. The deadline is extended while a rank saves, because
+// other ranks may wait for that rank.
 inline std::int64_t time_left() {
   const EndState& own = own_end_state();
   const std::span<const EndState> states = launch ? launch->ranks : std::span(&own, 1);
@@ -36,11 +37,12 @@ inline std::int64_t time_left() {
   return most;
 }
 
-// Ends the process if its time is over. It may be waiting for a rank, a reader of its output, or a disk.
+// Ends the process if its time is over. The process may be waiting for a rank, a reader of its output, or a
+// disk.
 inline void on_timer(int, os::ProcessId) {
   if (const std::int64_t ms = time_left()) return os::set_timer(ms);
   const char* const words[] = {tool, ": killed by its signal because it did not stop in time\n"};
-  if (os::has_room(os::standard_error))  // not stdio, whose lock the program may hold
+  if (os::has_room(os::standard_error))  // does not use stdio, because the program may hold its lock
     for (const char* w : words) os::write_some(os::standard_error, w);
   os::end_by_signal(own_end_state().asked_by);
 }
@@ -62,8 +64,8 @@ inline void install(const char* name) {
   tool = name;
   launch = parallel::launch_of_this_process();
   os::catch_signal(os::signals::timer, on_timer, true);
-  // Other signals are not blocked meanwhile, so a stopped process shows that they are pending
-  // (os::stop_state).
+  // The handler does not block other signals. If the process is stopped, they are therefore visible as
+  // pending (os::stop_state).
   for (const int s : {os::signals::interrupt, os::signals::terminate}) os::catch_signal(s, on_signal);
   if (!os::is_ignored(os::signals::hangup)) os::catch_signal(os::signals::hangup, on_signal);
 }
@@ -78,8 +80,8 @@ inline bool is_asked_to_stop() {
 class OrderlyStop {
  public:
   OrderlyStop() { stop_signals::is_orderly = true; }
-  // A process that received a request keeps its time to exit. So does a rank of launch: it may have stopped
-  // because another rank received the signal, before launch's own signal arrives.
+  // If the process received a request, its time limit to exit remains. The same is true for a rank of launch.
+  // It may have stopped because another rank received the signal, before launch's signal arrives.
   ~OrderlyStop() {
     if (!is_asked_to_stop() && !stop_signals::launch) stop_signals::is_orderly = false;
   }

@@ -42,7 +42,7 @@ std::unique_ptr<text::Tokenizer> learn_from(const io::MappedFile& file, const st
   return std::make_unique<text::HfTokenizer>(text::HfTokenizer::open(kind));
 }
 
-// Prints one line per token: its id, and its spelling in the tokenizer's file.
+// Prints one line per token: the id of the token, and its string in the tokenizer's file.
 void show(const std::string& path, std::string_view text) {
   const text::HfTokenizer tokenizer = text::HfTokenizer::open(path);
   const std::vector<std::int32_t> ids = tokenizer.encode_whole(text);
@@ -65,8 +65,8 @@ void run(const std::string& text_path, const std::string& out, const std::string
   std::optional<ShareProgress> progress(std::in_place, static_cast<std::int64_t>(file.bytes().size()),
                                         "bytes");
   while (!rest.empty()) {
-    // Split only at positions across which tokens do not depend on each other. Then the result is the same as
-    // for the whole text.
+    // The text is cut only at positions that tokens do not cross. The result is then the same as for the
+    // complete text.
     std::size_t n = rest.size() <= chunk ? rest.size() : tokenizer->safe_cut(rest, chunk);
     if (n == 0) n = rest.size();
     const std::vector<std::int32_t> ids = tokenizer->encode(rest.substr(0, n));

@@ -36,9 +36,9 @@ constexpr const char* run_file = "run.safetensors";  // RunState and options, as
 
 class Run {
  public:
-  // `args` are the options that a checkpoint saves. If --resume is set, continues the run in `store`.
-  // `base` is the model of --model. A resumed run reads it from its checkpoint instead. Only rank 0 has a
-  // store and writes files.
+  // `args` has the options that a checkpoint saves. If --resume is set, the constructor opens the run in
+  // `store`. `base` is the model of --model. A resumed run reads the model from its checkpoint instead. Only
+  // rank 0 has a store and writes files.
   Run(TrainOptions options, const Args& args, std::shared_ptr<parallel::Group> group,
       std::unique_ptr<io::CheckpointStore> store, std::optional<BaseModel> base)
       : o_(std::move(options)),
@@ -134,7 +134,7 @@ class Run {
     if (o_.profile > 0) return print_profile(trainer.training());
     if (resumed_) {
       trainer.resume(*resumed_, train::Trainer::State{state_.step, state_.best_step, state_.best_loss});
-      resumed_.reset();  // open files keep their disk space in use
+      resumed_.reset();  // open files would keep their disk space
     }
     const std::int64_t first = state_.step;
     progress.emplace(stdout, first, o_.steps, step_rows() * o_.data.context);
@@ -165,8 +165,8 @@ class Run {
   std::int64_t step_rows() const { return o_.batch * o_.learning.accumulate; }
   bool has_lora() const { return o_.lora.rank > 0; }
   nn::LoraOptions lora_options() const { return o_.lora.options(static_cast<std::uint64_t>(o_.seed)); }
-  // The dtype of the parameters: f32 if they are trained. Weights frozen by an adapter have the compute
-  // dtype.
+  // The dtype of the parameters. It is f32 if they are trained. Weights that an adapter freezes have the
+  // compute dtype.
   DType weights_dtype() const {
     if (!has_lora()) return f32;
     return o_.precision() == nn::Precision::bf16 ? bf16 : o_.precision() == nn::Precision::f16 ? f16 : f32;
@@ -195,8 +195,8 @@ class Run {
     data_ = open_data(o_.data, SavedData{state_.data_sum, saved_model_.metadata, model});
   }
 
-  // Replaces the configuration by the base model's. Only dropout and the length of a row are taken from the
-  // options. Throws Error if the model cannot have the requested adapters.
+  // Replaces the configuration by the configuration of the base model. Only dropout and the length of a row
+  // come from the options. Throws Error if the model cannot have the requested adapters.
   void take_base() {
     if (!base_) return;
     const double dropout = o_.model.dropout;
@@ -208,7 +208,7 @@ class Run {
     nn::lora_modules(counted.linears(), lora_options(), io::module_of(base_->family, base_->config));
   }
 
-  // Throws FormatError unless all files of the checkpoint were saved at the same step.
+  // Throws FormatError if the files of the checkpoint were not saved at the same step.
   void check_same_step() const {
     if (state_.step == resumed_->step() && state_.best_step == resumed_->best_step()) return;
     throw FormatError(resumed_->directory() + "/" + run_file + ": metadata has step " +
@@ -217,8 +217,8 @@ class Run {
                       std::to_string(resumed_->best_step()));
   }
 
-  // Throws FormatError unless the model in the metadata of the weights file is the one with which the run was
-  // started, and matches the file's tensors.
+  // Throws FormatError if the metadata of the weights file has a different model from the start of the run,
+  // or a model that does not match the file's tensors.
   void check_same_model() {
     const std::string where = resumed_->directory() + "/" + model_file;
     for (const auto& [key, value] : io::to_metadata(o_.model)) {
@@ -233,7 +233,7 @@ class Run {
     saved_model_ = {};
   }
 
-  // The files that make up a checkpoint.
+  // The files of a checkpoint.
   std::vector<io::CheckpointFile> files(const nn::Model& model, const train::Trainer::State& state) const {
     const RunState run{state.step, state.best_step, state.best_loss, state_.data_sum};
     io::Metadata about = io::to_metadata(o_.model);
@@ -292,7 +292,7 @@ class Run {
     std::fflush(stdout);
   }
 
-  // Memory bandwidth of the device for a copy: bytes read and written per second.
+  // The memory bandwidth of the device for a copy, in bytes read and written per second.
   double copy_rate() const {
     Graph graph;
     const CompileOptions planned{.device = o_.device, .threads = o_.thread_count(), .plan_only = true};
@@ -310,8 +310,8 @@ class Run {
                   std::string(name_of(weights_dtype())));
   }
 
-  // The parameters and the optimizer state are already allocated. Throws OutOfMemory if the rest does not
-  // fit.
+  // Throws OutOfMemory if the remaining memory of training does not fit. The parameters and the optimizer
+  // state are already allocated.
   void check_room(const train::TrainingMemory& memory, const nn::Model& model,
                   const optim::Optimizer& optimizer, train::ProgramOptions programs) const {
     const auto prepared = [&](std::int64_t b) {  // prefetched batches, if they use the device's memory
@@ -403,7 +403,7 @@ int main(int argc, char** argv) {
     const bool is_first = group->communicator().rank() == 0;
     if (!args.given("accumulate"))
       o.learning.accumulate =
-          o.context_parallel > 1 ? 1 : ranks;  // overridden by the saved value if the run is resumed
+          o.context_parallel > 1 ? 1 : ranks;  // if the run is resumed, the saved value replaces it
     std::unique_ptr<io::CheckpointStore> store;
     std::optional<BaseModel> base;
     if (args.given("model")) check_usage(not_with_model(args, o, {"context", "dropout"}));
@@ -437,7 +437,7 @@ int main(int argc, char** argv) {
           throw UsageError("--context " + std::to_string(o.model.context) + " exceeds the model's " +
                            std::to_string(base->config.context));
       }
-      // Keeps the scale of layer outputs the same as in GPT-2 for every width.
+      // For every width, layer outputs then have the same scale as in GPT-2.
       if (!args.given("init-std")) o.model.std = 0.02 * std::sqrt(768.0 / static_cast<double>(o.model.width));
     }
     check_usage(contradiction(args, o.data));

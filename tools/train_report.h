@@ -1,4 +1,5 @@
-// Helpers for reports of tools: formatted numbers, parts of a model, table rows, memory checks and losses.
+// Functions for the reports of tools: they format numbers, find parts of a model, print table rows, check
+// memory and plot losses.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +48,7 @@ inline std::string size_text(double bytes) {
   return formatted(bytes < 10 && *unit != 'B' ? "%.2f %s" : "%.1f %s", bytes, unit);
 }
 
-// Throws OutOfMemory if another `bytes` do not fit on the device.
+// Throws OutOfMemory if `bytes` more do not fit on the device.
 inline void check_memory(Device device, double bytes, const std::string& what) {
   const auto free = static_cast<double>(backend(device).available_bytes());
   if (bytes > free)
@@ -66,8 +67,8 @@ inline constexpr ModelPart model_parts[] = {
     {"mlp", {".mlp."}},
     {"norms", {".ln_", ".input_layernorm.", ".post_attention_layernorm.", "model.norm."}}};
 
-// The part of a parameter ("transformer.wte.weight") or a step ("transformer.h.0.attn/flash_attn"): a name
-// from model_parts, or "" if it belongs to none of them.
+// The part of the model to which a parameter ("transformer.wte.weight") or a step
+// ("transformer.h.0.attn/flash_attn") belongs: a name from model_parts, or "" if there is none.
 inline std::string_view part_of(std::string path) {
   std::replace(path.begin(), path.end(), '/', '.');
   for (const ModelPart& part : model_parts)
@@ -76,8 +77,8 @@ inline std::string_view part_of(std::string path) {
   return {};
 }
 
-// Throws OutOfMemory unless needed(batch) bytes are free, and reports the largest --batch that fits. The
-// parameters and the optimizer state are already allocated.
+// Throws OutOfMemory if needed(batch) bytes are not free. The message contains the largest --batch that fits.
+// The parameters and the optimizer state are already allocated.
 inline void check_batch(Device device, std::int64_t batch,
                         const std::function<std::size_t(std::int64_t)>& needed) {
   const std::size_t need = needed(batch), free = backend(device).available_bytes();
@@ -151,8 +152,8 @@ inline void print_budget(std::size_t budget, const MemoryReport& training, std::
                       short_number(1e-9 * again.flops) + " GFLOP: recomputing cheap steps does not suffice");
 }
 
-// The loss curves of a run over its steps: the training loss of each step (faint), its smoothed mean, and the
-// validation loss.
+// The loss curves of a run: the training loss of each step (faint), its smoothed mean, and the validation
+// loss.
 struct LossSeries {
   plot::Series raw, mean, validation;
 };
@@ -171,7 +172,7 @@ inline LossSeries loss_series(const std::vector<train::MetricsRow>& rows) {
   return s;
 }
 
-// `unit`: the loss is a mean per this unit ("character").
+// `unit` is the unit over which the loss is a mean, such as "character".
 inline void save_loss_curve(const std::string& path, const std::string& title, const std::string& unit,
                             const std::vector<train::MetricsRow>& rows) {
   LossSeries s = loss_series(rows);

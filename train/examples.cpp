@@ -14,7 +14,7 @@ namespace tg::train {
 
 namespace {
 
-// Not a node of a graph, and not that of BatchSampler or Sums.
+// A node number for random numbers. No node of a graph has it, nor do BatchSampler and Sums.
 constexpr std::uint32_t order_node = 0xfffffffdu;
 
 // Reads a string member.
@@ -52,7 +52,7 @@ ExampleText parse_example(std::string_view line, const std::string& where) {
   return text ? ExampleText{.completion = *text} : ExampleText{*prompt, *completion};
 }
 
-// The index of an example's first target. Nothing precedes its first token.
+// The index of an example's first target. The first token is never a target, because nothing precedes it.
 std::size_t first_target(const Example& e) {
   return std::max<std::size_t>(e.given, 1);
 }
@@ -86,7 +86,7 @@ Example encode_example(const ExampleText& text, const text::Tokenizer& tokenizer
   return e;
 }
 
-// The order of n examples in an epoch. Caches the latest one.
+// Returns the order of n examples in an epoch. Caches the latest order.
 class ExampleBatches::Order {
  public:
   using Places = std::shared_ptr<const std::vector<std::size_t>>;

@@ -9,8 +9,8 @@ namespace tg::train {
 
 namespace {
 
-// Returns the tensor that can be written directly to a leaf: the memory that the value views, if the value
-// covers all of it, otherwise a copy.
+// Returns a tensor that can be written directly to a leaf. If v is a view of all elements of its root, this
+// is the root. Otherwise it is a copy.
 Tensor stored(const Tensor& v) {
   const Graph& graph = v.graph();
   const Tensor whole = v.graph().tensor(graph.values()[v.id()].root);
@@ -29,7 +29,7 @@ GradientTree::GradientTree(const std::vector<Tensor>& values, const std::vector<
     const Tensor v = stored(values[i]);
     shapes_.push_back(values[i].shape());
     leaves_.push_back({Parameter("gradient." + names[i], Array(v.shape(), v.dtype()), device), v});
-    // The lowest level stores leaves unchanged.
+    // The lowest level stores the leaves unchanged.
     for (std::size_t l = 0; l < held_.size(); ++l)
       held_[l].emplace_back("gradients." + std::to_string(1 << l) + "." + names[i],
                             Array(v.shape(), l == 0 ? v.dtype() : compute_type(v.dtype())), device);
@@ -46,7 +46,7 @@ Tensor GradientTree::sum(Graph& graph, std::size_t which, std::uint64_t levels) 
 
 void GradientTree::compile(const CompileOptions& options) {
   for (std::size_t l = 0; l < held_.size(); ++l) {
-    Graph graph;  // kept by its program
+    Graph graph;  // the program keeps it alive
     CompileOptions o = options;
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       const Tensor s =

@@ -1,5 +1,5 @@
-// Sums over the micro-batches of a step. The additions always form the same binary tree, however many ranks
-// compute parts of it, so the sums are bitwise identical.
+// Sums over the micro-batches of a step. The additions form the same binary tree for every number of ranks,
+// so the sums are bitwise identical.
 #pragma once
 
 #include <tilegrad/core/compile/compile.h>
@@ -7,30 +7,31 @@
 namespace tg::train {
 
 // Adds `count` values of each tensor in a list. Each run of the values' program writes one value of each
-// tensor to leaves(). The left half of the tree for a tensor's values v₀, v₁, … has the largest power of two
-// below their number; for four values, the sum is (v₀ + v₁) + (v₂ + v₃). Values are stored in their dtype and
-// added in f32 or f64. One partial sum per level is kept until the right half is complete, as in a binary
-// counter.
+// tensor to leaves(). For a tensor's values v₀, v₁, …, the left half of the tree has the largest power of two
+// of values that is below their number. For four values, the sum is (v₀ + v₁) + (v₂ + v₃). Values are stored
+// in their dtype and added in f32 or f64. One partial sum per level is kept until the right half is complete,
+// as in a binary counter.
 //
 // N ranks with count/N values each can split the tree if N and count/N are powers of two. The all_reduce of
 // their sums is then bitwise identical to the sum on one rank.
 class GradientTree {
  public:
-  // `values` belong to one graph; `names` name the partial sums. Keeps one leaf and log₂(count) partial sums
-  // per tensor.
+  // `values` belong to one graph. `names` are used in the names of the partial sums. Keeps one leaf and
+  // log₂(count) partial sums per tensor.
   GradientTree(const std::vector<Tensor>& values, const std::vector<std::string>& names, std::int64_t count,
                Device device);
-  // The assignments that the values' program must compute.
+  // The assignments that the program of the values must compute.
   const std::vector<Assign>& leaves() const { return leaves_; }
   // Prepares add(). Use the options of the values' program, but without a memory budget.
   void compile(const CompileOptions& options);
-  // Adds the leaves. Call it after run i = 0 … count − 2 of the values' program.
+  // Adds the leaves to the partial sums. Must be called after run i = 0 … count − 2 of the program of the
+  // values.
   void add(std::int64_t i);
-  // Returns the sums as nodes of a different graph. They are complete after the last run.
+  // Returns the sums as nodes of `graph`, which runs after the last run of the program of the values.
   std::vector<Tensor> sums(Graph& graph) const;
-  // Memory of the leaves.
+  // The memory of the leaves in bytes.
   std::size_t leaf_bytes() const;
-  // Memory of the leaves and the partial sums.
+  // The memory of the leaves and the partial sums in bytes.
   std::size_t bytes() const;
 
  private:
@@ -42,7 +43,7 @@ class GradientTree {
   std::vector<Shape> shapes_;                 // by tensor
   std::vector<Assign> leaves_;                // by tensor; may hold the elements in a different shape
   std::vector<std::vector<Parameter>> held_;  // by level and tensor
-  std::vector<Program> programs_;             // by level: each moves a sum to that level
+  std::vector<Program> programs_;             // by level: each writes a sum to that level
 };
 
 }  // namespace tg::train

@@ -1,5 +1,5 @@
-// The tokens of a batch that belong to a rank if ranks split sequences (nn::ContextParallel), and the number
-// of targets that are not ignored.
+// Finds the tokens of a batch that belong to a rank if ranks split sequences (nn::ContextParallel). Also
+// counts the targets that are not ignored.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class LocalTokens {
   std::int64_t in_row() const { return context_ / ranks_; }
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
-  // Returns the rank's tokens of full rows, row by row. Throws ShapeError unless `rows` consists of full
+  // Returns the rank's tokens of full rows, row by row. Throws ShapeError if `rows` does not consist of full
   // rows.
   std::vector<std::int32_t> of(std::span<const std::int32_t> rows) const {
     if (rows.size() % static_cast<std::size_t>(context_) != 0)

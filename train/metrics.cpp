@@ -1,4 +1,4 @@
-// Metrics rows as JSON lines.
+// Reads and writes metrics rows as JSON lines.
 #include <tilegrad/train/metrics.h>
 
 #include <cmath>

@@ -10,9 +10,9 @@
 
 namespace tg::train {
 
-// Throws FormatError, beginning with `where`, unless `values` can be the values of Optimizer::state() after
-// `steps` steps. All must be finite, second moments and counts must not be negative, and the counts of
-// performed and skipped steps must add up to `steps`.
+// Checks that `values` can be the values of Optimizer::state() after `steps` steps. Otherwise throws
+// FormatError with a message that begins with `where`. All values must be finite, and second moments and
+// counts must not be negative. The counts of performed and skipped steps must add up to `steps`.
 void check_optimizer_state(const std::vector<Parameter>& state, std::span<const Array> values,
                            std::int64_t steps, const std::string& where);
 

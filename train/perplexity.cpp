@@ -11,7 +11,7 @@ namespace tg::train {
 
 namespace {
 
-// Tokens first … last − 1, of a window that predicts its tokens starting at index `predicted`.
+// A window: tokens first … last − 1. It predicts its tokens starting at index `predicted`.
 struct Window {
   std::size_t first, last, predicted;
 };
@@ -27,8 +27,8 @@ std::vector<Window> windows_of(std::size_t tokens, std::size_t context, std::siz
 }
 
 // Writes a row of a batch: the window's tokens and, at the position before each predicted token, that token
-// as target. Returns the number of targets. The rest of a short row has arbitrary values, because later
-// tokens do not affect predictions.
+// as target. Returns the number of targets. The rest of a short row may have any values, because later tokens
+// do not affect predictions.
 std::int64_t fill(const Window& w, std::span<const std::int32_t> tokens, std::span<std::int32_t> x,
                   std::span<std::int32_t> y) {
   const auto predicted = tokens.subspan(w.predicted, w.last - w.predicted);
@@ -63,7 +63,7 @@ Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32
       const std::size_t at = (w - first) * length;
       count += fill(windows[w], tokens, std::span(x).subspan(at, length), std::span(y).subspan(at, length));
     }
-    // The loss is a mean over the targets.
+    // The loss is a mean over the targets, so it is multiplied by their number.
     if (count > 0) sum.nats += static_cast<double>(program.run(x, y)) * static_cast<double>(count);
     sum.tokens += count;
     if (o.progress && !o.progress(static_cast<std::int64_t>(last), sum.windows)) break;

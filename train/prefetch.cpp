@@ -39,7 +39,7 @@ Prefetch::~Prefetch() {
 }
 
 void Prefetch::work() {
-  // The caller still uses batch taken_ − 1; the other slots of the ring are free.
+  // The caller still uses batch taken_ − 1; all other slots of the ring can be filled.
   const auto room = static_cast<std::int64_t>(ring_.size()) - 1;
   std::unique_lock lock(mutex_);
   while (filled_ <= last_) {

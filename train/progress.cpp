@@ -81,7 +81,8 @@ void Progress::update(std::int64_t step, double loss, double lr) {
   state_.step = step;
   state_.loss = loss;
   state_.lr = lr;
-  // A rate over at least a second looks steady. During the first second, it covers the time so far.
+  // The rate covers at least a second, so that it looks steady. During the first second, it covers the time
+  // so far.
   const double elapsed = seconds(now - mark_);
   if (elapsed > 0 && step > mark_step_ && (elapsed >= 1 || !measured_)) {
     state_.tokens_per_s = (double(step) - double(mark_step_)) * double(tokens_per_step_) / elapsed;
@@ -90,7 +91,7 @@ void Progress::update(std::int64_t step, double loss, double lr) {
   const double left = (double(state_.steps) - double(step)) * double(tokens_per_step_);
   state_.seconds_left = state_.tokens_per_s > 0 ? left / state_.tokens_per_s : -1;
   const bool is_last = step == state_.steps;
-  pending_ = is_last && !terminal_;  // a terminal's line is redrawn later
+  pending_ = is_last && !terminal_;  // on a terminal, the next line redraws it
   if (pending_ || (!is_last && seconds(now - shown_) < period_)) return;
   shown_ = now;
   draw();
@@ -109,7 +110,7 @@ void Progress::draw() {
   if (!terminal_) {
     std::fprintf(out_, "%s\n", line.c_str());
   } else {
-    const int width = os::terminal_width(out_);  // a line that wraps could not be overwritten
+    const int width = os::terminal_width(out_);  // a wrapped line could not be overwritten
     if (width > 1) line.resize(std::min<std::size_t>(line.size(), static_cast<std::size_t>(width) - 1));
     std::fprintf(out_, "\r%s\x1b[K", line.c_str());
     drawn_ = true;

@@ -10,8 +10,8 @@
 namespace tg::train {
 namespace {
 
-constexpr std::uint32_t sums_node = 0xfffffffeu;  // not a node of a graph, and not that of BatchSampler
-// Any constant: the held-out sums never change.
+constexpr std::uint32_t sums_node = 0xfffffffeu;  // no node of a graph, nor BatchSampler, has this number
+// An arbitrary constant, so that the held-out sums never change.
 constexpr std::uint64_t held_out_key = 0x73756d73686f6c64;
 
 std::int64_t power_of_ten(std::int64_t n) {
@@ -25,7 +25,7 @@ std::int64_t checked_digits(std::int64_t n) {
   return n;
 }
 
-// Returns a number below n from 32 random bits.
+// Converts 32 random bits to a number below n.
 std::int64_t below(std::int64_t n, std::uint32_t bits) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * bits >> 32);
 }

@@ -85,7 +85,7 @@ void Trainer::resume(const io::Checkpoint& checkpoint, const std::optional<State
   for (const MetricsRow& row : rows_)
     if (row.step == state_.best_step) state_.best_loss = row.val_loss;
   if (!o_.program.ranks) return;
-  // Only one rank has rows, but all must save at the same steps.
+  // Only one rank has metrics rows, but all ranks must save at the same steps.
   for (const double best : gather_one(*o_.program.ranks, state_.best_loss))
     state_.best_loss = std::min(state_.best_loss, best);
 }
@@ -139,7 +139,7 @@ const Trainer::State& Trainer::run() {
     seconds_ += seconds_now() - begin;
     if (running) finish_one();
     running = {step, rate, started};
-    // Wait if parameters are read after this step, or if its result is ready.
+    // Waits if the parameters are read after this step, or if the result of the step is ready.
     if (step == o_.steps || step % o_.validate_every == 0 || step % o_.save_every == 0 || o_.trap_nan ||
         started.ready())
       finish_one();
@@ -202,8 +202,8 @@ bool Trainer::divides_tokens() const {
 }
 
 // Computes the mean loss over the targets of fixed batches, evenly spread over the held-out part. With N
-// ranks, each evaluates every Nth batch, or its own tokens of every batch. All ranks add up all results in
-// the order of the batches.
+// ranks, each rank evaluates every Nth batch, or its own tokens of every batch. All ranks then add up all
+// results in the order of the batches.
 void Trainer::validate(bool whole, MetricsRow& row) {
   const SaveScope computes(SaveScope::Stage::computing, is_alone());
   training_.gather_weights();
@@ -218,12 +218,12 @@ void Trainer::validate(bool whole, MetricsRow& row) {
     double mean;
     std::int64_t targets, right;
   };
-  // The same number of entries on each rank. Entries after the last batch have no targets.
+  // Each rank has the same number of entries. Entries after the last batch have no targets.
   std::vector<Evaluated> own(static_cast<std::size_t>((count - 1) / size + 1), Evaluated{});
   Pending before;  // runs while the next batch is prepared
   std::vector<std::int32_t> y_before;
   const auto finish_batch = [&](Evaluated& to) {
-    to = {evaluation_.result(before), evaluation_.own_targets(y_before),  // the result is their mean
+    to = {evaluation_.result(before), evaluation_.own_targets(y_before),  // the mean over them
           answers > 0 ? batches_.right_answers(y_before, evaluation_.predictions(before)) : 0};
   };
   std::size_t started = 0;
@@ -258,25 +258,25 @@ std::int64_t Trainer::validation_batches(bool whole) const {
 
 void Trainer::save() {
   saved_ = state_.step;
-  // A rank whose step failed does not get here. The step that the other ranks have done is then not saved.
+  // A rank whose step failed does not reach this call. The other ranks then do not save their step.
   if (o_.program.ranks) gather_one(*o_.program.ranks, state_.step);
   const SaveScope gathers(
-      SaveScope::Stage::computing);  // all ranks are here, with their parts of the checkpoint
+      SaveScope::Stage::computing);  // all ranks are here and have their parts of the checkpoint
   training_.gather_weights();
   if (!store_) return optimizer_.gather_state({});
   const std::vector<io::CheckpointFile> all = files();
   for (const io::CheckpointFile& f : all)
     if (f.name == optimizer_file) optimizer_.gather_state(f.parameters);
   try {
-    metrics_->sync();  // a checkpoint is never ahead of its rows
+    metrics_->sync();  // every step of a checkpoint has its row on disk
   } catch (const Error&) {
-    store_->save(state_.step, state_.best_step, all);  // the steps are saved even if the rows are lost
+    store_->save(state_.step, state_.best_step, all);  // saved even if the rows could not be written
     throw;
   }
   store_->save(state_.step, state_.best_step, all);
 }
 
-// The step was skipped, so parameters and state are still those before it.
+// The step was skipped, so parameters and state are unchanged.
 void Trainer::trap(std::int64_t step) {
   std::vector<std::int32_t> x(step_tokens_), y(step_tokens_);
   batches_.training(o_.seed, step - 1, x, y);

@@ -68,8 +68,8 @@ std::vector<Tensor> results_of(const Tensor& loss, const optim::Optimizer::Updat
   return results;
 }
 
-// Returns a part's fraction of the step's targets. Weighted by it, gradients and loss are means over all
-// targets.
+// Returns the fraction of the step's targets that a part has. Gradients and losses of parts are weighted by
+// it, so that their sums are means over all targets.
 double share_of(std::span<const std::int32_t> part, std::span<const std::int32_t> targets) {
   const std::int64_t all = count_targets(targets);
   return all == 0 ? 0 : static_cast<double>(count_targets(part)) / static_cast<double>(all);
@@ -81,7 +81,7 @@ std::size_t bytes_of_all(const std::vector<Parameter>& parameters) {
   return bytes;
 }
 
-// Memory of a program without its parameters and the shared arena.
+// The memory of a program without its parameters and the shared arena.
 std::size_t own_bytes(const MemoryReport& m) {
   return m.inputs + m.constants + m.results;
 }
@@ -122,8 +122,8 @@ TrainingProgram::TrainingProgram(const nn::LanguageModel& model, const optim::Op
     : TrainingProgram(model, optimizer, options, variant_for(model, optimizer, options, where), seed, where) {
 }
 
-// Tries numbers of chunks that are powers of two times the first one. More chunks move more bytes but leave
-// less to recompute.
+// Tries several numbers of chunks, each twice the previous number. With more chunks, more bytes are moved but
+// less must be recomputed.
 TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& model,
                                                       const optim::Optimizer& optimizer,
                                                       const ProgramOptions& options, const Where& where) {
@@ -136,7 +136,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
     Variant variant;
     double moved;  // by all steps, without recomputation
     MemoryReport memory;
-    std::size_t nodes;  // of the graph
+    std::size_t nodes;  // of its graph
     // Matmuls are recomputed only if every variant requires it.
     std::pair<bool, double> rank() const {
       return {memory.recomputed.products > 0, moved + memory.recomputed.price};
@@ -163,7 +163,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
     }
   };
   const std::int64_t rows = options.batch * local_tokens(model, options)->in_row();
-  std::size_t nodes = 0;  // of the variant with fewer chunks
+  std::size_t nodes = 0;  // of the previous variant
   const auto is_possible = [&](std::int64_t n) {
     return options.loss_chunks == 0 && n <= most && rows / n >= least_rows;
   };
@@ -172,7 +172,7 @@ TrainingProgram::Variant TrainingProgram::variant_for(const nn::LanguageModel& m
       if (const auto plan = try_variant({n, true}); plan && plan->memory.recomputed.steps == 0) break;
     const auto plan = try_variant({n, false});
     if (!plan) continue;
-    // No further gain is possible, or the model's loss has no chunks.
+    // Either more chunks cannot help, or the model's loss has no chunks.
     if (plan->memory.recomputed.steps == 0 || plan->nodes == nodes) break;
     nodes = plan->nodes;
   }
@@ -252,7 +252,7 @@ void TrainingProgram::compile_gather(const optim::Optimizer& optimizer, const Pr
   gather_.emplace(compiled(gather_graph_, {}, whole, o));
 }
 
-// Bytes of the shards that the step does not store, for weights with only this rank's shards in the step.
+// The bytes of the shards that the step does not store. Some weights have only this rank's shard in the step.
 std::size_t TrainingProgram::bytes_of_missing_shards(const optim::Optimizer& optimizer) const {
   std::size_t bytes = 0;
   for (const optim::Shard& s : optimizer.shards().list()) {
@@ -294,8 +294,8 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
   for (const Parameter& p : optimizer.parameters())
     if (!read.contains(p.key())) parts_->state_bytes += aligned_bytes(p.bytes());
   update_by(optimizer, parts_->sums->sums(parts_->graph));
-  // The larger program is compiled first, so that the other one finds its arena. With a budget, it must know
-  // the needs of the other.
+  // The larger program is compiled first, so that the other program fits into its arena. With a budget, the
+  // first program must know how much memory the other one needs.
   const std::size_t budget = std::exchange(options.memory_budget, 0);
   ProgramOptions batch = options;
   if (budget > 0) {
@@ -303,7 +303,7 @@ void TrainingProgram::compile_parts(const optim::Optimizer& optimizer, ProgramOp
     planned.plan_only = true;
     const MemoryReport update = compiled(parts_->graph, results_, update_.assign, planned).memory();
     ArenaUse(*options.arena).expect(update.arena, update.workspace);
-    // Leaves are its parameters.
+    // Leaves are parameters of the program and must not be counted twice.
     const std::size_t held = parts_->sums->bytes() - parts_->sums->leaf_bytes();
     batch.memory_budget = budget, batch.memory_held += parts_->state_bytes + held + own_bytes(update);
   }
@@ -343,13 +343,13 @@ Pending TrainingProgram::start(const std::vector<std::int32_t>& tokens,
     const std::int64_t batch = first_own() + i;
     std::vector<Feed> feeds = feeds_of(batch, tokens, targets);
     if (!parts_) feeds.push_back(rate);
-    // Ranks that divide tokens use different step numbers for dropout.
+    // Ranks that split sequences use different step numbers, so that dropout differs.
     program_->set_step((step * accumulate_ + batch) * own_->ranks() + own_->rank());
     program_->run(feeds);
     if (i + 1 < own) parts_->sums->add(i);
   }
   if (!parts_) return program_->fetch_later(results_);
-  // A batch may have failed, which the update does not notice.
+  // A batch may have failed. The update does not notice that, so its result is fetched.
   const Pending batches = program_->fetch_later({});
   parts_->program->run({rate});
   Pending updated = parts_->program->fetch_later(results_);
@@ -373,7 +373,7 @@ std::string TrainingProgram::first_bad_node(const std::vector<std::int32_t>& tok
   if (ranks_) throw Error("[training] the first bad node is looked for on one rank only");
   for (std::int64_t part = 0; part < accumulate_; ++part) {
     std::vector<Feed> feeds = feeds_of(part, tokens, targets);
-    if (!parts_) feeds.emplace_back(update_.learning_rate, 0);  // so that no new weight overflows
+    if (!parts_) feeds.emplace_back(update_.learning_rate, 0);  // 0, so that no new weight overflows
     std::string bad = tg::first_bad_node(graph_, feeds, seed_, step * accumulate_ + part, threads_);
     if (!bad.empty()) return bad;
   }
@@ -392,7 +392,7 @@ MemoryReport TrainingProgram::memory() const {
   MemoryReport both = program_->memory();
   both.recomputed.moved += variant_.moved, both.recomputed.price += variant_.moved;
   if (variant_.whole > both.arena) both.recomputed.saved = variant_.whole - both.arena;
-  // They are parameters but belong to the program.
+  // The copies are parameters, but they belong to the program.
   const std::size_t copies = copies_ ? copies_->bytes() : 0;
   both.constants += copies, both.parameters -= copies;
   if (!parts_) both.parameters += scattered_bytes_;
@@ -402,7 +402,7 @@ MemoryReport TrainingProgram::memory() const {
     both.workspace = std::max(both.workspace, gather.workspace);
   }
   if (!parts_) return both;
-  const MemoryReport more = parts_->program->memory();  // uses the same arena
+  const MemoryReport more = parts_->program->memory();  // this program uses the same arena
   both.arena = std::max(both.arena, more.arena), both.alive = std::max(both.alive, more.alive);
   both.workspace = std::max(both.workspace, more.workspace);
   both.inputs += more.inputs, both.constants += more.constants, both.results += more.results;
@@ -459,7 +459,7 @@ namespace {
 
 struct JointPlan {
   ProgramOptions options;   // see sharing_memory
-  MemoryReport evaluation;  // as planned
+  MemoryReport evaluation;  // the planned memory of the evaluation
 };
 
 JointPlan shared_by_both(const nn::LanguageModel& model, ProgramOptions options, const Where& where) {
@@ -495,8 +495,8 @@ std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
   const auto room = static_cast<double>(free);
   if (low > room) return 0;
   for (int i = 0; over - fits > 1; ++i) {
-    // The intersection of `free` with the line through both ends; every third time the middle, in case memory
-    // is not linear.
+    // Tries the intersection of `free` with the line through both ends. Every third time it tries the middle,
+    // in case memory is not linear.
     const double part = i % 3 == 2 ? 0.5 : (room - low) / std::max(high - low, 1.0);
     const double step = part * static_cast<double>(over - fits);
     const std::int64_t b = std::clamp(fits + static_cast<std::int64_t>(step), fits + 1, over - 1);

@@ -11,8 +11,8 @@ Point rounded(Point x, const std::vector<DType>& dtypes) {
   return x;
 }
 
-// The error that a tensor of outputs or gradients may have. It starts with the error of storing the result,
-// and further measurements add to it.
+// The allowed error of each output and gradient tensor. It starts with the error of rounding the stored
+// result. Further measurements increase it.
 class Bounds {
  public:
   Bounds(const Point& reference, DType dtype)
@@ -22,20 +22,22 @@ class Bounds {
         rounded_(moved_),
         terms_(moved_) {}
 
-  // Records results for inputs that are all changed by a relative unit roundoff of the compute type.
+  // Records results for inputs that all differ by a relative unit roundoff of the compute type.
   void saw_moved(const Point& p) { widen(moved_, p, reference_); }
-  // Records results of the same program in f64 with every result rounded to the dtype, and without rounding.
+  // Records results of the same program in f64: with every result rounded to the dtype, and without rounding
+  // (`exact`).
   void saw_rounded(const Point& p, const Point& exact) { widen(rounded_, p, exact); }
-  // The tensor's elements are sums of rounded terms whose magnitudes add up to this.
+  // Records that the tensor's elements are sums of rounded terms whose magnitudes add up to `size`.
   void saw_terms(std::size_t tensor, double size) { terms_[tensor] = std::max(terms_[tensor], size); }
 
-  // Terms that cancel inside a kernel leave rounding errors of their own size, which the result does not
-  // show.
+  // Derives the bounds from the largest tensor. Terms that cancel inside a kernel leave rounding errors in
+  // proportion to the terms, although the result is small.
   void by_largest() { by_largest_ = true; }
 
   double of(std::size_t tensor, const Harness::Roundings& n) const {
     const double stored = 2 * unit_roundoff(dtype_) * largest(reference_[tensor]);
-    // Kernels round to their compute type often during a step, and to a narrower dtype once at its end.
+    // During a step, kernels round many times to their compute type. At its end they round once to a narrower
+    // dtype.
     const double inside = 2 * (n.all + 1);
     const double at_end = compute_type(dtype_) == dtype_ ? 2 * (n.of_a_step + 1) : 4;
     double size = std::max(largest(reference_[tensor]), terms_[tensor]);
@@ -99,8 +101,8 @@ class DTypeCheck {
     return planted;
   }
 
-  // Checks four times the gradient, from two calls and two uses of each output: a gradient that overwrites
-  // another one instead of adding to it has a large error.
+  // Makes two calls and uses each output twice, so the gradient must be four times as large. If a gradient
+  // overwrites another one instead of being added, the error is large.
   void read_twice() {
     if (view_ != View::contiguous) return;
     HarnessOptions how = injected_;
@@ -112,9 +114,9 @@ class DTypeCheck {
     twice_roundings_ = twice.backward_roundings();
   }
 
-  // Most results are within the error of storing them. Noise is measured only for the others. A rounding that
-  // crosses a kink at some points, and kernels that round in the middle as their decompositions do, need a
-  // closer look.
+  // Most results are within the error of storing them. Noise is measured only for the others. A tensor that
+  // still fails is checked again more closely: a rounding may cross a kink at some points, or a kernel may
+  // round intermediate values as its decomposition does.
   void compare_all(Result& result) {
     const Result before = result;
     compare_once(result);
@@ -142,7 +144,8 @@ class DTypeCheck {
     measure(4, 40, how);
   }
 
-  // Kernels round to their compute type after each operation, and to a narrower dtype when they store.
+  // Kernels round to their compute type after each operation, and to a narrower dtype when they store a
+  // result.
   HarnessOptions rounding_as_compiled() const {
     HarnessOptions how;
     if (dtype_ != f64) how.round_to = dtype_;
@@ -157,9 +160,9 @@ class DTypeCheck {
     return false;
   }
 
-  // The elements that the op sees. In an expanded view there are more of them than numbers, and rounding
-  // inside the op affects each of them separately. So each element gets its own number, and the gradients are
-  // summed.
+  // Returns one number per element that the op sees. An expanded view has more elements than stored numbers,
+  // and rounding inside the op affects each element separately. Therefore each element gets a separate
+  // number, and the gradients are summed.
   Point seen(const Point& x) const {
     if (!apart_) return x;
     Point all = x;
@@ -184,9 +187,9 @@ class DTypeCheck {
     return m;
   }
 
-  // Errors depend on the last bits, so they are measured at neighboring points, at distances from a few units
-  // of roundoff up to 1/64. A number near a constant (a σ near 1) only gets different last bits at a larger
-  // distance.
+  // Errors depend on the last bits, so they are measured at neighboring points. Distances range from a few
+  // units of roundoff to 1/64. A number near a constant, such as a σ near 1, gets different last bits only at
+  // a larger distance.
   double distance(std::uint64_t s) const {
     const double nearest = 8 * unit_roundoff(dtype_), ratio = std::max(1.0, 1.0 / 64 / nearest);
     return nearest * std::pow(ratio, static_cast<double>(s % 4) / 3);
@@ -248,10 +251,10 @@ class DTypeCheck {
   const HarnessOptions injected_;
   Harness& wide_;
   Harness narrow_;
-  std::optional<Harness> apart_;  // in f64, where each element that the op sees is a separate number
+  std::optional<Harness> apart_;  // in f64, with a separate number per element that the op sees
   const Point x_, r_;
   const Read got_, expected_;
-  Point quarter_;  // a quarter of the gradient of two calls
+  Point quarter_;  // a quarter of the gradient from two calls
   Harness::Roundings twice_roundings_;
   Bounds outputs_, gradients_;
   std::vector<DType> output_dtypes_;

@@ -94,7 +94,7 @@ class Checker {
   Checker(const Case& c, const Options& options) : case_(c), options_(options) {}
 
   std::vector<Result> run() {
-    if (case_.expected && options_.order > 1)  // known values only: quotients at random points do not apply
+    if (case_.expected && options_.order > 1)  // checks known values only, without quotients at random points
       return {guarded(View::contiguous, f64, [&](Result& r) {
         r.order = options_.order;
         check_special(case_, options_, r);
@@ -114,7 +114,7 @@ class Checker {
         if (forward.status == Status::mismatch) f64_result = std::move(forward);
       }
       if (requested(f64) || !comparable) results_.push_back(std::move(f64_result));
-      if (!comparable) break;  // the same in every view
+      if (!comparable) break;  // holds for every view
       for (DType t : {f32, bf16, f16})
         if (requested(t)) results_.push_back(guarded(view, t, [&](Result& r) { narrow(view, t, *wide, r); }));
     }
@@ -126,7 +126,7 @@ class Checker {
     return std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) != options_.dtypes.end();
   }
 
-  // If two inputs may be one tensor, that is checked too.
+  // If two inputs may be the same tensor, checks that case too.
   void narrow(View view, DType dtype, Harness& wide, Result& r) const {
     check_dtype(case_, view, dtype, wide, options_, r);
     if (view != View::contiguous || r.status != Status::ok) return;
@@ -143,7 +143,7 @@ class Checker {
     return {.owner = case_.owner, .name = case_.name, .view = view, .dtype = dtype, .order = case_.order};
   }
 
-  // Runs a check; an exception becomes its result.
+  // Runs a check and converts an exception into its result.
   template <class F>
   Result guarded(View view, DType dtype, F&& f) const {
     Result r = empty_result(view, dtype);

@@ -59,14 +59,14 @@ Values filled(const Fill& fill, std::int64_t n, Stream& random) {
   if (fill.kind == Fill::distinct)
     for (std::size_t i = x.size(); i > 1; --i)
       std::swap(x[i - 1], x[static_cast<std::size_t>(random.next() * static_cast<double>(i))]);
-  // Lowest indices only (a start of 0) would hide a kernel that does not read them.
+  // If all indices were the lowest one, a kernel that ignores them could pass.
   const bool others = fill.kind == Fill::index && fill.high > fill.low + 1 && !x.empty();
   if (others && std::all_of(x.begin(), x.end(), [&](double i) { return i == fill.low; }))
     x[0] = std::floor(fill.low + 1 + (fill.high - fill.low - 1) * random.next());
   return x;
 }
 
-// The value of the memory around a view: reading it must be detected.
+// The value that fills the memory around a view, so that reading it is detected.
 double gap(DType dtype) {
   return is_float(dtype)    ? std::numeric_limits<double>::quiet_NaN()
          : dtype == boolean ? 1
@@ -181,9 +181,9 @@ void Harness::make_leaf(const SampleInput& spec, View view, DType dtype, std::si
   const DType t = input_dtype(spec, dtype);
   const Viewed v = make_view(graph_, "x" + std::to_string(index), spec, t, view);
   view_applies_ = view_applies_ || view == View::contiguous || v.base != v.x;
-  // Slices are differentiated with respect to the tensor that the op sees, so that a fault in slice's own
-  // gradient is not reported for every op. Other views are differentiated with respect to their base, as a
-  // user would do. Given values are in the order in which the op sees them.
+  // Slices are differentiated with respect to the tensor that the op sees. Otherwise a fault in the gradient
+  // of slice() would be reported for every op. Other views are differentiated with respect to their base, as
+  // a user would do. Given values are in the order in which the op sees them.
   const bool by_base = view != View::sliced && view != View::offset && spec.values.empty();
   Leaf leaf{spec,
             {},
@@ -301,7 +301,7 @@ void Harness::round_results(DType dtype, bool chains, NodeId first) {
 }
 
 void Harness::compile_both(const HarnessOptions& options) {
-  // Every input is fetched too, so that each program keeps all inputs that are fed, whether read or not.
+  // Fetches every input too. Otherwise a program would reject the feed of an input that it does not read.
   std::vector<Tensor> forward = out_, backward = z_;
   backward.insert(backward.end(), r_.begin(), r_.end());
   for (const Leaf& leaf : leaves_) {
@@ -357,7 +357,7 @@ Point Harness::draw(std::uint64_t seed) const {
     Stream random(seed, key_, static_cast<std::uint32_t>(i));
     Values v = leaf.spec.values;
     if (v.empty()) v = filled(leaf.parameter ? Fill{} : leaf.spec.fill, numel(leaf.shape), random);
-    // A parameter stays near its initial value, for example gains near 1.
+    // A parameter stays near its initial value; for example, a gain stays near 1.
     for (std::size_t k = 0; k < v.size(); ++k)
       v[k] = stored_number(leaf.dtype, leaf.parameter ? leaf.start[k] + 0.3 * v[k] : v[k]);
     x.push_back(std::move(v));

@@ -1,4 +1,4 @@
-// Harness: one case in one view and dtype, as two compiled programs for outputs and gradients that run
+// Harness: one case in one view and dtype, compiled as two programs for outputs and gradients. They run
 // repeatedly on different numbers. Internal to gradcheck.
 #pragma once
 
@@ -13,12 +13,12 @@ using Point = std::vector<Values>;  // values of every leaf (or output), in row-
 
 struct HarnessOptions {
   Device device = Device::cpu();
-  Replay::Substitute substitute = {};  // recorded instead of the call's own nodes
-  // Changes the gradients of the floating leaves after they are recorded as nodes first … last − 1.
+  Replay::Substitute substitute = {};  // its result replaces the call's nodes
+  // Changes the recorded gradients of the floating leaves. Nodes first … last − 1 compute them.
   std::function<std::vector<Tensor>(std::vector<Tensor> z, NodeId first, NodeId last)> tamper = {};
-  // Rounds results to this dtype: of every node, or, if `round_fused` is off, only stored results, which are
-  // all except inner ones of fused elementwise steps. On an f64 program this simulates the program in that
-  // dtype without using its kernels or gradients.
+  // Rounds the result of every node to this dtype. If `round_fused` is off, only stored results are rounded,
+  // which excludes the inner results of fused elementwise steps. In an f64 program this simulates the program
+  // in that dtype without using the kernels or gradients of the dtype.
   std::optional<DType> round_to = {};
   bool round_fused = true;
   bool fuse = true;
@@ -26,13 +26,13 @@ struct HarnessOptions {
   bool shapes_only = false;   // do not differentiate or compile
   bool forward_only = false;  // do not differentiate
   int threads = 1;
-  bool twice = false;                    // make the call twice and use each output twice: 4 × the gradient
+  bool twice = false;                    // two calls, each output used twice: 4 × the gradient
   std::vector<bool> use_output = {};     // floating outputs that the loss depends on; empty: all
   std::vector<bool> differentiate = {};  // floating leaves that get gradients; empty: all
 };
 
-// An input or parameter of the case. `wrt` is the tensor with respect to which it is differentiated: the base
-// of an expanded view, otherwise the tensor that the op sees.
+// An input or parameter of the case. The gradient is with respect to `wrt`: the base of an expanded view,
+// otherwise the tensor that the op sees.
 struct Leaf {
   SampleInput spec;
   Shape shape;  // of wrt
@@ -48,7 +48,8 @@ struct Leaf {
 
 // Whether an input has the dtype under test and gets a gradient.
 bool differentiable(const SampleInput& input);
-// `floating` for an input that has no dtype and is not filled with indices or booleans.
+// The dtype of an input. It is `floating` for an input that has no given dtype and is not filled with indices
+// or booleans.
 DType input_dtype(const SampleInput& input, DType floating);
 
 class Harness {
@@ -63,8 +64,8 @@ class Harness {
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;
   bool differentiable() const { return !z_.empty() && !r_.empty(); }
-  // Number of consecutive roundings (Op::roundings) between inputs and results, and their maximum within one
-  // step.
+  // The number of consecutive roundings (Op::roundings) between inputs and results, and the maximum number
+  // within one step.
   struct Roundings {
     double all = 0, of_a_step = 0;
   };
@@ -72,7 +73,8 @@ class Harness {
   Roundings backward_roundings() const { return roundings(backward_); }
   bool view_changes_something() const { return view_applies_; }
 
-  // Random values for every leaf, rounded to its dtype; the same for every dtype except for rounding.
+  // Draws random values for every leaf, rounded to its dtype. Except for the rounding, they are the same for
+  // every dtype.
   Point draw(std::uint64_t seed) const;
   Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
   Point draw_direction(std::uint64_t seed) const;   // ±[0.5, 1.5) for every element of every leaf
@@ -81,7 +83,7 @@ class Harness {
   void set(std::size_t leaf, std::size_t element, double value);
   void set_cotangents(const Point& r);
 
-  Point outputs();    // floating outputs
+  Point outputs();    // the floating outputs
   Point gradients();  // of the floating leaves that get gradients, in order
 
  private:

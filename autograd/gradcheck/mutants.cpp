@@ -1,6 +1,6 @@
-// Injects faults into gradients to test the checker (mutation testing). The mutant of an op is a copy with a
-// wrong vjp, which is recorded instead of the op. For anything else, such as a layer, the gradient is changed
-// after it is recorded. Everything else, including kernels, is unchanged.
+// Injects faults into gradients to test the checker (mutation testing). The mutant of an op is a copy of the
+// op with a wrong vjp. It is recorded instead of the op. In other cases, such as a layer, the gradient is
+// changed after it is recorded. All other code, including kernels, is unchanged.
 #include <limits>
 #include <memory>
 
@@ -15,7 +15,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Vjp = std::function<Tensors(const Op& op, const Backprop& g)>;
 
-// Changes the gradient of input k, given both.
+// Changes the gradient of input k. `change` gets the gradient and the input.
 template <class Change>
 Vjp after(std::size_t k, Change change) {
   return [k, change](const Op& op, const Backprop& g) {
@@ -42,7 +42,7 @@ Vjp forgets_last_element(std::size_t o) {
   };
 }
 
-// Behaves as if inputs and outputs had different values, which a function computes from the real ones.
+// Computes the gradient for different inputs and outputs, which a function computes from the real ones.
 using Others = Tensors (*)(std::span<const Tensor>);
 Vjp with_operands(Others inputs, Others outputs) {
   return [inputs, outputs](const Op& op, const Backprop& g) {
@@ -54,14 +54,15 @@ Vjp with_operands(Others inputs, Others outputs) {
 Tensors unchanged(std::span<const Tensor> values) {
   return {values.begin(), values.end()};
 }
-// As if they had changed since the forward pass.
+// Returns different values, as if they had changed since the forward pass.
 Tensors moved(std::span<const Tensor> values) {
   Tensors t = unchanged(values);
   for (Tensor& v : t)
     if (is_float(v.dtype())) v = v * 1.01 + 0.01;
   return t;
 }
-// As if they were constants: the gradient is right, but its own gradient lacks them.
+// Returns the values as constants. The gradient is then right, but its own derivative lacks the terms for
+// these values.
 Tensors held(std::span<const Tensor> values) {
   Tensors t = unchanged(values);
   for (Tensor& v : t) v = stop_gradient(v);
@@ -72,13 +73,13 @@ Tensors held(std::span<const Tensor> values) {
 Tensor without_zeros(const Tensor& z, const Tensor& x) {
   return where(equal(x, 0), 0, z);
 }
-// Sets it to NaN wherever the input is huge.
+// Sets the gradient of an input to NaN wherever the input is huge.
 Tensor overflowing(const Tensor& z, const Tensor& x) {
   constexpr double limit = 1e12;
   return where(greater(abs(x), limit), std::numeric_limits<double>::quiet_NaN(), z);
 }
 
-// A sum of two terms among the recorded nodes, and the term that is kept.
+// A fault that drops one operand of a recorded sum: the number of the sum, and the operand that is kept.
 struct LostTerm {
   int sum;
   std::size_t kept;
@@ -86,7 +87,7 @@ struct LostTerm {
   std::string name() const {
     return "dropped term: " + std::string(kept ? "first" : "second") + " of sum " + std::to_string(sum);
   }
-  // The gradients z without the term; the nodes first … last − 1 compute them.
+  // Returns the gradients z without the dropped term. Nodes first … last − 1 compute z.
   Tensors drop(Tensors z, Graph& graph, NodeId first, NodeId last) const {
     int seen = 0;
     Replay again(graph, graph, [&](const Node& node, std::span<const Tensor> in) -> std::optional<Tensors> {
@@ -110,7 +111,7 @@ Vjp drops_term(const LostTerm& lost) {
   };
 }
 
-// Properties of a vjp, found by recording it once unchanged.
+// Properties of a vjp, found by recording the unchanged vjp once.
 struct Anatomy {
   std::vector<bool> inputs;  // inputs that get a gradient
   std::size_t outputs = 0;
@@ -137,7 +138,7 @@ Vjp looks(const std::shared_ptr<Anatomy>& anatomy) {
   };
 }
 
-// The op with a wrong vjp, and the substitution that records it instead of the op.
+// Owns a copy of the op with a wrong vjp, and a substitution that records the copy instead of the op.
 class Injected {
  public:
   Injected(const Op& op, Vjp vjp) : original_(op), mutant_(op) {
@@ -172,8 +173,8 @@ struct Change {
 };
 constexpr Change changes[] = {  // `scale` must be the second
     {"sign", [](const Tensor& z) { return -z; }},
-    // By a thousandth in f64. In other dtypes by several rounding errors, because second derivatives of
-    // attention in f32 accumulate them over hundreds of steps.
+    // Scales by a thousandth in f64. Other dtypes need several rounding errors, because second derivatives of
+    // attention in f32 accumulate rounding errors over hundreds of steps.
     {"scale",
      [](const Tensor& z) {
        return z * (1 + (z.dtype() == f64 ? 0.001 : std::max(0.1, 64 * unit_roundoff(z.dtype()))));
@@ -238,7 +239,7 @@ Mutant mutant_of(const Case& c, Mutant::Fate fate, const std::string& fault, Vie
   return {fate, c.owner, c.name, fault, {.owner = c.owner, .name = c.name, .view = view, .dtype = dtype}, {}};
 }
 
-// A view and a dtype in which faults are injected, with the right results.
+// A view and a dtype in which faults are injected, and the results without a fault.
 class Setting {
  public:
   Setting(const Case& c, View view, DType dtype, const Options& options)
@@ -291,10 +292,11 @@ class Setting {
   }
 
  private:
-  // In f64 an op may be omitted, such as a cast to f64.
+  // The dtype of the reference programs. It is f32 for 16-bit dtypes, because an op such as a cast to f64 may
+  // be omitted in f64.
   DType wide_type() const { return dtype_ == f64 ? f64 : f32; }
 
-  // The numbers at which the check runs, rounded to the dtype.
+  // The point at which the check runs, rounded to the dtype.
   struct At {
     Point x, r;
   };
@@ -304,8 +306,8 @@ class Setting {
   }
   Point gradients(Harness& h) const { return gradients_at(h, point_.x, point_.r); }
 
-  // The difference that rounding may cause between two right programs. It is measured by changing the numbers
-  // in their last places and, in a dtype other than f64, by rounding every result to it.
+  // Measures the difference that rounding may cause between two right programs. Changes the last bits of the
+  // numbers and, in a dtype other than f64, rounds every result to that dtype.
   Values measured_noise() {
     Values most(right_.size(), 0.0);
     const double u = unit_roundoff(wide_type());
@@ -327,8 +329,8 @@ class Setting {
     return most;
   }
 
-  // Whether gradients are equal up to roundoff: transposing a gradient before it is summed over a broadcast
-  // axis is not a fault.
+  // Whether gradients are equal up to roundoff. If they are, a change is not a fault; for example,
+  // transposing a gradient before it is summed over a broadcast axis.
   bool same(const Point& z) const {
     for (std::size_t i = 0; i < z.size(); ++i)
       if (!(farthest(z[i], right_[i]) <= noise_[i])) return false;
@@ -360,7 +362,7 @@ class Mutation {
   }
 
  private:
-  // Injects faults that show at special points, or in second derivatives at such points.
+  // Injects faults that can be detected only at special points, or in second derivatives there.
   void at_special_points() {
     const Op& op = *case_.op;
     std::vector<std::pair<std::string, Vjp>> faults{{"operands held fixed", with_operands(held, held)}};
@@ -390,8 +392,8 @@ class Mutation {
     }
   }
 
-  // Whether the derivatives are equal at all points at which quotients decide the right one. They need not
-  // decide the other one: a derivative that jumps has no quotient.
+  // Whether the derivatives are equal at all points at which difference quotients determine the right one.
+  // The quotients need not determine the wrong one, because a derivative that jumps has no quotient.
   static bool same_derivatives(const std::vector<SpecialDerivative>& right,
                                const std::vector<SpecialDerivative>& other) {
     if (right.size() != other.size()) return false;
@@ -423,7 +425,7 @@ class Mutation {
     return look.planted() > 0;
   }
 
-  // Rejects a case whose check fails without a fault, because every fault would count as caught.
+  // Rejects a case if its check fails without a fault, because every fault would then count as detected.
   bool is_right(Setting& setting) {
     Mutant m = setting.mutant(Mutant::refused, "none");
     if (setting.passes({}, m.result)) return true;
@@ -442,7 +444,7 @@ class Mutation {
     return faults;
   }
 
-  // Faults of the gradient as a whole: of a layer, or of an op that is differentiated by its decomposition.
+  // Faults of a complete gradient: of a layer, or of an op that is differentiated by its decomposition.
   std::vector<Fault> of_gradient(const Setting& setting) const {
     std::vector<Fault> faults = by_input(setting);
     int sums = 0;
@@ -452,14 +454,14 @@ class Mutation {
       return z;
     };
     const Harness looked(case_, View::contiguous, f64, look);
-    const int stride = std::max(1, sums / most_sums);  // for a model, only some, which depend on the seed
+    const int stride = std::max(1, sums / most_sums);  // for a model, only some: the seed selects them
     for (int i = static_cast<int>(options_.seed % static_cast<std::uint64_t>(stride)); i < sums; i += stride)
       for (const LostTerm lost : {LostTerm{i, 0}, LostTerm{i, 1}}) faults.push_back(without_term(lost));
     return faults;
   }
 
-  // In a different view or dtype, scales the gradient of each input. It also injects one of the other faults:
-  // the first one, starting at 5 × `first_fault`, that changes the gradient.
+  // Injects faults in another view or dtype. Scales the gradient of each input, and also injects one of the
+  // other faults: the first fault that changes the gradient, starting at number 5 × `first_fault`.
   bool another(View view, DType dtype, std::size_t first_fault) {
     if (std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) == options_.dtypes.end())
       return true;
@@ -487,7 +489,7 @@ class Mutation {
 
 std::vector<Mutant> mutate(const Case& c, const Options& options) {
   options.check_numbers();
-  if (c.expected) return {};  // at a special point there are no quotients that could detect a fault
+  if (c.expected) return {};  // such samples are at special points, where no quotient detects a fault
   if (c.op && !c.op->not_differentiable.empty()) return {};
   try {
     return Mutation(c, options).run();

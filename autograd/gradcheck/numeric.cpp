@@ -4,12 +4,13 @@ namespace tg::gradcheck {
 
 namespace {
 
-constexpr int rounds = 5;           // number of points drawn before elements on a kink are skipped
-constexpr double skippable = 0.05;  // fraction of all elements
+constexpr int rounds = 5;           // points to draw before elements on a kink are skipped
+constexpr double skippable = 0.05;  // maximum fraction of skipped elements
 constexpr std::size_t projections = 4;
 constexpr std::int64_t most_rows = 64;  // maximum number of rows of the Jacobian that are checked one by one
 
-// An output that is −∞ for any input (the log of an empty sum) gives −∞ − (−∞); its slope is 0.
+// Returns high − low, or 0 if both are −∞. An output that is −∞ for every input, such as the log of an empty
+// sum, has the slope 0.
 double difference(double high, double low) {
   return high == low && std::isinf(high) && high < 0 ? 0 : high - low;
 }
@@ -34,8 +35,8 @@ double dot(const Point& a, const Point& r) {
   return sum;
 }
 
-// The error of a quotient with step h caused by rounding f's values only: a few units of roundoff of Σ|r·f|,
-// divided by h.
+// Estimates the error of a quotient with step h if only f's values are rounded: a few units of roundoff of
+// Σ|r·f|, divided by h.
 double quotient_noise(const Point& f, const Point& r, double h) {
   double sum = 0;
   for (std::size_t o = 0; o < f.size(); ++o)
@@ -44,9 +45,10 @@ double quotient_noise(const Point& f, const Point& r, double h) {
   return 16 * unit_roundoff(f64) * sum / h;
 }
 
-// The same error measured: the change of ⟨f, r⟩ when x changes by a few units of roundoff. It is larger than
-// the estimate above if f magnifies rounding errors, for example of x − μ over a σ near 0. A quotient with
-// step h sums at most 1.5 values of f, divided by h, each with its own error.
+// Measures the same error: the change of ⟨f, r⟩ when x changes by a few units of roundoff. The measured error
+// is larger than the estimate above if f magnifies rounding errors; an example is (x − μ)/σ with σ near 0. In
+// a quotient with step h, the values of f have weights with a sum of at most 1.5/h, and each value has its
+// own error.
 constexpr int jitter_points = 8;
 double jitter(Harness& harness, const Point& x, const Point& r) {
   const std::vector<bool> floating = harness.floating();
@@ -97,13 +99,14 @@ class Elements {
     }
     return result;
   }
-  // Enough elements are wrong at points where f is smooth: no other point can make the gradient right.
+  // Whether enough elements are wrong at points where f is smooth. The gradient is then wrong, whatever other
+  // points show.
   bool sure() const { return wrong_ >= enough; }
 
  private:
   static constexpr int enough = 3;
 
-  // Two random cotangents and, if there are few, each output element separately.
+  // Makes rows for two random cotangents and, if there are few output elements, for each of them.
   void make_rows(std::uint64_t seed) {
     rows_.clear();
     for (std::uint64_t i = 0; i < 2; ++i)
@@ -152,7 +155,8 @@ class Elements {
     wrong_ += wrong;
   }
 
-  // If f bends within h, a smaller step agrees. A wrong gradient is wrong for every step.
+  // Compares with smaller steps. If f bends within h, a smaller step agrees. A wrong gradient disagrees for
+  // every step.
   Comparison closer_look(const Row& row, std::size_t number, std::size_t l, std::size_t k,
                          const Comparison& first, std::vector<Point>& closer) {
     const Comparison again = compared(row, number, k, first.numeric, first.h);
@@ -178,9 +182,9 @@ class Elements {
   static bool passes(const Comparison& c) { return std::abs(c.analytic - c.numeric) <= c.allowed; }
 
   // Whether f is not smooth within 2h of x along this element, so that the difference quotient n is
-  // meaningless. Then the quotient at a 64th of the step disagrees, or the one-sided slopes differ and do not
-  // converge as the step shrinks. If a second derivative exists, their difference is proportional to the
-  // step.
+  // meaningless. In that case the quotient at a 64th of the step disagrees, or the one-sided slopes differ
+  // and do not converge as the step shrinks. If a second derivative exists, their difference is proportional
+  // to the step.
   bool at_kink(std::size_t l, std::size_t k, const Row& row, double a, double n, double h) {
     const double x = x_[l][k], small = h / 64;
     const auto f = [&](double at) {
@@ -199,7 +203,7 @@ class Elements {
     const double at_h = jump(h), at_small = jump(small);
     const double near = dot(slopes(harness_, l, k, x, small).four_point, row.r);
     const double apart = std::abs(a - n), noise = 1e-8 * std::max(1.0, std::abs(dot(mid, row.r)));
-    // Both comparisons are false if `apart` is not finite.
+    // If `apart` is not finite, both comparisons are false.
     return (at_small > noise && at_small > 0.5 * at_h && at_small > 0.5 * apart) ||
            (std::abs(near - n) > noise && std::abs(near - n) > 0.1 * apart);
   }
@@ -242,15 +246,16 @@ void check_elements(Harness& harness, const Options& options, Result& result, Fi
 
 namespace {
 
-// One direction through all inputs at once or through one of them, and one random cotangent: two numbers to
-// compare. No weight of either is near 0, and no two are equal. Otherwise an element, or two that cancel,
-// would have no effect.
+// Compares two numbers: the slope along one direction, through all inputs or one input, for one random
+// cotangent, and the same slope from the gradient. No weight of the direction or cotangent is near 0, and no
+// two weights are equal. Otherwise an element, or two elements that cancel, would have no effect.
 class Projection {
  public:
   Projection(Harness& harness, const Options& options, std::uint64_t seed)
       : harness_(harness), options_(options), x_(harness.draw(seed)) {}
 
-  // Returns false if the function is not smooth in between: then the quotients at h and h/2 differ.
+  // Returns false if the function is not smooth along the direction, that is, if the quotients at h and h/2
+  // differ.
   bool compare(std::uint64_t seed, std::optional<std::size_t> only, Tally& tally) {
     direction_ = harness_.draw_direction(seed);
     for (std::size_t l = 0; l < x_.size(); ++l)
@@ -259,7 +264,7 @@ class Projection {
     const Point r = harness_.draw_cotangents(seed);
     harness_.set(x_, r);
     const Along z = along(harness_.gradients());
-    // Use a smaller step if the function bends too much for this one; the noise depends on the step.
+    // Uses a smaller step if the function bends too much for the current step. The noise depends on the step.
     double best = 0, h = 0, noise = std::numeric_limits<double>::infinity();
     for (const double shrink : {1.0, 0.25, 0.0625}) {
       const double coarse = slope(options_.h * shrink, r), fine = slope(options_.h * shrink / 2, r);
@@ -319,7 +324,7 @@ class Projection {
 
 void check_projections(Harness& harness, const Options& options, Result& result) {
   Tally tally(result);
-  // Also along single inputs, because the gradient of one may be small compared with the others.
+  // Also checks along single inputs, because one input's gradient may be small compared with the others.
   std::vector<std::optional<std::size_t>> along(projections);
   for (const std::size_t l : harness.floating_leaves()) along.push_back(l);
   if (along.size() == projections + 1) along.pop_back();

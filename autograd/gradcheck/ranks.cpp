@@ -16,10 +16,10 @@ namespace tg::gradcheck {
 
 namespace {
 
-// Stands for all ranks, for numbers that are equal on all of them.
+// Used instead of a rank for numbers that are equal on all ranks.
 constexpr int all_ranks = -1;
 
-// Element i of a tensor of one rank: ±[0.5, 1.5).
+// The value of element i of a tensor on one rank, in ±[0.5, 1.5).
 double drawn(std::uint64_t seed, int rank, std::size_t tensor, std::int64_t i) {
   const std::uint64_t key =
       node_key(seed, static_cast<std::uint64_t>(rank + 1), static_cast<std::uint32_t>(tensor));
@@ -66,13 +66,13 @@ class OnRank {
     program_->run(feeds);
   }
   double loss() { return program_->fetch(results_[0]).at(0); }
-  // Results, then gradients.
+  // Returns the results, then the gradients.
   std::vector<Array> tensors() {
     std::vector<Array> all;
     for (std::size_t i = 1; i < results_.size(); ++i) all.push_back(program_->fetch(results_[i]));
     return all;
   }
-  // The loss after element i of input k, or no element, is changed.
+  // Returns the loss. If `moves` is true, element i of input k is changed first.
   double loss_at(bool moves, std::size_t k, std::int64_t i, double value) {
     const double before = input(k).at(i);
     if (moves) input(k).set(i, value);
@@ -137,7 +137,7 @@ void check_differences(const RankCase& c, const std::shared_ptr<Communicator>& r
           own[s] = p.loss_at(moves, k, i, x + at[s] * h);
         }
         const auto all = gather_one(*ranks, own);
-        if (!moves) continue;  // only the rank that moves knows h
+        if (!moves) continue;  // only the rank that changes the element knows h
         std::array<double, 4> loss{};
         for (const auto& l : c.is_output_replicated ? std::vector(1, own) : all)
           for (std::size_t s = 0; s < 4; ++s) loss[s] += l[s];
@@ -191,7 +191,7 @@ void copy_text(char (&to)[n], const std::string& text) {
   text.copy(to, n - 1);
 }
 
-// Combines the results of all ranks: the worst, which is the same on each.
+// Replaces the result on each rank by the worst result of all ranks.
 void join_results(Communicator& ranks, Result& r) {
   Shown own{r.status,        r.checked, r.max_abs,   r.max_rel, r.ratio, r.worst.analytic,
             r.worst.numeric, r.worst.h, r.worst.ulp, {},        {}};

@@ -57,7 +57,7 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
   }
   tally.rule(same(with({.threads = 2}, r).gradients, expected.gradients),
              "two threads give different bits than one");
-  // Exact if each input is used once. If a call uses an input more than once, the order of sums differs.
+  // The comparison is exact if each call uses an input once. Otherwise the sums are in a different order.
   Point four = expected.gradients;
   for (Values& v : four)
     for (double& z : v) z *= 4;
@@ -139,13 +139,13 @@ bool drawn_alike(const SampleInput& a, const SampleInput& b) {
 }  // namespace
 
 std::optional<UsedTwice> used_twice(const Case& c) {
-  if (c.order > 1) return std::nullopt;  // the cotangent is an input: as x, it would be differentiated
+  if (c.order > 1) return std::nullopt;  // the cotangent is an input: it would be differentiated, too
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
       if (!drawn_alike(c.inputs[i], c.inputs[j])) continue;
       UsedTwice twice{c, i, j};
-      // The second input stays but is not read, so that the graph up to the call is the same: random streams
-      // are numbered by node.
+      // The second input stays in the graph but is not read. The graph up to the call is then unchanged,
+      // which matters because random streams are numbered by node.
       twice.c.make = [make = c.make, i, j](DType dtype, Device device) {
         const Callable f = make(dtype, device);
         return Callable{f.parameters, [f, i, j](std::span<const Tensor> x) {
@@ -172,7 +172,7 @@ void check_used_twice(const Case& c, Harness& harness, const Options& options, R
   Point apart = read(harness, x, r).gradients;
   double size = 1;
   for (const Values& v : apart) size = std::max(size, largest(v));
-  // Indices of the two among the floating inputs.
+  // Indices of the two inputs among the floating inputs.
   std::size_t first = 0, second = 0;
   for (std::size_t l = 0; l < twice->second; ++l) {
     second += harness.leaves()[l].floating;

@@ -10,7 +10,7 @@ namespace {
 constexpr double huge = 2e13;                         // its cube overflows in f32
 constexpr double far_out = 1e6;                       // functions with a limit at ∞ have reached it here
 constexpr double agreement = 1e-5;                    // relative to the larger derivative, or to 1
-constexpr std::size_t most_fast = 4, most_slow = 32;  // number of elements of an input
+constexpr std::size_t most_fast = 4, most_slow = 32;  // number of elements checked per input
 
 struct SpecialPoint {
   std::string name;
@@ -23,21 +23,21 @@ bool is_positive(const Leaf& leaf) {
   return leaf.spec.fill.kind == Fill::uniform && leaf.spec.fill.low >= 0;
 }
 
-// Repeats the values over all elements.
+// Returns as many values as `like`, by repeating `values`.
 Values in_turn(const Values& like, std::initializer_list<double> values) {
   Values v(like.size());
   for (std::size_t k = 0; k < v.size(); ++k) v[k] = values.begin()[k % values.size()];
   return v;
 }
 
-// v with x as every third element, or as every element.
+// Returns v with every third element, or every element, replaced by x.
 Values replaced(Values v, double x, bool everywhere) {
   for (std::size_t k = 0; k < v.size(); k += everywhere ? 1 : 3) v[k] = x;
   return v;
 }
 
-// `inputs` of the harness's leaves are the op's own. The other leaves are cotangents of second derivatives,
-// which stay as drawn.
+// The first `inputs` leaves of the harness are inputs of the op. The other leaves are cotangents of second
+// derivatives. They keep their drawn values.
 std::vector<SpecialPoint> points_of(const Case& c, const Harness& harness, std::size_t inputs,
                                     std::uint64_t seed) {
   const Point drawn = harness.draw(seed);
@@ -56,10 +56,11 @@ std::vector<SpecialPoint> points_of(const Case& c, const Harness& harness, std::
     points[0].x[l] = is_positive(leaf) ? in_turn(v, {0, 1, 0, 0.5, 1}) : in_turn(v, {0, 1, 0, -1, 1});
     points[1].x[l] =
         in_turn(v, {leaf.spec.fill.kind == Fill::uniform || leaf.spec.fill.kind == Fill::off_zero ? 1. : 0.});
-    Values zeros = v;  // only one zero, because a product with more has a gradient of 0
+    Values zeros = v;  // only one zero: a product with two zeros has the gradient 0
     zeros.front() = 0;
     add("zeros", std::move(zeros));
-    // All have one sign: in a sum, huge numbers that cancel would leave their rounding errors.
+    // All huge numbers have the same sign. If they canceled in a sum, only their rounding errors would
+    // remain.
     add("huge numbers", in_turn(v, {huge, 1, huge / 2}), true);
     if (!is_positive(leaf)) add("huge negative numbers", in_turn(v, {-huge, 1, -huge / 2}), true);
     constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -76,7 +77,7 @@ bool is_finite(const Point& p) {
   return true;
 }
 
-// Slopes of t ↦ ⟨f(x + t·e), r⟩ at 0 for one step h.
+// The slopes of t ↦ ⟨f(x + t·e), r⟩ at 0 for one step h.
 struct Sides {
   bool finite = false;
   double central = 0, left = 0, right = 0, noise = 0;
@@ -91,15 +92,15 @@ struct Decision {
   bool is_smooth =
       false;  // of the quotient that agrees: a convention at a kink may be the mean of both slopes
   Comparison comparison{};
-  bool repeated = false;  // a first derivative, repeated because the second does not exist
+  bool repeated = false;  // a first derivative, visited because the second does not exist
 };
 
 class SpecialElements {
  public:
-  // Called with each element's derivative, its verdict and its description.
+  // Called with each element's derivative, the decision about it, and a description of the element.
   using Visit = std::function<void(const Decision&, const std::string& where)>;
 
-  // `first` has the first derivatives if this object has the second.
+  // If this object checks second derivatives, `first` checks the first derivatives.
   SpecialElements(const Case& c, std::size_t inputs, const char* order, const Options& options,
                   SpecialElements* first = nullptr)
       : case_(c),
@@ -120,7 +121,8 @@ class SpecialElements {
   void at(const SpecialPoint& p, const Visit& visit) {
     harness_.set(p.x);
     const bool finite = is_finite(harness_.outputs());
-    // A gradient that is not finite has no derivatives and must belong to a function without a slope.
+    // A gradient that is not finite has no derivatives. Such a gradient is right only if the function has no
+    // slope there.
     if (!finite && first_)
       first_->at(
           {p.name, {p.x.begin(), p.x.begin() + static_cast<std::ptrdiff_t>(inputs_)}, p.only, p.is_huge},
@@ -151,8 +153,8 @@ class SpecialElements {
     const double at = std::isfinite(x) ? x : std::copysign(far_out, x);
     std::vector<Sides> seen;
     Decision d{a};
-    // A function may bend within a distance of 1 from a huge number, or rounding errors may hide its slope
-    // except in large steps.
+    // Near a huge number, a function may bend within a distance of 1, or rounding errors may hide its slope
+    // in all except large steps.
     std::vector<double> steps{1e-3, 1e-4, 1e-5};
     for (double& step : steps) step *= std::max(1.0, std::abs(at));
     if (std::abs(at) >= huge / 2) steps.insert(steps.begin(), {0x1p-4, 0x1p-5});
@@ -176,21 +178,22 @@ class SpecialElements {
 
   bool is_pointwise() const { return case_.op && case_.op->pointwise; }
 
-  // If no quotient agrees, several steps together may decide. One step is enough for a derivative that is not
-  // finite.
+  // If no quotient agrees, several steps together decide. For a derivative that is not finite, one step
+  // suffices.
   void judge(double a, bool is_huge, const std::vector<Sides>& seen, Decision& d) const {
     if (!std::isfinite(a)) {
       d.verdict = Verdict::wrong;
       return;
     }
-    // Two equal huge numbers differ only within a distance of 1, which their rounding errors hide.
+    // If two huge numbers are equal, the kink between them is within a distance of 1, where rounding errors
+    // hide it.
     if (is_huge && !is_pointwise()) return;
     for (std::size_t i = 0; i + 1 < seen.size(); ++i) {
       const Sides &s = seen[i], &t = seen[i + 1];
       const double apart = std::abs(a - t.central), open = std::abs(t.right - t.left);
       const bool smooth = std::abs(s.central - t.central) <= 0.05 * apart && t.bend <= 0.1 * apart;
       const bool kink = std::abs(s.right - t.right) <= 0.1 * open && std::abs(s.left - t.left) <= 0.1 * open;
-      if (!smooth && !is_pointwise()) continue;  // each output may have a different kink
+      if (!smooth && !is_pointwise()) continue;  // outputs may have different kinks
       const double low = std::min(t.left, t.right) - 0.05 * open,
                    high = std::max(t.left, t.right) + 0.05 * open;
       if (t.noise > 0.1 * apart || !(smooth || kink)) continue;
@@ -232,8 +235,8 @@ class SpecialElements {
   Point r_;
 };
 
-// With `repeats`, also visits first derivatives at points of the second derivatives at which the second ones
-// do not exist.
+// If `repeats` is set, also visits the first derivative of an element if its second derivative does not
+// exist.
 void each_element(const Case& c, const Options& options, bool repeats, const SpecialElements::Visit& visit) {
   SpecialElements first(c, c.inputs.size(), "first derivative", options);
   if (!c.expected) first.each(visit);
@@ -244,7 +247,7 @@ void each_element(const Case& c, const Options& options, bool repeats, const Spe
     SpecialElements(*second, c.inputs.size(), "second derivative", options,
                     repeats && !c.expected ? &first : nullptr)
         .each(visit);
-  } catch (const GradientError&) {  // `--order 2` reports it
+  } catch (const GradientError&) {  // `gradcheck --order 2` reports this error
   }
 }
 

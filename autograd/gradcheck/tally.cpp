@@ -62,7 +62,7 @@ std::string index_text(const Shape& shape, std::int64_t i) {
 }
 
 void Tally::non_finite(const std::string& where, const Comparison& c) {
-  if (result_.status == Status::non_finite) return;  // keep the first one found
+  if (result_.status == Status::non_finite) return;  // keep the first non-finite element
   result_.status = Status::non_finite;
   result_.worst = {where, c.analytic, c.numeric, c.h, 0};
   result_.ratio = std::numeric_limits<double>::infinity();

@@ -11,23 +11,23 @@ namespace tg::gradcheck {
 struct Comparison {
   double analytic, numeric, allowed;
   double scale = 0;  // minimum scale of relative errors
-  double h = 0;      // 0 without a difference quotient
+  double h = 0;      // step of the difference quotient; 0 if there is none
 };
 
-// Unit roundoff: half the distance from 1 to the next number.
+// Returns the unit roundoff: half the distance from 1 to the next number.
 double unit_roundoff(DType dtype);
 double smallest_positive(DType dtype);
 double largest_finite(DType dtype);
 
-// largest(): the largest finite magnitude. distance(): the distance of two lists of numbers, 0 for equal
-// infinities.
+// largest() returns the largest finite magnitude. distance() returns the distance between two lists of
+// numbers; equal infinities have the distance 0.
 double largest(const Values& v);
 double farthest(const Values& a, const Values& b);
 
-// x·(1 ± u), with a random sign for each element of the chosen tensors.
+// Returns x·(1 ± u), with a random sign for each element of the chosen tensors.
 Point nudged(const Point& x, double u, const std::vector<bool>& which, std::uint64_t seed);
 
-// Sets numbers in a harness and runs both programs.
+// Sets the numbers of a harness, runs both programs, and stores the results.
 struct Read {
   Point outputs, gradients;
 };
@@ -47,7 +47,7 @@ class Tally {
     ++result_.checked;
     judge(c, where);
   }
-  // Same without counting it.
+  // Compares without counting the comparison.
   template <class Where>
   void judge(const Comparison& c, Where&& where) {
     const double error = std::abs(c.analytic - c.numeric);

@@ -26,7 +26,7 @@ inline std::size_t add_bytes(std::size_t a, std::size_t b, const char* what) {
   return a + b;
 }
 
-// The size for a message, "12 MiB": rounded up; in KiB below 10 MiB.
+// Formats a size for a message, such as "12 MiB". Rounds up. Below 10 MiB, the unit is KiB.
 inline std::string bytes_text(std::size_t bytes) {
   const int shift = bytes < std::size_t{10} << 20 ? 10 : 20;
   return std::to_string((bytes + (std::size_t{1} << shift) - 1) >> shift) + (shift == 10 ? " KiB" : " MiB");

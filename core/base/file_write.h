@@ -11,7 +11,7 @@ namespace tg {
 // Throws Error, "[who] cannot VERB PATH: reason".
 [[noreturn]] void fail_file(std::string_view who, const char* verb, const std::string& path,
                             const std::string& reason);
-// Same with the description of an errno value. Does nothing if the value is 0.
+// Calls fail_file() with the description of `error`, an errno value, as the reason. Does nothing if it is 0.
 void check_file(std::string_view who, const char* verb, const std::string& path, int error);
 
 // An owned file descriptor, closed by the destructor. −1 means that it owns none, as after a move.
@@ -29,8 +29,8 @@ void sync_directory(const std::string& directory, std::string_view who);
 // Whether a file must be on disk when a call returns. A cache needs only atomicity, not durability.
 enum class Durable { no, yes };
 
-// Creates a file with a new name, ".NAME.tmp.PID.N", in the folder of `path`, and sets `name` to it. Links
-// are not followed.
+// Creates a file with a new name, ".NAME.tmp.PID.N", in the folder of `path`, and sets `name` to it. Symbolic
+// links are not followed.
 FileDescriptor create_temporary(const std::string& path, std::string& name, std::string_view who);
 
 // Replaces a regular file by the concatenated pieces, or leaves it unchanged: writes a temporary file in the

@@ -10,8 +10,8 @@ namespace tg {
 
 namespace {
 
-// Whether a number, without its fraction, is in the range of an integer type. The bounds are powers of two,
-// which are exact in floating types.
+// Whether a number is in the range of an integer type after its fraction is dropped. The bounds are powers of
+// two, which are exact in floating types.
 template <class T, class Number>
 bool in_range(Number x) {
   if constexpr (std::is_same_v<Number, std::int64_t>) {
@@ -24,7 +24,7 @@ bool in_range(Number x) {
   }
 }
 
-// An element as a built-in C++ number.
+// Converts an element to a built-in C++ number.
 template <class T>
 auto number_of(T x) {
   if constexpr (std::is_integral_v<T>)

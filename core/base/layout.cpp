@@ -209,9 +209,9 @@ Shape infer_shape(const Shape& shape, std::int64_t n, const char* what) {
 
 namespace {
 
-// Finds strides with which the layout's elements have the new shape in the same order. Returns false if there
-// are none. First merges axes into the longest runs that one stride covers; the new sizes must then divide
-// these runs.
+// Finds strides that give the layout's elements the new shape in the same order. Returns false if no such
+// strides exist. First merges axes into the longest runs that one stride covers; the new sizes must then
+// divide these runs.
 bool view_strides(const Layout& l, const Shape& shape, Strides& out) {
   out = row_major_strides(shape);
   if (l.numel() == 0) return true;

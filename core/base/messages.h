@@ -1,5 +1,5 @@
-// Messages to the user: strings that fit on one line of a message or a terminal, names that fit into a
-// message, and exceptions with a longer message.
+// Messages to the user: functions that fit strings and names onto one line, and functions that rethrow an
+// exception with a longer message.
 #pragma once
 
 #include <cstdio>
@@ -17,7 +17,7 @@ namespace tg {
 // terminal.
 std::string printable(std::string_view text);
 
-// Formats as std::snprintf, to at most 199 bytes.
+// Formats like std::snprintf. The result has at most 199 bytes.
 std::string formatted(const char* format, auto... values) {
   char text[200];
   std::snprintf(text, sizeof text, format, values...);
@@ -46,8 +46,8 @@ std::string list_text(const Items& items, std::string_view between, Text text_of
   return all;
 }
 
-// Returns the result of f. An Error from f that is not a FormatError, for example about sizes whose product
-// overflows, becomes a FormatError that begins with `where`.
+// Returns the result of f. If f throws an Error that is not a FormatError, throws a FormatError that begins
+// with `where` instead. An example is an Error about sizes whose product overflows.
 template <class F>
 auto with_format_errors(const std::string& where, F f) {
   try {
@@ -59,8 +59,8 @@ auto with_format_errors(const std::string& where, F f) {
   }
 }
 
-// For a catch block: throws an exception of the same type with the message message(what). An exception that
-// is not from the library becomes an Error with the original nested (std::rethrow_if_nested).
+// For a catch block: throws an exception of the same type with the message message(what). If the exception is
+// not from the library, throws an Error with the original nested in it (std::rethrow_if_nested).
 template <class F>
 [[noreturn]] void rethrow_with(F message) {
   try {

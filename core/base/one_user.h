@@ -1,4 +1,4 @@
-// Detects misuse of an object that only one thread may use at a time, and unbounded recursion of calls.
+// Detects concurrent use of an object that only one thread may use at a time, and unbounded recursion.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace tg {
 
-// Marks a call of `who` on an object that supports one call at a time; `busy` belongs to the object. Throws
-// Error with `what` if another call is in progress.
+// Marks a call of `who` on an object that supports one call at a time; `busy` is a member of that object.
+// Throws Error with `what` if another call is in progress.
 class OneUser {
  public:
   OneUser(std::atomic<bool>& busy, const char* who, const char* what) : busy_(busy) {
@@ -23,7 +23,8 @@ class OneUser {
   std::atomic<bool>& busy_;
 };
 
-// Same for an object whose functions may call each other within one thread; `user` belongs to the object.
+// The same as OneUser, for an object whose functions may call each other within one thread. `user` is a
+// member of that object.
 class OneThread {
  public:
   OneThread(std::atomic<std::thread::id>& user, const char* who, const char* what) : user_(user) {
@@ -43,8 +44,8 @@ class OneThread {
   bool is_outermost_;
 };
 
-// Marks one level of nested calls of `who` in a thread, counted by `depth`. Throws Error with `what` beyond
-// `most` levels, long before the stack overflows.
+// Counts the nested calls of `who` in a thread in `depth`. Throws Error with `what` if there are more than
+// `most`, long before the stack overflows.
 class Nested {
  public:
   static constexpr int most = 32;

@@ -3,8 +3,8 @@
 
 namespace tg {
 
-// Whether this is a build with TILEGRAD_SMALL_PIECES, in which tests with small tensors have many chunks and
-// a ragged last one.
+// True in builds with TILEGRAD_SMALL_PIECES. There, even the small tensors of tests have many chunks and a
+// partial last chunk.
 #ifdef TILEGRAD_SMALL_PIECES
 inline constexpr bool has_small_pieces = true;
 #else

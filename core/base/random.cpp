@@ -15,7 +15,7 @@ namespace {
 constexpr Range f64_numbers =
     Range::between(-std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
 
-// The next number above a finite one of the dtype, in a floating dtype.
+// The smallest number of a floating dtype that is above the finite number x.
 double number_above(DType dtype, double x) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (dtype == f64) return std::nextafter(x, infinity);
@@ -29,7 +29,7 @@ double number_above(DType dtype, double x) {
   return load_element(dtype, reinterpret_cast<const std::byte*>(&bits), 0);
 }
 
-// The least number of the dtype that is at or above x.
+// The smallest number of the dtype that is at least x.
 double number_from(DType dtype, double x) {
   const double nearest = stored_number(dtype, x);
   return nearest < x ? number_above(dtype, nearest) : nearest;
@@ -50,7 +50,7 @@ UniformRange uniform_range(DType dtype, double low, double high) {
     const double only = stored_number(dtype, low);
     return {low, 0, 1, only, only};
   }
-  // Numbers below high are the negatives of those above −high.
+  // The largest number below `high` is the negative of the smallest number above −high.
   const double last = -number_above(dtype, -number_from(dtype, high)), first = number_from(dtype, low);
   if (!(first <= last)) refuse(std::string(name_of(dtype)) + " has no number in", "a wider interval");
   if (const double width = high - low; std::isfinite(width)) return {low, width, 1, first, last};

@@ -1,4 +1,4 @@
-// Spinning for a limited time.
+// Busy waiting for a limited time.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ inline void pause_processor() {
 #endif
 }
 
-// Calls ready() until it returns true or `limit` has passed, and returns whether it was true. The duration
-// does not depend on how long the processor pauses. Short waits do not read the clock.
+// Calls ready() until it returns true or `limit` has passed, and returns whether it was true. The limit does
+// not depend on how long the processor pauses. A short wait does not read the clock.
 template <class Ready>
 bool spin_until(Ready&& ready, std::chrono::nanoseconds limit) {
   const auto spin = [&](int rounds) {

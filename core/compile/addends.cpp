@@ -25,8 +25,9 @@ class Adding {
   const Value& value(ValueId v) const { return graph_.values()[v]; }
   ValueId root_of(ValueId v) const { return value(v).root; }
 
-  // Whether the step only adds its inputs, each once. In a larger fused step the sum needs no separate pass:
-  // whether that step or a GEMM reads the first term, the number of bytes is the same.
+  // Whether the step only adds its inputs, each once. A sum inside a larger fused step needs no separate pass
+  // over memory. Moving it into a GEMM would save nothing: the GEMM would read as many bytes of terms as the
+  // fused step reads.
   static bool is_sum(const LoweredStep& s) {
     if (s.op != &fused_op || s.out.size() != 1) return false;
     const auto& chain = s.attrs.as<FusedAttrs>();
@@ -73,7 +74,7 @@ class Adding {
            !joined_.contains(term.root);
   }
 
-  // Whether the step that computes v can add an operand to it, and only the sum reads v.
+  // Whether the step that computes v can add an operand to v, and nothing except the sum reads v.
   bool can_add(ValueId v) const {
     if (uses_.maker[v] < 0 || uses_.readers[v] != 1) return false;
     const LoweredStep& s = steps_[static_cast<std::size_t>(uses_.maker[v])];

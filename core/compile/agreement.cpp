@@ -52,7 +52,7 @@ Difference first_difference(std::span<const std::uint64_t> hashes, Communicator&
 void compare(std::span<const Step> steps, Communicator& ranks) {
   std::vector<std::uint64_t> hashes;
   for (const Step& s : steps) hashes.push_back(hash_of(s));
-  // Lists of equal length can be compared in chunks: up to the end of the shortest program, then the lengths.
+  // Compares the steps in chunks up to the end of the shortest program, then compares the lengths.
   const std::vector<std::uint64_t> counts = gather_one(ranks, std::uint64_t{hashes.size()});
   const auto [least, most] = std::ranges::minmax(counts);
   const Difference d = first_difference(std::span(hashes).first(least), ranks);

@@ -1,5 +1,6 @@
 // Assignments: the values that a program must compute, and how each assigned parameter gets its new value.
-// The step that computes the value writes it directly, or it is copied at the end of the run.
+// Either the step that computes the value writes it directly into the parameter, or the value is copied there
+// at the end of the run.
 #pragma once
 
 #include <tilegrad/core/compile/compile.h>
@@ -14,23 +15,25 @@ struct Outputs {
   std::vector<ValueId> all() const;
 };
 
-// Returns the outputs. A value that is, or is a view of, a parameter that this program assigns means the
-// parameter's old value. The function records a copy of it, which is computed before the parameter changes.
-// Throws Error, ShapeError or DTypeError for a tensor of a different graph and for a value that does not
-// match its parameter.
+// Returns the outputs. An output may be a parameter that this program assigns, or a view of one. It then
+// means the parameter's old value. The function records a copy of that value, which is computed before the
+// parameter changes. Throws Error, ShapeError or DTypeError for a tensor of a different graph and for a value
+// that does not match its parameter.
 Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::vector<Assign>& assign);
 
-// Throws Error if the program computes a value that Graph::must_assign requires to be assigned, and does not
-// assign it.
+// Throws Error if the program computes a value that must be assigned (Graph::must_assign) but does not assign
+// it.
 void require_updates(const Graph& graph, const Outputs& outputs, const std::vector<Assign>& assign);
 
-// Throws Error if a program assigns a parameter and also uses a different parameter with elements in the same
-// memory, because one is a part of the other (Parameter::part).
+// Throws Error if a program assigns a parameter and also uses a different parameter in the same memory. This
+// happens if one parameter is a part of the other (Parameter::part).
 void check_parts(std::span<const Parameter> used, const std::vector<Assign>& assign);
 
-// Per assignment: whether the step that computes the value can write it directly into the parameter. This
-// requires that the value is a complete row-major result, that it is an output only once, and that no later
-// step reads the parameter's old value.
+// Returns, per assignment, whether the step that computes the value can write it directly into the parameter.
+// This requires that:
+// - the value is a complete row-major result
+// - the value is an output only once
+// - no later step reads the parameter's old value
 std::vector<bool> written_directly(const Graph& graph, std::span<const LoweredStep> steps,
                                    const Outputs& outputs, const std::vector<Assign>& assign);
 

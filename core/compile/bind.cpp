@@ -12,7 +12,7 @@ Layout layout_within_buffer(const Graph& graph, const Joined& joined, ValueId v)
   return found == joined.end() ? graph.values()[v].layout : found->second.layout;
 }
 
-// Converts a copy that the compiler added into the form that elementwise kernels expect.
+// Converts a copy step that the compiler added into a fused step, as elementwise kernels expect.
 void make_fused(Step& step) {
   const DType t = step.out[0].dtype;
   step.op = &fused_op;
@@ -93,7 +93,7 @@ std::vector<Step> poisoned(std::vector<Step> steps, std::byte* arena, std::byte*
 
 std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                            std::span<const ValueId> outputs) {
-  // Values that share memory share one count.
+  // One count per root value, so values that share memory share a count.
   std::vector<int> reads(graph.values().size());
   const auto count = [&](ValueId v) -> int& {
     v = graph.values()[v].root;

@@ -7,14 +7,15 @@
 
 namespace tg {
 
-// The steps for the kernels, without addresses except for the targets of copies. `outputs` outlive a run.
+// Returns the steps for the kernels. Only targets of copies have addresses yet. `outputs` outlive a run.
 std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                            std::span<const ValueId> outputs);
 
-// Throws Error for a collective step with a number of ranks different from the communicator's; null means one
-// rank. Unless the program is only planned, all ranks must call this, and it compares their steps by op,
-// attributes, dtypes and layouts. It throws Error with the first step that differs and the ranks. A
-// collective step waits for the same step on all other ranks. Defined in agreement.cpp.
+// Throws Error if a collective step and the communicator have different numbers of ranks; a null communicator
+// means one rank. If the program is not only planned, all ranks must call this function. It compares their
+// steps by op, attributes, dtypes and layouts, and throws Error with the first step that differs and the
+// ranks. The comparison is needed because a collective step waits for the same step on all other ranks.
+// Defined in agreement.cpp.
 void check_ranks(std::span<const Step> steps, Communicator* ranks, bool plan_only);
 
 // The results of the earlier passes, which binding reads.
@@ -30,7 +31,7 @@ struct Bindings {
 };
 
 // Allocates the arena, the block of inputs, results and constants, and the kernels' workspace. Writes the
-// constants, sets the addresses of state.steps and prepares the steps. With `poison`
+// constants, sets the addresses of state.steps and prepares the steps. If `poison` is set
 // (CompileOptions::verify), memory without a value is filled with bytes that are NaN in every floating type.
 // A step that reads a dead or unwritten buffer then gives visibly wrong results. Throws OutOfMemory with the
 // sizes, and DeviceError for a step without a kernel.

@@ -64,8 +64,8 @@ class BufferList {
   Buffers made_;
 };
 
-// Whether `next` reads rows that the preceding index_assign writes, as attention reads rows of a cache. A
-// kernel may then compute both steps, so the assigned values stay in memory until `next` has finished.
+// Whether `next` reads rows that the preceding index_assign writes, for example attention that reads a cache.
+// One kernel may then compute both steps, so the assigned values stay in memory until `next` has finished.
 bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
   if (!assign.op->assigns) return false;
   return std::any_of(next.in.begin(), next.in.end(), [&](ValueId v) {
@@ -73,9 +73,9 @@ bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const L
   });
 }
 
-// Whether `next` is an epilogue that a backend computes in the preceding GEMM unless it would overwrite
-// operands of the GEMM. The choice affects rounding, so it must not depend on buffer offsets. A GEMM that
-// adds a whole matrix never computes an epilogue.
+// Whether `next` is an epilogue that a backend may compute in the preceding GEMM. The backend does not do
+// that if the epilogue would overwrite operands of the GEMM. Its decision affects rounding, so it must not
+// depend on buffer offsets. A GEMM that adds a whole matrix never computes an epilogue.
 bool may_round_otherwise(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
   return is_rounding_epilogue(graph, product, next) && graph.values()[next.in[0]].root == product.out[0] &&
          (product.in.size() < 3 ||
@@ -117,7 +117,7 @@ bool can_overwrite(const Graph& graph, const LoweredStep& step, ValueId v, std::
 void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                     Buffers& buffers) {
   const auto root_of = [&](ValueId v) { return graph.values()[v].root; };
-  // Whether output v may overwrite all inputs of the step that are stored in this buffer.
+  // Whether output v may overwrite every input of the step in this buffer.
   const auto can_overwrite_all = [&](const LoweredStep& step, ValueId v, int buffer) {
     for (std::size_t i = 0; i < step.in.size(); ++i)
       if (buffers.of[root_of(step.in[i])] == buffer && !can_overwrite(graph, step, v, i)) return false;

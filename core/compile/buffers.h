@@ -26,9 +26,9 @@ struct Buffers {
   std::vector<int> of;  // per root value: index in `list`; −1: none
 };
 
-// Creates a buffer for each value that a step reads or writes. Joined values are part of the whole's buffer,
-// and views part of their root's buffer. Values that are written directly (see assignments.h) are stored in
-// the parameter's memory.
+// Creates a buffer for each value that a step reads or writes. A joined value is part of the buffer of the
+// larger value, and a view is part of its root's buffer. Values that are written directly (see assignments.h)
+// are stored in the parameter's memory.
 Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                    const Outputs& outputs, const std::vector<Assign>& assign,
                    const std::vector<bool>& directly);
@@ -46,7 +46,7 @@ void share_in_place(const Graph& graph, std::span<const LoweredStep> steps, cons
 std::vector<Parameter> parameters_of(const Buffers& buffers, std::span<const LoweredStep> steps,
                                      Device device);
 
-// The steps that use each value, and the bytes of the arena that are in use at each step.
+// Lists the steps that use each value, and the bytes of the arena that are in use at each step.
 struct Liveness {
   // All lists are indexed by root value.
   std::vector<int> maker;  // the step that computes it; −1 for leaves and for values joined from parts

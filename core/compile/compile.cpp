@@ -24,7 +24,8 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
   return Device::cpu();
 }
 
-// Stores a placement in the state, without the kernels' workspace.
+// Copies the memory report and buffers of a placement to the state. The kernels' workspace is not included
+// yet.
 void report(const Placed& p, std::span<const LoweredStep> steps, const std::vector<Assign>& assign,
             Program::State& state) {
   state.memory = p.plan.report;

@@ -83,7 +83,7 @@ class Reducing {
                                 [&](ValueId v) { return lies_across(value(v).layout, made.layout); });
   }
 
-  // Whether the axes are the innermost ones in dense memory.
+  // Whether the memory is dense and `axes` are its innermost axes.
   static bool is_of_rows(const Layout& l, const Axes& axes) {
     std::int64_t length = 1;
     for (std::int64_t a : axes) length *= l.shape[static_cast<int>(a)];

@@ -1,7 +1,7 @@
-// Fused elementwise steps that end in a reduction. If a sum, a mean, a maximum, … over the innermost axes
-// reads the result of a fused elementwise step, one step computes both. It computes the elements row by row
-// and reduces them in registers or in the first-level cache. The elements are stored only if a different step
-// also reads them.
+// Fused elementwise steps that end in a reduction. If a reduction over the innermost axes, such as a sum,
+// reads the result of a fused elementwise step, one step computes both. That step computes the elements row
+// by row and reduces them in registers or in the first-level cache. The elements are stored only if a
+// different step also reads them.
 #pragma once
 
 #include "core/compile/lower.h"
@@ -11,12 +11,13 @@ namespace tg {
 
 // Attributes of fused_reduction_op. Its inputs are the inputs of the elementwise part. Its results are the
 // stored results of that part, followed by the result of the reduction. A 16-bit value that is stored is also
-// rounded before the reduction, so that all readers see the same number. A value that is not stored is not
-// rounded, as in any fused step.
+// rounded before the reduction, so that all its readers get the same number. A value that is not stored is
+// not rounded, as in any fused step.
 struct FusedReduction {
-  FusedAttrs chain;  // its last result is reduced; it is among the others if it is stored
+  FusedAttrs chain;  // the elementwise part; its last result is reduced
   DType dtype;       // dtype of the reduced elements
-  // layout as the result of the elementwise part, and, in that memory, as the input of the reduction
+  // made: layout as the result of the elementwise part; read: layout of the same memory as the reduction's
+  // input
   Layout made, read;
   const Op* op;  // the reduction
   ReduceAttrs reduce;
@@ -27,14 +28,14 @@ struct FusedReduction {
 };
 extern const Op& fused_reduction_op;
 
-// The elementwise part of a step, without its reduction; null for other steps.
+// Returns the elementwise part of a fused step, with or without a reduction. Null for other steps.
 const FusedAttrs* fused_text_of(const Op& op, const Attrs& attrs);
 // The elementwise part and the reduction as a string; empty for other steps.
 std::string fused_text(const Op& op, const Attrs& attrs);
 
 class StepScheduler;
 
-// Joins such pairs of steps, unless the scheduler rejects one.
+// Joins each such pair of steps that the scheduler accepts.
 void reduce_fused(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs,
                   const StepScheduler& scheduler);
 

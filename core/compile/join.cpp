@@ -7,19 +7,19 @@ namespace tg {
 
 namespace {
 
-// The step's op, or for a fused step with one instruction, that instruction's op.
+// Returns the step's op. For a fused step with one instruction, returns that instruction's op.
 const Op& only_op(const LoweredStep& s) {
   if (s.op != &fused_op) return *s.op;
   const auto& code = s.attrs.as<FusedAttrs>().code;
   return code.size() == 1 ? *code[0].op : *s.op;
 }
 
-// `seen` is a view of all elements of a value with layout `l`. Returns the layout of the value with which the
-// view gets the layout `to`. Returns nothing if no strides can express it, or if the value's contiguous axis
-// would not stay contiguous, which makes kernels slow.
+// `seen` is a view of all elements of a value with layout `l`. Returns the new layout of the value that gives
+// the view the layout `to`. Returns nothing if no strides can express that. Also returns nothing if the
+// value's contiguous axis would not stay contiguous, because kernels would be slow.
 std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
   for (int a = 0; a < l.rank(); ++a) {
-    // An axis of l is part of one axis in `seen`, or covers several of its axes.
+    // An axis of l is part of one axis in `seen`, or covers several axes there.
     std::int64_t place = l.strides[a], left = l.shape[a], done = 1, stride = 1;
     while (left > 1) {
       int s = 0;

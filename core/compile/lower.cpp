@@ -100,7 +100,7 @@ class Lowering {
       producer_[v] = static_cast<std::int64_t>(steps_.size());
     }
     if (node.op->pointwise) {
-      step.op = &fused_op;  // gets its inputs and attributes when its group is complete
+      step.op = &fused_op;  // the inputs and attributes follow when the group is complete
       groups_.push_back(group(node));
     } else {
       step.in = node.in;
@@ -126,8 +126,7 @@ class Lowering {
     return widest;
   }
 
-  // A fused step under construction: its code, its inputs and the number of times that its nodes read each of
-  // them.
+  // A fused step under construction: its code, its inputs, and how often its nodes read each input.
   struct Group {
     FusedAttrs fused;
     std::vector<ValueId> inputs;
@@ -174,8 +173,9 @@ class Lowering {
     return {FusedAttrs::Source::constant, static_cast<std::int32_t>(g.fused.constants.size() - 1)};
   }
 
-  // The constant that replaces a tensor filled with a number in a fused step. In f64 it is the number that
-  // the tensor would store. For a 16-bit type it keeps the digits of f32, unless these would create a tie.
+  // A fused step reads a constant instead of a tensor that is filled with one number. Returns that constant.
+  // In f64 it is the number that the tensor would store. For a 16-bit type it keeps the f32 digits, except if
+  // these would create a rounding tie.
   static double folded(const FullAttrs& f, DType compute) {
     if (!is_float(f.dtype)) return f.value;
     if (compute == f64) return stored_number(f.dtype, f.value);

@@ -8,7 +8,7 @@
 
 namespace tg {
 
-// Attributes of fused_op: a list of instructions, some of whose values are the step's results.
+// Attributes of fused_op: a list of instructions. The values of some instructions are the step's results.
 struct FusedAttrs {
   // Limits of a step. Merging adds at most one instruction per result (merge.cpp).
   static constexpr int max_inputs = 12, max_outputs = 4, max_fused = 24, max_code = max_fused + max_outputs;
@@ -32,15 +32,15 @@ struct FusedAttrs {
   std::int32_t result(std::size_t out) const {
     return results.empty() ? static_cast<std::int32_t>(code.size()) - 1 : results[out];
   }
-  // Appends the code of a different step, with `inputs` in place of its inputs.
+  // Appends the code of another step and replaces the inputs of that step by `inputs`.
   void append(const FusedAttrs& other, std::span<const Source> inputs);
   void fields(auto&& field) const { field("code", text()); }
   std::string text() const;  // "mul(in0, 2) → add(%0, in1)", and "; results %0, %1" if there are several
 };
 extern const Op& fused_op;
 
-// The op of a step (LoweredStep or Step) that computes a single pointwise op of its operands without
-// constants; null for other steps.
+// If a step (LoweredStep or Step) computes a single pointwise op of its operands, without constants, returns
+// that op. Returns null for other steps.
 template <class S>
 const Op* only_op_of(const S& step) {
   if (step.op != &fused_op || step.out.size() != 1) return nullptr;
@@ -59,30 +59,30 @@ struct LoweredStep {
 };
 
 // Whether a fused step may use a value that it computed without storing it. It may not if storing would
-// change the value, which is possible for integers narrower than `compute` and for floats computed in i64.
+// change the value. That can happen to integers narrower than `compute` and to floats computed in i64.
 // Booleans do not change, because every op that returns booleans returns 0 or 1.
 bool stays_fused(DType dtype, DType compute);
 
 // Per node: whether an output depends on it.
 std::vector<bool> needed_nodes(const Graph& graph, std::span<const ValueId> outputs);
 
-// Per root value: the step that computes it (−1 for a leaf), and how often it or a view of it is read by
-// steps and as an output.
+// Per root value: the step that computes the value (−1 for a leaf), and the number of steps and outputs that
+// read the value or a view of it.
 struct Uses {
   Uses(const Graph& graph, std::span<const LoweredStep> steps, std::span<const ValueId> outputs);
   std::vector<std::int64_t> maker;
   std::vector<int> readers;
 };
 
-// The steps in an order in which every value is computed before it is read. `outputs` are stored in memory,
-// each by one step that computes all of it.
+// Returns the steps in an order in which every value is computed before it is read. Each output is stored in
+// memory by a single step, which computes all its elements.
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse);
 
 // Concat without copies: if every input of a concat is a complete result that nothing else reads, its
 // producer writes it directly into the concat's output. The concat then needs no step. An input may be a
 // permuted view of the result. contiguous() is a concat of one input.
 //
-// The location of a joined value: in the memory of a larger value, with this layout.
+// The location of a joined value: inside the memory of the value `whole`, with this layout.
 struct Inside {
   ValueId whole;
   Layout layout;
@@ -90,8 +90,9 @@ struct Inside {
 
 using Joined = std::unordered_map<ValueId, Inside>;
 
-// Removes such concats from the steps and returns the locations of their inputs. Producers must support
-// results with any strides (Op::strided_results). `outputs` keep separate memory. Defined in join.cpp.
+// Removes such concats from the steps and returns the locations of their inputs. Joins an input only if its
+// producer supports results with any strides (Op::strided_results). `outputs` keep separate memory. Defined
+// in join.cpp.
 Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
 }  // namespace tg

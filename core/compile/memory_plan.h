@@ -24,16 +24,16 @@ struct Placement {
   std::size_t alive = 0;            // maximum of live bytes at one step: a lower bound for any plan
 };
 
-// Assigns offsets. Lifetimes must be sorted by `first`. reuse = false: every buffer gets separate memory, as
-// a reference for checks. O(n log n).
+// Assigns offsets. Lifetimes must be sorted by `first`. If `reuse` is false, every buffer gets separate
+// memory, as a reference for checks. The run time is O(n log n).
 Placement plan_memory(std::span<const Lifetime> buffers, bool reuse = true);
 
-// Whether no two buffers that are live at the same step overlap. Independent of the planning algorithm. O(n
-// log n).
+// Whether no two buffers that are live at the same step overlap. The check is independent of the planning
+// algorithm. The run time is O(n log n).
 bool plan_is_sound(std::span<const Lifetime> buffers, const Placement& placement);
 
 struct MemoryPlan {
-  std::vector<std::size_t> offset;  // offset of each buffer in its block; 0 for parameters
+  std::vector<std::size_t> offset;  // per buffer: offset in the arena or the block; 0 for parameters
   std::vector<int> arena_order;     // buffers of the arena with at least one byte, by first step
   std::size_t results_offset = 0;   // offset of the executable's status, which the results follow
   MemoryReport report;              // without the workspace, which only the executable knows
@@ -46,12 +46,12 @@ struct MemoryPlan {
 // - `status_bytes` (Backend::status_bytes) and small results, so that one copy fetches them
 // - the constants
 //
-// reuse = false: every buffer gets separate memory.
+// If `reuse` is false, every buffer gets separate memory.
 MemoryPlan plan_buffers(const Graph& graph, const Buffers& buffers, std::size_t status_bytes, bool reuse);
 
 // The buffers of the arena, sorted by their first step, for Program::buffers.
 std::vector<ArenaBuffer> arena_buffers(const Buffers& buffers, const MemoryPlan& plan);
-// All buffers for the log: first those of the arena by their first step, then the others.
+// All buffers for the log: first the buffers of the arena, sorted by their first step, then the others.
 std::vector<PlannedBuffer> planned_buffers(const Graph& graph, const Buffers& buffers,
                                            const MemoryPlan& plan);
 

@@ -12,7 +12,7 @@ namespace {
 // flight, and a second pass is cheaper.
 constexpr std::size_t max_operands = 10;
 static_assert(max_operands <= FusedAttrs::max_inputs);
-// Maximum distance of steps that are merged, so that long programs compile in linear time.
+// Maximum distance between merged steps. A limit lets long programs compile in linear time.
 constexpr std::size_t window = 32;
 
 class Merging {
@@ -62,7 +62,8 @@ class Merging {
     return std::find(s.out.begin(), s.out.end(), root) != s.out.end();
   }
 
-  // Whether two values have the same elements in the same order: they are one value, or equal views of it.
+  // Whether two values have the same elements in the same order, because they are the same value or equal
+  // views of one value.
   bool same(ValueId v, ValueId w) const {
     return v == w || (value(v).root == value(w).root && value(v).dtype == value(w).dtype &&
                       value(v).layout == value(w).layout);
@@ -72,7 +73,8 @@ class Merging {
     return static_cast<std::size_t>(found - list.begin());
   }
 
-  // Not broadcast. A broadcast row or number is read from the cache, so sharing it saves nothing.
+  // Whether v is not broadcast. A broadcast row or number is read from the cache, so sharing the read saves
+  // nothing.
   bool is_whole(ValueId v) const {
     const Layout& l = value(v).layout;
     for (int axis = 0; axis < l.rank(); ++axis)
@@ -87,13 +89,13 @@ class Merging {
 
   bool fits(const LoweredStep& a, const LoweredStep& b) const {
     const auto &first = a.attrs.as<FusedAttrs>(), &second = b.attrs.as<FusedAttrs>();
-    // All results need one layout, so that one iteration order works for all of them.
+    // All results must have one layout, because the step visits them in one order.
     if (first.compute != second.compute || !(value(a.out[0]).layout == value(b.out[0]).layout)) return false;
     bool shares = false;
     std::size_t inputs = a.in.size();
     for (ValueId v : b.in) {
       if (is_output(a, value(v).root)) {
-        // Exclude views that move elements, and values that storing would change.
+        // Views that move elements cannot be merged, nor can values that storing would change.
         if (!same(v, value(v).root) || !stays_fused(value(v).dtype, first.compute)) return false;
         shares = true;
       } else if (index_in(a.in, v) < a.in.size()) {
@@ -109,9 +111,9 @@ class Merging {
            first.code.size() + second.code.size() <= FusedAttrs::max_fused;
   }
 
-  // Whether readers of one step's results would wait for operands of the other step that they do not need.
-  // For tensors, a saved pass over memory is worth it. A number, such as the weight of a row in a mean, saves
-  // no pass, and the steps that wait for it may keep much memory alive (core/compile/order.cpp).
+  // Whether merging would make readers of one step's result wait for operands of the other step. For tensors,
+  // the saved pass over memory is worth that wait. For a single number, such as the weight of a row in a
+  // mean, merging saves no pass. The waiting steps may then keep much memory alive (core/compile/order.cpp).
   bool makes_wait(const LoweredStep& a, const LoweredStep& b) const {
     const auto is_made = [&](ValueId v) { return is_output(a, value(v).root); };
     const auto is_of_b_alone = [&](ValueId v) { return !is_made(v) && index_in(a.in, v) == a.in.size(); };
@@ -159,7 +161,7 @@ class Merging {
     a.op = nullptr;
   }
 
-  // Rounds stored 16-bit values for their readers inside the step too. All readers then see the same number,
+  // Rounds stored 16-bit values also for their readers inside the step. All readers then see the same number,
   // and results do not depend on which steps were merged. A value that is not stored is not rounded, as in
   // any fused step.
   void round_stored(LoweredStep& s) const {

@@ -16,8 +16,8 @@ namespace {
 
 using Unit = std::size_t;
 
-// The steps in units: one step, or neighbors that must stay together. Initially, units run in the order of
-// their numbers.
+// Divides the steps into units: a unit is one step, or neighbors that must stay together. Initially, units
+// run in the order of their numbers.
 class Ordering {
  public:
   Ordering(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known)
@@ -91,7 +91,7 @@ class Ordering {
     for (ValueId v : known_.outputs.all()) held_[buffer_of(v)].bytes = 0;  // live until the end in any order
   }
 
-  // A value is read after it was written. A parameter is written after its old value was read.
+  // A value must be written before it is read. A parameter must not be written before its old value is read.
   void find_dependencies() {
     const auto depends = [&](Unit later, Unit earlier) {
       if (later != earlier) before_[later].push_back(earlier);
@@ -140,8 +140,8 @@ class Ordering {
       if (!h.is_alive) h.is_alive = true, alive_ += h.bytes;
       if (--h.left == 0) h.is_alive = false, alive_ -= h.bytes;
     }
-    // Buffers that this unit uses may soon be free, and so may buffers that are read together with its
-    // results.
+    // Two kinds of buffers may soon be free: buffers that this unit uses, and buffers that are read together
+    // with its results.
     for (const std::size_t b : uses_[u]) {
       if (held_[b].left > most_units) continue;
       for (const Unit r : held_[b].readers)
@@ -149,7 +149,8 @@ class Ordering {
     }
   }
 
-  // Returns units that free a candidate and in total free more than they allocate; empty if there are none.
+  // Returns units that free a candidate buffer and free more bytes in total than they allocate. Empty if
+  // there are none.
   std::vector<Unit> freeing_group(std::size_t limit) {
     while (!candidates_.empty()) {
       const std::size_t b = *candidates_.begin();
@@ -180,7 +181,8 @@ class Ordering {
     return {group.begin(), group.end()};
   }
 
-  // Whether the live memory is smaller after the group than before it, and never above `limit` during it.
+  // Whether the live memory is smaller after the group than before it, and stays at or below `limit` while
+  // the group runs.
   bool is_worth(const std::vector<Unit>& group, std::size_t limit) const {
     std::unordered_map<std::size_t, std::size_t> used;  // uses of each buffer in the group so far
     std::size_t alive = alive_;
@@ -211,7 +213,7 @@ class Ordering {
   std::set<std::size_t> candidates_;
 };
 
-// Whether an epilogue would directly follow its GEMM in the new order but does not in the current one.
+// Whether some epilogue directly follows its GEMM in the new order but not in the current order.
 bool makes_an_epilogue(const Graph& graph, std::span<const LoweredStep> steps,
                        const std::vector<std::size_t>& order) {
   for (std::size_t i = 1; i < order.size(); ++i) {

@@ -11,7 +11,7 @@ namespace tg {
 
 namespace {
 
-// Chooses a different order of the steps if the arena then needs at most `more` additional bytes.
+// Applies the order `reordered` if the arena then needs at most `more` additional bytes.
 void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
                 std::size_t more, const Scheduled& known, std::size_t status_bytes, Placed& p) {
   Placed then = placed(graph, reordered, known, status_bytes, true);

@@ -15,13 +15,13 @@ namespace tg {
 
 namespace {
 
-// Fixed cost of a step: the bytes that a GPU copies during one kernel launch.
+// Fixed cost of a step, as the number of bytes that a GPU copies in the time of one kernel launch.
 constexpr double bytes_of_a_launch = 4 << 20;
 
 // Maximum depth to which operands that are no longer in memory are recomputed as well.
 constexpr int most_depth = 4;
 
-// Copies of values that steps recompute.
+// Creates and finds the copies of values that steps recompute.
 class Copies {
  public:
   explicit Copies(Graph& graph) : graph_(graph) {}
@@ -42,7 +42,7 @@ class Copies {
     return copy;
   }
 
-  // The replacement for v, which may be a view; v itself if it was not recomputed.
+  // Returns the replacement for v, which may be a view. Returns v if its root was not recomputed.
   ValueId now(ValueId v) {
     const auto found = copies_.find(v);
     if (found != copies_.end()) return found->second;
@@ -54,8 +54,8 @@ class Copies {
   const std::unordered_map<ValueId, ValueId>& all() const { return copies_; }
 
  private:
-  // Records a copy of a node. A view becomes a view of the copy. Other nodes keep their operands: the steps
-  // have different operands with the same values.
+  // Records a copy of a node. A view becomes a view of the copy. Other nodes keep their operands in the
+  // graph. Only their steps read copies of these operands, which have the same values.
   void record(const Node& original, bool is_view) {
     const Node node = original;  // a copy, because recording moves the list
     std::vector<Tensor> in;
@@ -96,19 +96,21 @@ class Recomputing {
   }
 
  private:
-  // One or more steps that are recomputed, in this order, before step `at`, or one step that moves there.
+  // One or more steps (`makers`) that are recomputed in this order before step `at`, or one step that moves
+  // there.
   struct Choice {
     std::vector<std::size_t> makers;
     std::size_t at = 0;
     bool moves = false;
-    // `there`: operands that a different choice recomputes, with their copies. `earlier`: steps that
-    // recompute them after `at` and therefore move before the makers.
+    // `there`: operands that another choice recomputes, and their copies. `earlier`: steps of that choice
+    // that run after `at` and therefore move before the makers.
     std::vector<std::pair<ValueId, ValueId>> there;
     std::set<std::size_t> earlier;
     std::size_t frees = 0, holds = 0;  // bytes at the peak: freed results, and operands that live longer
     double price = 0;                  // cost of the makers in bytes (price_of in cost.h), with launches
   };
-  // A choice that was applied: the steps with its number in added_by_, and the values that they replace.
+  // A choice that was applied. Its steps have its number in added_by_. `originals` are the values that these
+  // steps replace.
   struct Applied {
     std::unordered_map<ValueId, ValueId> originals;  // key: copy
     double price;
@@ -201,7 +203,7 @@ class Recomputing {
   }
 
   // Whether the backend may compute step s, a GEMM, together with the epilogue after it. Separate steps would
-  // give different roundings.
+  // round differently.
   bool has_epilogue(std::size_t s) const {
     return known_.scheduler.has_epilogues() && s + 1 < steps_.size() &&
            is_rounding_epilogue(graph_, steps_[s], steps_[s + 1]) && stay_together(s, s + 1);
@@ -244,7 +246,7 @@ class Recomputing {
     return tg::stay_together(graph_, steps_[first], steps_[second]);
   }
 
-  // The choice with the best ratio of freed to spent, counting at most the missing bytes.
+  // Returns the choice with the best ratio of freed bytes to price. At most `missing` freed bytes count.
   std::optional<Choice> best(std::size_t missing) const {
     const auto worth = [&](const Choice& c) {
       return static_cast<double>(std::min(c.frees - c.holds, missing));
@@ -261,8 +263,8 @@ class Recomputing {
     return best;
   }
 
-  // The choice that recomputes step s after the peak, for results that are computed before it and used after
-  // it.
+  // Returns the choice that recomputes step s after the peak. Its results are computed before the peak and
+  // used after it.
   std::optional<Choice> choice_for(std::size_t s) const {
     Choice c;
     const auto [from, to] = unit_of(s);
@@ -290,7 +292,7 @@ class Recomputing {
   }
 
   // Adds step s, with the steps that must be recomputed with it, to the choice. Steps that recompute its
-  // missing operands precede it. Returns false if an operand is overwritten before.
+  // missing operands precede it. Returns false if an operand has been overwritten by then.
   bool gather(std::size_t s, Choice& c, int depth) const {
     const auto [from, to] = unit_of(s);
     if (to > from && !(is_repeatable(from) && is_repeatable(to))) return false;
@@ -335,8 +337,8 @@ class Recomputing {
     return true;
   }
 
-  // Whether step s, which is after the peak, runs before step `at` or can move there together with the steps
-  // in `earlier`. If it can move, it is added to `earlier`.
+  // Whether step s, which runs after the peak, runs before step `at` or can move there together with the
+  // steps in `earlier`. If step s can move, it is added to `earlier`.
   bool is_there(std::size_t s, std::size_t at, std::set<std::size_t>& earlier) const {
     if (static_cast<int>(s) <= now_.peak) return false;
     if (s < at || earlier.contains(s)) return true;
@@ -375,7 +377,7 @@ class Recomputing {
       for (ValueId& v : steps_[s].in) v = copies.now(v);
     Applied applied{{}, c.price};
     for (const auto& [original, copy] : copies.all()) {
-      // A view of a value that a different choice recomputes belongs to that choice.
+      // If another choice recomputes the viewed value, the view belongs to that choice.
       const auto owner = choice_of_.find(value(copy).root);
       (owner == choice_of_.end() ? applied : applied_[owner->second]).originals[copy] = original;
     }
@@ -421,7 +423,7 @@ class Recomputing {
       added_by.push_back(added_by_[s]);
       for (ValueId& v : steps.back().in) put_back(v);
     }
-    for (Applied& other : applied_)  // copies of its copies
+    for (Applied& other : applied_)  // other choices may have copied its copies
       for (auto& [copy, original] : other.originals) put_back(original);
     steps_ = std::move(steps), added_by_ = std::move(added_by);
     analyse();

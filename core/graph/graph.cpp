@@ -12,8 +12,8 @@ namespace tg {
 
 namespace {
 
-// The scopes that this thread applies to the nodes that it records. It has no destructor, because static
-// objects may record graphs during their destruction, after the main thread's thread_local objects are
+// The scopes that this thread applies to the nodes that it records. The struct has no destructor. Static
+// objects may record graphs during their destruction, when the main thread's thread_local objects are already
 // destroyed.
 struct Recording {
   const std::string* scope = nullptr;  // the path of the innermost Scope
@@ -145,7 +145,7 @@ namespace {
   });
 }
 
-// Whether every element is within 0 … extent − 1 of the buffer.
+// Whether the offset of every element is in 0 … extent − 1.
 bool lies_within(const Layout& l, std::int64_t extent) {
   if (l.numel() == 0) return true;
   std::int64_t last = l.offset;
@@ -158,7 +158,8 @@ bool lies_within(const Layout& l, std::int64_t extent) {
   return l.offset >= 0 && last < extent;
 }
 
-// Checks the outputs of a shape rule, which may be a user's, so later code need not.
+// Checks the outputs of a shape rule, because users may define shape rules. Later code relies on these
+// checks.
 void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in,
                    std::span<const OutSpec> outs) {
   if (outs.empty() && !op.view) throw Error("its shape rule returned no outputs");

@@ -1,4 +1,5 @@
-// The ops of the library, in memory that is never freed, and the error for attributes of a different op.
+// Stores the ops of the library in memory that is never freed. Also throws the error for attributes of a
+// different op.
 #include <tilegrad/core/graph/op.h>
 
 #include <deque>

@@ -15,9 +15,9 @@ struct ReduceAttrs {
 
 // Attributes of all collective ops (ops/ranks.cpp).
 struct RankAttrs {
-  int ranks;      // number of ranks; the own rank is not an attribute, because all ranks have equal programs
-  int shift = 0;  // for ppermute: rank r gets the value of rank r − shift
-  bool wide = false;  // for sums: the result for 16-bit dtypes is f32
+  int ranks;          // all ranks run equal programs, so there is no attribute for a rank's index
+  int shift = 0;      // for ppermute: rank r gets the value of rank r − shift
+  bool wide = false;  // for sums: 16-bit inputs give an f32 result
   void fields(auto&& field) const {
     field("ranks", ranks), field("shift", shift, 0), field("wide", wide, false);
   }

@@ -1,5 +1,6 @@
-// Open files, files that are mapped into memory, and names of files. An `error` is an error number of
-// <cerrno>, or 0 without an error; check_file() throws it as an Error. A FileDescriptor closes a file.
+// Opens files, maps files into memory, and creates names of files. An `error` is an error number of <cerrno>,
+// or 0. check_file() (core/base/file_write.h) throws it as an Error. FileDescriptor, also there, closes a
+// file.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +17,22 @@ namespace tg::os {
 
 enum class Open {
   read,           // does not wait for the writer of a pipe
-  folder,         // for functions that accept an open folder
-  folder_itself,  // the same, and not through a symbolic link
-  // To write, not through a symbolic link:
+  folder,         // a folder, for functions that accept an open one
+  folder_itself,  // a folder, but not through a symbolic link
+  // For writing, but not through a symbolic link:
   existing,
   create,      // under a new name
-  append,      // after the content, if there is a file of that name
+  append,      // after the existing content, if the file exists
   append_new,  // under a new name
-  // A device or a stream of the process, also through a symbolic link:
+  // For writing to a device or a stream of the process, also through a symbolic link:
   append_stream
 };
 struct Opened {
   FileDescriptor file;
   int error;
 };
-// A relative path begins in the open folder, if one is given. New files have the permissions 0666 under the
-// user's umask. Child processes do not inherit open files.
+// If `folder` is given, a relative path starts in that open folder. New files have the permissions 0666 under
+// the user's umask. Child processes do not inherit open files.
 Opened open(const std::string& path, Open how, int folder = -1);
 
 // Reads until `to` is full or the file ends. Returns the number of bytes and an error.
@@ -39,16 +40,16 @@ std::pair<std::size_t, int> read_at(int file, std::uint64_t offset, std::span<st
 
 // Each of these returns an error or 0.
 int write_all(int file, std::string_view bytes);
-int sync(int file);              // the content reaches the disk, or the names in a folder
+int sync(int file);              // waits until the content of a file or folder is on disk
 int sync_if_possible(int file);  // 0 also for a device, a pipe, and a folder that the file system cannot sync
-int close(int file);  // only here may a network file system or a quota report that data did not arrive
+int close(int file);  // for lost data, a network file system or quota may report the error only here
 int set_permissions(int file, std::filesystem::perms permissions);
 int rename_new(const std::string& from, const std::string& to);  // fails if something has the new name
 int remove(const std::string& path);
 int check_writable(const std::string& path, bool is_folder);  // for this process
 
-// False if another process has locked the file or folder. The system releases the lock when the file is
-// closed or the process ends. On a file system without locks there is none.
+// Returns false if another process has locked the file or folder. The system releases the lock when the file
+// is closed or the process ends. On a file system without locks, returns true without a lock.
 bool try_lock(int file);
 
 // ".NAME.tmp.PID.N" in the folder of `path`, a name that no other call of any running process returns.
@@ -65,9 +66,9 @@ struct FileStatus {
 FileStatus status(int file);
 FileStatus status(const std::string& path);  // follows symbolic links
 
-// If the file is truncated or its disk fails, reading a lost page gives zeros. The first mapping of a process
-// installs a handler of faults for this. It passes a fault at any other address to the handler that was there
-// before.
+// If the file is truncated or its disk fails, reading a lost page gives zeros. For this, the first mapping of
+// a process installs a fault handler (SIGBUS). That handler passes a fault at any other address to the
+// previous handler.
 class MappedMemory {
  public:
   MappedMemory() = default;
@@ -88,7 +89,8 @@ class MappedMemory {
   Range* range_ = nullptr;
 };
 
-// Removes the whole pages of a part of a mapping from this process's memory. Later reads find them again.
+// Removes the pages that are completely inside this range of a mapping from the process's memory. Later reads
+// load them again.
 void release_pages(const char* begin, std::size_t bytes);
 
 }  // namespace tg::os

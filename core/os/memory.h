@@ -1,6 +1,6 @@
 // Memory from the system, and memory that several processes map. Such shared memory is a file. Each process
-// has a descriptor of it, which the caller closes. Errors are numbers of <cerrno>, or 0; std::strerror()
-// describes them.
+// has a descriptor of the file, which the caller closes. Errors are numbers of <cerrno>, or 0;
+// std::strerror() describes them.
 #pragma once
 
 #include <cstddef>
@@ -28,20 +28,21 @@ struct SharedFile {
 // shown to people who inspect the process.
 SharedFile new_shared_memory(const char* title, std::size_t bytes);
 
-// Whether the file was made by new_shared_memory() and has that size.
+// Whether new_shared_memory() created the file, with that size.
 bool is_shared_memory(int descriptor, std::size_t bytes);
 
 // The path under which other processes of this user can open that file. After the process has exited, it may
 // be a different file.
 std::string path_of_descriptor(int process, int descriptor);
-// Opens such a path. The result is empty unless new_shared_memory() made the file, with that size.
+// Opens such a path. If new_shared_memory() did not create the file, or with a different size, the result is
+// empty.
 SharedFile open_shared_memory(const std::string& path, std::size_t bytes);
 bool has_file(const std::string& path, std::uint64_t number);  // whether the path refers to this file
 
 // Opens the executable of this process.
 SharedFile open_own_program();
 
-// Maps a file, so that other processes see what this one writes.
+// Maps a file so that other processes see the writes of this process.
 int map_shared(int descriptor, std::size_t bytes, void*& memory);
 int map_read_only(int descriptor, std::size_t bytes, void*& memory);
 void unmap(void* memory, std::size_t bytes);

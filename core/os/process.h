@@ -14,24 +14,24 @@ using ProcessId = int;
 ProcessId process_id();  // of this process
 ProcessId parent_process_id();
 
-// A program to start, and its differences from this process.
+// A program to start, and the differences between its process and this process.
 struct Command {
   static constexpr int inherited = -1,
-                       nothing = -2;  // instead of a descriptor: the same stream, or /dev/null
+                       nothing = -2;  // special values of a descriptor: the same stream, or /dev/null
 
   std::vector<std::string> words;  // program name, which is looked up in PATH, and arguments
   // Variables to set or, without a value, to remove.
   std::map<std::string, std::optional<std::string>> environment;
   int input = inherited, output = inherited, errors = inherited;
   int end_signal = 0;                // signal that it receives when this process exits; 0: none
-  std::vector<int> default_signals;  // signals that it neither catches nor ignores
+  std::vector<int> default_signals;  // signals for which it gets the default action
   bool leads_group = false;          // whether it leads a new process group, for signal_group()
-  int report = -1;                   // write end of a pipe, for start_error(); −1: none
+  int report = -1;                   // write end of a pipe whose read end start_error() reads; −1: none
 };
 // Sets `process`. Returns 0, or an error number if the system cannot create the process.
 int start(const Command& command, ProcessId& process);
-// Reads a nonblocking pipe whose write end was Command::report. Returns 0 if the program runs, the error
-// number if it cannot be started, or nothing if that is not known yet.
+// Reads a nonblocking pipe whose write end was Command::report. Returns 0 if the program runs, an error
+// number if it cannot be started, or nothing if neither is known yet.
 std::optional<int> start_error(int report);
 
 struct ExitStatus {
@@ -40,15 +40,15 @@ struct ExitStatus {
 };
 // Empty while the child runs. After its exit, no other process gets its id before reap().
 std::optional<ExitStatus> exit_status(ProcessId child);
-void reap(ProcessId child);  // waits for its exit
+void reap(ProcessId child);  // waits until it has exited, and releases its id
 // Changes is_stopped if the child has stopped or continued since the last call.
 void note_stops(ProcessId child, bool& is_stopped);
 
 bool is_in_group(ProcessId process, ProcessId leader);
 void signal_group(ProcessId leader, int signal);
 
-// Whether a process is stopped, and the pending signal that asks it to exit, which it cannot handle while
-// stopped; 0: none.
+// Whether a process is stopped, and the pending signal that asks the process to exit. A stopped process
+// cannot handle that signal. 0 means that no such signal is pending.
 struct StopState {
   bool is_stopped = false;
   int asked_by = 0;

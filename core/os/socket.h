@@ -1,6 +1,6 @@
-// Sockets between processes of one or several hosts, and waiting for them. Sockets are descriptors, which the
-// caller closes. They do not block, and programs that this process starts do not inherit them. Errors are
-// numbers of <cerrno>, or 0; std::strerror() describes them.
+// Sockets between processes on one or several hosts. Sockets are descriptors, which the caller closes. They
+// do not block, and programs that this process starts do not inherit them. Errors are numbers of <cerrno>, or
+// 0; std::strerror() describes them.
 #pragma once
 
 #include <array>
@@ -30,7 +30,8 @@ struct Address {
   bool is_any = false;  // all addresses of this host
 };
 
-// A host's TCP addresses, by its name or in numbers. If there are none, `error` is the reason.
+// The TCP addresses of a host, which is given by its name or a numeric address. If there are none, `error` is
+// the reason.
 struct Addresses {
   std::vector<Address> list;
   std::string error;
@@ -48,8 +49,8 @@ struct Socket {
   int error = 0;
 };
 
-// Opens a socket for such an address: a stream for TCP. Between processes of one host, each message is a
-// packet.
+// Opens a socket for such an address. A TCP socket is a byte stream. A local socket preserves message
+// boundaries.
 Socket open_socket(const Address& address);
 int bind(int socket, const Address& address);
 int listen(int socket, int most_waiting);
@@ -60,7 +61,8 @@ Socket accept(int listener);
 int connect(int socket, const Address& address);
 int connect_error(int socket);  // the reason if it failed
 
-// A socket that connects to a port of its own host may get that port itself, and so be its own peer.
+// Whether the socket is connected to itself. This can happen if it connects to a port of its own host and the
+// system assigns it that same port.
 bool is_its_own_peer(int socket);
 // Whether the peer process, on this host, has the rights of the same user.
 bool is_of_this_user(int socket);
@@ -69,8 +71,9 @@ bool is_of_this_user(int socket);
 int allow_reuse(int socket);
 
 // Small messages are sent without a delay. A connection ends if the other host does not answer `probes`
-// attempts. The first attempt follows `idle` s of silence, and each next one `interval` s later. A connection
-// also ends if the other host does not confirm sent bytes for `confirm_ms`; 0: the system's limit.
+// keepalive probes. The first probe is sent after `idle` seconds of silence, and the others `interval`
+// seconds apart. A connection also ends if the other host does not acknowledge sent bytes for `confirm_ms`; 0
+// means the system's limit.
 struct TcpOptions {
   int idle, interval, probes, confirm_ms = 0;
 };
@@ -83,16 +86,16 @@ struct Transfer {
   int error = 0;
 };
 
-// Sends as many bytes as there is room for. `more`: further bytes follow immediately, so that small messages
-// are sent together.
+// Sends as many bytes as fit into the socket's buffer. Set `more` if further bytes follow immediately, so
+// that small messages are sent together.
 Transfer send(int socket, std::span<const std::byte> bytes, bool more = false);
 Transfer receive(int socket, std::span<std::byte> bytes);
 
-// Same between processes of one host, with a descriptor next to the bytes; −1: none.
+// Sends a message to a process on the same host, with a descriptor; −1 means none.
 Transfer send_with(int socket, std::span<const std::byte> bytes, int descriptor);
 Transfer receive_with(int socket, std::span<std::byte> bytes, int& descriptor);
 
-// Whether a later call may succeed.
+// Whether the same call may succeed later.
 constexpr bool is_temporary(int error) {
   return error == EAGAIN || error == EINTR;
 }

@@ -13,25 +13,25 @@ constexpr int standard_error = 2;
 extern const std::size_t whole_write;  // number of bytes that a pipe receives atomically
 
 // Opens /dev/null for each standard stream that the parent closed. Otherwise a file opened later would get
-// the stream's number, and printed lines would overwrite its content.
+// the stream's number, and printed lines would overwrite the file.
 void open_standard_streams();
 
 struct Pipe {
   int reader = -1, writer = -1;
 };
-// Programs that this process starts do not inherit the ends. Returns 0 or an error number.
+// Opens a pipe. Programs that this process starts do not inherit its ends. Returns 0 or an error number.
 int open_pipe(Pipe& pipe);
 void close_stream(int stream);  // -1: none
 void make_nonblocking(int stream);
 std::FILE* file_of(int stream, const char* mode);  // owns the stream; null on failure
 
-// Return the number of bytes read or written. 0: the stream has ended or failed. none_now: a nonblocking
-// stream would wait, or a signal interrupted the call.
+// These functions return the number of bytes read or written, or 0 if the stream has ended or failed. They
+// return none_now if a nonblocking stream would wait, or if a signal interrupted the call.
 constexpr std::ptrdiff_t none_now = -1;
 std::ptrdiff_t read_some(int stream, std::span<char> bytes);
 std::ptrdiff_t write_some(int stream, std::string_view bytes);
 bool has_room(int stream);             // also true if the stream has failed, so that a write does not block
-int bytes_to_read(std::FILE* stream);  // without bytes in its buffer
+int bytes_to_read(std::FILE* stream);  // not counting bytes in its buffer
 
 struct Polled {
   int descriptor;         // a stream or socket; negative: none

@@ -1,9 +1,9 @@
 // Threads, the processors on which they run, and waiting until a word in memory changes.
 //
 // The system's scheduler balances processors only every few milliseconds, but a stage of a step runs for
-// microseconds. Therefore threads are moved here. A move does not change the set of processors that a thread
-// may use. The functions that move threads do nothing if the system does not support it, or while another
-// thread of the process moves one.
+// microseconds. Therefore the functions of this header move threads. A move does not change the set of
+// processors that a thread may use. The functions that move threads do nothing if the system does not support
+// it, or while another thread of the process moves one.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ void leave_processor(int processor, int processors);
 
 // The number of processors that the calling thread may use; at least 1.
 int usable_processors();
-// Restricts the calling thread, and threads that it starts, to the first `count` of these processors.
+// Restricts the calling thread, and threads that it starts, to the first `count` processors that it may use.
 void limit_processors(int count);
 
-// Calls f in every later child of fork(), before fork() returns there. The child has only one of the parent's
-// threads: the caller of fork().
+// Calls f in every later child of fork(), before fork() returns there. In the child, only the thread that
+// called fork() exists.
 void call_after_fork(void (*f)());
 
-// Sleeps while *word == value, until wake() is called or `timeout_ns` nanoseconds have passed; negative: no
-// limit. May return early. With `shared`, threads of other processes that map the same memory may change the
-// word and wake this thread.
+// Sleeps while *word == value, until wake() is called or `timeout_ns` nanoseconds have passed. A negative
+// timeout means no limit. May return early. If `shared` is set, threads of other processes that map the same
+// memory may change the word and wake this thread.
 void wait_while_equal(const std::uint32_t* word, std::uint32_t value, bool shared,
                       std::int64_t timeout_ns = -1);
 

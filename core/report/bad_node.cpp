@@ -22,7 +22,8 @@ std::string bad_element(const Array& value) {
 
 std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::uint64_t seed,
                            std::int64_t step, int threads) {
-  // Views show the values of other nodes. Constants may be infinite, as in masks.
+  // Skips views, because they show the values of other nodes, and constants, because they may be infinite, as
+  // in masks.
   std::vector<Tensor> made;
   for (const Node& node : graph.nodes())
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {
@@ -44,7 +45,7 @@ std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::ui
     if (program.reads(f.input())) program.feed(f);
   program.run();
 
-  // The first bad value in node order: its inputs were computed earlier and are finite.
+  // Finds the first bad value in node order. The inputs of its node were checked before and are finite.
   for (const Tensor& t : made) {
     const Node& node = graph.node_of(t.id());
     const std::string what = bad_element(program.fetch(t));

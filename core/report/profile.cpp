@@ -52,7 +52,7 @@ std::string row(const StepTime& t, double all) {
          t.name + "\n";
 }
 
-// The kernel that ran the step. For a fused step it would be too long for the table.
+// The kernel that ran the step. Omitted for a fused step, because it would be too long for the table.
 std::string kernel_of(const Program& program, std::size_t step) {
   return fused_text_of(*program.steps()[step].op, program.steps()[step].attrs) ? ""
                                                                                : ": " + program.choice(step);

@@ -1,4 +1,4 @@
-// The functions of a SharedArena that compile() and Program use.
+// ArenaUse: the functions of a SharedArena for compile() and Program.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class ArenaUse {
     arena_.results_.least = std::max(arena_.results_.least, results);
     arena_.scratch_.least = std::max(arena_.scratch_.least, scratch);
   }
-  // Bytes that earlier and announced programs use in any case, for results and for kernel scratch.
+  // Bytes that earlier and announced programs already need, for results and for kernel scratch.
   std::size_t least_results() const { return std::max(arena_.results_.bytes, arena_.results_.least); }
   std::size_t least_scratch() const { return std::max(arena_.scratch_.bytes, arena_.scratch_.least); }
 

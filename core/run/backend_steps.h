@@ -1,5 +1,5 @@
-// Functions for all backends. They give the operands of a step as arguments of a host function (Op::host),
-// exceptions of such a function, and the error for a step that a backend cannot run.
+// Functions for all backends. They create the arguments of a host function (Op::host), the exception for a
+// host function that throws, and the error for a step that a backend cannot run.
 #pragma once
 
 #include <exception>
@@ -13,7 +13,8 @@
 
 namespace tg {
 
-// Views without data, which the backend sets. Throws DeviceError for an operand that is not row-major.
+// Returns views without a data pointer, which the backend sets. Throws DeviceError for an operand that is not
+// row-major.
 std::vector<HostView> host_views(std::span<const Arg> args);
 
 // The step that calls a host function, for error messages.
@@ -22,11 +23,11 @@ struct HostStep {
   std::string name;
   Where where;
 };
-// In a catch block: the exception that the function threw, with the step and its source line
-// (rethrow_with in core/base/messages.h).
+// For a catch block: returns the exception that the host function threw, with the step and its source line
+// added to the message (rethrow_with in core/base/messages.h).
 std::exception_ptr exception_of(const HostStep& step);
 
-// The error of a backend that cannot run a step:
+// Returns the error for a step that a backend cannot run:
 // "[h.3.attn/flash_attn] WHY; got bf16 [1, 2, 5, 8] with causal=true (train.cpp:41)"
 inline DeviceError refusal(const Step& s, const std::string& why) {
   return DeviceError("[" + s.name + "] " + why + detail::got_text(s.in, s.attrs) + " " + at_line(s.where));

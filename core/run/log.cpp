@@ -94,7 +94,7 @@ void ProgramLog::ran(const Program::State& p, double seconds, std::span<const do
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& step = p.steps[i];
     const Cost work = work_of(step);
-    const double least = std::max(steps[i], 1e-9);  // the clock's resolution may be longer than a step
+    const double least = std::max(steps[i], 1e-9);  // a step may be shorter than the clock's resolution
     s += formatted("[program %d] step %zu: %9.1f µs %8.1f GB/s %8.1f GFLOP/s  ", number_, i, steps[i] * 1e6,
                    work.bytes / least * 1e-9, work.flops / least * 1e-9);
     s += step.name + ": " + operands_text(step.in) + " → " + operands_text(step.out) + " " +

@@ -1,4 +1,4 @@
-// Running a program: feeds, runs and fetches on the state that compile() made.
+// Running a program: feeds, runs and fetches on the state that compile() created.
 #include <tilegrad/core/run/program.h>
 
 #include <algorithm>
@@ -64,8 +64,8 @@ void Program::State::check_results() const {
     throw Error("[fetch] the last run of this program failed: it has no results until it runs again");
 }
 
-// A GPU reports a failed run with the first transfer that waits for it, and again with each transfer that was
-// started earlier. The first report invalidates all runs started until then.
+// A GPU reports a failed run when the first transfer that depends on it is waited for, and again for each
+// transfer that was already started. The first report invalidates all runs started until then.
 void Program::State::wait_for(Transfer& t) const {
   try {
     t.wait();
@@ -137,9 +137,9 @@ constexpr const char* in_use =
     "this program is already running, in another thread or in the run that called one of its host functions: "
     "compile "
     "another program for that";
-thread_local int runs_of_thread = 0;  // nesting depth of runs, by host functions
+thread_local int runs_of_thread = 0;  // nesting depth of runs that host functions start
 
-// A run in progress. A program has one set of buffers, so it can run only once at a time.
+// A run in progress. A program has one set of buffers, so only one run at a time is possible.
 class Run {
  public:
   Run(Program::State& program, const char* who)
@@ -162,7 +162,7 @@ class Run {
   }
   Run(const Run&) = delete;
 
-  // The next run draws different random numbers.
+  // Advances the random state, so that the next run draws different numbers.
   void advance() {
     is_over_ = true;
     std::int64_t& step = program_.rng_state[1];
@@ -337,7 +337,7 @@ Array Program::fetch(const Tensor& t) const {
   State& s = state();
   s.fetched_arg(t);
   s.check_results();
-  // On a GPU the last run may have failed without a report so far. Reading also reports failures of other
+  // On a GPU, the last run may have failed without being reported yet. Reading also reports failures of other
   // programs, which do not affect these results.
   if (!(s.device == Device::cpu())) s.wait_for(*s.executable->transfer({}));
   return s.value_of(t);

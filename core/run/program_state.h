@@ -15,7 +15,7 @@ struct Program::State {
   struct Input {
     ValueId value;
     Arg arg;
-    bool fed = false;  // or has no elements
+    bool fed = false;  // also true if it has no elements
   };
 
   std::shared_ptr<const Graph> graph;
@@ -26,7 +26,7 @@ struct Program::State {
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;
-  // provides the block and the workspace; null: they are the program's own
+  // provides the block and the workspace; if null, the program owns them
   std::shared_ptr<SharedArena> arena;
   std::unique_ptr<Executable> executable, planned;  // planned: for a program that only describes itself
   MemoryReport memory;
@@ -36,14 +36,14 @@ struct Program::State {
   std::int64_t rng_state[2] = {0, 0};
   Device device;
   PrepareOptions prepared;
-  std::vector<Piece> pieces;        // temporary of fetch_later, kept to avoid allocations
-  std::unique_ptr<ProgramLog> log;  // null unless TG_LOG requests a log
-  std::shared_ptr<State> twin;      // for verify: the same program with a buffer per tensor
+  std::vector<Piece> pieces;        // scratch of fetch_later(), kept to avoid allocations
+  std::unique_ptr<ProgramLog> log;  // null if TG_LOG does not request a log
+  std::shared_ptr<State> twin;      // for CompileOptions::verify: the program with a buffer per tensor
   std::atomic<bool> running = false;
   std::atomic<std::uint64_t> runs = 0;               // number of started runs
   mutable std::atomic<std::uint64_t> void_runs = 0;  // runs 1 to void_runs have no results because one failed
   std::vector<std::pair<const Transfer*, std::uint64_t>>
-      transfers;                       // of fetch_later, and the runs before them
+      transfers;                       // of fetch_later(), each with the number of runs started before it
   mutable std::mutex transfers_mutex;  // any thread may wait for a transfer
 
   Input* input_of(const Tensor& x);          // null if x is not an input or the program does not read it
@@ -61,8 +61,8 @@ struct Program::State {
   const Arg& fetched_arg(const Tensor& t) const;  // throws Error for a tensor that is not fetched
 };
 
-// A run of `program` by this thread. Throws Error with `who` if a different thread runs a program that
-// assigns a parameter of this one, or that uses a parameter which this one assigns.
+// A run of `program` by this thread. Throws Error with `who` if another thread runs a program that conflicts
+// with it: one of the two programs assigns a parameter that the other one uses.
 class RunInProgress {
  public:
   RunInProgress(const Program::State& program, const char* who);

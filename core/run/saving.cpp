@@ -37,7 +37,7 @@ SaveScope::SaveScope(Stage stage, bool counts)
 
 SaveScope::~SaveScope() {
   if (!state_) return;
-  state_->saved.store(monotonic_ms(), std::memory_order_relaxed);  // before the save ends
+  state_->saved.store(monotonic_ms(), std::memory_order_relaxed);  // before `saving` drops to 0
   if (writes_) state_->writing.fetch_sub(1, std::memory_order_release);
   state_->saving.fetch_sub(1, std::memory_order_release);
 }
@@ -47,7 +47,7 @@ std::int64_t time_to_end(std::int64_t now, std::int64_t asked, const EndTimes& t
   if (now < asked + times.grace) return asked + times.grace - now;
   const std::int64_t save_end = asked + times.save_grace;
   if (saving > 0 && now < save_end) return std::min(look_each_ms, save_end - now);
-  // A save that exceeded its time gets no extension.
+  // If a save exceeded its time limit, the time after the save counts from that limit.
   if (saving == 0 && saved > 0 && now < std::min(saved, save_end) + end_after_save_ms) return look_each_ms;
   return 0;
 }

@@ -1,6 +1,6 @@
-// State of a process that finishes a checkpoint before it exits on a signal. Signal handlers, the watchdog of
-// the ranks and tools/launch read it, so it consists of a few numbers, which launch may share with the
-// process.
+// The state of a process that receives an exit signal and first finishes a checkpoint. Signal handlers, the
+// watchdog of the ranks and tools/launch read it, so it consists of a few numbers, which launch may share
+// with the process.
 #pragma once
 
 #include <atomic>
@@ -18,16 +18,18 @@ struct alignas(64) EndState {
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);  // for signal handlers and shared memory
 
 EndState& own_end_state();
-// Uses `shared` as this process's state; it must exist until the process exits. Call it before the first
-// SaveScope.
+// Uses `shared` as this process's state. `shared` must exist until the process exits. Must be called before
+// the first SaveScope.
 void share_end_state(EndState& shared);
 
 std::int64_t monotonic_ms();  // the same clock for all processes of a host
 
-// While one exists, this process saves a checkpoint and is not killed before its time for that has passed.
+// While a SaveScope exists, this process is saving a checkpoint. It is not killed before the time limit for
+// that has passed.
 class SaveScope {
  public:
-  // `computing` precedes a checkpoint: the step or the exchange after which it is written.
+  // computing: the step or exchange before the checkpoint is written. writing: the checkpoint is being
+  // written.
   enum class Stage { computing, writing };
   explicit SaveScope(Stage stage, bool counts = true);  // `counts` = false: does nothing
   ~SaveScope();
@@ -42,11 +44,11 @@ class SaveScope {
 struct EndTimes {
   std::int64_t grace = 8'000, save_grace = 120'000;
 };
-// Time to report a save and to exit.
+// Time for reporting a save and exiting.
 constexpr std::int64_t end_after_save_ms = 2'000;
 
-// Time in ms until a process that was asked to exit at `asked` must be checked again; 0: its time has passed.
-// `saving` and `saved` are fields of its state. A signal handler may call it.
+// Returns the time in ms until a process that was asked to exit at `asked` must be checked again, or 0 if its
+// time has passed. `saving` and `saved` are fields of its EndState. A signal handler may call this function.
 std::int64_t time_to_end(std::int64_t now, std::int64_t asked, const EndTimes& times, std::uint32_t saving,
                          std::int64_t saved);
 

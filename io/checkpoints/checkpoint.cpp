@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
   throw FormatError("[checkpoint] " + path + ": " + what);
 }
 
-// Host copies of parameters, and the file's view of them. Every function that saves parameters uses it.
+// Host copies of parameters, and views of the copies as tensors of a file. Every function that saves
+// parameters uses this struct.
 struct HostCopy {
   std::vector<Array> values;
   TensorMap tensors;
@@ -38,13 +39,13 @@ struct HostCopy {
   }
 };
 
-// Whether the tensor's values must be converted to the parameter's dtype.
+// Whether the values of the tensor must be converted to the dtype of the parameter.
 bool is_converted(const TensorView& tensor, const Parameter& p, Dtypes dtypes) {
   return dtypes == Dtypes::convert && tensor.dtype != p.dtype() && is_float(tensor.dtype) &&
          is_float(p.dtype());
 }
 
-// The file's values in the order of the parameters.
+// Returns the values of the file in the order of the parameters.
 std::vector<Array> matched(const SafeTensors& file, const std::string& where,
                            const std::vector<Parameter>& parameters, Dtypes dtypes) {
   check_names(parameters, where);
@@ -75,7 +76,7 @@ void assign_all(const std::vector<Parameter>& parameters, const std::vector<Arra
   for (std::size_t i = 0; i < parameters.size(); ++i) Parameter(parameters[i]).write(values[i]);
 }
 
-// Whether the path now leads to a different directory from the open one.
+// Whether the path now refers to a different directory from the open directory.
 bool leads_elsewhere(const std::string& path, int directory) {
   const os::FileStatus open = os::status(directory);
   return open.error != 0 || os::status(path).id != open.id;
@@ -141,7 +142,8 @@ Checkpoint::Checkpoint(const std::string& path) {
 }
 
 // Returns false if the directory has no manifest. A run that saves moves its links to the new checkpoint
-// before it removes the old one. If a file is missing, the link may therefore already lead to the new one.
+// before it removes the old one. If a file is missing, the link may therefore already refer to the new
+// checkpoint.
 bool Checkpoint::open(const std::string& directory) {
   for (;;) {
     const std::string target = linked(directory);

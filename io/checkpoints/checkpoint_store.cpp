@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char *last_link = "last", *best_link = "best";
 constexpr const char *removed = ".checkpoint-tmp-removed", *step_prefix = "step-",
-                     *temporary = ".checkpoint-tmp";  // and .checkpoint-tmp-last, -best
+                     *temporary = ".checkpoint-tmp";  // also .checkpoint-tmp-last and -best
 
 std::string step_name(std::int64_t step) {
   char name[32];
@@ -39,7 +39,7 @@ bool is_step(std::string_view name) {
          name.find_first_not_of("0123456789", digits) == name.npos;
 }
 
-// Returns all names in the directory that a checkpoint can have.
+// Returns the names in the directory that have the form of a checkpoint's name.
 std::vector<std::string> step_names_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -99,7 +99,7 @@ bool CheckpointStore::has_checkpoint() const {
   return !linked(last_link).empty();
 }
 
-// The name must be a link to a checkpoint that a run made, or a copy of a checkpoint.
+// Throws Error if the name is neither a link to a checkpoint of a run nor a copy of a checkpoint.
 void CheckpointStore::require_own_link(const std::string& link) const {
   if (!is_taken(path(link)) || (is_checkpoint(path(link)) && holds_only_own_files(path(link)))) return;
   std::error_code error;
@@ -168,14 +168,14 @@ void CheckpointStore::adopt_copy(const std::string& link) {
   this->link(link, name);
 }
 
-// Repairs missing or outdated links, and removes directories without a link. A killed process or a copy may
-// have left them.
+// Repairs missing or outdated links, and removes checkpoint directories without a link. A killed process or a
+// copying tool may have left them.
 void CheckpointStore::repair() {
   for (const char* name : {temporary, removed}) remove_checkpoint(path(name));
   for (const char* name : {last_link, best_link}) remove_link(path(temporary + std::string("-") + name));
   adopt_copy(last_link);
   adopt_copy(best_link);
-  if (!has_checkpoint()) {  // killed between the first rename and its link
+  if (!has_checkpoint()) {  // a process was killed between renaming the first checkpoint and linking it
     std::string newest;
     for (const std::string& name : steps_in(directory_)) newest = std::max(newest, name);
     if (newest.empty()) return;
@@ -187,20 +187,20 @@ void CheckpointStore::repair() {
     const std::string best = step_name(now.best_step());
     if (now.best_step() > 0 && linked(best_link) != best && is_directory(path(best))) link(best_link, best);
   } catch (const FormatError&) {
-    return;  // damaged: loading reports it, and nothing else is removed
+    return;  // the checkpoint is damaged: loading reports that, so nothing is removed here
   }
   remove_old_steps();
 }
 
-// Removes checkpoints without a link. A failed removal does no harm.
+// Removes checkpoints without a link. Ignores failures, because remaining directories do no harm.
 void CheckpointStore::remove_old_steps() const {
   const std::string keep[] = {linked(last_link), linked(best_link)};
   for (const std::string& name : steps_in(directory_))
     if (name != keep[0] && name != keep[1]) remove_step(name);
 }
 
-// Renames the checkpoint to a name that the next run clears, so that a kill leaves nothing that looks like a
-// checkpoint. Keeps a checkpoint to which someone has added files.
+// First renames the checkpoint to a name that the next run removes. If the process is killed, nothing that
+// looks like a checkpoint remains. Keeps a checkpoint to which someone has added files.
 void CheckpointStore::remove_step(const std::string& name) const {
   if (!holds_only_own_files(path(name))) return;
   std::error_code error;

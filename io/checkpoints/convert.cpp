@@ -11,12 +11,12 @@ namespace {
 
 constexpr std::int64_t no_element = -1;
 
-// A type that represents every number of S.
+// A type that can represent every number of S.
 template <class S>
 using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
-// Converts n elements, which may be unaligned. Returns the index of the first finite one whose result is not
-// finite, or no_element.
+// Converts n elements, which may be unaligned. Returns the index of the first finite element whose result is
+// not finite, or no_element if there is none.
 template <class From, class To>
 std::int64_t convert(const std::byte* from, std::byte* to, std::int64_t n) {
   std::int64_t too_large = no_element;

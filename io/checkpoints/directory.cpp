@@ -50,7 +50,7 @@ bool holds_only_own_files(const std::string& directory) {
     const std::string name = it->path().filename().string();
     std::error_code unknown;
     const bool is_file = it->symlink_status(unknown).type() == fs::file_type::regular;
-    // A killed writer leaves at most an empty manifest, or a truncated one that lists no files.
+    // A killed writer may leave an empty manifest, or a manifest that is truncated before its list of files.
     const bool is_manifest_file =
         name == manifest_name && (is_manifest(manifest) || it->file_size(unknown) == 0);
     const bool is_own = is_manifest_file || name.starts_with(temporary) || listed.contains(name) ||

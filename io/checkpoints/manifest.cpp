@@ -64,7 +64,7 @@ std::set<std::string> names_in_manifest(std::string_view text) {
          {"unfinished", [&] {
             for (json.begin_array(); json.next_item();) names.insert(json.string());
           }}});
-  } catch (const FormatError&) {  // its writer was stopped, or it is damaged
+  } catch (const FormatError&) {  // the writer was stopped, or the manifest is damaged
   }
   return names;
 }

@@ -94,7 +94,7 @@ nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
                              const std::vector<nn::Architecture>& known) {
   const nn::ModelConfig c = model_config(file.metadata, where, known);
   std::set<std::string> seen;
-  std::optional<DType> dtype;  // of the first tensor; all others must have the same
+  std::optional<DType> dtype;  // of the first tensor; all others must have the same dtype
   with_format_errors(where, [&] {
     c.each_parameter([&](const std::string& name, const Shape& shape) {
       dtype = tensor_like(file.tensors, name, shape, dtype, where).dtype;

@@ -69,7 +69,7 @@ void check_settings(const std::vector<Parameter>& parameters, const Metadata& me
 }
 
 void check_settings(const nn::ModelConfig& config, const Metadata& metadata, const std::string& where) {
-  nn::Params params = nn::Params::unset(bf16);  // memory that is never written costs nothing
+  nn::Params params = nn::Params::unset(bf16);  // pages that are never written use no memory
   config.architecture.make(params, config);
   check_settings(params.all(), metadata, where, OtherSettings::refuse);
 }

@@ -1,4 +1,4 @@
-// Compares the tensors and settings of a weights file with those of a model. Messages begin with `where`.
+// Compares the tensors and settings of a weights file with a model. Error messages begin with `where`.
 #pragma once
 
 #include <optional>
@@ -22,16 +22,16 @@ void check_names(const std::vector<Parameter>& parameters, const std::string& wh
 // Adds the settings of the parameters to the metadata of their file.
 void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata);
 
-// Settings of layers that the parameters do not belong to. They are an error if the parameters are the whole
-// model.
+// How check_settings() handles settings of layers to which none of the parameters belongs. `refuse` is for
+// parameters that form a complete model.
 enum class OtherSettings { ignore, refuse };
 
-// Throws FormatError if the metadata has a different value for a setting of the parameters, or a setting that
-// their layer lacks. A file or a layer without settings is not compared.
+// Throws FormatError in two cases: the metadata has a different value for a setting of the parameters, or a
+// setting that their layer does not have. A file or layer without settings is not compared.
 void check_settings(const std::vector<Parameter>& parameters, const Metadata& metadata,
                     const std::string& where, OtherSettings others = OtherSettings::ignore);
-// As above for the whole model of a configuration. Compares settings that the weights do not show (heads,
-// theta …).
+// Does the same for the complete model of a configuration. Compares settings that cannot be derived from the
+// weights, such as the number of heads and theta.
 void check_settings(const nn::ModelConfig& config, const Metadata& metadata, const std::string& where);
 
 }  // namespace tg::io

@@ -11,7 +11,8 @@ namespace tg::io {
 
 namespace {
 
-// Pieces that fit into a cache, so that checked or converted values are still there when they are written.
+// Values are copied in pieces that fit into a cache. Checked or converted values are then still in the cache
+// when they are written.
 constexpr std::int64_t piece_bytes = piece_size(1 << 18, 1 << 8);
 
 struct Copy {
@@ -59,7 +60,7 @@ struct Copy {
     if (in_place) to.note_change(Parameter::new_change());
   }
 
-  // Transposes some rows of the parameter at a time, which are columns of the tensor.
+  // Transposes some columns of the tensor at a time. They are rows of the parameter.
   void transposed() {
     const std::int64_t rows = to.shape()[0], columns = to.shape()[1];
     const auto size = static_cast<std::int64_t>(size_of(from.dtype));
@@ -103,7 +104,7 @@ std::vector<std::byte> transposed(const TensorView& from) {
              columns = static_cast<std::size_t>(from.shape[1]);
   const std::size_t size = size_of(from.dtype);
   std::vector<std::byte> to(from.bytes.size());
-  constexpr std::size_t block = 32;  // rows and columns per block, whose lines fit into the cache
+  constexpr std::size_t block = 32;  // rows and columns per block; its cache lines fit into the cache
   for (std::size_t r0 = 0; r0 < rows; r0 += block)
     for (std::size_t c0 = 0; c0 < columns; c0 += block)
       for (std::size_t r = r0; r < std::min(r0 + block, rows); ++r)

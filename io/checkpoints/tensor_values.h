@@ -14,29 +14,29 @@
 namespace tg::io {
 
 // Returns the tensor's values with this shape, rounded once to the dtype (nearest, ties to even). Both dtypes
-// are floating. Throws FormatError, beginning with `where` and `name`, for a number that is too large for the
-// dtype. Keeps infinities and NaN. Messages number elements starting at `first`.
+// must be floating. Throws FormatError if a number is too large for the dtype. The message begins with
+// `where` and `name`. Keeps infinities and NaN. Messages count elements starting at `first`.
 Array converted(const TensorView& from, const Shape& shape, DType dtype, const std::string& where,
                 const std::string& name, std::int64_t first = 0);
 
 // ---- Values that are not finite
 
 // Returns the index of the first NaN or infinity, or nothing. Integers are always finite. Tests only
-// exponents, so it costs no more than reading the values.
+// exponents, so it takes no longer than reading the values.
 std::optional<std::int64_t> first_not_finite(const Array& values);
-// As above, for unaligned elements of a dtype.
+// Does the same for elements of a dtype that may be unaligned.
 std::optional<std::int64_t> first_not_finite(std::span<const std::byte> values, DType dtype);
-// Throws FormatError, "<what> has a number that is not finite at element …", if there is one. The message
-// numbers elements starting at `first`.
+// If a value is not finite, throws FormatError, "<what> has a number that is not finite at element …". The
+// message counts elements starting at `first`.
 void require_finite(std::span<const std::byte> values, DType dtype, const std::string& what,
                     std::int64_t first = 0);
 
 // ---- Copying a tensor to a parameter, piece by piece
 
-// Copies a floating tensor of the file to the elements of a floating parameter, starting at element `first`;
-// shapes may differ. With is_transposed, the tensor is [n, m] and the parameter [m, n]. Values are rounded as
-// by converted() and must be finite. Needs memory for a few pieces of 256 KiB. Throws FormatError, beginning
-// with `where` and the parameter's name; Error if the file cannot be read.
+// Copies a floating tensor of the file to the elements of a floating parameter, starting at element `first`.
+// Shapes may differ. If is_transposed is set, the tensor is [n, m] and the parameter [m, n]. Values are
+// rounded as in converted() and must be finite. Needs memory for a few pieces of 256 KiB. Throws FormatError
+// with a message that begins with `where` and the parameter's name, and Error if the file cannot be read.
 void copy_tensor(const MappedFile& file, const TensorView& from, bool is_transposed, Parameter to,
                  const std::string& where, std::int64_t first = 0);
 

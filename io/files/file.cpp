@@ -35,8 +35,8 @@ std::string read_file(const std::string& path, std::string_view who) {
 
 namespace {
 
-// Whether the path is one of the process's own streams, or a device such as /dev/null. These are written in
-// place.
+// Whether the path is one of the standard streams of this process, or a device such as /dev/null. These are
+// written in place.
 bool is_stream(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code unknown;
@@ -68,7 +68,7 @@ OutputFile::OutputFile(std::string path, std::string_view who, Start start)
   if (!is_stream(path_)) {
     const bool exists = is_replaceable(path_, who_);
     how = exists && start == Start::append ? os::Open::append : os::Open::append_new;
-    // Create a new file, so that other hard links to the old one keep its content.
+    // Creates a new file, so that other hard links to the old file keep its content.
     if (exists && start == Start::empty) check_file(who_, "replace", path_, os::remove(path_));
   }
   auto [file, error] = os::open(path_, how);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t max_key = 65535;
 
-// Sorts the offsets by name; throws for two equal names.
+// Sorts the offsets by name. Throws FormatError if two names are equal.
 void sort_names(std::string_view file, std::vector<std::uint64_t>& places, const char* kind,
                 const std::string& where) {
   std::ranges::sort(places, [&](std::uint64_t a, std::uint64_t b) {
@@ -64,7 +64,7 @@ Gguf::Gguf(std::string_view file, std::string where) : file_(file), where_(std::
       refuse(gguf_alignment_key, "a u32 that is a power of two up to 65536");
     alignment = static_cast<std::uint64_t>(n);
   }
-  std::uint64_t used = 0, end = 0;  // bytes of data so far, without and with padding
+  std::uint64_t used = 0, end = 0;  // end of the data so far, without and with padding
   std::string_view last;
   for (std::uint64_t i = 0; i < tensors; ++i) {
     tensors_.push_back(reader.at());
@@ -80,8 +80,7 @@ Gguf::Gguf(std::string_view file, std::string where) : file_(file), where_(std::
     last = r.name;
   }
   data_ = gguf_padded(reader.at(), alignment);
-  if (used > 0 &&
-      (data_ > file_.size() || used > file_.size() - data_))  // the last one is the first that lacks
+  if (used > 0 && (data_ > file_.size() || used > file_.size() - data_))  // the last tensor is then cut off
     reader.fail(gguf_named("tensor", last) + " ends at byte " + std::to_string(data_ + used) +
                 ", the file at " + std::to_string(file_.size()));
   sort_names(file_, tensors_, "tensor", where_);

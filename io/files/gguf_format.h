@@ -1,5 +1,6 @@
-// GGUF, llama.cpp's file format: keys with typed values, and named tensors. GgufStart writes the part of a
-// new file before its data. For the meaning of keys see gguf_metadata.h, for tensors tensor_names.h.
+// GGUF, the file format of llama.cpp: keys with typed values, and named tensors. GgufStart writes the part of
+// a new file before its data. gguf_metadata.h defines the meaning of the keys, tensor_names.h the meaning of
+// the tensors.
 //
 //    "GGUF" · u32 version · i64 tensors · i64 keys · keys · tensors · zeros up to the alignment · data
 //
@@ -43,7 +44,7 @@ enum class GgufKind : std::uint32_t {
   f64
 };
 
-// Returns the bytes of a number of this kind; 0 for strings and arrays.
+// Returns the size of a number of this kind in bytes; 0 for strings and arrays.
 std::uint64_t size_of(GgufKind kind);
 
 // The supported tensor types; others are rejected.
@@ -51,14 +52,14 @@ enum class GgufType : std::uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
 std::string_view name_of(GgufType type);  // "Q8_0"
 // Returns the name of any ggml type, for messages; "" for an unknown number.
 std::string_view ggml_type_name(std::uint32_t type);
-// The number of elements that are stored together, and their bytes.
+// gguf_block(): the number of elements that are stored together as a block.
 std::size_t gguf_block(GgufType type);
 std::size_t gguf_block_bytes(GgufType type);
 std::uint64_t gguf_bytes(GgufType type, const std::vector<std::int64_t>& shape);
 
-// Returns a number of bytes plus padding.
+// Rounds a number of bytes up to a multiple of the alignment.
 std::uint64_t gguf_padded(std::uint64_t bytes, std::uint64_t alignment = gguf_alignment);
-std::string gguf_padding(std::uint64_t bytes);  // only the padding
+std::string gguf_padding(std::uint64_t bytes);  // only the padding that follows this number of bytes
 
 // Returns the string at this offset of a checked file.
 std::string_view gguf_string_at(std::string_view file, std::uint64_t at);
@@ -68,12 +69,12 @@ std::string_view gguf_string_at(std::string_view file, std::uint64_t at);
 
 inline constexpr std::size_t q8_0_numbers = 32, q8_0_bytes = 34;  // elements and bytes of a block
 
-// Computes d = max|x| / 127 and q = x·(1/d) with d in f32, rounds q to the nearest integer, half away from
-// zero, then rounds d to f16. The result is bitwise identical to ggml's. Elements must be finite and fill
-// whole blocks; `to` has the size of these blocks. Returns false if a d is too large for f16; `to` is then
-// undefined.
+// Converts rows to Q8_0. Computes d = max|x| / 127 and q = x·(1/d) with d in f32. Rounds q to the nearest
+// integer, half away from zero, then rounds d to f16. The result is bitwise identical to ggml's. Elements
+// must be finite and fill complete blocks. `to` must have the size of these blocks. Returns false if a d is
+// too large for f16; `to` is then undefined.
 bool to_q8_0(std::span<const float> from, std::span<std::byte> to);
-// The inverse. The result needs f32.
+// The inverse of to_q8_0().
 void from_q8_0(std::span<const std::byte> from, std::span<float> to);
 
 // ---- Writing: the part of a new file before its data
@@ -89,10 +90,11 @@ class GgufStart {
   void add(const std::string& key, const std::vector<float>& items);
   void add_booleans(const std::string& key, const std::vector<bool>& items);
   void add(const std::string& key, const char* value) { add(key, std::string(value)); }
-  // Adds a tensor, in the order of the data. The last size must be a multiple of gguf_block().
+  // Adds a tensor. Tensors are added in the order of their data. The last size must be a multiple of
+  // gguf_block().
   void add_tensor(const std::string& name, GgufType type, const std::vector<std::int64_t>& shape);
 
-  std::string bytes() const;  // including padding; gguf_padding() follows each tensor's bytes
+  std::string bytes() const;  // including padding; gguf_padding() must follow each tensor's bytes
 
  private:
   void begin(const std::string& key, GgufKind kind);

@@ -12,8 +12,8 @@ namespace tg::io {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Reads from the front and tracks the remaining bytes. Throws FormatError, beginning with `where`, if the
-// file ends too early.
+// Reads from the front and tracks the remaining bytes. Throws FormatError if the file ends too early.
+// Messages begin with `where`.
 class BoundedReader {
  public:
   BoundedReader(std::string_view file, std::uint64_t at, const std::string& where)
@@ -21,7 +21,7 @@ class BoundedReader {
 
   std::uint64_t at() const { return at_; }
   std::uint64_t left() const { return file_.size() - at_; }
-  // `what` is for messages: "the number of keys".
+  // Reads a number. `what` is its name for messages, such as "the number of keys".
   template <class T>
   T number(const std::string& what) {
     T x;
@@ -46,7 +46,7 @@ class BoundedReader {
       fail(what + " has type " + std::to_string(kind) + ", expected 0 to 12");
     return static_cast<GgufKind>(kind);
   }
-  // Reads the number of records of at least `smallest` bytes each.
+  // Reads the number of records. Each record has at least `smallest` bytes.
   std::uint64_t count(const std::string& what, std::uint64_t smallest) {
     const auto n = number<std::int64_t>("the number of " + what);
     if (n < 0 || static_cast<std::uint64_t>(n) > left() / smallest)
@@ -64,18 +64,19 @@ class BoundedReader {
 
 // ---- Keys and tensors
 
-// Returns the name of a key or a tensor for messages: key "general.name". The name may contain any bytes.
+// Returns the name of a key or a tensor for messages, such as key "general.name". The name may contain any
+// bytes.
 std::string gguf_named(const char* kind, std::string_view name);
 std::string gguf_shown(std::string_view text);  // quoted and shortened
 
-// Throws FormatError for a string that is not UTF-8 or has control characters.
+// Throws FormatError if a string is not UTF-8 or has control characters.
 void check_gguf_text(const BoundedReader& reader, std::string_view text, const std::string& what);
 
-// Skips a value and checks it. The content of a string is checked when it is read, because bytes of tokens
-// need not be UTF-8.
+// Skips a value and checks it. The content of a string is checked only when it is read, because the strings
+// of tokens need not be UTF-8.
 void skip_gguf_value(BoundedReader& reader, GgufKind kind, const std::string& what);
 
-// A tensor's record, checked as far as possible without the rest of the file.
+// The record of a tensor, checked as far as that is possible without the rest of the file.
 struct GgufRecord {
   std::string_view name;
   std::vector<std::int64_t> shape = {};

@@ -1,4 +1,4 @@
-// Values of keys in a GGUF file.
+// Reads the values of keys in a GGUF file.
 #include <cmath>
 #include <cstring>
 
@@ -27,7 +27,7 @@ T loaded(const char* from) {
   return x;
 }
 
-// A u64 above 2^63 becomes negative, which is not valid for any key.
+// A u64 of 2^63 or more becomes negative, and no key may be negative.
 std::int64_t whole_at(const char* from, GgufKind kind) {
   const bool is_signed = kind == GgufKind::i8 || kind == GgufKind::i16 || kind == GgufKind::i32;
   std::uint64_t bits = 0;

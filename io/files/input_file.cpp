@@ -44,7 +44,7 @@ std::string InputFile::read() const {
   std::string content;
   try {
     std::size_t used = 0;
-    // One more byte, so that the first read finds the end.
+    // Adds a byte, so that the first read detects the end of the file.
     content.resize(static_cast<std::size_t>(size_) + 1);
     for (;;) {
       used += read_at(used, std::as_writable_bytes(std::span(content).subspan(used)));

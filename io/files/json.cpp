@@ -52,7 +52,7 @@ void JsonReader::begin_array() {
   open(false);
 }
 
-// Skips the comma before the next member or item; false if the container ends here.
+// Skips the comma before the next member or item. Returns false if the container ends here.
 bool JsonReader::next(bool object) {
   if (levels_.empty() || levels_.back().object != object) fail("no such container is open");
   space();
@@ -137,7 +137,7 @@ std::string JsonReader::string() {
     if (escape != 'u') fail("unknown escape in a string");
     ++at_;
     char32_t c = hex4();
-    if (c >= 0xd800 && c <= 0xdfff) {  // a code point beyond U+FFFF is a high and a low surrogate
+    if (c >= 0xd800 && c <= 0xdfff) {  // a code point above U+FFFF is written as two surrogates
       if (c >= 0xdc00 || text_.substr(at_, 2) != "\\u") fail("lone surrogate in a string");
       at_ += 2;
       const unsigned low = hex4();

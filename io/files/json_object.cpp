@@ -15,7 +15,7 @@ using Kind = JsonReader::Kind;
 
 constexpr std::size_t most_of_value = 100;  // bytes of a value in a message
 
-// Returns the start of a JSON value without line breaks and indentation, which strings cannot contain.
+// Returns the start of a JSON value without line breaks and indentation. Strings contain no line breaks.
 std::string on_one_line(const std::string& json) {
   std::string line;
   for (std::size_t i = 0; i < json.size() && line.size() <= most_of_value; ++i) {
@@ -42,7 +42,7 @@ auto items_of(JsonReader& json, Read read) {
 
 }  // namespace
 
-// A reader of one member. If the member has a different kind, the error names it and its value.
+// Reads one member. If the member has a different kind, the error contains the member and its value.
 class JsonObject::Member {
  public:
   Member(const JsonObject& of, std::string key, const std::string& text, const char* expected)

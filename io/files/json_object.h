@@ -1,4 +1,4 @@
-// JsonObject: the members of a JSON object, read by name. For small files of settings.
+// JsonObject: the members of a JSON object, read by name. It is for small files with settings.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class JsonObject {
  public:
   static constexpr std::int64_t most_items = 1000;  // items of an array: no setting has more
 
-  // Throws FormatError, beginning with `where`, if the text is not a JSON object.
+  // Throws FormatError if the text is not a JSON object. Messages begin with `where`.
   JsonObject(std::string_view text, std::string where);
 
   bool has(const std::string& key) const { return members_.contains(key); }
@@ -30,13 +30,13 @@ class JsonObject {
   std::vector<std::string> strings(const std::string& key) const;    // an array
   std::vector<std::int64_t> integers(const std::string& key) const;  // an array, or one number
   std::vector<double> numbers(const std::string& key) const;         // an array
-  // As above, but returns `otherwise` if the member is not set.
+  // These functions return `otherwise` if the member is not set.
   std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
   double number(const std::string& key, double otherwise) const;
   bool boolean(const std::string& key, bool otherwise) const;
   std::string string(const std::string& key, const std::string& otherwise) const;
 
-  // set() replaces a member by a JSON value; text() returns the object, with members sorted by name.
+  // set() sets a member to a JSON value. text() returns the object with its members sorted by name.
   void set(const std::string& key, std::string json) { members_[key] = std::move(json); }
   std::string text() const;
 
@@ -51,7 +51,7 @@ class JsonObject {
   std::map<std::string, std::string> members_;  // JSON values by name
 };
 
-// Returns a number that Python parses as a float: "1.0", "1e-05".
+// Returns a number that Python parses as a float, such as "1.0" or "1e-05".
 std::string json_real(double x);
 
 // ---- Values as JSON; an empty optional is null
@@ -74,7 +74,7 @@ std::string json_of(const std::vector<T>& list) {
 // Returns an object with one member per line, sorted by name. Values are JSON.
 std::string json_object_text(const std::map<std::string, std::string>& members);
 
-// Collects the members of such an object one by one.
+// Collects the members of an object one by one.
 struct JsonMembers {
   std::map<std::string, std::string> members = {};  // JSON values by name
 

@@ -1,4 +1,4 @@
-// A whole JSON value in memory, for small parts of a file whose members may have any order.
+// A JSON value as a tree in memory. It is for small parts of a file whose members may have any order.
 #pragma once
 
 #include <string>

@@ -15,8 +15,8 @@ struct Mapping final : MappedFile::Pages {
     check_file(who, "read", path, memory.map(file.descriptor(), static_cast<std::size_t>(file.size())));
   }
 
-  // The size reveals a truncation for which there is no signal: the rest of the file's last page reads as
-  // zeros.
+  // Compares sizes, because a truncation within the last page causes no signal: the rest of that page reads
+  // as zeros.
   void check() const override {
     if (const std::uint64_t size = file.status().size; size < file.size())
       file.fail("it shrank while it was read, from " + std::to_string(file.size()) + " to " +

@@ -15,7 +15,7 @@ bool to_q8_0(std::span<const float> from, std::span<std::byte> to) {
     float largest = 0;
     for (const float value : x) largest = std::max(largest, std::abs(value));
     const float d = largest / 127;
-    // ggml leaves q undefined if d is so small that 1/d is infinite and d is 0 in f16.
+    // If d is so small that 1/d is infinite, d is 0 in f16. ggml leaves q undefined in that case.
     const float inverse = d == 0 || !std::isfinite(1 / d) ? 0 : 1 / d;
     const float16 scale(d);
     if (!std::isfinite(static_cast<float>(scale))) return false;

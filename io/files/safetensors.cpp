@@ -34,8 +34,7 @@ std::optional<DType> dtype_from(std::string_view name) {
   return std::nullopt;
 }
 
-// Returns the product of the dimensions × bytes per element, or nothing if a dimension is negative or the
-// product overflows.
+// Returns the size of a tensor in bytes. Returns nothing if a dimension is negative or the size overflows.
 std::optional<std::uint64_t> byte_size(const std::vector<std::int64_t>& shape, DType dtype) {
   std::uint64_t n = 1;
   for (const std::int64_t d : shape) {
@@ -64,7 +63,7 @@ std::uint64_t offset(JsonReader& json) {
   return static_cast<std::uint64_t>(n);
 }
 
-// {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}; unknown keys are skipped.
+// Reads {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}. Skips unknown keys.
 Entry read_entry(JsonReader& json, std::string name) {
   Entry e;
   e.name = std::move(name);

@@ -1,4 +1,4 @@
-// The beginning of a safetensors file, for writing its tensors one after another.
+// The start of a safetensors file. A writer then appends the tensors one by one.
 #pragma once
 
 #include <map>
@@ -15,12 +15,12 @@ struct TensorKind {
 };
 
 struct SafeTensorsStart {
-  std::string bytes;               // header and its length; the tensors' bytes follow
+  std::string bytes;               // length of the header and header; the bytes of the tensors follow
   std::vector<std::string> order;  // of the tensors: widest dtype first, then by name
 };
 
-// Throws FormatError for a name or metadata string that is not UTF-8 and for a header above 100 MB,
-// ShapeError for a size beyond 64 bits. Messages begin with `where`.
+// Throws FormatError if a name or metadata string is not UTF-8 or the header is above 100 MB. Throws
+// ShapeError if a size exceeds 64 bits. Messages begin with `where`.
 SafeTensorsStart safetensors_start(const std::map<std::string, TensorKind>& tensors, const Metadata& metadata,
                                    const std::string& where);
 

@@ -1,4 +1,4 @@
-// StagedFolder: a folder that appears completely or not at all.
+// StagedFolder: creates a folder that appears completely or not at all.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace tg::io {
 void require_new_folder(const std::string& folder, const std::string& who);
 
 // Files are written to a hidden folder next to the new one, ".NAME.unfinished", which publish() renames.
-// Until then, its file ".unfinished" marks it. A folder of that name without the mark is an Error. If a
-// process is killed, the next one that creates the same folder removes the remains. It does not disturb a
-// process that is still writing.
+// Until then, the hidden folder has a file ".unfinished" as a mark. If a folder with that name has no mark,
+// the constructor throws Error. If a process is killed, the next process that creates the same folder removes
+// the remains. It does not disturb a process that is still writing.
 class StagedFolder {
  public:
   // Throws Error, "[who] …", if the name exists, the parent folder is missing or not writable, or another
@@ -25,9 +25,9 @@ class StagedFolder {
 
   // Returns the path for a file with this plain name. Sync the file to disk before publish().
   std::string path(const std::string& name) const { return staged_ + "/" + name; }
-  // Makes the folder appear, durably. Throws Error if that fails; then nothing has appeared.
+  // Makes the folder appear and syncs it to disk. Throws Error if that fails; nothing has appeared then.
   void publish();
-  // As above, for the single file with this plain name, which appears under the folder's name.
+  // Publishes only the file with this plain name instead. It appears under the name of the folder.
   void publish_file(const std::string& name);
 
  private:

@@ -21,7 +21,7 @@ std::size_t utf8_decode(std::string_view s, std::size_t i, char32_t& c) {
     if ((byte(k) & 0xc0) != 0x80) return 0;
     c = (c << 6) | (byte(k) & 0x3fu);
   }  // smaller code points would be overlong
-  const char32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;  // below it the form is overlong
+  const char32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;  // less would be overlong
   if (c < least || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) return 0;
   return length;
 }
@@ -38,7 +38,7 @@ std::size_t utf8_valid_bytes(std::string_view s) {
 
 std::size_t utf8_incomplete_bytes(std::string_view s) {
   for (std::size_t n = 1; n <= std::min<std::size_t>(3, s.size()); ++n) {
-    // If any bytes complete them, the least or the greatest possible ones do.
+    // If the bytes can be completed, the smallest or the largest continuation bytes complete them.
     for (const char filler : {'\x80', '\xbf'}) {
       char bytes[4];
       std::fill(s.copy(bytes, n, s.size() - n) + bytes, std::end(bytes), filler);

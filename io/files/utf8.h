@@ -13,17 +13,17 @@ namespace tg::io {
 std::size_t utf8_valid_bytes(std::string_view s);
 
 // Returns the number of bytes at the end of s that begin an incomplete character: 0 to 3. Bytes that no
-// further byte can make well formed do not count.
+// continuation can make well formed do not count.
 std::size_t utf8_incomplete_bytes(std::string_view s);
 
 // Returns s or, if it is longer than `most` bytes, its complete characters within `most` bytes and "…".
 std::string utf8_shortened(std::string_view s, std::size_t most);
 
-// Returns the code point at byte i of s, i < s.size(), and advances i to the next one. Throws FormatError on
+// Returns the code point at byte i < s.size() and advances i to the next code point. Throws FormatError for
 // an ill-formed sequence.
 char32_t utf8_next(std::string_view s, std::size_t& i);
 
-// Decodes the character at byte i < s.size() into c and returns its length. Returns 0 on an ill-formed
+// Decodes the character at byte i < s.size() into c and returns its length. Returns 0 for an ill-formed
 // sequence; c is then unspecified.
 std::size_t utf8_decode(std::string_view s, std::size_t i, char32_t& c);
 

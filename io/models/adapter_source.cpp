@@ -26,7 +26,8 @@ void check_base(const SavedAdapter& adapter, const nn::ModelConfig& base, const 
                         folder + " has " + (found == got.end() ? "none" : found->second));
 }
 
-// Returns the adapter's modules. Its tensors must be exactly theirs.
+// Returns the modules of the adapter. Throws FormatError if its tensors are not exactly the tensors of these
+// modules.
 std::vector<nn::LoraModule> modules_of(const SavedAdapter& adapter, const std::string& family) {
   nn::Params counted = nn::Params::counting();
   adapter.model.architecture.make(counted, adapter.model);

@@ -1,6 +1,6 @@
 // AdapterSource: the source of an adapter to be loaded into a model. It is a PEFT folder (load_adapter() in
-// io/models/peft.h) or a run of train --lora. This file also merges the adapter of such a run into its
-// model's weights, and reads and writes PEFT folders.
+// io/models/peft.h) or a run of train --lora. This header also declares functions that merge the adapter of
+// such a run into the weights of its model, and functions for PEFT folders.
 #pragma once
 
 #include <string>
@@ -17,26 +17,26 @@ namespace tg::io {
 
 struct PeftConfig {
   nn::LoraOptions options;
-  std::string base;             // base_model_name_or_path: the folder of the model, or its name
-  bool fan_in_fan_out = false;  // the model's weights are stored transposed (GPT-2)
-  // Whether options.targets are exactly the modules with an adapter.
-  bool targets_complete =
-      true;  // options.targets are the modules with an adapter: all of them, and no others
+  std::string base;              // base_model_name_or_path: the folder of the model, or its name
+  bool fan_in_fan_out = false;   // the model's weights are stored transposed (GPT-2)
+  bool targets_complete = true;  // whether options.targets are exactly the modules with an adapter
 };
 
-// Understands or rejects keys that change results, even unknown ones. Keys that are null, false or empty
-// change nothing. Throws FormatError, beginning with `where`, naming key and value.
+// Parses an adapter_config.json. Throws FormatError for an unsupported or unknown key, except for keys that
+// are null, false or empty, because these do not change results. The message begins with `where` and contains
+// the key and its value.
 PeftConfig parse_peft_config(std::string_view text, const std::string& where);
-// The inverse, with keys in PEFT's order. If the options have no targets, writes the modules as targets.
+// The inverse of parse_peft_config(), with keys in PEFT's order. If the options have no targets, writes the
+// modules as targets.
 std::string peft_config_json(const PeftConfig& config, const std::vector<nn::LoraModule>& modules);
 
 // ---- The folder
 
-// Returns the function that maps a Linear layer of the model to its module in transformers, and to its rows
-// there.
+// Returns a function that maps a Linear layer of the model to its module in transformers and to its rows in
+// that module.
 nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model);
 
-// Creates the folder from a config and tensors with our names ("<module>.lora_A.weight").
+// Creates the folder from a config and from tensors with tilegrad's names ("<module>.lora_A.weight").
 void write_peft_folder(const std::string& folder, const std::string& config_text, const TensorMap& tensors);
 
 // ---- Loading an adapter into a model
@@ -44,29 +44,30 @@ void write_peft_folder(const std::string& folder, const std::string& config_text
 class AdapterSource {
  public:
   virtual ~AdapterSource() = default;
-  // Returns the options with which add_lora() creates the adapter on the model. Throws FormatError for an
-  // adapter of a different model.
+  // Returns the options with which add_lora() creates the adapter on the model. Throws FormatError if the
+  // adapter belongs to a different model.
   virtual nn::LoraOptions options_for(const nn::Pretrained& model) const = 0;
-  // Writes the values into an adapter created with these options. Throws FormatError for a number that is not
+  // Writes the values into an adapter created with these options. Throws FormatError if a number is not
   // finite.
   virtual void load(const nn::Lora& lora) const = 0;
 };
 
-// Adds the adapter to the model, in f32. Throws as the source does; the model is then unchanged.
+// Adds the adapter to the model, in f32. Throws the errors of the source; the model is then unchanged.
 void add_adapter(nn::Pretrained& model, const AdapterSource& adapter);
 
 // ---- The adapter of a run of train --lora
 //
-// Such a checkpoint contains the adapter and the location of its base model, as in PEFT. model.safetensors
-// has the adapter's tensors. In addition to the model's settings, its metadata contains the
-// adapter_config.json that PEFT would write.
+// A checkpoint of such a run contains the adapter and the location of its base model, as in PEFT. The tensors
+// of model.safetensors are the adapter's tensors. The metadata of that file contains the model's settings and
+// the adapter_config.json that PEFT would write.
 
 inline constexpr const char* adapter_key = "adapter_config.json";  // key in the metadata
 inline bool holds_adapter(const Metadata& metadata) {
   return metadata.contains(adapter_key);
 }
 
-// Returns the adapter's config from such metadata. Throws FormatError, beginning with `where`.
+// Returns the adapter's config from such metadata. Throws FormatError with a message that begins with
+// `where`.
 PeftConfig saved_adapter_config(const Metadata& metadata, const std::string& where);
 
 struct SavedAdapter final : AdapterSource {
@@ -82,11 +83,11 @@ struct SavedAdapter final : AdapterSource {
   void load(const nn::Lora& lora) const override;
 };
 
-SavedAdapter saved_adapter(const std::string& checkpoint);  // also throws as Checkpoint does
+SavedAdapter saved_adapter(const std::string& checkpoint);  // also throws the errors of Checkpoint
 
-// Returns the model of a Hugging Face folder with W + s·B·A for each W that has an adapter. The sum is
-// computed in f32 when it is read, and rounded once when it is written. Throws FormatError if the adapter
-// does not fit the model.
+// Returns the base model with W + s·B·A instead of each W that has an adapter. The sum is computed in f32
+// when it is read, and rounded once when it is written. Throws FormatError if the adapter does not fit the
+// model.
 ModelSource with_adapter(ModelSource base, SavedAdapter adapter);
 
 }  // namespace tg::io

@@ -12,7 +12,7 @@ namespace {
 
 using Head = GgufArchitecture::Head;
 
-// According to load_arch_tensors() and load_arch_hparams() in llama.cpp's src/models.
+// Source: load_arch_tensors() and load_arch_hparams() in src/models of llama.cpp.
 constexpr GgufArchitecture architecture_table[] = {
     {.name = "gpt2", .output_bias = true, .mlp_bias = true, .any_head_width = false, .gelu = true},
     {.name = "llama", .output_bias = true, .mlp_bias = true, .divisors = true},

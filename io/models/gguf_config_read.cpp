@@ -1,4 +1,4 @@
-// Reads a model's configuration from the keys of a GGUF file, as a config.json.
+// Converts the keys of a GGUF file to the config.json of a model.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,7 +18,8 @@ namespace tg::io {
 
 namespace {
 
-// Head size up to twice this number. A larger list would cost memory before the head size is known.
+// Head sizes up to twice this number are supported. A longer list would need memory before the head size is
+// known.
 constexpr std::size_t max_factors = 512;
 
 // Converts the keys of a file to members of a config.json.
@@ -32,7 +33,7 @@ struct ConfigReader : JsonMembers {
   std::string key(const char* name) const { return architecture + "." + name; }
   bool has(const char* name) const { return file.has(key(name)); }
   std::int64_t whole(const char* name) const {
-    // A key with one number per layer, which must all be equal.
+    // Reads a key with one number, or one number per layer. The numbers must be equal.
     if (!file.is_array(key(name))) return file.integer(key(name));
     std::optional<std::int64_t> first;
     bool is_same = true;
@@ -43,7 +44,7 @@ struct ConfigReader : JsonMembers {
   double real(const char* name) const { return file.number(key(name)); }
   bool has_tensor(const char* name) const { return file.tensor(name).has_value(); }
 
-  // Restores decimal numbers that were rounded to f32: 1e-05, not 9.999999747378752e-06.
+  // Restores a decimal number that was rounded to f32: returns 1e-05, not 9.999999747378752e-06.
   double shortest(const char* name) const {
     const double x = real(name);
     return std::stod(json_number(static_cast<float>(x)));
@@ -67,7 +68,7 @@ struct ConfigReader : JsonMembers {
     return embedding->shape[0];
   }
 
-  // Returns the values of a tensor, multiplied by the factor that divides all frequencies.
+  // Returns the values of a tensor, multiplied by `factor`, which divides all frequencies.
   std::string factors(const char* tensor, double factor) {
     tensors.insert(tensor);
     const auto t = file.tensor(tensor);
@@ -92,7 +93,7 @@ struct ConfigReader : JsonMembers {
     return file.integer(key("rope.scaling.original_context_length"), whole("context_length"));
   }
 
-  // Reads all keys for scaled frequencies, like llama.cpp.
+  // Reads all keys for scaled frequencies as llama.cpp does.
   GgufRope rope() const {
     GgufRope r{.type = file.string(key("rope.scaling.type"), "linear")};
     if (r.type != "none" && r.type != "linear" && r.type != "yarn" && r.type != "longrope")
@@ -112,7 +113,7 @@ struct ConfigReader : JsonMembers {
     return r;
   }
 
-  // Returns beta_fast and beta_slow as members. llama.cpp ignores these keys for models of these
+  // Returns beta_fast and beta_slow as members. llama.cpp ignores these keys in models of the supported
   // architectures, so they must not change a frequency.
   std::string betas(const GgufRope& r, std::int64_t d) const {
     nn::RopeScaling s{.type = "yarn", .factor = r.factor, .first_context = r.original};
@@ -132,7 +133,7 @@ struct ConfigReader : JsonMembers {
     return text;
   }
 
-  // Returns members of rope_parameters for d rotated elements per head.
+  // Returns the members of rope_parameters for d rotated elements per head.
   std::string scaling(std::int64_t d) {
     const auto real_member = [](const char* name, double x) {
       return ", " + json_string(name) + ": " + json_real(x);
@@ -371,10 +372,11 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
 
 void check_gguf_keys(const Gguf& file) {
   const std::string architecture = file.string("general.architecture");
-  // Keys without effect, and keys of expert layers, which no supported model has.
+  // Prefixes of keys without effect. Keys of expert layers also have no effect, because no supported model
+  // has such layers.
   const auto begins = {"general.", "quantize.", "mradermacher.", "tokenizer.chat_template",
                        "tokenizer.huggingface.json"};
-  // Keys for other kinds of tokenizers, and ids of tokens that never begin or end a sequence.
+  // Keys for other kinds of tokenizers, and ids of tokens that never begin or end a sequence, are ignored.
   const std::string kind = file.string("tokenizer.ggml.model", "none");
   const auto is_of_tokenizer = [&](std::string_view name) {
     if (!name.starts_with("tokenizer.ggml.")) return false;

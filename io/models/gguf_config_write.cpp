@@ -1,4 +1,4 @@
-// Writes the keys of a model for llama.cpp.
+// Writes the GGUF keys of a model, from which llama.cpp computes the same results.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -32,7 +32,7 @@ struct ConfigKeys {
   [[noreturn]] void refuse(const std::string& what) const {
     throw FormatError(where + ": llama.cpp cannot compute " + what + " of " + config.family);
   }
-  // Throws unless the architecture can represent a property that the model has.
+  // Throws if the model has a property that the architecture cannot represent.
   void check(bool has, bool can, const std::string& what) const {
     if (has && !can) refuse(what);
   }
@@ -62,8 +62,8 @@ struct ConfigKeys {
     real("attention.layer_norm_epsilon", g.eps);
   }
 
-  // Writes the keys for scaled frequencies. Throws if llama.cpp would not compute the model's frequencies
-  // from them.
+  // Writes the keys for scaled frequencies. Throws if llama.cpp would compute different frequencies from
+  // these keys.
   void write_scaling(const nn::RopeScaling& s, std::int64_t d, double theta, double score_scale,
                      bool has_local_layers) {
     const bool is_deepseek = architecture == "deepseek2";
@@ -91,7 +91,7 @@ struct ConfigKeys {
     if (keys.log_multiplier != 0) real("rope.scaling.yarn_log_multiplier", keys.log_multiplier);
   }
 
-  // Returns the settings of the scaling that llama.cpp does not read.
+  // Returns a description of the scaling's settings that llama.cpp does not read.
   static std::string other_frequencies(const nn::RopeScaling& s) {
     std::string text;
     const auto add = [&](bool is_usual, const char* name, const std::string& value) {
@@ -118,7 +118,8 @@ struct ConfigKeys {
       is_everywhere &= w > 0;
     }
     if (architecture == "phi3") whole("attention.sliding_window", window);
-    // gemma2 always has windows in these layers. Windows of the context's length have no effect.
+    // In llama.cpp, some layers of gemma2 always have windows. Windows of the context's length have no
+    // effect.
     if (window == 0 && architecture == "gemma2") window = config.model.context, is_usual = true;
     if (window == 0) return;
     if (architecture != "phi3") whole("attention.sliding_window", window);
@@ -129,7 +130,7 @@ struct ConfigKeys {
                       std::to_string(window) + " tokens");
   }
 
-  // Returns config.json's number for a scale of scores.
+  // Returns the number by which config.json represents a scale of scores.
   static std::string scalar_of(double scale) {
     const double scalar = 1 / (scale * scale);
     return json_number(is_same_in_gguf(scalar, std::round(scalar)) ? std::round(scalar) : scalar);
@@ -197,7 +198,7 @@ struct ConfigKeys {
     whole("attention.head_count_kv", 1);  // all heads share the latent
     real("attention.layer_norm_rms_epsilon", d.eps), real("rope.freq_base", d.theta);
     const bool is_lite = m.layers == 26 || m.layers == 27 || (m.layers == 48 && m.vocabulary == 128256);
-    if (is_lite && d.query_latent != 0)  // llama.cpp does not read it in this case
+    if (is_lite && d.query_latent != 0)  // llama.cpp does not read the key in this case
       refuse("q_lora_rank " + std::to_string(d.query_latent) + " in " + std::to_string(m.layers) + " layers");
     if (!is_lite) whole("attention.q_lora_rank", d.query_latent);  // otherwise it is required
     whole("attention.kv_lora_rank", d.latent);

@@ -30,7 +30,8 @@ constexpr Pair architectures[] = {
     {"deepseek_v3", "deepseek2"},
 };
 
-// Names before ".weight" and ".bias". Layer names follow "model.layers.I." or "transformer.h.I.".
+// Names of tensors without ".weight" and ".bias". Names of layers are given without "model.layers.I." or
+// "transformer.h.I.".
 constexpr Pair outer_names[] = {
     {"model.embed_tokens", "token_embd"},
     {"model.norm", "output_norm"},
@@ -95,7 +96,7 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> endin
   return std::ranges::any_of(endings, [&](const char* e) { return name.ends_with(e); });
 }
 
-// Calls move(row in the parameter, row in the tensor) for all rows.
+// Calls move(row of the parameter, row of the tensor) for all rows.
 void each_row(const GgufRowOrder& place, std::int64_t rows, auto&& move) {
   if (place.change != GgufRowOrder::Change::pairs) {
     for (std::int64_t r = 0; r < rows; ++r) move(r, r);

@@ -12,7 +12,7 @@ namespace {
 using text::SplitStep;
 using text::WordRule;
 
-// Letters with case, as in DeepSeek's first models.
+// Letters with case, as listed in DeepSeek's first models.
 constexpr const char* cased_words =
     "\\s?["
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
@@ -38,7 +38,7 @@ SplitStep runs(const char* pattern) {
   return {SplitStep::Kind::runs, {}, text::CharRuns::parse(pattern).value()};
 }
 
-// If several names have the same rules, the first one is written.
+// If several names have the same rules, files are written with the first name.
 const std::vector<GgufPreTokenizer>& pre_tokenizers() {
   static const auto& all = *new std::vector<GgufPreTokenizer>{
       {"gpt-2", {words(WordRule::gpt2)}},
@@ -51,7 +51,8 @@ const std::vector<GgufPreTokenizer>& pre_tokenizers() {
       {"qwen2", {words(WordRule::qwen2)}, true},
       {"deepseek-r1-qwen", {words(WordRule::qwen2)}, true},
       {"qwen35", {words(WordRule::qwen35)}, true},
-      // llama.cpp's expressions for these know only ASCII cases, so they are only read, not written.
+      // llama.cpp's expressions for these names distinguish cases only in ASCII. Files with these names are
+      // therefore read but never written.
       {"gpt-4o", {words(WordRule::gpt4o)}, false, false, false, true},
       {"llama4", {words(WordRule::gpt4o)}, false, false, false, true},
       {"tekken", {words(WordRule::tekken)}, false, true, false, true},
@@ -102,7 +103,7 @@ const GgufPreTokenizer& gguf_pre_tokenizer_of(const text::HfTokenizer& tokenizer
   const bool is_other = std::ranges::any_of(stages.normalizer, [](const text::NormalizeStep& step) {
     return step.kind != text::NormalizeStep::Kind::nfc;
   });
-  // Without normalization, ids differ only for strings that are not in NFC.
+  // llama.cpp does not normalize, so ids differ for strings that are not in NFC.
   for (const GgufPreTokenizer& p : pre_tokenizers())
     if (!is_other && !p.is_only_read && std::ranges::equal(p.splits, stages.pre_tokenizer, is_same_split) &&
         p.ignores_merges == tokenizer.ignores_merges() && (p.nfc || !nfc) &&

@@ -15,8 +15,8 @@ double log_growth(double factor, double mscale = 1) {
   return 1 + 0.1 * mscale * std::log(factor);
 }
 
-// The fraction of the scaled frequency in pair i [ggml, rope_yarn]. It uses the default beta_fast and
-// beta_slow, because llama.cpp reads no others for these models.
+// The weight of the scaled frequency in pair i [ggml, rope_yarn]. Uses the default beta_fast and beta_slow,
+// because llama.cpp does not read these keys for the supported models.
 double yarn_share(std::size_t i, std::int64_t d, double theta, double original) {
   const double width = static_cast<double>(d);
   const auto pair_of = [&](double rotations) {
@@ -39,7 +39,8 @@ GgufRotation gguf_rotation(const GgufRope& keys, std::int64_t d, double theta) {
     const double share = is_yarn ? yarn_share(i, d, theta, keys.original) : 1;
     omega = (1 - share) * omega + share * omega / factor;
   }
-  // The context's factor of sine and cosine. YaRN's rotation multiplies it by 1 + 0.1·ln(factor) again.
+  // The factor of sine and cosine in llama.cpp's context. YaRN's rotation multiplies it by 1 + 0.1·ln(factor)
+  // again.
   double of_context = keys.attn_factor;
   if (is_yarn) {
     if (keys.log_multiplier == 0) of_context *= yarn_growth(factor, 1);
@@ -60,7 +61,8 @@ GgufRope gguf_rope_for(const nn::RopeScaling& s, double score_scale, bool is_dee
   const double usual = is_yarn ? yarn_growth(s.factor, 1) : 1;
   keys.attn_factor = is_same_in_gguf(s.magnitude, usual) ? 1 : s.magnitude / usual;
   if (!is_deepseek) return keys;
-  // √score_scale = magnitude · (1 + ln(factor)·log_multiplier); for linear scaling, times 1 + 0.1·ln(factor).
+  // √score_scale = magnitude · (1 + ln(factor)·log_multiplier). For linear scaling, this is also multiplied
+  // by 1 + 0.1·ln(factor).
   const double grown = is_yarn ? s.magnitude : s.magnitude * log_growth(s.factor);
   const double rest = std::sqrt(score_scale) / grown;
   if (is_same_in_gguf(rest, 1) || s.factor == 1) return keys;

@@ -1,5 +1,5 @@
-// The semantics of a GGUF file's keys in llama.cpp: the settings of its architectures, the layers with
-// windows, and rotary positions. The writer and the reader of these keys both use them.
+// How llama.cpp interprets the keys of a GGUF file: the settings of its architectures, the layers with
+// windows, and rotary positions. The writer and the reader of these keys share this header.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,27 @@ namespace tg::io {
 
 struct GgufArchitecture {
   const char* name;
-  // Optional tensors that it reads. It rejects a file with any other tensor.
+  // Optional tensors that llama.cpp reads for this architecture. It rejects a file with any other tensor.
   bool qkv_bias = true;      // of queries, keys and values
-  bool output_bias = false;  // of attention's output
+  bool output_bias = false;  // of the output of attention
   bool mlp_bias = false;
   bool divisors = false;  // rope_freqs.weight
-  // Whether the output weight is the embedding, a separate tensor, or either.
+  // The output weight: the embedding (tied), a separate tensor (own), or either of them (any).
   enum class Head { any, tied, own } head = Head::any;
-  // Settings for which it has a key or a rule.
+  // Settings for which llama.cpp has a key or a rule.
   bool any_head_width = true;  // otherwise it is width / heads
   bool partial_rotary = false;
   bool longrope = false;           // rope_factors_long.weight and rope_factors_short.weight
   bool gelu = false;               // in the MLP, by tanh; otherwise SiLU
-  bool attention_softcap = false;  // then it is required
+  bool attention_softcap = false;  // if true, it is required
   bool logit_softcap = false;
-  // Whether some layers can have windows. Otherwise the file is right for sequences up to the window.
+  // Whether some layers can have windows. Otherwise llama.cpp computes the right results only for sequences
+  // up to the window.
   bool windows = false;
   // Every n-th layer has no rotary positions; 0: all layers have them.
   std::int64_t unrotated_period = 0;
-  // Number of layers of the model whose scores are scaled by 1/√(width / heads) instead of the head size; 0:
-  // none.
+  // A model with this number of layers scales its scores by 1/√(width / heads) instead of 1/√(head size). 0:
+  // no model does.
   std::int64_t layers_by_width = 0;
 };
 
@@ -44,43 +45,45 @@ std::string gguf_architecture_names();  // "gpt2, llama, …"
 // llama.cpp's maximum number of layers.
 inline constexpr std::int64_t most_gguf_layers = 512;
 
-// ---- Windows: which layers have them if a file does not specify it
+// ---- Windows: the layers that have one if the file does not specify it
 
-// Returns a layer's element of a list, which is repeated; `usual` if the list is empty.
+// Returns the element of a list for a layer. The list is repeated if it is shorter. Returns `usual` if it is
+// empty.
 inline std::int64_t of_gguf_layer(const std::vector<std::int64_t>& list, std::int64_t layer,
                                   std::int64_t usual) {
   return list.empty() ? usual : list[static_cast<std::size_t>(layer) % list.size()];
 }
 
-// In llama.cpp, every layer except each n-th has a window; 0: no layer has.
+// Returns n: in llama.cpp, every layer except each n-th one has a window. Returns 0 if no layer has a window.
 inline std::int64_t usual_gguf_pattern(const std::string& architecture) {
   return architecture == "gemma2" ? 2 : architecture == "gemma3" ? 6 : 0;
 }
 
-// ---- Rotary positions: the meaning of the keys rope.*. A file is written only if they describe exactly the
-// model's computation. A model that is read follows them exactly.
+// ---- Rotary positions: the meaning of the keys rope.*. A file is written only if these keys describe the
+// model's computation exactly. A model that is read follows the keys exactly.
 
-// The keys by the last parts of their names, and the tensor of divisors.
+// The values of the keys, and the tensor of divisors.
 struct GgufRope {
   std::string type = "none";  // rope.scaling.type: none, linear or yarn
   double factor = 1;          // rope.scaling.factor
   double original = 0;        // rope.scaling.original_context_length
   double attn_factor = 1;     // rope.scaling.attn_factor
   double log_multiplier = 0;  // rope.scaling.yarn_log_multiplier: only in deepseek2
-  // Divisors of the frequencies: rope_freqs.weight or one of LongRoPE's two tensors; or empty.
+  // Divisors of the frequencies, from rope_freqs.weight or one of LongRoPE's two tensors. Empty if there are
+  // none.
   std::vector<float> divisors = {};
 };
 
 struct GgufRotation {
   std::vector<double> frequencies;  // of d/2 pairs
   double magnitude = 1;             // factor of sine and cosine
-  double window_magnitude = 1;      // of windowed layers in gemma3, whose frequencies are not scaled
-  double score_scale = 1;           // scale of scores in deepseek2, times the square root of their width
+  double window_magnitude = 1;      // for the windowed layers of gemma3, whose frequencies are not scaled
+  double score_scale = 1;           // in deepseek2: scale of scores, multiplied by √(key width)
 };
 GgufRotation gguf_rotation(const GgufRope& keys, std::int64_t d, double theta);
 
-// Returns the keys for such a scaling without divisors and for that scale of scores. If they cannot express
-// it, their gguf_rotation() differs from the model.
+// Returns the keys for this scaling without divisors and for this scale of scores. If the keys cannot express
+// them, gguf_rotation() of the result differs from the model.
 GgufRope gguf_rope_for(const nn::RopeScaling& scaling, double score_scale, bool is_deepseek);
 
 // Whether two numbers are equal up to the rounding of keys to f32.

@@ -56,7 +56,7 @@ class GgufReader final : public WeightReader {
       numbers_.resize(rows.size() / q8_0_bytes * q8_0_numbers);
       from_q8_0(bytes_of(rows), numbers_);
       view.bytes = std::as_bytes(std::span(numbers_));
-    } else if (dtype_of(tensor.type) != p.dtype) {  // from two tensors
+    } else if (dtype_of(tensor.type) != p.dtype) {  // the parameter is stored in two tensors
       throw FormatError(file_->gguf.where() + ": " + place.tensor + " is " +
                         std::string(name_of(tensor.type)) + ", expected the type of its other half");
     }
@@ -79,8 +79,8 @@ class GgufReader final : public WeightReader {
   mutable std::vector<float> numbers_;
 };
 
-// Finds the tensors of every parameter and checks their shapes. Every tensor of the file must be one of these
-// or of `others`.
+// Finds the tensors of every parameter and checks their shapes. Throws FormatError if the file has a tensor
+// that is neither one of these nor in `others`.
 std::map<std::string, GgufReader::Parameter> match(const Gguf& file, const HfConfig& config,
                                                    const std::set<std::string>& others) {
   std::map<std::string, GgufReader::Parameter> parameters;

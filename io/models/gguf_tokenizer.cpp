@@ -45,8 +45,7 @@ std::string replaced(std::string s, std::string_view from, std::string_view to) 
   throw FormatError(where + ": llama.cpp cannot encode as this tokenizer does: " + what);
 }
 
-// Whether the tokenizer prepends ▁ to its input. llama.cpp also inserts it after special tokens, whatever
-// follows.
+// Whether the tokenizer prepends ▁ to its input. llama.cpp also inserts ▁ after every special token.
 bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
   const text::HfStages& stages = tokenizer.stages();
   bool before = false;
@@ -69,12 +68,14 @@ bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
   return before;
 }
 
-// A vocabulary on characters. llama.cpp joins two pieces if the joined string is a token, regardless of the
-// merges. It first joins the pair whose token has the best score; of equal scores, the leftmost pair.
+// Checks a vocabulary that is not byte-level. llama.cpp ignores the merges: it joins two pieces if the joined
+// string is a token. It first joins the pair whose token has the best score. If scores are equal, it joins
+// the leftmost pair first.
 class Pieces {
  public:
   Pieces(const HfTokenizer& tokenizer, const std::string& where) : tokenizer_(tokenizer), where_(where) {
-    // Added tokens are matched before, except those that check_space_marks() leaves to merges.
+    // Excludes added tokens, because they are matched earlier, except tokens that check_space_marks() leaves
+    // to merges.
     for (std::int32_t id = 0; id < tokenizer.size(); ++id) {
       std::string text = tokenizer.token_text(id);
       const bool is_cut =
@@ -112,7 +113,7 @@ class Pieces {
   }
 
   void check_merges() const {
-    using Span = std::pair<std::size_t, std::size_t>;  // ranks of the merges that make a token
+    using Span = std::pair<std::size_t, std::size_t>;  // first and last rank of the merges that make a token
     std::unordered_map<std::string, Span> spans;
     std::unordered_map<std::string, std::size_t> ranks;
     const auto& merges = tokenizer_.merges();
@@ -148,7 +149,7 @@ class Pieces {
     }
   }
 
-  // Whether a string can occur before it is joined: it is a character or a token.
+  // Whether a string can occur as a piece: it is a character or a token.
   bool is_piece(const std::string& text) const {
     std::size_t end = 0;
     utf8_next(text, end);
@@ -160,7 +161,7 @@ class Pieces {
   std::unordered_set<std::string> texts_;  // of the model's tokens
 };
 
-// llama.cpp treats tokens with these strings as special tokens, even if their type is normal.
+// Whether llama.cpp treats a token with this string as special, even if its type is normal.
 bool is_special_text(const std::string& text) {
   static const auto& all = *[] {
     std::istringstream list(
@@ -177,8 +178,8 @@ bool is_special_text(const std::string& text) {
   return all.contains(text);
 }
 
-// llama.cpp's rule for models with "phi3" in their name: white space after a special token belongs to the
-// token, except after the three tokens below. The rule needs these three and </s>.
+// llama.cpp's rule for models with "phi3" in their name. White space after a special token belongs to that
+// token, except after the three tokens below. llama.cpp needs these three tokens and </s> to apply the rule.
 constexpr const char* phi3_name = "phi3";
 constexpr const char* unstripped[] = {"<unk>", "<s>", "<|endoftext|>"};
 
@@ -196,10 +197,11 @@ bool strips_as_phi3(const HfTokenizer& tokenizer) {
   });
 }
 
-// If two tokens overlap in a string, this tokenizer matches the first one, llama.cpp the longer one.
+// Rejects tokens that can overlap in a string. In that case, this tokenizer matches the first token, and
+// llama.cpp the longer one.
 void check_overlaps(const std::vector<text::AddedToken>& added, const std::string& where) {
   struct Longest {
-    std::size_t size = 0, index = 0, other = 0;  // the two longest tokens with this prefix
+    std::size_t size = 0, index = 0, other = 0;  // of the two longest tokens with this prefix
   };
   std::unordered_map<std::string_view, Longest> beginnings;
   for (std::size_t i = 0; i < added.size(); ++i) {
@@ -224,8 +226,8 @@ void check_overlaps(const std::vector<text::AddedToken>& added, const std::strin
   }
 }
 
-// Added tokens in which ▁ stands for spaces are written as normal tokens, which llama.cpp makes by merges.
-// Strings that contain ▁ themselves differ from strings with spaces only here.
+// Added tokens in which ▁ stands for spaces are written as normal tokens. llama.cpp makes these by merges. If
+// the input contains ▁ instead of spaces, ids differ only in these tokens.
 void check_space_marks(const HfTokenizer& tokenizer, const std::string& where,
                        std::vector<std::string>& notes) {
   if (tokenizer.is_byte_level() || tokenizer.stages().normalizer.empty()) return;
@@ -242,8 +244,8 @@ void check_space_marks(const HfTokenizer& tokenizer, const std::string& where,
   }
 }
 
-// Throws for added tokens that llama.cpp would match elsewhere. Returns the model's name, which determines
-// how llama.cpp strips white space.
+// Throws FormatError if llama.cpp would match added tokens at different positions. Returns the model's name,
+// which determines how llama.cpp strips white space.
 std::string name_for_added_tokens(const HfTokenizer& tokenizer, const std::string& where,
                                   std::vector<std::string>& notes) {
   const auto& added = tokenizer.added_tokens();
@@ -269,7 +271,7 @@ std::string name_for_added_tokens(const HfTokenizer& tokenizer, const std::strin
 
 std::int32_t type_of_token(const HfTokenizer& tokenizer, std::int32_t id, const std::string& text,
                            const std::optional<std::string>& unknown_text) {
-  // An unknown token that is not added is not treated as special in a string.
+  // If the unknown token is not an added token, it is not special in a string.
   if (unknown_text && text == *unknown_text && tokenizer.is_added(id)) return TokenType::unknown;
   if (tokenizer.is_special(id)) return TokenType::control;
   if (tokenizer.is_added(id)) return TokenType::user_defined;
@@ -288,7 +290,8 @@ void add_ends(const std::vector<std::int64_t>& ends, GgufStart& to) {
     to.add(id_key(names[i]), as_id(ends[i]));
 }
 
-// Writes bos, eos and other ids from the tokenizer's rule for whole documents, otherwise from the model.
+// Writes bos, eos and other ids. They come from the tokenizer's rule for documents or, if it has none, from
+// the model.
 void add_ids(const HfTokenizer& tokenizer, const HfConfig& config, const std::string& where, GgufStart& to) {
   if (tokenizer.before().size() > 1 || tokenizer.after().size() > 1)
     throw FormatError(where +
@@ -307,7 +310,8 @@ void add_ids(const HfTokenizer& tokenizer, const HfConfig& config, const std::st
   to.add("tokenizer.ggml.add_eos_token", !tokenizer.after().empty());
 }
 
-// Returns −r for the token that the merge of rank r makes. Tokens that no merge makes have lower scores.
+// Returns the score −r for the token that the merge of rank r makes. Tokens that no merge makes get lower
+// scores.
 std::vector<float> scores_of(const HfTokenizer& tokenizer, std::size_t tokens) {
   std::unordered_map<std::string, std::size_t> ranks;
   for (std::size_t r = 0; r < tokenizer.merges().size(); ++r)
@@ -348,7 +352,7 @@ std::string vocabulary_json(const Vocabulary& v) {
   return text;
 }
 
-// Whether llama.cpp would apply the rule of phi3_name.
+// Whether llama.cpp would apply the rule of phi3_name for this name.
 bool is_phi3_name(std::string name) {
   std::ranges::transform(name, name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -386,7 +390,8 @@ std::string merges_json(const Gguf& file) {
   return text;
 }
 
-// A vocabulary with scores has no merges: two tokens are joined if the result is a token, best scores first.
+// Derives merges for a vocabulary with scores, which has none. Two tokens are joined if the result is a
+// token, best scores first.
 std::string merges_by_score(const Gguf& file, const Vocabulary& v) {
   const char* key = "tokenizer.ggml.scores";
   check_count(file, key, v.tokens.size());
@@ -442,7 +447,7 @@ std::string step_json(const SplitStep& step) {
          R"(}, "behavior": "Isolated", "invert": false})";
 }
 
-// ByteLevel contains GPT-2's rule.
+// Returns the pre-tokenizer. A single GPT-2 rule needs no Split, because ByteLevel contains that rule.
 std::string split_json(std::span<const SplitStep> splits) {
   const bool by_gpt2 = splits.back().kind == SplitStep::Kind::words && splits.back().rule == WordRule::gpt2;
   const std::string bytes =
@@ -503,11 +508,12 @@ std::string gguf_text(const HfTokenizer& tokenizer, std::int32_t id, std::int32_
   if (type == TokenType::user_defined && replaces && text.find(space_mark) != std::string::npos) {
     const auto& added = tokenizer.added_tokens();
     const auto found = std::ranges::find(added, id, &text::AddedToken::id);
-    // llama.cpp reads ▁ as a space. If the token is matched before that, merges make it instead.
+    // llama.cpp reads ▁ as a space. If the token is matched before ▁ is replaced, llama.cpp makes it by
+    // merges instead.
     if (found->normalized) return replaced(text, space_mark, " ");
     type = TokenType::normal;
   }
-  // In such vocabularies, llama.cpp writes all other spaces as ▁.
+  // In vocabularies that are not byte-level, llama.cpp writes all other spaces as ▁.
   if (!tokenizer.is_byte_level() && type == TokenType::normal) text = replaced(text, " ", space_mark);
   return text;
 }
@@ -517,7 +523,7 @@ std::string gguf_text(const HfTokenizer& tokenizer, std::int32_t id, std::int32_
 void add_gguf_tokenizer(const HfTokenizer* tokenizer, const HfConfig& config,
                         const std::string& template_text, const std::string& where, GgufStart& to,
                         std::vector<std::string>& notes) {
-  // Not the folder's name, because llama.cpp derives the kind of model from it.
+  // The name of the folder cannot be used here, because llama.cpp derives rules from general.name.
   to.add("general.name", tokenizer == nullptr ? "model" : name_for_added_tokens(*tokenizer, where, notes));
   if (tokenizer == nullptr) {
     to.add("tokenizer.ggml.model", "none");

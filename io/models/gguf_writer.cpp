@@ -33,8 +33,8 @@ constexpr FileType file_types[] = {{"f32", GgufType::f32, 0},
                                    {"q8_0", GgufType::q8_0, 7},
                                    {"bf16", GgufType::bf16, 32}};
 
-// Returns the type with this name. Without a name, returns the type of the weights, or f32 if they have
-// several.
+// Returns the type with this name. Without a name, returns the type of the weights, or f32 if the weights
+// have several types.
 const FileType& file_type_of(std::string dtype, const std::vector<DType>& weights) {
   if (dtype.empty())
     dtype = weights.size() == 1 && weights[0] != f64 ? std::string(name_of(weights[0])) : "f32";
@@ -90,7 +90,8 @@ GgufWriter::GgufWriter(ModelSource& source, const nn::GgufOptions& options)
   plan_tensors(config);
 }
 
-// Vectors, norms and learned positions are always f32. If rows are not whole blocks, f16 is used.
+// Vectors, norms and learned positions are always f32. If rows do not consist of complete blocks, f16 is
+// used.
 GgufType GgufWriter::type_of(const GgufRowOrder& place) {
   if (place.shape.size() == 1 || place.tensor.ends_with("_norm.weight") ||
       !place.tensor.ends_with(".weight") || place.tensor == "position_embd.weight")
@@ -128,7 +129,7 @@ void GgufWriter::plan_tensors(const HfConfig& config) {
 
 void GgufWriter::write_part(const Tensor& tensor, const Part& part,
                             const std::function<void(std::string_view)>& write) {
-  // Elements per conversion: whole blocks.
+  // The number of elements per conversion, a number of complete blocks.
   constexpr std::size_t piece = piece_size(1 << 20, 1 << 8);
   if (!part.is_there) {
     write(std::string(gguf_bytes(tensor.type, {part.shape.begin(), part.shape.end()}), '\0'));

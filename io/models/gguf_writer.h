@@ -15,35 +15,36 @@ namespace tg::io {
 class GgufWriter {
  public:
   // Determines the content of the file without reading the weights. The source must outlive the writer.
-  // Throws FormatError, naming the setting, for a model or a tokenizer that llama.cpp lacks, and Error for an
-  // unknown options.dtype.
+  // Throws FormatError, with the setting, for a model or a tokenizer that llama.cpp does not support. Throws
+  // Error for an unknown options.dtype.
   GgufWriter(ModelSource& source, const nn::GgufOptions& options);
 
   const std::string& architecture() const { return architecture_; }
   GgufType type() const { return type_; }         // of matrices
-  std::uint64_t bytes() const { return bytes_; }  // of the tensors
+  std::uint64_t bytes() const { return bytes_; }  // size of all tensors
   bool has_tokenizer() const { return has_tokenizer_; }
-  // Differences in llama.cpp, and tensors with a different type, as one sentence each.
+  // Notes for the user, one sentence each: different results in llama.cpp, and tensors that have a different
+  // type.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Creates the file, which must not exist. It appears when everything is on disk, or not at all. Needs
-  // memory for one tensor at a time. Throws Error if writing fails (full disk …), FormatError for a number
-  // that is not finite or too large for the type.
+  // Creates the file, which must not exist. The file appears when all its data is on disk, or not at all.
+  // Needs memory for one tensor at a time. Throws Error if writing fails, for example because the disk is
+  // full. Throws FormatError if a number is not finite or too large for the type.
   void write(const std::string& path);
 
  private:
-  struct Part {  // rows of the tensor, after those of the previous part
+  struct Part {  // rows of the tensor, after the rows of the previous part
     std::string parameter;
     Shape shape;
     GgufRowOrder place;
-    bool is_there;  // otherwise it is zeros
+    bool is_there;  // otherwise the rows are zeros
   };
   struct Tensor {
     std::string name;
     GgufType type = GgufType::f32;
     std::vector<std::int64_t> shape = {};
     std::vector<Part> parts = {};
-    std::vector<float> factors = {};  // instead of parts
+    std::vector<float> factors = {};  // values of a GgufFactors tensor, which has no parts
   };
   void plan_tensors(const HfConfig& config);
   GgufType type_of(const GgufRowOrder& place);

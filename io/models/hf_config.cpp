@@ -33,7 +33,8 @@ void must_be(const JsonObject& json, const char* key, bool expected) {
   if (json.boolean(key, expected) != expected) json.refuse(key, expected ? "true" : "false");
 }
 
-// A larger number would cost memory before its tensors are known to exist: more than 64 KiB for a small file.
+// Limits the number of layers. With a larger number, a small file could cause more than 64 KiB to be
+// allocated before its tensors are known to exist.
 std::int64_t layers_of(const JsonObject& json, const char* key) {
   constexpr std::int64_t most = JsonObject::most_items;
   const std::int64_t layers = json.integer(key);
@@ -55,7 +56,7 @@ std::string activation_of(const JsonObject& json, const char* key, const char* u
 // ---- GPT-2
 
 void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
-  // GPT-2's class also has these names and accepts either.
+  // GPT-2's class accepts both names of each pair.
   for (const auto& [name, other] : {std::pair{"n_embd", "hidden_size"},
                                     {"n_positions", "max_position_embeddings"},
                                     {"n_head", "num_attention_heads"},
@@ -80,7 +81,7 @@ void read_gpt2(const JsonObject& json, const Usual& usual, HfConfig& to) {
 
 // ---- Llama and related models
 
-// Sizes and head, whose keys are the same for all of them.
+// Reads sizes and the kind of head. Their keys are the same for all these models.
 void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   nn::ModelConfig& m = to.model;
   m.vocabulary = json.integer("vocab_size");
@@ -90,8 +91,8 @@ void read_sizes(const JsonObject& json, const Usual& usual, HfConfig& to) {
   m.tied_head = json.boolean("tie_word_embeddings", usual.is_tied);
 }
 
-// Returns the number of rotated elements per head for a fraction `share`. It is at least 1, because 0 would
-// mean all. The check that they form pairs follows with the model.
+// Returns the number of rotated elements per head for a fraction `share`. The result is at least 1, because 0
+// would mean all elements. The model later checks that the elements form pairs.
 std::int64_t rotary_width_of(const nn::ModelConfig& model, const nn::Llama& l, double share) {
   const std::int64_t d =
       l.head_width != 0 ? l.head_width : model.width / std::max<std::int64_t>(1, model.heads);
@@ -103,7 +104,7 @@ nn::Llama llama_with(const JsonObject& json, const Usual& usual, const HfRope& r
               .theta = rope.theta,
               .eps = json.number("rms_norm_eps", usual.eps),
               .scaling = rope.scaling};
-  // null: equal to the number of heads.
+  // null means: equal to the number of heads.
   l.key_heads = json.integer("num_key_value_heads", json.has("num_key_value_heads") ? 0 : usual.key_heads);
   l.head_width = json.integer("head_dim", usual.head_width);
   l.attention_bias = json.boolean("attention_bias", false);
@@ -124,7 +125,8 @@ nn::Llama llama_of(const JsonObject& json, const Usual& usual, HfConfig& to) {
   return l;
 }
 
-// Windows of `window` keys (0: none) in the layers that layer_types specifies or, if it is missing, is_local.
+// Returns windows of `window` keys (0: none) for the layers that layer_types specifies. If layer_types is
+// missing, `is_local` specifies them.
 std::vector<std::int64_t> windows_of(const JsonObject& json, std::int64_t layers, std::int64_t window,
                                      const std::function<bool(std::int64_t)>& is_local) {
   std::vector<std::int64_t> windows;
@@ -217,7 +219,7 @@ void read_olmo2(const JsonObject& json, const Usual& usual, HfConfig& to) {
   to.model.architecture = l;
 }
 
-// null: no limit.
+// Reads a softcap. null means no limit.
 double softcap_of(const JsonObject& json, const char* key, double usual) {
   if (!json.has(key)) return usual;
   const double softcap = json.number(key, 0);
@@ -225,8 +227,8 @@ double softcap_of(const JsonObject& json, const char* key, double usual) {
   return softcap;
 }
 
-// Layers with and without windows have different rotary positions. rope_parameters has an object for each
-// kind; transformers 4 uses separate keys.
+// Layers with and without windows have different rotary positions. In transformers 5, rope_parameters has an
+// object for each kind of layer. transformers 4 uses separate keys.
 void read_gemma3_rope(const JsonObject& json, HfConfig& to, HfRope& whole, HfRope& local) {
   const auto context = static_cast<double>(to.model.context);
   whole.theta = json.number("rope_theta", 1e6), local.theta = json.number("rope_local_base_freq", 1e4);
@@ -257,7 +259,7 @@ void read_gemma(const JsonObject& json, const Usual& usual, HfConfig& to) {
   const double scalar = json.number("query_pre_attn_scalar", 256);
   if (!(scalar > 0)) json.refuse("query_pre_attn_scalar", "a positive number");
   l.attention_scale = 1 / std::sqrt(scalar);
-  // Gemma 3's class reads this key but ignores it.
+  // Gemma 3's class reads this key but does not apply it.
   if (is_third && json.is_set("attn_logit_softcapping")) json.refuse("attn_logit_softcapping", "null");
   l.attention_softcap = softcap_of(json, "attn_logit_softcapping", is_third ? 0 : 50);
   l.logit_softcap = softcap_of(json, "final_logit_softcapping", is_third ? 0 : 30);
@@ -328,8 +330,8 @@ const std::vector<Family>& families() {
   return all;
 }
 
-// An id outside the vocabulary means no id, because it never occurs. Examples are defaults of a model with a
-// different size, and −1.
+// Reads a token id. An id outside the vocabulary counts as no id, because it never occurs. Examples are −1,
+// and default ids of a model with a larger vocabulary.
 void read_id(const JsonObject& json, const char* key, std::int64_t vocabulary,
              std::optional<std::int64_t>& to) {
   if (!json.is_set(key)) return;
@@ -347,7 +349,7 @@ void read_ids(const JsonObject& json, HfConfig& to) {
   read_id(json, "pad_token_id", vocabulary, to.padding_token);
 }
 
-// Keys of other models that would change results in a supported family.
+// Rejects keys of other models that would change the results of a supported family.
 void refuse_other_models(const JsonObject& json) {
   if (json.is_set("quantization_config"))
     json.refuse("quantization_config", "none: quantized weights cannot be read");

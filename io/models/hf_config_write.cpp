@@ -27,8 +27,8 @@ void write_sizes(const ModelConfig& m, JsonMembers& to) {
   to.set("num_attention_heads", m.heads);
 }
 
-// Writes the keys of transformers 5 and of transformers 4, which uses a different theta if its keys are
-// missing.
+// Writes the keys of transformers 5 and of transformers 4. If the keys of transformers 4 were missing, it
+// would use a different theta.
 void write_rope(const HfRope& rope, JsonMembers& to) {
   to.set_json("rope_parameters", hf_rope_json(rope));
   to.set("rope_theta", rope.theta);
@@ -46,13 +46,13 @@ void write_llama_of(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   HfRope rope{.theta = l.theta,
               .scaling = l.scaling,
               .share = l.rotary_width == 0 ? 1 : hf_share(l.rotary_width, l.head_width)};
-  // It has no effect, but the classes warn if it is missing.
+  // This key has no effect, but the classes warn if it is missing.
   if (l.scaling.type == "longrope")
     rope.scaling.factor = static_cast<double>(m.context) / l.scaling.first_context;
   write_rope(rope, to);
 }
 
-// Returns the window that layers have; 0: none.
+// Returns the window of the layers that have one; 0 if none has.
 std::int64_t any_window(const nn::Llama& l) {
   return l.windows.empty() ? 0 : *std::ranges::max_element(l.windows);
 }
@@ -113,7 +113,7 @@ void write_smollm3(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
 void write_gemma2(const ModelConfig& m, const nn::Llama& l, JsonMembers& to) {
   write_llama_of(m, l, to);
   to.set("hidden_activation", their_activation(l.activation));
-  // The classes require an integer.
+  // The classes require an integer here.
   to.set("query_pre_attn_scalar",
          static_cast<std::int64_t>(std::llround(1 / (l.attention_scale * l.attention_scale))));
   const auto cap = [](double x) { return x == 0 ? std::nullopt : std::optional(x); };
@@ -196,7 +196,7 @@ const FamilyText* family_text(const std::string& name) {
   return found == std::end(family_texts) ? nullptr : found;
 }
 
-// Returns the text without ids and dtype; nothing if the family has a different architecture.
+// Returns the text without ids and dtype, or nothing if the family has a different architecture.
 std::optional<JsonMembers> model_text(const FamilyText& family, const ModelConfig& model) {
   JsonMembers to;
   if (!family.write(model, to)) return std::nullopt;
@@ -225,7 +225,8 @@ std::string hf_config_json(const HfConfig& config, DType dtype) {
   if (!text) throw Error("[hf_config] " + config.family + " is not a family of this model");
   text->set("architectures", std::vector<std::string>{config.head});
   text->set("dtype", std::string(hf_dtype_name(dtype)));
-  // Always written, because the classes have defaults, which are tokens of other vocabularies.
+  // These keys are always written. Otherwise the classes would use default ids, which are for other
+  // vocabularies.
   text->set("bos_token_id", config.start_token);
   text->set("pad_token_id", config.padding_token);
   if (config.end_tokens.size() > 1)
@@ -239,7 +240,7 @@ std::string hf_config_with_dtype(std::string_view text, const std::string& where
   JsonObject json(text, where);
   const std::string name(hf_dtype_name(dtype));
   bool is_said = false, is_right = true;
-  for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 4 uses the second one
+  for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 4 uses the second key
     if (!json.has(key)) continue;
     is_said = true, is_right &= json.string(key, "") == name;
     json.set(key, json_string(name));

@@ -28,8 +28,8 @@ nn::RopeScaling plain(const nn::RopeScaling& s) {
   return p;
 }
 
-// Expands a list to one number per layer, or a single number for all. Returns an empty list if all are
-// `usual`.
+// Converts a list, which has one number per layer or a single number for all layers, to one number per layer.
+// Returns an empty list if all numbers are `usual`.
 std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::int64_t layers,
                                    std::int64_t usual) {
   if (list.empty()) return {};
@@ -42,7 +42,7 @@ std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::i
 
 nn::Gpt plain(nn::Gpt g, ModelConfig& m) {
   if (g.mlp_width == 0) g.mlp_width = 4 * m.width;
-  m.bias = true;  // biases that it lacks are zeros
+  m.bias = true;  // missing biases are zeros
   return g;
 }
 
@@ -67,7 +67,8 @@ nn::DeepSeek plain(nn::DeepSeek d, ModelConfig& m) {
   return d;
 }
 
-// Numbers that were computed from each other may differ by rounding errors.
+// Whether two numbers are equal except for rounding errors, because one may have been computed from the
+// other.
 bool is_same(double a, double b) {
   return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
 }
@@ -75,7 +76,8 @@ bool is_same(const auto& a, const auto& b) {
   return a == b;
 }
 
-// Returns the settings in which two models in normal form differ, such as " qk_norm whole" for the first one.
+// Returns the settings of model a, such as "qk_norm whole", in which it differs from b. Both models are in
+// normal form.
 std::vector<std::string> differing(ModelConfig a, ModelConfig b) {
   std::vector<std::string> names;
   const Metadata values = to_metadata(a);
@@ -105,7 +107,8 @@ ModelConfig hf_plain(ModelConfig m) {
 HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const std::string& family) {
   model.check();
   const ModelConfig form = hf_plain(model);
-  // The settings that the closest family cannot represent, or the reason why its reader rejects the text.
+  // The settings that the closest family cannot represent, or the reason why the reader of that family
+  // rejects the text.
   std::vector<std::string> least;
   std::string nearest, refusal;
   for (const std::string& name : hf_written_families()) {

@@ -77,7 +77,7 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > most ? text + " and " + std::to_string(names.size() - most) + " more" : text;
 }
 
-// The files of a folder, with weights under the names of our parameters.
+// The files of a folder. Weights are found by the names of tilegrad's parameters.
 class HfFolder final : public StoredWeights {
  public:
   explicit HfFolder(const std::string& path);
@@ -108,7 +108,7 @@ class HfFolder final : public StoredWeights {
   std::vector<std::string> files_;  // weight files, without the folder's path
   std::vector<MappedSafeTensors> mapped_;
   std::map<std::string, FoundTensor> found_;   // every tensor of the files, by name
-  std::map<std::string, FoundTensor> places_;  // the tensors that are used, by parameter name
+  std::map<std::string, FoundTensor> places_;  // the used tensors, by parameter name
   std::vector<std::string> dropped_;
 };
 

@@ -35,7 +35,8 @@ std::pair<std::int64_t, std::int64_t> projection_rows(const nn::ModelConfig& mod
   return {d * model.heads, d * (l.key_heads == 0 ? model.heads : l.key_heads)};
 }
 
-// Phi 3 stores queries, keys and values in one tensor, and the MLP's gates and values in another.
+// Phi 3 stores the weights of queries, keys and values in one tensor, and the weights of the MLP's gates and
+// values in a second tensor.
 void join_rows(const nn::ModelConfig& model, HfTensor& t) {
   const std::int64_t rows = t.shape[0];
   const auto [q, k] = projection_rows(model);

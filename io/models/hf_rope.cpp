@@ -102,7 +102,7 @@ HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsua
   if (type == "default" || type == "dynamic") return r;
   nn::RopeScaling& s = r.scaling;
   s.type = type;
-  const char* first = "original_max_position_embeddings";  // the outer one has precedence
+  const char* first = "original_max_position_embeddings";  // the key of config.json has precedence
   s.first_context = config.number(first, usual.is_phi3 ? 4096 : rope.number(first, usual.context));
   if (!rope.is_set("factor") && type != "yarn" && type != "longrope") rope.refuse("factor", "a number");
   s.factor = rope.number("factor", usual.context / s.first_context);

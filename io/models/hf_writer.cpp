@@ -31,7 +31,7 @@ std::string_view text_of_bytes(std::span<const std::byte> bytes) {
 
 DType wider(DType a, DType b) {
   if (size_of(a) != size_of(b)) return size_of(a) > size_of(b) ? a : b;
-  return a == b ? a : f32;  // bf16 and f16
+  return a == b ? a : f32;  // for bf16 with f16
 }
 
 }  // namespace
@@ -112,12 +112,12 @@ std::string HfWriter::config_text() const {
 }
 
 std::string HfWriter::tokenizer_config_text() const {
-  std::map<std::string, std::string> members{
-      {"tokenizer_class", json_string("PreTrainedTokenizerFast")},
-      {"model_max_length", std::to_string(config_.model.context)},
-      {"clean_up_tokenization_spaces", "false"},
-      // Excludes token types. Otherwise transformers 4 creates them and passes them to models without any.
-      {"model_input_names", "[\"input_ids\", \"attention_mask\"]"}};
+  std::map<std::string, std::string> members{{"tokenizer_class", json_string("PreTrainedTokenizerFast")},
+                                             {"model_max_length", std::to_string(config_.model.context)},
+                                             {"clean_up_tokenization_spaces", "false"},
+                                             // Excludes token types. Otherwise transformers 4 would create
+                                             // them and pass them to models without token types.
+                                             {"model_input_names", "[\"input_ids\", \"attention_mask\"]"}};
   if (const auto* hf = dynamic_cast<const text::HfTokenizer*>(source_.tokenizer.get())) {
     const auto name = [&](const char* key, const std::optional<std::int64_t>& id) {
       if (id && *id >= 0 && *id < hf->size())

@@ -12,7 +12,7 @@ namespace tg::io {
 class HfWriter {
  public:
   // Determines the content of every file without reading the weights. The source must outlive the writer.
-  // Throws FormatError, naming the settings, for a model that no class can represent, and Error for a
+  // Throws FormatError, with the settings, for a model that no class can represent. Throws Error for a
   // tokenizer that tokenizer.json cannot represent.
   HfWriter(ModelSource& source, const nn::SaveOptions& options);
 
@@ -22,9 +22,9 @@ class HfWriter {
   std::vector<DType> dtypes() const;              // of the weights, without duplicates
   bool has_tokenizer() const { return !tokenizer_.empty(); }
 
-  // Creates the folder, which must not exist. It appears when everything is on disk, or not at all. Needs
-  // memory for one tensor at a time. Throws Error if writing fails (full disk …), FormatError for a number
-  // that is not finite or too large for the dtype.
+  // Creates the folder, which must not exist. The folder appears when all its data is on disk, or not at all.
+  // Needs memory for one tensor at a time. Throws Error if writing fails, for example because the disk is
+  // full. Throws FormatError if a number is not finite or too large for the dtype.
   void write(const std::string& folder);
 
  private:
@@ -32,7 +32,7 @@ class HfWriter {
     std::string parameter;
     Shape shape;
     std::int64_t first_row;
-    bool is_there;  // otherwise it is zeros
+    bool is_there;  // otherwise the rows are zeros
   };
   struct Tensor {
     DType dtype = f32;
@@ -55,7 +55,7 @@ class HfWriter {
   HfConfig config_;
   std::string tokenizer_;  // content of tokenizer.json; empty: none
   std::map<std::string, Tensor> tensors_;
-  std::vector<std::string> order_;                // of the tensors, as the model creates them
+  std::vector<std::string> order_;  // tensor names, in the order in which the model creates them
   std::vector<std::vector<std::string>> shards_;  // tensors of each file
   std::uint64_t bytes_ = 0, written_ = 0;
 };

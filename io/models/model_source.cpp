@@ -47,11 +47,11 @@ class CheckpointReader final : public WeightReader {
 
 // ---- Loading values of stored tensors into parameters, on several threads
 
-// The amount that a thread reads at a time. A large tensor consists of several parts, so that threads share
-// its work.
+// The number of bytes that a thread reads at a time. A large tensor is divided into parts, so that several
+// threads read it.
 constexpr std::size_t part_bytes = piece_size(32 << 20, 1 << 12);
 
-// Number of threads that read files. A single core cannot saturate the memory bandwidth.
+// Returns the number of threads that read files. A single core cannot saturate the memory bandwidth.
 unsigned readers_of(const std::vector<Parameter>& parameters, std::uint64_t bytes) {
   constexpr unsigned most = 16;
   const bool on_host =
@@ -97,7 +97,7 @@ void load_parts(std::vector<StoredPart> parts, unsigned threads) {
     std::vector<std::jthread> others;
     try {
       for (unsigned n = threads; n > 1; --n) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads: the existing ones do the work
+    } catch (const std::system_error&) {  // the system has no more threads: the existing ones do the work
     }
     work();
   }

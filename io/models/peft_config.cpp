@@ -57,7 +57,8 @@ void expect(const JsonObject& config, const std::string& key, const std::string&
   if (!is_among(value, allowed)) config.refuse(key, list_text(allowed, " or "));
 }
 
-// Accepts initial values that do not change the model's weights. Others (PiSSA, OLoRA, CorDA …) do.
+// Accepts only initial values that leave the model's weights unchanged. PiSSA, OLoRA, CorDA and others change
+// them.
 void check_init(const JsonObject& config) {
   const std::string key = "init_lora_weights";
   if (!config.is_set(key)) return;
@@ -68,7 +69,7 @@ void check_init(const JsonObject& config) {
 }
 
 // A key of rank_pattern or alpha_pattern is a regular expression. Only module names and their last parts are
-// supported; ^ and $ mark a whole name.
+// supported. ^ and $ mark a complete name.
 std::string name_of_pattern(const JsonObject& config, const std::string& key, std::string pattern) {
   if (pattern.starts_with('^')) pattern.erase(0, 1);
   if (pattern.ends_with('$')) pattern.pop_back();
@@ -98,7 +99,7 @@ std::string text_of_alpha(double alpha) {
              : json_real(alpha);
 }
 
-// Writes each item or member on its own line.
+// Writes each item or member on a separate line.
 std::string json_lines(char open, const auto& items, const auto& text_of, char close) {
   const std::string all = list_text(items, ",\n    ", text_of);
   return all.empty() ? std::string{open, close} : open + ("\n    " + all) + "\n  " + close;
@@ -143,7 +144,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
     std::ranges::sort(o.targets);
     for (const char* key : {"exclude_modules", "layers_to_transform", "layers_pattern"})
       result.targets_complete &= !config.is_set(key);
-  } else {  // a regular expression: the modules are those that have tensors
+  } else {  // a string: the modules with tensors get an adapter
     result.targets_complete = config.string("target_modules") == "all-linear";
   }
   result.base = config.string("base_model_name_or_path", "");

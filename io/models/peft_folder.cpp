@@ -21,7 +21,7 @@ constexpr const char* adapter_writer = "save_adapter";
 constexpr const char* config_file = "adapter_config.json";
 constexpr const char* tensor_file = "adapter_model.safetensors";
 constexpr const char* root = "base_model.model.";  // prefix of names in PEFT's files
-// The model's own weight, which PEFT saves together with an adapter of its head.
+// The ending of the head's weight. PEFT saves that weight of the model together with an adapter of the head.
 constexpr std::string_view base_end = ".base_layer.weight";
 
 std::string reading(const std::string& what) {
@@ -54,15 +54,15 @@ std::string with_adapter_files(const std::string& folder) {
 // An open PEFT folder: its config has been read and its tensors are mapped.
 class PeftFolder final : public AdapterSource, StoredWeights {
  public:
-  // Throws Error for a file that cannot be read, FormatError for an unsupported setting and for a tensor that
-  // is not a LoRA weight.
+  // Throws Error if a file cannot be read. Throws FormatError for an unsupported setting, or a tensor that is
+  // not a LoRA weight.
   explicit PeftFolder(const std::string& path);
 
-  // Throws FormatError unless each target is a module, the modules with tensors are the targets, and the
-  // tensors have the matching shapes.
+  // Throws FormatError if a target is not a module, if the modules with tensors are not the targets, or if a
+  // tensor has a wrong shape.
   nn::LoraOptions options_for(const nn::Pretrained& model) const override;
-  // If the folder contains the head's own weight, which PEFT saves with an adapter of the head, it must equal
-  // the model's. Otherwise also throws FormatError.
+  // PEFT saves the head's weight with an adapter of the head. Throws FormatError if that weight is in the
+  // folder and differs from the model's weight.
   void load(const nn::Lora& lora) const override;
 
  private:
@@ -74,7 +74,7 @@ class PeftFolder final : public AdapterSource, StoredWeights {
   std::string path_, config_text_;
   PeftConfig config_;
   std::set<std::string> modules_;       // modules with an adapter
-  std::set<std::string> base_weights_;  // modules with the model's own weight
+  std::set<std::string> base_weights_;  // modules for which the folder has the model's weight
   MappedSafeTensors file_;
 };
 

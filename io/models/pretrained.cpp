@@ -21,9 +21,9 @@ void save(const std::string& path, io::ModelSource source, const text::Tokenizer
   Writer(source, options).write(path);
 }
 
-// Returns the configuration for a shorter context; 0: the full one. Parameters always have the shapes of the
-// full context. If these depend on it (GPT's learned positions), the configuration is unchanged. Otherwise it
-// gets the shorter context, because rotary positions may depend on it.
+// Returns the configuration for a shorter context; 0 means the full context. Parameters always have the
+// shapes for the full context. If shapes depend on the context (GPT's learned positions), the configuration
+// is unchanged. Otherwise it gets the shorter context, because rotary positions may depend on the context.
 ModelConfig made_for(const ModelConfig& config, std::int64_t context) {
   ModelConfig shorter = config;
   if (context > 0) shorter.context = context;

@@ -9,8 +9,8 @@
 
 namespace tg::io {
 
-// ---- Hugging Face. Our names equal its names (for GPT, nanoGPT's), so only differences in layout are
-// listed.
+// ---- Hugging Face. tilegrad uses the same names (for GPT, the names of nanoGPT), so only differences in
+// layout are listed.
 
 struct HfTensor {
   std::string name;            // name in the file
@@ -19,21 +19,21 @@ struct HfTensor {
   Shape shape = {};            // of the file's tensor
 };
 
-// Returns the tensor for the parameter with this name and shape, for a model of a family (HfConfig::family,
-// HfConfig::model).
+// Returns the tensor that stores the parameter with this name and shape. `family` and `model` are
+// HfConfig::family and HfConfig::model.
 HfTensor hf_tensor(const std::string& family, const nn::ModelConfig& model, const std::string& parameter,
                    const Shape& shape);
 
-// Whether a tensor of a file is not a weight of the model. Such tensors are computed buffers, and layers
-// after the model's `layers` that predict further tokens.
+// Whether a tensor of a file is not a weight of the model. Such tensors are computed buffers, and the weights
+// of additional layers that predict further tokens.
 bool is_dropped_by_hf(const std::string& family, const std::string& name, std::int64_t layers);
 
-// ---- GGUF, whose names are derived from Hugging Face's
+// ---- GGUF. Its names are derived from Hugging Face's names.
 
-// Returns llama.cpp's name for models of a family (HfConfig::family), or "".
+// Returns llama.cpp's name for models of a family (HfConfig::family), or "" if it has none.
 std::string gguf_architecture(const std::string& family);
 
-// The rows of a tensor that store a parameter.
+// The rows of a tensor that store a parameter or a part of it.
 struct GgufRowOrder {
   std::string tensor;
   Shape shape = {};            // of the tensor
@@ -52,16 +52,16 @@ struct GgufRowOrder {
   std::int64_t heads = 1, keys = 0, values = 0;
 };
 
-// Returns the tensors for the parameter with this name and shape, for a model of a family that
-// gguf_architecture() knows: one, or two for Change::keys and values. Throws Error for an unknown name.
+// Returns the tensors that store the parameter with this name and shape: one, or two for Change::keys and
+// values. gguf_architecture() must know the family. Throws Error for an unknown name.
 std::vector<GgufRowOrder> gguf_rows(const std::string& family, const nn::ModelConfig& model,
                                     const std::string& parameter, const Shape& shape);
 
-// Copies elements of any dtype from the parameter to the tensor's rows, whose bytes are returned.
-// Change::plus_one is not applied.
+// Copies elements of any dtype from the parameter to the rows of the tensor, and returns the bytes of these
+// rows. Change::plus_one is not applied.
 std::vector<std::byte> to_place(const GgufRowOrder& place, const TensorView& parameter);
-// The reverse: writes the tensor's rows to the bytes of the whole parameter, where only the elements of the
-// tensor change.
+// The reverse: writes the rows of the tensor into the bytes of the complete parameter. Other elements of the
+// parameter do not change.
 void from_place(const GgufRowOrder& place, const TensorView& rows, std::span<std::byte> parameter,
                 std::int64_t parameter_rows);
 

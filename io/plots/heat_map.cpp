@@ -16,15 +16,15 @@ constexpr float heat_title = 30, heat_label = 22, heat_tick = 18;
 struct HeatLayout {
   int cells_wide, cells_high;  // all cells of a map
   float name = 0;              // font size of row and column names; 0: they do not fit
-  bool names_upright = true;   // below a map: upright names of adjacent columns do not touch
+  bool names_upright = true;   // names below a map are upright, if adjacent names do not touch
   int left = 0, below = 0;     // space for names
-  int panel_wide, panel_high;  // a map with its title, names and gap
+  int panel_wide, panel_high;  // size of a map with its title, names and gap
   int width, height;           // the whole picture
   static constexpr int top = 90, bottom = 120, side = 70, head = 36, gap = 26;
 
   explicit HeatLayout(const HeatMaps& h) {
     const std::int64_t most = std::max(h.rows, h.columns);
-    // Cells grow for names, up to this width.
+    // Cells become larger to make space for names, up to these limits.
     constexpr std::int64_t named_cell = 14, widest_named = 3600;
     std::int64_t natural = std::clamp<std::int64_t>(1800 / h.across, 150, 760);
     if (!h.column_names.empty() && h.across * (most * named_cell + 80) <= widest_named)
@@ -57,7 +57,7 @@ struct HeatLayout {
 };
 
 void draw_cells(Image& image, const HeatMaps& h, const HeatMap& map, const HeatLayout& l, int x0, int y0) {
-  // Returns the range of cells at pixel p of `pixels`: first, and one past the last.
+  // Returns the range of cells at pixel p of `pixels`: the first cell, and the cell after the last one.
   const auto cells = [](std::int64_t p, std::int64_t pixels, std::int64_t count) {
     const std::int64_t first = p * count / pixels;
     return std::pair(first, std::max(first + 1, (p + 1) * count / pixels));
@@ -98,7 +98,7 @@ void draw_names(Image& image, const HeatMaps& h, const HeatLayout& l, int x0, in
   }
 }
 
-// Draws a strip of all shades with their meaning.
+// Draws a strip of all shades and labels the values at its ends.
 void draw_scale(Image& image, const HeatMaps& h, const HeatLayout& l) {
   const int x0 = l.width - 420, x1 = l.width - 40, y0 = l.height - 66, y1 = y0 + 18;
   for (int x = x0; x < x1; ++x) {
@@ -148,7 +148,7 @@ Image draw_heat_maps(const HeatMaps& h) {
     const int x0 = l.side + column * l.panel_wide + l.left, y0 = l.top + row * l.panel_high + l.head;
     draw_cells(image, h, h.maps[i], l, x0, y0);
     draw_names(image, h, l, x0, y0);
-    // Centered above the cells, or as close to that as the map's panel allows.
+    // Centers the title above the cells, or as far as the panel of the map allows that.
     const float half = stroke_text(h.maps[i].title, heat_label).width / 2;
     const auto begin = float(l.side + column * l.panel_wide), end = begin + float(l.panel_wide - l.gap);
     const float middle = float(x0) + float(l.cells_wide) / 2;

@@ -1,4 +1,5 @@
-// The canvas: the coverage of a stroke is computed from the distance to its center line.
+// Implements the canvas. The coverage of a pixel by a stroke is computed from its distance to the stroke's
+// center line.
 #include <tilegrad/io/plots/image.h>
 
 #include <algorithm>
@@ -72,7 +73,7 @@ void Image::fill(int x0, int y0, int x1, int y1, Color color, float alpha) {
 
 void Image::stroke(std::span<const Polyline> lines, float width, Color color, float alpha) {
   check_alpha(alpha);
-  const float reach = width / 2 + 0.5f;  // coverage falls from 1 to 0 over the pixel on the edge
+  const float reach = width / 2 + 0.5f;  // coverage falls from 1 to 0 across the pixel at the edge
   float left = std::numeric_limits<float>::max(), top = left, right = -left, bottom = -left;
   for (const Polyline& line : lines) {
     for (const Point p : line) {
@@ -96,7 +97,7 @@ void Image::stroke(std::span<const Polyline> lines, float width, Color color, fl
     const int first = std::max(y0, row(std::min(a.y, b.y) - reach));
     const int last = std::min(y1, row(std::max(a.y, b.y) + reach + 1));
     for (int y = first; y < last; ++y) {
-      // Only the part of the segment near this row can reach it.
+      // Only the part of the segment that is near this row can cover its pixels.
       float from = std::min(a.x, b.x), to = std::max(a.x, b.x);
       if (std::abs(dy) > 1e-3f) {
         const float u = a.x + (float(y) - reach - a.y) / dy * dx,

@@ -1,4 +1,4 @@
-// Round ticks and their labels.
+// Computes ticks at round numbers and their labels.
 #include "io/plots/plot_parts.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ std::string superscript(int n) {
   return s;
 }
 
-std::string with_minus(std::string s) {  // with the minus sign, not a hyphen
+std::string with_minus(std::string s) {  // uses the minus sign, not a hyphen
   return s.starts_with('-') ? "−" + s.substr(1) : s;
 }
 
@@ -53,8 +53,9 @@ void linear_ticks(PlotAxis& axis, int count) {
   }
 }
 
-// Labels 10^n at every k-th power. The powers in between, or 2 … 9 times each power, are minor ticks. If
-// there is space, 2 and 5 times each power are labeled too, and below one decade every multiple.
+// Labels 10^n at every k-th power. Minor ticks are the powers in between or, if k = 1, 2 … 9 times each
+// power. If there is space, 2 and 5 times each power are labeled too. If the axis is shorter than 0.7
+// decades, every multiple is labeled.
 void log_ticks(PlotAxis& axis, int count) {
   const double decades = axis.hi - axis.lo;
   const int every = std::max(1, static_cast<int>(std::ceil(decades / count)));
@@ -84,7 +85,7 @@ PlotAxis make_plot_axis(double lo, double hi, bool log, int count) {
   PlotAxis axis;
   axis.log = log;
   if (log) lo = std::log10(lo), hi = std::log10(hi);
-  // A constant series needs an axis with a length too: a decade, or a tenth of the value.
+  // A constant series also needs an axis that is not empty: a decade, or a tenth of the value.
   double margin = 0.04 * (hi - lo);
   const double scale = std::max(std::abs(lo), std::abs(hi));
   if (hi - lo <= std::max(1e-12 * scale, 1e-290)) margin = log ? 0.5 : scale < 1e-290 ? 1.0 : 0.1 * scale;

@@ -24,8 +24,8 @@ struct PlotAxis {
   double place(double value) const;  // 0 at lo, 1 at hi
 };
 
-// Returns an axis slightly longer than [lo, hi] (both positive if `log`), with at most about `count` labeled
-// ticks.
+// Returns an axis slightly longer than [lo, hi] (both positive if `log` is set), with at most about `count`
+// labeled ticks.
 PlotAxis make_plot_axis(double lo, double hi, bool log, int count);
 
 // ---- A typeface of pen strokes, drawn for this project, so that plots need no font file. It contains ASCII,

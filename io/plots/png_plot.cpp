@@ -26,12 +26,13 @@ struct Frame {
   }
 };
 
-// Beyond 1e300, the length of an axis would overflow.
+// Whether a value can be drawn. For values beyond 1e300, the length of an axis would overflow.
 bool drawable(double v, bool log) {
   return std::abs(v) < 1e300 && (!log || v > 0);
 }
 
-// The limits of the drawable values; 1 to 10 if there are none, so that an empty plot still has axes.
+// Returns the limits of the drawable values. If there are none, returns 1 to 10, so that an empty plot still
+// has axes.
 std::pair<double, double> range(const Plot& plot, bool of_x) {
   double lo = std::numeric_limits<double>::infinity(), hi = -lo;
   const auto take = [&](double x, double y) {
@@ -44,7 +45,7 @@ std::pair<double, double> range(const Plot& plot, bool of_x) {
   return lo <= hi ? std::pair(lo, hi) : std::pair(1.0, 10.0);
 }
 
-// One line per run of consecutive drawable points.
+// Returns one line per run of consecutive drawable points.
 std::vector<Polyline> unbroken_lines(const Series& s, const Plot& plot, const Frame& frame) {
   std::vector<Polyline> lines;
   bool open = false;
@@ -61,7 +62,7 @@ std::vector<Polyline> unbroken_lines(const Series& s, const Plot& plot, const Fr
 }
 
 void draw_grid(Image& image, const Frame& f) {
-  for (const bool labelled : {false, true}) {  // labeled lines over minor ones
+  for (const bool labelled : {false, true}) {  // draws labeled lines over minor lines
     for (const PlotTick& t : f.x.ticks) {
       if (t.label.empty() == labelled) continue;
       const float x = f.left + float(f.x.place(t.value)) * (f.right - f.left);
@@ -75,7 +76,7 @@ void draw_grid(Image& image, const Frame& f) {
   }
 }
 
-// A pale line separates neighbors if they are large enough.
+// Draws boxes. A pale line separates neighbors if they are large enough.
 void draw_boxes(Image& image, const Plot& plot, const Frame& f) {
   const auto whole = [](float v) { return static_cast<int>(std::lround(v)); };
   for (const Box& b : plot.boxes) {
@@ -95,7 +96,7 @@ void draw_axes(Image& image, const Plot& plot, const Frame& f) {
   image.line({f.left, f.top}, {f.left, f.bottom}, 1.8f, soft);
   image.line({f.left, f.bottom}, {f.right, f.bottom}, 1.8f, soft);
   float free_from =
-      -std::numeric_limits<float>::infinity();  // labels that would touch the one before are left out
+      -std::numeric_limits<float>::infinity();  // omits labels that would touch the previous label
   for (const PlotTick& t : f.x.ticks) {
     const float x = f.left + float(f.x.place(t.value)) * (f.right - f.left);
     image.line({x, f.bottom}, {x, f.bottom + (t.label.empty() ? 4.0f : 8.0f)}, 1.8f, soft);
@@ -132,7 +133,7 @@ Color color_of(const Plot& plot, std::size_t i) {
 }
 
 void draw_series(Image& image, const Plot& plot, const Frame& f) {
-  for (const bool faint : {true, false}) {  // faint ones under the others
+  for (const bool faint : {true, false}) {  // faint series are below the others
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
       const Series& s = plot.series[i];
       if (s.faint != faint) continue;
@@ -146,8 +147,8 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
   }
 }
 
-// Returns the upper left corner of a legend of this size: of the four corners, the one where it hides the
-// fewest pixels that are darker than the grid.
+// Returns the upper left corner of a legend of this size. Chooses the corner of the plot in which the legend
+// hides the fewest pixels that are darker than the grid.
 Point legend_corner(const Image& image, const Frame& f, float width, float height) {
   constexpr float inset = 16, margin = 8;
   const auto pixel = [](float v, int most) { return std::clamp(static_cast<int>(v), 0, most); };
@@ -174,7 +175,7 @@ Point legend_corner(const Image& image, const Frame& f, float width, float heigh
 
 constexpr float legend_row = 1.5f * tick_size, legend_pad = 14, legend_sample = 40, legend_gap = 12;
 
-// The width and height of the legend; 0 and 0 without a label.
+// Returns the width and height of the legend; both are 0 if no series has a label.
 std::pair<float, float> legend_size(const Plot& plot) {
   float text = 0, rows = 0;
   for (const Series& s : plot.series) {
@@ -242,7 +243,7 @@ Image draw_plot(const Plot& plot) {
     return width;
   };
   f.left = 20 + (plot.y_label.empty() ? 0 : 1.5f * label_size) + widest(f.y) + 18;
-  // A number may extend beyond the end.
+  // The last number may extend beyond the end of the axis.
   f.right = float(plot.width) - std::max(36.0f, widest(f.x) / 2 + 4);
   if (plot.legend_outside) f.right -= legend_size(plot).first + beside_gap;
   f.top = plot.title.empty() ? 30 : 30 + 0.7f * title_size + 26;

@@ -4,7 +4,7 @@
 // - A cx cy rx ry a b: the arc of an ellipse from angle a to angle b, in degrees, counter-clockwise if b > a.
 // - ; lifts the pen.
 //
-// A line connects consecutive commands.
+// The end of a command is connected to the start of the next command by a line.
 #include "io/plots/plot_parts.h"
 
 #include <algorithm>
@@ -24,10 +24,10 @@ struct Glyph {
 };
 
 constexpr char32_t missing = U'\uffff';  // drawn as a box
-constexpr float unit = 0.7f / 20;        // fraction of the size
+constexpr float unit = 0.7f / 20;        // as a fraction of the size
 constexpr float bearing = 2.6f;          // space on either side
 constexpr float space_width = 7.0f;
-constexpr float digit_width = 12.0f;  // the same for all digits, so that numbers align
+constexpr float digit_width = 12.0f;  // equal for all digits, so that numbers align
 constexpr float raised = 0.62f;       // size of a superscript
 constexpr float raised_by = 9.5f;     // height above the baseline
 
@@ -147,7 +147,7 @@ constexpr Glyph glyphs[] = {
     {U'≥', "L0 17 11 11.5 0 6;L0 1 11 1"},
 };
 
-// Appends a glyph's lines on the grid, shifted to begin at x = bearing. Returns the advance.
+// Appends a glyph's lines in grid units, shifted to begin at x = bearing. Returns the advance width.
 float trace(char32_t character, std::vector<Polyline>& lines) {
   if (character == U' ' || character == U'\u00a0') return space_width;
   const char* path = "L0 0 0 20 11 20 11 0 0 0";  // the box for missing characters
@@ -201,7 +201,7 @@ float trace(char32_t character, std::vector<Polyline>& lines) {
   return advance;
 }
 
-// Returns the digit or minus that a superscript stands for, or 0.
+// Returns the digit or minus sign that a superscript represents. Returns 0 for other characters.
 char32_t base_of_superscript(char32_t c) {
   switch (c) {
     case U'¹':

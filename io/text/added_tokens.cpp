@@ -60,7 +60,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
       continue;
     }
     std::size_t begin = i, end = match_end;
-    i = match_end;  // a match that is not used still hides others within it
+    i = match_end;  // even if a match is not used, no match inside it is found
     if (token->special && !special) continue;
     if (token->single_word) {
       const bool joins_left = begin > 0 && char_before(text, begin, classes).is(char_class::word);
@@ -73,7 +73,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
         if (!c.is(char_class::space)) break;
         begin -= c.length;
       }
-      begin = std::max(begin, written);  // white space that belongs to the previous token
+      begin = std::max(begin, written);  // skips white space that belongs to the previous token
     }
     if (token->rstrip)
       while (end < text.size()) {
@@ -81,7 +81,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
         if (!c.is(char_class::space)) break;
         end += c.length;
       }
-    if (begin >= end) continue;  // nothing is left of it
+    if (begin >= end) continue;  // no text is left of this part
     if (written < begin) parts.push_back({written, begin});
     parts.push_back({begin, end, token->id});
     written = end;

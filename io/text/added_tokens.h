@@ -1,5 +1,4 @@
-// Tokens that are matched as a whole before the model splits the rest of the text: <|endoftext|> and the
-// like.
+// Added tokens, such as <|endoftext|>. They are matched before the model splits the rest of the text.
 #pragma once
 
 #include <array>
@@ -16,15 +15,15 @@ namespace tg::text {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  // only if neither neighbor belongs to a word (\w)
+  bool single_word = false;  // matches only if neither neighbor is a word character (\w)
   bool lstrip = false;       // includes the white space before it
   bool rstrip = false;       // includes the white space after it
-  bool normalized = false;   // matched in the normalized text, not in the raw text
+  bool normalized = false;   // is matched in the normalized text, not in the raw text
   bool special = false;      // does not represent text
 };
 
 // The tokens of one kind, normalized or not, and the strings that match them. If several tokens match, the
-// leftmost one is used, and of those the longest.
+// leftmost match is used. If several tokens match there, the longest one is used.
 class AddedTokenFinder {
  public:
   // Adds a token. `text` must not be empty. Returns false if a token with this string exists.
@@ -35,8 +34,8 @@ class AddedTokenFinder {
     std::size_t begin, end;               // in the text
     std::optional<std::int32_t> id = {};  // id of the token; none for text between tokens
   };
-  // Splits text into tokens and the text between them. Without `special`, special tokens count as text. Parts
-  // that strip each other's white space can overlap, as in the package `tokenizers`.
+  // Splits text into tokens and the text between them. If `special` is false, special tokens count as text.
+  // Parts can overlap if two tokens include the same white space, as in the package `tokenizers`.
   std::vector<Part> split(std::string_view text, bool special) const;
 
  private:

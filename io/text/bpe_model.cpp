@@ -55,7 +55,7 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
     byte_ids_[static_cast<std::size_t>(byte)] = id_of(fallback_text(byte));
 
   std::string joined;
-  // In reverse order, because the table keeps the first entry that is added for a pair.
+  // Adds merges in reverse order, because the table keeps the first entry that is added for a pair.
   for (std::size_t rank = merges_.size(); rank-- > 0;) {
     const std::string &left = merges_[rank].first, &right = merges_[rank].second;
     joined = left;
@@ -76,11 +76,11 @@ BpeModel::BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merg
 
 void BpeModel::find_kept_before_spaces() {
   constexpr std::size_t most = 16;
-  if (id_of(meta_space) < 0) return;  // merges could join an unknown character across it
+  if (id_of(meta_space) < 0) return;  // an unknown ▁ would not separate words
   std::vector<std::string> kept;
   for (const auto& [left, right] : merges_) {
     if (!right.starts_with(meta_space) || left.ends_with(meta_space)) continue;
-    // The bytes of a byte token or an unknown token do not end like its string.
+    // A byte token or an unknown token represents characters that differ from its string.
     const bool is_byte =
         left.size() >= 6 && left.ends_with('>') && left.compare(left.size() - 6, 3, "<0x") == 0;
     if (is_byte || (options_.unknown && left.ends_with(*options_.unknown))) return;
@@ -119,8 +119,9 @@ void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& ids) con
       ids.push_back(id);
       return;
     }
-  // As in the package `tokenizers`, an unknown token is written only before the next known token, or before
-  // another unknown token that is not fused with it. Byte tokens are written before it.
+  // As in the package `tokenizers`, an unknown token is not written immediately. It is written before the
+  // next known token, or before another unknown token that is not fused with it. Byte tokens that follow it
+  // are written first.
   bool pending = false;
   const auto write_pending = [&] {
     if (pending) ids.push_back(unknown_);

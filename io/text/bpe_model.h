@@ -1,6 +1,6 @@
-// The model of a tokenizer.json: a vocabulary of strings with any ids, merges by rank, and options for
-// characters without a token. Also the alphabet of byte-level models. io/text/bpe.h is the library's own
-// tokenizer, whose ids follow from the merges.
+// The model of a tokenizer.json: a vocabulary of strings with arbitrary ids, merges by rank, and options for
+// characters without a token. Also the alphabet of byte-level models. In contrast, io/text/bpe.h is
+// tilegrad's tokenizer, in which the merges determine the ids.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace tg::text {
 // Returns bytes in this alphabet, as UTF-8.
 std::string to_byte_letters(std::string_view bytes);
 
-// Returns the bytes of such a string, or nothing if it has other characters.
+// Converts such a string to bytes. Returns nothing if it has other characters.
 std::optional<std::string> from_byte_letters(std::string_view letters);
 
 // ---- The model
@@ -31,20 +31,21 @@ std::optional<std::string> from_byte_letters(std::string_view letters);
 class BpeModel {
  public:
   using Entry = std::pair<std::string, std::int32_t>;  // string and id of a token
-  using Merge = std::pair<std::string, std::string>;   // in the order of their ranks
+  using Merge = std::pair<std::string, std::string>;   // the two strings; lists are in rank order
 
   struct Options {
     bool byte_level = false;     // convert words with to_byte_letters() first
-    bool ignore_merges = false;  // a word that is a token is not built by merges
+    bool ignore_merges = false;  // a word that is a token is encoded without merges
     // A character without a token becomes the tokens <0xNN> of its bytes, if all of them exist.
     bool byte_fallback = false;
     std::optional<std::string> unknown = {};  // token for other characters; without it, they are an error
     bool fuse_unknown = false;                // consecutive unknown characters become one unknown token
   };
 
-  // If a pair has two merges, the last one is used. Throws FormatError for a duplicate string or id, a
-  // negative id, an empty string, and an unknown token that is not in the vocabulary. Also throws it for a
-  // merge whose strings or whose joined string are not tokens.
+  // If a pair has two merges, the last one is used. Throws FormatError in these cases:
+  // - a duplicate string or id, a negative id, or an empty string
+  // - an unknown token that is not in the vocabulary
+  // - a merge if one of its strings or the joined string is not a token
   BpeModel(std::vector<Entry> vocabulary, const std::vector<Merge>& merges, Options options);
 
   BpeModel(BpeModel&&) = default;  // not copied: ids_ refers to vocabulary_
@@ -58,9 +59,9 @@ class BpeModel {
   // is no unknown token.
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
-  // A word can be cut before each ▁ that follows another character without changing its tokens, except after
-  // these characters. No merge joins the end of any other token to a token that begins with ▁. None if no
-  // such list exists.
+  // If a word is cut before each ▁ that follows a different character, its tokens do not change, except after
+  // the characters in this list. No merge joins a token that ends with any other character to a token that
+  // begins with ▁. Empty if there is no such list.
   const std::optional<std::vector<std::string>>& kept_before_spaces() const { return kept_before_spaces_; }
 
  private:

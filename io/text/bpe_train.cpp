@@ -58,13 +58,13 @@ class PairCounts {
         best = top.pair;
         return true;
       }
-      // Otherwise a later entry has the pair.
+      // If the count has increased, the queue also has an entry with the new count.
       if (now < top.count && now >= 2) queue_.push({now, top.pair});
     }
     return false;
   }
 
-  // Replaces every pair by `token`, from left to right.
+  // Replaces every occurrence of the pair by `token`, from left to right.
   void merge(const Bpe::Merge& pair, std::int32_t token) {
     bytes_.push_back(bytes_[index(pair.first)] + bytes_[index(pair.second)]);
     const std::vector<std::size_t> where = std::move(pairs_[pair].words);
@@ -89,7 +89,7 @@ class PairCounts {
  private:
   struct Info {
     std::int64_t count = 0;
-    std::vector<std::size_t> words;  // words that have contained the pair
+    std::vector<std::size_t> words;  // words that contain, or once contained, the pair
   };
   struct Candidate {
     std::int64_t count;
@@ -100,7 +100,7 @@ class PairCounts {
   };
 
   // Adds the word's pairs to the counts. If `made` ≥ 0, only pairs with the token `made` can be new in the
-  // word; −1 means that all can be.
+  // word. −1 means that all pairs can be new.
   void add(std::size_t w, std::int64_t count, std::int32_t made = -1) {
     const std::vector<std::int32_t>& tokens = words_[w].tokens;
     for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {

@@ -19,11 +19,11 @@ class CharRuns {
 
   const std::string& pattern() const { return pattern_; }
 
-  // Whether both patterns match the same; sets may be written in any order.
+  // Whether both patterns match the same strings. Their sets may be written in any order.
   bool matches_as(const CharRuns& other) const;
 
-  // Returns the end of the match that begins at byte i < text.size(). If none begins there, returns the start
-  // of the next match.
+  // Returns the end of the match that begins at byte i < text.size(). If no match begins there, returns the
+  // start of the next match.
   std::size_t word_end(std::string_view text, std::size_t i) const;
 
  private:

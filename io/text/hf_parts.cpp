@@ -30,7 +30,7 @@ std::int32_t read_id(JsonReader& json) {
   return static_cast<std::int32_t>(id);
 }
 
-// null, or false for a setting that is off.
+// Reads a setting that must be off: null or false.
 void read_unset(JsonReader& json, const std::string& key) {
   const JsonTree value = read_json_tree(json);
   const bool is_off = value.is_null() || value.scalar == "0" ||
@@ -134,8 +134,9 @@ AddedToken read_added_token(JsonReader& json) {
   return token;
 }
 
-// Added tokens must have the ids of the vocabulary, or the following ids in order. The package `tokenizers`
-// assigns them in this way and ignores the ids in the file.
+// An added token must have the id of that string in the vocabulary or, if it is not in the vocabulary, the
+// next id after the vocabulary. The package `tokenizers` assigns ids in this way and ignores the ids in the
+// file.
 void check_ids(const std::vector<AddedToken>& added, const BpeModel& model) {
   std::unordered_set<std::string_view> contents;
   auto next = static_cast<std::int64_t>(model.vocabulary().size());
@@ -175,7 +176,7 @@ std::string decoded(const HfToken& token, const HfStages& stages) {
   return normalize({{NormalizeStep::Kind::replace, "\xe2\x96\x81", " "}}, text);
 }
 
-// If an added token has the id of a token of the model, the added token is kept.
+// If an added token and a token of the model have the same id, the added token is kept.
 void sort_by_id(std::vector<HfToken>& tokens) {
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const HfToken& a, const HfToken& b) { return a.id < b.id; });
@@ -194,8 +195,8 @@ void sort_by_id(std::vector<HfToken>& tokens) {
   tokens.resize(kept);
 }
 
-// Words on both sides of a cut are unchanged if no step prepends anything and no added token can span the
-// cut.
+// Whether text can be cut where words begin. The words on both sides are unchanged if no step prepends
+// anything and no added token can span the cut.
 bool can_be_cut_where_words_begin(const HfStages& stages, const std::vector<AddedToken>& added) {
   if (!stages.byte_level) return false;
   for (const NormalizeStep& step : stages.normalizer)
@@ -263,7 +264,8 @@ HfParts read_hf_parts(std::string text, const std::string& where) {
       if (const std::string version = json.string(); version != "1.0")
         json.fail("version is " + io::json_excerpt(version) + ", expected \"1.0\"");
     } else if (*key == "truncation" || *key == "padding") {
-      // These describe the latest use before the file was saved; each use sets them anew.
+      // These settings describe the latest use before the file was saved. Each use sets them again, so they
+      // are ignored.
       if (const JsonTree value = read_json_tree(json);
           !value.is_null() && value.kind != JsonReader::Kind::object)
         json.fail(*key + " is " + value.text() + ", expected null or an object");

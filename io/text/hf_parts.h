@@ -1,4 +1,4 @@
-// The content of a tokenizer.json, read and checked.
+// Reads and checks the content of a tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ struct HfParts {
   std::string json;
   HfStages stages;
   BpeModel model;
-  std::vector<HfToken> tokens;  // of the model and added ones, sorted by id; at least one
+  std::vector<HfToken> tokens;  // tokens of the model and added tokens, sorted by id; not empty
   std::vector<AddedToken> added;
   AddedTokenFinder raw_tokens, normalized_tokens;
   bool can_be_cut = false;  // text can be cut at positions defined in io/text/words.h
 
-  const HfToken& token(std::int32_t id) const;  // an empty token if the id has none
+  const HfToken& token(std::int32_t id) const;  // an empty token if no token has the id
 };
 
 struct HfTokenizer::Parts : HfParts {
   explicit Parts(HfParts&& read) : HfParts(std::move(read)) {}
 };
 
-// Throws FormatError, beginning with `where`, for invalid or unsupported content.
+// Throws FormatError for invalid or unsupported content. The message begins with `where`.
 HfParts read_hf_parts(std::string json, const std::string& where);
 
 }  // namespace tg::text

@@ -20,7 +20,7 @@ constexpr std::string_view meta_mark = "\xe2\x96\x81";  // ▁
   throw FormatError(where + " is " + value.text() + ", expected " + expected);
 }
 
-// A stage: an object with a type and options, which must all be known.
+// A stage: an object with a type and options. All of them must be known.
 class Stage {
  public:
   Stage(const Tree& tree, std::string where) : tree_(tree), where_(std::move(where)) {
@@ -114,7 +114,8 @@ void read_split(const Stage& stage, HfStages& stages) {
   stage.has_only({"pattern", "behavior", "invert"});
   const std::string behavior = stage.string("behavior");
   const bool inverts = stage.boolean("invert");
-  // Gemma's pre-tokenizer splits at spaces, which its normalizer has already replaced.
+  // Gemma's pre-tokenizer splits at spaces. This has no effect, because its normalizer has already replaced
+  // all spaces.
   const bool no_spaces = std::any_of(
       stages.normalizer.begin(), stages.normalizer.end(),
       [](const NormalizeStep& s) { return s.kind == NormalizeStep::Kind::replace && s.from == " "; });
@@ -122,8 +123,8 @@ void read_split(const Stage& stage, HfStages& stages) {
   if (const Tree* text = pattern.find("String");
       no_spaces && !inverts && text != nullptr && text->scalar == " ")
     return;
-  // "Isolated" matches and the text between them are the same pieces as our words. "Removed" with invert
-  // removes the text between matches, which is empty if a pattern matches all text.
+  // With "Isolated", the matches and the text between them are the words of tilegrad's rules. With "Removed"
+  // and invert, the text between matches is removed. That text is empty if the pattern matches all text.
   const bool removes = behavior == "Removed" && inverts;
   if (behavior != "Isolated" && !removes)
     throw FormatError(stage.where() + ".behavior is " + io::json_excerpt(behavior) + " with invert " +
@@ -140,7 +141,7 @@ void read_split(const Stage& stage, HfStages& stages) {
     return;
   }
   auto runs = CharRuns::parse(text);
-  // "$" also matches the end of a line, so line breaks must have been isolated.
+  // "$" also matches at the end of a line, so an earlier step must have isolated line breaks.
   const auto is_line_break = [](const SplitStep& s) { return s.runs && s.runs->pattern() == "[\r\n]"; };
   const bool has_lines =
       std::none_of(stages.pre_tokenizer.begin(), stages.pre_tokenizer.end(), is_line_break);
@@ -189,7 +190,7 @@ std::int32_t template_id(const Tree& value, const std::string& where) {
   return id;
 }
 
-// Adds tokens outside those of earlier post-processors.
+// Adds tokens around the tokens of earlier post-processors.
 void put_around(HfStages& stages, const std::vector<std::int32_t>& before,
                 const std::vector<std::int32_t>& after) {
   stages.before.insert(stages.before.begin(), before.begin(), before.end());
@@ -222,7 +223,7 @@ void read_template(const Stage& stage, HfStages& stages) {
   put_around(stages, before, after);
 }
 
-// ["</s>", 2]: a token's string and its id.
+// Reads a token's string and its id, such as ["</s>", 2], and returns the id.
 std::int32_t pair_id(const Stage& stage, const char* key) {
   const Tree& pair = stage.value(key);
   if (pair.items.size() != 2) refuse_stage(stage.where() + "." + key, pair, "a token's text and its id");
@@ -237,7 +238,7 @@ void read_post_processor(const Stage& stage, HfStages& stages) {
   } else if (stage.type() == "ByteLevel") {  // affects only offsets
     stage.has_only({"add_prefix_space", "trim_offsets", "use_regex"});
   } else if (stage.type() == "RobertaProcessing" || stage.type() == "BertProcessing") {
-    // Its other options affect only offsets.
+    // The other options affect only offsets.
     stage.has_only({"sep", "cls", "trim_offsets", "add_prefix_space"});
     put_around(stages, {pair_id(stage, "cls")}, {pair_id(stage, "sep")});
   } else {
@@ -245,7 +246,7 @@ void read_post_processor(const Stage& stage, HfStages& stages) {
   }
 }
 
-// Accepts ByteLevel, or [Replace ▁, ByteFallback, Fuse, Strip], whose last three stages are optional.
+// Accepts ByteLevel, or [Replace ▁, ByteFallback, Fuse, Strip]. Only Replace ▁ is required in the list.
 void read_decoder(const Stage& stage, HfStages& stages) {
   const std::string expected =
       stages.byte_level ? "ByteLevel"

@@ -1,5 +1,5 @@
-// The stages of a tokenizer.json around its model, as steps that run in order, and the regular expressions
-// that they support.
+// The stages of a tokenizer.json before and after its model, as steps that run in order. Also the regular
+// expressions that the stages support.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tg::text {
 
 struct NormalizeStep {
   enum class Kind { nfc, prepend, replace } kind;
-  // Replace: each `from` by `to`; prepend: `to`, unless the text is empty.
+  // replace: replaces each `from` by `to`. prepend: prepends `to` if the text is not empty.
   std::string from = {}, to = {};
 };
 
@@ -25,13 +25,13 @@ struct SplitStep {
     words,         // splits by a rule
     runs,          // splits by a set of characters
     prefix_space,  // prepends a space to a piece that does not begin with one
-    // Replaces spaces by ▁, and prepends one, according to `prefix`, to a piece that does not begin with ▁.
+    // Replaces spaces by ▁. If a piece does not begin with ▁, prepends ▁ according to `prefix`.
     meta_space,
   } kind;
   WordRule rule = WordRule::gpt2;
   std::optional<CharRuns> runs = {};
   std::vector<std::string> kept = {};  // characters after which WordRule::spaces does not split
-  // First: only at the start of the text.
+  // Where meta_space prepends ▁. `first`: only at the start of the text.
   enum class Prefix { always, first, never } prefix = Prefix::never;
 
   // For the steps that split: returns the end of the piece that begins at i.
@@ -44,24 +44,23 @@ struct HfStages {
   bool byte_level = false;  // the model's tokens are bytes
   // Tokens before and after a document, as defined by a TemplateProcessing.
   std::vector<std::int32_t> before, after;
-  // The decoder is ByteLevel, or it replaces ▁ by a space and, if it has that step, <0xNN> by a byte. It may
-  // then remove a space at the start of the text.
+  // The decoder is ByteLevel, or it replaces ▁ by a space. decodes_bytes: it also replaces <0xNN> by a byte.
+  // strips_first_space: it then removes a space at the start of the text.
   bool decodes_bytes = false, strips_first_space = false;
 };
 
-// Reads the stages from the values of a tokenizer.json, each of which may be null. Throws FormatError, naming
-// stage and value, for an unsupported type or option.
+// Reads the stages from the values of a tokenizer.json, each of which may be null. Throws FormatError, with
+// the stage and its value, for an unsupported type or option.
 HfStages read_hf_stages(const io::JsonTree& normalizer, const io::JsonTree& pre_tokenizer,
                         const io::JsonTree& post_processor, const io::JsonTree& decoder);
 
 std::string normalize(const std::vector<NormalizeStep>& steps, std::string_view text);
 
-// ---- The supported regular expressions of tokenizer.json files, which have a scanner
+// ---- The supported regular expressions of tokenizer.json files. Each has a scanner
 
-// Returns the rule whose words are the isolated matches of the pattern and the text between them.
+// Returns the rule whose words are the matches of the pattern and the text between the matches.
 std::optional<WordRule> rule_of_pattern(std::string_view pattern);
-// Whether every character of any input is in a match of the rule's pattern, so that there is no text between
-// matches.
+// Whether the rule's pattern matches every character of any input, so that there is no text between matches.
 bool matches_all_text(WordRule rule);
 // Returns the pattern of a rule, or "" if it has none.
 std::string_view pattern_of_rule(WordRule rule);

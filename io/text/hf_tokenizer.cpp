@@ -47,8 +47,8 @@ class HfEncoding {
     }
   }
 
-  // Applies the steps starting at index k to a piece from earlier steps. `begins`: it is at the start of the
-  // text.
+  // Applies the steps starting at index k to a piece from earlier steps. `begins`: whether the piece is at
+  // the start of the text.
   void pre_tokenize(std::size_t k, std::string_view piece, bool begins) {
     const std::vector<SplitStep>& steps = parts_.stages.pre_tokenizer;
     if (k == steps.size()) return encode_word(piece);

@@ -10,8 +10,8 @@ namespace tg::text {
 
 namespace {
 
-// Returns a file with one pre-tokenizer, or null, and a BPE model. `vocab` and `merges` are its members and
-// items.
+// Returns a file with one pre-tokenizer (or null) and a BPE model. `vocab` and `merges` are the members and
+// items of the model.
 std::string bpe_file(const std::string& pre_tokenizer, const std::string& decoder, const std::string& vocab,
                      const std::string& merges) {
   return R"({
@@ -43,7 +43,7 @@ std::string bpe_json(const Bpe& bpe) {
   return bpe_file(byte_level, byte_level, vocab, merges);
 }
 
-// Without merges, every BPE token is a character.
+// Writes a BPE model without merges, in which every token is a character.
 std::string characters_json(const CharVocab& characters) {
   std::string vocab;
   for (std::size_t id = 0; id < characters.characters().size(); ++id) {

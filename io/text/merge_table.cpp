@@ -69,15 +69,15 @@ std::size_t MergeTable::apply_to_short(std::span<std::int32_t> tokens) const {
 }
 
 // Uses a linked list of the tokens and a heap of pairs, sorted by rank and position. A pair whose tokens have
-// changed stays in the heap. When it is popped, it differs from the current pair at its position and is
-// ignored.
+// changed stays in the heap. When such a pair is popped, it differs from the current pair at its position and
+// is ignored.
 std::size_t MergeTable::apply_to_long(std::span<std::int32_t> tokens) const {
   if (tokens.size() >= never)
     throw Error("[bpe] a word of " + std::to_string(tokens.size()) + " tokens, expected below 4294967295");
   const auto n = static_cast<std::uint32_t>(tokens.size());
   struct Link {
     std::uint32_t before, after;  // `never` at the ends
-    std::uint32_t rank;           // of the pair that begins here; `never` if there is none
+    std::uint32_t rank;           // rank of the pair that begins here; `never`: no pair
     std::int32_t made;
   };
   std::vector<Link> links(n);

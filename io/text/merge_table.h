@@ -9,15 +9,16 @@ namespace tg::text {
 
 class MergeTable {
  public:
-  // For up to `merges` merges.
+  // Creates a table for up to `merges` merges.
   explicit MergeTable(std::size_t merges);
 
   // Adds a merge. The pair with the lowest rank in a word is joined first. Returns false if the pair exists;
   // it then keeps its rank.
   bool add(std::int32_t left, std::int32_t right, std::uint32_t rank, std::int32_t token);
 
-  // Joins pairs until none is left: the one with the lowest rank first, and of equal ones the leftmost.
-  // Replaces the word's n tokens with the result and returns its size. Needs O(n log n) time and O(n) memory.
+  // Joins pairs until none is left. The pair with the lowest rank is joined first; among equal pairs, the
+  // leftmost one. Replaces the word's n tokens with the result and returns its size. Needs O(n log n) time
+  // and O(n) memory.
   std::size_t apply(std::span<std::int32_t> tokens) const;
 
  private:

@@ -1,4 +1,4 @@
-// Text, character vocabulary and crops.
+// Loads text, and implements the character vocabulary and the sampler of training batches.
 #include <tilegrad/io/text/text.h>
 
 #include <algorithm>
@@ -14,10 +14,11 @@
 namespace tg::text {
 namespace {
 
-// The node number of the sampler's random stream. Graph nodes count from 0 and never reach it.
+// The node number of the sampler's random stream. Graph nodes are numbered from 0 and never reach this
+// number.
 constexpr std::uint32_t sampler_node = 0xffffffffu;
 
-// Returns "'é' (U+00E9)". The code point helps if the character is invisible.
+// Returns a name such as "'é' (U+00E9)". The code point helps if the character is invisible.
 std::string name_of_character(char32_t c) {
   char code[16];
   std::snprintf(code, sizeof code, "U+%04X", static_cast<unsigned>(c));

@@ -19,8 +19,8 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 constexpr std::string_view token_magic = "TGTOKENS";
 constexpr std::uint64_t max_token_header = 100'000'000;
 
-// The header has a fixed size for any count, so that it can be written before the ids and again when their
-// number is known.
+// The header has the same size for any count. It can therefore be written before the ids, and again when
+// their number is known.
 std::string json_of(const TokenHeader& header) {
   std::string json = "{\"version\": 1, \"bytes_each\": " + std::to_string(header.bytes_each) +
                      ", \"count\": " + std::to_string(header.count) + ", \"metadata\": {";
@@ -122,8 +122,8 @@ std::string TokenFile::identity() const {
 
 namespace {
 
-// Creates a temporary file next to the one that close() replaces. Rejects a device, because the start of the
-// file is written twice.
+// Creates a temporary file next to the file that close() replaces. Rejects a device, because the start of a
+// token file is written twice.
 std::string temporary_for(const std::string& path) {
   std::string name;
   is_replaceable(path, "tokens");

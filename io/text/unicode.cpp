@@ -14,7 +14,7 @@ struct ClassRange {
   std::uint8_t value;
 };
 struct Decomposition {
-  char32_t composed, first, second;  // second is 0 if the character decomposes into one
+  char32_t composed, first, second;  // second is 0 if it decomposes into one character
 };
 
 #include "io/text/unicode_tables.inc"
@@ -49,11 +49,12 @@ class Compositions {
     for (char32_t t = 1; t < hangul_ts; ++t) changes_[hangul_t + t] = true;
   }
 
-  // Whether a string with c may not be in NFC. A string without any such character is.
+  // Whether a string that contains c may differ from its NFC. A string without any such character is in NFC.
   bool changes(char32_t c) const { return changes_[c]; }
   std::uint8_t combining_class(char32_t c) const { return combining_[c]; }
 
-  // All characters except Hangul syllables, whose parts would be composed to the same syllable again.
+  // Appends the decomposition of c. Keeps Hangul syllables, because their parts would be composed to the same
+  // syllable again.
   void decompose(char32_t c, std::vector<char32_t>& out) const {
     const auto found = parts_.find(c);
     if (found == parts_.end()) {
@@ -90,7 +91,8 @@ const Compositions& all_compositions() {
 }
 
 // Composes decomposed characters in canonical order, in place [UAX 15, section 1.3]. Each character is
-// composed with the last starter before it, unless a character of the same class or a starter is in between.
+// composed with the last starter before it. If a character of the same class or a starter is in between, it
+// is not composed.
 void compose_all(std::vector<char32_t>& text, const Compositions& all) {
   std::size_t kept = 0, starter = text.size();
   int last = 0;  // combining class of the previous character, if it was not composed
@@ -122,7 +124,8 @@ const std::uint8_t* letter_cases() {
 }
 
 std::string nfc(std::string_view text) {
-  // No character below this one composes with a preceding character, so a string may be cut before it.
+  // A character below this one never composes with a preceding character, so a string may be cut before such
+  // a character.
   constexpr char32_t first_that_joins = 0x300;
   const Compositions& all = all_compositions();
   std::string out;

@@ -12,19 +12,19 @@
 namespace tg::text {
 
 // Flags of a character. The first five are the general categories L, M, N, P and S. A character has at most
-// one of them; control characters and unassigned code points have none.
+// one of these five. Control characters and unassigned code points have none.
 namespace char_class {
 inline constexpr std::uint8_t letter = 1, mark = 2, number = 4, punctuation = 8, symbol = 16;
 inline constexpr std::uint8_t space = 32;  // White_Space: \s of regular expressions
-// \w: letters, marks, digits, letter-like numbers, connectors, joiners.
+// \w of regular expressions: letters, marks, digits, letter-like numbers, connectors and joiners.
 inline constexpr std::uint8_t word = 64;
-inline constexpr std::uint8_t numeric = 128;  // N of Unicode 17.0
+inline constexpr std::uint8_t numeric = 128;  // category N in Unicode 17.0
 }  // namespace char_class
 
 // Returns the flags of every code point, [0x110000]. The first call creates them.
 const std::uint8_t* char_classes();
 
-// Flags of letters with case: categories Lu and Lt, and Ll. Other letters have none.
+// Flags of letters with case: one for categories Lu and Lt, one for Ll. Other letters have no flag.
 namespace letter_case {
 inline constexpr std::uint8_t upper = 1, lower = 2;
 }
@@ -33,7 +33,7 @@ const std::uint8_t* letter_cases();  // as char_classes()
 // A character of a string that may contain any bytes. Each byte of an ill-formed sequence is a character
 // without flags.
 struct Char {
-  char32_t code;  // not_a_character for such a byte
+  char32_t code;  // not_a_character for a byte that is not UTF-8
   std::uint8_t flags;
   std::uint8_t length;  // in bytes
 
@@ -50,7 +50,7 @@ inline Char char_at(std::string_view text, std::size_t i, const std::uint8_t* cl
   return {c, classes[c], static_cast<std::uint8_t>(length)};
 }
 
-// Returns the string in Normalization Form C (UAX 15), for the characters of Unicode 9.0, as in the package
+// Returns the string in Normalization Form C (UAX 15), with the characters of Unicode 9.0, as in the package
 // `tokenizers`. Bytes that are not UTF-8 are kept, and nothing is composed across them.
 std::string nfc(std::string_view text);
 

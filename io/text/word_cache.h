@@ -25,12 +25,12 @@ class WordCache {
     std::uint32_t word = 0, length = 0, first = 0, count = 0;
   };
 
-  // For a text of this many bytes.
+  // Creates a cache for a text of `text_bytes` bytes.
   explicit WordCache(std::size_t text_bytes)
       : entries_(std::bit_ceil(std::clamp<std::size_t>(text_bytes, 16, 1 << 12))) {}
 
-  // Returns the entry of the word, or an empty one (length 0) for fill(), which must be called before the
-  // next find().
+  // Returns the entry of the word. If the word is new, returns an empty entry (length 0); fill() must then be
+  // called before the next find().
   Entry& find(std::string_view word) {
     std::size_t i = std::hash<std::string_view>()(word) & (entries_.size() - 1);
     while (entries_[i].length != 0 && !same(entries_[i], word)) i = (i + 1) & (entries_.size() - 1);

@@ -14,7 +14,8 @@ constexpr PatternRule pattern_rules[] = {
      WordRule::llama3},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      WordRule::qwen2},
-    // GPT-4's form of llama3's pattern: possessive quantifiers and \s*[\r\n], which match the same.
+    // GPT-4's form of llama3's pattern. It has possessive quantifiers and \s*[\r\n] but matches the same
+    // strings.
     {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
      WordRule::llama3},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",

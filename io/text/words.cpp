@@ -1,4 +1,4 @@
-// Splits words by bytes. For the rules on characters see words_unicode.cpp.
+// Splits text into words by bytes. words_unicode.cpp has the rules for characters.
 #include <tilegrad/io/text/words.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ ByteClass class_of(char c) {
   return byte_classes[static_cast<unsigned char>(c)];
 }
 
-// Returns the length of 's, 'll and the like at the start of `rest`, which begins with ', or 0.
+// `rest` begins with '. Returns the length of a contraction such as 's or 'll at its start, or 0.
 std::size_t contraction(std::string_view rest) {
   const std::string_view two = rest.substr(1, 2);
   if (two == "re" || two == "ve" || two == "ll") return 3;

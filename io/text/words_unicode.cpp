@@ -1,4 +1,4 @@
-// Splits words by characters: one scanner per rule, which follows its pattern.
+// Splits text into words by characters. Each rule has a scanner that follows the rule's pattern.
 #include <tilegrad/io/text/words.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class WordScanner {
     return white_space(i);
   }
 
-  // letters: the class of a word's characters, `letter` with or without marks.
+  // `letters` is the class of a word's characters: `letter`, with or without marks.
   std::size_t llama3(std::size_t i, std::size_t digits, int letters = letter) const {
     if (text_[i] == '\'')
       if (const std::size_t length = contraction(i, true); length > 0) return i + length;
@@ -59,7 +59,7 @@ class WordScanner {
     return end;
   }
 
-  // Text that no alternative matches is a word, up to the next match.
+  // Text that no alternative matches is a word, which ends at the next match.
   std::size_t deepseek(std::size_t i) const {
     std::size_t end = deepseek_match(i);
     for (std::size_t begin = i; end == none;) {
@@ -69,7 +69,8 @@ class WordScanner {
     return end;
   }
 
-  // Returns the end of up to `most` characters of a class, or of the text between them.
+  // Returns where a run of up to `most` characters of a class ends or, at any other character, where the next
+  // run begins.
   std::size_t isolated(std::size_t i, int kind, std::size_t most) const {
     return at(i).is(kind) ? run(i, kind, most) : run_without(i, kind);
   }
@@ -80,8 +81,8 @@ class WordScanner {
     return i;
   }
 
-  // Returns the position of the ▁ that begins the next word: the next one or, unless `each`, the next one
-  // after another character.
+  // Returns the position of the ▁ that begins the next word. If `each` is set, this is the next ▁. Otherwise
+  // it is the next ▁ that follows a different character.
   std::size_t meta_spaces(std::size_t i, bool each) const {
     const std::string_view mark = "\xe2\x96\x81";
     for (std::size_t from = i + 1;; ++from) {
@@ -127,7 +128,8 @@ class WordScanner {
     return i;
   }
 
-  // Whether a letter or mark can count as upper case or as lower case: it does not have the `other` case.
+  // Whether a letter or mark can count as upper case or as lower case: this is true if it does not have the
+  // `other` case.
   bool has_case(const Char& c, int other) const {
     return c.is(letter | mark) && (letter_cases()[c.code] & other) == 0;
   }
@@ -142,7 +144,8 @@ class WordScanner {
     return i;
   }
   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ : the first part is greedy. If no lower-case
-  // character follows, it leaves its last character that can be of either case to the second part.
+  // character follows, the last character of the first part that can have either case belongs to the second
+  // part.
   std::size_t capitalized(std::size_t i) const {
     std::size_t either_end = none, k = i;
     while (k < text_.size()) {
@@ -160,13 +163,13 @@ class WordScanner {
     return end == i ? none : run_of_case(end, &WordScanner::can_be_lower);
   }
 
-  // " ?" before a character that is not white space.
+  // Matches " ?" before a character that is not white space.
   std::size_t after_one_space(std::size_t i) const {
     return text_[i] == ' ' && i + 1 < text_.size() && !at(i + 1).is(space) ? i + 1 : i;
   }
 
-  // Returns the length of 's|'t|'re|'ve|'m|'ll|'d at i, or 0. In either case, 's also matches 'ſ (U+017F), a
-  // lower-case form of s.
+  // Returns the length of 's|'t|'re|'ve|'m|'ll|'d at i, or 0. If either_case is set, 's also matches 'ſ
+  // (U+017F), a lower-case form of s.
   std::size_t contraction(std::size_t i, bool either_case) const {
     const std::string_view rest = text_.substr(i + 1, 2);
     if (either_case && rest == "\xc5\xbf") return 3;
@@ -185,7 +188,7 @@ class WordScanner {
     return i;
   }
 
-  // \s+(?!\S)|\s+ : all but the last character if something follows.
+  // \s+(?!\S)|\s+ : all white space or, if other text follows, all except its last character.
   std::size_t white_space(std::size_t i) const {
     std::size_t last = i, end = i;
     while (end < text_.size()) {
@@ -197,7 +200,7 @@ class WordScanner {
     return end;
   }
 
-  // \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break.
+  // \s*[\r\n]+|\s+(?!\S)|\s+ : white space up to its last line break.
   std::size_t lines(std::size_t i) const {
     const std::size_t end = run(i, space);
     for (std::size_t k = end; k > i; --k)

@@ -37,7 +37,7 @@ void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
   for (std::size_t t = 0; t < logits.size(); ++t)
     if (const double p = value(logits[t]); p > nothing)
       list.push_back({live_[beam].score + (p - log_sum), beam, static_cast<std::int32_t>(t)});
-  // Keep enough candidates: as many of them as there are end tokens may end the sequence.
+  // Keeps enough candidates: besides `beams_` continuations, each end token may be one of the candidates.
   const std::size_t kept = std::min(list.size(), beams_ + ends_.size());
   const auto first = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.token < b.token;
@@ -75,7 +75,7 @@ std::vector<std::size_t> BeamSearch::advance() {
 
 std::vector<Hypothesis> BeamSearch::results() const {
   std::vector<Hypothesis> all = ended_;
-  // If the search ended early, the n ended continuations are at least as likely as the live ones.
+  // If the search ended early, the n ended continuations are at least as likely as the live continuations.
   all.insert(all.end(), live_.begin(), live_.end());
   std::ranges::stable_sort(all, std::greater(), &Hypothesis::score);
   all.resize(std::min(all.size(), beams_));

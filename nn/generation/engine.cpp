@@ -55,8 +55,8 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
           .host_pages = static_cast<std::int32_t>(host)};
 }
 
-// A few program sizes serve all numbers of sequences and groups. On an H200, GEMMs of 65 to 128 rows use
-// tiles whose time grows with the number of sequences, hence 80.
+// Rounds n up to one of a few program sizes. The size 80 exists because, on an H200, GEMMs of 65 to 128 rows
+// use tiles whose time grows with the number of sequences.
 i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
   for (const i64 size : sizes)
     if (n <= size) return std::min(size, most);
@@ -65,7 +65,7 @@ i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
 i64 sequences_in_program(i64 sequences, i64 most) {
   return one_of({1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96}, sequences, most);
 }
-// For sequences in the same run as prompts, which have many rows in any case.
+// Rounds up the number of sequences in a run that also reads prompts. Such a run has many rows in any case.
 i64 sequences_beside_groups(i64 sequences, i64 most) {
   return one_of({0, 16, 64, 80, 96}, sequences, most);
 }
@@ -80,11 +80,11 @@ struct Engine::Sequence {
   i64 written = 0;  // number of generated and reported tokens
   std::shared_ptr<Beams> search = {};
   std::int32_t place = 0;  // index in last_ of the latest token
-  // The part in the step that was started after the one being reported. It reads a token that is not known
-  // yet.
+  // The sequence's part of the next step, which starts before the current step is reported. It reads a token
+  // that is not known yet.
   std::optional<Scheduler::Part> part = {};
-  std::map<std::string, Array> rows = {};  // rows of the cache's tensors on the host, while it waits
-  // Whether it continues after the next token.
+  std::map<std::string, Array> rows = {};  // rows of the cache, kept on the host while it waits
+  // Whether the sequence continues after the next token.
   bool goes_on() const { return written + 1 < request.tokens; }
 };
 
@@ -92,7 +92,7 @@ struct Engine::Beams {
   Handle handle;
   BeamSearch search;
   std::function<void(std::vector<Hypothesis>)> report;
-  std::vector<Handle> sequences;  // of the live beams, in their order
+  std::vector<Handle> sequences;  // of the live beams, in the same order
 };
 
 Engine::Engine(LanguageModel model, const Options& options, const std::source_location& where)
@@ -139,7 +139,7 @@ void Engine::prepare() {
   }
 }
 
-// Returns the number of tokens that a sequence will get. Throws Error for a prompt or a number that does not
+// Returns the number of tokens that a sequence will get. Throws Error if the prompt or the number does not
 // fit.
 i64 Engine::room_for(const std::vector<std::int32_t>& prompt, i64 tokens) const {
   const auto refuse = [](const std::string& what) { throw Error("[engine] " + what); };
@@ -187,8 +187,8 @@ Engine::Handle Engine::fork(Handle sequence, std::uint64_t seed, std::function<b
   if (!found || found->search)
     throw Error("[engine] there is no sequence " + std::to_string(sequence) + " to fork");
   auto copy = std::make_shared<Sequence>(Sequence{found->request, found->written});
-  // A run in flight draws the sequence's next token. The copy draws its own, so it must read the last token
-  // again.
+  // A run in flight draws the next token of the original sequence. The copy draws a separate token, so it
+  // must read the last token again.
   const Request& r = copy->request;
   const auto draws = [&](std::span<const Drawn> drawn) {
     return std::ranges::find(drawn, sequence, &Drawn::sequence) != drawn.end();
@@ -205,7 +205,7 @@ Engine::Handle Engine::fork(Handle sequence, std::uint64_t seed, std::function<b
 
 void Engine::remove(Handle sequence) {
   if (sequences_.erase(sequence)) scheduler_.remove(sequence);
-  if (sequences_.empty()) next_.clear();  // nothing needs its tokens
+  if (sequences_.empty()) next_.clear();  // no sequence needs the tokens of the next step
 }
 
 void Engine::cancel(Handle handle) {
@@ -223,7 +223,7 @@ void Engine::move(const Scheduler::Plan& plan) {
   if ((plan.out.empty() && plan.in.empty() && plan.copies.empty()) || cache_.tensors().empty()) return;
   if (!move_) move_ = std::make_unique<Move>(cache_, arena_);
   const i64 size = options_.page_size;
-  // Calls run() for batches of cache rows, and passes the index of the first row.
+  // Calls `run` for batches of cache rows, with the index of the first row of a batch.
   std::vector<std::int32_t> a(Move::rows_moved), b(Move::rows_moved);
   const auto in_runs = [&](const std::vector<std::int32_t>& pages, const std::vector<std::int32_t>* to,
                            const auto& run) {
@@ -279,9 +279,9 @@ void Engine::forget() {
   sequences_.each([](Sequence& sequence) { sequence.rows.clear(); });
 }
 
-// Starts to read the scheduler's plan. Later runs, copies and transfers follow this run on the device. The
-// tokens therefore count as cached immediately, and pages that a sequence releases during the run can be
-// reused immediately.
+// Starts the runs that read the tokens of the scheduler's plan. Later runs, copies and transfers follow on
+// the device. The tokens therefore count as cached immediately, and pages that a sequence releases during the
+// run can be reused immediately.
 void Engine::start(Step& step) {
   const Scheduler::Plan& plan = scheduler_.plan();
   move(plan);
@@ -291,8 +291,8 @@ void Engine::start(Step& step) {
       groups.push_back({p.sequence, p.begin + done, std::min(group_size, p.count - done)});
   std::span<const Scheduler::Part> left = groups;
   std::span<const Scheduler::Part> singles = plan.single;
-  // One run reads both; further runs read the rest. Prompts are last in a run. Their first tokens are then
-  // stored where the other sequences still find the tokens that they read.
+  // One run reads single tokens and prompts. Further runs read the rest of the prompts. Prompts are last in a
+  // run, so their drawn tokens do not overwrite tokens that the other sequences still have to read.
   const i64 most = most_groups();
   while (!singles.empty() || !left.empty()) {
     const auto now = left.first(std::min(left.size(), static_cast<std::size_t>(most)));
@@ -365,7 +365,8 @@ void Engine::lose_steps() {
     for (const Step::Started& s : step->runs) try {
         s.values.wait();
       } catch (const std::exception&) {
-        // Only the first error is thrown; later runs must not throw the others.
+        // Only the first error is thrown. Errors of other steps in flight are dropped here, so that later
+        // runs do not throw them.
       }
     for (const Drawn& d : step->drawn)
       if (Sequence* const sequence = sequences_.find(d.sequence)) {
@@ -382,7 +383,7 @@ void Engine::lose_steps() {
 bool Engine::step() {
   const OneThread user(user_, "engine", used_by_two_threads);
   if (stepping_) throw Error("[engine] step() called by a report of step()");
-  if (reported_ == now_.drawn.size()) try {  // otherwise an error ended the previous call
+  if (reported_ == now_.drawn.size()) try {  // otherwise the previous call ended with an error
       std::swap(now_, next_);
       next_.clear(), reported_ = 0;
       if (now_.runs.empty()) start(now_);
@@ -410,7 +411,7 @@ void Engine::end_with(Handle handle, const std::string& why) {
 void Engine::report(const Drawn& drawn) {
   const Handle sequence = drawn.sequence;
   if (!sequences_.find(sequence)) return;  // canceled by the report of another sequence
-  const std::shared_ptr<Sequence> kept = sequences_.owner(sequence);  // its report may cancel it
+  const std::shared_ptr<Sequence> kept = sequences_.owner(sequence);  // its report may cancel the sequence
   Sequence& t = *kept;
   const Step::Started& run = now_.runs[drawn.run];
   const std::int32_t token = run.tokens[static_cast<std::size_t>(drawn.row)];
@@ -447,7 +448,8 @@ void Engine::report(const Drawn& drawn) {
   if (!goes_on) remove(sequence);
 }
 
-// Each live beam continues in the sequence of its parent, or in a fork of it if the parent has several.
+// Each live beam continues in the sequence of its parent. If a parent has several live beams, the others
+// continue in forks of that sequence.
 void Engine::advance(Beams& beams) {
   const std::shared_ptr<Beams> keep = searches_.at(beams.handle);
   const std::vector<std::size_t> parents = beams.search.advance();

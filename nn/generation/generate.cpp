@@ -9,8 +9,9 @@
 
 namespace tg::nn {
 
-// A run over `length` tokens that follow those in the cache; the logits are those of the last token. Without
-// a cache: a run over a window, with the logits of token `last`.
+// A run that computes logits. With a cache, it reads `length` tokens that follow the cached tokens and
+// returns the logits of the last token. Without a cache, it reads a window and returns the logits of token
+// `last`.
 struct Generator::Run {
   Graph graph;
   Tensor tokens, last, logits;       // i32 [1, length], i32 [1], f32 [1, 1, vocabulary]
@@ -54,7 +55,7 @@ Generator::Generator(LanguageModel model, const Options& options, const std::sou
 
 void Generator::read(std::span<const std::int32_t> tokens) {
   while (!tokens.empty()) {
-    // Runs of 1, 2, 4, … tokens: a few programs serve every length.
+    // The lengths of runs are powers of two, so a few programs suffice for all sequences.
     const std::size_t length = std::bit_floor(tokens.size());
     std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
     if (!run)
@@ -62,7 +63,7 @@ void Generator::read(std::span<const std::int32_t> tokens) {
     const auto piece = tokens.first(length);
     const Tensor& cached = run->cache->cached();
     if (run->program.reads(cached))
-      run->program.feed({cached, cached_.size()});  // not read by a model without state
+      run->program.feed({cached, cached_.size()});  // a model without state does not read it
     run->program.run({{run->tokens, piece}});
     cached_.insert(cached_.end(), piece.begin(), piece.end());
     tokens = tokens.subspan(length);

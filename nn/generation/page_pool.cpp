@@ -30,7 +30,7 @@ PagePool::PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_
                       std::to_string(page_size) +
                       " tokens: " + std::to_string(std::llround(bytes / 1024 / 1024)) + " MiB needed");
   };
-  // Otherwise the system would promise more memory than it has and kill the process later.
+  // Without this check, the system might promise more memory than it has and kill the process later.
   if (bytes > static_cast<double>(Backend::worth_asking) &&
       bytes > static_cast<double>(backend(Device::cpu()).available_bytes()))
     refuse();
@@ -140,7 +140,8 @@ PageTable& PageTable::operator=(PageTable&& other) noexcept {
   return *std::construct_at(this, std::move(other));
 }
 
-// Releases the last page first, because a prefix is useful without the pages after it, but not vice versa.
+// Releases the last page first. A prefix is useful without the pages after it, but those pages are useless
+// without the prefix.
 PageTable::~PageTable() {
   for (auto n = pages_.rbegin(); n != pages_.rend(); ++n) pool_->leave(*n);
 }

@@ -1,5 +1,5 @@
-// Code that the programs of Generator and Engine share. Also the programs of an Engine, which read tokens of
-// sequences or move rows of its cache.
+// Functions that Generator and Engine share, and the programs of an Engine. These programs read tokens of
+// sequences or move rows of the cache.
 #pragma once
 
 #include <map>
@@ -17,7 +17,8 @@ namespace tg::nn {
 
 namespace detail {
 
-// Throws Error for an attention layer that does not use the cache. One that does has a length input.
+// Throws Error for an attention layer that does not use the cache. A layer that uses the cache has a length
+// input.
 inline void check_cached_attention(const Graph& graph, const std::string& who) {
   for (const Node& n : graph.nodes())
     if (const AttentionAttrs* a = attention_of(*n.op, n.attrs); a && !a->has_lengths)
@@ -40,17 +41,18 @@ inline CompileOptions options_for(const LanguageModel& model, std::int64_t token
 
 }  // namespace detail
 
-// Number of consecutive prompt tokens that are read together: the number of rows in the smaller GPU attention
-// tiles. Larger groups would add padding rows at the end of each prompt.
+// Number of consecutive prompt tokens that are read together: the number of rows in the smallest GPU
+// attention tiles. Larger groups would add padding rows at the end of each prompt.
 constexpr std::int64_t group_size = 8;
 
-// A run: for each single token and for the last token of each group, computes the next token's logits and
-// draws a token from them. Results of single tokens precede those of groups. With `last`, drawn tokens are
-// also stored there for the next step, and single tokens may be read from there.
+// A program that reads single tokens and groups of tokens. For each single token and for the last token of
+// each group, it computes the next token's logits and draws a token. Results of single tokens precede results
+// of groups. If `last` is given, drawn tokens are also stored there for the next step, and single tokens may
+// be read from there.
 struct Engine::Run {
   const std::int64_t singles, groups;
   Graph graph;
-  Tensor tokens;                           // i32 [rows, 1]; −1: in `last`
+  Tensor tokens;                           // i32 [rows, 1]; −1: read from `last`
   Tensor temperature, keys, top_k, top_p;  // [singles + groups], keys [singles + groups, 2]
   Tensor from, to;                         // i32 [rows], [singles + groups]: indices into `last`; −1: none
   Tensor logits, next;                     // f32 [singles + groups, vocabulary], i32 [singles + groups]
@@ -59,7 +61,7 @@ struct Engine::Run {
   std::vector<std::int32_t> token, row, position, length, table, place, new_place;  // input values
   std::vector<double> temperatures, top_ps;
   std::vector<std::int64_t> key, top_ks;
-  bool is_sampling_fed = false;  // whether the current values have been fed: programs keep fed values
+  bool is_sampling_fed = false;  // whether the current values were fed; a program keeps them
 
   Run(const LanguageModel& model, KvCache& into, std::int64_t singles, std::int64_t groups, std::int64_t room,
       const Options& o, const std::optional<Parameter>& last, const std::shared_ptr<SharedArena>& arena,
@@ -84,10 +86,11 @@ struct Engine::Run {
     Tensor read = tokens;
     if (last && singles > 0) {
       from = graph.input("from", {rows}, i32, where);
-      // In i64, whose elementwise ops are fused into one step.
+      // Computes in i64, because elementwise ops in i64 are fused into one step.
       const Tensor drawn = cast(view(index_select(graph.param(*last), 0, from), {rows, 1}), i64),
                    known = cast(tokens, i64);
-      // −1, drawn from logits that are all NaN, is not a token: that sequence is about to end.
+      // If all logits are NaN, the drawn value is −1, which is not a token. That sequence is about to end, so
+      // it reads token 0.
       read = cast(tg::where(less(known, 0), maximum(drawn, 0), known), i32);
     }
     if (last) to = graph.input("to", {entries}, i32, where);
@@ -116,8 +119,8 @@ struct Engine::Run {
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
   }
 
-  // Sets entry b of the call, a single token or a group: tokens [begin, end) of a sequence, at most the
-  // entry's number of rows. Only the last token may be unknown.
+  // Sets entry b of the call, which is a single token or a group, to tokens [begin, end) of a sequence. There
+  // are at most as many tokens as the entry has rows. Only the last token may be unknown.
   void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> sequence,
            const PageTable& pages) {
     const auto [at, n] = rows_of(b);
@@ -133,7 +136,7 @@ struct Engine::Run {
     const std::size_t room = table.size() / length.size(), held = std::min(room, pages.pages().size());
     for (std::size_t i = 0; i < held; ++i) table[b * room + i] = pages.pages()[i] - 1;
   }
-  // The first row of entry b, and its number of rows.
+  // Returns the first row and the number of rows of entry b.
   std::pair<std::size_t, std::size_t> rows_of(std::size_t b) const {
     const auto s = static_cast<std::size_t>(singles), n = static_cast<std::size_t>(group_size);
     return b < s ? std::pair(b, std::size_t{1}) : std::pair(s + (b - s) * n, n);
@@ -143,7 +146,7 @@ struct Engine::Run {
       is_sampling_fed = is_sampling_fed && to == value, to = value;
     };
     put(temperatures[b], s.temperature), put(top_ks[b], s.top_k), put(top_ps[b], s.top_p);
-    if (s.temperature == 0) return;  // nothing is drawn
+    if (s.temperature == 0) return;  // no random number is needed
     put(key[2 * b], static_cast<std::int64_t>(seed)), put(key[2 * b + 1], k);
   }
   void set_places(std::size_t b, std::int32_t read, std::int32_t written) {
@@ -162,7 +165,7 @@ struct Engine::Run {
     set_sampling(b, {.temperature = 0}, 0, 0);
     set_places(b, 0, -1);
   }
-  // In the order in which the inputs were recorded, so that they are copied in one piece.
+  // Feeds the inputs in the order in which they were recorded, so that one copy transfers all of them.
   void feed() {
     const auto feed = [&](const Tensor& input, const auto& values) {
       if (program.reads(input)) program.feed({input, values});  // a model without attention reads no cache
@@ -177,10 +180,10 @@ struct Engine::Run {
   }
 };
 
-// Copies rows of all tensors of the cache to other rows, to the host, and back. Unused entries are −1 and
-// move nothing.
+// A program that copies rows of all cache tensors to other rows, to the host, and back. Entries with −1 copy
+// nothing.
 struct Engine::Move {
-  static constexpr std::int64_t rows_moved = piece_size(256, 3);  // in one run
+  static constexpr std::int64_t rows_moved = piece_size(256, 3);  // per run
   Graph copying, leaving, returning;
   Tensor from, to, out, in;  // i32 [rows_moved]
   std::map<std::string, Tensor> left, back;

@@ -12,7 +12,8 @@ namespace tg::nn {
 
 namespace {
 
-// A sequence that has been preempted this often keeps its pages if another sequence can be preempted.
+// A sequence that has been preempted this often keeps its pages as long as another sequence can be preempted
+// instead.
 constexpr int most_preemptions = 3;
 
 const Scheduler::Options& checked_limits(const Scheduler::Options& o) {
@@ -87,7 +88,7 @@ void Scheduler::append(Id sequence, std::int32_t token) {
 
 void Scheduler::expect(Id sequence) {
   Sequence& t = at(sequence);
-  if (!t.is_idle() || t.size() >= t.most)  // a sequence with an expected token is not idle
+  if (!t.is_idle() || t.size() >= t.most)  // a sequence that expects a token is not idle
     throw Error("[scheduler] no token can be expected of sequence " + std::to_string(sequence) +
                 ", which has read " + std::to_string(t.read) + " of " + std::to_string(t.size()) +
                 " tokens and may have " + std::to_string(t.most));
@@ -133,7 +134,8 @@ void Scheduler::drop_from_host(Sequence& sequence) {
 void Scheduler::preempt(Sequence& sequence) {
   const std::int64_t held = sequence.table->length();
   const std::int32_t n = pages_for(held);
-  // Content from before forget() must not be restored, because other sequences would then find it.
+  // Content that was computed before forget() must not be restored, because other sequences would then find
+  // and reuse it.
   if (n > 0 && !sequence.is_old && n <= options_.host_pages - host_used_) {
     const auto& pages = sequence.table->pages();
     plan_.out.push_back({sequence.id, 0, {pages.begin(), pages.begin() + n}});
@@ -146,8 +148,8 @@ void Scheduler::preempt(Sequence& sequence) {
   waiting_.insert(running_.extract(sequence.id));
 }
 
-// Preempts later sequences until there are enough pages, or this sequence if there are no later ones. Later
-// sequences are not in the plan yet.
+// Preempts later sequences until there are enough pages. If there are no later sequences, preempts this one.
+// Later sequences are not in the plan yet.
 bool Scheduler::make_room(Sequence& sequence, std::int64_t count) {
   while (!sequence.table->reserve(count, plan_.copies)) {
     Sequence* last = &sequence;
@@ -161,7 +163,7 @@ bool Scheduler::make_room(Sequence& sequence, std::int64_t count) {
   return true;
 }
 
-// Whether a sequence in this step will also compute this sequence's next page.
+// Whether another sequence computes the next page of this sequence in this step.
 bool Scheduler::will_be_found(const Sequence& sequence) const {
   const std::int64_t wanted = sequence.table->length() + options_.page_size;
   if (wanted >= std::ssize(sequence.tokens)) return false;
@@ -178,7 +180,7 @@ bool Scheduler::join(Sequence& sequence) {
                      kept =
                          std::clamp<std::int64_t>(sequence.on_host, found, std::ssize(sequence.tokens) - 1);
   const auto size = std::ssize(sequence.tokens);
-  // Some pages stay free, because running sequences will soon need more.
+  // Keeps some pages free, because running sequences will soon need more pages.
   const std::int32_t free = pool_.free() - (running_.empty() ? 0 : pool_.pages() / 100);
   if (pages_for(size) - pages_for(found) > free || will_be_found(sequence)) {
     sequence.table.reset();
@@ -206,7 +208,7 @@ void Scheduler::read_on(Sequence& sequence) {
   if (unread > 1) left_ -= std::min(left_, detail::pages_for(count, options_.group) * options_.group);
 }
 
-// A sequence with an expected token was preempted just now, and no other sequence may join before it.
+// A waiting sequence that expects a token was preempted just now. No other sequence may join before it.
 Scheduler::Sequence* Scheduler::next_waiting() {
   for (const auto& [id, sequence] : waiting_)
     if (!sequence->is_idle()) return sequence->expected > 0 ? nullptr : sequence;
@@ -218,7 +220,7 @@ const Scheduler::Plan& Scheduler::plan() {
   plan_.single.clear(), plan_.several.clear();
   left_ = options_.chunk;
   const std::int64_t before = preemptions_;
-  // make_room() removes only the current sequence and later ones from the list.
+  // make_room() removes only the current sequence and later sequences from the list.
   for (auto it = running_.begin(); it != running_.end();) {
     Sequence& t = *it->second;
     read_on(t);

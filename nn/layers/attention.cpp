@@ -20,31 +20,33 @@ std::int64_t head_width(const Path& at, std::int64_t width, std::int64_t heads) 
   return width / heads;
 }
 
-// [B, L, heads·d] → [B, heads, L, d], a view.
+// Views [B, L, heads·d] as [B, heads, L, d].
 Tensor by_head(const Tensor& x, std::int64_t heads) {
   return transpose(x.view({x.size(0), x.size(1), heads, x.size(2) / heads}), 1, 2);
 }
 
-// flash_attn's [B, H, L, d] → [B, L, H·d], a view.
+// Views a result of flash_attn [B, H, L, d] as [B, L, H·d].
 Tensor merged(const Tensor& o) {
   return transpose(o, 1, 2).view({o.size(0), o.size(2), o.size(1) * o.size(3)});
 }
 
-// Positions for RoPE on [B, H, L, d] of a layer's input x [B, L, …]. With a cache, they follow its tokens:
-// [B, 1, L]. With ContextParallel, they are those of the rank's tokens: [L]. Undefined if they are 0, 1, ….
+// The positions for RoPE on [B, H, L, d] if a layer's input is x [B, L, …]:
+// - With a cache, the positions follow the cached tokens: [B, 1, L].
+// - With ContextParallel, they are the positions of the rank's tokens: [L].
+// - Otherwise the result is undefined, which means 0, 1, ….
 Tensor positions_by_head(const CallArgs& call, TensorArg x) {
   if (call.cache) return unsqueeze(call.cache->positions(), 1);
   return ContextParallel::positions(x.tensor().graph(), x.tensor().size(1));
 }
 
-// Whether the call has no cache, and its sequences have at most `length` tokens on all ranks together. Never
+// Whether the call has no cache and its sequences have at most `length` tokens on all ranks together. False
 // if `length` is 0.
 bool is_short_call(const CallArgs& call, TensorArg x, std::int64_t length) {
   return length > 0 && !call.cache &&
          product(x.tensor().size(1), ContextParallel::ranks(x.tensor().graph())) <= length;
 }
 
-// Causal attention on [B, H, L, d] and [B, Hk, L, d], with dropout in training, heads merged.
+// Returns causal attention on [B, H, L, d] and [B, Hk, L, d], with dropout in training and merged heads.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const PagedAttentionOptions& o,
               double dropout, const CallArgs& call, const std::string& path) {
   if (call.cache) return merged(call.cache->attend(path, q, k, v, o));
@@ -59,7 +61,7 @@ std::int64_t dividing(const Path& at, std::int64_t width, std::int64_t heads) {
   return heads;
 }
 
-// The number of rotated elements of a head, which are the first ones.
+// Returns the number of rotated elements of a head. These are the first elements.
 std::int64_t turning(const GroupedAttention::Options& o) {
   if (!o.rope.frequencies.empty()) return 2 * std::ssize(o.rope.frequencies);
   return o.rope.dims == 0 ? o.head_width : o.rope.dims;
@@ -128,7 +130,7 @@ LatentAttention::Options checked(const Path& at, LatentAttention::Options o, std
   return o;
 }
 
-// q_proj, or q_a_proj and q_b_proj.
+// Creates q_proj, or q_a_proj and q_b_proj.
 std::vector<Linear> query_layers(const Path& at, std::int64_t width, std::int64_t heads,
                                  const LatentAttention::Options& o) {
   const std::int64_t queries = product(heads, o.head_width + o.rope_width);
@@ -143,7 +145,7 @@ std::vector<RmsNorm> query_norm(const Path& at, const LatentAttention::Options& 
   return {RmsNorm(at / "q_a_layernorm", o.query_latent, o.eps)};
 }
 
-// Called after the weights are created, so that a file with a false width is rejected before.
+// Must be called after the weights are created, so that a file with a wrong width is rejected first.
 std::vector<double> pair_frequencies(const LatentAttention::Options& o, bool is_short = false) {
   if (is_short && o.short_length > 0) return o.short_frequencies;
   return o.frequencies.empty() ? rope_frequencies(o.rope_width, o.theta) : o.frequencies;
@@ -223,7 +225,7 @@ Tensor GroupedAttention::rotated(const Tensor& x, std::int64_t heads, std::size_
   return o_.rotate ? rope(y, positions, rotation) : y;
 }
 
-// Scales the scores of the rotated elements by a², and of the others by 1.
+// Scales the part of the scores that comes from the rotated elements by a².
 Tensor GroupedAttention::magnified(const Tensor& k) const {
   const auto parts = split(k, {turning(o_), o_.head_width - turning(o_)}, -1);
   return concat({parts[0] * (o_.magnitude * o_.magnitude), parts[1]}, -1);
@@ -293,7 +295,7 @@ Tensor LatentAttention::record(TensorArg x, const CallArgs& call) const {
   const auto a = split(kv_a_(x, {.mode = call.mode}), {o_.latent, o_.rope_width}, -1);
   const Tensor latent = kv_norm_(a[0]);  // Z [B, L, m]
   Tensor k_rope = rope(unsqueeze(a[1], 1), positions, key_rope_[kind]);
-  if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // for queries and keys
+  if (o_.magnitude != 1) k_rope = k_rope * (o_.magnitude * o_.magnitude);  // a for queries, a for keys
   return o_proj_(
       call.cache ? absorbed(q, latent, k_rope, *call.cache) : expanded(q, latent, k_rope, call.mode),
       {.mode = call.mode, .residual = call.residual});
@@ -302,7 +304,7 @@ Tensor LatentAttention::record(TensorArg x, const CallArgs& call) const {
 Tensor LatentAttention::expanded(const Tensor& q, const Tensor& latent, const Tensor& k_rope,
                                  Mode mode) const {
   const std::int64_t batch = latent.size(0), length = latent.size(1);
-  // In [B, L, H, …] order, in which gradients flow back as views.
+  // Uses the order [B, L, H, …], because its gradients are then views.
   const auto kv =
       split(kv_b_(latent, {.mode = mode}).view({batch, length, heads_, o_.head_width + o_.value_width}),
             {o_.head_width, o_.value_width}, -1);
@@ -317,7 +319,7 @@ Tensor LatentAttention::absorbed(const Tensor& q, const Tensor& latent, const Te
   const std::int64_t width = o_.head_width + o_.value_width;
   const std::vector<std::int64_t> keys_values{o_.head_width, o_.value_width};
   const auto u = split(kv_b_.weight().tensor(q).view({heads_, width, o_.latent}), keys_values,
-                       1);  // [H, d, m] and [H, dv, m]
+                       1);  // for keys [H, d, m] and values [H, dv, m]
   const auto parts = split(q, {o_.head_width, o_.rope_width}, -1);
   Tensor queries = matmul(parts[0], u[0]);  // [B, H, L, m]
   std::vector<Tensor> low;  // for an adapter: B's rows [H, d, r] and [H, dv, r], and s·A [r, m]

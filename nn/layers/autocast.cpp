@@ -31,8 +31,8 @@ std::optional<DType> low_precision_dtype(Precision p) {
 struct LowPrecisionCopies::State {
   struct Copy {
     Parameter of, copy;
-    std::uint64_t of_change = 0, copy_change = 0;  // of both, when the copy was last written
-
+    // last_change() of `of` and `copy` when the copy was last written
+    std::uint64_t of_change = 0, copy_change = 0;
     bool is_stale() const {
       const std::uint64_t now = of.last_change(), own = copy.last_change();
       return now != own && (now != of_change || own != copy_change);
@@ -44,8 +44,8 @@ struct LowPrecisionCopies::State {
   std::optional<Program> casts;                        // writes the copies at indices in_casts
   std::vector<std::size_t> in_casts;
 
-  // Refreshes only stale copies. For other weights, this rank may have new values only of its own shard,
-  // whereas the copy is complete (optim::WeightReading).
+  // Refreshes only stale copies. A copy that is not stale must not be refreshed: this rank may have new
+  // values only for its shard of the weight, whereas the copy is complete (optim::WeightReading).
   void refresh() {
     std::vector<std::size_t> stale;
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -128,7 +128,7 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   if (!a) return w;
   Tensor& half = a->weights_[p.key()];
   if (!half.defined()) {
-    // Like a parameter: not recomputed with the segment that used it first.
+    // As for a parameter, the copy is not recomputed with the segment that used it first.
     const SegmentScope outside(-1);
     const bool is_wider = p.dtype() == f32 || p.dtype() == f64;
     half = a->copies_ && is_wider ? a->copies_->tensor(p, graph, where) : cast({w, where}, *a->dtype_);

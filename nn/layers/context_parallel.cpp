@@ -44,7 +44,7 @@ Tensor ContextParallel::positions(Graph& graph, std::int64_t length) {
                      std::to_string(c->ranks_) + " ranks, expected 0 to 2^31 of all");
   Tensor& all = c->positions_[length];
   if (!all.defined()) {
-    const SegmentScope outside(-1);  // not recomputed with the segment that used it first
+    const SegmentScope outside(-1);  // the positions are not recomputed with the segment that used them first
     all = ring_positions(graph, c->ranks_, length * c->ranks_);
   }
   return all;

@@ -117,8 +117,8 @@ std::vector<Tensor> CacheCall::append(const std::vector<Rows>& tensors) {
   return extended;
 }
 
-// Attention of single tokens, then of groups. The rows of q [rows, H, 1, d] in a group belong to one
-// sequence.
+// Computes attention for single tokens, then for groups. All rows of q [rows, H, 1, d] in a group belong to
+// one sequence.
 Tensor CacheCall::attention_in_pages(const Tensor& q, const Tensor& k, const Tensor& v,
                                      const PagedAttentionOptions& o) const {
   const auto [singles, groups, length, room] = parts_;
@@ -139,7 +139,7 @@ Tensor CacheCall::attention_in_pages(const Tensor& q, const Tensor& k, const Ten
   return parts.size() == 1 ? parts[0] : concat(parts, 0);
 }
 
-// k [rows of the cache, Hk, d], v [rows of the cache, Hk, dv].
+// Shapes: k [rows of the cache, Hk, d], v [rows of the cache, Hk, dv].
 Tensor CacheCall::attention(const Tensor& in, const Tensor& k, const Tensor& v,
                             const PagedAttentionOptions& o) const {
   const auto in_pages = [&](const Tensor& rows) {

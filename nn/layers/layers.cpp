@@ -12,13 +12,13 @@ namespace tg::nn {
 
 namespace {
 
-// Whether a head's matmul has a wider dtype than its weight.
+// Whether the matmul of a language model head has a wider dtype than its weight.
 bool widens(const Weight& weight, TensorArg x) {
   const DType dtype = weight.parameter().dtype();
   return compute_type(dtype) != dtype && !Autocast::has_low_precision_logits(x);
 }
 
-// Returns the operands of x·Wᵀ, unless the result has a different dtype from W, or x and W differ in dtype.
+// Returns the operands of x·Wᵀ. Returns nothing if the dtypes of x, W and the result are not all equal.
 std::optional<Product> product_with(const Weight& weight, TensorArg x) {
   if (widens(weight, x)) return {};
   const Product p{Autocast::input(x), transpose(weight.tensor(x), 0, 1)};
@@ -51,7 +51,7 @@ Tensor activated(const Tensor& x, Activation activation) {
   return gelu(x);
 }
 
-// The default is not written, because older files do not contain this setting.
+// Writes only an activation that is not the default, because older files do not contain this setting.
 void keep_activation(const Path& at, const Linear& layer, Activation activation, Activation usual) {
   if (activation != usual) at.setting(layer.weight(), "activation", static_cast<std::int64_t>(activation));
 }
@@ -67,7 +67,7 @@ std::int64_t detail::product(std::int64_t a, std::int64_t b) {
 }
 
 Tensor dropped(TensorArg x, double p, Mode mode) {
-  return dropout(x, p, mode == Mode::train);  // it also checks p in evaluation
+  return dropout(x, p, mode == Mode::train);  // also checks p, even in evaluation
 }
 
 Linear::Linear(const Path& at, std::int64_t in, std::int64_t out, Options options)
@@ -162,7 +162,7 @@ Tensor LowRank::added_to(const Tensor& y, TensorArg x, Mode mode) const {
   check_options("lora", {{"scale", scale, Range::finite()}});
   const Tensor w_a = transpose(a.tensor(x), 0, 1), w_b = transpose(rows_of_b(x, y.size(-1)), 0, 1);
   const Tensor in = dropped(Autocast::input(x), dropout, mode);
-  // Scales the smaller tensor. An adapter with a wider dtype than x computes in its own dtype.
+  // Scales the smaller tensor. If an adapter has a wider dtype than x, it computes in its own dtype.
   const Tensor low = matmul(reshape(in, {-1, in.size(-1)}), w_a) * scale;
   const Tensor base = reshape(y, {-1, y.size(-1)});
   if (low.dtype() != base.dtype()) return y + cast(reshape(matmul(low, w_b), y.shape()), y.dtype());

@@ -13,7 +13,7 @@ namespace tg::nn {
 
 namespace {
 
-// PEFT's rule: the full name, or the part after one of its dots.
+// PEFT's rule: `name` is the full name of the module, or the part of it after a dot.
 bool is_named(const std::string& module, const std::string& name) {
   return module == name || module.ends_with("." + name);
 }
@@ -44,7 +44,8 @@ void check(const LoraOptions& o) {
                      ", expected a floating type");
 }
 
-// Returns the value of the only key that names the module, or `usual`.
+// Returns the value of the key that matches the module, or `usual` if there is none. Throws Error if two keys
+// match.
 template <class T>
 T of_module(const std::map<std::string, T>& values, const std::string& module, T usual, const char* option) {
   const std::string* found = nullptr;

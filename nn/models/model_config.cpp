@@ -80,8 +80,8 @@ Init ModelConfig::linear_init() const {
   return initializer == Initializer::pytorch ? Init::pytorch() : Init::normal(std);
 }
 
-// Each block adds two layers' results to the residual stream. If each has variance 1/(2·layers), all together
-// have the variance of one.
+// Each block adds the results of two layers to the residual stream. If each of these 2·layers results has the
+// variance 1/(2·layers), their sum has the variance 1.
 Init ModelConfig::residual_init() const {
   if (initializer == Initializer::pytorch) return Init::pytorch();
   return Init::normal(std / std::sqrt(2.0 * static_cast<double>(layers)));

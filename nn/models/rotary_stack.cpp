@@ -15,7 +15,7 @@ Layer scaled_embedding(const Embedding& tokens, double scale) {
   if (scale == 1) return tokens;
   return Layer(tokens.name(), [=](TensorArg ids, const CallArgs& call) {
     const Tensor x = tokens(ids, call);
-    // The factor is first rounded to the weights' dtype, as in training of these models.
+    // The factor is first rounded to the weights' dtype, because these models were trained in this way.
     Array factor({1}, x.dtype());
     factor.set(0, scale);
     return x * factor.at(0);
@@ -40,7 +40,7 @@ double llama3(double omega, const RopeScaling& s) {
   return mixed(omega, scaled, 1 - kept);
 }
 
-// Returns the pair i, not rounded, that rotates this number of times in the first context.
+// Returns the index (not rounded) of the pair that rotates this number of times within the original context.
 double pair_of(double rotations, double d, double theta, const RopeScaling& s) {
   return d * std::log(s.first_context / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }

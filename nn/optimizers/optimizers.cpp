@@ -13,8 +13,8 @@ namespace {
 
 constexpr Range iterations_range = Range::between(0, 100);
 
-// Appends the update of these shards in one step of the program, and writes their new weights to `news`, by
-// shard.
+// Appends the update of these shards as one step of the program. Writes the new weights to `news`, which is
+// indexed by shard.
 void append_adamw(const std::vector<AdamWState>& states, const Optimizer::Step& step,
                   const AdamWOptions& options, std::vector<NewWeight>& news, std::vector<Assign>& assign) {
   if (states.empty()) return;
@@ -56,7 +56,7 @@ double Schedule::operator()(std::int64_t t) const {
   if (kind == Kind::constant) return peak;
   if (t >= steps) return floor;
   const auto now = static_cast<double>(t), end = static_cast<double>(steps);
-  auto begin = static_cast<double>(warmup);  // where the rate begins to fall
+  auto begin = static_cast<double>(warmup);  // the step at which the rate begins to fall
   if (kind == Kind::warmup_stable_decay) begin = std::max(begin, end - std::round(decay * end));
   if (now < begin) return peak;
   const double part = (now - begin) / (end - begin);
@@ -112,7 +112,7 @@ std::vector<NewWeight> AdamW::append(const Step& step, std::vector<Assign>& assi
 Tensor orthogonalized(const Tensor& x, int iterations) {
   check_options("orthogonalized", {{"iterations", iterations, iterations_range}});
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // Jordan et al., 2024
-  const bool tall = x.size(-2) > x.size(-1);             // the Gram matrices then have the smaller size
+  const bool tall = x.size(-2) > x.size(-1);             // transposed, for smaller Gram matrices
   Tensor y = tall ? transpose(x, -2, -1) : x;
   // The norm is in f64, because squares of f32 may overflow although the norm does not.
   const Tensor norm = sqrt(sum_squares(cast(y, f64), {-2, -1}, true));
@@ -126,7 +126,8 @@ Tensor orthogonalized(const Tensor& x, int iterations) {
 
 namespace {
 
-// Orthogonalizes matrices in batches of equal shape, up to transposition, with matmuls in the given dtype.
+// Orthogonalizes matrices in batches of equal shape, with matmuls in the given dtype. A batch may contain
+// transposed matrices.
 std::vector<Tensor> all_orthogonalized(const std::vector<Tensor>& matrices, int iterations,
                                        std::optional<DType> products) {
   const auto is_tall = [](const Tensor& x) { return x.size(0) > x.size(1); };

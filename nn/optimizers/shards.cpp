@@ -9,7 +9,7 @@ namespace tg::optim::detail {
 
 namespace {
 
-// Returns the number of leading elements that are divided: a multiple of whole blocks per rank.
+// Returns the number of leading elements that are divided among ranks: a number of complete blocks per rank.
 std::int64_t divided(std::int64_t elements, int ranks) {
   constexpr int most = 16;
   const std::int64_t granule = norm_block * (most % ranks == 0 ? most : ranks);
@@ -24,8 +24,8 @@ std::size_t bytes_of(const Tensor& x) {
   return static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
 }
 
-// Reduces gradients, in f32 for 16-bit types. Early reductions combine adjacent parameters with at least a
-// quarter of all bytes, or 16 MiB. The transfer of that amount takes longer than the fixed cost of a separate
+// Reduces gradients, in f32 for 16-bit types. An early reduction combines adjacent parameters until they have
+// a quarter of all bytes, or 16 MiB. Transferring that amount takes longer than the fixed cost of a separate
 // step.
 TensorList scattered(const TensorList& gradients, int ranks, bool early) {
   std::size_t enough = SIZE_MAX, bytes = 0;
@@ -107,8 +107,9 @@ Shards::Sums Shards::sums(const Tensor& loss, const std::vector<Tensor>& gradien
   return sums;
 }
 
-// Even with one rank, the divided elements and the remaining ones form two tensors of blocks, because
-// global_norm's order of additions depends on its tensor list.
+// Even with one rank, the divided elements and the remaining elements are two tensors of blocks. The order of
+// additions in global_norm depends on its tensor list, so the list must be the same for every number of
+// ranks.
 Tensor Shards::norm(const std::vector<Tensor>& gradients) const {
   TensorList parts, pieces;
   std::vector<bool> is_piece;
@@ -146,7 +147,7 @@ std::vector<Tensor> Shards::joined(const std::vector<Tensor>& by_shard) const {
   TensorList pieces;
   for (std::size_t i = 0; i < list_.size(); ++i) {
     if (!by_shard[i].defined() || list_[i].kind != Shard::Kind::piece) continue;
-    // The pieces are whole rows, so that the gather writes directly to the parameter.
+    // The shards consist of complete rows, so that the gather writes directly to the parameter.
     Shape rows = parameter_of(i).shape();
     const bool is_all = !has_rest(i) && rows[0] % ranks_count() == 0;
     rows[0] /= ranks_count();

@@ -1,6 +1,6 @@
 // Measures flash_attn forward and backward. The rate of each cell is also reported relative to the machine's
-// multiply-add rate and to this library's own GEMM. With --compare, PyTorch's rates are added. The output is
-// a table and a bar chart.
+// multiply-add rate and to tilegrad's GEMM. With --compare, PyTorch's rates are added. The output is a table
+// and a bar chart.
 #include <array>
 #include <cmath>
 #include <optional>
@@ -14,12 +14,12 @@ namespace tg::bench {
 
 namespace {
 
-// Rates in TFLOP/s of this library, cuDNN and FlashAttention-2. NaN: not measured, or the call is not
-// supported.
+// Rates in TFLOP/s of tilegrad, cuDNN and FlashAttention-2. NaN means that the rate was not measured or the
+// call is not supported.
 struct AttentionRates {
   std::string name, shape;
   Pass pass;
-  double share;  // of this library's rate
+  double share;  // tilegrad's rate as a share of the peak
   std::array<double, 3> rates;
   double ratio(std::size_t i) const { return rates[0] / rates[i]; }
 };
@@ -27,7 +27,7 @@ struct AttentionRates {
 constexpr std::pair<const char*, plot::Color> comparands[] = {
     {"tilegrad", {0, 114, 178}}, {"cuDNN", {230, 159, 0}}, {"FlashAttention-2", {150, 156, 166}}};
 
-// The geometric mean of the values that are numbers, formatted.
+// Formats the geometric mean of the values, without NaN.
 std::string geometric_mean(const std::vector<double>& values) {
   double sum = 0;
   int n = 0;
@@ -36,8 +36,8 @@ std::string geometric_mean(const std::vector<double>& values) {
   return number(n > 0 ? std::exp(sum / n) : Row::none, "%.3f", "-");
 }
 
-// Prints our rates, their share of the GEMM rate and, if `compares`, PyTorch's rates with the ratios ours /
-// theirs.
+// Prints tilegrad's rates and their share of the GEMM rate. If `compares` is true, also prints PyTorch's
+// rates and the ratios of tilegrad's rates to them.
 void print_rates(const std::vector<AttentionRates>& all, bool compares) {
   // Prints one line: the name, and numbers padded to nine characters.
   const auto print = [&](const std::string& name, std::vector<std::string> numbers) {
@@ -74,7 +74,7 @@ plot::Image draw_rates(const std::vector<AttentionRates>& all, const std::string
   for (const AttentionRates& r : all) {
     BarPanel& panel = panels[r.pass == Pass::backward];
     BarGroup& group = panel.groups.emplace_back();
-    // The name of a group: the sizes and the mask.
+    // The name of a group consists of the sizes and the mask.
     group.name = r.shape + r.name.substr(std::min(r.name.size(), std::string("flash_attn").size()));
     for (std::size_t i = 0; i < r.rates.size(); ++i) {
       group.bars.push_back({i, r.rates[i], comparands[i].second});
@@ -101,7 +101,7 @@ plot::Image draw_rates(const std::vector<AttentionRates>& all, const std::string
   return image;
 }
 
-// Reports memory in addition to inputs and results, from the memory plan.
+// Reports the memory that is needed in addition to inputs and results, according to the memory plan.
 void report_memory(const AttentionCell& c, bool with_backward, Report& report) {
   RecordedAttention r(c, report.settings);
   if (with_backward) r.add_gradients();
@@ -122,7 +122,7 @@ class AttentionBench {
   }
 
   void run(Pass pass) {
-    const AttentionCell* full = nullptr;  // the previous cell, if it has no mask
+    const AttentionCell* full = nullptr;  // the previous cell if it has no mask
     double full_seconds = 0;
     for (const AttentionCell& c : settings_.attention.cells) {
       if (!report_.selects(c.name())) continue;

@@ -114,8 +114,8 @@ Cells few_queries_suite() {
   return list;
 }
 
-// Each cell is measured with a contiguous cache, and with pages of 16 and 64 tokens. In the last two, only a
-// few of the keys are valid.
+// Each cell is measured with a contiguous cache, and with pages of 16 and 64 tokens. In the last two cells,
+// only some of the keys are valid.
 Cells gpu_decode_suite() {
   Cells whole, list;
   add(whole,
@@ -240,9 +240,9 @@ std::vector<AttentionCell> attention_suite(const std::string& name) {
   if (name == "gpu-decode") return gpu_decode_suite();
   Cells list;
   if (name == "decode")
-    // One query with many keys. First a cache that fits into a core's caches, then larger ones in memory for
-    // multi-head, grouped, multi-query and latent attention. In the last ones, only a few of the keys are
-    // valid.
+    // One query with many keys. The first cells have a cache that fits into a core's caches. The following
+    // cells have larger caches in memory, for multi-head, grouped, multi-query and latent attention. In the
+    // last cells, only some of the keys are valid.
     add(list,
         {"H=4,L=1,T=1024,d=64", "H=8,Hk=4,L=1,T=1024,d=64", "H=4,Hk=1,L=1,T=1024,d=576,dv=512,v_in_k",
          "H=8,L=1,T=32768,d=64", "H=32,Hk=8,L=1,T=32768,d=128", "B=4,H=8,Hk=1,L=1,T=32768,d=128",

@@ -12,7 +12,7 @@ namespace tg::bench {
 struct AttentionCell {
   std::int64_t B = 1, H = 1, Hk = 1, L = 1, T = 1, d = 1, dv = 1;
   bool causal = false, nondeterministic = false,
-       v_in_k = false;       // v_in_k: values are the first columns of keys
+       v_in_k = false;       // values are the first columns of keys
   std::int64_t window = -1;  // number of keys before a query's own position, and after it unless causal; -1:
                              // no window
   std::int64_t length = 0;   // kv_lengths of every batch entry, at most T; 0: all T keys, without kv_lengths
@@ -23,14 +23,14 @@ struct AttentionCell {
 
   // The name, such as "flash_attn causal" or "flash_attn causal window 512".
   std::string name() const;
-  // The sizes, such as "4×32×4096×128". If sizes differ, both are shown: "4×32/8×4096×192/128" is
-  // B×H/Hk×L/T×d/dv. With a length, it is "4×32×128 of 4096×128".
+  // The sizes, such as "4×32×4096×128". If two sizes differ, both are shown, as in "4×32/8×4096×192/128" for
+  // B×H/Hk×L×d/dv. With a length, the text is like "4×32×1/128 of 4096×128", which is B×H×L/length of T×d.
   std::string shape() const;
-  // The description that parse_cell reads. It is sent to other processes.
+  // The description that parse_cell() accepts. It is sent to other processes.
   std::string words() const;
-  // Number of visible (query, key) pairs per head.
+  // The number of pairs of a query and a visible key per head.
   double pairs() const;
-  // Keys per head: length, or T. For ragged lengths it is the maximum.
+  // The number of keys per head: length, or T if length is 0. For ragged lengths it is the maximum.
   std::int64_t keys() const { return length > 0 ? length : T; }
   // kv_lengths of each batch entry.
   std::vector<std::int32_t> lengths() const;
@@ -45,16 +45,17 @@ struct AttentionCell {
 KeyRange keys_seen(const AttentionCell& c, std::int64_t i);
 
 // Parses a cell such as "B=4,H=32,Hk=8,L=4096,d=128,causal,window=512". L and d are required. Defaults: B and
-// H are 1, Hk is H, T is L, and dv is d. With "length=100", 100 of T keys are valid; with "ragged", 1 to T.
-// "page=16" selects paged_attn. "softcap=50" caps scores. Throws Error for any other key or an invalid value.
+// H are 1, Hk is H, T is L, and dv is d. With "length=100", 100 of T keys are valid. With "ragged", 1 to T
+// keys are valid. "page=16" selects paged_attn. "softcap=50" caps scores. Throws Error for any other key or
+// an invalid value.
 AttentionCell parse_cell(const std::string& text);
 
 // The cells of a suite:
 // - "cpu" and "gpu" are the defaults for these devices. "gpu-nondeterministic" is "gpu" in nondeterministic
 // mode.
-// - "masks" has windows, L ≠ T, d ≠ dv and grouped heads.
-// - "few-queries" has 1 to 512 queries per head.
-// - "decode" and "gpu-decode" are measured by the mode decode on a CPU and a GPU: one query, many keys.
+// - "masks" has cells with windows, L ≠ T, d ≠ dv and grouped heads.
+// - "few-queries" has cells with 1 to 512 queries per head.
+// - "decode" and "gpu-decode" have one query and many keys. The mode decode measures them on a CPU and a GPU.
 std::vector<AttentionCell> attention_suite(const std::string& name);
 
 }  // namespace tg::bench

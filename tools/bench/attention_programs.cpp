@@ -98,7 +98,7 @@ std::vector<Tensor> RecordedAttention::backward_of(const Tensor& o, const Tensor
       results.push_back(full(g, weights.shape(), 1, weights.dtype()));
     }
     std::vector<Tensor> all = ring->backward(in, results, {cotangent, full(g, lse.shape(), 0, lse.dtype())});
-    all.resize(3);  // other inputs contain numbers of keys
+    all.resize(3);  // further gradients are for inputs that contain numbers of keys
     return all;
   }
   const Node& node = g.node_of(out.o.id());

@@ -9,8 +9,8 @@ namespace tg::bench {
 enum class Pass { forward, backward, both };
 const char* name_of(Pass pass);
 
-// A recorded call, or several independent calls with separate inputs. In that case the fields are those of
-// the last call. Inputs are drawn from N(0, 1). With several ranks the call is ring_attention, in which each
+// A recorded call, or several independent calls with separate inputs. In the second case, the fields describe
+// the last call. Inputs are drawn from N(0, 1). With several ranks, the call is ring_attention, in which each
 // rank has its shard of the tokens. The cell and the settings must outlive this object.
 struct RecordedAttention {
   Graph g;
@@ -40,10 +40,11 @@ struct RecordedAttention {
 // A program for the cell. `ranks`: 1 for flash_attn, otherwise ring_attention on the ranks of the settings.
 Program attention_program(const AttentionCell& c, Pass pass, int threads, const Settings& settings,
                           int ranks = 1);
-// A program for only the backward op. Its inputs have the memory layout of the forward pass. They are random
-// unless `real`, which is sufficient to count memory traffic.
+// A program for only the backward op. Its inputs have the memory layout of the forward pass. If `real` is
+// false, they are random numbers, which suffice to count memory traffic.
 Program backward_program(const AttentionCell& c, int threads, const Settings& settings, bool real, int ranks);
-// A program for standard attention, which stores its scores in memory: forward, or forward and backward.
+// A program for standard attention, which stores its scores in memory. It has a forward pass, or a forward
+// and a backward pass.
 Program materialised_program(const AttentionCell& c, bool with_backward, const Settings& settings);
 
 }  // namespace tg::bench

@@ -13,7 +13,7 @@ namespace tg::bench {
 
 namespace {
 
-// The tile size of a kernel, which supports head sizes up to `d` for q and k and up to `dv` for v.
+// The tile size of a kernel. The kernel supports head sizes up to `d` for q and k, and up to `dv` for v.
 struct KernelTile {
   std::int64_t d, dv;
   Tile tile;
@@ -27,11 +27,11 @@ constexpr KernelTile hopper_backward[] = {
     {64, 64, {128, 128, 2}}, {128, 128, {80, 128, 2}}, {192, 128, {48, 128, 2}}, {256, 256, {64, 64, 2}}};
 constexpr KernelTile hopper_backward_few_keys = {
     128, 128, {64, 128, 2}};  // T ≤ 1024, masked ≤ 2048; deterministic
-// For f32 as an f16 split.
+// For f32, computed as an f16 split.
 constexpr KernelTile hopper_forward_f32[] = {{64, 64, {192, 64, 3}}, {128, 128, {128, 64, 2}}},
                      hopper_backward_f32[] = {{64, 64, {64, 128, 2}}, {128, 128, {32, 128, 2}}};
-// Kernels for other GPUs have as many stages as fit in shared memory. Most have two; the forward kernel for
-// head size 256 has one.
+// Kernels for other GPUs have as many stages as fit in shared memory. Most have two stages. The forward
+// kernel for head size 256 has one.
 constexpr KernelTile forward_16_bits[] = {{64, 64, {128, 64, 2}},   {96, 96, {128, 32, 2}},
                                           {128, 128, {128, 64, 2}}, {192, 128, {128, 32, 2}},
                                           {256, 256, {64, 64, 1}},  {576, 512, {64, 32, 2}}};
@@ -54,7 +54,7 @@ bool is_hopper(const std::string& gpu) {
 
 constexpr double stat = 4;  // bytes of a row statistic (ξ, u), and of an element of the z_Q accumulator
 
-// Numbers of elements of the operands.
+// The number of elements of each operand.
 struct Elements {
   double q, k, v, o, rows, scores, heads;
   explicit Elements(const AttentionCell& c)
@@ -142,9 +142,9 @@ Tile tile_of(const AttentionCell& c, bool backward, std::int64_t size, const std
 Bytes materialised(const AttentionCell& c, bool backward, std::int64_t size) {
   const Elements n(c);
   const auto bytes = static_cast<double>(size);
-  // S = Q·Kᵀ; P = softmax(S); O = P·V.
+  // Kernels: S = Q·Kᵀ; P = softmax(S); O = P·V.
   if (!backward) return {bytes * (n.q + n.k + 2 * n.scores + n.v), bytes * (2 * n.scores + n.o)};
-  // z_V = Pᵀ·z_O; z_P = z_O·Vᵀ; z_S from P and z_P; z_Q = z_S·K; z_K = z_Sᵀ·Q.
+  // Kernels: z_V = Pᵀ·z_O; z_P = z_O·Vᵀ; z_S from P and z_P; z_Q = z_S·K; z_K = z_Sᵀ·Q.
   return {bytes * (5 * n.scores + 2 * n.o + n.v + n.k + n.q), bytes * (2 * n.scores + n.v + n.q + n.k)};
 }
 
@@ -187,8 +187,8 @@ std::optional<Bytes> counted(const AttentionCell& c, const char* once, const Set
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return {};
-  // TG_STEPWISE launches kernels one by one, not as a CUDA graph. ncu counts only the child's kernels in the
-  // run that --once profiles (attention_traffic_mode.cpp).
+  // TG_STEPWISE launches kernels one by one, not as a CUDA graph. ncu counts only kernels of the child
+  // process, and only in the run that --once profiles (attention_traffic_mode.cpp).
   const std::string command =
       "TG_STEPWISE=1 ncu --profile-from-start off --csv --print-units base "
       "--metrics dram__bytes_read.sum,dram__bytes_write.sum " +

@@ -1,4 +1,4 @@
-// `bench attention --traffic`: bytes of memory by the model, next to the profiler's counters.
+// `bench attention --traffic`: compares the memory traffic by the model with the profiler's counters.
 #ifdef TILEGRAD_CUDA
 #include <cuda_profiler_api.h>
 #endif
@@ -34,7 +34,7 @@ void print_cell(const AttentionCell& c, const Settings& settings, bool counts) {
   std::printf("%s %s %s\n", c.name().c_str(), c.shape().c_str(), settings.dtype_name().c_str());
   using Counted = std::optional<Bytes>;
   const auto run = [&](const char* once) { return counts ? counted(c, once, settings) : Counted(); };
-  Counted whole[2] = {run(once_materialised)};  // of the forward pass, and of forward and backward
+  Counted whole[2] = {run(once_materialised)};  // of the forward pass, and of both passes
   if (const Counted both = whole[0] ? run(once_materialised_both) : Counted())
     whole[1] = {both->read - whole[0]->read, both->written - whole[0]->written};
   const Counted tiled[2] = {run(once_forward), run(once_backward)};

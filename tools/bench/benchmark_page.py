@@ -2,7 +2,7 @@
 """Runs the benchmarks of docs/benchmarks.md on one device and writes their tables into the page: benchmark_page.py cpu|cuda
 
 Each section below is a table of the page with the commands that measure it. A table has one line per measurement and one
-column per pass. A comparator of the same run, such as cuDNN, has a column with the speedup of tilegrad. The page's part
+column per pass. A comparator of the same run, such as cuDNN, has a column with the speedup of tilegrad. The part of the page
 between the lines `<!-- cpu -->` and `<!-- end of cpu -->` (or cuda) is replaced.
 """
 import argparse
@@ -22,7 +22,7 @@ TOY = ["--layers", "4", "--heads", "4", "--width", "128", "--context", "64", "--
 
 class Section:
     def __init__(self, title, text, commands, value="rate", keep=lambda row: True):
-        """value: the number in the table, "rate" with its unit, "ms", or "share" of the machine's peak."""
+        """value: the field of a row that the table shows: "rate", "ms", or "share" (of the machine's peak)."""
         self.title, self.text, self.commands, self.value, self.keep = title, text, commands, value, keep
 
 
@@ -73,7 +73,7 @@ SECTIONS = {
 
 
 def bench(binary, device, arguments, log):
-    """The machine and the rows of one command, or None if it fails. Its output is appended to `log`."""
+    """Returns the machine and the rows of one command, or None if it fails. Appends the command's output to `log`."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "rows.json")
         command = [binary, *arguments.split(), "--backend", device, "--json", str(file)]
@@ -84,7 +84,7 @@ def bench(binary, device, arguments, log):
 
 
 def torch_rows():
-    """PyTorch's times in f32 by (name, shape, dtype, pass); none if PyTorch is not installed."""
+    """Returns PyTorch's times in f32 by (name, shape, dtype, pass). Empty if PyTorch is not installed."""
     script = pathlib.Path(__file__).with_name("torch_compare.py")
     done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -105,7 +105,7 @@ def scale(row):
 
 
 def table(section, rows):
-    """One line for each name, shape and dtype; a column for each pass and for each comparator of a pass."""
+    """Returns a table with a line for each name, shape and dtype, and a column for each pass and each comparator of a pass."""
     lines, columns, ratios = {}, [], {}
     for row in rows:
         suffix = next((s for s in COMPARATORS if row["name"].endswith(s)), "")

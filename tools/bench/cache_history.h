@@ -1,4 +1,4 @@
-// The owner of each part of a paged cache, step by step, and a picture of it.
+// Records the owner of each part of a paged cache in each step, and draws the history.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tg::bench {
 
-// A sequence that has pages.
+// A sequence that owns pages.
 struct CachedSequence {
   std::int64_t request = 0;
   const nn::PageTable* table = nullptr;
@@ -23,16 +23,16 @@ class CacheHistory {
     free,
     reserved,  // allocated to a sequence, but without tokens
     used,
-    shared,  // by several sequences
-    found,   // its tokens were already in the cache when the sequence joined
+    shared,  // shared by several sequences
+    found,   // the tokens were already in the cache when the sequence joined
   };
   struct Cell {
     std::int32_t request = -1;
     State state = State::free;
   };
 
-  // Creates a row for every `unit` tokens of every page. When there are more than 2 · `most_columns` columns,
-  // every second one is dropped, and fewer steps are recorded from then on.
+  // Creates a row for every `unit` tokens of every page. If there are more than 2 · `most_columns` columns,
+  // every second column is dropped, and later steps are recorded half as often.
   CacheHistory(const nn::PagePool& pool, std::int64_t unit, std::int64_t most_columns);
 
   void add(const std::vector<CachedSequence>& sequences);  // records a step
@@ -40,14 +40,14 @@ class CacheHistory {
   std::int64_t rows() const { return rows_; }
   std::int64_t unit() const { return unit_; }
   std::int64_t steps() const { return steps_; }
-  // The cell in step `step`, or in the last recorded step before it.
+  // The cell in step `step` or, if that was not recorded, in the last recorded step before it.
   const Cell& at(std::int64_t row, std::int64_t step) const;
 
  private:
   struct Text {
-    std::int64_t last = -1;           // last step in which it had pages
-    std::vector<std::size_t> hashes;  // of its tokens up to the end of each full page
-    std::vector<bool> found;          // per full page
+    std::int64_t last = -1;           // last step in which the sequence had pages
+    std::vector<std::size_t> hashes;  // hashes of its tokens up to the end of each full page
+    std::vector<bool> found;          // per full page: whether it was found in the cache
   };
 
   const nn::PagePool& pool_;
@@ -65,8 +65,8 @@ struct CachePanel {
   const CacheHistory* history;
 };
 
-// Draws the panels below each other, with the same scales, even if they have different numbers of steps and
-// rows.
+// Draws the panels one below the other. All have the same scales, even if their numbers of steps and rows
+// differ.
 plot::Image draw_caches(const std::string& title, const std::vector<CachePanel>& panels);
 
 }  // namespace tg::bench

@@ -1,4 +1,4 @@
-// Draws caches over time.
+// Draws the use of caches over time.
 #include "tools/bench/cache_history.h"
 
 #include <algorithm>
@@ -79,7 +79,7 @@ Image draw_caches(const std::string& title, const std::vector<CachePanel>& panel
   std::int64_t steps = 0, rows = 1, unit = 1;
   for (const CachePanel& p : panels)
     steps += p.history->steps(), rows = std::max(rows, p.history->rows()), unit = p.history->unit();
-  // A page has a whole number of pixels, or several pages share a pixel.
+  // A page is an integer number of pixels high, or several pages share a pixel.
   const int high = static_cast<int>(
       rows >= most_high ? most_high : rows * std::max<std::int64_t>(1, (least_high + rows - 1) / rows));
   const auto count = static_cast<int>(panels.size());

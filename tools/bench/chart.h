@@ -19,7 +19,7 @@ inline int whole(float v) {
   return static_cast<int>(std::lround(v));
 }
 
-// A string in a chart, drawn in ink unless another color is given.
+// A string in a chart. It is drawn in ink if no color is given.
 struct Label {
   float size;
   plot::Color color = chart_ink;
@@ -33,7 +33,7 @@ void draw_upwards(plot::Image& image, float x, float y, const std::string& text,
 plot::PlotAxis axis_from_zero(double highest, int ticks);
 
 // Draws a horizontal grid line for each labeled tick of a vertical axis. The labels end `gap` pixels before
-// the lines. y_of(value) returns a row of pixels.
+// the lines. y_of(value) returns the pixel row of a value.
 template <class F>
 void draw_grid(plot::Image& image, const plot::PlotAxis& axis, int left, int right, const F& y_of, int gap,
                int drop) {
@@ -46,7 +46,8 @@ void draw_grid(plot::Image& image, const plot::PlotAxis& axis, int left, int rig
   }
 }
 
-// Draws a tick and a label below a chart for each tick from 0 to `most`. x_of(value) returns its column.
+// Draws a tick and a label below a chart for each tick from 0 to `most`. x_of(value) returns the pixel column
+// of a value.
 template <class F>
 void draw_ticks_below(plot::Image& image, const plot::PlotAxis& axis, double most, const F& x_of, float below,
                       float drop) {
@@ -58,13 +59,14 @@ void draw_ticks_below(plot::Image& image, const plot::PlotAxis& axis, double mos
   }
 }
 
-// ---- Bar charts: groups of bars next to each other, each with a name below it
+// ---- Bar charts: groups of bars side by side, with a name below each group
 
 struct Bar {
   std::size_t index;  // in its group
   double value;       // a value that is not finite has no bar
   plot::Color color;
-  // If set, a line is drawn at this value, and the bar's share of it above the bar.
+  // If set, a line is drawn at this value. A number above the bar shows the share of this value that the bar
+  // reaches.
   double perfect = std::numeric_limits<double>::quiet_NaN();
 };
 

@@ -43,7 +43,7 @@ def serve_decoding(versions, step_seconds, replay):
 
 
 def seconds_of(run, count=1, wait=lambda: None):
-    """Seconds per call of run(), for `count` calls followed by wait()."""
+    """Returns the seconds per call of run(), for `count` calls followed by wait()."""
     begin = time.perf_counter()
     for _ in range(count):
         run()
@@ -52,7 +52,7 @@ def seconds_of(run, count=1, wait=lambda: None):
 
 
 def repeated(measure, seconds):
-    """The results of measure(), called repeatedly for this number of seconds, at least three times."""
+    """Calls measure() repeatedly for this number of seconds, at least three times, and returns the results."""
     values, end = [], time.perf_counter() + seconds
     while len(values) < 3 or time.perf_counter() < end:
         values.append(measure())

@@ -1,9 +1,9 @@
 // Measures the parts of decoding separately: attention of few queries with many keys, and GEMMs with few
 // rows. The result is the rate at which they read keys and values, or weights. On the CPU, the rate is
 // compared with the rate at which the same threads only read memory. The FLOP rate is compared with the
-// multiply-add rate; the larger share shows the bottleneck. On a GPU, caches are cold, CUDA graphs of several
-// calls are timed, and the rate is compared with the copy rate. The mode also measures the cost of
-// CompileOptions::batch_invariant for a whole model.
+// multiply-add rate. The larger of the two shares shows the bottleneck. On a GPU, CUDA graphs of several
+// calls are timed with cold caches, and the rate is compared with the copy rate. The mode also measures the
+// cost of CompileOptions::batch_invariant for a whole model.
 #include <cmath>
 #include <optional>
 
@@ -17,7 +17,7 @@ namespace tg::bench {
 
 namespace {
 
-// Bytes of the keys and values that at least one query sees.
+// The bytes of the keys and values that at least one query sees.
 double bytes_read(const AttentionCell& c, DType dtype) {
   const std::int64_t row = c.v_in_k ? c.d : c.d + c.dv;
   std::int64_t keys = 0;
@@ -40,8 +40,8 @@ class DecodeBench {
     {
       RecordedAttention r(c, settings_, false, calls_);
       Program program = r.program(settings_.threads);
-      // On a GPU the FLOP rate is added if it may be the bottleneck: for 64 rows or more, the size of a wgmma
-      // tile.
+      // On a GPU, the FLOP rate is added if it may be the bottleneck: for at least 64 rows, which is the size
+      // of a wgmma tile.
       measure(program, r.out.lse, c.flops(false), c.H / c.Hk * c.L >= 64);
     }
     if (!torch_ || c.page > 0) return;
@@ -50,8 +50,8 @@ class DecodeBench {
     add(", FA2", theirs.flash);
   }
 
-  // x [m, k] times the transpose of weights [n, k]: a Linear layer on one token of each of m sequences. A
-  // program may contain several calls with the same x and separate weights.
+  // Measures x [m, k] times the transpose of weights [n, k]: a Linear layer on one token of each of m
+  // sequences. A program may contain several calls with the same x and separate weights.
   void run(std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant) {
     const double bytes =
         static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));
@@ -75,7 +75,8 @@ class DecodeBench {
     if (torch_ && !batch_invariant) add(", F.linear", torch_->time_linear(m, n, k, calls_, settings_));
   }
 
-  // Logits of the next token after `sequences` prompts of `length` tokens, by a GPT without a cache.
+  // Measures the logits of the next token after `sequences` prompts of `length` tokens, for a GPT without a
+  // cache.
   void run(const std::string& name, std::int64_t sequences, std::int64_t length, bool batch_invariant) {
     nn::ModelConfig config =
         config_of(nn::Gpt{.activation = "gelu_tanh"},
@@ -121,8 +122,8 @@ class DecodeBench {
         add_products(flops, seconds, report_.machine.product_peak(settings_.dtype), "product");
       return;
     }
-    // The machine's rates vary over time, so all three are measured alternately, and the best of each is
-    // used.
+    // The rates of a machine vary over time. Therefore all three rates are measured alternately, and the best
+    // value of each is used.
     constexpr int turns = 10;
     double seconds = std::numeric_limits<double>::infinity(), peak = 0;
     of_ = "reading", best_rate_ = 0;
@@ -135,7 +136,7 @@ class DecodeBench {
     add_products(flops, seconds, peak, "multiply-add");
   }
 
-  // Adds a row with the read rate, unless it was not measured (NaN).
+  // Adds a row with the read rate if it was measured (not NaN).
   void add(const char* who, double seconds) {
     const double rate = bytes_ * 1e-9 / seconds;
     if (!std::isnan(seconds)) add_row(who, seconds, rate, "GB/s", rate / best_rate_, of_);

@@ -1,5 +1,5 @@
-// Measures GEMMs: 2·m·n·k FLOPs, relative to the machine's multiply-add rate. "NT" is A·Bᵀ with B stored as
-// [n, k]; the transpose is a view of an input.
+// Measures the FLOP rate of GEMMs (2·m·n·k FLOPs each), relative to the machine's multiply-add rate. "NT" is
+// A·Bᵀ with B stored as [n, k]; the transpose is a view of an input.
 #include <map>
 #include <tuple>
 
@@ -56,8 +56,8 @@ std::vector<Product> products(const Settings& settings) {
     for (std::int64_t n : {512, 1024, 2048})
       for (const char* form : forms) list.push_back({n, n, n, form, t});
   }
-  // The small character-level GPT: 12×64 rows of width 128. First the forward pass, then the gradients of
-  // rows and weights.
+  // The small character-level GPT: 12×64 rows of width 128. The GEMMs of the forward pass precede the GEMMs
+  // for the gradients of rows and weights.
   for (std::int64_t n : {384, 128, 512}) {
     list.push_back({768, n, 128, "NN", f32});
     list.push_back({768, 128, n, "NT", f32});
@@ -66,7 +66,7 @@ std::vector<Product> products(const Settings& settings) {
   return list;
 }
 
-// Rates of the f32 GEMMs measured so far, by shape, form and threads.
+// The rates of the f32 GEMMs measured so far, by shape, form and number of threads.
 using Rates = std::map<std::tuple<std::string, std::string, int>, double>;
 
 // Measures and reports one GEMM. A bf16 GEMM is compared with the same GEMM in f32 if that was measured

@@ -34,7 +34,7 @@ double seconds_of_step(const nn::Model& model, std::int64_t context, std::int64_
       engine.add(nn::Engine::Request{.prompt = prompt, .sampling = {.temperature = 0}});
     }
     engine.step();  // reads all prompts
-    engine.step();  // also compiles the next program, the first time
+    engine.step();  // the first call also compiles the next program
     if (!compiled) compiled = true, end = now() + settings.seconds;
     const auto all = static_cast<std::size_t>(sequences);
     while (engine.sequences() == all) {
@@ -59,7 +59,7 @@ void measure_model(const std::string& kind, const nn::Architecture& architecture
   const Sizes sizes{4, 4, 128, context, 65};
   nn::Params params(0, settings.dtype, settings.device);
   const nn::Model model(params, config_of(architecture, sizes));
-  // If a generator receives the same sequence again, it recomputes only the last token.
+  // If a generator gets the same sequence again, it recomputes only the last token.
   const auto seconds = [&](nn::Generator& generator, std::int64_t length) {
     const std::vector<std::int32_t> text = text_of(length);
     generator.next(text);
@@ -98,7 +98,7 @@ void measure_model(const std::string& kind, const nn::Architecture& architecture
       report.add(row("prompt", context, s).part(s / whole, "whole sequence"));
       report.add(row("prompt by an engine", context, by_engine).part(s / by_engine, "prompt"));
     }
-    std::list<OtherDecoding> others;  // libraries that have a GPT
+    std::list<OtherDecoding> others;  // other libraries that can run the same GPT
     if (report.selects("engine") && architecture.name() == nn::Gpt::name)
       others = other_decodings(settings, sizes);
     double alone = Row::none;

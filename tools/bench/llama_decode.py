@@ -28,7 +28,7 @@ LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
 
 
 class Params(ctypes.Structure):
-    """Parameters of a model or a context. Later fields keep their defaults, with enough room for any version."""
+    """Parameters of a model or a context. Later fields keep their defaults. The buffer is large enough for any version."""
     _fields_ = [(name, ctypes.c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max")]
     _fields_ += [("rest", ctypes.c_uint8 * 1008)]
 
@@ -47,7 +47,7 @@ class Batch(ctypes.Structure):
         self.n_seq_id, self.seq_id = self.ones.ctypes.data, self.pointers.ctypes.data
 
     def add(self, text, tokens, position):
-        """Adds tokens of a sequence, starting at a position. Logits are computed for the last one."""
+        """Adds tokens of a sequence, starting at a position. Logits are computed for the last token."""
         at = slice(self.n_tokens, self.n_tokens + len(tokens))
         self.tokens[at], self.texts[at], self.wanted[at] = tokens, text, 0
         self.positions[at] = np.arange(position, position + len(tokens))
@@ -136,7 +136,7 @@ class Context:
 
 
 def read_before(context, keys):
-    """Gives every sequence this number of keys."""
+    """Adds tokens until every sequence has this number of keys."""
     for text in range(context.texts):
         context.cut(text, 0)
         for first in range(0, keys, context.most):

@@ -1,5 +1,5 @@
-// Measures loading a Hugging Face folder whose files are in the page cache, compared with the rate of reading
-// the files.
+// Measures the time to load a Hugging Face folder whose files are in the page cache. Compares it with the
+// time to read the files.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -30,7 +30,7 @@ std::vector<std::uint16_t> some_numbers(std::size_t n) {
 // A Hugging Face folder of a Llama with bf16 weights, removed by the destructor.
 class LlamaFolder : public TemporaryPath {
  public:
-  // Layers, width, MLP width and vocabulary.
+  // The sizes are layers, width, MLP width and vocabulary.
   explicit LlamaFolder(const Sizes& sizes) : TemporaryPath("tilegrad-bench-load-", "") {
     constexpr std::int64_t head_width = 128;
     const std::int64_t width = sizes[1], heads = std::max<std::int64_t>(1, width / head_width);
@@ -66,9 +66,9 @@ class LlamaFolder : public TemporaryPath {
   std::size_t bytes_ = 0;
 };
 
-// Time to read the file with all threads, piece by piece. If `keeps`, the pieces go to separate, already
-// mapped memory of the file's size. Otherwise all pieces go to the same memory, which stays in a core's
-// cache.
+// The time to read the file in pieces, with all threads. If `keeps` is true, the pieces are read into
+// separate memory that is already mapped. Otherwise each thread reads all pieces into the same memory, which
+// stays in a core's cache.
 double seconds_of_reading(const std::string& path, bool keeps, const Settings& settings) {
   constexpr std::size_t piece = 256 << 10;
   const io::MappedFile file(path, "bench");
@@ -85,8 +85,8 @@ double seconds_of_reading(const std::string& path, bool keeps, const Settings& s
   });
 }
 
-// Allocates new memory as parameters do, and makes each thread write to every page of its part. The system
-// clears the pages before.
+// Allocates new memory as parameters do. Each thread writes to every page of its part, and the system clears
+// a page before the first write.
 void touch_new_memory(std::size_t bytes, int threads) {
   constexpr std::size_t page = 4096;
   const std::shared_ptr<std::byte> fresh = backend(Device::cpu()).allocate(bytes, "bench");
@@ -133,7 +133,7 @@ void run_load(Report& report) {
   const double read = seconds_of_reading(folder.weights(), true, settings);
   report.add_selected(timed("read into memory", read));
   report.add_selected(timed("read into caches", seconds_of_reading(folder.weights(), false, settings)));
-  // The minimum work of loading: read the file, and clear new memory.
+  // Loading must at least read the file and clear new memory.
   const double touch =
       best_seconds(settings.seconds, [&] { touch_new_memory(folder.bytes(), settings.threads); });
   report.add_selected(timed("touch new memory", touch));

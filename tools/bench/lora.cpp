@@ -1,4 +1,4 @@
-// Compares a fine-tuning step of all parameters of a GPT with a step with LoRA, in time and memory.
+// Compares the time and memory of two fine-tuning steps of a GPT: with all parameters, and with LoRA.
 #include <tilegrad/nn/models/gpt.h>
 #include <tilegrad/nn/models/lora.h>
 #include <tilegrad/nn/models/model.h>
@@ -21,8 +21,8 @@ struct StepCost {
 };
 
 // Time and memory of a step for a GPT of these sizes: layers, heads, width, context, batch, vocabulary, rank.
-// In bf16 and f16, a model that is trained whole has its weights in f32, and each step casts them. A model
-// with adapters has its weights in the 16-bit type.
+// In bf16 and f16, a model without adapters has f32 weights, which each step casts. A model with adapters has
+// weights in the 16-bit type.
 StepCost step_cost(const Way& way, const Sizes& sizes, const Report& report) {
   const Settings& settings = report.settings;
   nn::ModelConfig config =
@@ -46,12 +46,12 @@ void run_lora(Report& report) {
   const Way ways[] = {{"all parameters", true},
                       {"LoRA, attention's input", false, {"c_attn"}},
                       {"LoRA, all linear layers", false, {}}};
-  // GPT-2 124M; on a CPU with few tokens.
+  // The sizes of GPT-2 124M. On a CPU, the batch has only a few tokens.
   const Sizes sizes = report.sizes(report.settings.on_cpu() ? Sizes{12, 12, 768, 128, 1, 50257, 8}
                                                             : Sizes{12, 12, 768, 1024, 8, 50257, 8});
   StepCost whole;
   for (const Way& way : ways) {
-    // The first way is always measured, because the others are compared with it.
+    // The first way is always measured, because the other ways are compared with it.
     if (!way.is_whole && !report.selects(way.name)) continue;
     const StepCost cost = step_cost(way, sizes, report);
     if (way.is_whole) whole = cost;

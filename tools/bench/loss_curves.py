@@ -13,7 +13,7 @@ two standard errors of the difference. σ² is the variance between seeds of a w
 kinds of runs, the window, and two windows on either side. Pairs share initial weights and batches. Their difference is therefore
 smaller than for independent runs, unless rounding has made them independent.
 
-Validation: the same for the last validation, with the two validations before it."""
+Validation: the last validation is compared like a window. σ² is averaged over it and the two validations before it."""
 import argparse
 import statistics
 import sys
@@ -44,7 +44,7 @@ def arguments():
 
 
 class Curves:
-    """Curves of one kind of runs. Each point is a list over seeds. Raises ValueError if they cannot be compared."""
+    """The curves of one kind of runs. Each point is a list over seeds. Raises ValueError if the curves cannot be compared."""
 
     def __init__(self, folders, window):
         all_rows = [run_files.metrics(folder) for folder in folders]
@@ -80,7 +80,7 @@ class Comparison:
 
 
 def compare_start(args, mine, its, dtype):
-    """Prints the largest difference of the first steps. Returns whether it is small enough."""
+    """Prints the largest difference in the first steps. Returns whether it is small enough."""
     part, folder, step = max((abs(a - b) / abs(b), folder, step)
                              for folder, x, y in zip(args.runs, mine.losses, its.losses)
                              for step, (a, b) in enumerate(zip(x[:START], y[:START]), 1))

@@ -16,9 +16,9 @@ namespace tg::bench {
 
 namespace {
 
-// A loop of `rounds` rounds with 12 independent multiply-adds s = s·x + y on vectors. 12 are enough to hide
-// the latency (4 cycles, with two starting in each), and they fit in registers with x and y. Returns a value
-// that depends on all of them.
+// A loop of `rounds` rounds with 12 independent multiply-adds s = s·x + y on vectors. 12 multiply-adds hide
+// the latency (4 cycles, two starts per cycle), and their sums fit in registers together with x and y.
+// Returns a value that depends on all of them.
 using PeakLoop = double (*)(long rounds, float x, float y);
 constexpr int sums = 12;
 
@@ -61,7 +61,7 @@ TG_TARGET("avx512f,avx512bf16") double dot_bf16_64(long rounds, float, float) {
   return static_cast<double>((((a + b) + (c + d)) + ((e + f) + (g + h)) + ((i + j) + (k + l)))[0]);
 }
 
-// Six products of 16×16×32 tiles per round, summed in f32.
+// Computes six products of 16×16×32 tiles per round, summed in f32.
 constexpr int tile_flops = 6 * 2 * 16 * 16 * 32;
 TG_TARGET("amx-tile,amx-bf16") double tiles_bf16(long rounds, float, float) {
   struct alignas(64) Config {
@@ -109,7 +109,7 @@ double gflops_of(PeakLoop loop, int threads, long rounds, int flops_per_round) {
   return flops_per_round * 1e-9 * static_cast<double>(rounds) * threads / seconds;
 }
 
-// A copy that bypasses the caches: lines are written without being read first.
+// Copies memory and bypasses the caches: lines are written without being read first.
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   for (std::size_t i = 0; i < bytes; i += 64) {
@@ -123,7 +123,7 @@ void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
 #endif
 }
 
-// The faster of a streaming copy and the C library's memcpy.
+// Returns the rate of a streaming copy or of the C library's memcpy, whichever is faster.
 double copy_gbytes(const Settings& settings) {
   const auto threads = static_cast<std::size_t>(settings.threads);
   const std::size_t part = settings.copy_bytes / threads / 64 * 64;
@@ -145,7 +145,7 @@ double copy_gbytes(const Settings& settings) {
   return 2.0 * static_cast<double>(part * threads) / s * 1e-9;
 }
 
-// Reads all bytes (a multiple of 64) and returns a value that depends on each of them.
+// Reads all bytes (a multiple of 64) and returns a value that depends on every byte.
 std::int64_t read_all(const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   __m128i a{}, b{}, c{}, d{};

@@ -13,22 +13,23 @@ namespace tg::bench {
 
 struct Machine {
   std::string model;  // name of the processor or GPU, from the system
-  int cores = 0;      // that this process may use
+  int cores = 0;      // number of cores that this process may use
   std::string isa;    // the selected kernel set, on the CPU
-  // Peak rates in GFLOP/s. CPU: multiply-adds in registers, on all threads together. For bf16, AMX tiles if
-  // matmul uses them, otherwise the faster of f32 multiply-adds and the pairwise dot product, if the CPU has
-  // one. GPU: a large GEMM by this library; `tf32` determines whether f32 operands are rounded.
+  // Peak rates in GFLOP/s:
+  // - CPU: multiply-adds in registers, on all threads together. For bf16, AMX tiles if matmul uses them.
+  //   Otherwise the faster of f32 multiply-adds and, if the CPU has it, the pairwise dot product.
+  // - GPU: a large GEMM by tilegrad. `tf32` determines whether f32 operands are rounded.
   double peak_f32 = 0, peak_f64 = 0, peak_bf16 = 0;
   std::string peak_name;
   double copy = 0;  // GB/s of a copy from memory to memory: bytes read plus bytes written
 
-  // The GPU's GEMM rate for the dtype, in GFLOP/s. f16 is as fast as bf16.
+  // The GPU's GEMM rate for the dtype, in GFLOP/s. Assumes that f16 is as fast as bf16.
   double product_peak(DType dtype) const {
     return dtype == f64 ? peak_f64 : dtype == f32 ? peak_f32 : peak_bf16;
   }
 };
 
-// Measures the CPU on `settings.threads` threads, each rate for `settings.seconds`, or a GPU by programs on
+// Measures the CPU on `settings.threads` threads, for `settings.seconds` per rate, or a GPU by programs on
 // its backend.
 Machine measure_machine(const Settings& settings);
 
@@ -45,7 +46,7 @@ void on_all(int threads, F f) {
 // Measures the rate at which threads read memory without doing anything else.
 class Reading {
  public:
-  // Uses `settings.threads` threads and `settings.copy_bytes` bytes, which is more than the caches hold.
+  // Uses `settings.threads` threads and `settings.copy_bytes` bytes, which is larger than the caches.
   explicit Reading(const Settings& settings);
   double gbytes();  // rate of one pass over all bytes, in GB/s
 

@@ -12,7 +12,8 @@ namespace tg::bench {
 
 namespace {
 
-// The highest peak rate of the CPU, measured between runs every 10 ms. The peak rate of a GPU is constant.
+// Measures the peak rate of the CPU between runs, every 10 ms, and keeps the highest value. The peak rate of
+// a GPU is assumed to be constant.
 struct PeakProbe {
   DType dtype;
   int threads;
@@ -30,7 +31,7 @@ PeakProbe probe_of(DType dtype, int threads, const Settings& settings, const Mac
   return {dtype, threads, settings, settings.on_cpu() ? 0 : machine.product_peak(dtype)};
 }
 
-// Fills an array with at most a million values of `draw`. The rest repeats them.
+// Fills an array with values of `draw`. After about a million values, it repeats them.
 template <class F>
 Array filled_array(const Shape& shape, DType dtype, F draw) {
   Array a(shape, dtype);

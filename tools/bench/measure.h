@@ -1,5 +1,6 @@
-// Timing of code, programs (also with cold caches on a GPU), training steps, and runs on all ranks. The
-// result is the best or the median of many runs. Also creates values for inputs, and temporary files.
+// Measures the time of code, programs (also with cold caches on a GPU), training steps, and runs on all
+// ranks. The result is the best or the median of many runs. The header also has functions for input values
+// and temporary files.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,7 @@ double seconds_of(F&& f) {
   return now() - start;
 }
 
-// Seconds of the fastest of `count` calls.
+// Returns the seconds of the fastest of `count` calls.
 template <class F>
 double best_seconds(double seconds, F&& f) {
   double best = std::numeric_limits<double>::infinity();
@@ -51,8 +52,8 @@ double median_of(double seconds, F&& f) {
   return median(std::move(values));
 }
 
-// Seconds of a run of the program with its current inputs. On the CPU it is the fastest of many runs, on a
-// GPU the median, by the GPU's clock.
+// Returns the seconds of a run of the program with its current inputs. On the CPU, this is the fastest of
+// many runs. On a GPU, it is the median by the GPU's clock.
 double time_of_run(Program& program, const Settings& settings);
 double profiled_seconds(Program& program);  // sum over all steps of a run
 
@@ -70,16 +71,17 @@ class ColdRuns {
  public:
   explicit ColdRuns(const Settings& settings);
 
-  // The median time of a run in seconds, by the GPU's clock. Runs for half of `settings.seconds`, after a
-  // warm-up of a tenth of it (150 and 30 ms by default). Before each run, a copy of `settings.copy_bytes`
-  // evicts everything from the caches. Both are queued together, so the GPU does not wait in between.
+  // The median time of a run in seconds, by the GPU's clock. Measures for half of `settings.seconds` (150 ms
+  // by default), after a warm-up of a tenth of it (30 ms). Before each run, a copy of `settings.copy_bytes`
+  // evicts everything from the caches. The copy and the run are queued together, so the GPU does not wait in
+  // between.
   double median(Program& program);
 
-  // The number of calls that a program needs so that each finds cold caches. Before the first call runs
-  // again, the calls, each of which reads `bytes`, have read `settings.copy_bytes` in total.
+  // The number of calls that a program needs so that each call finds cold caches. Each call reads `bytes`.
+  // Before the first call runs again, all calls together have read `settings.copy_bytes`.
   int calls(double bytes) const;
-  // The median time in seconds of a call, for a program of several calls, which form one CUDA graph. Runs are
-  // queued for 10 ms at a time, so the host's overhead is small.
+  // The median time of a call in seconds, for a program of several calls that form one CUDA graph. Runs are
+  // queued for 10 ms at a time, so the overhead of the host is small.
   double median_in_graph(Program& program, int calls, const Tensor& output);
 
  private:
@@ -88,7 +90,7 @@ class ColdRuns {
   std::optional<Program> flush_;
 };
 
-// The data of a training step: ids that cover the vocabulary, the same in every run.
+// The data of a training step: ids that cover the vocabulary. They are the same in every run.
 struct TrainBatch {
   std::vector<std::int32_t> tokens, targets;
   TrainBatch(std::int64_t rows, const nn::ModelConfig& config);
@@ -104,13 +106,13 @@ inline constexpr double bench_learning_rate = 1e-4;
 StepTimes time_steps(train::TrainingProgram& training, const TrainBatch& batch, int threads,
                      const Settings& settings, const Machine& machine);
 
-// Numbers of runs on each rank. They are fixed instead of depending on time, because all ranks must run the
-// same number.
+// Numbers of runs on each rank. The numbers are fixed and do not depend on time, because all ranks must run
+// equally often.
 struct RankRuns {
   int warm_up, runs, steps;
 };
-// Seconds per step: the median over runs of several consecutive steps, once all ranks have arrived. start()
-// starts a step and returns its Pending.
+// Returns the seconds per step: the median over runs of several consecutive steps. A run begins when all
+// ranks have arrived. start() starts a step and returns its Pending.
 template <class F>
 double seconds_of_step(Communicator& ranks, const RankRuns& counts, F&& start) {
   const auto run = [&](int count) {
@@ -128,15 +130,16 @@ double seconds_of_step(Communicator& ranks, const RankRuns& counts, F&& start) {
   return median(std::move(seconds));
 }
 
-// Input values: uniform in [low, high), or integers of that range for integer dtypes; the same in every call.
+// Returns input values that are uniform in [low, high), or integers in that range for integer dtypes. They
+// are the same in every call.
 Array random_array(const Shape& shape, DType dtype, double low = -1, double high = 1);
 
-// Values drawn from N(0, 1); the same in every call with the same seed.
+// Returns values from N(0, 1). They are the same in every call with the same seed.
 Array normal_array(const Shape& shape, DType dtype, std::uint64_t seed);
 
 double bytes_of(std::span<const Tensor> tensors);
 
-// The path of a temporary file or folder of this process, which the destructor removes.
+// The path of a temporary file or folder of this process. The destructor removes it.
 class TemporaryPath {
  public:
   TemporaryPath(const std::string& begin, const std::string& end)

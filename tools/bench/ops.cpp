@@ -1,6 +1,7 @@
-// Measures ops that move memory: the minimum number of bytes that they must move, relative to the copy
-// bandwidth. Every pointwise op of the list is measured by itself, with inputs like those of its samples. The
-// other ops are called as a user would call them.
+// Measures ops that are limited by memory bandwidth. The rate is the minimum number of bytes that an op must
+// move, divided by its time. It is compared with the copy bandwidth. Every pointwise op of the list is
+// measured by itself, with inputs like the inputs of its samples. The other ops are called as a user would
+// call them.
 #include <tilegrad/ops/ops.h>
 
 #include "tools/bench/measure.h"
@@ -11,7 +12,7 @@ namespace tg::bench {
 namespace {
 
 struct Case {
-  std::string name, op;  // op: the op whose gradient is measured, if the call ends with it
+  std::string name, op;  // op: measure its gradient if the call ends with it
   std::vector<SampleInput> inputs;
   std::function<std::vector<Tensor>(std::span<const Tensor>)> call;
 };
@@ -135,7 +136,7 @@ void run_case(const Case& c, const std::string& shape, Report& report) {
   const std::vector<Tensor> out = c.call(inputs);
   r.measure(c, "forward", out, shape, report);
 
-  // The gradient op by itself: results and cotangents of the op are inputs of the program.
+  // Measures the gradient op by itself. Results and cotangents of the op are inputs of the program.
   const Node node = r.g.node_of(out[0].id());
   if (node.op->name != c.op || !node.op->vjp || !is_float(out[0].dtype())) return;
   std::vector<Tensor> in, results, z;
@@ -162,7 +163,7 @@ void run_case(const Case& c, const std::string& shape, Report& report) {
 
 void run_ops(Report& report) {
   const Settings& settings = report.settings;
-  // On a GPU, use the same number of bytes as the copy that is the reference (nn/profile.cpp).
+  // On a GPU, the op moves as many bytes as the copy with which it is compared.
   const auto rows = static_cast<std::int64_t>((std::size_t{256} << 20) / 4096 / size_of(settings.dtype));
   const Sizes sizes = report.sizes({settings.on_cpu() ? 4096 : rows, 4096});
   for (const Case& c : cases(sizes[0], sizes[1]))

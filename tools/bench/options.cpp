@@ -38,7 +38,7 @@ Sizes parse_shape(const std::string& text) {
   }
 }
 
-// Whether a --shape describes a cell: by keys, or by four sizes.
+// Whether a --shape describes a cell, either by keys or by four sizes.
 bool is_cell(const std::string& shape) {
   return shape.find('=') != std::string::npos || parse_shape(shape).size() == 4;
 }

@@ -23,7 +23,7 @@ struct CommandLine : ModelOptions {
   // Completes the settings after args.parse(). Returns a message if the options are wrong, otherwise "".
   std::string take();
   const Mode& chosen() const;
-  // Whether ranks are measured. They must be joined before the settings are completed.
+  // Whether ranks are measured. The ranks must be connected before the settings are completed.
   bool has_ranks() const { return mode == "ranks" && settings.train.rows.empty(); }
 
  private:

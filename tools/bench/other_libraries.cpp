@@ -87,8 +87,8 @@ PythonProcess::~PythonProcess() {
 }
 
 bool PythonProcess::start(const std::string& script, const std::vector<std::string>& arguments) {
-  os::ignore_signal(os::signals::closed_pipe);  // a process that has exited is noticed when its output is
-                                                // read
+  // If the process has exited, reading its output detects that.
+  os::ignore_signal(os::signals::closed_pipe);
   os::Pipe in, out;
   if (os::open_pipe(in) != 0) return false;
   if (os::open_pipe(out) != 0) {
@@ -98,7 +98,7 @@ bool PythonProcess::start(const std::string& script, const std::vector<std::stri
   os::Command command{.words = {"python3", script},
                       .input = in.reader,
                       .output = out.writer,
-                      .end_signal = os::signals::kill};  // it may be busy when bench ends
+                      .end_signal = os::signals::kill};  // the script may be busy when bench ends
   command.words.insert(command.words.end(), arguments.begin(), arguments.end());
   const bool is_started = os::start(command, pid_) == 0;
   os::close_stream(in.reader), os::close_stream(out.writer);

@@ -24,12 +24,12 @@ class PythonProcess {
 
   const std::string& name() const { return name_; }  // the library's name
   bool ready() const { return ready_; }
-  // The library's versions, or "no LIBRARY to compare with: " and the reason.
+  // Returns the library's versions, or "no LIBRARY to compare with: " and the reason.
   std::string about() const { return (ready_ ? "" : "no " + name_ + " to compare with: ") + about_; }
 
  protected:
-  // Sends a line and returns the answer, which is one line. Returns "" if the process is not ready or has
-  // exited.
+  // Sends a line and returns the answer, which is also one line. Returns "" if the process is not ready or
+  // has exited.
   std::string ask(const std::string& request);
 
  private:
@@ -42,7 +42,7 @@ class PythonProcess {
   std::string name_, about_;
 };
 
-// PyTorch's attention and GEMMs, for comparison. Prints its versions, or why it is not available.
+// PyTorch's attention and GEMMs, for comparison. Prints the versions, or why PyTorch is not available.
 class TorchAttention : public PythonProcess {
  public:
   explicit TorchAttention(const Device& device);
@@ -53,12 +53,12 @@ class TorchAttention : public PythonProcess {
   // `what`: forward, backward, or "graph" for the forward pass of several calls with separate inputs in a
   // CUDA graph.
   Seconds time(const AttentionCell& c, const std::string& what, int calls, const Settings& settings);
-  // Seconds of a call of F.linear with x [m, k] and weights [n, k], or of several such calls in a CUDA graph.
-  // NaN: not measured.
+  // The seconds per call of F.linear with x [m, k] and weights [n, k], for one or several calls in a CUDA
+  // graph. NaN means not measured.
   double time_linear(std::int64_t m, std::int64_t n, std::int64_t k, int calls, const Settings& settings);
 };
 
-// Results of a model's first steps, which show whether two implementations are the same.
+// The results of a model's first steps. They show whether two implementations compute the same.
 struct FirstSteps {
   double loss = Row::none, grad_norm = Row::none, next_loss = Row::none;
 };
@@ -69,14 +69,14 @@ std::string difference(const FirstSteps& got, const FirstSteps& expected, const 
 // PyTorch's training step of the same model, starting from the same weights.
 class TorchTraining : public PythonProcess {
  public:
-  // The model of settings.train, with weights drawn with this seed.
+  // Uses the model of settings.train, with initial weights drawn with this seed.
   TorchTraining(const Settings& settings, std::uint64_t seed);
 
   struct Step {
-    double best = Row::none, median = Row::none;  // seconds
-    double bytes = Row::none;                     // of the GPU, at the peak
+    double best = Row::none, median = Row::none;  // seconds per step
+    double bytes = Row::none;                     // peak memory of the GPU
     FirstSteps first = {};
-    std::string refusal = {};  // why it was not measured, or ""
+    std::string refusal = {};  // why the step was not measured, or ""
   };
   Step step(const std::string& way);  // "eager", "compiled" or "graphs"
 };
@@ -87,8 +87,8 @@ class OtherDecoding : public PythonProcess {
   // `sizes`: the model's layers, heads, width, context and vocabulary.
   OtherDecoding(const char* name, const char* script, const Settings& settings, const Sizes& sizes);
 
-  // Seconds of a step in which each sequence reads one token, with `keys` keys including its own. NaN: not
-  // measured.
+  // The seconds of a step in which each sequence reads one token and has `keys` keys, including the key of
+  // that token. NaN means not measured.
   double seconds_of_step(std::int64_t sequences, std::int64_t keys);
   struct Replay {
     double seconds = Row::none;
@@ -98,8 +98,8 @@ class OtherDecoding : public PythonProcess {
   Replay replay(std::int64_t slots, const std::vector<Arrival>& trace);
 };
 
-// Starts the libraries that are available for the device, and prints a line for each. Returns none unless
-// --compare is set.
+// Starts the libraries that are available for the device, and prints a line for each. Returns an empty list
+// if --compare is not set.
 std::list<OtherDecoding> other_decodings(const Settings& settings, const Sizes& sizes);
 
 }  // namespace tg::bench

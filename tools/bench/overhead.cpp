@@ -25,8 +25,8 @@ void measure(Report& report, const std::string& name, const std::string& shape, 
   if (report.selects(name)) add_row(report, name, shape, 1, best_seconds(report.settings.seconds, f), nodes);
 }
 
-// A chain of additions on [32]: records it, differentiates it, compiles it, and runs it with a separate step
-// for every node.
+// Records, differentiates and compiles a sequence of additions on [32], and runs it with a separate step for
+// every node.
 void chain(std::int64_t nodes, Report& report) {
   const Settings& settings = report.settings;
   const std::string shape = std::to_string(nodes) + " of [32]";
@@ -64,8 +64,8 @@ void chain(std::int64_t nodes, Report& report) {
   }
 }
 
-// Plans memory for buffers with lifetimes as in a training step: some short, some from the forward to the
-// backward pass.
+// Plans memory for buffers with lifetimes as in a training step: some are short, others extend from the
+// forward to the backward pass.
 void planner(std::int64_t buffers, Report& report) {
   std::vector<Lifetime> lives;
   const int last = static_cast<int>(buffers);
@@ -75,8 +75,8 @@ void planner(std::int64_t buffers, Report& report) {
   measure(report, "plan memory", std::to_string(buffers) + " buffers", buffers, [&] { plan_memory(lives); });
 }
 
-// The work before the first step of a training run: recording and compiling the model, its gradients and
-// AdamW. The graph has as many nodes as GPT-2's; the parameters are small and already exist.
+// Measures the work before the first step of a training run: recording and compiling the model, its gradients
+// and AdamW. The graph has as many nodes as the graph of GPT-2. The parameters are small and already exist.
 void training_step(Report& report) {
   if (!report.selects("GPT")) return;
   const Settings& settings = report.settings;

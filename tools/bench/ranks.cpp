@@ -1,9 +1,12 @@
-// bench ranks measures the ranks that `launch` started. First, the time of each collective, on tensors of
-// several sizes and on the list of GPT-2 124M's gradients. Then ring_attention with a sequence that is split
-// across the ranks, relative to flash_attn when each rank has a whole sequence and all run at the same time.
-// If a model is specified, training steps are measured instead, and compared with the total of all ranks that
-// train separately at the same time. Each rank has a batch and makes the whole update, or shards of the
-// update are distributed, or the sequences of one batch are split across the ranks.
+// bench ranks measures the ranks that `launch` started. Without a model, it measures:
+// - the time of each collective, on tensors of several sizes and on the list of GPT-2 124M's gradients
+// - ring_attention with a sequence that is split across the ranks, compared with flash_attn on a complete
+//   sequence per rank, on all ranks at the same time
+//
+// If a model is specified, training steps are measured instead. They are compared with ranks that train
+// separately at the same time. There are three ways to train together. Each rank has a batch and computes the
+// complete update, or each rank has a batch and updates its shard. In the third way, the sequences of one
+// batch are split across the ranks.
 //
 // The rate of a collective is NCCL's "bus bandwidth": the bytes that the fastest algorithm has to send from
 // each rank, divided by the measured time.
@@ -64,7 +67,7 @@ void report_exchange(const Exchange& e, const std::string& shape, const Sizes& s
   }
   Program program =
       compile(g, e.call(xs, n), {.device = settings.device, .threads = 1, .ranks = settings.ranks});
-  // The number of runs is fixed instead of depending on time, because all ranks must run the same number.
+  // The number of runs is fixed and does not depend on time, because all ranks must run equally often.
   std::vector<double> runs;
   for (int i = 0; i < 15; ++i)
     runs.push_back(settings.on_cpu() ? seconds_of([&] { program.run(); }) : profiled_seconds(program));
@@ -73,16 +76,16 @@ void report_exchange(const Exchange& e, const std::string& shape, const Sizes& s
       report.row(e.name, shape, describe(n), 1).time(seconds).at(e.sent(bytes, n) / seconds * 1e-9, "GB/s"));
 }
 
-// The work of all ranks per second, if this rank needs `seconds` for `work`. With `together`, all ranks share
-// this work; otherwise each has separate work.
+// The work of all ranks per second, if this rank needs `seconds` for `work`. If `together` is set, all ranks
+// share this work. Otherwise each rank has separate work.
 double rate_of_all(Communicator& ranks, double work, double seconds, bool together) {
   double rate = 0;
   for (const double s : gather_one(ranks, seconds)) rate += work / s;
   return together ? rate / ranks.size() : rate;
 }
 
-// A causal sequence, the same with a quarter of the key heads, and the same with a window of 1/32 of its
-// length.
+// Three cells: a causal sequence, the sequence with a quarter of the key heads, and the sequence with a
+// window of 1/32 of its length.
 std::vector<AttentionCell> default_cells(const Settings& settings) {
   const bool on_cpu = settings.on_cpu(), quick = settings.is_quick();
   const std::int64_t large = size_of(settings.dtype) == 2 ? 131072 : 32768,
@@ -135,7 +138,7 @@ constexpr StepWay step_ways[] = {{"step, separate ranks", false, false, false},
                                  {"step, early sums", true, true, false, true},
                                  {"step, divided sequences", true, true, true}};
 
-// Why the ranks cannot split the sequences of a model, or "".
+// Returns why the ranks cannot split the sequences of a model, or "" if they can.
 std::string mistake_in_dividing(const nn::ModelConfig& config, int ranks) {
   if (ranks > most_ring_ranks) return "at most " + std::to_string(most_ring_ranks) + " ranks are supported";
   if (ranks > 1 && config.context % (2 * ranks) != 0)
@@ -152,7 +155,7 @@ void report_steps(Report& report) {
   const int n = ranks->size();
   nn::Params params(0, f32, settings.device);
   const nn::Model model(params, config);
-  double alone = 0;  // of all ranks together
+  double alone = 0;  // rate of all separate ranks together
   for (const StepWay& way : step_ways) {
     if (const std::string mistake = mistake_in_dividing(config, n); way.divides_tokens && !mistake.empty()) {
       std::printf("skipped step with divided sequences: %s\n", mistake.c_str());

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints the tables in docs/notes/ranks-model.md: the bytes that ranks send, from formulas, and a model of how attention and
-training steps scale, from measurements on one host and an assumed network. Needs no packages.
+"""Prints the tables in docs/notes/ranks-model.md. The bytes that ranks send follow from formulas. The scaling of attention and
+training steps is modeled from measurements on one host and an assumed network. Needs no packages.
 
     python3 tools/bench/ranks_model.py
 
-The model assumes no overlap. A rank runs its batches, then reduce_scatter of bf16 gradients, then its shard of the update, and
-then all_gather of the low-precision weight copies. There are g GPUs on each of h hosts, N = g·h ranks."""
+The model assumes no overlap. A rank runs its batches, reduce_scatter of bf16 gradients, its shard of the update, and finally
+all_gather of the low-precision weight copies. There are g GPUs on each of h hosts, N = g·h ranks."""
 import dataclasses
 
 # Measured on 2 × H200 on one host, eccea6e (docs/notes/ranks.md): the 148 gradients of GPT-2 124M in bf16,
@@ -37,7 +37,7 @@ class Model:
 
 
 def gpt2():
-    """Its step was measured: 2538673, docs/benchmarks.md."""
+    """GPT-2 124M. Its step was measured: 2538673, docs/benchmarks.md."""
     return Model("GPT-2 124M", 124_475_904, 32 * 1024, 53.6e-3, 16 * 32 * 1024)
 
 
@@ -54,7 +54,7 @@ def llama_7b():
 
 @dataclasses.dataclass
 class Exchange:
-    """The bytes that a rank sends in a step, and the seconds needed. Within a host, shards of Ψ/g gradients are scattered in
+    """Returns the bytes that a rank sends in a step, and the seconds needed. Within a host, shards of Ψ/g gradients are scattered in
     bf16, and low-precision weight copies are gathered. Between hosts, sums of Ψ/(g·h) gradients are scattered in f32, and
     low-precision weight copies are gathered."""
     parameters: int
@@ -75,7 +75,7 @@ class Exchange:
 
 
 def update(model, ranks):
-    """Seconds of AdamW: 28 bytes of memory for a parameter."""
+    """Seconds of AdamW, which moves 28 bytes of memory per parameter."""
     return 28 * model.parameters / ranks / MEMORY
 
 
@@ -123,7 +123,7 @@ def ring_table():
 
 
 def compare_with_measured():
-    """12 layers of width 768, a vocabulary of 65, whole update: eccea6e, 4 × H200, docs/notes/ranks.md."""
+    """Compares the model with measurements: 12 layers of width 768, a vocabulary of 65, a complete update on each rank; eccea6e, 4 × H200, docs/notes/ranks.md."""
     parameters, alone = 12 * 7_087_872 + (65 + 1024 + 2) * 768, 39.56
     row(["ranks", "step by the model, ms", "share", "measured, ms", "share", "not in the model, ms"])
     print("|" + "---|" * 6)

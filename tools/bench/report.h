@@ -1,5 +1,5 @@
 // Rows, the report that prints and collects them, and one function for each mode of `bench`. All measurements
-// use the public API (graph, compile, run), so users get the same results.
+// use the public API (graph, compile, run), so users can get the same results.
 #pragma once
 
 #include <limits>
@@ -11,22 +11,22 @@
 
 namespace tg::bench {
 
-// A row of results. Numbers that do not apply are NaN: blank in the table, null in JSON.
+// A row of results. Numbers that do not apply are NaN. They are blank in the table and null in JSON.
 struct Row {
   static constexpr double none = std::numeric_limits<double>::quiet_NaN();
   std::string name, shape, dtype, pass;
   int threads = 1;
   double ms = none;
   double rate = none;
-  std::string unit;  // of rate
+  std::string unit;  // unit of `rate`
   double share = none;
   std::string of;             // the reference of `share`
-  double share_sgemm = none;  // of this library's own GEMM
+  double share_sgemm = none;  // share of the rate of tilegrad's GEMM
 
   Row& time(double seconds) { return ms = seconds * 1e3, *this; }
   Row& at(double its_rate, std::string of_unit) { return rate = its_rate, unit = std::move(of_unit), *this; }
-  // Sets the rate of a GEMM and its share of a peak. The unit is GFLOP/s, or TFLOP/s for 10,000 GFLOP/s and
-  // more.
+  // Sets the rate of a GEMM and its share of a peak. The unit is GFLOP/s, or TFLOP/s for rates of at least
+  // 10,000 GFLOP/s.
   Row& products(double gflops, double peak, const Machine& machine) {
     const bool tera = gflops >= 1e4;
     return at(tera ? gflops * 1e-3 : gflops, tera ? "TFLOP/s" : "GFLOP/s")
@@ -51,12 +51,12 @@ class Report {
   void add_selected(const Row& row) {
     if (selects(row.name)) add(row);
   }
-  void keep(const Row& row) { rows_.push_back(row); }  // only for the file
+  void keep(const Row& row) { rows_.push_back(row); }  // adds a row to the file only
   bool empty() const { return rows_.empty(); }
   // Formats {"machine": {…}, "rows": [{…}, …]}. Numbers that do not apply are null.
   std::string json() const;
 
-  // The sizes of the first --shape, otherwise `otherwise`.
+  // Returns the sizes of the first --shape, or `otherwise` if there is none.
   Sizes sizes(Sizes otherwise) const { return settings.shapes.empty() ? otherwise : settings.shapes[0]; }
 
  private:
@@ -75,7 +75,7 @@ std::string joined(std::span<const std::int64_t> sizes, const char* by = "×"); 
 inline std::string joined(std::initializer_list<std::int64_t> sizes, const char* by = "×") {
   return joined(std::span(sizes.begin(), sizes.size()), by);
 }
-// Padded with spaces to a width in characters, not bytes; at least one.
+// Pads with spaces to a width in characters, not bytes. Adds at least one space.
 std::string column(const std::string& s, int width);
 // Formats a number with a printf format; returns "" or `none` if it is NaN.
 std::string number(double x, const char* format, const char* none = "");
@@ -93,15 +93,15 @@ void run_serve(Report& report);
 void run_ranks(Report& report);
 void run_load(Report& report);
 void run_tokens(Report& report);
-// Called instead of a mode: `bench attention --traffic` and `--once`, which return an exit code, and `bench
-// ranks --rows`.
+// These functions are called instead of a mode: for `bench attention --traffic` and `--once`, which return an
+// exit code, and for `bench ranks --rows`.
 int run_attention_traffic(const Settings& settings);
 int run_attention_once(const Settings& settings);
 void draw_scaling(const Settings& settings);
 
-inline constexpr const char* all_alone = "separate ranks";  // reference of the shares of collective runs
+inline constexpr const char* all_alone = "separate ranks";  // reference for runs on all ranks together
 
-// Measures and reports this library's 1024×1024×1024 f32 GEMM. Returns its share of the peak.
+// Measures and reports a 1024×1024×1024 f32 GEMM by tilegrad. Returns its share of the peak.
 double sgemm(Report& report);
 
 // The configuration of a model with these sizes: layers, heads, width, context and vocabulary.

@@ -19,13 +19,13 @@ def header(path):
 
 
 def options(run):
-    """The command line of a run with defaults: {"batch": "12", …}."""
+    """Returns the options of a run, including defaults: {"batch": "12", …}."""
     saved = header(f"{run}/last/run.safetensors")[0]
     return {key.removeprefix("option."): value for key, value in saved.items() if key.startswith("option.")}
 
 
 def metrics(run):
-    """The rows of a run, one per step, starting with step 1."""
+    """Returns the rows of a run, one per step, starting with step 1."""
     with open(f"{run}/metrics.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     rows = [row for row in rows if row["step"] > 0]
@@ -35,7 +35,7 @@ def metrics(run):
 
 
 def philox(counter, key):
-    """Philox4x32-10: four words of 32 bits."""
+    """Returns four words of 32 bits by Philox4x32-10."""
     a, b, c, d = counter
     k0, k1 = key & MASK, key >> 32
     for _ in range(10):
@@ -50,7 +50,7 @@ def joined(words):
 
 
 def training_starts(seed, step, rows, tokens, context):
-    """Offsets of the rows of a step (0, 1, …) in the training part, which has this number of tokens."""
+    """Returns the offsets of the rows of a step (0, 1, …) in the training part, which has this number of tokens."""
     key = joined(philox((step & MASK, step >> 32, SAMPLER_NODE, 0), seed))
     return [joined(philox((row, 0, 0, 0), key)) * (tokens - context) >> 64 for row in range(rows)]
 
@@ -78,7 +78,7 @@ def read_ids(data, bytes_each):
 
 
 def read_tokens(options):
-    """The token ids of a run's data, by its options. Raises ValueError if the data is not a sequence of tokens, or if only the
+    """Returns the token ids of a run's data, according to the run's options. Raises ValueError if the data is not a sequence of tokens, or if only the
     library can compute the tokens."""
     if options["from"] or options["task"] != "none" or options["examples"]:
         raise ValueError("expected a run of train --text or --tokens")

@@ -1,6 +1,6 @@
-// Draws how far ranks scale, from rows of several runs of `bench ranks` with different numbers of ranks. Each
-// number of ranks has a bar. For training steps and ring attention, a line marks perfect scaling, and the
-// label is the share of it that was reached.
+// Draws the scaling over ranks, from rows of several runs of `bench ranks` with different numbers of ranks.
+// Each number of ranks has a bar. For training steps and ring attention, a line marks perfect scaling, and
+// the label is the share of it that was reached.
 #include <algorithm>
 #include <map>
 
@@ -13,7 +13,7 @@ namespace tg::bench {
 
 namespace {
 
-// A row that several runs have in common, by number of ranks.
+// A row that occurs in several runs, with its results by number of ranks.
 struct ScalingRow {
   std::string label;               // what was measured, and its shape
   std::map<int, double> by_ranks;  // speedup over one rank, or GB/s per rank
@@ -21,7 +21,7 @@ struct ScalingRow {
 
 struct Scaling {
   std::string machine;
-  std::vector<int> ranks;                // of the runs, ascending
+  std::vector<int> ranks;                // numbers of ranks of the runs, ascending
   std::vector<ScalingRow> times, rates;  // times: steps and ring attention; rates: collectives
 };
 
@@ -34,8 +34,8 @@ void add_value(std::vector<ScalingRow>& rows, const std::string& label, int rank
 }
 
 // Throws Error if a file cannot be read or was not written by `bench ranks`, or if runs are from different
-// machines. Also throws Error if two files have the same row for the same number of ranks, or if no row can
-// be drawn.
+// machines. Also throws Error if two files have the same row for the same number of ranks, or if there is no
+// row to draw.
 Scaling read_scaling(const std::vector<std::string>& files) {
   Scaling s;
   for (const std::string& file : files) {
@@ -61,8 +61,8 @@ Scaling read_scaling(const std::vector<std::string>& files) {
 
 constexpr int margins = BarPanel::left + 40, least_bar = 26, most_bar = 60;
 
-// The rows of one kind as bars. `has_perfect`: perfect scaling is drawn, a speedup equal to the number of
-// ranks.
+// Draws the rows of one kind as bars. If `has_perfect` is set, also draws perfect scaling: a speedup equal to
+// the number of ranks.
 struct ScalingPanel : BarPanel {
   int names;  // height in pixels
 
@@ -88,7 +88,7 @@ struct ScalingPanel : BarPanel {
     }
     names = height_of_names(groups);
     const auto most = static_cast<std::size_t>((plot::Image::most - margins) / group());
-    groups.resize(std::min(groups.size(), most));  // the maximum that fits in an image
+    groups.resize(std::min(groups.size(), most));  // as many as fit in an image
   }
 
   static plot::Color color_of(const Scaling& s, int ranks) {

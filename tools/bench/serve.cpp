@@ -23,12 +23,13 @@ namespace {
 
 struct Replay {
   double seconds = 0;   // until the last token
-  double stepping = 0;  // part of `seconds` in steps; otherwise no sequence was present
-  double host = 0;      // part of `stepping` outside the model's runs
+  double stepping = 0;  // time in steps, a part of `seconds`; a step needs at least one sequence
+  double host = 0;      // part of `stepping` outside of the model's runs
   std::int64_t steps = 0, tokens = 0;
   double sequences = 0;  // mean number of sequences in the cache, over the steps
-  // Share of the cache that holds tokens of a sequence: the mean over all steps, the mean over steps in which
-  // sequences had to wait (NaN: none), and the maximum.
+  // The share of the cache that contains tokens of a sequence. `useful` is the mean over all steps,
+  // `useful_full` the mean over steps with waiting sequences (NaN if there are none), and `most_useful` the
+  // maximum.
   double useful = 0, useful_full = 0, most_useful = 0;
   std::int64_t preemptions = 0, found = 0;
   std::vector<double> first, between;  // seconds to a sequence's first token, and between its tokens; sorted
@@ -38,7 +39,7 @@ struct Replay {
 class Clock {
  public:
   double seconds() const { return now() - start_; }
-  // Excludes the time of f.
+  // Runs f and excludes its time.
   template <class F>
   void stopped(F&& f) {
     start_ += seconds_of(f);
@@ -48,7 +49,7 @@ class Clock {
   double start_ = now();
 };
 
-// Number of tokens in the cache. Tokens that several sequences share are counted once.
+// The number of tokens in the cache. A token that several sequences share is counted once.
 std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedSequence>& sequences) {
   std::vector<std::int64_t> held_by_page(static_cast<std::size_t>(pool.pages()) + 1);
   std::int64_t sum = 0;
@@ -73,8 +74,8 @@ double percentile(const std::vector<double>& sorted, double p) {
   return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
 }
 
-// Adds each request at its arrival time, and decodes it greedily. The clock is stopped while the function
-// inspects the pages. `history`, if not null, records every step.
+// Replays a trace: adds each request at its arrival time and decodes it greedily. The clock is stopped while
+// the function inspects the pages. `history`, if not null, records every step.
 Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
               const std::vector<std::vector<std::int32_t>>& prompts, CacheHistory* history) {
   const nn::Scheduler& scheduler = engine.scheduler();
@@ -94,7 +95,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
       [](std::size_t n, const Arrival& a) { return n + static_cast<std::size_t>(a.output); }));
   Clock clock;
   bool looked = false;          // the pages were already inspected in this step
-  double time = 0;              // when the tokens of the step were available
+  double time = 0;              // the time when the tokens of the step were available
   std::int64_t full_steps = 0;  // steps with waiting sequences
   const auto look = [&] {
     if (looked) return;
@@ -118,7 +119,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     if (!looked) r.seconds = time = clock.seconds();
     all_written.push_back({request, token.token, time});
     if (token.end != nn::Engine::End::no) sequences.erase(token.sequence);
-    look();  // on the first report, when sequences that end in this step still have their pages
+    look();  // called at the first report, when ending sequences still have their pages
     return true;
   };
   for (std::size_t next = 0; next < trace.size() || engine.sequences() > 0;) {
@@ -144,7 +145,7 @@ Replay replay(nn::Engine& engine, const std::vector<Arrival>& trace,
     ++r.steps;
   }
   r.outputs.resize(trace.size());
-  std::vector<double> last;  // per request: when it arrived, or got its last token
+  std::vector<double> last;  // per request: time of arrival, or of its latest token
   for (const Arrival& a : trace) last.push_back(a.seconds);
   for (const Written& w : all_written) {
     auto& written = r.outputs[w.request];

@@ -18,7 +18,7 @@ using Sizes = std::vector<std::int64_t>;
 
 // Settings of the mode attention.
 struct AttentionSettings {
-  std::vector<AttentionCell> cells;  // to measure
+  std::vector<AttentionCell> cells;  // cells to measure
   bool whole_suite = false;          // the cells are the device's default cells
   bool by_token = false;             // q, k and v are stored as [B, L, H, d], as a projection produces them
   bool traffic = false;              // count memory traffic instead of measuring rates
@@ -28,7 +28,7 @@ struct AttentionSettings {
 
 // Settings of the mode serve.
 struct ServeSettings {
-  RandomTrace random;           // if there is no trace file
+  RandomTrace random;           // used if there is no trace file
   std::string trace;            // trace file
   CacheMemory cache;            // 0: 16 full contexts
   std::int64_t page_size = 16;  // tokens per page of the paged cache
@@ -48,18 +48,18 @@ struct TrainSettings {
 
 struct Settings {
   Device device;
-  DType dtype = f32;          // of attention, ops and training
+  DType dtype = f32;          // dtype of attention, ops and training
   bool tf32 = false;          // as in CompileOptions
   int threads = 1;            // CPU threads
   double seconds = 0.3;       // minimum time to measure a row
   bool compare = false;       // also measure PyTorch and other libraries
   std::string filter;         // measure only rows whose name contains it
-  std::vector<Sizes> shapes;  // replace a mode's default sizes; the meaning depends on the mode
+  std::vector<Sizes> shapes;  // replace the default sizes of a mode, which also defines their meaning
   std::string plot;           // file for a picture
   AttentionSettings attention;
   ServeSettings serve;
   TrainSettings train;
-  std::shared_ptr<Communicator> ranks;  // for the mode ranks
+  std::shared_ptr<Communicator> ranks;  // communicator for the mode ranks
   std::string text;                     // file for the mode tokens, instead of a generated text
   std::size_t copy_bytes = std::size_t{256} << 20;
 

@@ -20,21 +20,21 @@ constexpr int lane_high = 46, lane_gap = 6, memory_high = 260, memory_gap = 110,
 
 constexpr std::string_view gradient_path = "optimizer.grad.";
 
-// The path of the layer of a step. It is the same for a step of the layer's gradient: "transformer.h.0.attn"
-// for "optimizer.grad.transformer.h.0.attn/flash_attn_backward".
+// The path of the layer to which a step belongs. A step of the layer's gradient has the same path:
+// "transformer.h.0.attn" for "optimizer.grad.transformer.h.0.attn/flash_attn_backward".
 std::string_view layer_of(const Step& s) {
   std::string_view path(s.name);
   path = path.substr(0, path.rfind('/'));
   return path.starts_with(gradient_path) ? path.substr(gradient_path.size()) : path;
 }
 
-// Whether the step is a GEMM of the head: it belongs to the whole model, to the embedding that the head
-// shares, or to lm_head.
+// Whether the step is a GEMM of the head. Such a step has the path of the model, of the embedding that the
+// head shares, or of lm_head.
 bool is_of_head(const Step& s) {
   return layer_of(s).find('.') == std::string_view::npos || part_of(s.name) == "embeddings";
 }
 
-// Families by the file in ops/ that defines the op.
+// The family of an op, by the file in ops/ that defines it.
 constexpr std::pair<std::string_view, Family> families[] = {{"matmul.cpp", Family::products},
                                                             {"flash_attn.cpp", Family::attention},
                                                             {"norm.cpp", Family::norms},
@@ -106,13 +106,13 @@ class StepDrawing {
             Color color = chart_ink) {
     draw_text(image_, x, y, s, {step_text_size, color, align});
   }
-  // The pixel columns of a kernel: at least one.
+  // Returns the pixel columns of a kernel; at least one.
   std::pair<int, int> columns_of(const StepPicture::Kernel& k) const {
     const int from = whole(x_of(k.from));
     return {from, std::max(from + 1, whole(x_of(k.to)))};
   }
 
-  // Labels forward, backward and update above the lanes.
+  // Draws the labels forward, backward and update above the lanes.
   void draw_phases() {
     constexpr const char* names[] = {"forward", "backward", "update"};
     for (std::size_t i = 0; i < p_.kernels.size();) {
@@ -121,7 +121,7 @@ class StepDrawing {
       const float from = x_of(p_.kernels[i].from), to = x_of(p_.kernels[j - 1].to);
       const std::string name = names[p_.kernels[i].phase];
       if (i > 0) draw_edge(whole(from));
-      // A name that is wider than its span would overlap its neighbor.
+      // Omits a name that is wider than its span, because it would overlap its neighbor.
       if (to - from > plot::stroke_text(name, step_text_size).width + 8)
         text((from + to) / 2, step_top - 18, name, TextStyle::Align::center);
       i = j;

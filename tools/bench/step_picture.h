@@ -1,4 +1,4 @@
-// Groups the kernels of a training step into families, and draws them.
+// Groups the kernels of a training step into families, and draws a timeline of them.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ struct FamilyTime {
   double seconds = 0;
   int steps = 0;
 };
-// Sums per family of the seconds of each step.
+// Returns the seconds per family, summed over the steps.
 std::vector<FamilyTime> by_family(std::span<const Step> steps, std::span<const double> seconds);
 
 // A timeline of a training step: its kernels, with one lane for each family, above the memory in use.

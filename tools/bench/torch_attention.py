@@ -30,7 +30,7 @@ BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
 
 
 def timed(run, flush, runs):
-    """The milliseconds of each of these runs, which are queued without waiting for the host."""
+    """Returns the milliseconds of each run. The runs are queued without waiting for the host."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
     for begin, end in events:
         flush.zero_()
@@ -50,7 +50,7 @@ def median_ms(run):
 
 
 def graph_ms(run, calls):
-    """Milliseconds per call in a CUDA graph of several calls, where run(n) is the nth."""
+    """Returns the milliseconds per call in a CUDA graph of several calls. run(n) makes the nth call."""
     run(0)  # warm-up of the first call
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -62,7 +62,7 @@ def graph_ms(run, calls):
 
 
 def tensor(batch, heads, rows, width, dtype, layout):
-    """A tensor [B, heads, rows, width], stored in this order or as [B, rows, heads, width]."""
+    """Returns a tensor [B, heads, rows, width], stored in this order or as [B, rows, heads, width]."""
     shape = (batch, rows, heads, width) if layout == "BLHd" else (batch, heads, rows, width)
     x = torch.randn(shape, device="cuda", dtype=dtype)
     return (x.transpose(1, 2) if layout == "BLHd" else x).requires_grad_()

@@ -21,7 +21,7 @@ def emit(**row):
 
 
 def median_ms(run, seconds=0.3):
-    """Queues ten calls at a time, because otherwise the GPU would be idle while Python prepares the next call."""
+    """Queues ten calls at a time. Otherwise the GPU would be idle while Python prepares the next call."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()

@@ -4,7 +4,7 @@ the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests and answers are de
 in comparator.serve_decoding.
 
 The model is compiled by torch.compile, with static caches. On a GPU, each length has a separate CUDA graph for its step, so
-attention needs no mask and reads no unused keys. The attention backend is the one that is fastest by itself. Weights are random.
+attention needs no mask and reads no unused keys. Attention uses the backend that is the fastest by itself. Weights are random.
 A trace is cut into static batches of SLOTS sequences. They are padded to the longest prompt, and run until the longest sequence
 is complete. Processing prompts and capturing graphs is not counted."""
 import math
@@ -28,11 +28,11 @@ if ON_GPU and not torch.cuda.is_available():
 LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = (int(n) for n in SHAPE.split("x"))
 BACKENDS = ([SDPBackend.CUDNN_ATTENTION] if ON_GPU else []) + [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 MODE = "max-autotune-no-cudagraphs" if ON_GPU else "default"
-LENGTHS = 64  # a step's time is measured at multiples of this many keys
+LENGTHS = 64  # the time of a step is measured at multiples of this number of keys
 
 
 def best_seconds(run, least=0.15):
-    """Seconds per call, after a warm-up. On a GPU, it is the median by CUDA events of ten queued calls."""
+    """Returns the seconds per call, after a warm-up. On a GPU, this is the median by CUDA events of ten queued calls."""
     for _ in range(3):
         run()
     if ON_GPU:
@@ -84,7 +84,7 @@ class Batch:
         self.compiled = {}  # by attention backend
 
     def fastest(self, keys):
-        """The attention backend that is fastest by itself."""
+        """Returns the backend for which attention by itself is the fastest."""
         times = {}
         for backend in BACKENDS:
             try:

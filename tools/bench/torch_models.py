@@ -12,7 +12,7 @@ DTYPES = dict(bf16=torch.bfloat16, f16=torch.float16, f32=torch.float32, tf32=to
 
 
 class Config:
-    """Settings of a model as in checkpoints: {"layers": "4", …}. A value of 0 or a missing setting selects the default."""
+    """Settings of a model as in checkpoints: {"layers": "4", …}. If a value is 0 or missing, the default is used."""
 
     def __init__(self, settings):
         self.settings, self.model = settings, settings["model"]
@@ -81,7 +81,7 @@ class GptBlock(nn.Module):
 
 
 class Rope(nn.Module):
-    """Rotates pairs of a head's elements: from its first and second half, or neighboring ones."""
+    """Rotates pairs of elements of a head. A pair has an element of each half, or two neighbors."""
 
     def __init__(self, c, width, interleaved):
         super().__init__()
@@ -185,7 +185,7 @@ class Rotary(nn.Module):
 
 
 class Loss(nn.Module):
-    """A model with its loss, as a submodule with the name that its weights have."""
+    """A model and its loss. The model is a submodule, so that its weights have the right names."""
 
     def __init__(self, c):
         super().__init__()
@@ -219,7 +219,7 @@ def new_model(config, weights, device):
 
 
 def new_adamw(model, rate, weight_decay=0.1, **others):
-    """AdamW with the defaults of `train`: weight decay for two-dimensional weights, but not for gains."""
+    """Returns AdamW with the defaults of `train`: weight decay for two-dimensional weights, but not for gains."""
     parameters = list(model.parameters())
     groups = [dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay),
               dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)]
@@ -227,7 +227,7 @@ def new_adamw(model, rate, weight_decay=0.1, **others):
 
 
 def spread_ids(rows, config, device):
-    """Tokens and targets of a batch, as in TrainBatch in measure.h."""
+    """Returns the tokens and targets of a batch, as in TrainBatch in measure.h."""
     i = torch.arange(rows * config.context, device=device).view(rows, config.context)
     return i * 7919 % config.vocabulary, i * 104729 % config.vocabulary
 
@@ -249,7 +249,7 @@ def training_step(run, parameters, optimizer, batch, device, bf16):
 
 
 def event_ms(run, count):
-    """The milliseconds per call for a number of calls, by the GPU's clock."""
+    """Returns the milliseconds per call for a number of calls, by the GPU's clock."""
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()
     for _ in range(count):

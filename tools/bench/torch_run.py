@@ -35,7 +35,7 @@ def arguments():
 
 
 def options_of(args):
-    """The options of the run, with changes. Raises ValueError if the run cannot be repeated in PyTorch."""
+    """Returns the options of the run, with changes. Raises ValueError if the run cannot be repeated in PyTorch."""
     options, start = run_files.options(args.run), run_files.options(args.start)
     for name in options.keys() - OF_START:
         if options[name] != start[name]:
@@ -70,20 +70,21 @@ class Trainer:
                                    betas=(number("beta1"), number("beta2")), eps=number("eps"))
         parts = run_files.split(run_files.read_tokens(options))
         self.train, self.held_out = (torch.tensor(part, dtype=torch.long, device=device) for part in parts)
-        # On the device before the first step, because a copy in each step would wait for the previous step.
+        # Moves these tensors to the device before the first step. A copy in each step would wait for the
+        # previous step.
         rows = self.parts * self.batch
         self.starts = torch.tensor([run_files.training_starts(self.seed, t, rows, len(self.train), self.context)
                                     for t in range(self.steps)], device=device)
 
     def rate(self, t):
-        """The learning rate of step t = 0, 1, …, as in nn/optimizers/optimizers.cpp."""
+        """Returns the learning rate of step t = 0, 1, …, as in nn/optimizers/optimizers.cpp."""
         if t < self.warmup:
             return self.peak * (t + 1) / (self.warmup + 1)
         part = (t - self.warmup) / (self.steps - self.warmup)
         return self.floor + (self.peak - self.floor) * 0.5 * (1 + math.cos(math.pi * part))
 
     def loss(self, tokens, starts):
-        """The mean loss of rows that begin at these offsets."""
+        """Returns the mean loss of rows that begin at these offsets."""
         places = starts[:, None] + torch.arange(self.context, device=self.device)
         with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.bf16):
             return self.model(tokens[places], tokens[places + 1])

@@ -20,14 +20,14 @@ struct Arrival {
 // output lengths.
 struct RandomTrace {
   std::int64_t requests = 256;
-  double rate = 0;                 // per second; 0: all arrive at once
+  double rate = 0;                 // requests per second; 0: all arrive at the start
   std::int64_t shared_prefix = 0;  // length of a common prefix of all prompts, before the other 16 to 256
                                    // tokens
   std::int64_t seed = 1;
 };
 
-// Generates the same trace on every machine. Prompt and output are cut to the context; the last output token
-// is not read.
+// Generates the same trace on every machine. Prompts and outputs are shortened to fit in the context. The
+// last output token is not read and needs no room.
 std::vector<Arrival> random_trace(const RandomTrace& options, std::int64_t context);
 
 // Parses a trace. Each line has the arrival time in seconds, the number of prompt tokens and the number of
@@ -36,8 +36,8 @@ std::vector<Arrival> random_trace(const RandomTrace& options, std::int64_t conte
 // a request exceeds the context.
 std::vector<Arrival> parse_trace(std::string_view text, const std::string& name, std::int64_t context);
 
-// Generates the prompt of each request. All start with the same `shared_prefix` tokens, or with a part of
-// them if the prompt is shorter.
+// Generates the prompt of each request. All prompts start with the same `shared_prefix` tokens, or with a
+// part of them if the prompt is shorter.
 std::vector<std::vector<std::int32_t>> random_prompts(const std::vector<Arrival>& trace,
                                                       std::int64_t shared_prefix, std::int64_t vocabulary,
                                                       std::int64_t seed);

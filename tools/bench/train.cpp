@@ -11,14 +11,14 @@ namespace tg::bench {
 
 namespace {
 
-// Sums the FLOPs of the steps that report them: matmuls and attention.
+// Sums the FLOPs of matmuls and attention, which are the steps that report FLOPs.
 double flops(const Program& program) {
   double sum = 0;
   for (const Step& s : program.steps()) sum += cost_of(s).flops;
   return sum;
 }
 
-// Seconds by kind of step, with the fastest of several runs for each step.
+// Returns the seconds by kind of step. For each step, the fastest of several runs counts.
 std::map<std::string, double> seconds_by_kind(Program& program, const Settings& settings) {
   std::vector<double> fastest(program.steps().size(), std::numeric_limits<double>::infinity());
   repeat(settings.seconds, [&] {

@@ -1,5 +1,5 @@
-// Reports a model's training step: its speed relative to the machine's, a profile, its memory, and a
-// comparison with PyTorch's.
+// Reports a model's training step: its rate relative to the machine's peak rate, a profile, its memory, and a
+// comparison with PyTorch.
 #include <cmath>
 
 #include <tilegrad/core/report/profile.h>
@@ -14,20 +14,20 @@ namespace tg::bench {
 
 namespace {
 
-constexpr std::uint64_t weights_seed = 0;  // of the initial weights
+constexpr std::uint64_t weights_seed = 0;  // seed of the initial weights
 
-// FLOPs that a training step of a model needs, independent of how a program computes it. A forward pass
-// multiplies each token by each weight once, which is 2 FLOPs. A backward pass needs twice as many, so the
-// total is 6 per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1].
-// Attention is added [Chowdhery et al., PaLM, 2022, appendix B]. Here only the visible pairs of query and key
-// are counted, which is half of the paper's count. Recomputation is not counted.
+// The FLOPs that a training step of a model needs, independent of how a program computes it. A forward pass
+// multiplies each token by each weight once, which is 2 FLOPs. A backward pass needs twice as many FLOPs. The
+// total is 6 FLOPs per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1].
+// Attention is added [Chowdhery et al., PaLM, 2022, appendix B]. Only the visible pairs of query and key are
+// counted, which is half of the number in the paper. Recomputation is not counted.
 struct ModelFlops {
-  double tokens = 0;   // per step
-  double weights = 0;  // of linear layers and the head, tied or not, but without embedding lookups, gains and
-                       // biases
+  double tokens = 0;  // per step
+  // of linear layers and the head (tied or not), but without embedding lookups, gains and biases
+  double weights = 0;
   double attention = 0;  // FLOPs of a forward pass: 2·(d + dv) per head and pair
   double step() const { return 6 * weights * tokens + 3 * attention; }
-  std::string formula() const {  // including its numbers
+  std::string formula() const {  // the formula with its numbers
     const auto whole = [](double x) { return grouped(std::llround(x)); };
     return "6 · " + whole(weights) + " weights · " + whole(tokens) + " tokens + 3 · " +
            short_number(attention * 1e-9) + " GFLOP of attention (causal)";
@@ -95,7 +95,7 @@ MeasuredStep measure_step(const Settings& settings, const Machine& machine) {
   const auto first = training.result(start());
   m.first = {first.loss, first.grad_norm, training.result(start()).loss};
   m.times = time_steps(training, data, settings.threads, settings, machine);
-  // Runs for about the same time as the timed steps.
+  // The profile runs for about as long as the timed steps.
   const int runs = std::clamp(static_cast<int>(settings.seconds / m.times.median), 3, 50);
   std::vector<double> seconds;
   for (const StepTime& s : profile(training.program(), {}, runs, start).steps) seconds.push_back(s.seconds);
@@ -194,7 +194,7 @@ class ModelReport {
   }
 
   void compare(const MeasuredStep& m) {
-    std::fflush(stdout);  // PyTorch needs a while
+    std::fflush(stdout);  // because PyTorch takes a while
     TorchTraining torch(s_, weights_seed);
     std::printf("\n%s%s\n", torch.about().c_str(), torch.ready() ? "; from the same weights" : "");
     if (!torch.ready()) return;

@@ -33,11 +33,11 @@ struct GenerateOptions : DeviceOptions {
 // Writes to standard output and flushes it. Throws Error if that fails.
 void write_text(const std::string& s);
 
-// Generates all sequences. Writes each one to standard output as soon as it and all earlier ones are
-// complete. Its heading contains the numbers of prompt and sample, or the beam and its log-probability. A
-// prompt that cannot be continued is reported in a line on standard error. The last line on standard error
-// reports the speed. Returns the number of prompts that could not be continued. Throws Error if the file of
-// prompts has no lines, or contains a backslash that is not followed by n or a backslash.
+// Generates all sequences. Writes each sequence to standard output as soon as it and all earlier sequences
+// are complete. The heading of a sequence contains the numbers of prompt and sample, or the beam and its
+// log-probability. If a prompt cannot be continued, a line on standard error reports it. The last line on
+// standard error reports the speed. Returns the number of prompts that could not be continued. Throws Error
+// if the file of prompts has no lines, or contains a backslash that is not followed by n or a backslash.
 int write_many(const nn::LanguageModel& model, const OpenedModel& opened, const GenerateOptions& o);
 
 }  // namespace tg

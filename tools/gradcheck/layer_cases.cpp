@@ -1,4 +1,4 @@
-// Small cases of every layer.
+// Small gradcheck cases for every layer.
 #include <tilegrad/nn/layers/layers.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
@@ -13,8 +13,8 @@ using gradcheck::Callable;
 using gradcheck::Case;
 using LayerFunction = std::function<Tensor(std::span<const Tensor>)>;
 
-// A case for a layer built on new parameters of the dtype under test. `build` returns the function that calls
-// the layer.
+// A case for a layer built on new parameters of the dtype under test. `build` creates the layer and returns a
+// function that calls it.
 Case layer(std::string owner, std::string name, std::vector<SampleInput> inputs,
            std::function<LayerFunction(const nn::Path&)> build) {
   return {std::move(owner), std::move(name), std::move(inputs), [build](DType dtype, Device device) {

@@ -15,7 +15,7 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 
 constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
 
-// The first node of an op that a call of its sample records, with inputs of some dtype.
+// The first node of an op in a call of its sample with inputs of some dtype.
 struct SampleNode {
   bool refused = false;                 // the call threw an error
   std::vector<Operand> operands, outs;  // empty if the call does not record the op
@@ -44,11 +44,12 @@ SampleNode node_of(const Op& op, const Sample& s, DType dtype) {
   return c;
 }
 
-// Whether the op accepts the dtype: an operand has it when the sample is called with it, and changes with it.
+// Whether the op accepts the dtype: in a call of the sample with this dtype, an operand has it, and the
+// operand's dtype is different in other calls.
 bool takes(const Op& op, const Sample& s, DType dtype) {
   const SampleNode c = node_of(op, s, dtype), other = node_of(op, s, dtype == bf16 ? f16 : bf16);
   if (c.refused) return false;
-  if (c.outs.empty()) return true;  // this call needs no op for this dtype, such as a cast to it
+  if (c.outs.empty()) return true;  // this dtype needs no op, such as a cast to itself
   const auto follows = [&](const std::vector<Operand>& mine, const std::vector<Operand>& others) {
     for (std::size_t i = 0; i < mine.size() && i < others.size(); ++i)
       if (mine[i].dtype == dtype && others[i].dtype != dtype) return true;
@@ -106,7 +107,7 @@ std::string shapes(const std::vector<Operand>& operands) {
   return s;
 }
 
-// Properties of an op that its samples reveal.
+// Properties of an op that are derived from its samples.
 struct Facts {
   std::string dtypes, attributes, calls;
 };
@@ -143,7 +144,7 @@ Facts facts_of(const Op& op) {
   return facts;
 }
 
-// The definition's file, relative to its top-level folder: "ops/reduce.cpp".
+// The path of the file that defines the op, starting with its top-level folder: "ops/reduce.cpp".
 std::string file_of(const Op& op) {
   const std::string path = op.where.file_name();
   const std::size_t slash = path.find_last_of('/');

@@ -15,7 +15,8 @@ std::string dtype_text(const Result& r) {
   return std::string(tg::name_of(r.dtype));
 }
 
-// Sort order: non-finite results first, then mismatches, then by the ratio of error to bound.
+// Whether a is listed before b: non-finite results are first, then mismatches, then the others by the ratio
+// of error to bound.
 bool worse(const Result& a, const Result& b) {
   if (a.status != b.status) return a.status > b.status;
   return a.ratio > b.ratio;
@@ -49,8 +50,8 @@ std::string kind_of(const std::string& fault) {
   return fault.substr(0, end);
 }
 
-// Why bugs were not injected, with counts: "247 stale inputs: the gradient stays the same". Most frequent
-// first.
+// The reasons why bugs were not injected, with counts, such as "247 stale inputs: the gradient stays the
+// same". The most frequent reason is first.
 std::vector<std::pair<int, std::string>> reasons(const std::vector<Mutant>& mutants) {
   std::map<std::string, int> counted;
   for (const Mutant& m : mutants)

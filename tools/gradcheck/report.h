@@ -1,5 +1,5 @@
-// The report of gradcheck: one line per case, details of failures or on request, the worst cases at the end,
-// and the same as JSON.
+// The report of gradcheck: one line per case, details of failures (or of all checks, on request), and the
+// worst cases at the end. The report can also be written as JSON.
 #pragma once
 
 #include <string>
@@ -27,9 +27,12 @@ class Report {
 
   // Prints the worst cases and the totals.
   void finish(double seconds) const;
-  // Exit code. 0: all checks passed. 1: a mismatch, a surviving mutant, or a case whose gradient is already
-  // wrong, so no bug could be injected. 3: nothing ran, or a requested check could not run. 4: a number is
-  // not finite. If several apply, 4 takes precedence over 1, and 1 over 3.
+  // The exit code. If several apply, 4 precedes 1, and 1 precedes 3.
+  // - 0: all checks passed
+  // - 1: a mismatch, a surviving mutant, or a case whose gradient is already wrong, so that no bug could be
+  //   injected
+  // - 3: nothing ran, or a requested check could not run
+  // - 4: a number is not finite
   int exit_code() const;
   std::string json() const;
 

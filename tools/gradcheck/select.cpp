@@ -23,7 +23,7 @@ bool runs_on_cpu(const Op& op) {
   return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
 }
 
-// An op without a vjp is differentiated through its decomposition, unless it declares that it has no
+// An op without a vjp is differentiated through its decomposition if it does not declare that it has no
 // gradient.
 bool has_gradient(const Op& op) {
   return op.vjp || (op.decompose && op.not_differentiable.empty());
@@ -56,7 +56,7 @@ std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vect
   std::vector<std::string> lost;
   for (const std::string& name : names) {
     if (std::any_of(cases.begin(), cases.end(), [&](const Case& c) { return is_named(c, name); })) continue;
-    if (const Op* op = find_op(name); op && has_gradient(*op)) continue;  // untested() reports it
+    if (const Op* op = find_op(name); op && has_gradient(*op)) continue;  // untested() reports the op
     const auto nearest = std::min_element(cases.begin(), cases.end(), [&](const Case& a, const Case& b) {
       return edit_distance(a.owner, name) < edit_distance(b.owner, name);
     });

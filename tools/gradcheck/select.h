@@ -17,20 +17,20 @@ namespace tg::gradcheck {
 
 // The cases of every op and layer, and registered cases.
 std::vector<Case> all_cases();
-// The cases whose op or layer ("softmax") or own name ("softmax/rows") is in `names`; all cases if `names` is
-// empty.
+// The cases selected by `names`: a name is an op, a layer ("softmax") or a case ("softmax/rows"). If `names`
+// is empty, returns all cases.
 std::vector<Case> select(const std::vector<Case>& cases, const std::vector<std::string>& names);
-// An error message for each name that selects nothing, with a similar name as a suggestion.
+// Returns an error message for each name that selects nothing, with a similar name as a suggestion.
 std::vector<std::string> unknown(const std::vector<Case>& cases, const std::vector<std::string>& names);
-// Ops that have a gradient but no sample to check it with.
+// Returns the ops that have a gradient but no sample.
 std::vector<std::string> untested(const std::vector<std::string>& names);
 // "yes", "first order", "by decomposition", or "no" with the reason.
 std::string gradient_text(const Op& op);
 // Prints one row per op or layer of the cases.
 void print_list(const std::vector<Case>& cases);
 // Generates the reference of ops (docs/ops.md) as Markdown. It lists every op, including ops of plugins,
-// grouped by the file that defines it: operands, function, dtypes, attributes, gradient, decomposition, and
-// the calls of its samples.
+// grouped by the file that defines the op. Each op has its operands, function, dtypes, attributes, gradient,
+// decomposition, and the calls of its samples.
 std::string reference();
 // Loads a shared library. Its static initializers register ops and cases, as does tilegrad_plugin() if the
 // library defines it. Throws Error with the loader's message.

@@ -1,5 +1,5 @@
-// Plots attention maps, the memory that attention needs as sequences get longer, and the number of elements
-// that it reads from main memory.
+// Plots three properties of attention: its maps, its memory as sequences get longer, and the number of
+// elements that it reads from main memory.
 #include <algorithm>
 #include <cstdio>
 

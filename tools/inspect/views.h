@@ -1,6 +1,8 @@
-// The views of inspect, as text and plots. Attention: the maps of a model on a text, its memory, and the
-// elements that it reads from main memory. Memory: the size of each layer, a program's memory plan, and the
-// key-value cache. Training: the losses of several runs.
+// The views of inspect, as text and plots. They show:
+// - attention: the maps of a model on a text, the memory of attention, and the elements that it reads from
+//   main memory
+// - memory: the size of each layer, the memory plan of a program, and the key-value cache
+// - training: the losses of several runs
 #pragma once
 
 #include <cstdint>
@@ -23,12 +25,13 @@ namespace tg {
 plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
                                  const std::vector<std::string>& tokens, const std::string& title);
 
-// The string of a token in a plot: a space is shown as ·, a line break as \n, an invisible character as \x07.
+// The string of a token in a plot. A space is shown as ·, a line break as \n, and an invisible character by
+// its code, such as \x07.
 std::string visible_token(const std::string& token);
 
-// A call of attention. Its sizes are used to compare the memory of flash_attn with attention that stores its
-// score matrix, for increasing sequence lengths. Shapes: q has shape [batch, heads, L, width]. k has
-// key_heads heads, and v has key_heads heads and value_width columns.
+// A call of attention. Its memory with flash_attn is compared with its memory if the score matrix is stored.
+// q has the shape [batch, heads, L, width]. k has key_heads heads. v has key_heads heads and value_width
+// columns.
 struct AttentionCall {
   std::int64_t batch = 1, heads = 1, key_heads = 1, width = 32, value_width = 32;
   DType dtype = f32;
@@ -39,8 +42,8 @@ struct AttentionCall {
 // The call of the first flash_attn in a program. Throws Error if there is none.
 AttentionCall attention_of(const Program& program);
 
-// Peak memory in bytes, from the plan (MemoryReport::peak), of a program that computes attention over
-// `length` tokens and the gradients of its q, k and v. It includes all inputs, results and workspace.
+// The peak memory in bytes (MemoryReport::peak) of a program that computes attention over `length` tokens and
+// the gradients of q, k and v. It includes all inputs, results and workspace.
 std::size_t attention_peak(const AttentionCall& call, std::int64_t length, bool fused,
                            Device device = Device::cpu(), int threads = 0);
 
@@ -55,8 +58,8 @@ plot::Plot attention_memory_plot(const AttentionCall& call, const std::vector<At
 std::string attention_memory_text(const std::vector<AttentionPeaks>& peaks);  // a table
 
 // Number of elements that attention reads from main memory, for one head of T tokens and head size d. The
-// device has fast memory (a cache, or the shared memory of a CUDA block) for M elements. The model of
-// [Stratos, Efficient Attention §1.3] is valid for T > d and 4d ≤ M < Td.
+// device has fast memory (a cache, or the shared memory of a CUDA block) for M elements. The model is
+// [Stratos, Efficient Attention §1.3]. It is valid for T > d and 4d ≤ M < Td.
 struct ReadModel {
   std::int64_t T = 4096, d = 64, M = 49152;
   std::string mistake() const;  // the condition that does not hold, or "" if both hold
@@ -65,11 +68,11 @@ struct ReadModel {
   // and V once. The inner loop reads Q and O once for each of ⌈T/Λ⌉ chunks. The total is 2Td + 2Td·⌈T/Λ⌉,
   // which is O(Td + T²d/Λ) [Stratos, Efficient Attention §1.3].
   double fused(std::int64_t chunk) const;
-  // Reads of standard attention: the T × T matrix of probabilities, O(T²) [Stratos, Efficient Attention
-  // §1.3].
+  // Reads of standard attention. The T × T matrix of probabilities dominates: O(T²) [Stratos, Efficient
+  // Attention §1.3].
   double materialised() const;
-  // The largest Λ, at most T, for which a chunk's queries, keys, values and results fit: ⌊M/4d⌋ [Stratos,
-  // Efficient Attention §1.3]. It is optimal, because more keys mean fewer reads.
+  // The largest Λ ≤ T for which the queries, keys, values and results of a chunk fit: ⌊M/4d⌋ [Stratos,
+  // Efficient Attention §1.3]. It is optimal, because larger chunks need fewer reads.
   std::int64_t best_chunk() const;
 };
 
@@ -78,7 +81,7 @@ struct ReadsRow {
   double reads;
   bool fits;
 };
-// Reads for chunks of 8, 16, 32, … T keys and for the best chunk, in ascending order.
+// Reads for chunks of 8, 16, 32, … T keys and for the best chunk, in ascending order of the chunk size.
 std::vector<ReadsRow> reads_by_chunk(const ReadModel& model);
 
 plot::Plot reads_plot(const ReadModel& model);
@@ -91,7 +94,7 @@ struct LayerSize {
   std::size_t bytes = 0;
 };
 
-// In the order in which the layers were created.
+// Returns the sizes in the order in which the layers were created.
 std::vector<LayerSize> sizes_by_layer(const std::vector<Parameter>& parameters);
 
 // Table with the elements, the bytes and the share of all elements for each layer, and a row for the total.
@@ -106,16 +109,16 @@ FullestStep fullest_step(const Program& program);
 
 // Plots a program's memory plan. Each buffer of the arena is a rectangle of its lifetime (x) and addresses
 // (y). x: steps, counted from 0, each from its number to the next. y: MiB from the start of the arena. The
-// color is the part of the model (model_parts in tools/train_report.h) whose step first writes the buffer.
-// `name` begins the title.
+// color shows the part of the model (model_parts in tools/train_report.h) whose step first writes the buffer.
+// The title begins with `name`.
 plot::Plot plan_plot(const Program& program, const std::string& name);
 
 // Table of the cache size of one token. Each row shows the elements in each tensor of a layer and their
-// bytes; the last row is the total.
+// bytes. The last row is the total.
 std::string cache_text(const std::vector<CacheRow>& token);
 
-// The number of sequences of some lengths that fit into a memory size. Either the full context is reserved
-// for each sequence, or the cache is paged [Stratos, PagedAttention].
+// The number of sequences that fit into a memory size, for several sequence lengths. Either the full context
+// is reserved for each sequence, or the cache is paged [Stratos, PagedAttention].
 struct CacheFit {
   std::int64_t page = 0;            // tokens per page; 0: contiguous, with the full context reserved for each
                                     // sequence
@@ -123,8 +126,8 @@ struct CacheFit {
   std::vector<std::int64_t> texts;  // number of sequences, for each of the lengths
 };
 
-// Fits for a contiguous cache and for pages of each size. One page of a pool is reserved and belongs to no
-// sequence.
+// Returns the numbers for a contiguous cache and for each page size. One page of a pool is reserved and does
+// not belong to a sequence.
 std::vector<CacheFit> cache_fits(double bytes, std::int64_t bytes_of_token, std::int64_t context,
                                  const std::vector<std::int64_t>& pages,
                                  const std::vector<std::int64_t>& lengths);
@@ -140,8 +143,8 @@ struct NamedRun {
 // valid row.
 NamedRun read_run(const std::string& directory);
 
-// Plots each run in two colors: the training loss (faint) under its smoothed mean, and the validation loss
-// with markers.
+// Plots each run in two colors. The first color shows the training loss (faint) and its smoothed mean, the
+// second color the validation loss with markers.
 plot::Plot curves_plot(const std::vector<NamedRun>& runs);
 
 // One line per run: steps, the final smoothed training loss, and the best validation loss.

@@ -14,7 +14,8 @@
 namespace tg {
 namespace {
 
-// The tokenizer's end token in tokenizer_config.json: a string, or an object with a member `content`.
+// Returns the tokenizer's end token from tokenizer_config.json. It is a string, or an object with a member
+// `content`.
 std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::string& where) {
   const auto file = files.find("tokenizer_config.json");
   if (file == files.end()) return std::nullopt;
@@ -26,9 +27,9 @@ std::optional<std::string> eos_text(const nn::FolderFiles& files, const std::str
   return eos->scalar;
 }
 
-// Checks the tokenizer, read from `file`, and selects the end token. If the model lists several, the
-// tokenizer's own end token is used, because in a chat model it ends an answer. If the tokenizer has none of
-// them, the first one is used.
+// Checks the tokenizer, read from `file`, and selects the end token. If the model lists several end tokens,
+// uses the end token of the tokenizer, because in a chat model it ends an answer. If the model does not list
+// that token, uses the first one of the list.
 void complete(BaseModel& base, const io::HfConfig& config, const std::string& where,
               const std::string& file) {
   const std::vector<std::int64_t>& ends = config.end_tokens;

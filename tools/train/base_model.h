@@ -11,7 +11,7 @@
 
 namespace tg {
 
-// Weights that have not been read yet.
+// The weights of a base model, which have not been read yet.
 struct BaseWeights {
   std::vector<DType> dtypes;
   std::uint64_t bytes = 0;
@@ -23,22 +23,23 @@ struct BaseModel {
   std::string family;      // "llama": config.json's model_type
   nn::ModelConfig config;  // with the full context; a run may use a shorter one
   nn::FolderFiles files;   // saved in each checkpoint, so that export writes them back unchanged
-  std::shared_ptr<const text::Tokenizer> tokenizer;  // null: the folder or file has none
+  std::shared_ptr<const text::Tokenizer> tokenizer;  // null if the folder or file has no tokenizer
   std::optional<std::int32_t> end_token;             // appended to each document
-  std::optional<BaseWeights> weights = {};           // none in a resumed run, which reads them from its
-                                                     // checkpoint
+  // not set in a resumed run, which reads its weights from the checkpoint
+  std::optional<BaseWeights> weights = {};
 
   // Prints rows about the model in the startup table.
   void print(const std::string& from) const;
 };
 
-// Opens a Hugging Face folder or a GGUF file and checks everything except the weights, which are not read.
-// Throws as source_at() and HfTokenizer do, and FormatError if the tokenizer does not match the model.
+// Opens a Hugging Face folder or a GGUF file. Checks everything except the weights, which are not read.
+// Throws the errors of source_at() and HfTokenizer, and FormatError if the tokenizer does not match the
+// model.
 BaseModel base_at(const std::string& path);
-// Throws Error: `option` (such as "--text") requires a tokenizer, but the base model has none.
+// Throws the Error for an option (such as "--text") that requires a tokenizer if the base model has none.
 [[noreturn]] void refuse_without_tokenizer(const std::string& option);
-// Restores the base model of a resumed run from the metadata of its model file. Throws FormatError, beginning
-// with `where`.
+// Restores the base model of a resumed run from the metadata of its model file. Throws FormatError with a
+// message that begins with `where`.
 BaseModel base_of_run(const io::Metadata& saved, const std::string& where);
 
 // Appends the tokens of a document: the tokenizer's start tokens, the text and the end token.

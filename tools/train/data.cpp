@@ -32,8 +32,8 @@ class CorpusData final : public BatchedData<train::TextBatches> {
            count(split.train.size()) + " to train on, " + count(split.validation.size()) + " held out";
   }
 
-  // The prompt, which is not printed, is a line break after the tokenizer's start tokens. If the tokenizer
-  // cannot encode a line break, it is token 0.
+  // The prompt consists of the tokenizer's start tokens and a line break. It is not printed. If the tokenizer
+  // cannot encode a line break, the prompt is token 0.
   std::string sample(std::int64_t length, const Extend& extend) const override {
     std::vector<std::int32_t> tokens;
     try {
@@ -50,16 +50,16 @@ class CorpusData final : public BatchedData<train::TextBatches> {
   std::shared_ptr<const void> owner_;
 };
 
-// BPE is trained on the training part only. A character vocabulary includes the characters of the held-out
-// part.
+// BPE merges are learned from the training part only. A character vocabulary also includes the characters of
+// the held-out part.
 std::shared_ptr<const text::Tokenizer> learn_tokenizer(const DataOptions& o, std::string_view text) {
   if (o.tokenizer == "bytes") return std::make_shared<text::ByteTokenizer>();
   if (o.tokenizer == "chars") return std::make_shared<text::CharVocab>(text);
   return std::make_shared<text::Bpe>(text::Bpe::train(text.substr(0, text.size() / 10 * 9), o.vocabulary));
 }
 
-// Encodes the documents of a text as the base model expects them: each starts with the tokenizer's start
-// tokens and ends with the model's end token. A text without separators is one document.
+// Encodes the documents of a text in the form that the base model expects. Each document starts with the
+// tokenizer's start tokens and ends with the model's end token. A text without separators is one document.
 std::vector<std::int32_t> encode_documents(const DataOptions& o, std::string_view text) {
   std::vector<std::int32_t> all;
   for (std::size_t at = 0; at < text.size();) {
@@ -88,7 +88,8 @@ std::unique_ptr<TrainData> open_text(const DataOptions& o, const std::optional<S
   return std::make_unique<CorpusData>(o, o.text, identity, tokenizer, *tokens, tokens);
 }
 
-// The tokenizer of a token file: the file's own, or the base model's, which must be equal to it.
+// Returns the tokenizer of a token file: the tokenizer in the file, or the tokenizer of the base model.
+// Throws Error if both exist and differ.
 std::shared_ptr<const text::Tokenizer> tokenizer_of(const DataOptions& o,
                                                     const std::shared_ptr<const text::TokenFile>& file) {
   const std::shared_ptr<const text::Tokenizer> its(file, &file->tokenizer());
@@ -203,7 +204,7 @@ std::string contradiction(const Args& args, const DataOptions& o) {
   const int kinds = (o.text.empty() ? 0 : 1) + (o.examples.empty() ? 0 : 1) + file + task;
   if (kinds == 0) return "missing --text FILE (or --examples FILE, or --tokens FILE, or --task add)";
   if (kinds > 1) return "--text, --examples, --tokens and --task: give only one of them";
-  if (args.given("resume")) return {};  // the rest is as when the run was started
+  if (args.given("resume")) return {};  // other options keep the values of the run
   if (!o.examples.empty() && !args.given("model")) return "--examples requires --model";
   if (args.given("separator") && !args.given("model")) return "--separator requires --model";
   if (args.given("separator") && o.text.empty()) return "--separator requires --text";

@@ -18,10 +18,10 @@ namespace tg {
 struct DataOptions {
   std::string text, examples, tokens, plain = "none", task = "none", tokenizer = "chars";
   std::int64_t vocabulary = 1024, digits = 2;
-  // Rows of a program's batch (--batch), rows of a step (--batch × --accumulate), and --context.
+  // The rows of a batch of the program (--batch), the rows of a step (--batch × --accumulate), and --context.
   std::int64_t batch = 12, step_rows = 12, context = 64;
   std::string separator;            // separates the documents of a text
-  const BaseModel* base = nullptr;  // from --model: has the tokenizer and the end token
+  const BaseModel* base = nullptr;  // the model of --model, with its tokenizer and end token
   // encoded --examples, if their length was needed early; open_data() moves from it
   std::shared_ptr<std::vector<train::Example>> encoded = {};
 };
@@ -33,7 +33,7 @@ std::string contradiction(const Args& args, const DataOptions& o);
 class TrainData : public train::Batches {
  public:
   virtual const text::Tokenizer& tokenizer() const = 0;
-  virtual std::string identity() const = 0;  // equal for equal data; compared when a run is resumed
+  virtual std::string identity() const = 0;  // a hash of the data, which is compared when a run is resumed
   virtual std::string name() const = 0;      // for messages
   virtual std::string description() const = 0;
 
@@ -79,7 +79,7 @@ struct SavedData {
   io::Metadata model;  // from the model file, including the tokenizer
   std::string where;   // path of the model file, for messages
 };
-// The identity of data with this content. Throws Error if a resumed run was started with different data.
+// Returns the identity of data with this content.
 std::string identity_of(std::string_view content);
 void check_same_data(const std::string& what, const std::string& identity,
                      const std::optional<SavedData>& saved);
@@ -88,9 +88,10 @@ std::unique_ptr<TrainData> open_data(const DataOptions& o, const std::optional<S
 
 // Encodes the prompts and completions of --examples, one example per row.
 std::vector<train::Example> encode_examples(const std::string& file, const BaseModel& base);
-// Length in tokens of the longest example.
+// The length of the longest example in tokens.
 std::int64_t longest_example(const std::vector<train::Example>& examples);
-// Throws as read_examples and ExampleBatches do, and Error if a resumed run was started with different data.
+// Throws the errors of read_examples and ExampleBatches, and Error if a resumed run was started with
+// different data.
 std::unique_ptr<TrainData> open_examples(const DataOptions& o, const std::optional<SavedData>& saved);
 
 }  // namespace tg

@@ -1,4 +1,4 @@
-// Training data of train --examples.
+// The training data of train --examples.
 #include <tilegrad/core/base/error.h>
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/train/examples.h>

@@ -36,9 +36,9 @@ struct OptimizerOptions {
 };
 
 void declare_optimizer_options(Args& args, OptimizerOptions& o);
-// Sets the defaults of options that are not on the command line, depending on the others. With `is_tuned`
-// (fine-tuning), the default learning rate is lower. Returns a message if valid options contradict each
-// other, otherwise "".
+// Sets the defaults of options that are not on the command line. They depend on the other options. If
+// `is_tuned` is set (fine-tuning), the default learning rate is lower. Returns a message if valid options
+// contradict each other, otherwise "".
 std::string settle_optimizer(const Args& args, OptimizerOptions& o, bool is_tuned);
 
 optim::Schedule schedule_of(const OptimizerOptions& o, std::int64_t steps);
@@ -47,7 +47,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                                  const std::optional<optim::LossScale>& loss_scale,
                                                  nn::Precision precision,
                                                  std::shared_ptr<Communicator> ranks = {});
-// "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up"
+// Describes the options, such as "adamw, lr 0.001 → 0.0001 (cosine) after 100 steps of warm-up".
 std::string description(const OptimizerOptions& o, std::int64_t steps);
 
 struct TrainOptions : ModelOptions, DeviceOptions {
@@ -64,8 +64,8 @@ struct TrainOptions : ModelOptions, DeviceOptions {
 
 // Declares every option with its help and limits, and the examples.
 void declare_options(Args& args, TrainOptions& o);
-// Returns a message if an option cannot be used with --context-parallel, otherwise "". `ranks`: number of
-// ranks.
+// Returns a message if an option cannot be used with --context-parallel, otherwise "". `ranks` is the number
+// of ranks.
 std::string mistake_in_context_parallel(const TrainOptions& o, int ranks);
 
 }  // namespace tg

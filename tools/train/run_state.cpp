@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view option_prefix = "option.";
 
-// Options that apply only to this invocation: neither saved nor compared.
+// Options that apply only to this invocation. They are neither saved nor compared.
 constexpr std::string_view of_this_call[] = {"out",  "resume",  "overwrite", "threads", "context-parallel",
                                              "zero", "trap-nan"};
 // Saved options that may change when a run is resumed. The contents of files are compared, but not their
@@ -30,8 +30,8 @@ struct Difference {
   std::size_t rank, text;
 };
 
-// The first string that differs between a rank and rank 0, if any. All ranks must pass the same number of
-// strings.
+// Returns the first string that differs between a rank and rank 0, if there is one. All ranks must pass the
+// same number of strings.
 std::optional<Difference> first_difference(std::span<const std::string> texts, Communicator& ranks) {
   std::vector<std::array<char, 32>> own(texts.size());
   for (std::size_t i = 0; i < own.size(); ++i) identity_of(texts[i]).copy(own[i].data(), own[i].size());

@@ -6,8 +6,8 @@
 
 namespace tg::os {
 
-// `groups` lists the groups of the process, as /proc/self/cgroup does, and `mount` is /sys/fs/cgroup.
-// SIZE_MAX without a limit.
+// `groups` is the path of a list of the process's groups, such as /proc/self/cgroup. `mount` is the mount
+// point, such as /sys/fs/cgroup. Returns SIZE_MAX if there is no limit.
 std::size_t left_in_cgroups(const std::string& groups, const std::string& mount);
 
 }  // namespace tg::os

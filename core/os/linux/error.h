@@ -1,4 +1,4 @@
-// The error number of a system call.
+// Returns the error number of a system call.
 #pragma once
 
 #include <cerrno>

@@ -18,7 +18,8 @@ namespace tg::os {
 
 namespace {
 
-// In the order of Open. Without O_NONBLOCK, opening a pipe would wait for a writer.
+// Flags per value of Open, in the order of that enum. Without O_NONBLOCK, opening a pipe would wait for a
+// writer.
 constexpr int open_flags[] = {O_RDONLY | O_NONBLOCK,
                               O_RDONLY | O_DIRECTORY,
                               O_RDONLY | O_DIRECTORY | O_NOFOLLOW,
@@ -62,7 +63,7 @@ int write_all(int file, std::string_view bytes) {
     const ssize_t n = ::write(file, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
-    if (n == 0) return ENOSPC;  // no progress and no reason: do not loop for ever
+    if (n == 0) return ENOSPC;  // no progress and no error: prevents an endless loop
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return 0;
@@ -88,7 +89,7 @@ int set_permissions(int file, std::filesystem::perms permissions) {
 int rename_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  struct stat there {};  // a file system without this flag
+  struct stat there {};  // repeated for file systems without this flag
   if (::lstat(to.c_str(), &there) == 0) return EEXIST;
   return error_unless(::rename(from.c_str(), to.c_str()) == 0);
 }
@@ -107,7 +108,7 @@ bool try_lock(int file) {
 
 std::string temporary_name(const std::string& path) {
   const std::size_t slash = path.rfind('/') + 1;  // 0 if there is none
-  static std::atomic<unsigned> serial{0};         // two threads may write the same name
+  static std::atomic<unsigned> serial{0};         // two threads may use the same path
   return path.substr(0, slash) + "." + path.substr(slash) + ".tmp." + std::to_string(::getpid()) + "." +
          std::to_string(serial++);
 }
@@ -122,8 +123,8 @@ FileStatus status(const std::string& path) {
   return status_of(::stat(path.c_str(), &s) == 0, s);
 }
 
-// A mapping, as the SIGBUS handler knows it. Ranges form a list that only grows: a later mapping reuses a
-// range that is not in use, so the handler never reads freed memory.
+// A mapped address range, for the SIGBUS handler. Ranges form a list that only grows, so the handler never
+// reads freed memory. A later mapping reuses a Range object that is not in use.
 struct MappedMemory::Range {
   std::atomic<std::uintptr_t> begin, end;  // end 0: not in use
   std::atomic<bool> is_lost;
@@ -136,14 +137,15 @@ using Range = MappedMemory::Range;
 std::atomic<Range*> ranges{nullptr};
 std::mutex ranges_mutex;
 struct sigaction earlier_handler {};
-std::atomic<bool> is_earlier_used{false};  // the earlier handler was installed for one signal only
+std::atomic<bool> is_earlier_used{false};  // for a handler of one signal only (SA_RESETHAND)
 
 void call_earlier(int signal, siginfo_t* info, void* context) {
   const bool once = (earlier_handler.sa_flags & SA_RESETHAND) != 0;
   const bool is_function = (earlier_handler.sa_flags & SA_SIGINFO) != 0 ||
                            (earlier_handler.sa_handler != SIG_DFL && earlier_handler.sa_handler != SIG_IGN);
   if (!is_function || (once && is_earlier_used.exchange(true))) {
-    // The instruction is repeated and ends the process. A signal that was sent is sent again.
+    // Installs the default action. The faulting instruction then runs again and ends the process. A signal
+    // that a process sent is sent again.
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
     if (info->si_code <= 0 && earlier_handler.sa_handler == SIG_IGN) return;
@@ -166,7 +168,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     if (at < begin || at >= end) continue;
     range->is_lost.store(true);  // before any thread can read a zero
     const std::uintptr_t page = at & ~(static_cast<std::uintptr_t>(::getpagesize()) - 1);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the page begins before the object
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the page starts before the mapped object
     void* zeros = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     errno = error;
@@ -231,7 +233,7 @@ void release_pages(const char* begin, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::getpagesize()),
              at = reinterpret_cast<std::uintptr_t>(begin);
   const std::uintptr_t first = (at + page - 1) / page * page, last = (at + bytes) / page * page;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are computed as numbers
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): page addresses are computed as integers
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 

@@ -21,7 +21,7 @@ namespace tg::os {
 
 namespace {
 
-// The first number in a file; empty for "max" and if there is no such file.
+// Reads the first number in a file. Empty if the file contains "max" or does not exist.
 std::optional<std::size_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::size_t n = 0;
@@ -29,7 +29,7 @@ std::optional<std::size_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-// The number after a key: "MemAvailable:   123 kB", "inactive_file 456".
+// Reads the number after a key, as in "MemAvailable: 123 kB" or "inactive_file 456".
 std::optional<std::size_t> number_after(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   std::string key;
@@ -42,7 +42,7 @@ std::size_t difference(std::size_t a, std::size_t b) {
   return a > b ? a - b : 0;
 }
 
-// Bytes that one control group leaves: its limit minus the memory in use that cannot be reclaimed.
+// Number of bytes that one control group leaves: its limit minus the used memory that cannot be reclaimed.
 std::size_t left_in_cgroup(const std::string& group, const char* limit_file, const char* usage_file,
                            const char* reclaimable) {
   const auto limit = number_in(group + limit_file), used = number_in(group + usage_file);
@@ -59,8 +59,9 @@ constexpr Version version_1{"/memory", "/memory.limit_in_bytes", "/memory.usage_
                             "total_inactive_file"};
 constexpr Version version_2{"", "/memory.max", "/memory.current", "inactive_file"};
 
-// The minimum that a group and its ancestors leave, up to the root; each may have a limit. Inside a container
-// the root is the mounted group. Groups above it are also listed, but they are not accessible.
+// The minimum over a group and its ancestors up to the root, because each may have a limit. Inside a
+// container, the root is the mounted group. /proc/self/cgroup also lists groups above it, but they are not
+// accessible.
 std::size_t left_up_to_root(const std::string& mount, std::string group, const Version& v) {
   std::size_t left = SIZE_MAX;
   for (;; group.resize(group.rfind('/'))) {
@@ -138,7 +139,7 @@ bool is_sealed(int descriptor) {
 }  // namespace
 
 SharedFile new_shared_memory(const char* title, std::size_t bytes) {
-  // MFD_NOEXEC_SEAL, which some systems require. Linux supports it since 6.3.
+  // MFD_NOEXEC_SEAL is required on some systems. Linux supports it since 6.3.
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING, not_executable = 8;
   int memory = memfd_create(title, flags | not_executable);
   if (memory < 0 && errno == EINVAL) memory = memfd_create(title, flags);
@@ -160,7 +161,7 @@ std::string path_of_descriptor(int process, int descriptor) {
 }
 
 SharedFile open_shared_memory(const std::string& path, std::size_t bytes) {
-  // The file may be anything, such as a pipe or a terminal.
+  // The path may refer to any kind of file, such as a pipe or a terminal.
   const SharedFile memory = opened_file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (memory.bytes == bytes && is_sealed(memory.descriptor)) return memory;
   const FileDescriptor closed(memory.descriptor);

@@ -39,8 +39,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-// In the new process, which may have been forked while other threads held locks: allocates nothing. Returns
-// only if the program cannot be started.
+// Runs in the new process. Allocates nothing, because other threads may have held locks during fork().
+// Returns only if the program cannot be started.
 void become(const Command& command, char* const* words, char* const* environment, ProcessId parent,
             BlockedSignals& blocked) {
   if (command.leads_group) ::setpgid(0, 0);
@@ -54,7 +54,7 @@ void become(const Command& command, char* const* words, char* const* environment
   const int streams[] = {command.input, command.output, command.errors};
   for (int fd = 0; fd <= 2; ++fd)
     if (streams[fd] >= 0 && ::dup2(streams[fd], fd) != fd) return;
-  blocked.unblock();  // a signal received since fork() ends it now
+  blocked.unblock();  // a signal received since fork() ends the process now
   ::execvpe(words[0], words, environment);
 }
 
@@ -72,7 +72,7 @@ int start(const Command& command, ProcessId& process) {
   std::vector<std::string> words = command.words, environment = environment_of(command);
   const std::vector<char*> word_list = pointers_to(words), environment_list = pointers_to(environment);
   const ProcessId parent = ::getpid();
-  // Until the new process has its own handlers, a signal to it would count as one to this process.
+  // Until the new process has its own handlers, it would handle a signal with the handlers of this process.
   BlockedSignals blocked;
   process = ::fork();
   const int error = errno;
@@ -82,7 +82,7 @@ int start(const Command& command, ProcessId& process) {
     if (command.report >= 0) (void)!::write(command.report, &why, sizeof why);
     ::_exit(127);
   }
-  // In the parent too, because it may send a signal before the child calls setpgid().
+  // Called in the parent too, because the parent may send a signal before the child calls setpgid().
   if (process > 0 && command.leads_group) ::setpgid(process, process);
   return process > 0 ? 0 : error;
 }
@@ -141,8 +141,9 @@ StopState stop_state(int process) {
       if (is == "SigCgt") caught = set;
     }
     std::fclose(file);
-    // A thread may also be stopped before the first instruction of its handler, which blocks the signal. The
-    // C library blocks all signals for short periods.
+    // A thread may also be stopped before the first instruction of its handler. The signal is then blocked
+    // and no longer pending. If at least 16 signals are blocked, the C library is blocking all signals for a
+    // short time.
     if (std::popcount(blocked) < 16) pending |= blocked & caught;
     for (const int signal : {SIGHUP, SIGINT, SIGTERM})
       if (pending >> (signal - 1) & 1) seen.asked_by = signal;

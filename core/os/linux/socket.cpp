@@ -55,7 +55,7 @@ bool set_option(int socket, int level, int option, int value) {
   return setsockopt(socket, level, option, &value, sizeof value) == 0;
 }
 
-// A message, with room for one descriptor next to it.
+// A message with space for one descriptor.
 struct Message {
   iovec part;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -202,7 +202,7 @@ Waker::~Waker() {
   close_stream(pipe_.reader), close_stream(pipe_.writer);
 }
 
-// Does not close the descriptor, because a forked process may also have it.
+// Writes a byte. Closing the descriptor would not wake the thread if a forked process also has it.
 void Waker::wake() {
   (void)!::write(pipe_.writer, "", 1);
 }

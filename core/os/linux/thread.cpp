@@ -18,8 +18,8 @@ namespace tg::os {
 
 namespace {
 
-// At most one move runs at a time in a process. A second one might read the processors that the first one
-// allows temporarily, and leave the thread on them.
+// At most one move runs at a time in a process. A second move might read the processors that the first move
+// allows temporarily, and make them permanent.
 std::atomic_flag is_moving = ATOMIC_FLAG_INIT;
 struct Move {
   const bool may_begin = !is_moving.test_and_set(std::memory_order_acquire);
@@ -45,8 +45,8 @@ int current_processor() {
 }
 
 double processor_seconds(ThreadId thread) {
-  // How Linux numbers the clock of a thread, as in pthread_getcpuclockid(). That function needs a thread that
-  // has not ended.
+  // The number of a thread's clock on Linux, as pthread_getcpuclockid() computes it. That function cannot be
+  // used for a thread that has ended.
   const clockid_t clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);
   timespec t;
   if (clock_gettime(clock, &t) != 0) return -1;
@@ -96,7 +96,7 @@ void wait_while_equal(const std::uint32_t* word, std::uint32_t value, bool share
   const timespec limit{.tv_sec = timeout_ns / second, .tv_nsec = timeout_ns % second};
   const long result = syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, value,
                               timeout_ns < 0 ? nullptr : &limit, nullptr, 0);
-  // Some systems that run Linux programs have no futex.
+  // Some systems that emulate Linux do not have futexes.
   if (result != 0 && errno == ENOSYS && __atomic_load_n(word, __ATOMIC_ACQUIRE) == value)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
