@@ -86,7 +86,7 @@ def data_flow():
     forward = ["input x", "param w", "mul %0 %1", "gelu %2", "sum %3"]
     for n, words in enumerate(forward):
         node(at[0] + 14, 104 + n * 30, f"%{n}", words, BLUE)
-    p.lines(at[0] + 14, 284, ["Nodes in an append-only list, each", "with op, dtype, layout and source", "line. Wrong shapes fail here."], 11.5, 17, color=SOFT)
+    p.lines(at[0] + 14, 284, ["Append-only list of nodes with", "op, dtype, layout, source line.", "Wrong shapes fail here."], 11.5, 17, color=SOFT)
 
     p.text(at[1] + 14, 86, "gradients(loss, {w})", 12, mono=True)
     for n, (words, color) in enumerate([("to %4, as recorded", BLUE), ("z of %4 = 1", VIOLET), ("expand %5", VIOLET), ("gelu_slope %2", VIOLET),
@@ -105,7 +105,7 @@ def data_flow():
     p.text(at[2] + 14, 228, "arena", 10, SOFT)
     for x, w, color in ((0, 92, BLUE), (94, 40, VIOLET), (136, 50, SOFT)):
         p.box(at[2] + 14 + x, 233, w, 20, color, 2, width=1)
-    p.lines(at[2] + 14, 284, ["Fused steps, an offset for each", "buffer, a kernel for each step.", "The peak memory is known here."], 11.5, 17, color=SOFT)
+    p.lines(at[2] + 14, 284, ["Fused steps, an offset for each", "buffer, a kernel for each step.", "The peak is known exactly."], 11.5, 17, color=SOFT)
 
     p.text(at[3] + 14, 86, "step.run({{x, batch}})", 12, mono=True)
     p.box(at[3] + 14, 102, width - 28, 40, GREEN, 4)
@@ -523,7 +523,7 @@ def attention_accumulator():
                 p.box(x + n * (side + 2), 320 + t * 32, side, 26, colors[part], 3, width=1)
                 p.text(x + n * (side + 2) + side / 2, 320 + t * 32 + 17, f"{part}.{lane}", 11, anchor="middle", mono=True)
     p.line(bx + 240, 380, bx + 270, 380, INK, 2, arrow=True)
-    p.lines(bx, 466, ["Word p.t has columns 2t and 2t + 1 of part p, rounded to 16 bits. After four shuffles, a lane", "has 8 columns (16 bytes) of a row, and a quad 64 consecutive bytes. Shared memory is not used."],
+    p.lines(bx, 466, ["Word p.t has columns 2t and 2t + 1 of part p, rounded to 16 bits. After four shuffles, without", "shared memory, a lane has 8 columns (16 bytes) of a row, and a quad 64 consecutive bytes."],
             11.5, 17, color=SOFT)
     p.write("attention-accumulator.svg")
 
