@@ -86,7 +86,7 @@ def data_flow():
     forward = ["input x", "param w", "mul %0 %1", "gelu %2", "sum %3"]
     for n, words in enumerate(forward):
         node(at[0] + 14, 104 + n * 30, f"%{n}", words, BLUE)
-    p.lines(at[0] + 14, 284, ["Nodes in an append-only list,", "each with op, dtype, layout and", "source line. Wrong shapes fail here."], 11.5, 17, color=SOFT)
+    p.lines(at[0] + 14, 284, ["Append-only list of nodes with", "op, dtype, layout, source line.", "Wrong shapes fail here."], 11.5, 17, color=SOFT)
 
     p.text(at[1] + 14, 86, "gradients(loss, {w})", 12, mono=True)
     for n, (words, color) in enumerate([("to %4, as recorded", BLUE), ("z of %4 = 1", VIOLET), ("expand %5", VIOLET), ("gelu_slope %2", VIOLET),
@@ -95,7 +95,7 @@ def data_flow():
     p.lines(at[1] + 14, 284, ["The list is walked backwards;", "every vjp appends ordinary", "nodes to the same list."], 11.5, 17, color=SOFT)
 
     p.text(at[2] + 14, 86, "compile(g, {loss}, {assign})", 11.2, mono=True)
-    steps = [("step 0", "x·w, gelu, slope", "one chain"), ("step 1", "sum", ""), ("step 2", "w ← w − 0.1·z", "in place")]
+    steps = [("step 0", "x·w, gelu, slope", "fused"), ("step 1", "sum", ""), ("step 2", "w ← w − 0.1·z", "in place")]
     for n, (number, words, note) in enumerate(steps):
         y = 102 + n * 36
         p.box(at[2] + 14, y, width - 28, 29, AMBER, 4)
@@ -105,7 +105,7 @@ def data_flow():
     p.text(at[2] + 14, 228, "arena", 10, SOFT)
     for x, w, color in ((0, 92, BLUE), (94, 40, VIOLET), (136, 50, SOFT)):
         p.box(at[2] + 14 + x, 233, w, 20, color, 2, width=1)
-    p.lines(at[2] + 14, 284, ["Fused steps, a place for every", "buffer, a kernel for every step.", "The peak is known here."], 11.5, 17, color=SOFT)
+    p.lines(at[2] + 14, 284, ["Fused steps, an offset for each", "buffer, a kernel for each step.", "The peak is known exactly."], 11.5, 17, color=SOFT)
 
     p.text(at[3] + 14, 86, "step.run({{x, batch}})", 12, mono=True)
     p.box(at[3] + 14, 102, width - 28, 40, GREEN, 4)
@@ -117,7 +117,7 @@ def data_flow():
     p.box(at[3] + 14, 204, width - 28, 40, SOFT, 4)
     p.text(at[3] + 22, 221, "fetch(loss)", 10.5, mono=True)
     p.text(at[3] + 22, 236, "parameters hold the new values", 10.5)
-    p.lines(at[3] + 14, 284, ["Allocates nothing and decides", "nothing; the same bits for any", "number of threads."], 11.5, 17, color=SOFT)
+    p.lines(at[3] + 14, 284, ["Allocates nothing. Results are", "bitwise identical for any", "number of threads."], 11.5, 17, color=SOFT)
 
     y = 372
     p.line(at[0] + 10, y, at[2] + width, y, SOFT, 1.4)
@@ -125,7 +125,7 @@ def data_flow():
     p.line(at[3], y, at[3] + width, y, GREEN, 1.4)
     p.text(at[3] + width / 2, y + 22, "as often as you like", 13, GREEN, anchor="middle")
     p.path(f"M {at[3] + width - 24:.0f} {bottom + 2} C {at[3] + width - 24:.0f} {bottom + 24}, {at[3] + 24:.0f} {bottom + 24}, {at[3] + 24:.0f} {bottom + 6}", GREEN, 1.6, arrow=True)
-    p.text(490, 434, "Data flows one way; no layer below calls back up, except that a gradient is written with ops again.", 12.5, SOFT, anchor="middle", italic=True)
+    p.text(490, 434, "Each stage uses only the result of the previous stage. Gradients consist of the same ops as the forward pass.", 12.5, SOFT, anchor="middle", italic=True)
     p.write("data-flow.svg")
 
 
@@ -133,14 +133,14 @@ def folders():
     """The folders of the tree with their subfolders: each includes only folders below it."""
     root = HERE.parent.parent
 
-    def rooms(folder, order=()):  # its subfolders, in this order or else sorted
+    def subfolders(folder, order=()):  # first the names in `order`, then the others, sorted
         names = sorted(path.name for path in (root / folder).iterdir() if path.is_dir() and any(path.iterdir()))
         return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
     p = Picture(980, 492, "Folders of tilegrad: each includes only folders below it")
     left, right, height, gap = 20, 960, 52, 12
 
-    def row(y, *boxes):  # (folder, relative width, color, rooms)
+    def row(y, *boxes):  # (folder, relative width, color, contents)
         total, x = sum(box[1] for box in boxes), left
         for folder, part, color, inside in boxes:
             width = (right - left - gap * (len(boxes) - 1)) * part / total
@@ -150,25 +150,26 @@ def folders():
             x += width + gap
 
     step = height + gap
-    row(20, ("tools", 1, SOFT, ["programs"]), ("examples", 1, SOFT, ["programs to copy"]), ("tests", 1, SOFT, ["a folder for each folder"]))
+    row(20, ("tools", 1, SOFT, ["programs"]), ("examples", 1, SOFT, ["complete programs"]), ("tests", 1, SOFT, ["one folder for each folder of the sources"]))
     row(20 + step, ("train", 1, VIOLET, ["the training step and the loop around it: batches, metrics, progress"]))
-    row(20 + 2 * step, ("io", 1, VIOLET, rooms("io")))
-    row(20 + 3 * step, ("nn", 3, BLUE, rooms("nn")), ("parallel", 2, SOFT, ["how ranks meet, and how one is lost"]))
-    row(20 + 4 * step, ("autograd", 3, BLUE, ["gradients", *rooms("autograd")]), ("backends/cuda", 7, GREEN, rooms("backends/cuda")),
-        ("backends/cpu", 2, GREEN, rooms("backends/cpu")))
+    row(20 + 2 * step, ("io", 1, VIOLET, subfolders("io")))
+    row(20 + 3 * step, ("nn", 3, BLUE, subfolders("nn")), ("parallel", 2, SOFT, ["joining of ranks, and detection of lost ranks"]))
+    row(20 + 4 * step, ("autograd", 3, BLUE, ["gradients", *subfolders("autograd")]), ("backends/cuda", 7, GREEN, subfolders("backends/cuda")),
+        ("backends/cpu", 2, GREEN, subfolders("backends/cpu")))
     row(20 + 5 * step, ("ops", 1, AMBER, ["shape rule, gradient, decomposition and samples of each op"]))
-    row(20 + 6 * step, ("core", 1, AMBER, rooms("core", ("base", "os", "graph", "run", "compile", "report"))))
+    row(20 + 6 * step, ("core", 1, AMBER, subfolders("core", ("base", "os", "graph", "run", "compile", "report"))))
     p.text(left, 20 + 7 * step + 12, "A folder includes only folders below it. parallel/ includes core/ only; backends include core/ and the attributes of ops/.", 12, SOFT)
     p.write("folders.svg")
 
 
 def best_fit(buffers):
-    """Places (bytes, first, last) as core's planner does: the smallest free stretch that fits, else the arena grows."""
-    free, end, places, alive = [], 0, [], []
+    """Assigns offsets to buffers (bytes, first step, last step) as the planner in core/ does: a buffer uses the smallest
+    free range that fits. If none fits, the arena grows. Returns the offsets and the size of the arena."""
+    free, end, offsets, alive = [], 0, [], []
     for size, first, last in buffers:
-        for place, length, until in [a for a in alive if a[2] < first]:
-            alive.remove((place, length, until))
-            free.append([place, length])
+        for offset, length, until in [a for a in alive if a[2] < first]:
+            alive.remove((offset, length, until))
+            free.append([offset, length])
             free.sort()
             merged = []
             for f in free:
@@ -179,23 +180,23 @@ def best_fit(buffers):
             free = merged
         fits = sorted((f[1], f[0]) for f in free if f[1] >= size)
         if fits:
-            length, place = fits[0]
-            free.remove([place, length])
+            length, offset = fits[0]
+            free.remove([offset, length])
             if length > size:
-                free.append([place + size, length - size])
+                free.append([offset + size, length - size])
                 free.sort()
         else:
-            place = end
+            offset = end
             if free and free[-1][0] + free[-1][1] == end:
-                place = free.pop()[0]
-            end = place + size
-        alive.append((place, size, last))
-        places.append(place)
-    return places, end
+                offset = free.pop()[0]
+            end = offset + size
+        alive.append((offset, size, last))
+        offsets.append(offset)
+    return offsets, end
 
 
 def memory_plan():
-    """A training step's buffers: first and last step across, place in the arena upwards."""
+    """A training step's buffers: first and last step across, offset in the arena upwards."""
     layers = 6
     buffers, kinds, steps = [], [], 0
     last_step = 4 * layers + 1
@@ -204,43 +205,43 @@ def memory_plan():
         buffers.append((3, first, last_step - 2 * n))
         kinds.append(("kept for the backward pass", BLUE))
         buffers.append((2, first, first + 1))
-        kinds.append(("used at once", AMBER))
+        kinds.append(("freed immediately", AMBER))
     buffers.append((2, 2 * layers, 2 * layers + 1))
-    kinds.append(("used at once", AMBER))
-    for n in range(layers):  # backward: the gradient that travels down, and a workspace
+    kinds.append(("freed immediately", AMBER))
+    for n in range(layers):  # backward: the gradient of an activation, and a workspace
         first = 2 * layers + 1 + 2 * n
         buffers.append((3, first, first + 2))
-        kinds.append(("gradient on its way down", VIOLET))
+        kinds.append(("gradient of an activation", VIOLET))
         buffers.append((1, first, first))
         kinds.append(("workspace", SOFT))
     order = sorted(range(len(buffers)), key=lambda i: buffers[i][1])
     buffers, kinds = [buffers[i] for i in order], [kinds[i] for i in order]
-    places, peak = best_fit(buffers)
+    offsets, peak = best_fit(buffers)
     total = sum(b[0] for b in buffers)
     steps = max(b[2] for b in buffers) + 1
 
-    p = Picture(980, 470, "Memory plan of a training step: every buffer as a rectangle over the steps that it lives through")
+    p = Picture(980, 470, "Memory plan of a training step: each buffer is a rectangle over the steps during which it is live")
     x0, y0, w, h = 74, 352, 660, 290
     dx, dy = w / steps, h / (peak + 1.5)
     p.text(20, 30, "Memory plan of a training step", 17, INK, weight="bold")
     for s in range(0, steps + 1, 2):
         p.line(x0 + s * dx, y0, x0 + s * dx, y0 - h, "#eef1f4", 1)
-    for (size, first, last), place, (_, color) in zip(buffers, places, kinds):
-        p.rect(x0 + first * dx + 0.7, y0 - (place + size) * dy + 0.7, (last - first + 1) * dx - 1.4, size * dy - 1.4, PALE[color], color, 2, 1)
+    for (size, first, last), offset, (_, color) in zip(buffers, offsets, kinds):
+        p.rect(x0 + first * dx + 0.7, y0 - (offset + size) * dy + 0.7, (last - first + 1) * dx - 1.4, size * dy - 1.4, PALE[color], color, 2, 1)
     p.line(x0, y0, x0 + w + 8, y0, INK, 1.6, arrow=True)
     p.line(x0, y0, x0, y0 - h - 6, INK, 1.6, arrow=True)
     p.text(x0 + w / 2, y0 + 40, "step", 13, INK, anchor="middle")
-    p.text(x0 - 10, y0 - h + 4, "place in", 12, INK, anchor="end")
+    p.text(x0 - 10, y0 - h + 4, "offset in", 12, INK, anchor="end")
     p.text(x0 - 10, y0 - h + 19, "the arena", 12, INK, anchor="end")
-    turn = x0 + (2 * layers + 1) * dx
-    p.line(turn, y0 + 4, turn, y0 - h, SOFT, 1.2, dash="4 3")
-    p.text(turn - 8, y0 + 20, "forward", 12.5, SOFT, anchor="end")
-    p.text(turn + 8, y0 + 20, "backward", 12.5, SOFT)
+    middle = x0 + (2 * layers + 1) * dx
+    p.line(middle, y0 + 4, middle, y0 - h, SOFT, 1.2, dash="4 3")
+    p.text(middle - 8, y0 + 20, "forward", 12.5, SOFT, anchor="end")
+    p.text(middle + 8, y0 + 20, "backward", 12.5, SOFT)
     p.line(x0, y0 - peak * dy, x0 + w, y0 - peak * dy, RED, 1.4, dash="6 4")
     p.text(x0 + w, y0 - peak * dy - 6, "peak, exact before the first run", 12, RED, anchor="end")
     x = 762
-    rows = [(BLUE, "activation, kept for", "the backward pass"), (AMBER, "intermediate result,", "freed at once"),
-            (VIOLET, "gradient on its way", "down"), (SOFT, "workspace of a", "kernel")]
+    rows = [(BLUE, "activation, kept for", "the backward pass"), (AMBER, "intermediate result,", "freed immediately"),
+            (VIOLET, "gradient of an", "activation"), (SOFT, "workspace of a", "kernel")]
     for n, (color, a, b) in enumerate(rows):
         y = 92 + n * 46
         p.box(x, y, 26, 26, color, 3)
@@ -248,14 +249,14 @@ def memory_plan():
         p.text(x + 36, y + 26, b, 12)
     p.text(x, 296, f"without reuse: {total} units", 12.5, SOFT)
     p.text(x, 316, f"planned: {peak} units", 12.5, RED, weight="bold")
-    p.lines(20, 424, ["Across: from the step that first writes a buffer to the one that last reads it. Up: its address. A buffer takes the smallest",
-                      "free stretch that fits; only where none fits does the arena grow. `inspect --plot-plan plan.png` draws this for your own model."],
+    p.lines(20, 424, ["Horizontally, a buffer extends from the first step that writes it to the last step that reads it. Vertically, it starts at its",
+                      "offset: the smallest free range that fits. If none fits, the arena grows. `inspect --plot-plan plan.png` draws this for a model."],
             12.5, 19, color=SOFT)
     p.write("memory-plan.svg")
 
 
 def score_grid(p, x0, y0, side, queries, keys, row=None, column=None):
-    """The matrix A in tiles under a causal mask: which are computed, masked or skipped. It is never stored whole."""
+    """The matrix A in tiles under a causal mask. Tiles are computed, partly masked or skipped."""
     for i in range(queries):
         for j in range(keys):
             x, y = x0 + j * side, y0 + i * side
@@ -269,8 +270,8 @@ def score_grid(p, x0, y0, side, queries, keys, row=None, column=None):
 
 
 def attention_forward():
-    p = Picture(980, 520, "A tile of queries walks over the keys with an online softmax")
-    p.text(20, 30, "flash_attn, forward: a tile of Γ queries walks over the keys", 17, INK, weight="bold")
+    p = Picture(980, 520, "A tile of queries is multiplied by all tiles of keys, with an online softmax")
+    p.text(20, 30, "flash_attn, forward: a tile of Γ queries is multiplied by tiles of Λ keys", 17, INK, weight="bold")
     side, n, x0, y0, row = 50, 6, 150, 126, 4
     score_grid(p, x0, y0, side, n, n, row=row)
     # Keys and values above, queries on the left.
@@ -283,25 +284,25 @@ def attention_forward():
     for i in range(n):
         p.box(x0 - 34, y0 + i * side + 3, 22, side - 6, VIOLET if i == row else SOFT, 2)
     p.text(x0 - 44, y0 + (row + 0.5) * side + 5, "Q tile", 12.5, VIOLET, anchor="end", weight="bold")
-    p.text(x0 - 44, y0 + (row + 0.5) * side + 21, "stays", 11.5, SOFT, anchor="end")
+    p.text(x0 - 44, y0 + (row + 0.5) * side + 21, "kept", 11.5, SOFT, anchor="end")
     y = y0 + (row + 0.5) * side
     for j in range(row + 1):
         p.text(x0 + (j + 0.5) * side, y - 8, f"{j + 1}", 12, BLUE, anchor="middle", weight="bold")
     p.line(x0 + 8, y + 6, x0 + (row + 1) * side - 12, y + 6, BLUE, 2.2, arrow=True)
-    p.text(x0 + n * side / 2, y0 + n * side + 22, "A = scale·Q·Kᵀ [L, T], never whole in memory", 12.5, INK, anchor="middle")
+    p.text(x0 + n * side / 2, y0 + n * side + 22, "A = scale·Q·Kᵀ [L, T], never completely in memory", 12.5, INK, anchor="middle")
     # Legend of tiles.
     lx, ly = 40, 474
-    for words, kind in (("computed", "on"), ("masked inside: the diagonal", "half"), ("skipped: no visible key", "off")):
+    for words, kind in (("computed", "on"), ("partly masked: the diagonal", "half"), ("skipped: no visible key", "off")):
         p.rect(lx, ly - 13, 17, 17, PALE[BLUE] if kind != "off" else "url(#hatch)", LINE, 0, 1)
         if kind == "half":
             p.path(f"M {lx} {ly - 13} L {lx + 17} {ly + 4} L {lx + 17} {ly - 13} Z", LINE, 0.8, fill="url(#hatch)")
         p.text(lx + 24, ly + 1, words, 12, SOFT)
         lx += 34 + 7.0 * len(words) + 18
-    p.text(40, 501, "Causal mask; windows, lengths and packed sequences are intervals of keys in the same way.", 12, SOFT, italic=True)
+    p.text(40, 501, "The mask is causal. Windows, lengths and packed sequences also select an interval of keys.", 12, SOFT, italic=True)
 
     bx, bw = 500, 460
     p.box(bx, 62, bw, 214, BLUE, 8)
-    p.text(bx + 16, 86, "at each tile of Λ keys", 13.5, BLUE, weight="bold")
+    p.text(bx + 16, 86, "for each tile of Λ keys", 13.5, BLUE, weight="bold")
     p.lines(bx + 16, 114, ["A   =  scale·Q·Kᵀ  (softcap, bias, mask)", "c'  =  max(c, A.max)", "E   =  exp(A ⊖ c')",
                            "π   =  exp(c − c')·π + E.sum", "G   =  exp(c − c') ⊛ G + (E ⊛ keep)·V", "c   =  c'"], 13.5, 26, mono=True)
     p.text(bx + bw - 14, 140, "[Γ]", 11.5, SOFT, anchor="end", mono=True)
@@ -315,15 +316,15 @@ def attention_forward():
     p.box(bx, 308, bw, 84, GREEN, 8)
     p.lines(bx + 16, 336, ["O   =  G ⊘ π", "ξ   =  c + log π"], 13.5, 28, mono=True)
     p.text(bx + 190, 336, "the output, written once", 12, SOFT)
-    p.text(bx + 190, 364, "all that the backward needs to", 12, SOFT)
-    p.text(bx + 190, 380, "make P = exp(A ⊖ ξ) again", 12, SOFT)
-    p.lines(bx, 420, ["Memory: O and ξ, so linear in the length. FlashAttention writes", "m, ℓ for c, π, and L or LSE for ξ (notation.md)."], 12.5, 19, color=SOFT)
+    p.text(bx + 190, 364, "saved for the backward, which", 12, SOFT)
+    p.text(bx + 190, 380, "recomputes P = exp(A ⊖ ξ)", 12, SOFT)
+    p.lines(bx, 420, ["Only O and ξ are stored, so memory is linear in the length.", "FlashAttention's names: m for c, ℓ for π, L or LSE for ξ (notation.md)."], 12.5, 19, color=SOFT)
     p.write("attention-forward.svg")
 
 
 def attention_backward():
-    p = Picture(980, 548, "A block of keys walks over the queries and gathers its gradients")
-    p.text(20, 30, "flash_attn, backward: a block of Λ keys walks over the tiles of queries", 17, INK, weight="bold")
+    p = Picture(980, 548, "A block of keys is multiplied by all tiles of queries, and accumulates its gradients")
+    p.text(20, 30, "flash_attn, backward: a block of Λ keys is multiplied by tiles of Γ queries", 17, INK, weight="bold")
     side, n, x0, y0, column = 50, 6, 190, 132, 1
     score_grid(p, x0, y0, side, n, n, column=column)
     for j in range(n):
@@ -332,8 +333,8 @@ def attention_backward():
         p.box(x0 + j * side + 3, y0 - 28, side - 6, 18, color, 2)
     p.text(x0 - 8, y0 - 37, "K, V", 12.5, GREEN, anchor="end", weight="bold")
     p.text(x0 - 8, y0 - 15, "z_K, z_V", 12.5, GREEN, anchor="end", weight="bold")
-    p.text(x0 + (column + 0.5) * side, y0 - 58, "stays", 11.5, SOFT, anchor="middle")
-    # On the left what comes with each tile of queries.
+    p.text(x0 + (column + 0.5) * side, y0 - 58, "kept", 11.5, SOFT, anchor="middle")
+    # On the left: the operands that are loaded with each tile of queries.
     for i in range(n):
         color = VIOLET if i >= column else SOFT
         for k, w in enumerate((22, 22, 8, 8)):
@@ -350,33 +351,33 @@ def attention_backward():
     p.line(x0 + (column + 1) * side + 4, y, x0 + n * side + 12, y, AMBER, 1.6, arrow=True, dash="5 3")
     p.text(20, 490, "first, for all queries:", 12.5, INK, weight="bold")
     p.text(176, 490, "u = (O ⊛ z_O).sum − z_ξ", 13, INK, mono=True)
-    p.text(382, 490, "a number per query,", 12, SOFT)
+    p.text(382, 490, "one element per query,", 12, SOFT)
     p.text(382, 507, "equal to (P ⊛ z_P).sum − z_ξ", 12, SOFT)
-    p.text(20, 531, "FlashAttention writes D for u, dS for z_A, dQ for z_Q (notation.md).", 12, SOFT, italic=True)
+    p.text(20, 531, "FlashAttention's names: D for u, dS for z_A, dQ for z_Q (notation.md).", 12, SOFT, italic=True)
 
     bx, bw = 590, 372
     p.box(bx, 62, bw, 268, BLUE, 8)
-    p.text(bx + 14, 86, "at each tile of Γ queries: five products", 13.5, BLUE, weight="bold")
+    p.text(bx + 14, 86, "for each tile of Γ queries: five products", 13.5, BLUE, weight="bold")
     p.lines(bx + 14, 114, ["A    =  scale·Q·Kᵀ", "P    =  exp(A ⊖ ξ)", "z_V +=  (P ⊛ keep)ᵀ·z_O", "z_P  =  (z_O·Vᵀ) ⊛ keep",
                            "z_A  =  P ⊛ (z_P ⊖ u)", "z_K +=  scale·z_Aᵀ·Q", "z_Q +=  scale·z_A·K"], 13.5, 26, mono=True)
     for n_, (y, words) in enumerate(((114, "1"), (166, "2"), (192, "3"), (244, "4"), (270, "5"))):
         p.box(bx + bw - 34, y - 14, 20, 20, BLUE if n_ < 4 else AMBER, 10)
         p.text(bx + bw - 24, y + 0.5, words, 11.5, BLUE if n_ < 4 else AMBER, anchor="middle", weight="bold")
-    p.text(bx + 14, 300, "P is made again, never stored. z_K and z_V", 11.5, SOFT)
+    p.text(bx + 14, 300, "P is recomputed, never stored. z_K and z_V", 11.5, SOFT)
     p.text(bx + 14, 317, "belong to the block; z_Q is shared by all blocks.", 11.5, SOFT)
     p.box(bx, 344, bw, 166, AMBER, 8)
-    p.text(bx + 14, 368, "who adds to z_Q, and in which order", 13.5, AMBER, weight="bold")
-    p.lines(bx + 14, 392, ["CPU, Hopper: in the order of the key blocks, by turns.", "CUDA, two passes: a second pass, by queries, makes z_Q.",
-                           "CUDA, one pass: each of up to 8 blocks has sums of its", "own, which are then added in order.",
+    p.text(bx + 14, 368, "additions to z_Q, and their order", 13.5, AMBER, weight="bold")
+    p.lines(bx + 14, 392, ["CPU, Hopper: blocks add in the order of their keys.", "CUDA, two passes: a pass over queries computes z_Q.",
+                           "CUDA, one pass: up to 8 blocks have separate sums,", "which are then added in order.",
                            "CUDA, nondeterministic: all add to the same sums."], 11.5, 19)
-    p.text(bx + 14, 495, "All but the last give the same bits on every run.", 11.5, SOFT)
+    p.text(bx + 14, 495, "All except the last give bitwise identical results.", 11.5, SOFT)
     p.write("attention-backward.svg")
 
 
 def attention_memory():
-    """The forward on Hopper: which memory holds what, and what moves between them."""
-    p = Picture(980, 436, "Where the numbers of a forward block are: HBM, second-level cache, shared memory, registers")
-    p.text(20, 30, "flash_attn on Hopper: from HBM to register and back", 17, INK, weight="bold")
+    """The forward on Hopper: the contents of each memory, and the copies between them."""
+    p = Picture(980, 436, "Contents of HBM, second-level cache, shared memory and registers during a forward block")
+    p.text(20, 30, "flash_attn on Hopper: from HBM to registers and back", 17, INK, weight="bold")
     columns = [(20, 172, "HBM", "the whole call", SOFT), (232, 172, "L2 cache", "shared by all blocks", VIOLET),
                (444, 232, "shared memory", "of the block", BLUE), (716, 244, "registers", "of one consumer warpgroup", GREEN)]
     for x, w, name, whose, color in columns:
@@ -384,27 +385,27 @@ def attention_memory():
         p.text(x + 12, 70, name, 14.5, color, weight="bold")
         p.text(x + 12, 87, whose, 11, SOFT)
 
-    def piece(x, y, w, h, color, name, shape="", size=12.5):
+    def entry(x, y, w, h, color, name, shape="", size=12.5):
         p.box(x, y, w, h, color, 4)
         p.text(x + 9, y + h / 2 + 4.5, name, size, mono=True)
         p.text(x + w - 8, y + h / 2 + 4, shape, 10.5, SOFT, anchor="end", mono=True)
 
     for n, (name, shape, color) in enumerate((("Q", "[L, d]", VIOLET), ("K", "[T, d]", GREEN), ("V", "[T, dv]", GREEN), ("O", "[L, dv]", AMBER), ("ξ", "[L]", AMBER))):
-        piece(32, 102 + n * 39, 148, 30, color, name, shape)
+        entry(32, 102 + n * 39, 148, 30, color, name, shape)
     p.box(244, 141, 148, 69, GREEN, 4)
     p.text(254, 163, "K, V of a", 12.5, mono=True)
     p.text(254, 181, "section's heads", 12.5, mono=True)
     p.text(254, 200, "read by every block", 10.5, SOFT)
-    piece(456, 102, 208, 30, VIOLET, "Q tiles", "64 × d each")
+    entry(456, 102, 208, 30, VIOLET, "Q tiles", "64 × d each")
     for n, (name, shape) in enumerate((("K, stage 0", "128 × d"), ("K, stage 1", ""), ("V, stage 0", "128 × dv"), ("V, stage 1", ""))):
-        piece(456, 141 + n * 31, 208, 26, GREEN, name, shape, 11.5)
+        entry(456, 141 + n * 31, 208, 26, GREEN, name, shape, 11.5)
     p.text(456, 283, "stages: some are filled while", 11, SOFT)
     p.text(456, 298, "another is multiplied", 11, SOFT)
-    piece(728, 102, 220, 30, BLUE, "S, then P", "64 × 128 f32")
-    piece(728, 141, 220, 30, BLUE, "P, rounded", "64 × 128 16 bits")
-    piece(728, 180, 220, 30, AMBER, "G, then O", "64 × dv f32")
-    piece(728, 219, 220, 30, AMBER, "c, π", "64 each")
-    p.text(728, 270, "A and P exist here alone, one tile", 11, RED)
+    entry(728, 102, 220, 30, BLUE, "S, then P", "64 × 128 f32")
+    entry(728, 141, 220, 30, BLUE, "P, rounded", "64 × 128 16 bits")
+    entry(728, 180, 220, 30, AMBER, "G, then O", "64 × dv f32")
+    entry(728, 219, 220, 30, AMBER, "c, π", "64 each")
+    p.text(728, 270, "A and P exist only here, one tile", 11, RED)
     p.text(728, 285, "at a time: nothing of size L·T", 11, RED)
     p.text(728, 300, "is ever written to memory", 11, RED)
     for x0, x1, y, color in ((182, 244, 175, GREEN), (394, 456, 175, GREEN), (664, 728, 117, BLUE)):
@@ -415,19 +416,19 @@ def attention_memory():
     p.text(424, 168, "TMA", 11, SOFT, anchor="middle", weight="bold")
     p.text(690, 110, "wgmma", 10, SOFT, anchor="middle", weight="bold")
     p.path("M 840 312 L 840 332 L 106 332 L 106 291", AMBER, 2, arrow=True, dash="6 4")
-    p.text(470, 326, "O and ξ, once, straight from registers: O in stores of 16 bytes", 11.5, AMBER, anchor="middle")
-    for x, w, size, rate in ((20, 172, "141 GB", "4.8 TB/s"), (232, 172, "50 MB", "faster than HBM"), (444, 232, "up to 227 KiB", "128 B a clock"),
-                             (716, 244, "64 Ki of 32 bits, 256 KiB", "operands of every instruction")):
+    p.text(470, 326, "O and ξ are stored once: O through the tile of Q by TMA, ξ directly", 11.5, AMBER, anchor="middle")
+    for x, w, size, rate in ((20, 172, "141 GB", "4.8 TB/s"), (232, 172, "50 MB", "faster than HBM"), (444, 232, "up to 227 KiB", "128 B per clock"),
+                             (716, 244, "65,536 × 32 bits, 256 KiB", "operands of every instruction")):
         p.rect(x, 350, w, 62, PALE[SOFT], None, 6)
         p.text(x + 12, 375, size, 13, weight="bold")
         p.text(x + 12, 397, rate, 12, SOFT)
-    p.text(960, 430, "shared memory, registers: of each of 132 multiprocessors", 10.5, SOFT, anchor="end")
+    p.text(960, 430, "Each of the 132 multiprocessors has this shared memory and these registers.", 10.5, SOFT, anchor="end")
     p.write("attention-memory.svg")
 
 
 def attention_swizzle():
-    """A tile in shared memory: blocks of 64 columns, 16-byte pieces permuted by the row."""
-    p = Picture(980, 420, "A swizzled tile: blocks of 64 columns, whose 16-byte pieces are permuted by the row")
+    """A tile in shared memory: blocks of 64 columns, 16-byte chunks permuted by the row."""
+    p = Picture(980, 420, "A swizzled tile: blocks of 64 columns, whose 16-byte chunks are permuted by the row")
     p.text(20, 30, "A tile in shared memory, as TMA writes it and wgmma reads it", 17, INK, weight="bold")
     x0, y0, w, h = 40, 104, 120, 230
     p.text(x0 + w + 4, 62, "the tile [rows, 128]", 13, weight="bold", anchor="middle")
@@ -443,36 +444,36 @@ def attention_swizzle():
     p.rect(x0 + w + 8, y0, w, h / 8, "none", RED, 2, 2)
     p.text(x0, y0 + h + 20, "a row of a block: 128 bytes", 11.5, SOFT)
     p.text(x0, y0 + h + 37, "8 rows: 1024 bytes", 11.5, SOFT)
-    p.text(x0, y0 + h + 54, "a block: rows·128 bytes; then the next", 11.5, SOFT)
+    p.text(x0, y0 + h + 54, "a block: rows·128 bytes, then the next", 11.5, SOFT)
     p.line(x0 + 2 * w + 10, y0 + h / 16, 358, y0 + h / 16, RED, 1.4, arrow=True)
 
     gx, gy, cw, ch = 404, 88, 66, 31
-    p.text(gx + 4 * cw, 52, "which piece of 8 columns (16 bytes) lies in which slot", 13, weight="bold", anchor="middle")
+    p.text(gx + 4 * cw, 52, "the chunk of 8 columns (16 bytes) in each slot", 13, weight="bold", anchor="middle")
     for s in range(8):
         p.text(gx + (s + 0.5) * cw, gy - 16, f"slot {s}", 11, SOFT, anchor="middle")
         p.text(gx + (s + 0.5) * cw, gy - 4, f"banks {4 * s}–{4 * s + 3}", 8.5, SOFT, anchor="middle")
     for r in range(8):
         p.text(gx - 8, gy + (r + 0.5) * ch + 4, f"row {r}", 11, SOFT, anchor="end")
         for s in range(8):
-            piece = s ^ r
-            if piece == 0:
+            chunk = s ^ r
+            if chunk == 0:
                 p.box(gx + s * cw, gy + r * ch, cw, ch, AMBER, 0, width=1)
-            elif piece == 1:
+            elif chunk == 1:
                 p.box(gx + s * cw, gy + r * ch, cw, ch, GREEN, 0, width=1)
             else:
                 p.rect(gx + s * cw, gy + r * ch, cw, ch, "#ffffff", LINE, 0, 1)
-            p.text(gx + (s + 0.5) * cw, gy + (r + 0.5) * ch + 4, str(piece), 12.5, INK, anchor="middle", mono=True,
-                   weight="bold" if piece < 2 else "normal")
-    p.lines(372, 362, ["slot = piece xor (row mod 8). Piece 0 of eight rows lies in eight different slots, so in all 32 banks:",
-                       "reading the same columns of eight rows meets no bank twice. TMA permutes while it writes, wgmma",
-                       "while it reads; code that touches a tile itself calls SwizzledTile::offset(row, piece)."], 11.5, 18, color=SOFT)
+            p.text(gx + (s + 0.5) * cw, gy + (r + 0.5) * ch + 4, str(chunk), 12.5, INK, anchor="middle", mono=True,
+                   weight="bold" if chunk < 2 else "normal")
+    p.lines(372, 362, ["slot = chunk xor (row mod 8). Chunk 0 of eight rows is in eight different slots, so in all 32 banks.",
+                       "Reading the same columns of eight rows uses no bank twice. TMA permutes when it writes, and",
+                       "wgmma when it reads. Other code that accesses a tile calls SwizzledTile::offset."], 11.5, 18, color=SOFT)
     p.write("attention-swizzle.svg")
 
 
 def attention_accumulator():
-    """Which lane holds which sums, how they become a left operand, and how they are stored."""
-    p = Picture(980, 500, "Who holds what: sums of a warp, P as left operand, and the exchange before a store")
-    p.text(20, 30, "Sums in registers: warp w of a warpgroup has rows 16w … 16w + 15 of 64", 17, INK, weight="bold")
+    """The accumulators of each lane: layout, use as a left operand, and the exchange before a store."""
+    p = Picture(980, 500, "Accumulators of a warp: layout, P as left operand, and the exchange before a store")
+    p.text(20, 30, "Accumulators in registers: warp w of a warpgroup has rows 16w … 16w + 15 of 64", 17, INK, weight="bold")
     x0, y0, cw, ch = 92, 92, 33, 21
     p.text(x0 + 4 * cw, 62, "lane 4g + t, in each 16 × 8 part", 13, weight="bold", anchor="middle")
     for t in range(4):
@@ -487,11 +488,11 @@ def attention_accumulator():
                 p.rect(x0 + 2 * t * cw, y0 + r * ch, 2 * cw, ch, "#ffffff" if r < 8 else "#f7f9fb", LINE, 0, 1)
             p.text(x0 + (2 * t + 1) * cw, y0 + (r + 0.5) * ch + 4, f"{4 * (r % 8) + t}", 10.5, INK if mine else SOFT, anchor="middle", mono=True,
                    weight="bold" if mine else "normal")
-    p.lines(20, y0 + 16 * ch + 20, ["SideStream 9 (g = 2, t = 1) has rows 2 and 10,", "columns 2 and 3 of every part. A row lies", "in four lanes: its maximum takes two shuffles."],
+    p.lines(20, y0 + 16 * ch + 20, ["Lane 9 (g = 2, t = 1) has rows 2 and 10,", "columns 2 and 3 of every part. A row is in", "four lanes: its maximum needs two shuffles."],
             11.5, 17, color=SOFT)
 
     bx = 404
-    p.text(bx, 62, "P becomes the left operand where it is", 13, weight="bold")
+    p.text(bx, 62, "P becomes the left operand in place", 13, weight="bold")
     for n, (name, color) in enumerate((("part 2k", BLUE), ("part 2k + 1", VIOLET))):
         x = bx + n * 150
         p.box(x, 78, 140, 62, color, 4)
@@ -509,7 +510,7 @@ def attention_accumulator():
         p.line(x + 34, 143, x + 34, 167, SOFT, 1.2, arrow=True)
     p.text(bx + 312, 187, "two 16-bit", 11.5, SOFT)
     p.text(bx + 312, 203, "numbers each", 11.5, SOFT)
-    p.lines(bx, 232, ["wgmma wants step k of a left operand, 16 rows by 16 columns, in just these lanes:", "rounding in place is all. P never passes through shared memory."], 11.5, 17, color=SOFT)
+    p.lines(bx, 232, ["wgmma expects step k of a left operand, 16 rows by 16 columns, in exactly these", "lanes. So P is only rounded in place, and never passes through shared memory."], 11.5, 17, color=SOFT)
 
     p.text(bx, 292, "Storing: the four lanes of a quad exchange words", 13, weight="bold")
     side, colors = 40, (BLUE, GREEN, AMBER, VIOLET)
@@ -522,17 +523,17 @@ def attention_accumulator():
                 p.box(x + n * (side + 2), 320 + t * 32, side, 26, colors[part], 3, width=1)
                 p.text(x + n * (side + 2) + side / 2, 320 + t * 32 + 17, f"{part}.{lane}", 11, anchor="middle", mono=True)
     p.line(bx + 240, 380, bx + 270, 380, INK, 2, arrow=True)
-    p.lines(bx, 466, ["Word p.t: columns 2t, 2t + 1 of part p, rounded to 16 bits. Afterwards a lane has 8 columns of a", "row, 16 bytes, and a quad 64 bytes in a row: four shuffles, no shared memory."],
+    p.lines(bx, 466, ["Word p.t has columns 2t and 2t + 1 of part p, rounded to 16 bits. After four shuffles, without", "shared memory, a lane has 8 columns (16 bytes) of a row, and a quad 64 consecutive bytes."],
             11.5, 17, color=SOFT)
     p.write("attention-accumulator.svg")
 
 
 def attention_roles():
-    """Roles of a forward block over time: two consumer warpgroups take turns at the tensor cores."""
-    p = Picture(980, 424, "Roles of a forward block over time: two warpgroups take turns at the tensor cores")
-    p.text(20, 30, "A forward block over time: one warpgroup's softmax runs under the other's products", 17, INK, weight="bold")
+    """Roles of a forward block over time: two consumer warpgroups alternate on the tensor cores."""
+    p = Picture(980, 424, "Roles of a forward block over time: two warpgroups alternate on the tensor cores")
+    p.text(20, 30, "A forward block over time: one warpgroup's softmax runs during the other's products", 17, INK, weight="bold")
     x0, unit, h = 166, 96, 40
-    rows = [("scheduler warp", "items of work"), ("loading warp", "TMA"), ("warpgroup 1", "queries 0 … 63"), ("warpgroup 2", "queries 64 … 127"),
+    rows = [("scheduler warp", "work items"), ("loading warp", "TMA"), ("warpgroup 1", "queries 0 … 63"), ("warpgroup 2", "queries 64 … 127"),
             ("tensor cores", "")]
     at = [64 + n * 58 for n in range(5)]
     for y, (name, what) in zip(at, rows):
@@ -554,7 +555,7 @@ def attention_roles():
             start = shift + 2 * n
             if start + 0.36 > 8.2:
                 continue
-            block(row, start, 0.36, color, "turn")
+            block(row, start, 0.36, color, "sync")
             block(row, start + 0.36, min(0.5, 8.27 - start - 0.36), SOFT, "wait S") if start + 0.9 < 8.3 else None
             if start + 1.9 < 8.3:
                 block(row, start + 0.86, 1.14, AMBER, "softmax j" + (f"−{n}" if n else ""))
@@ -568,28 +569,28 @@ def attention_roles():
         p.box(x0 + n * unit + 57, at[4] + 2, 44, h - 4, color, 3, width=1)
         p.text(x0 + n * unit + 34, at[4] + 24, "S " + j, 9.5, anchor="middle", mono=True)
         p.text(x0 + n * unit + 79, at[4] + 24, "PV" + before, 8.5, anchor="middle", mono=True)
-    for n in range(1, 8):  # who starts next
+    for n in range(1, 8):  # the signal to the other warpgroup
         a, b = (2, 3) if n % 2 else (3, 2)
         x = x0 + (n - 1) * unit + 0.36 * unit
         p.line(x, at[a] + (h if a < b else 0), x0 + n * unit + 4, at[b] + (0 if a < b else h), RED, 1.3, arrow=True)
-    p.lines(20, 372, ["turn: wait until the other has started its products, then start S = Q·Kᵀ of tile j and G += P·V of the tile before (PV), and pass the turn (red).",
-                      "The softmax of a tile begins when its S is done; its exponentials overlap the warpgroup's own PV and all products of the other.",
-                      "Lengths are not to scale. A third warpgroup (heads to 64) joins in the same way."], 11.5, 19, color=SOFT)
+    p.lines(20, 372, ["sync: wait until the other has started its products, start S = Q·Kᵀ of tile j and G += P·V of the previous tile (PV), then signal it (red).",
+                      "The softmax of a tile begins when its S is complete. Its exponentials overlap the warpgroup's own PV and all products of the other.",
+                      "Lengths are not to scale. With head size ≤ 64, a third warpgroup joins in the same way."], 11.5, 19, color=SOFT)
     p.write("attention-roles.svg")
 
 
 def attention_products():
-    """The backward on Hopper: five products per tile, and where their operands are."""
-    p = Picture(980, 446, "Five products of a backward block on Hopper: where operands and sums are")
+    """The backward on Hopper: five products per tile, and the locations of their operands."""
+    p = Picture(980, 446, "Five products of a backward block on Hopper: locations of operands and results")
     p.text(20, 30, "The backward on Hopper: five products per tile of Γ queries, for each warpgroup's 64 keys", 17, INK, weight="bold")
-    heads = ((40, "product"), (250, "left operand"), (474, "right operand"), (706, "sums (f32)"))
+    heads = ((40, "product"), (250, "left operand"), (474, "right operand"), (706, "result (f32)"))
     for x, words in heads:
         p.text(x, 62, words, 12.5, SOFT, weight="bold")
     products = [("1", "S = K·Qᵀ", (GREEN, "K", "64 × d", "shared, kept"), (VIOLET, "Q", "Γ × d", "shared, stage"), (BLUE, "S", "64 × Γ", "registers")),
                 ("2", "z_P = V·z_Oᵀ", (GREEN, "V", "64 × dv", "shared, kept"), (VIOLET, "z_O", "Γ × dv", "shared, stage"), (BLUE, "z_P", "64 × Γ", "registers")),
-                ("3", "z_V += P·z_O", (BLUE, "P", "64 × Γ", "registers, 16 bits"), (VIOLET, "z_O", "Γ × dv", "shared, transposed"), (AMBER, "z_V", "64 × dv", "registers, all along")),
-                ("4", "z_Q  = z_Aᵀ·K", (BLUE, "z_Aᵀ", "Γ × 128", "shared, of both"), (GREEN, "K", "128 × d", "shared, kept"), (RED, "z_Q", "half of Γ × d", "registers, then global")),
-                ("5", "z_K += z_A·Q", (BLUE, "z_A", "64 × Γ", "registers, 16 bits"), (VIOLET, "Q", "Γ × d", "shared, transposed"), (AMBER, "z_K", "64 × d", "registers, all along"))]
+                ("3", "z_V += P·z_O", (BLUE, "P", "64 × Γ", "registers, 16 bits"), (VIOLET, "z_O", "Γ × dv", "shared, transposed"), (AMBER, "z_V", "64 × dv", "registers, whole block")),
+                ("4", "z_Q  = z_Aᵀ·K", (BLUE, "z_Aᵀ", "Γ × 128", "shared, from both warpgroups"), (GREEN, "K", "128 × d", "shared, kept"), (RED, "z_Q", "half of Γ × d", "registers, then global")),
+                ("5", "z_K += z_A·Q", (BLUE, "z_A", "64 × Γ", "registers, 16 bits"), (VIOLET, "Q", "Γ × d", "shared, transposed"), (AMBER, "z_K", "64 × d", "registers, whole block"))]
     for n, (number, words, *operands) in enumerate(products):
         y = 76 + n * 54 + (28 if n > 1 else 0)
         p.text(20, y + 27, number, 13, BLUE, weight="bold")
@@ -601,17 +602,17 @@ def attention_products():
             p.text(x + 10, y + 36, where, 11, SOFT)
         p.text(463, y + 27, "·", 16, INK, anchor="middle", weight="bold")
         p.line(684, y + 22, 702, y + 22, INK, 1.6, arrow=True)
-    p.text(40, 201, "P = exp(A − ξ), rounded;  z_A = P ⊛ (z_P − u), rounded, to registers and to shared memory (stmatrix)", 12, BLUE)
-    p.lines(20, 398, ["Green: what the block keeps. Violet: tiles that pass through two stages. Blue: made here and gone after the tile. Amber: the block's own",
-                      "results, stored once at its end. Red: shared with the blocks of other keys, added to in global memory. z_Q sums over all 128 keys of the",
-                      "block, so it needs z_A of both warpgroups; each computes half of it, for heads above 64 transposed: Kᵀ·z_A."], 11.5, 19, color=SOFT)
+    p.text(40, 201, "P = exp(A − ξ), rounded;  z_A = P ⊛ (z_P − u), rounded, in registers and in shared memory (stmatrix)", 12, BLUE)
+    p.lines(20, 398, ["Green: kept for the whole block. Violet: tiles that are loaded into two stages. Blue: temporary values of a tile. Amber: results of this",
+                      "block, stored once at its end. Red: accumulated in global memory by the blocks of all keys. z_Q is a sum over all 128 keys of the block,",
+                      "so it needs z_A of both warpgroups. Each computes half of it; with head size > 64, it computes the transpose Kᵀ·z_A."], 11.5, 19, color=SOFT)
     p.write("attention-products.svg")
 
 
-def attention_turns():
-    """Which block adds to z_Q of which tile of queries, and when."""
-    p = Picture(980, 404, "Turns: blocks of keys add to the z_Q of a tile of queries in ascending order")
-    p.text(20, 30, "Turns: blocks of keys add to a tile's z_Q one after the other", 17, INK, weight="bold")
+def attention_tickets():
+    """The blocks that add to z_Q of each tile of queries, and their order."""
+    p = Picture(980, 404, "Tickets: blocks of keys add to the z_Q of a tile of queries in ascending order")
+    p.text(20, 30, "Tickets: blocks of keys add to a tile's z_Q one after the other", 17, INK, weight="bold")
     side, n, x0, y0 = 46, 6, 196, 92
     p.text(x0 + n * side / 2, 58, "tiles of queries", 12.5, VIOLET, anchor="middle", weight="bold")
     for i in range(n):
@@ -634,15 +635,15 @@ def attention_turns():
     p.text(x0 + n * side / 2, y0 + n * side + 22, "a causal window of three blocks; hatched: no query of the tile sees the keys", 11, SOFT, anchor="middle")
     bx = 520
     p.box(bx, 76, 440, 132, BLUE, 8)
-    p.text(bx + 14, 100, "at a tile of queries, the block of turn n", 13.5, BLUE, weight="bold")
+    p.text(bx + 14, 100, "for a tile of queries, the block with ticket n", 13.5, BLUE, weight="bold")
     p.lines(bx + 14, 126, ["waits until the tile's counter is n     (acquire)", "n = 0: stores its part of z_Q", "n > 0: adds its part",
                            "then adds 1 to the counter              (release)"], 12, 23, mono=True)
     p.box(bx, 222, 440, 146, GREEN, 8)
-    p.text(bx + 14, 246, "why it ends, and why the bits are the same", 13.5, GREEN, weight="bold")
-    p.lines(bx + 14, 270, ["A turn is the number of blocks that come before, all of lower", "index in the grid, and so launched earlier. The earliest block",
-                           "still running has nobody to wait for: there is always progress.", "Each number of z_Q is a sum in one fixed order: keys ascending.",
-                           "Nothing is cleared first: turn 0 overwrites."], 12, 20)
-    p.write("attention-turns.svg")
+    p.text(bx + 14, 246, "why all blocks end, and why results are identical", 13.5, GREEN, weight="bold")
+    p.lines(bx + 14, 270, ["A ticket is the number of earlier blocks of this tile. They", "have lower indices in the grid, so they start first. The first",
+                           "block that still runs waits for no other, so all blocks end.", "Each element of z_Q is a sum in a fixed order: ascending keys.",
+                           "Ticket 0 overwrites, so nothing is cleared first."], 12, 20)
+    p.write("attention-tickets.svg")
 
 
 data_flow()
@@ -655,4 +656,4 @@ attention_swizzle()
 attention_accumulator()
 attention_roles()
 attention_products()
-attention_turns()
+attention_tickets()
