@@ -18,9 +18,7 @@ class CustomOp {
   // Same with the source line as an argument.
   std::vector<Tensor> all(std::span<const Tensor> in, Where where) const;
   // Records the op and returns its first output, for ops with one output.
-  Tensor operator()(std::initializer_list<TensorArg> in) const {
-    return all(in)[0];
-  }  // there is at least one
+  Tensor operator()(std::initializer_list<TensorArg> in) const { return all(in)[0]; }
   // Same with one argument.
   Tensor operator()(TensorArg a) const { return all({a})[0]; }
   // Same with two arguments.

@@ -33,7 +33,10 @@ constexpr std::string_view name_of(AttentionKernels k) {
 // are the numbers of queries and keys.
 struct AttentionOptions {
   // How a causal mask is aligned if L and T differ.
-  enum Alignment { bottom_right, top_left };
+  enum Alignment {
+    bottom_right,  // the last query attends to all keys, as in FlashAttention
+    top_left       // the first query attends to the first key only, as with PyTorch's is_causal
+  };
 
   std::optional<double> scale = {};    // factor of q·kᵀ; default: 1/√d
   bool causal = false;                 // query i attends to keys t ≤ i + T − L, or t ≤ i with top_left

@@ -163,8 +163,7 @@ Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, std::int64_t 
 // Returns a copy of x with `src` written at start, start + 1, … along `axis`, where `start` is an i64 or i32
 // tensor of one element, which may change from run to run. The run fails with an Error if the region does not
 // fit into x.
-Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis,
-                    TensorArg start);  // x with src at start, start + 1, …
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, TensorArg start);
 // Copies `length` elements along `axis`, from the index in `start`, an i64 or i32 tensor of one element that
 // may change from run to run. Throws ShapeError unless `length` is 0 to the size of the axis. The run fails
 // with an Error if the region does not fit into x.
@@ -193,13 +192,11 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value = 0)
 // Defined in index.cpp, as are the next two.
 Tensor embedding(TensorArg weight, TensorArg indices);
 // Selects slices of x along `axis`. The axis is replaced by the axes of `indices`, of any rank.
-Tensor index_select(TensorArg x, std::int64_t axis,
-                    TensorArg indices);  // x's axis replaced by the indices' axes
+Tensor index_select(TensorArg x, std::int64_t axis, TensorArg indices);
 // Returns x with the slices of `src` added at `indices` along `axis`; repeated indices add up. src has the
 // dtype of x and the shape of index_select(x, axis, indices). With the unit roundoff u of the compute type,
 // the error of a floating sum is at most (2¹² + 1)·u·Σ|x|. Throws DTypeError for booleans.
-Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
-                 TensorArg src);  // x with src's slices added, repeats summed
+Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src);
 
 // Returns x with the slices of `src` written at `indices` along `axis`. Index −1 skips a slice. If indices
 // repeat, the last one is used. src has the dtype of x and the shape of index_select(x, axis, indices).
@@ -317,8 +314,12 @@ Tensor layer_norm(TensorArg x, TensorArg weight = {}, TensorArg bias = {}, doubl
 // torch.nn.functional.rms_norm. Shapes and errors as in layer_norm().
 Tensor rms_norm(TensorArg x, TensorArg weight = {}, double eps = 1e-6);
 
-// How a loss combines its rows: their mean, their sum, or none for one loss per row.
-enum class Reduction { mean, sum, none };
+// How a loss combines its rows.
+enum class Reduction {
+  mean,  // average over the rows that are not ignored
+  sum,   // sum over the rows
+  none   // one loss per row
+};
 // Options of cross_entropy().
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;       // a row with this target has loss and gradient 0

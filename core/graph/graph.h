@@ -81,7 +81,8 @@ class Graph {
   // Limits an input to a range: Program::feed throws Error for other numbers. Throws Error if the tensor is
   // not an input.
   void limit(const Tensor& input, const Range& range);
-  const Range* limit_of(ValueId input) const;  // null: no limit
+  // The limit of an input; null: no limit.
+  const Range* limit_of(ValueId input) const;
 
   // Appends a node and returns its outputs. Throws ShapeError or DTypeError if the op's shape rule rejects
   // the inputs. The message has the layer and op, the inputs, the attributes that differ from their defaults,
@@ -206,6 +207,7 @@ class Scope {
   explicit Scope(const std::string& name, Where where = Where::current());
   // A scope without a name, with the source line of an op call.
   explicit Scope(const TensorArg& call) : Scope("", call.where()) {}
+  // Leaves the scope.
   ~Scope();
   Scope(const Scope&) = delete;
 
@@ -220,6 +222,7 @@ class SegmentScope {
  public:
   // Enters a segment, a number from Graph::new_segment(); −1: no segment.
   explicit SegmentScope(int segment);
+  // Restores the previous segment.
   ~SegmentScope();
   SegmentScope(const SegmentScope&) = delete;
 
@@ -243,6 +246,7 @@ class DerivativeScope {
  public:
   // Enters the scope; false marks nodes as ordinary.
   explicit DerivativeScope(bool is_derivative = true);
+  // Restores the previous mark.
   ~DerivativeScope();
   DerivativeScope(const DerivativeScope&) = delete;
 

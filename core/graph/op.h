@@ -71,7 +71,11 @@ enum class Recompute {
 };
 
 // A pointwise function of one operand that a GEMM kernel can also compute in its epilogue.
-enum class Epilogue : unsigned char { none, gelu, gelu_tanh };
+enum class Epilogue : unsigned char {
+  none,      // no such function
+  gelu,      // gelu() of ops/ops.h
+  gelu_tanh  // gelu_tanh() of ops/ops.h
+};
 
 // Kind of collective that an op performs.
 enum class Collective : unsigned char {
@@ -94,7 +98,8 @@ struct Fill {
     index,     // random integers in [low, high); at least one is above `low` if possible
     bits,      // random booleans
     off_zero   // ±[low, high): away from a kink at 0
-  } kind = normal;
+  };
+  Kind kind = normal;         // the distribution
   double low = -1, high = 1;  // limits; their meaning depends on the kind
 };
 

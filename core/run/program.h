@@ -91,7 +91,8 @@ struct MemoryReport {
     double flops = 0;  // FLOPs of the GEMMs and attention
     double price = 0;  // their time, in bytes that could be copied meanwhile (price_of in core/run/cost.h)
     std::size_t saved = 0;  // bytes of arena saved
-  } recomputed = {};
+  };
+  Recomputed recomputed = {};  // zeros without a budget
   // Total bytes, which CompileOptions::memory_budget limits.
   std::size_t peak() const { return arena + inputs + constants + workspace + results + parameters; }
 };

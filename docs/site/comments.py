@@ -3,17 +3,22 @@
 
 A block of // lines directly above a declaration documents that declaration. A // comment after a field or an enum value
 documents that field. The first block of a file documents the file. A block that an empty line follows documents nothing.
-If one declaration has several names, all of them get its comment. Defaulted and deleted functions are left out: they
-have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
+If one declaration has several names, all of them get its comment. Lines that are indented by two or more spaces, except
+the following lines of a list item, are preformatted. Private sections and defaulted or deleted functions are
+left out: they have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
 """
 import re
 import sys
 
-# Code and the comment after it. Strings and character literals may contain two slashes.
-AFTER_CODE = re.compile(r'^((?:[^"/\']|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|/(?!/))*?\S\s*)//(?!/) ?(.*)$')
-NAME = r"\w+(?:\s*=\s*[^,;(){}]+|\s*\{[^,;(){}]*\})?"
-SEVERAL_NAMES = re.compile(rf"^(\s*)((?:[\w:]+(?:<[\w:]+>)?\s+)+)({NAME}(?:,\s*{NAME})+);(\s*///<.*)?$")
+# Code and the comment after it. Strings and character literals may contain two slashes. A ' between digits separates them.
+AFTER_CODE = re.compile(
+    r'^((?:[^"/\']|(?<=[\da-fA-F])\'(?=[\da-fA-F])|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|/(?!/))*?\S\s*)//(?!/) ?(.*)$')
+# The type of a declaration of variables, and one of its names with the initializer.
+TYPE = re.compile(r"^(\s*)((?:(?:extern|static|inline|constexpr|const)\s+)*(?!(?:return|using|typedef|template|friend|class"
+                  r"|struct|enum|extern|else|case|throw|delete|goto)\b)[\w:]+(?:<[^;={}()]*>)?(?:\s+|(?=[*&])))(?=[*&\w])")
+DECLARATOR = re.compile(r"^[*&]*\w+(?:\[[^\]]*\])*\s*(?:$|[={])", re.S)
 OMITTED = re.compile(r"=\s*(?:default|delete);")
+PRIVATE = re.compile(r"^( +)private:$")
 
 
 def escaped(text):
@@ -23,21 +28,71 @@ def escaped(text):
     return indent + "".join(p if p.startswith("`") else re.sub(r"[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), p) for p in parts)
 
 
-def split_names(line, above):
-    """One declaration for each name, each with the comment above the line or after it."""
-    match = SEVERAL_NAMES.match(line)
-    if not match or match[2].split()[0] in ("return", "using", "typedef", "template", "friend"):
-        return line
-    names = re.split(r",\s*(?=\w+\s*(?:[=,{]|$))", match[3])
-    after = (match[4] or "").strip().removeprefix("///<").strip()
-    first = f"{match[1]}{match[2]}{names[0]};" + (f" /**< {after} */" if after else "")
-    others = [f" /** {above} */ {match[2]}{n};" if above else f" {match[2]}{n};" + (f" /**< {after} */" if after else "")
-              for n in names[1:]]
-    return first + "".join(others)
+def documentation(lines):
+    """The lines of a // comment as text for Doxygen, one for each line. Indented lines are preformatted: the command that
+    begins them is at the end of the line before, so that no line is added."""
+    out, item, code = [""], False, False
+    for line in lines:
+        text = re.sub(r"^\s*// ?", "", line)
+        item = bool(text.strip()) and (text.lstrip().startswith("- ") or (item and text.startswith("  ")))
+        if text.startswith("  ") and not item:
+            out[-1] += "" if code else " \\verbatim"
+            out.append(text)
+            code = True
+        elif code and text.strip():
+            out[-1] += " \\endverbatim"
+            out.append(escaped(text))
+            code = False
+        else:
+            out.append(text if code else escaped(text))
+    if code:
+        out[-1] += " \\endverbatim"
+    if out[0]:  # the block begins with preformatted lines
+        out[1] = out[0].strip() + out[1]
+    return out[1:]
+
+
+def declarators(text):
+    """The names of a declaration with their initializers, as text without the type: split at commas outside brackets."""
+    names, depth = [""], 0
+    for at, c in enumerate(text):
+        opens_template = c == "<" and text[at - 1 : at].isalnum()
+        closes_template = c == ">" and text[at - 1 : at] != "-" and depth > 0
+        depth += (c in "([{" or opens_template) - (c in ")]}" or closes_template)
+        if c == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += c
+    return [name.strip() for name in names]
+
+
+def split_names(code, above, after):
+    """One declaration for each name of `code`, each with the comment above the declaration or after it."""
+    comment = f" /**< {after} */" if after else ""
+    match = TYPE.match(code)
+    if match and code.rstrip().endswith(";"):
+        names = declarators(code.rstrip()[match.end() : -1])
+        if len(names) > 1 and all(DECLARATOR.match(name) for name in names):
+            before = f" /** {above} */ " if above and not after else " "
+            return match[1] + before.join(f"{match[2]}{name};{comment}" for name in names)
+    return code + (f"///< {after}" if after else "")
+
+
+def without_private(lines):
+    """The lines, with empty ones instead of private sections."""
+    out, inside = [], None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if inside is not None and line and indent <= inside:
+            inside = None
+        if inside is None and PRIVATE.match(line):
+            inside = indent
+        out.append(line if inside is None else "")
+    return out
 
 
 def converted(lines, name):
-    out, at, column, above, first = [], 0, None, "", True
+    out, at, above, first = [], 0, "", True
     while at < len(lines):
         line = lines[at]
         if line.lstrip().startswith("//"):
@@ -45,10 +100,8 @@ def converted(lines, name):
             while end < len(lines) and lines[end].lstrip().startswith("//"):
                 end += 1
             indent = len(line) - len(line.lstrip())
-            block = [escaped(re.sub(r"^\s*// ?", "", text)) for text in lines[at:end]]
-            if column is not None and indent == column:  # continues the comment after code
-                out += [" " * indent + "///< " + text for text in block]
-            elif first:
+            block = documentation(lines[at:end])
+            if first:
                 out += [f"/// \\file {name}"] + ["/// " + text for text in block]
                 first = False
             elif end < len(lines) and lines[end].strip():
@@ -58,17 +111,25 @@ def converted(lines, name):
                 out += lines[at:end]
             at = end
             continue
-        match, column = AFTER_CODE.match(line), None
+        end, after = at + 1, ""
+        # A declaration of variables may continue on the next line.
+        while TYPE.match(line) and line.endswith((",", " =")) and "(" not in line and end < len(lines):
+            line += " " + lines[end].strip()
+            end += 1
+        match = AFTER_CODE.match(line)
         if match and not match[1].rstrip().endswith(("{", "(", ":")) and not line.startswith("#"):
-            column = len(match[1])
-            line = match[1] + "///< " + escaped(match[2])
+            line, after = match[1], escaped(match[2])
+            while end < len(lines) and re.match(rf"^ {{{lines[end - 1].index('//')}}}//", lines[end]):
+                after += " " + escaped(re.sub(r"^\s*// ?", "", lines[end]))
+                end += 1
         if OMITTED.search(line):
-            line = ""
-        out.append(split_names(line, above))
+            line, after = "", ""
+        line = re.sub(r"(?<=\d)'(?=\d{3})", "", line)  # Doxygen reads 1'000 as the begin of a character literal
+        out += [split_names(line, above, after)] + [""] * (end - at - 1)
         above = ""
-        at += 1
+        at = end
     return out
 
 
 with open(sys.argv[1], encoding="utf-8") as header:
-    print("\n".join(converted(header.read().split("\n"), sys.argv[1])))
+    print("\n".join(converted(without_private(header.read().split("\n")), sys.argv[1])))

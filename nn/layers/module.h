@@ -16,7 +16,10 @@ namespace tg::nn {
 class CacheCall;
 
 // Whether a call is for training. Dropout and similar differences apply only in training.
-enum class Mode { evaluate, train };
+enum class Mode {
+  evaluate,  // dropout does nothing
+  train      // dropout drops elements
+};
 
 // The arguments of a layer's call, in addition to x.
 struct CallArgs {
