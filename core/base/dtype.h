@@ -145,7 +145,7 @@ struct float16 {
 
 // The C++ types of elements, in the order of DType.
 using StorageTypes =
-    std::tuple<double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t, bool>;  // by DType
+    std::tuple<double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t, bool>;
 // The C++ type of a dtype: storage_t<DType::bf16> is bfloat16.
 template <DType T>
 using storage_t = std::tuple_element_t<static_cast<std::size_t>(T), StorageTypes>;

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "site"
@@ -79,6 +80,23 @@ def stage_reference(headers, to):
         sys.exit(f"build.py: no area of the reference has {sorted(set(headers) - listed)}")
 
 
+def sort_classes(xml):
+    """Lists the classes of each file, namespace and class in the order of their declarations, not by name."""
+    trees = {path.stem: ElementTree.parse(path) for path in xml.glob("*.xml")}
+    line = {}
+    for tree in trees.values():
+        for compound in tree.iter("compounddef"):
+            if compound.find("location") is not None:
+                line[compound.get("id")] = int(compound.find("location").get("line", 0))
+    for name, tree in trees.items():
+        for compound in tree.iter("compounddef"):
+            places = [i for i, e in enumerate(compound) if e.tag == "innerclass"]
+            ordered = sorted((compound[i] for i in places), key=lambda e: line.get(e.get("refid"), 0))
+            for i, element in zip(places, ordered):
+                compound[i] = element
+        tree.write(xml / f"{name}.xml", encoding="utf8", xml_declaration=True)
+
+
 def run(command, log):
     """Runs a command. Returns its lines of output, which are warnings."""
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -98,6 +116,8 @@ def main():
     for path in sorted((ROOT / "docs").glob("**/*.md")):
         if SITE not in path.parents:
             stage_page(path, source / path.relative_to(ROOT / "docs"), missing)
+    with open(source / "notes/README.md", "a", encoding="utf8") as notes:
+        notes.write("\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n")
     stage_page(ROOT / "README.md", out / "README.md", missing)
     shutil.copytree(ROOT / "docs/figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
     for name in ("index.md", "conf.py"):
@@ -108,6 +128,7 @@ def main():
     settings = (SITE / "Doxyfile").read_text(encoding="utf8")
     (out / "Doxyfile").write_text(f"{settings}INPUT = {' '.join(headers)}\nOUTPUT_DIRECTORY = {xml}\n", encoding="utf8")
     warnings = missing + run(["doxygen", str(out / "Doxyfile")], out / "doxygen.log")
+    sort_classes(xml / "xml")
     sphinx = ["sphinx-build", "-q", "-j", "auto", "-b", "html", str(source), str(out / "html")]
     warnings += run(sphinx, out / "sphinx.log")
     print("\n".join(warnings[:200]))

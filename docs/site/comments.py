@@ -22,34 +22,42 @@ PRIVATE = re.compile(r"^( +)private:$")
 
 
 def escaped(text):
-    """Characters that begin a command, a tag or a link for Doxygen stay characters, except in `code`."""
-    indent = text[: len(text) - len(text.lstrip())]
-    parts = re.split(r"(`[^`]*`)", text.lstrip())
-    return indent + "".join(p if p.startswith("`") else re.sub(r"[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), p) for p in parts)
+    """Characters that begin a command, a tag or a link for Doxygen stay characters, and so do numbers and signs that would
+    begin a list item: a space of no width precedes them. Doxygen reads nothing in `code` and in a "string" of one line."""
+    text = re.sub(r"^(\s*)(?=(?:\+|\d+[.)])\s)", "\\1\u200b", text, flags=re.M)
+    parts = re.split(r'(`[^`]*`|"[^"\n]*")', text)
+    return "".join(part if at % 2 else re.sub(r"[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), part)
+                   for at, part in enumerate(parts))
 
 
 def documentation(lines):
     """The lines of a // comment as text for Doxygen, one for each line. Indented lines are preformatted: the command that
     begins them is at the end of the line before, so that no line is added."""
-    out, item, code = [""], False, False
+    lines = [re.sub(r"^\s*// ?", "", line) for line in lines]
+    kinds, item = [], False
     for line in lines:
-        text = re.sub(r"^\s*// ?", "", line)
-        item = bool(text.strip()) and (text.lstrip().startswith("- ") or (item and text.startswith("  ")))
-        if text.startswith("  ") and not item:
-            out[-1] += "" if code else " \\verbatim"
-            out.append(text)
-            code = True
-        elif code and text.strip():
-            out[-1] += " \\endverbatim"
-            out.append(escaped(text))
-            code = False
+        item = line.startswith("- ") or (item and line.startswith("  "))
+        kinds.append("code" if line.startswith("  ") and not item else "text" if line else "")
+    for at in range(1, len(lines) - 1):  # an empty line between preformatted lines
+        if not kinds[at] and kinds[at - 1] == kinds[at + 1] == "code":
+            kinds[at] = "code"
+    out, at = [], 0
+    while at < len(lines):
+        end = at + 1
+        while end < len(lines) and (kinds[end] == "code") == (kinds[at] == "code"):
+            end += 1
+        if kinds[at] == "code":
+            code = lines[at:end]
+            code[-1] += " \\endverbatim"
+            if out:
+                out[-1] += " \\verbatim"
+            else:
+                code[0] = "\\verbatim" + code[0]
+            out += code
         else:
-            out.append(text if code else escaped(text))
-    if code:
-        out[-1] += " \\endverbatim"
-    if out[0]:  # the block begins with preformatted lines
-        out[1] = out[0].strip() + out[1]
-    return out[1:]
+            out += escaped("\n".join(lines[at:end])).split("\n")
+        at = end
+    return out
 
 
 def declarators(text):
