@@ -70,7 +70,7 @@ def stage_reference(headers, to):
         lines = [name, "=" * len(name), "", ".. toctree::", "   :maxdepth: 1", ""]
         for header in mine:
             page = header.replace("/", "-").removesuffix(".h")
-            lines.append(f"   {page}")
+            lines.append(f"   {header} <{page}>")
             title = f"<tilegrad/{header}>"
             (to / f"{page}.rst").write_text(
                 f"{title}\n{'=' * len(title)}\n\n.. doxygenfile:: {header}\n   :project: tilegrad\n", encoding="utf8")
@@ -80,8 +80,9 @@ def stage_reference(headers, to):
         sys.exit(f"build.py: no area of the reference has {sorted(set(headers) - listed)}")
 
 
-def sort_classes(xml):
-    """Lists the classes of each file, namespace and class in the order of their declarations, not by name."""
+def tidy_classes(xml):
+    """Sorts each list of classes by declaration instead of by name. Removes the name of their header, which is the title
+    of the page."""
     trees = {path.stem: ElementTree.parse(path) for path in xml.glob("*.xml")}
     line = {}
     for tree in trees.values():
@@ -94,7 +95,9 @@ def sort_classes(xml):
             ordered = sorted((compound[i] for i in places), key=lambda e: line.get(e.get("refid"), 0))
             for i, element in zip(places, ordered):
                 compound[i] = element
-        tree.write(xml / f"{name}.xml", encoding="utf8", xml_declaration=True)
+            for element in compound.findall("includes"):
+                compound.remove(element)
+        tree.write(xml / f"{name}.xml", encoding="UTF-8", xml_declaration=True)
 
 
 def run(command, log):
@@ -128,7 +131,7 @@ def main():
     settings = (SITE / "Doxyfile").read_text(encoding="utf8")
     (out / "Doxyfile").write_text(f"{settings}INPUT = {' '.join(headers)}\nOUTPUT_DIRECTORY = {xml}\n", encoding="utf8")
     warnings = missing + run(["doxygen", str(out / "Doxyfile")], out / "doxygen.log")
-    sort_classes(xml / "xml")
+    tidy_classes(xml / "xml")
     sphinx = ["sphinx-build", "-q", "-j", "auto", "-b", "html", str(source), str(out / "html")]
     warnings += run(sphinx, out / "sphinx.log")
     print("\n".join(warnings[:200]))

@@ -4,8 +4,8 @@
 A block of // lines directly above a declaration documents that declaration. A // comment after a field or an enum value
 documents that field. The first block of a file documents the file. A block that an empty line follows documents nothing.
 If one declaration has several names, all of them get its comment. Lines that are indented by two or more spaces, except
-the following lines of a list item, are preformatted. Private sections and defaulted or deleted functions are
-left out: they have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
+the following lines of a list item, are preformatted. Private members (except virtual functions), deleted functions
+and defaulted ones without a comment are left out: they have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
 """
 import re
 import sys
@@ -17,16 +17,16 @@ AFTER_CODE = re.compile(
 TYPE = re.compile(r"^(\s*)((?:(?:extern|static|inline|constexpr|const)\s+)*(?!(?:return|using|typedef|template|friend|class"
                   r"|struct|enum|extern|else|case|throw|delete|goto)\b)[\w:]+(?:<[^;={}()]*>)?(?:\s+|(?=[*&])))(?=[*&\w])")
 DECLARATOR = re.compile(r"^[*&]*\w+(?:\[[^\]]*\])*\s*(?:$|[={])", re.S)
-OMITTED = re.compile(r"=\s*(?:default|delete);")
+OMITTED = re.compile(r"=\s*(?:default|delete);\s*$")
 PRIVATE = re.compile(r"^( +)private:$")
 
 
 def escaped(text):
-    """Characters that begin a command, a tag or a link for Doxygen stay characters, and so do numbers and signs that would
-    begin a list item: a space of no width precedes them. Doxygen reads nothing in `code` and in a "string" of one line."""
+    """Escapes characters that begin a command, a tag or a link for Doxygen. A number or a sign that would begin a list item
+    gets a space of no width before it. Doxygen reads nothing in `code` and in a "string" of one line."""
     text = re.sub(r"^(\s*)(?=(?:\+|\d+[.)])\s)", "\\1\u200b", text, flags=re.M)
     parts = re.split(r'(`[^`]*`|"[^"\n]*")', text)
-    return "".join(part if at % 2 else re.sub(r"[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), part)
+    return "".join(part if at % 2 else re.sub(r"---?|[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), part)
                    for at, part in enumerate(parts))
 
 
@@ -87,15 +87,21 @@ def split_names(code, above, after):
 
 
 def without_private(lines):
-    """The lines, with empty ones instead of private sections."""
-    out, inside = [], None
-    for line in lines:
+    """The lines, with empty ones instead of private sections. Virtual functions stay: derived classes define them."""
+    out, inside, label = [], None, 0
+    for at, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
         if inside is not None and line and indent <= inside:
             inside = None
         if inside is None and PRIVATE.match(line):
-            inside = indent
+            inside, label = indent, at
         out.append(line if inside is None else "")
+        if inside is not None and indent == inside + 1 and line.lstrip().startswith("virtual "):
+            first = at
+            while lines[first - 1].lstrip().startswith("//"):
+                first -= 1
+            out[label] = lines[label]
+            out[first:] = lines[first : at + 1]
     return out
 
 
@@ -130,8 +136,11 @@ def converted(lines, name):
             while end < len(lines) and re.match(rf"^ {{{lines[end - 1].index('//')}}}//", lines[end]):
                 after += " " + escaped(re.sub(r"^\s*// ?", "", lines[end]))
                 end += 1
-        if OMITTED.search(line):
+        if OMITTED.search(line) and (not (above or after) or "delete" in line):
             line, after = "", ""
+            while above and out[-1].lstrip().startswith("///"):
+                out.pop()
+                at -= 1
         line = re.sub(r"(?<=\d)'(?=\d{3})", "", line)  # Doxygen reads 1'000 as the begin of a character literal
         out += [split_names(line, above, after)] + [""] * (end - at - 1)
         above = ""

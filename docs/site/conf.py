@@ -11,6 +11,7 @@ html_theme = "furo"
 html_title = "tilegrad"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 myst_heading_anchors = 4  # headings are anchors with the names that GitHub gives them
 nitpicky = False
 

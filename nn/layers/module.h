@@ -66,7 +66,8 @@ class Module {
   virtual Tensor record(TensorArg x, const CallArgs& call) const = 0;
   // Whether record() adds call.residual, which Linear does in its matmul's epilogue.
   virtual bool adds_residual() const { return false; }
-  virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_matmul()
+  // Returns the operands for as_matmul(); the default returns nothing.
+  virtual std::optional<Product> operands(TensorArg) const { return {}; }
 
   std::string name_, path_;
 };
@@ -77,8 +78,8 @@ class Layer {
  public:
   // An empty layer.
   Layer() = default;
-  template <std::derived_from<Module> M>
   // Holds a copy of the module.
+  template <std::derived_from<Module> M>
   Layer(M module) : module_(std::make_shared<const M>(std::move(module))) {}
   // Holds a function f: (TensorArg x) or (TensorArg x, const CallArgs&) → Tensor. Its nodes appear under
   // `name`. Throws Error for an empty std::function or a null pointer.
