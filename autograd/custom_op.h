@@ -53,8 +53,10 @@ CustomOp custom_op(std::string name, GraphFunctions functions);
 
 // The arguments of HostOp::backward.
 struct HostGradient {
-  std::span<const HostView> in, out, z;  // inputs, outputs, and z = ∂L/∂out of each output
-  std::span<const HostView> z_in;        // to be written: one per floating input, in order
+  std::span<const HostView> in;    // inputs of the op
+  std::span<const HostView> out;   // its outputs
+  std::span<const HostView> z;     // z = ∂L/∂out of each output
+  std::span<const HostView> z_in;  // to be written: one per floating input, in order
 };
 // A user-defined op as C++ functions on host memory, run by one thread. In a CUDA program, operands are
 // copied to the host and results back. Operands are row-major: others are copied first.

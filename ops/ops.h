@@ -379,9 +379,10 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
 
 // Options of adamw(); the defaults are those of torch.optim.AdamW.
 struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999;  // decay rates of the moments m and v, in [0, 1)
-  double eps = 1e-8;                  // added to the denominator; at least the smallest normal f32
-  double weight_decay = 0.01;         // decoupled weight decay λ, at least 0
+  double beta1 = 0.9;          // decay rate of the first moment m, in [0, 1)
+  double beta2 = 0.999;        // decay rate of the second moment v, in [0, 1)
+  double eps = 1e-8;           // added to the denominator; at least the smallest normal f32
+  double weight_decay = 0.01;  // decoupled weight decay λ, at least 0
 
   // Throws Error if an option is out of range; `who` names the caller in the message.
   void check(std::string_view who) const;
@@ -395,14 +396,17 @@ std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, 
                             TensorArg step, TensorArg scale = 1, const AdamWOptions& options = {});
 // One parameter of an adamw() call on a list.
 struct AdamWTensors {
-  Tensor p, g, m, v;               // parameter, gradient, first and second moment, all of one shape
+  Tensor p;                        // parameter
+  Tensor g;                        // its gradient, of the shape of p
+  Tensor m, v;                     // first and second moment, of the shape of p
   double weight_decay = 0;         // decoupled weight decay of this parameter
   std::optional<DType> copy = {};  // dtype of a low-precision copy of p': bf16 or f16
 };
 // The results for one parameter of an adamw() call on a list.
 struct AdamWResults {
-  Tensor p, m, v;  // updated parameter and moments, in the dtypes of the inputs
-  Tensor copy;     // p' in the dtype AdamWTensors::copy; undefined if that is not set
+  Tensor p;     // updated parameter, in the dtype of AdamWTensors::p
+  Tensor m, v;  // updated moments, in the dtypes of the inputs
+  Tensor copy;  // p' in the dtype AdamWTensors::copy; undefined if that is not set
 };
 // Same for a list of parameters, in one step of the program. Each entry has its own weight decay, and
 // options.weight_decay is ignored. Throws Error for an empty list.

@@ -289,8 +289,14 @@ struct FullAttrs {
   // Lists the fields for printing and hashing.
   void fields(auto&& field) const { field("shape", shape), field("value", value), field("dtype", dtype); }
 };
-// The leaf ops: their values are set outside the run.
-extern const Op &input_op, &parameter_op, &constant_op, &rng_op;
+// The leaf op of Graph::input(). The value of a leaf is set outside the run.
+extern const Op& input_op;
+// The leaf op of Graph::param().
+extern const Op& parameter_op;
+// The leaf op of Graph::constant().
+extern const Op& constant_op;
+// The leaf op of Graph::rng().
+extern const Op& rng_op;
 // The op `full`. It is not a leaf: a kernel fills it, or kernels that read it use its number directly.
 extern const Op& full_op;
 // The pointwise op that copies its input to separate memory.

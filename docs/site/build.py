@@ -123,7 +123,7 @@ def main():
         notes.write("\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n")
     stage_page(ROOT / "README.md", out / "README.md", missing)
     shutil.copytree(ROOT / "docs/figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
-    for name in ("index.md", "conf.py"):
+    for name in ("index.md", "conf.py", "site.css"):
         shutil.copy(SITE / name, source / name)
     headers = public_headers()
     stage_reference(headers, source / "reference")

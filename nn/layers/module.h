@@ -33,7 +33,8 @@ struct CallArgs {
 // The operands of a layer that computes only a matmul x·w: x [..., in] and w [in, out]. Both have the dtype
 // of the result.
 struct Product {
-  Tensor x, w;  // the input and the transposed weight
+  Tensor x;  // the input
+  Tensor w;  // the transposed weight
 };
 
 // The base class of layers: a derived class defines record(). A call opens a Scope with the layer's name. It
