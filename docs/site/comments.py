@@ -9,6 +9,7 @@ and defaulted ones without a comment are left out: they have no contract. Every 
 """
 import re
 import sys
+import textwrap
 
 # Code and the comment after it. Strings and character literals may contain two slashes. A ' between digits separates them.
 AFTER_CODE = re.compile(
@@ -47,17 +48,24 @@ def documentation(lines):
         while end < len(lines) and (kinds[end] == "code") == (kinds[at] == "code"):
             end += 1
         if kinds[at] == "code":
-            code = lines[at:end]
+            code = textwrap.dedent("\n".join(lines[at:end])).split("\n")
             code[-1] += " \\endverbatim"
             if out:
                 out[-1] += " \\verbatim"
             else:
-                code[0] = "\\verbatim" + code[0]
+                code[0] = "\\verbatim " + code[0]
             out += code
         else:
             out += escaped("\n".join(lines[at:end])).split("\n")
         at = end
     return out
+
+
+def block_comment(block, indent):
+    """A comment that Doxygen reads. Preformatted lines would keep the slashes of a /// comment."""
+    if any("\\verbatim" in line for line in block):
+        return [" " * indent + "/** " + block[0]] + block[1:-1] + [block[-1] + " */"]
+    return [" " * indent + "/// " + line for line in block]
 
 
 def declarators(text):
@@ -116,10 +124,10 @@ def converted(lines, name):
             indent = len(line) - len(line.lstrip())
             block = documentation(lines[at:end])
             if first:
-                out += [f"/// \\file {name}"] + ["/// " + text for text in block]
+                out += block_comment([f"\\file {name}"] + block, 0)
                 first = False
             elif end < len(lines) and lines[end].strip():
-                out += [" " * indent + "/// " + text for text in block]
+                out += block_comment(block, indent)
                 above = " ".join(block)
             else:
                 out += lines[at:end]
@@ -138,7 +146,7 @@ def converted(lines, name):
                 end += 1
         if OMITTED.search(line) and (not (above or after) or "delete" in line):
             line, after = "", ""
-            while above and out[-1].lstrip().startswith("///"):
+            while above and out[-1].strip():
                 out.pop()
                 at -= 1
         line = re.sub(r"(?<=\d)'(?=\d{3})", "", line)  # Doxygen reads 1'000 as the begin of a character literal

@@ -16,6 +16,7 @@ html_show_sphinx = False
 html_show_copyright = False
 myst_heading_anchors = 4  # headings are anchors with the names that GitHub gives them
 nitpicky = False
+smartquotes = False  # would make -- a dash
 
 
 class OncePerNamespace(logging.Filter):
