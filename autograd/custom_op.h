@@ -18,9 +18,7 @@ class CustomOp {
   // Same with the source line as an argument.
   std::vector<Tensor> all(std::span<const Tensor> in, Where where) const;
   // Records the op and returns its first output, for ops with one output.
-  Tensor operator()(std::initializer_list<TensorArg> in) const {
-    return all(in)[0];
-  }  // there is at least one
+  Tensor operator()(std::initializer_list<TensorArg> in) const { return all(in)[0]; }
   // Same with one argument.
   Tensor operator()(TensorArg a) const { return all({a})[0]; }
   // Same with two arguments.
@@ -55,8 +53,10 @@ CustomOp custom_op(std::string name, GraphFunctions functions);
 
 // The arguments of HostOp::backward.
 struct HostGradient {
-  std::span<const HostView> in, out, z;  // inputs, outputs, and z = ∂L/∂out of each output
-  std::span<const HostView> z_in;        // to be written: one per floating input, in order
+  std::span<const HostView> in;    // inputs of the op
+  std::span<const HostView> out;   // its outputs
+  std::span<const HostView> z;     // z = ∂L/∂out of each output
+  std::span<const HostView> z_in;  // to be written: one per floating input, in order
 };
 // A user-defined op as C++ functions on host memory, run by one thread. In a CUDA program, operands are
 // copied to the host and results back. Operands are row-major: others are copied first.

@@ -33,13 +33,16 @@ constexpr std::string_view name_of(AttentionKernels k) {
 // are the numbers of queries and keys.
 struct AttentionOptions {
   // How a causal mask is aligned if L and T differ.
-  enum Alignment { bottom_right, top_left };
+  enum Alignment {
+    bottom_right,  // the last query attends to all keys, as in FlashAttention
+    top_left       // the first query attends to the first key only, as with PyTorch's is_causal
+  };
 
   std::optional<double> scale = {};    // factor of q·kᵀ; default: 1/√d
   bool causal = false;                 // query i attends to keys t ≤ i + T − L, or t ≤ i with top_left
   Alignment alignment = bottom_right;  // of the causal mask; top_left requires `causal`
-  // sliding window: −left ≤ t − (i + T − L) ≤ right; −1: no limit
-  std::int64_t window_left = -1, window_right = -1;
+  std::int64_t window_left = -1;   // sliding window: t − (i + T − L) ≥ −window_left; −1: no limit
+  std::int64_t window_right = -1;  // sliding window: t − (i + T − L) ≤ window_right; −1: no limit
   // Broadcasts to [B, H, L, T]. A floating bias is added to the scores, and −∞ masks. In a boolean bias, true
   // means that the query attends to the key.
   Tensor bias = {};
@@ -48,7 +51,9 @@ struct AttentionOptions {
   // Packed sequences, i32 [n + 1] with B = 1, as in FlashAttention's varlen functions: sequence s has the
   // queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, and its keys likewise. L and T above are then those of
   // the sequence. If cu_seqlens_k is absent, keys are packed like queries. Excludes kv_lengths.
-  Tensor cu_seqlens_q = {}, cu_seqlens_k = {};
+  Tensor cu_seqlens_q = {};
+  // Packed keys, i32 [n + 1]; see cu_seqlens_q, which it requires.
+  Tensor cu_seqlens_k = {};
   Tensor kv_lengths = {};  // i32 or i64 [B], 0 … T: number of keys of each batch entry; replaces T above
   double dropout = 0;  // probability of dropping an element of P, in [0, 1); ξ is computed without dropout
   // Allows the backward to sum z_q in any order if that is faster. On CUDA, tensor core kernels use it and

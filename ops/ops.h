@@ -163,8 +163,7 @@ Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, std::int64_t 
 // Returns a copy of x with `src` written at start, start + 1, … along `axis`, where `start` is an i64 or i32
 // tensor of one element, which may change from run to run. The run fails with an Error if the region does not
 // fit into x.
-Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis,
-                    TensorArg start);  // x with src at start, start + 1, …
+Tensor slice_assign(TensorArg x, TensorArg src, std::int64_t axis, TensorArg start);
 // Copies `length` elements along `axis`, from the index in `start`, an i64 or i32 tensor of one element that
 // may change from run to run. Throws ShapeError unless `length` is 0 to the size of the axis. The run fails
 // with an Error if the region does not fit into x.
@@ -193,13 +192,11 @@ Tensor pad(TensorArg x, const Dims& before, const Dims& after, double value = 0)
 // Defined in index.cpp, as are the next two.
 Tensor embedding(TensorArg weight, TensorArg indices);
 // Selects slices of x along `axis`. The axis is replaced by the axes of `indices`, of any rank.
-Tensor index_select(TensorArg x, std::int64_t axis,
-                    TensorArg indices);  // x's axis replaced by the indices' axes
+Tensor index_select(TensorArg x, std::int64_t axis, TensorArg indices);
 // Returns x with the slices of `src` added at `indices` along `axis`; repeated indices add up. src has the
 // dtype of x and the shape of index_select(x, axis, indices). With the unit roundoff u of the compute type,
 // the error of a floating sum is at most (2¹² + 1)·u·Σ|x|. Throws DTypeError for booleans.
-Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices,
-                 TensorArg src);  // x with src's slices added, repeats summed
+Tensor index_add(TensorArg x, std::int64_t axis, TensorArg indices, TensorArg src);
 
 // Returns x with the slices of `src` written at `indices` along `axis`. Index −1 skips a slice. If indices
 // repeat, the last one is used. src has the dtype of x and the shape of index_select(x, axis, indices).
@@ -317,8 +314,12 @@ Tensor layer_norm(TensorArg x, TensorArg weight = {}, TensorArg bias = {}, doubl
 // torch.nn.functional.rms_norm. Shapes and errors as in layer_norm().
 Tensor rms_norm(TensorArg x, TensorArg weight = {}, double eps = 1e-6);
 
-// How a loss combines its rows: their mean, their sum, or none for one loss per row.
-enum class Reduction { mean, sum, none };
+// How a loss combines its rows.
+enum class Reduction {
+  mean,  // average over the rows that are not ignored
+  sum,   // sum over the rows
+  none   // one loss per row
+};
 // Options of cross_entropy().
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;       // a row with this target has loss and gradient 0
@@ -378,9 +379,10 @@ Tensor randint(Graph& graph, const Shape& shape, std::int64_t low, std::int64_t 
 
 // Options of adamw(); the defaults are those of torch.optim.AdamW.
 struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999;  // decay rates of the moments m and v, in [0, 1)
-  double eps = 1e-8;                  // added to the denominator; at least the smallest normal f32
-  double weight_decay = 0.01;         // decoupled weight decay λ, at least 0
+  double beta1 = 0.9;          // decay rate of the first moment m, in [0, 1)
+  double beta2 = 0.999;        // decay rate of the second moment v, in [0, 1)
+  double eps = 1e-8;           // added to the denominator; at least the smallest normal f32
+  double weight_decay = 0.01;  // decoupled weight decay λ, at least 0
 
   // Throws Error if an option is out of range; `who` names the caller in the message.
   void check(std::string_view who) const;
@@ -394,14 +396,17 @@ std::array<Tensor, 3> adamw(TensorArg p, TensorArg g, TensorArg m, TensorArg v, 
                             TensorArg step, TensorArg scale = 1, const AdamWOptions& options = {});
 // One parameter of an adamw() call on a list.
 struct AdamWTensors {
-  Tensor p, g, m, v;               // parameter, gradient, first and second moment, all of one shape
+  Tensor p;                        // parameter
+  Tensor g;                        // its gradient, of the shape of p
+  Tensor m, v;                     // first and second moment, of the shape of p
   double weight_decay = 0;         // decoupled weight decay of this parameter
   std::optional<DType> copy = {};  // dtype of a low-precision copy of p': bf16 or f16
 };
 // The results for one parameter of an adamw() call on a list.
 struct AdamWResults {
-  Tensor p, m, v;  // updated parameter and moments, in the dtypes of the inputs
-  Tensor copy;     // p' in the dtype AdamWTensors::copy; undefined if that is not set
+  Tensor p;     // updated parameter, in the dtype of AdamWTensors::p
+  Tensor m, v;  // updated moments, in the dtypes of the inputs
+  Tensor copy;  // p' in the dtype AdamWTensors::copy; undefined if that is not set
 };
 // Same for a list of parameters, in one step of the program. Each entry has its own weight decay, and
 // options.weight_decay is ignored. Throws Error for an empty list.

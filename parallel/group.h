@@ -3,7 +3,8 @@
 //     const parallel::World world = parallel::world();          // throws WorldError: exit code 2
 //     const auto group = parallel::join(world);                 // returns on all ranks after all have joined
 //     options.ranks = &group->communicator();                   // options of programs
-//     for (…) program.run(…), group->progress(step);            // throws RankLost: exit code 75
+//     try {
+//       for (…) program.run(…), group->progress(step);          // throws RankLost: exit code 75
 //     } catch (const std::exception& e) { group->fail(e.what()); return parallel::exit_code_of(e); }
 #pragma once
 

@@ -18,8 +18,8 @@ struct ProgressState {
   double tokens_per_s = 0, seconds_left = 0;                   // rate, and estimated remaining time
 };
 
-// Returns a line such as "step  120/2000 [#---------]   6% | loss 2.4817 | val 2.5102 | lr 9.8e-04 | 81.3k
-// tok/s | ETA 00:14".
+// Returns a line such as:
+//     step  120/2000 [#---------]   6% | loss 2.4817 | val 2.5102 | lr 9.8e-04 | 81.3k tok/s | ETA 00:14
 std::string progress_line(const ProgressState& state);
 
 // Returns a rate or a count in at most five characters: "81.3k", "950", "1.20M".

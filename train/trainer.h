@@ -18,12 +18,13 @@ class Trainer {
  public:
   // Options of a run.
   struct Options {
-    std::int64_t steps = 2000;      // total number of steps, including those before a resume
-    optim::Schedule schedule = {};  // learning rate of each step
-    std::uint64_t seed = 1;         // of batches and dropout
-    ProgramOptions program = {};    // of the training step and the evaluation
-    // Steps between validations, and batches in each. The last validation uses all batches, up to 400.
-    std::int64_t validate_every = 250, validation_batches = 20;
+    std::int64_t steps = 2000;          // total number of steps, including those before a resume
+    optim::Schedule schedule = {};      // learning rate of each step
+    std::uint64_t seed = 1;             // of batches and dropout
+    ProgramOptions program = {};        // of the training step and the evaluation
+    std::int64_t validate_every = 250;  // steps between validations
+    // Batches in a validation. The last validation uses all batches, up to 400.
+    std::int64_t validation_batches = 20;
     // Steps between saves; also saves after a better validation loss and at the end.
     std::int64_t save_every = 250;
     // Also validate before the first step, as a row of step 0 that is never the best one.

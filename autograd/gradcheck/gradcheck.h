@@ -14,7 +14,7 @@ namespace tg::gradcheck {
 // A tolerance: |got − expected| ≤ atol + rtol·|expected|. The fields have names so that the two numbers
 // cannot be swapped by accident.
 struct Tol {
-  double rtol, atol;  // relative and absolute part
+  double rtol = 1e-7, atol = 1e-9;  // relative and absolute part
   // The allowed error for an expected value.
   double allowed(double expected) const { return atol + rtol * (expected < 0 ? -expected : expected); }
 };
@@ -70,12 +70,12 @@ Case derivative(const Case& c);
 struct Options {
   std::vector<View> views{std::begin(all_views), std::end(all_views)};  // views to check
   std::vector<DType> dtypes{f64, f32, bf16, f16};                       // dtypes to check
-  int order = 1;                        // 2: check second derivatives, as the gradient of the gradient
-  bool fast = false;                    // use random projections instead of every element
-  std::uint64_t seed = 0;               // seed of inputs and projections
-  Device device = Device::cpu();        // device of the checked programs; references run on the CPU
-  Tol tol{.rtol = 1e-7, .atol = 1e-9};  // tolerance in f64
-  double h = 1e-3;                      // step of difference quotients, relative to max(1, |x|)
+  int order = 1;                  // 2: check second derivatives, as the gradient of the gradient
+  bool fast = false;              // use random projections instead of every element
+  std::uint64_t seed = 0;         // seed of inputs and projections
+  Device device = Device::cpu();  // device of the checked programs; references run on the CPU
+  Tol tol = {};                   // tolerance in f64
+  double h = 1e-3;                // step of difference quotients, relative to max(1, |x|)
 
   void check_numbers() const;  // throws Error with the first option that is out of range
 };
@@ -133,7 +133,8 @@ struct Mutant {
     equivalent,      // the gradient on the case's numbers is the same up to roundoff; `why` explains
     not_injectable,  // recording the mutant throws; `why` explains
     refused          // the check fails without a fault, so no fault was injected
-  } fate;
+  };
+  Fate fate;                // the outcome
   std::string owner, name;  // of the case
   std::string fault;        // "sign of input 0"
   Result result;            // of the check that had to find it, with its view and dtype

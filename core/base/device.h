@@ -7,8 +7,13 @@ namespace tg {
 
 // A CPU or one GPU.
 struct Device {
-  enum Kind { cpu_kind, cuda_kind } kind = cpu_kind;  // kind of backend
-  int ordinal = 0;                                    // index of the GPU; 0 for the CPU
+  // Which backend the device belongs to.
+  enum Kind {
+    cpu_kind,  // the CPU backend
+    cuda_kind  // the CUDA backend
+  };
+  Kind kind = cpu_kind;  // kind of backend
+  int ordinal = 0;       // index of the GPU; 0 for the CPU
   // The CPU.
   static Device cpu() { return {}; }
   // The GPU with this CUDA ordinal.

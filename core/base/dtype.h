@@ -11,9 +11,17 @@
 
 namespace tg {
 
-// Element type of a tensor: IEEE binary64 and binary32, bfloat16, IEEE binary16, 64- and 32-bit signed
-// integers, 8-bit unsigned integers, and booleans of one byte.
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, u8, boolean };
+// Element type of a tensor.
+enum class DType : std::uint8_t {
+  f64,     // IEEE binary64
+  f32,     // IEEE binary32
+  bf16,    // bfloat16: the upper 16 bits of an f32
+  f16,     // IEEE binary16
+  i64,     // 64-bit signed integer
+  i32,     // 32-bit signed integer
+  u8,      // 8-bit unsigned integer
+  boolean  // boolean of one byte, 0 or 1
+};
 
 // Short names of the floating dtypes.
 inline constexpr DType f64 = DType::f64, f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
@@ -137,7 +145,7 @@ struct float16 {
 
 // The C++ types of elements, in the order of DType.
 using StorageTypes =
-    std::tuple<double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t, bool>;  // by DType
+    std::tuple<double, float, bfloat16, float16, std::int64_t, std::int32_t, std::uint8_t, bool>;
 // The C++ type of a dtype: storage_t<DType::bf16> is bfloat16.
 template <DType T>
 using storage_t = std::tuple_element_t<static_cast<std::size_t>(T), StorageTypes>;

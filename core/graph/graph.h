@@ -81,7 +81,8 @@ class Graph {
   // Limits an input to a range: Program::feed throws Error for other numbers. Throws Error if the tensor is
   // not an input.
   void limit(const Tensor& input, const Range& range);
-  const Range* limit_of(ValueId input) const;  // null: no limit
+  // The limit of an input; null: no limit.
+  const Range* limit_of(ValueId input) const;
 
   // Appends a node and returns its outputs. Throws ShapeError or DTypeError if the op's shape rule rejects
   // the inputs. The message has the layer and op, the inputs, the attributes that differ from their defaults,
@@ -206,6 +207,7 @@ class Scope {
   explicit Scope(const std::string& name, Where where = Where::current());
   // A scope without a name, with the source line of an op call.
   explicit Scope(const TensorArg& call) : Scope("", call.where()) {}
+  // Leaves the scope.
   ~Scope();
   Scope(const Scope&) = delete;
 
@@ -220,6 +222,7 @@ class SegmentScope {
  public:
   // Enters a segment, a number from Graph::new_segment(); −1: no segment.
   explicit SegmentScope(int segment);
+  // Restores the previous segment.
   ~SegmentScope();
   SegmentScope(const SegmentScope&) = delete;
 
@@ -243,6 +246,7 @@ class DerivativeScope {
  public:
   // Enters the scope; false marks nodes as ordinary.
   explicit DerivativeScope(bool is_derivative = true);
+  // Restores the previous mark.
   ~DerivativeScope();
   DerivativeScope(const DerivativeScope&) = delete;
 
@@ -285,8 +289,14 @@ struct FullAttrs {
   // Lists the fields for printing and hashing.
   void fields(auto&& field) const { field("shape", shape), field("value", value), field("dtype", dtype); }
 };
-// The leaf ops: their values are set outside the run.
-extern const Op &input_op, &parameter_op, &constant_op, &rng_op;
+// The leaf op of Graph::input(). The value of a leaf is set outside the run.
+extern const Op& input_op;
+// The leaf op of Graph::param().
+extern const Op& parameter_op;
+// The leaf op of Graph::constant().
+extern const Op& constant_op;
+// The leaf op of Graph::rng().
+extern const Op& rng_op;
 // The op `full`. It is not a leaf: a kernel fills it, or kernels that read it use its number directly.
 extern const Op& full_op;
 // The pointwise op that copies its input to separate memory.

@@ -49,9 +49,10 @@ struct OutSpec {
 
 // The arguments of a vector-Jacobian product.
 struct Backprop {
-  // The node's inputs, its outputs, and z = ∂L/∂out of each output. z has the output's shape and dtype, and
-  // is undefined if no gradient arrives at the output.
-  std::span<const Tensor> in, out, z;
+  std::span<const Tensor> in;   // the node's inputs
+  std::span<const Tensor> out;  // its outputs
+  // z = ∂L/∂out of each output, in the output's shape and dtype; undefined if no gradient arrives there.
+  std::span<const Tensor> z;
   const Attrs& attrs;  // the node's attributes
   // per input: whether its gradient is needed; other gradients may be undefined
   const std::vector<bool>& needed;
@@ -71,7 +72,11 @@ enum class Recompute {
 };
 
 // A pointwise function of one operand that a GEMM kernel can also compute in its epilogue.
-enum class Epilogue : unsigned char { none, gelu, gelu_tanh };
+enum class Epilogue : unsigned char {
+  none,      // no such function
+  gelu,      // gelu() of ops/ops.h
+  gelu_tanh  // gelu_tanh() of ops/ops.h
+};
 
 // Kind of collective that an op performs.
 enum class Collective : unsigned char {
@@ -94,7 +99,8 @@ struct Fill {
     index,     // random integers in [low, high); at least one is above `low` if possible
     bits,      // random booleans
     off_zero   // ±[low, high): away from a kink at 0
-  } kind = normal;
+  };
+  Kind kind = normal;         // the distribution
   double low = -1, high = 1;  // limits; their meaning depends on the kind
 };
 
@@ -131,8 +137,8 @@ struct Sample {
   SampleCall call = {};             // the function that is checked
   // Known results at a special point (a tie, a kink, −∞), for which a difference quotient gives no answer.
   struct Expected {
-    // The floating outputs, and the gradient of the sum of their elements for each floating input.
-    std::vector<std::vector<double>> outputs, gradients;
+    std::vector<std::vector<double>> outputs;    // the floating outputs
+    std::vector<std::vector<double>> gradients;  // of the outputs' sum, for each floating input
   };
   std::optional<Expected> expected = {};  // default: difference quotients
 };

@@ -91,7 +91,8 @@ struct MemoryReport {
     double flops = 0;  // FLOPs of the GEMMs and attention
     double price = 0;  // their time, in bytes that could be copied meanwhile (price_of in core/run/cost.h)
     std::size_t saved = 0;  // bytes of arena saved
-  } recomputed = {};
+  };
+  Recomputed recomputed = {};  // zeros without a budget
   // Total bytes, which CompileOptions::memory_budget limits.
   std::size_t peak() const { return arena + inputs + constants + workspace + results + parameters; }
 };
@@ -99,10 +100,11 @@ struct MemoryReport {
 // A buffer of the memory plan: bytes [offset, offset + bytes) of the arena, used from step `first` to step
 // `last`. Two buffers never overlap in both bytes and steps. The highest end is MemoryReport::arena.
 struct ArenaBuffer {
-  std::size_t offset = 0, bytes = 0;  // bytes from the start of the arena, and size, a multiple of 64
-  // Indices of Program::steps(): the first step that writes the buffer and the last one that accesses it.
-  // last = steps().size() if the buffer is fetched after the run.
-  int first = 0, last = 0;
+  std::size_t offset = 0;  // bytes from the start of the arena
+  std::size_t bytes = 0;   // size, a multiple of 64
+  int first = 0;           // index of the first step that writes the buffer, in Program::steps()
+  // Index of the last step that accesses the buffer, or steps().size() if it is fetched after the run.
+  int last = 0;
 };
 
 // Values of a run that may still be in progress; see below.

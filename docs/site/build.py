@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "site"
@@ -69,7 +70,7 @@ def stage_reference(headers, to):
         lines = [name, "=" * len(name), "", ".. toctree::", "   :maxdepth: 1", ""]
         for header in mine:
             page = header.replace("/", "-").removesuffix(".h")
-            lines.append(f"   {page}")
+            lines.append(f"   {header} <{page}>")
             title = f"<tilegrad/{header}>"
             (to / f"{page}.rst").write_text(
                 f"{title}\n{'=' * len(title)}\n\n.. doxygenfile:: {header}\n   :project: tilegrad\n", encoding="utf8")
@@ -77,6 +78,26 @@ def stage_reference(headers, to):
     listed = {h for _, folders in AREAS for h in headers if any(h == f or h.startswith(f + "/") for f in folders)}
     if listed != set(headers):
         sys.exit(f"build.py: no area of the reference has {sorted(set(headers) - listed)}")
+
+
+def tidy_classes(xml):
+    """Sorts each list of classes by declaration instead of by name. Removes the name of their header, which is the title
+    of the page."""
+    trees = {path.stem: ElementTree.parse(path) for path in xml.glob("*.xml")}
+    line = {}
+    for tree in trees.values():
+        for compound in tree.iter("compounddef"):
+            if compound.find("location") is not None:
+                line[compound.get("id")] = int(compound.find("location").get("line", 0))
+    for name, tree in trees.items():
+        for compound in tree.iter("compounddef"):
+            places = [i for i, e in enumerate(compound) if e.tag == "innerclass"]
+            ordered = sorted((compound[i] for i in places), key=lambda e: line.get(e.get("refid"), 0))
+            for i, element in zip(places, ordered):
+                compound[i] = element
+            for element in compound.findall("includes"):
+                compound.remove(element)
+        tree.write(xml / f"{name}.xml", encoding="UTF-8", xml_declaration=True)
 
 
 def run(command, log):
@@ -98,9 +119,11 @@ def main():
     for path in sorted((ROOT / "docs").glob("**/*.md")):
         if SITE not in path.parents:
             stage_page(path, source / path.relative_to(ROOT / "docs"), missing)
+    with open(source / "notes/README.md", "a", encoding="utf8") as notes:
+        notes.write("\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n")
     stage_page(ROOT / "README.md", out / "README.md", missing)
     shutil.copytree(ROOT / "docs/figures", source / "figures", ignore=shutil.ignore_patterns("*.py"))
-    for name in ("index.md", "conf.py"):
+    for name in ("index.md", "conf.py", "site.css"):
         shutil.copy(SITE / name, source / name)
     headers = public_headers()
     stage_reference(headers, source / "reference")
@@ -108,6 +131,7 @@ def main():
     settings = (SITE / "Doxyfile").read_text(encoding="utf8")
     (out / "Doxyfile").write_text(f"{settings}INPUT = {' '.join(headers)}\nOUTPUT_DIRECTORY = {xml}\n", encoding="utf8")
     warnings = missing + run(["doxygen", str(out / "Doxyfile")], out / "doxygen.log")
+    tidy_classes(xml / "xml")
     sphinx = ["sphinx-build", "-q", "-j", "auto", "-b", "html", str(source), str(out / "html")]
     warnings += run(sphinx, out / "sphinx.log")
     print("\n".join(warnings[:200]))

@@ -3,41 +3,118 @@
 
 A block of // lines directly above a declaration documents that declaration. A // comment after a field or an enum value
 documents that field. The first block of a file documents the file. A block that an empty line follows documents nothing.
-If one declaration has several names, all of them get its comment. Defaulted and deleted functions are left out: they
-have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
+If one declaration has several names, all of them get its comment. Lines that are indented by two or more spaces, except
+the following lines of a list item, are preformatted. Private members (except virtual functions), deleted functions
+and defaulted ones without a comment are left out: they have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
 """
 import re
 import sys
+import textwrap
 
-# Code and the comment after it. Strings and character literals may contain two slashes.
-AFTER_CODE = re.compile(r'^((?:[^"/\']|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|/(?!/))*?\S\s*)//(?!/) ?(.*)$')
-NAME = r"\w+(?:\s*=\s*[^,;(){}]+|\s*\{[^,;(){}]*\})?"
-SEVERAL_NAMES = re.compile(rf"^(\s*)((?:[\w:]+(?:<[\w:]+>)?\s+)+)({NAME}(?:,\s*{NAME})+);(\s*///<.*)?$")
-OMITTED = re.compile(r"=\s*(?:default|delete);")
+# Code and the comment after it. Strings and character literals may contain two slashes. A ' between digits separates them.
+AFTER_CODE = re.compile(
+    r'^((?:[^"/\']|(?<=[\da-fA-F])\'(?=[\da-fA-F])|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|/(?!/))*?\S\s*)//(?!/) ?(.*)$')
+# The type of a declaration of variables, and one of its names with the initializer.
+TYPE = re.compile(r"^(\s*)((?:(?:extern|static|inline|constexpr|const)\s+)*(?!(?:return|using|typedef|template|friend|class"
+                  r"|struct|enum|extern|else|case|throw|delete|goto)\b)[\w:]+(?:<[^;={}()]*>)?(?:\s+|(?=[*&])))(?=[*&\w])")
+DECLARATOR = re.compile(r"^[*&]*\w+(?:\[[^\]]*\])*\s*(?:$|[={])", re.S)
+OMITTED = re.compile(r"=\s*(?:default|delete);\s*$")
+PRIVATE = re.compile(r"^( +)private:$")
 
 
 def escaped(text):
-    """Characters that begin a command, a tag or a link for Doxygen stay characters, except in `code`."""
-    indent = text[: len(text) - len(text.lstrip())]
-    parts = re.split(r"(`[^`]*`)", text.lstrip())
-    return indent + "".join(p if p.startswith("`") else re.sub(r"[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), p) for p in parts)
+    """Escapes characters that begin a command, a tag or a link for Doxygen. A number or a sign that would begin a list item
+    gets a space of no width before it. Doxygen reads nothing in `code` and in a "string" of one line."""
+    text = re.sub(r"^(\s*)(?=(?:\+|\d+[.)])\s)", "\\1\u200b", text, flags=re.M)
+    parts = re.split(r'(`[^`]*`|"[^"\n]*")', text)
+    return "".join(part if at % 2 else re.sub(r"---?|[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), part)
+                   for at, part in enumerate(parts))
 
 
-def split_names(line, above):
-    """One declaration for each name, each with the comment above the line or after it."""
-    match = SEVERAL_NAMES.match(line)
-    if not match or match[2].split()[0] in ("return", "using", "typedef", "template", "friend"):
-        return line
-    names = re.split(r",\s*(?=\w+\s*(?:[=,{]|$))", match[3])
-    after = (match[4] or "").strip().removeprefix("///<").strip()
-    first = f"{match[1]}{match[2]}{names[0]};" + (f" /**< {after} */" if after else "")
-    others = [f" /** {above} */ {match[2]}{n};" if above else f" {match[2]}{n};" + (f" /**< {after} */" if after else "")
-              for n in names[1:]]
-    return first + "".join(others)
+def documentation(lines):
+    """The lines of a // comment as text for Doxygen, one for each line. Indented lines are preformatted: the command that
+    begins them is at the end of the line before, so that no line is added."""
+    lines = [re.sub(r"^\s*// ?", "", line) for line in lines]
+    kinds, item = [], False
+    for line in lines:
+        item = line.startswith("- ") or (item and line.startswith("  "))
+        kinds.append("code" if line.startswith("  ") and not item else "text" if line else "")
+    for at in range(1, len(lines) - 1):  # an empty line between preformatted lines
+        if not kinds[at] and kinds[at - 1] == kinds[at + 1] == "code":
+            kinds[at] = "code"
+    out, at = [], 0
+    while at < len(lines):
+        end = at + 1
+        while end < len(lines) and (kinds[end] == "code") == (kinds[at] == "code"):
+            end += 1
+        if kinds[at] == "code":
+            code = textwrap.dedent("\n".join(lines[at:end])).split("\n")
+            code[-1] += " \\endverbatim"
+            if out:
+                out[-1] += " \\verbatim"
+            else:
+                code[0] = "\\verbatim " + code[0]
+            out += code
+        else:
+            out += escaped("\n".join(lines[at:end])).split("\n")
+        at = end
+    return out
+
+
+def block_comment(block, indent):
+    """A comment that Doxygen reads. Preformatted lines would keep the slashes of a /// comment."""
+    if any("\\verbatim" in line for line in block):
+        return [" " * indent + "/** " + block[0]] + block[1:-1] + [block[-1] + " */"]
+    return [" " * indent + "/// " + line for line in block]
+
+
+def declarators(text):
+    """The names of a declaration with their initializers, as text without the type: split at commas outside brackets."""
+    names, depth = [""], 0
+    for at, c in enumerate(text):
+        opens_template = c == "<" and text[at - 1 : at].isalnum()
+        closes_template = c == ">" and text[at - 1 : at] != "-" and depth > 0
+        depth += (c in "([{" or opens_template) - (c in ")]}" or closes_template)
+        if c == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += c
+    return [name.strip() for name in names]
+
+
+def split_names(code, above, after):
+    """One declaration for each name of `code`, each with the comment above the declaration or after it."""
+    comment = f" /**< {after} */" if after else ""
+    match = TYPE.match(code)
+    if match and code.rstrip().endswith(";"):
+        names = declarators(code.rstrip()[match.end() : -1])
+        if len(names) > 1 and all(DECLARATOR.match(name) for name in names):
+            before = f" /** {above} */ " if above and not after else " "
+            return match[1] + before.join(f"{match[2]}{name};{comment}" for name in names)
+    return code + (f"///< {after}" if after else "")
+
+
+def without_private(lines):
+    """The lines, with empty ones instead of private sections. Virtual functions stay: derived classes define them."""
+    out, inside, label = [], None, 0
+    for at, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if inside is not None and line and indent <= inside:
+            inside = None
+        if inside is None and PRIVATE.match(line):
+            inside, label = indent, at
+        out.append(line if inside is None else "")
+        if inside is not None and indent == inside + 1 and line.lstrip().startswith("virtual "):
+            first = at
+            while lines[first - 1].lstrip().startswith("//"):
+                first -= 1
+            out[label] = lines[label]
+            out[first:] = lines[first : at + 1]
+    return out
 
 
 def converted(lines, name):
-    out, at, column, above, first = [], 0, None, "", True
+    out, at, above, first = [], 0, "", True
     while at < len(lines):
         line = lines[at]
         if line.lstrip().startswith("//"):
@@ -45,30 +122,39 @@ def converted(lines, name):
             while end < len(lines) and lines[end].lstrip().startswith("//"):
                 end += 1
             indent = len(line) - len(line.lstrip())
-            block = [escaped(re.sub(r"^\s*// ?", "", text)) for text in lines[at:end]]
-            if column is not None and indent == column:  # continues the comment after code
-                out += [" " * indent + "///< " + text for text in block]
-            elif first:
-                out += [f"/// \\file {name}"] + ["/// " + text for text in block]
+            block = documentation(lines[at:end])
+            if first:
+                out += block_comment([f"\\file {name}"] + block, 0)
                 first = False
             elif end < len(lines) and lines[end].strip():
-                out += [" " * indent + "/// " + text for text in block]
+                out += block_comment(block, indent)
                 above = " ".join(block)
             else:
                 out += lines[at:end]
             at = end
             continue
-        match, column = AFTER_CODE.match(line), None
+        end, after = at + 1, ""
+        # A declaration of variables may continue on the next line.
+        while TYPE.match(line) and line.endswith((",", " =")) and "(" not in line and end < len(lines):
+            line += " " + lines[end].strip()
+            end += 1
+        match = AFTER_CODE.match(line)
         if match and not match[1].rstrip().endswith(("{", "(", ":")) and not line.startswith("#"):
-            column = len(match[1])
-            line = match[1] + "///< " + escaped(match[2])
-        if OMITTED.search(line):
-            line = ""
-        out.append(split_names(line, above))
+            line, after = match[1], escaped(match[2])
+            while end < len(lines) and re.match(rf"^ {{{lines[end - 1].index('//')}}}//", lines[end]):
+                after += " " + escaped(re.sub(r"^\s*// ?", "", lines[end]))
+                end += 1
+        if OMITTED.search(line) and (not (above or after) or "delete" in line):
+            line, after = "", ""
+            while above and out[-1].strip():
+                out.pop()
+                at -= 1
+        line = re.sub(r"(?<=\d)'(?=\d{3})", "", line)  # Doxygen reads 1'000 as the begin of a character literal
+        out += [split_names(line, above, after)] + [""] * (end - at - 1)
         above = ""
-        at += 1
+        at = end
     return out
 
 
 with open(sys.argv[1], encoding="utf-8") as header:
-    print("\n".join(converted(header.read().split("\n"), sys.argv[1])))
+    print("\n".join(converted(without_private(header.read().split("\n")), sys.argv[1])))

@@ -9,10 +9,14 @@ primary_domain = "cpp"
 highlight_language = "none"
 html_theme = "furo"
 html_title = "tilegrad"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 myst_heading_anchors = 4  # headings are anchors with the names that GitHub gives them
 nitpicky = False
+smartquotes = False  # would make -- a dash
 
 
 class OncePerNamespace(logging.Filter):

@@ -26,7 +26,14 @@ namespace tg::io {
 class JsonReader {
  public:
   // The kind of a value; `logical` is true or false.
-  enum class Kind { object, array, string, number, logical, null };
+  enum class Kind {
+    object,   // {…}
+    array,    // […]
+    string,   // "…"
+    number,   // an integer or a decimal number
+    logical,  // true or false
+    null      // null
+  };
   // The largest nesting depth of objects and arrays.
   static constexpr std::size_t max_depth = 64;
 

@@ -62,7 +62,7 @@ struct SafeTensorsContent {
   std::string header;                     // length and JSON header
   std::vector<std::string_view> tensors;  // the tensors' bytes, not copied
   // Header and tensors, in file order.
-  std::vector<std::string_view> pieces() const;  // header and tensors
+  std::vector<std::string_view> pieces() const;
 };
 // Makes the content of a file from tensors, whose bytes must outlive it. Tensors are ordered by element size,
 // widest first, then by name. The first one begins at a multiple of 8, so that each is aligned to its

@@ -77,15 +77,14 @@ void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenize
 // FormatError that names file, key and value for a model that cannot be represented exactly. Both are thrown
 // before any parameter is created. Throws OutOfMemory if memory is short, FormatError for a weight that is
 // not finite.
-// FormatError for a number that is not finite.
 Pretrained from_pretrained(const std::string& folder, Device device = Device::cpu(),
                            const PretrainedOptions& options = {});
 
 // Options of save_pretrained().
 struct SaveOptions {
   std::optional<DType> dtype = {};  // of the weights in the file; none: that of the parameters
-  std::uint64_t shard_bytes =
-      50'000'000'000;  // maximum size of a file; larger models are split, with an index
+  // Maximum size of a file in bytes. Larger models are split into several files with an index.
+  std::uint64_t shard_bytes = 50'000'000'000;
   // Progress: called with the bytes of weights written so far, and the total. An exception from it aborts the
   // export.
   std::function<void(std::uint64_t written, std::uint64_t all)> written = {};

@@ -27,7 +27,11 @@ using Polyline = std::vector<Point>;
 // The style of a text. Its anchor is a point on the baseline, at the left, middle or right of the text.
 struct TextStyle {
   // The position of the anchor along the baseline.
-  enum class Align { left, center, right };
+  enum class Align {
+    left,    // at the beginning of the text
+    center,  // in the middle of the text
+    right    // at the end of the text
+  };
   float size = 20;            // height of a line in pixels; capital letters have 0.7 of it
   Color color{};              // black by default
   Align align = Align::left;  // where the anchor is

@@ -41,7 +41,6 @@ class CharVocab final : public Tokenizer {
 };
 
 // The two parts of split_text(): views into its argument.
-// The last tenth is held out: train is the first ⌊9n/10⌋ tokens. Views into `tokens`.
 struct TextSplit {
   TokenView train, validation;  // first ⌊9n/10⌋ tokens, and the rest
 };

@@ -15,9 +15,10 @@ class SelfAttention : public Module {
  public:
   // Options of the layer.
   struct Options {
-    bool bias = true;                                      // of both projections
-    double dropout = 0;                                    // probability for attention weights, in training
-    Init init = Init::gpt2(), output_init = Init::gpt2();  // of c_attn and c_proj
+    bool bias = true;                 // of both projections
+    double dropout = 0;               // probability for attention weights, in training
+    Init init = Init::gpt2();         // initial values of c_attn
+    Init output_init = Init::gpt2();  // initial values of c_proj
   };
   // Creates the parameters below `at`. Throws ShapeError if width is not a multiple of heads.
   SelfAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);
@@ -65,9 +66,9 @@ class GroupedAttention : public Module {
     double magnitude = 1;     // factor of rotated queries and keys (YaRN, LongRoPE)
     // LongRoPE: frequencies of the rotated pairs for calls without a cache on at most short_length tokens.
     std::vector<double> short_frequencies = {};
-    std::int64_t short_length = 0;  // in tokens; see short_frequencies
-    // Initial values of the first three projections, and of o_proj.
-    Init init = Init::gpt2(), output_init = Init::gpt2();
+    std::int64_t short_length = 0;    // in tokens; see short_frequencies
+    Init init = Init::gpt2();         // initial values of q_proj, k_proj and v_proj
+    Init output_init = Init::gpt2();  // initial values of o_proj
   };
   // Creates the parameters below `at`. Throws ShapeError unless heads is a multiple of key_heads. Without
   // head_width, width must be a multiple of heads.
@@ -116,15 +117,15 @@ class LatentAttention : public Module {
     std::vector<double> frequencies = {};  // p/2 rotary frequencies ω_i, instead of those of theta
     // LongRoPE: replace `frequencies` in calls without a cache on at most short_length tokens.
     std::vector<double> short_frequencies = {};
-    std::int64_t short_length = 0;  // in tokens; see short_frequencies
-    bool interleaved = true;        // rotary pairs (2i, 2i + 1); false: (i, i + p/2)
-    double magnitude = 1;           // factor of rotated queries and keys (YaRN)
-    double scale = 0;               // factor of scores; 0: 1/√(d + p)
-    double eps = 1e-6;              // of the norms
-    bool bias = false;              // of q_a_proj, kv_a_proj_with_mqa and o_proj
-    double dropout = 0;             // probability for attention weights, in training
-    // Initial values of all projections except o_proj, and of o_proj.
-    Init init = Init::gpt2(), output_init = Init::gpt2();
+    std::int64_t short_length = 0;    // in tokens; see short_frequencies
+    bool interleaved = true;          // rotary pairs (2i, 2i + 1); false: (i, i + p/2)
+    double magnitude = 1;             // factor of rotated queries and keys (YaRN)
+    double scale = 0;                 // factor of scores; 0: 1/√(d + p)
+    double eps = 1e-6;                // of the norms
+    bool bias = false;                // of q_a_proj, kv_a_proj_with_mqa and o_proj
+    double dropout = 0;               // probability for attention weights, in training
+    Init init = Init::gpt2();         // initial values of all projections except o_proj
+    Init output_init = Init::gpt2();  // initial values of o_proj
   };
   // Creates the parameters below `at`. Throws ShapeError for sizes that do not fit.
   LatentAttention(const Path& at, std::int64_t width, std::int64_t heads, Options options);

@@ -49,7 +49,7 @@ class CacheCall {
   // the graph (i32 [sequences]). A run in which a sequence exceeds its page fails with an Error. Throws
   // ShapeError for a length outside 1 … page_size.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
-  // The size of a call on paged cache. Its rows x [singles + groups · length, 1, …] are one token each.
+  // The size of a call on a paged cache. Its rows x [singles + groups · length, 1, …] are one token each.
   // First is the last token of each of `singles` sequences, then `groups` groups of `length` consecutive
   // tokens. Several groups may belong to one sequence; they see the tokens of its earlier groups.
   struct InPages {
@@ -57,7 +57,7 @@ class CacheCall {
     std::int64_t length = 1;               // tokens per group
     std::int64_t room = 1;                 // maximum number of pages per sequence
   };
-  // For paged cache. Rows whose tokens are already in the cache, and padding rows, are not written. Adds
+  // For a paged cache. Rows whose tokens are already in the cache, and padding rows, are not written. Adds
   // inputs to the graph: "rows" and "positions" (i32 [singles + groups · length, 1]), "lengths" (i32 [singles
   // + groups]) and "table" (i32 [singles + groups, `room` pages]). A token's results are bitwise independent
   // of the rest of the batch (paged_attn). Throws ShapeError for a negative number, a call without rows, and
@@ -66,17 +66,17 @@ class CacheCall {
 
   // The input of a cache with one page per sequence: the number of cached tokens, i32 [sequences].
   const Tensor& cached() const { return cached_; }
-  // An input of paged cache: for each token, its cache row, page·page_size + offset, or −1 to write
+  // An input of a paged cache: for each token, its cache row, page·page_size + offset, or −1 to write
   // none.
   const Tensor& rows() const { return rows_; }
-  // An input of paged cache: for each single token and each group, the sequence's number of tokens up to
+  // An input of a paged cache: for each single token and each group, the sequence's number of tokens up to
   // and including its last one.
   const Tensor& lengths() const { return lengths_; }
-  // An input of paged cache: for each single token and each group, the sequence's pages, as many as its
+  // An input of a paged cache: for each single token and each group, the sequence's pages, as many as its
   // length needs.
   const Tensor& table() const { return table_; }
 
-  // The positions of the new tokens in their sequences, i32 [sequences, length]. For paged cache, an
+  // The positions of the new tokens in their sequences, i32 [sequences, length]. For a paged cache, an
   // input to be fed, with 0 for padding rows.
   const Tensor& positions() const { return positions_; }
 

@@ -120,10 +120,11 @@ class Mlp : public Module {
  public:
   // Options of the layer.
   struct Options {
-    std::int64_t inner = 0;                                // hidden size; 0: 4·width
-    Activation activation = Activation::gelu;              // between the two projections
-    bool bias = true;                                      // of both projections
-    Init init = Init::gpt2(), output_init = Init::gpt2();  // initial values of c_fc and c_proj
+    std::int64_t inner = 0;                    // hidden size; 0: 4·width
+    Activation activation = Activation::gelu;  // between the two projections
+    bool bias = true;                          // of both projections
+    Init init = Init::gpt2();                  // initial values of c_fc
+    Init output_init = Init::gpt2();           // initial values of c_proj
   };
   // Creates the parameters below `at`. Throws ShapeError for sizes that do not fit.
   Mlp(const Path& at, std::int64_t width, Options options);
@@ -146,8 +147,8 @@ class GatedMlp : public Module {
   struct Options {
     Activation activation = Activation::silu;  // of gate_proj's result
     bool bias = false;                         // of all projections
-    // Initial values of gate_proj and up_proj, and of down_proj.
-    Init init = Init::gpt2(), output_init = Init::gpt2();
+    Init init = Init::gpt2();                  // initial values of gate_proj and up_proj
+    Init output_init = Init::gpt2();           // initial values of down_proj
   };
   // Creates the parameters below `at`. Throws ShapeError for sizes that do not fit.
   GatedMlp(const Path& at, std::int64_t width, std::int64_t inner, Options options);

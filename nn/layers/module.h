@@ -16,7 +16,10 @@ namespace tg::nn {
 class CacheCall;
 
 // Whether a call is for training. Dropout and similar differences apply only in training.
-enum class Mode { evaluate, train };
+enum class Mode {
+  evaluate,  // dropout does nothing
+  train      // dropout drops elements
+};
 
 // The arguments of a layer's call, in addition to x.
 struct CallArgs {
@@ -30,7 +33,8 @@ struct CallArgs {
 // The operands of a layer that computes only a matmul x·w: x [..., in] and w [in, out]. Both have the dtype
 // of the result.
 struct Product {
-  Tensor x, w;  // the input and the transposed weight
+  Tensor x;  // the input
+  Tensor w;  // the transposed weight
 };
 
 // The base class of layers: a derived class defines record(). A call opens a Scope with the layer's name. It
@@ -63,7 +67,8 @@ class Module {
   virtual Tensor record(TensorArg x, const CallArgs& call) const = 0;
   // Whether record() adds call.residual, which Linear does in its matmul's epilogue.
   virtual bool adds_residual() const { return false; }
-  virtual std::optional<Product> operands(TensorArg) const { return {}; }  // for as_matmul()
+  // Returns the operands for as_matmul(); the default returns nothing.
+  virtual std::optional<Product> operands(TensorArg) const { return {}; }
 
   std::string name_, path_;
 };
@@ -74,8 +79,8 @@ class Layer {
  public:
   // An empty layer.
   Layer() = default;
-  template <std::derived_from<Module> M>
   // Holds a copy of the module.
+  template <std::derived_from<Module> M>
   Layer(M module) : module_(std::make_shared<const M>(std::move(module))) {}
   // Holds a function f: (TensorArg x) or (TensorArg x, const CallArgs&) → Tensor. Its nodes appear under
   // `name`. Throws Error for an empty std::function or a null pointer.
