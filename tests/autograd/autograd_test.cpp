@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-TEST(Gradients, OfAPolynomialMatchItsDerivative) {
+TEST(Gradients, MatchTheDerivativeOfAPolynomial) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64);
   const Tensor loss = sum(x * x * x + 2 * x);

@@ -402,8 +402,8 @@ TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
       EXPECT_GE(compare_near_changes(p, f, kind, 0.3, 0.8), 1) << f.name;
 }
 
-// The families are x⁵, whose quotients are off by 4·h⁴; kinks; a wrong gradient; and a large constant, whose
-// rounding matters.
+// The families are x⁵, kinks, a wrong gradient, and a large constant. The quotients of x⁵ are off by 4·h⁴.
+// For the large constant, rounding matters.
 const Family families[] = {
     {"fifth power",
      [](Problem& p, Options& o, double t) {

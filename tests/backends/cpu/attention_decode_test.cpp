@@ -254,7 +254,7 @@ TEST(AttentionDecode, ARowMatchesBitwiseInAnyBatch) {
     }
 }
 
-// The cache contains the same keys, with spare room after them or in a different memory order.
+// The second cache contains the same keys in a different memory order, with spare room after them.
 TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   const std::int32_t length[] = {1025};
   for (const DType type : {DType::f32, DType::bf16}) {

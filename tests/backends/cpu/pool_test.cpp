@@ -409,7 +409,7 @@ TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
     const std::size_t threads = threads_of_this_process();
     other = std::thread([&] { run_on_pool(size, count_part, &count); });
     std::this_thread::sleep_for(milliseconds(30));
-    EXPECT_LE(threads_of_this_process(), threads + 1);  // only the waiting thread runs
+    EXPECT_LE(threads_of_this_process(), threads + 1);  // the waiting thread is the only new one
     EXPECT_EQ(count, 0);
   };
   run_on_pool(size, job);

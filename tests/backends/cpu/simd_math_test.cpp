@@ -107,8 +107,8 @@ TEST(SimdLoads, SixteenBitTypesRoundLikeTheirScalars) {
   }
 }
 
-// For every number of the type, tests the points halfway to the next number and just beside halfway. Ties
-// round to even.
+// For every number of the type, tests the point halfway to the next number and the points directly below and
+// above it. Ties round to even.
 TEST(SimdLoads, HalfwayCasesRoundToEven) {
   constexpr int W = lanes<F32>;
   const std::vector<float> cases = halfway_cases();
