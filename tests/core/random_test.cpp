@@ -71,7 +71,7 @@ TEST(Uniform, StaysInItsIntervalInEveryDType) {
       UniformRange range{};
       try {
         range = uniform_range(dtype, low, high);
-      } catch (const Error&) {  // neither the middle nor the ends have a number nearby
+      } catch (const Error&) {  // the interval contains no number of the dtype
         for (const double x : {low, (low + high) / 2, std::nextafter(high, low)}) {
           const double nearest = stored_number(dtype, x);
           EXPECT_FALSE(nearest >= low && nearest < high) << name_of(dtype) << " " << low << " " << high;
