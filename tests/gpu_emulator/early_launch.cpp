@@ -16,7 +16,7 @@ namespace {
 
 thread_local std::bitset<1024> waited;  // threads of the running block that have waited
 thread_local bool is_early = false;     // whether the grid may begin early
-bool may_be_first = true;               // no kernel has written memory; the first grid may begin early
+bool may_be_first = true;               // the grid has neither written memory nor begun early
 
 // Written memory in units of 16 bytes, by pages of units.
 constexpr std::uintptr_t unit = 16, units = 256;

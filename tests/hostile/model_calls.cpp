@@ -413,7 +413,8 @@ LoraOptions lora_options(World& w) {
   return o;
 }
 
-// Makes modules with any number of rows and several layers.
+// Returns the module of a layer. Hostile modules have any name, first row and size, so they may contain
+// several layers.
 ModuleRows module_rows(World& w, const LinearSlot& linear) {
   if (!w.hostile()) return {linear.path, 0, linear.out};
   return {w.one_of<std::string>({"all", "", linear.path}), w.chance(0.5) ? 0 : Draw<I>::of(w),
