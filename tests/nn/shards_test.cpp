@@ -119,7 +119,7 @@ TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
       }
 }
 
-// For any number of ranks, the blocks of the divided part of a parameter and of its rest are separate
+// For any number of ranks, the divided part of a parameter and its rest have separate blocks, which are
 // tensors.
 TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
   const std::vector<std::int64_t> counts{7, 16384, 16385, 3 * 16384 + 2000, 16383, 2 * 16384};
