@@ -61,8 +61,8 @@ TEST(AttentionCall, RangesOfRowsSeeTheUnionOfTheirKeys) {
           const bool in_some = j >= some.from && j < some.to, in_every = j >= every.from && j < every.to;
           ASSERT_TRUE(in_some || seen_by == 0) << j;
           ASSERT_TRUE(!in_every || seen_by == last - first + 1) << j;
-          // The key range of several rows may contain keys that no row sees, but a row sees the first and the
-          // last key.
+          // The key range of several rows may contain keys that no row sees. But some row sees the first key,
+          // and some row the last key.
           ASSERT_TRUE(!in_some || (j > some.from && j < some.to - 1) || seen_by > 0) << j;
         }
       }

@@ -170,7 +170,7 @@ TEST(IndexAdd, AddsAlongAnyAxisInEveryDtype) {
         }
 }
 
-// Slices are summed in blocks of 128 elements. Builds that shrink blocks use a smaller number.
+// Slices are summed in blocks of 128 elements. Builds that test with small blocks use fewer elements.
 TEST(IndexAdd, HasSlicesAroundTheSizeOfABlock) {
   for (const DType t : {f64, f32, bf16})
     for (const std::int64_t length : {31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257}) {

@@ -33,7 +33,7 @@ TEST(SampleWeights, ExponentialsMatchTheirSeriesBitwise) {
     const double x = -(i % 60 + 0.5) * (1 + i / 60 * 2e-8) * 0.69314718055994530942;
     const int k = static_cast<int>(std::trunc(x * 1.44269504088896340736 - 0.5));
     const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
-    double p = 0, factorial = 479001600;  // of 12 terms
+    double p = 0, factorial = 479001600;  // 12!
     for (int n = 12; n >= 0; --n) {
       p = p * r + 1 / factorial;
       factorial /= std::max(n, 1);
