@@ -13,7 +13,7 @@ extern constinit thread_local std::uint64_t work_done;
 
 // Counts of executed instructions that compilers neither add nor remove.
 struct Instructions {
-  std::uint64_t warps = 0;  // common operations of a warp: shuffles, votes, tensor cores, named barriers
+  std::uint64_t warps = 0;     // common operations of a warp: shuffles, votes, tensor cores, named barriers
   std::uint64_t barriers = 0;  // __syncthreads of a block
   std::uint64_t copies = 0;    // bytes copied by cp.async and bulk copies
   std::uint64_t early = 0;     // copies by threads that have not yet waited for the previous kernel

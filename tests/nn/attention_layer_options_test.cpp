@@ -261,8 +261,8 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
       const auto& pages = of_b_too ? pages_b : pages_a;
       table.insert(table.end(), pages.begin(), pages.end());
     }
-    Program program =
-        compile(g, {y, call.positions()}, {.assign = call.assign()});  // some layers do not read the positions
+    Program program = compile(g, {y, call.positions()},
+                              {.assign = call.assign()});  // some layers do not read the positions
     program.run({{x, joined({in})},
                  {call.rows(), rows},
                  {call.positions(), positions},

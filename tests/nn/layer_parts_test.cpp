@@ -169,7 +169,8 @@ TEST(Lora, ParametersHaveNamesShapesAndValuesOfTheirModule) {
   remove_lora(model);
   EXPECT_EQ(copied.lora(), nullptr);
   EXPECT_EQ(copied.parameters().size(), own);
-  for (std::size_t i = 0; i < own; ++i) EXPECT_EQ(model.parameters()[i].is_frozen(), i == 1);  // the result is as before the adapter
+  for (std::size_t i = 0; i < own; ++i)
+    EXPECT_EQ(model.parameters()[i].is_frozen(), i == 1);  // the result is as before the adapter
   EXPECT_EQ(message([&] { remove_lora(model); }), "[lora] the model has no adapter");
   EXPECT_EQ(message([&] { merge_lora(model); }), "[lora] the model has no adapter");
   EXPECT_EQ(message([&] { add_lora(model, {.dtype = i32}); }),
@@ -594,7 +595,8 @@ TEST(Embeddings, ReadRowsOfTheirTable) {
     Graph g;
     const Tensor ids = g.input("ids", {2, length}, i64), rows = positions(ids);
     EXPECT_EQ(rows.shape(), (Shape{length, 3}));
-    EXPECT_EQ(count_nodes(g, "slice"), length < 4 ? 1 : 0);  // if the length is 4, the rows are the complete table
+    EXPECT_EQ(count_nodes(g, "slice"),
+              length < 4 ? 1 : 0);  // if the length is 4, the rows are the complete table
     const Array got = eval(rows);
     for (std::int64_t i = 0; i < 3 * length; ++i) EXPECT_EQ(got.at(i), p.at(i));
   }

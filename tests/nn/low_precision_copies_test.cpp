@@ -142,7 +142,8 @@ TEST(LowPrecisionCopies, ExistOnlyForWiderWeights) {
   // The gradient is the gradient of a cast.
   const Tensor w = g.param(layer.weight().parameter());
   EXPECT_EQ(gradients(sum(cast(y * again, f32)), {w})[0].dtype(), f32);
-  EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}), Error);  // the optimizer has two parameters
+  EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}),
+               Error);  // the optimizer has two parameters
   const optim::Sgd optimizer(params.all(), {});
   const Tensor loss = sum(cast(y, f32));
   for (const std::vector<bool>& only :

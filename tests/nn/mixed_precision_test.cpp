@@ -34,7 +34,8 @@ TEST(Autocast, CastsEachWeightOnceForAnyNumberOfReaders) {
   EXPECT_EQ(y.dtype(), bf16);
   const Program program =
       compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight().parameter())})[0]});
-  EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // the table, the layer's weight and bias, and x
+  EXPECT_EQ(casts(program, f32, bf16), 4u)
+      << program.text();  // the table, the layer's weight and bias, and x
 }
 
 TEST(Autocast, AppliesToTheLayersOfItsGraphWhileItIsAlive) {

@@ -355,7 +355,8 @@ TEST(RopeScaling, FollowsItsFormulas) {
 // If both bounds are equal, the upper bound becomes 0.001 larger. A pair between the bounds is interpolated.
 TEST(RopeScaling, EqualBoundsOfYarnAreSeparatedByOneThousandth) {
   RopeScaling s{.type = "yarn", .factor = 4, .beta_fast = 3, .beta_slow = 3, .whole_pairs = false};
-  s.first_context = 2 * std::numbers::pi * 3 * std::pow(50., 2 * 2.9996 / 16);  // the lower bound is pair 2.9996
+  s.first_context =
+      2 * std::numbers::pi * 3 * std::pow(50., 2 * 2.9996 / 16);  // the lower bound is pair 2.9996
   const double w = std::pow(50., -6. / 16);
   EXPECT_NEAR(s.frequencies(16, 50, 64)[3], 0.6 * w + 0.4 * w / 4, 1e-9);
 }
@@ -486,7 +487,8 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   EXPECT_TRUE(has(text(s), list(rope_frequencies(4, 50)))) << text(s);
   s.scaling = {.type = "linear", .factor = 4};
   EXPECT_TRUE(has(text(s), list(s.scaling.frequencies(4, 50, 8)))) << text(s);
-  EXPECT_TRUE(has(text(s), "\"0 0 "));  // frequencies of complete queries, whose first numbers are not rotated
+  EXPECT_TRUE(
+      has(text(s), "\"0 0 "));  // frequencies of complete queries, whose first numbers are not rotated
   s.interleaved = false;
   EXPECT_FALSE(has(text(s), "\"0 0 "));
   s.scaling = {.type = "longrope", .first_context = 5, .short_factors = {1, 2}, .long_factors = {3, 4}};

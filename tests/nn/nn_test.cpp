@@ -289,7 +289,8 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
     for (const Parameter& p : params.all()) all.insert(p.settings().begin(), p.settings().end());
     std::string kept;
     for (const auto& [name, value] : all)
-      if (name.starts_with("at.") && name.find('.', 3) == std::string::npos)  // settings of a norm inside are not included
+      if (name.starts_with("at.") &&
+          name.find('.', 3) == std::string::npos)  // settings of a norm inside are not included
         kept += name.substr(3) + "=" + value + " ";
     EXPECT_EQ(kept, cases[i].second) << "case " << i;
   }

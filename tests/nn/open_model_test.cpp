@@ -57,7 +57,8 @@ TEST(Module, AddsTheResidualForALayerWithoutOne) {
   EXPECT_EQ(value(scale(x, {.residual = r})), (std::vector<float>{11, 22}));
   EXPECT_EQ(value(name_only(x, {.residual = r})), (std::vector<float>{11, 22}));
   const std::vector<float> plain = value(linear(x)), added = value(linear(x, {.residual = r}));
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // the residual is added once
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // the residual is added once
 }
 
 TEST(Weight, EntersAGraphInTheTypeOfItsAutocastOnly) {

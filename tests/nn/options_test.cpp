@@ -119,7 +119,8 @@ TEST(OptionsOfOptimizers, OutOfRangeAreRefused) {
       scaled("backoff", and_not({0, -1, 1.5, huge}), [](LossScale& s, double x) { s.backoff = x; }),
       scaled("interval", no_size, [](LossScale& s, double x) { s.interval = whole(x); }),
   });
-  for (const auto& [initial, decayed] : {std::pair(1.0, 0.0), {0x1p60, 1.0}}) {  // the ends belong to the range
+  for (const auto& [initial, decayed] :
+       {std::pair(1.0, 0.0), {0x1p60, 1.0}}) {  // the ends belong to the range
     Weights w;
     AdamW(w.params.all(),
           {.beta1 = 0,

@@ -33,7 +33,8 @@ TEST(BooleanBias, IsAMask) {
                  none = attend(q, k, k, {.bias = less(view(number, {3, 5}), 5)}).o;
     EXPECT_EQ(eval(masked).values<float>(), eval(added).values<float>());
     EXPECT_NE(eval(masked).values<float>(), eval(attend(q, k, k, {}).o).values<float>());
-    EXPECT_EQ(eval(slice(none, 2, 1, 3)).values<float>(), std::vector<float>(16, 0));  // these rows see no key
+    EXPECT_EQ(eval(slice(none, 2, 1, 3)).values<float>(),
+              std::vector<float>(16, 0));  // these rows see no key
     for (float z : eval(gradients(sum(none), {q})[0]).values<float>()) EXPECT_TRUE(std::isfinite(z));
   }
 }

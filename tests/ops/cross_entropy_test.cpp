@@ -87,7 +87,8 @@ TEST(CrossEntropy, HasNoSecondTensorOfTheLogitsSize) {
   Graph g;
   const std::int64_t rows = 64, n = 4096;
   const Tensor x = g.input("x", {rows, n}), w = g.input("w", {rows, 1}), t = g.input("t", {rows}, i64);
-  const Tensor z = gradients(cross_entropy(x * w, t), {w})[0];  // only the logits x·w and their gradient have this size
+  const Tensor z =
+      gradients(cross_entropy(x * w, t), {w})[0];  // only the logits x·w and their gradient have this size
   const MemoryReport m = compile(g, {z}).memory();
   EXPECT_LT(m.arena, 2 * rows * n * 4u);
 }

@@ -420,7 +420,8 @@ TEST(ScatterAdd, AcceptsMoreIndicesThanElements) {
   const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
   Vector expected = x.values;
   for (std::size_t n = 0; n < 1000; ++n) expected[static_cast<std::size_t>(i.values[n])] += s.values[n];
-  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s}, expected);  // the same order of additions
+  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s},
+                expected);  // the same order of additions
 }
 
 TEST(ScatterAdd, HasGradientsOfBothOperands) {

@@ -376,7 +376,8 @@ TEST(PieceEnds, PositionsOfExtremes) {
       for (const bool along : {true, false}) {
         Graph g;
         Vector v = digits(r.outs * r.n, 5, 40);
-        for (std::int64_t o = 0; o < r.outs; ++o) {  // the extreme is at the end of a block and again after it
+        for (std::int64_t o = 0; o < r.outs;
+             ++o) {  // the extreme is at the end of a block and again after it
           const std::int64_t places[] = {0, r.n - 1, 1023, 1024, 2048};
           const std::int64_t first = std::min(places[o % 5], r.n - 1);
           v[at(o * r.n + first)] = 50, v[at(o * r.n + r.n - 1)] = 50;

@@ -178,7 +178,8 @@ TEST(RowEnds, Rope) {
     for (const std::int64_t d : {2, 6, 14, 16, 18, 34, 66})
       for (const std::int64_t dims : {d, d / 4 * 2})
         for (const bool interleaved : {true, false})
-          for (const int kind : {0, 1, 2})  // positions: counted, given for each row, or the same for all heads
+          for (const int kind :
+               {0, 1, 2})  // positions: counted, given for each row, or the same for all heads
             for (const DType dtype : {f64, f32}) {
               if (dims == 0 || (kind > 0 && d > 18)) continue;
               Graph g;

@@ -136,8 +136,9 @@ TEST(LaunchBoard, NotFoundByInvalidVariables) {
       {process + "0", "0"},  // a different file
       {"0:" + value.substr(process.size()), "0"},
       {"-1:" + value.substr(process.size()), "0"},
-      {"1:1", "0"},                                     // a different process
-      {"own" + value.substr(process.size() - 1), "0"},  // the same file, but its launch is a different process
+      {"1:1", "0"},  // a different process
+      {"own" + value.substr(process.size() - 1),
+       "0"},  // the same file, but its launch is a different process
   };
   // Tests other files of this process: a file of a different size, without seals, or without the mark.
   const int board_file = std::stoi(value.substr(process.size()));

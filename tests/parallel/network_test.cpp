@@ -250,11 +250,12 @@ TEST(Network, ErrorOfARankIsReportedByAllOthers) {
                 rank == failing ? "by itself"
                                 : "[ranks] rank " + std::to_string(failing) +
                                       " failed: [checkpoint] cannot write out: no space");
-    results = ask_hosts(2, [&](const World& w) {  // the rank reports nothing, but an exception destroys its group
-      const auto group = parallel::join(w);
-      if (w.rank == failing) throw Error("by itself");
-      return share_for_ever(*group);
-    });
+    results =
+        ask_hosts(2, [&](const World& w) {  // the rank reports nothing, but an exception destroys its group
+          const auto group = parallel::join(w);
+          if (w.rank == failing) throw Error("by itself");
+          return share_for_ever(*group);
+        });
     EXPECT_EQ(results[static_cast<std::size_t>(1 - failing)].text,
               "[ranks] rank " + std::to_string(failing) + " failed: ended with an error");
   }

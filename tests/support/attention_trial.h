@@ -116,7 +116,8 @@ struct Trial {
   // The axes that the bias has, as bits: 8 batch, 4 head, 2 row, 1 column. -1 means that there is no bias.
   int bias = -1;
   double bias_infinite = 0;  // fraction of the bias entries that are −∞
-  double bias_diagonal = 0;  // if the bias has both axes: added to entries whose query and key index are equal
+  double bias_diagonal =
+      0;  // if the bias has both axes: added to entries whose query and key index are equal
 };
 
 inline double tolerance(DType t) {  // relative to the result; P and dS are also rounded, but only to

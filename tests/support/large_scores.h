@@ -31,7 +31,7 @@ struct Case {
   double of_q = 1;
   std::int64_t long_rows = 0;  // every n-th query is 2^18 times as long; 0: no query is
   std::function<double(std::int64_t i, std::int64_t j)> bias = nullptr;
-  double sink = NAN;  // no bias
+  double sink = NAN;  // NaN: no sink
   AttentionOptions options = {};
   bool of_many_bits = false;  // needs more bits than 16-bit types have
 

@@ -36,7 +36,7 @@ class PieceTokenizer final : public text::Tokenizer {
 
 struct StoppedText {
   std::string text,
-      stop;  // the text before the stop string, and the stop string; without a stop string, all of the text and ""
+      stop;  // the text before the stop string, and the stop string or ""
 };
 
 // Finds the stop string that ends first. If several stop strings end at the same byte, finds the longest.

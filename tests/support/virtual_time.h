@@ -60,7 +60,7 @@ class VirtualTime {
     }
   }
   int recv_error() {
-    if (++recvs_ > 1'000'000) std::abort();  // a time limit in ms, as in poll()
+    if (++recvs_ > 1'000'000) std::abort();  // an endless loop, as in poll()
     return std::exchange(next_recv_error, 0);
   }
   void sleep(std::int64_t ns) {

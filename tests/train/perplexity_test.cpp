@@ -96,7 +96,8 @@ TEST(Perplexity, StrideBelowContextPredictsAllButTheFirstToken) {
   const nn::Model model = model_on(params);
   const Tokens tokens = some_tokens(29);
   EXPECT_EQ(train::perplexity(model, tokens, {.stride = 7}).tokens, 28);
-  EXPECT_EQ(train::perplexity(model, tokens, {.stride = 8}).tokens, 25);  // 4 windows, each without its first token
+  EXPECT_EQ(train::perplexity(model, tokens, {.stride = 8}).tokens,
+            25);  // 4 windows, each without its first token
   EXPECT_EQ(train::perplexity(model, tokens).windows,
             train::perplexity(model, tokens, {.stride = 4}).windows);
 }

@@ -255,7 +255,7 @@ TEST(TrainingProgram, UsesAllThreadsUnlessTheirNumberIsGiven) {
   nn::Params params(1);
   const nn::Model model(params, small());
   const optim::AdamW optimizer(params.all());
-  const auto workspaces = [&](const train::ProgramOptions& options) {  // scratch memory grows with the number of threads
+  const auto workspaces = [&](const train::ProgramOptions& options) {  // grows with the number of threads
     const train::TrainingMemory memory = train::plan_memory(model, optimizer, options);
     return std::pair(memory.training.workspace, memory.evaluation.workspace);
   };
