@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks names and links in the documentation. Every file that docs/where-to-find.md or another page names
-# must exist. Every local link must lead to an existing page and heading. Another page must link to every page
-# of docs/. where_to_find.sh ROOT | --self-test
+# Checks names and links in the documentation. Every file that docs/where-to-find.md or another page names must exist.
+# Every local link must lead to an existing page and heading. Another page must link to every page of docs/.
+#   where_to_find.sh ROOT | --self-test
 set -euo pipefail
 
 pages() { find README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs -name '*.md' 2>/dev/null | LC_ALL=C sort; }

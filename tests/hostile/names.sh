@@ -1,6 +1,7 @@
 #!/bin/sh
-# Checks that tests/hostile/*_calls.cpp calls every function and method of the public headers, except the
-# exempt names below. names.sh ROOT
+# Checks that tests/hostile/*_calls.cpp calls every function and method of the public headers, except the exempt names
+# below.
+#   names.sh ROOT
 set -eu
 cd "$1"
 

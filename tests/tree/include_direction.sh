@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks includes. Every folder may include only the folders that docs/architecture.md allows, with paths from
-# the root of the tree. Headers in a subfolder (room) of core/ may include only that room and earlier rooms.
-# Each external package may be used only by the folder to which it belongs. include_direction.sh ROOT |
-# --self-test
+# Checks includes. Every folder may include only the folders that docs/architecture.md allows, with paths from the root
+# of the tree. Headers in a subfolder (room) of core/ may include only that room and earlier rooms. Each external
+# package may be used only by the folder to which it belongs.
+#   include_direction.sh ROOT | --self-test
 set -euo pipefail
 
 check() {  # check ROOT: prints each invalid include; fails if there are any

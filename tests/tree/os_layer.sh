@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks that only core/os/SYSTEM/ includes headers of the operating system. A header in core/os/ must include
-# none of them. It may include only headers in core/base and core/os. os_layer.sh ROOT | --self-test
+# Checks that only core/os/SYSTEM/ includes headers of the operating system. A header in core/os/ must include none of
+# them. It may include only headers in core/base and core/os.
+#   os_layer.sh ROOT | --self-test
 set -euo pipefail
 
 system='unistd|fcntl|poll|pthread|sched|signal|csignal|dlfcn|netdb|ifaddrs|dirent|termios|spawn|semaphore|syslog|pwd|glob|utime|ucontext|sys/[a-z_/]+|net/[a-z_]+|netinet/[a-z_]+|arpa/[a-z]+|linux/[a-z_/]+|asm/[a-z_/]+|windows|winsock2|mach/[a-z_/]+'

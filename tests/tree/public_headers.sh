@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks the headers that cmake/public_headers.cmake lists for users. Each header must exist, must be included
-# as <tilegrad/PATH> everywhere, and may include only public headers of this tree. No other header may be
-# included in this form. public_headers.sh ROOT | --self-test
+# Checks the headers that cmake/public_headers.cmake lists for users. Each header must exist, must be included as
+# <tilegrad/PATH> everywhere, and may include only public headers of this tree. No other header may be included in this
+# form.
+#   public_headers.sh ROOT | --self-test
 set -euo pipefail
 
 check() {  # check ROOT: prints each error; fails if there are any
