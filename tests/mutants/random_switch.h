@@ -22,8 +22,8 @@ extern unsigned char mutant_states[max_mutants];
 #endif
 }
 
-// For the tests' listener: starts a new count, and returns the mutants reached since then, or null if nothing
-// is counted.
+// The tests' listener calls these. count_mutants() starts a new count. counted_mutants() returns the mutants
+// that were reached since then, or null if nothing is counted.
 void count_mutants();
 const unsigned char* counted_mutants();
 

@@ -1,6 +1,6 @@
-// Checks that every registered op is complete. An op needs a shape rule, a kernel, samples and a
-// decomposition. It also needs a gradient (its own or from its decomposition) or a reason for having none. A
-// broken op proves that the test detects missing components.
+// Checks that every registered op is complete. An op needs a shape rule, a kernel and samples, and a fused op
+// also a decomposition. Each op also needs a gradient (its own or from its decomposition) or a reason for
+// having none. A broken op proves that the test detects missing components.
 #include <gtest/gtest.h>
 
 #include <algorithm>
