@@ -320,7 +320,8 @@ TEST(BenchServe, ComparesATraceWithOtherLibraries) {
   EXPECT_NE(run.output.find("PyTorch 9.9"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("no llama.cpp to compare with: it is not installed"), std::string::npos)
       << run.output;
-  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos) << run.output;  // 16 tokens in total
+  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos)
+      << run.output;  // 16 tokens in total
   EXPECT_NE(run.output.find("PyTorch, step"), std::string::npos) << run.output;
   EXPECT_EQ(later.code, 1) << later.output;
   EXPECT_NE(later.output.find("--compare requires --rate 0: all requests must arrive at the start"),
