@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-TEST(Gradients, PolynomialMatchesItsDerivative) {
+TEST(Gradients, MatchTheDerivativeOfAPolynomial) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64);
   const Tensor loss = sum(x * x * x + 2 * x);
@@ -56,7 +56,7 @@ TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three child
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(z[i], expected[i], 1e-14);
 }
 
-// A recurrence over the columns of x, which are read by slice() or by unbind().
+// Computes a recurrence over the columns of x, which slice() or unbind() reads.
 Tensor last_state(const Tensor& x, bool slices) {
   const std::int64_t length = x.size(1);
   const auto columns = unbind(x, 1);
@@ -94,7 +94,8 @@ TEST(Gradients, SlicesAccumulateInPlace) {
   EXPECT_EQ(parts, length + 1);
 }
 
-// This gradient resembles the gradient of a slice, but it is 1 around the part.
+// The gradient resembles the gradient of a slice: a part assigned into a tensor. But that tensor contains
+// ones instead of zeros, so its elements outside the part count, too.
 TEST(Gradients, PartAssignedIntoOnesIsAddedWhole) {
   const CustomOp op = custom_op(
       "part_of_ones",
@@ -148,7 +149,7 @@ TEST(Gradients, Keep16BitPrecisionOfTheirValues) {
   EXPECT_EQ(z[1].dtype(), f32);
 }
 
-// A deep stack of layers. Each layer keeps a value for its gradient.
+// The model is a deep stack of layers. Each layer keeps a value for its gradient.
 Tensor stack(const Tensor& x, int depth, bool recompute) {
   Tensor y = x;
   for (int i = 0; i < depth; ++i) {
@@ -180,7 +181,7 @@ TEST(Checkpoint, GivesTheSameGradientInLessMemory) {
   EXPECT_LT(arena[1], arena[0] / 2) << arena[0];
 }
 
-// x²·y without a vjp: its gradient comes from its decomposition.
+// The op x²·y has no vjp, so its gradient comes from its decomposition.
 const Op square_times_op{.name = "square_times",
                          .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
                            return {{in[0].dtype, row_major(in[0].shape())}};

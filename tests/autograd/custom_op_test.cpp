@@ -1,5 +1,5 @@
-// Compares user-defined ops, as graph code and as C++ functions, with the plain form of [Stratos, Efficient
-// Attention §C].
+// Compares user-defined ops, written as graph code or as C++ functions, with plain loops for the example in
+// [Stratos, Efficient Attention §C].
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -16,7 +16,7 @@ using reference::random_vector;
 
 using Builder = Tensor (*)(TensorArg, TensorArg);
 
-// L = (f(u, u) + 3u + exp(u)).sum(): u has three children, and the first of them twice.
+// L = (f(u, u) + 3u + exp(u)).sum(). So u has three children, and both operands of the first child are u.
 void matches_the_seed(Builder f) {
   const std::vector<double> u = random_vector(8, 1);
   Graph g;
@@ -170,7 +170,7 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
     Graph g;
     const Parameter w("w", Array::of<double>({1}, {5}));
     const Tensor x = g.input("x", {1}, f64), w_old = g.param(w);
-    // The first value assigned depends on the op, the second does not.
+    // The first assigned value depends on the op. The second does not.
     const Parameter steps("steps", Array::of<double>({1}, {0}));
     Program program = compile(
         g, {op(x)}, {.assign = {{w, w_old + op(x)}, {steps, g.param(steps) + 1}}, .threads = threads});
@@ -184,8 +184,8 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
   }
 }
 
-// The layout that `infer` returns does not matter. The layout of a slice has an offset, but the op's own
-// result has none.
+// The result is row-major for any layout that `infer` returns. Here `infer` returns the layout of a slice,
+// which has an offset, but the op's result has none.
 TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
   const auto add_one = [](std::span<const HostView> in, std::span<const HostView> out) {
     for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i) + 1);
@@ -210,7 +210,7 @@ TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
 }
 
 TEST(CustomOp, SeveralOutputsAndIntegerInputs) {
-  // Row i of x scaled by k[i], and its sum.
+  // The op returns row i of x times k[i], and the sum of the row.
   const CustomOp op = register_host_op(
       {.name = "scaled_rows",
        .infer =

@@ -1,6 +1,6 @@
-// Compares gradcheck's judgement of difference quotients with plain code for the same function: steps,
-// bounds, kinks and redrawn points. The plain code finds the parameters at which a verdict changes. Both
-// verdicts are compared on either side of each change.
+// Compares gradcheck's verdicts on difference quotients with the verdicts of plain code for the same
+// function. Covers steps, bounds, kinks and redrawn points. The plain code finds the parameters at which its
+// verdict changes. Both verdicts are compared on either side of each change.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -26,11 +26,11 @@ Values joined(const Point& p) {
   return all;
 }
 
-// y_k = f(x_k) + f(w_k) for each k, with this slope. x and w are one tensor or two. There are one or two
-// inputs; an input of indices is not read.
+// Checks y_k = f(x_k) for one input x, or y_k = f(x_k) + f(w_k) for two inputs. `slope` is the derivative of
+// f. If there are two inputs, an unread input of indices is between them.
 struct Problem {
   std::size_t n, inputs;
-  mutable std::int64_t evaluations = 0;  // of all y
+  mutable std::int64_t evaluations = 0;  // of all elements of y
   Function f = [](double) { return 0.0; }, slope = f;
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   Case c;
@@ -94,7 +94,7 @@ double quotient(const std::function<Values(double)>& at, const Values& r, double
   return dot(s, r);
 }
 
-// The change of ⟨f, r⟩ at eight points a few units of roundoff around x.
+// The change of ⟨f, r⟩ at eight points within a few units of roundoff of x.
 double jitter(const Problem& p, const Point& x, const Values& r) {
   std::vector<bool> floating(x.size(), false);
   for (std::size_t l : p.leaves()) floating[l] = true;
@@ -110,7 +110,7 @@ double jitter(const Problem& p, const Point& x, const Values& r) {
 struct PlainElements {
   const Problem& p;
   const Options& o;
-  bool stops = false;  // at the first wrong element
+  bool stops = false;  // whether the check ends at the first wrong element
   int wrong = 0;
 
   Result round(std::uint64_t seed) {
@@ -278,7 +278,7 @@ Result product(Problem& p, const Options& o, Kind kind) {
   return r;
 }
 
-// The verdict, without the numbers that change slightly with any parameter.
+// The verdict without the numbers that change slightly whenever the parameter changes.
 std::string verdict(const Result& r) {
   return name_of(r.status) + ": " + std::to_string(r.checked) + " checked, " + std::to_string(r.skipped) +
          " skipped, " + std::to_string(r.resampled) + " resampled, step " + std::to_string(r.worst.h);
@@ -300,7 +300,8 @@ void expect_same(const Result& got, const Result& expected, const std::string& w
   expect_near(got.worst.h, expected.worst.h, what + " step");
 }
 
-// Checks that both give the same result with the same number of evaluations. Returns the plain result.
+// Checks that gradcheck and the plain code give the same result with the same number of evaluations. Returns
+// the result of the plain code.
 Result expect_plain(Problem& p, const Options& o, Kind kind, const std::string& what) {
   p.evaluations = 0;
   const Result expected = plain(p, o, kind);
@@ -310,14 +311,14 @@ Result expect_plain(Problem& p, const Options& o, Kind kind, const std::string& 
   return expected;
 }
 
-// A family of functions. It sets the functions of the problem and the options for a parameter.
+// A family of checks with one parameter t. `set` sets the problem's functions and the options for t.
 struct Family {
   const char* name;
   std::function<void(Problem&, Options&, double t)> set;
 };
 
 // Searches a grid for changes of the plain code's verdict. Compares both verdicts within 1/300 of each
-// change, and at some points between. Returns the number of changes.
+// change, and at some points between changes. Returns the number of changes.
 int compare_near_changes(Problem& p, const Family& family, Kind kind, double low, double high) {
   const auto verdict_at = [&](double t) {
     Options o;
@@ -372,7 +373,7 @@ Family crafted(const char* name, std::function<Crafted(double t, double r)> of) 
           }};
 }
 
-// Each condition of a kink changes the verdict at its bound.
+// Each condition for a kink changes the verdict at its bound.
 TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
   Problem p(1, 1, false, {Fill::uniform, 0, 0});
   const Family families[] = {
@@ -401,8 +402,8 @@ TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
       EXPECT_GE(compare_near_changes(p, f, kind, 0.3, 0.8), 1) << f.name;
 }
 
-// The families are x⁵ (its quotients are off by 4·h⁴), kinks, a wrong gradient, and a large constant (its
-// rounding matters).
+// The families are x⁵, kinks, a wrong gradient, and a large constant. The quotients of x⁵ are off by 4·h⁴.
+// For the large constant, rounding matters.
 const Family families[] = {
     {"fifth power",
      [](Problem& p, Options& o, double t) {
@@ -446,7 +447,7 @@ const Family families[] = {
        p.slope = [](double) { return 1; };
        o.tol = {.rtol = 1e-12, .atol = 1e-12};
      }},
-    {"magnified rounding",  // of x: the change of f by x·(1 + ε) − x
+    {"magnified rounding",  // the rounding of x to x·(1 + ε) changes f
      [](Problem& p, Options& o, double t) {
        p.f = [t](double x) { return x + 1e-10 * t * std::sin(1e15 * x); };
        p.slope = [](double) { return 1; };
@@ -502,7 +503,7 @@ TEST(Projections, AreJudgedAsByPlainCode) {
   EXPECT_GE(changes, 20);
 }
 
-// If a step is a power of two, the quotients are exact.
+// Steps are powers of two, so the quotients are exact.
 TEST(Kinks, ConditionsAtTheirBoundsDoNotHold) {
   Problem p(1, 1, false, {Fill::uniform, 0, 0});
   Options o;
@@ -543,7 +544,7 @@ TEST(Bounds, DifferencesAtTheBoundPass) {
   }
 }
 
-// One element of 20 may be skipped: 5 %.
+// Up to 5 % of the elements may be skipped: one of 20.
 TEST(Kinks, AboveFivePercentAreRefused) {
   for (const std::int64_t n : {19, 20, 39, 40, 59})
     for (const std::size_t kinks : {1u, 2u, 3u}) {
@@ -565,7 +566,8 @@ TEST(Kinks, AboveFivePercentAreRefused) {
     }
 }
 
-// A kink leads to another point if fewer than three elements are wrong, unless one wrong element is enough.
+// If an element is at a kink and fewer than three elements are wrong, the check continues at another point.
+// If one wrong element is enough, it does not.
 TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{std::max(0.0, x[0][0]) + x[1][0] * x[1][0]}}; };
@@ -585,7 +587,7 @@ TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
   }
 }
 
-// The log of an empty sum is −∞ for any inputs: its slope is 0. A NaN or +∞ has no slope.
+// The log of an empty sum is −∞ for any inputs, so its slope is 0. A NaN or +∞ has no slope.
 TEST(Elements, AnOutputThatStaysAtMinusInfinityHasSlopeZero) {
   for (const double value :
        {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -621,7 +623,7 @@ TEST(Slopes, AreTwoAndFourPointQuotientsAtTheirSteps) {
     const Slopes s = slopes(*p.harness, 2, 1, -1, h);
     EXPECT_EQ(s.two_point[0][0], 0);
     EXPECT_EQ(s.four_point[0][0], 0);
-    // (f(h) − f(−h)) / 2h is off by 10·x²·h² + h⁴, the four-point one by −4·h⁴.
+    // The quotient (f(h) − f(−h)) / 2h is off by 10·x²·h² + h⁴. The four-point quotient is off by −4·h⁴.
     EXPECT_NEAR(s.two_point[0][1], 5 + 10 * h * h + h * h * h * h, 1e-12);
     EXPECT_NEAR(s.four_point[0][1], 5 - 4 * h * h * h * h, 1e-12);
     EXPECT_EQ(p.harness->outputs()[0], p.outputs(x));  // x is restored

@@ -1,5 +1,6 @@
-// Checks that gradcheck makes every check that it reports. The number of checks follows from a case's shapes,
-// and every projection and cotangent counts. Every op that adds terms states their number.
+// Checks that gradcheck makes every check that it reports. Tests that the number of checks follows from a
+// case's shapes, that every projection and cotangent matters, and that every op that adds terms states their
+// number.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +47,7 @@ Shapes derivative_of(const Shapes& s) {
   return d;
 }
 
-// The axis along which a view repeats an input; -1 if there is none.
+// The axis along which a view repeats an input, or -1 if the view repeats nothing.
 int repeated_axis(const SampleInput& in, View view) {
   int axis = -1;
   if (!in.values.empty() || (view != View::expanded && view != View::expanded_last)) return axis;
@@ -90,8 +91,9 @@ std::ostream& operator<<(std::ostream& out, const Counts& c) {
   return out << c.checked << " numbers, " << c.rules << " rules, " << c.special << " special ones";
 }
 
-// The number of elements with a derivative at special points: up to 4 (32) of each input of each point. One
-// input is special in five points, or in three if it is positive. In two more points, all inputs are special.
+// The number of derivatives at special points. Each point counts up to 4 elements of each input if `fast`,
+// otherwise up to 32. Each input has five points at which only it is special, or three if it is positive. At
+// two more points, all inputs are special.
 std::int64_t special_elements(const Case& c, const Shapes& s, bool fast) {
   std::int64_t sum = 0;
   for (const SampleInput& in : s.inputs) {
@@ -147,7 +149,7 @@ Counts expected_counts(const Case& c, const Options& o, View view, DType dtype) 
   return n;
 }
 
-// Checks a case in a view and dtype: it must make the expected number of checks. `refused` counts the cases
+// Checks a case in a view and dtype and expects the right number of checks. `refused` counts the cases
 // without a gradient.
 void expect_counts(const Case& c, const Options& o, int& refused) {
   const Shapes s = shapes_of(c);
@@ -176,7 +178,7 @@ void expect_counts(const Case& c, const Options& o, int& refused) {
         EXPECT_EQ(dtype, f16) << where;  // the other dtypes have the range of f32
         continue;
       }
-      std::int64_t rows = 1;  // numbers that one skipped element represents
+      std::int64_t rows = 1;  // number of comparisons that one skipped element omits
       if (!o.fast) {
         std::int64_t out = 0;
         for (const Shape& y : s.outputs) out += numel(y);
@@ -216,7 +218,7 @@ TEST(GradcheckCounts, FollowFromTheShapesElementByElement) {
     if (std::exchange(last, c.owner) != c.owner) expect_counts(c, o, refused);
 }
 
-// ---- A fault that only one projection detects is caught by it.
+// ---- If only one projection detects a fault, that projection catches it.
 
 // The component of v orthogonal to all of `others`.
 Values orthogonal(Values v, std::vector<Values> others) {
@@ -277,7 +279,7 @@ Values ones(std::size_t n) {
 
 TEST(Projections, EachCatchesAFaultThatTheOthersMiss) {
   constexpr std::int64_t n = 8;
-  constexpr std::size_t all = 6;  // four through both inputs, one through one
+  constexpr std::size_t all = 6;  // four directions through both inputs, and one through each input
   const Case right = faulty_cubes(n, {});
   ASSERT_EQ(status_of(right, true), Status::ok);
   Harness h(right, View::contiguous, f64, {});
@@ -321,7 +323,7 @@ TEST(Projections, EachOfTwoCotangentsCatchesAFaultThatTheOtherMisses) {
   }
 }
 
-// ---- One input's gradient times 1.001 is caught in f64, in every view.
+// ---- If one input's gradient is multiplied by 1.001, f64 detects it in every view.
 
 TEST(ScaledGradients, AreCaughtForEveryInputOfEveryOp) {
   Options o;
@@ -350,9 +352,9 @@ TEST(ScaledGradients, AreCaughtForEveryInputOfEveryOp) {
   EXPECT_EQ(planted, 5);
 }
 
-// ---- Sums: their lengths are stated, and they bound the errors of every instruction set.
+// ---- Ops state the lengths of their sums, which bound the errors of every instruction set.
 
-// An element that depends on several elements of an input is a sum of several terms.
+// If an element depends on several elements of an input, it is a sum of several terms.
 TEST(Roundings, AreStatedByEveryOpThatAddsUpTerms) {
   int sums = 0;
   for (const Case& c : op_cases()) {
@@ -406,10 +408,10 @@ TEST(Roundings, AreTheLengthsOfSums) {
   EXPECT_EQ(seen, 7u);
 }
 
-// Repeated inputs make equal terms. The errors of their partial sums have one sign and grow fastest. CTest
-// runs this with each instruction set.
+// Repeated inputs make equal terms, so the errors of partial sums have the same sign and grow fastest. CTest
+// runs this test with each instruction set.
 TEST(LongSums, EqualTermsStayWithinTheBound) {
-  constexpr std::int64_t n = 531;  // more than a few vectors of any set, and a ragged end
+  constexpr std::int64_t n = 531;  // several vectors of any instruction set, and a partial one
   const auto function = [](const char* name, std::vector<SampleInput> inputs, auto f) {
     return Case{"long_sum", name, std::move(inputs), [f](DType, Device) {
                   return Callable{{}, [f](std::span<const Tensor> x) { return Tensors{f(x)}; }};

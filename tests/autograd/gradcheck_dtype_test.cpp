@@ -15,7 +15,7 @@ using namespace tg::gradcheck;
 using namespace tg::testing;
 using View = gradcheck::View;
 
-constexpr double w = 0x1p-24;  // of the type in which all three compute
+constexpr double w = 0x1p-24;  // unit roundoff of f32, in which all three types compute
 
 double unit(DType t) {
   return t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
@@ -36,7 +36,8 @@ Point rounded(Point all, DType dtype) {
   return all;
 }
 
-// y₀ = factor·x and y₁ = 8·x. In one dtype, one element of y₀ and of the gradient is off by `fault`.
+// The op computes y₀ = factor·x and y₁ = 8·x. In one dtype, one element of y₀ is off by `fault`, and one
+// element of the gradient by `fault_of_gradient`.
 struct Problem {
   DType dtype;
   double factor, fault = 0, fault_of_gradient = 0;
@@ -108,8 +109,8 @@ struct Expected {
   int stage = 0;
 };
 
-// The largest ratio of an error to its bound, in the first of three stages in which all errors are within
-// their bounds.
+// The largest ratio of an error to its bound. There are three stages; the ratio belongs to the first stage in
+// which all errors are within their bounds.
 Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   const Harness narrow(p.c, View::contiguous, p.dtype, {}),
       twice(p.c, View::contiguous, p.dtype, {.twice = true});
@@ -118,7 +119,7 @@ Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   Point got_y = y, got_z = z, quarter = z;
   got_y[0][0] += p.fault;
   got_z[0][0] += p.fault_of_gradient;
-  for (double& e : quarter[0]) e *= 2;  // both calls' outputs are used twice
+  for (double& e : quarter[0]) e *= 2;  // two uses of each call's outputs
   quarter[0][0] += p.fault_of_gradient;
   got_y = rounded(got_y, p.dtype), got_z = rounded(got_z, p.dtype), quarter = rounded(quarter, p.dtype);
   for (double& e : quarter[0]) e /= 2;
@@ -181,7 +182,7 @@ TEST(DTypes, BoundsMatchPlainCode) {
     }
 }
 
-// An element that changes at one of the points 0 to 39 widens the bound.
+// The bound is measured at the points 0 to 39: an element that changes at one of them widens it.
 TEST(DTypes, FortyNeighbouringPointsAreMeasured) {
   const Values x{1.5, -0.25, 0.75, 1, 0.5, -1, 1.25, 0.625, -0.5, 1.75, -1.5, 0.25};
   for (const std::uint64_t point : {0, 1, 3, 4, 38, 39, 40, 41}) {
@@ -268,7 +269,7 @@ TEST(DTypes, NumbersBeyondAQuarterOfTheRangeAreNotCompared) {
     }
 }
 
-TEST(DTypes, EqualInfinitiesAreAtNoDistance) {
+TEST(DTypes, EqualInfinitiesHaveDistanceZero) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   for (const double got : {inf, -inf, 1.0}) {
     Problem p(f32, {inf, 1});

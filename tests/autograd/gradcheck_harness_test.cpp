@@ -23,7 +23,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN(),
 
 // ---- Numbers
 
-// The random stream of a leaf, as plain code.
+// The random stream of a leaf, written as plain code.
 struct PlainStream {
   std::uint64_t key;
   std::uint32_t count = 0;
@@ -49,7 +49,7 @@ Values plain_values(const Fill& fill, std::size_t n, PlainStream& s) {
   Values x;
   const double range = fill.high - fill.low;
   for (std::size_t i = 0; i < n; ++i) {
-    if (fill.kind == Fill::normal) {  // Box and Muller
+    if (fill.kind == Fill::normal) {  // Box–Muller transform
       const double radius = std::sqrt(-2 * std::log(1 - s.next()));
       x.push_back(radius * std::cos(2 * std::numbers::pi * s.next()));
     } else if (fill.kind == Fill::off_zero) {
@@ -64,7 +64,7 @@ Values plain_values(const Fill& fill, std::size_t n, PlainStream& s) {
       x.push_back(fill.kind == Fill::index ? std::floor(u) : u);
     }
   }
-  if (fill.kind == Fill::distinct)  // shuffled from the end
+  if (fill.kind == Fill::distinct)  // the shuffle starts at the end
     for (std::size_t left = n; left >= 2; --left)
       std::swap(x[left - 1], x[static_cast<std::size_t>(s.next() * double(left))]);
   if (fill.kind == Fill::index && range > 1 && n > 0 && *std::max_element(x.begin(), x.end()) == fill.low)
@@ -199,7 +199,7 @@ TEST(Views, KeepEachElementAtItsPosition) {
       Harness h(c, row.view, f64, {});
       ASSERT_EQ(h.leaves().size(), 1u);
       const Leaf& leaf = h.leaves()[0];
-      // The given numbers are distinct, so no view repeats them, and they are in the op's order.
+      // The given numbers are distinct, so no view repeats them. They are in the op's order.
       const bool is_plain = has_values && is_expanded;
       EXPECT_EQ(h.view_changes_something(), row.applies && !is_plain) << what;
       EXPECT_EQ(leaf.shape, has_values ? row.shape : row.of_wrt) << what;
@@ -336,7 +336,7 @@ TEST(Programs, RoundEveryResultOrOnlyStoredResults) {
           }
         }
       } else {
-        for (std::size_t k = 0; k < 2; ++k)  // the sum reads stored values
+        for (std::size_t k = 0; k < 2; ++k)  // the sum reads stored values, which are rounded
           EXPECT_EQ(got.outputs[0][k],
                     stored(stored(stored(x[0][2 * k] / 3) + stored(x[0][2 * k + 1] / 3)) / 7));
       }
@@ -366,7 +366,7 @@ TEST(Programs, RoundResultsOfOpsOnly) {
   }
 }
 
-// y₀ = x·w and y₁ = w², by C++ functions that count their calls.
+// C++ functions that count their calls compute y₀ = x·w and y₁ = w².
 struct Pair {
   std::shared_ptr<HostFunction> f = std::make_shared<HostFunction>();
   int backward_runs = 0;
@@ -394,7 +394,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   };
   EXPECT_EQ(gradients({}), (Point{{10}, {76}}));
   EXPECT_EQ(gradients({.twice = true}), (Point{{40}, {304}}));
-  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // of both calls, whose outputs are used twice
+  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // twice by each of two calls
   EXPECT_EQ(gradients({.use_output = {true, false}}), (Point{{10}, {6}}));
   EXPECT_EQ(gradients({.use_output = {false, true}}), (Point{{0}, {70}}));
   EXPECT_EQ(gradients({.twice = true, .use_output = {false, true}}), (Point{{0}, {280}}));
@@ -416,7 +416,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   EXPECT_EQ(shapes.output_dtypes(), (std::vector<DType>{f64, f64}));
   EXPECT_EQ(shapes.draw(3), none.draw(3));
   EXPECT_EQ(shapes.forward_roundings().all, 0);
-  // Once per run, or twice if memory planning is checked.
+  // The function is called once per run, or twice if memory planning is checked.
   for (const bool verify : {false, true}) {
     Harness h(p.c, View::contiguous, f64, {.verify = verify});
     p.backward_runs = 0;
@@ -431,7 +431,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   }
 }
 
-TEST(Programs, TamperingGetsTheNodesOfTheGradient) {
+TEST(Programs, TamperReceivesTheNodesOfTheGradient) {
   Case c = cube([](auto& in, auto&, auto& z) { return Tensors{z[0] * 3 * in[0] * in[0]}; });
   std::string names;
   const Harness h(c, View::contiguous, f64, {.tamper = [&](Tensors z, NodeId first, NodeId last) {
@@ -490,7 +490,7 @@ TEST(Numbers, MatchTheFormatOfEachDtype) {
   for (const DType dtype : {f64, f32, bf16, f16}) {
     const double u = unit_roundoff(dtype), least = smallest_positive(dtype), most = largest_finite(dtype);
     EXPECT_EQ(rounded_to(dtype, 1 + 2 * u), 1 + 2 * u);
-    EXPECT_EQ(dtype == f64 ? 1 + u : rounded_to(dtype, 1 + u), 1);  // a tie, to even
+    EXPECT_EQ(dtype == f64 ? 1 + u : rounded_to(dtype, 1 + u), 1);  // a tie, which rounds to even
     EXPECT_EQ(rounded_to(dtype, least), least);
     EXPECT_EQ(dtype == f64 ? least / 2 : rounded_to(dtype, least / 2), 0);
     EXPECT_EQ(rounded_to(dtype, most), most);
@@ -564,8 +564,8 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(r.checked, 5);
   EXPECT_EQ(r.status, Status::ok);
   EXPECT_EQ(r.max_abs, 3);
-  EXPECT_EQ(r.max_rel, 0.75);  // 3 of 4; a zero without a scale does not count
-  EXPECT_EQ(r.ratio, 0.5);     // three elements have it: the first stays
+  EXPECT_EQ(r.max_rel, 0.75);  // an error of 3 relative to 4; a zero without a scale does not count
+  EXPECT_EQ(r.ratio, 0.5);     // three elements have this ratio; the first stays
   EXPECT_EQ(r.worst.where, "0");
   EXPECT_EQ(r.worst.analytic, 10);
   EXPECT_EQ(r.worst.numeric, 8);
@@ -583,13 +583,13 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
 
 TEST(Tally, CountsUnitsInTheLastPlace) {
   for (const DType dtype : {f64, f32, bf16, f16}) {
-    const double ulp = 2 * unit_roundoff(dtype);  // of numbers from 1 to below 2
+    const double ulp = 2 * unit_roundoff(dtype);  // the spacing of numbers in [1, 2)
     EXPECT_EQ(tallied({{1 + 3 * ulp, 1, 1}}, dtype).worst.ulp, 3);
     EXPECT_EQ(tallied({{1.5 - 3 * ulp, 1.5, 1}}, dtype).worst.ulp, 3);
     EXPECT_EQ(tallied({{4 + 8 * ulp, 4, 1}}, dtype).worst.ulp, 2);
     EXPECT_EQ(tallied({{0.5, 0.5 + 2 * ulp, 1}}, dtype).worst.ulp, 4);
     EXPECT_EQ(tallied({{1, 1 - 2 * ulp, 1, 8}}, dtype).worst.ulp, 0.25);  // relative to the scale
-    EXPECT_EQ(tallied({{1, 0, 1}}, dtype).worst.ulp, 0);                  // relative to nothing
+    EXPECT_EQ(tallied({{1, 0, 1}}, dtype).worst.ulp, 0);                  // relative to 0
   }
 }
 

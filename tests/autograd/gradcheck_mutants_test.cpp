@@ -1,5 +1,5 @@
-// Tests gradcheck's own mutants: it injects every kind of fault and catches it. Also tests gradcheck's errors
-// as a function of the step h.
+// Tests mutants of gradients: gradcheck injects every kind of fault and catches it. Also tests the error of
+// quotients as a function of the step h.
 #include "tests/support/gradcheck_cases.h"
 
 #include <cmath>
@@ -15,7 +15,8 @@ namespace {
 using namespace tg;
 using namespace tg::gradcheck;
 
-// Every kind of fault is injected. It is caught if it changes the gradient, and counted separately otherwise.
+// Every kind of fault is injected. If a fault changes the gradient, it is caught. Otherwise it is counted
+// separately.
 TEST(Mutants, AllFaultsOfAProductAreCaught) {
   for (const Case& c : op_cases()) {
     if (c.text() != "mul/same") continue;
@@ -56,8 +57,8 @@ TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   }
 }
 
-// A gradient of 1, 10 and 100 times z, from two sums: each fault omits exactly the term that it names. The op
-// has a vjp. If an op has none, the gradient is changed as a whole.
+// The gradient is the sum of 1, 10 and 100 times z, by two additions. Each fault omits exactly the term that
+// it names. This requires a vjp; without one, faults change the complete gradient.
 TEST(Mutants, DropTheTermThatTheyName) {
   const auto terms = [](const Tensor& z) { return Tensors{(z * 1 + z * 10) + z * 100}; };
   static const Op op{.name = "terms",
@@ -99,8 +100,8 @@ std::string fate_of(const Mutant& m) {
   return names[static_cast<int>(m.fate)];
 }
 
-// Every fault and its fate, in order: one line for each view and dtype. Caught faults are listed by name
-// only.
+// Lists every fault and its fate, in order, with one line for each view and dtype. Caught faults are listed
+// by name only.
 std::string fates(const Case& c, const Options& o) {
   std::string text, setting;
   for (const Mutant& m : mutate(c, o)) {
@@ -359,7 +360,8 @@ TEST(Mutants, CallsOfOneOpMayDiffer) {
   }
 }
 
-// A slope of 5·10⁻⁶: its absence is within the tolerance of special points, but not of others.
+// The slope is 5·10⁻⁶. If it is missing, the error is within the tolerance of special points, but not of
+// other points.
 TEST(Mutants, ChangesWithinTheToleranceSurvive) {
   Op op = host_op(
       "small_slope", 1, [](const Backprop& g) { return Tensors{g.z[0] * 5e-6}; },
@@ -376,7 +378,7 @@ TEST(Mutants, ChangesWithinTheToleranceSurvive) {
             "zero where input 0 is (survived); NaN where input 0 is huge;");
 }
 
-// If a gradient is wrong in one view or dtype, no mutants are made there or in the settings that follow.
+// If a gradient is wrong in one view or dtype, no mutants are made in this setting or in later settings.
 TEST(Mutants, EndAtTheFirstSettingWithAFailedCheck) {
   const std::tuple<View, DType, const char*> rows[] = {
       {View::contiguous, f64, "contiguous f64 "},
@@ -415,11 +417,11 @@ TEST(Mutants, CasesWithoutAGradientHaveNone) {
   }
 }
 
-// The gradient of Σx, or of x. It is off by a share if all numbers, or all cotangents, are nudged by the
-// signs of one number.
+// The gradient of Σx, or of x if `of_cotangents`. It is off by `share` for one nudge only: each input, or
+// each cotangent if `of_cotangents`, is moved by `step` with the signs that `sign` gives.
 struct Nudged {
   std::shared_ptr<tg::testing::HostFunction> host = std::make_shared<tg::testing::HostFunction>();
-  DType dtype = f64;  // the dtype in which it is off
+  DType dtype = f64;  // the dtype in which the gradient is off
   double step = 0;    // of the nudge
   std::uint64_t sign = 0;
   double share = 0;
@@ -454,8 +456,9 @@ struct Nudged {
   }
 };
 
-// A fault within the measured noise is equivalent. The noise is 100 times the change by four nudges of 4
-// units of roundoff. In other dtypes, it is 20 times the change by rounding at four points.
+// A fault within the measured noise is equivalent. In f64, the noise is 100 times the largest change that
+// four nudges of 4 units of roundoff cause. In other dtypes, it is 20 times the change that rounding causes
+// at four points.
 TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
   struct Row {
     DType checked, off;
@@ -504,7 +507,7 @@ TEST(Mutants, ChangeTheGradientByTheirFactors) {
         if (m.fate == Mutant::equivalent) continue;
         const std::string name = m.fault + " " + std::string(tg::name_of(m.result.dtype));
         factors[name] = m.result.worst.analytic / m.result.worst.numeric;
-        // The check ends at the first wrong element: the last one, or the first of two.
+        // The check ends at the first wrong element, which is the last element or the first of two.
         if (m.result.dtype == f64 && m.result.special == 0 && m.result.status == Status::mismatch) {
           EXPECT_EQ(m.result.checked, m.fault.find("last element") != std::string::npos ? 8 : 4) << m.fault;
         }
@@ -552,7 +555,7 @@ TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
   }
 }
 
-// For some x, the quotients of x^y at y = −2·10¹³ are finite for only one step.
+// For some x, only one step gives finite quotients of x^y at y = −2·10¹³.
 TEST(Mutants, FaultWithFewFiniteQuotientsIsCaught) {
   Options o = f64_contiguous(true);
   o.seed = 3;
@@ -596,7 +599,7 @@ TEST(Mutants, UnrecordableFaultsReportTheReason) {
   EXPECT_EQ(not_injectable, 2);
 }
 
-// Layers and ops with a decomposition have no vjp: the gradient is changed as a whole, in every view and
+// Layers and ops with a decomposition have no vjp, so faults change the complete gradient, in every view and
 // dtype.
 TEST(Mutants, FaultsOfEveryViewAndDTypeAreCaught) {
   const Case c{"residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {

@@ -1,5 +1,5 @@
-// Tests gradcheck over ranks. Plain code checks the numbers that it draws, its steps and its bounds. The
-// result of one rank must be the result of all.
+// Tests gradcheck over ranks. Plain code checks the numbers that gradcheck draws, its steps and its bounds.
+// All ranks must report the same result.
 #include "autograd/gradcheck/ranks.h"
 
 #include <cmath>
@@ -26,19 +26,20 @@ Options in(DType dtype) {
   return o;
 }
 
-// Element i of a rank's tensor. Rank −1 means all ranks.
+// Element i of a rank's tensor. Rank −1 stands for a tensor that is replicated on all ranks.
 double drawn(std::uint64_t seed, int rank, std::uint32_t tensor, std::uint32_t i) {
   const PhiloxBlock b = philox({i, 0, 0, 0}, node_key(seed, static_cast<std::uint64_t>(rank + 1), tensor));
   const double size = 0.5 + uniform(b[0], b[1]);
   return b[2] % 2 == 1 ? -size : size;
 }
 
-// Each rank computes y = factor·x⁵ locally, for one x or two. On one rank, the gradient is off by a share.
+// Each rank computes y = factor·x⁵ locally, for one or two tensors x. On one rank, the gradient is off by
+// `share`.
 struct Fifth {
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   Point first_x, first_r;
   double factor = 1, share = 0;
-  // An error in dtypes other than f64, in element `element` of the gradient or of y.
+  // An error in dtypes other than f64. It is added to element `element` of the gradient or of y.
   double error = 0;
   bool is_of_gradient = false;
   std::size_t number = 0, element = 0;
@@ -79,13 +80,13 @@ TEST(RankChecks, DrawNumbersForEachRankOrTheSameForAll) {
           EXPECT_EQ(f.first_x.at(0)[i], drawn(7, of_input ? -1 : ranks.rank(), 0, i));
           EXPECT_EQ(f.first_r.at(0)[i], drawn(7, of_output ? -1 : ranks.rank(), 1, i));
         }
-        // Once at this point, and at four points for each element that changes.
+        // The function is called once at this point, and at four points for each element that changes.
         EXPECT_EQ(f.host->seen.size(), 1u + 3 * 4 * (of_input ? 1 : 2));
       }
   });
 }
 
-// A quotient of x⁵ is off by 4·h⁴, for h = 0.1·max(1, |x|). All ranks report the worst error of any rank.
+// A quotient of x⁵ is off by 4·h⁴, where h = 0.1·max(1, |x|). All ranks report the worst error of any rank.
 TEST(RankChecks, CompareWithFourPointQuotientsWithinTheTolerance) {
   run_ranks(2, [](Communicator& ranks) {
     for (const double share : {0., 1e-3, -0.02}) {
@@ -129,7 +130,7 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
   run_ranks(3, [](Communicator& ranks) {
     for (const bool of_input : {false, true})
       for (const bool of_output : {false, true}) {
-        // The loss of each rank's own input: its gradient depends only on its own cotangents.
+        // Each rank's loss depends only on its own input, so its gradient depends only on its own cotangents.
         const RankCase c{{"ranks",
                           "case",
                           {{{2}}},
@@ -148,9 +149,9 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
         ASSERT_EQ(results.size(), 4u);
         for (const Result& r : results) {
           EXPECT_EQ(r.status, Status::ok) << r.note << " " << r.worst.where << " " << r.ratio;
-          // A gradient, and a result in dtypes other than f64.
+          // The gradient is checked and, in dtypes other than f64, also the result.
           EXPECT_EQ(r.checked, 3 * (r.dtype == f64 ? 2 : 4)) << name_of(r.dtype);
-          if (of_input && of_output) {  // all ranks have equal errors
+          if (of_input && of_output) {  // all ranks have equal errors, so the first is reported
             EXPECT_TRUE(r.worst.where.starts_with("rank 0, ")) << r.worst.where;
           }
         }
@@ -255,7 +256,8 @@ TEST(RankChecks, RefuseParametersAndOmit16BitTypesOnRequest) {
   });
 }
 
-// The slope of each element depends on all others, which have their original values while it changes.
+// The slope of each element depends on all others, which keep their original values while this element
+// changes.
 TEST(RankChecks, ElementsMoveOneByOne) {
   run_ranks(2, [](Communicator& ranks) {
     const RankCase c{{"ranks", "products", {{{3}}, {{2}}}, [](DType, Device) {
@@ -306,7 +308,7 @@ TEST(RankChecks, ReplicatedTensorsAreComparedBitwise) {
   });
 }
 
-// Notes are exchanged in 160 bytes, element names in 96.
+// Ranks exchange 160 bytes of a note and 96 bytes of an element's name.
 TEST(RankChecks, LongNotesAreTruncated) {
   run_ranks(4, [](Communicator& ranks) {
     const auto host = std::make_shared<HostFunction>();

@@ -1,5 +1,5 @@
 // Tests gradcheck's rules for every gradient. A fault in one run of the gradient breaks the rule that uses
-// this run. Errors just inside and just outside each tolerance change the verdict.
+// this run. An error just inside each tolerance passes, and an error just outside it fails.
 #include "autograd/gradcheck/rules.h"
 
 #include <cmath>
@@ -108,7 +108,7 @@ TEST(Rules, ARunThatDiffersBreaksTheRuleThatUsesIt) {
   }
 }
 
-// x and its gradient, slightly wrong if two threads run.
+// Computes x and its gradient, which is slightly wrong if two threads run.
 TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
   static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
     const double factor = w.threads == 2 ? 1 + 0x1p-50 : 1;
@@ -151,13 +151,14 @@ TEST(Rules, TolerancesMatchTheDocumentation) {
       EXPECT_NE(outcome(p, run, 1.0055 * share, structure).note, "") << "run " << run << " of " << value;
     };
     const auto relative = [](double largest) { return std::max(1.0, largest) / largest; };
-    // Half of four times the gradient is off by a share of each gradient's largest number.
+    // The run that computes four times the gradient is off by a share of each gradient's largest number.
     expect_limit(5, 2 * 1e-13 * std::min(relative(4 * largest_x), relative(4 * largest_w)));
-    // The sum of both is off. Its tolerance is relative to the larger of the two gradients, and again to the
-    // sum.
+    // The sum of both gradients is off. Its tolerance is relative to the larger of the two gradients, and
+    // again to the sum.
     const double size = std::max({1.0, largest_x, largest_w});
     expect_limit(13, 1e-12 * size * relative(largest_sum));
-    // Without a cotangent for y₁, the gradients are r₀·w and r₀·x. Without one for y₀, they are 0 and 2·r₁·w.
+    // Without a cotangent for y₁, the gradients are r₀·w and r₀·x. Without a cotangent for y₀, they are 0 and
+    // 2·r₁·w.
     double largest_0 = 0, largest_1 = 0;
     for (std::size_t k = 0; k < 3; ++k) {
       largest_0 = std::max(largest_0, std::abs(r[0][k] * value));
@@ -173,7 +174,7 @@ TEST(Rules, ASecondRunIsTheSameAndAZeroCotangentGivesZero) {
   const auto check = [](Harness& h, Result& r) {
     const Point x = h.draw(0), cotangents = h.draw_cotangents(0);
     check_zero_and_repeat(h, {}, r);
-    EXPECT_EQ(h.gradients()[0][0], 2 * cotangents[0][0]);  // they are as they were
+    EXPECT_EQ(h.gradients()[0][0], 2 * cotangents[0][0]);  // the inputs have not changed
   };
   EXPECT_EQ(outcome(p, 0, 0, check).note, "");
   EXPECT_EQ(outcome(p, 0, 0, check).rules, 2);
@@ -251,7 +252,7 @@ TEST(Rules, ADecompositionGivesTheSameOutputsAndGradients) {
   }
 }
 
-// Numbers of a special point are compared within 1e-13 of their size, or of 1 if they are smaller.
+// Numbers of a special point are compared with the tolerance 1e-13·max(1, |x|).
 TEST(Rules, SpecialPointsMatchTheirSamples) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{x[0][0] * 4, x[0][1]}, {x[0][1]}}; };
@@ -297,7 +298,7 @@ TEST(Rules, SpecialPointsMatchTheirSamples) {
   EXPECT_EQ(other.status, Status::non_finite);
 }
 
-// If two inputs are drawn alike, they may be one tensor. The first such pair is used.
+// If two inputs are drawn in the same way, one tensor may be both inputs. The first such pair is used.
 TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
   const SampleInput a{{3}}, other_shape{{2}}, other_rank{{3, 1}}, low{{3}, {Fill::normal, -2, 1}},
       high{{3}, {Fill::normal, -1, 2}}, kind{{3}, {Fill::uniform, -1, 1}}, index{{3}, {Fill::index, -1, 1}},
@@ -309,7 +310,7 @@ TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
     c.order = order;
     const auto twice = used_twice(c);
     if (!twice) return "none";
-    // The call gets the first tensor for both inputs.
+    // The call receives the first tensor for both inputs.
     Graph g;
     Tensors x;
     for (const SampleInput& in : c.inputs) x.push_back(g.input("x", in.shape, input_dtype(in, f64)));
@@ -373,7 +374,8 @@ TEST(Replayed, CasesKeepTheirCustomGradients) {
 
 // ---- How a check uses its parts
 
-// Wrong only along one of the random directions: no cotangent of the element-by-element check is the same.
+// The gradient is wrong only along one of the random directions. The element-by-element check has different
+// cotangents.
 TEST(Checks, AFaultThatElementsDoNotShowIsReportedAsOneOfDirections) {
   const auto host = HostFunction::of_elements([](double x) { return x * x; }, [](double x) { return 2 * x; });
   const Case c = case_of(host, {{{4}}}, {{4}});
@@ -445,7 +447,7 @@ TEST(Checks, AnErrorOfTheCaseIsItsResult) {
   expect([] { throw GradientError("cut"); }, &first, Status::mismatch, "cut");  // not in the first derivative
   EXPECT_THROW(check_with([] { throw OutOfMemory("none left"); }, nullptr), OutOfMemory);
   EXPECT_THROW(check_with([] { throw std::runtime_error("another"); }, nullptr), std::runtime_error);
-  // The error occurs in one dtype: the others are checked.
+  // The error occurs in one dtype only, so the other dtypes are checked.
   for (const Result& r : check_with([] { throw DTypeError("no bf16"); }, nullptr, bf16))
     EXPECT_EQ(r.status, r.dtype == bf16 ? Status::unsupported : Status::ok) << name_of(r.dtype);
 }
@@ -460,7 +462,7 @@ TEST(Checks, RunOnTheDeviceOfTheOptions) {
   for (const Result& r : results) EXPECT_EQ(r.status, Status::unsupported) << tg::name_of(r.dtype) << r.note;
 }
 
-// An error of the second derivative is the only result, too.
+// An error of the second derivative is also the only result.
 TEST(Checks, AnErrorOfTheDerivativeIsTheOnlyResult) {
   const Case c{"errors", "case", {{{2}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor>) -> Tensors { throw ShapeError("none"); }};
@@ -509,8 +511,8 @@ TEST(Checks, ResultsFollowTheOptionsInTheirOrder) {
   }
 }
 
-// If a dtype is wrong with two tensors, one tensor as both inputs is not checked.
-TEST(Checks, OneTensorAsTwoInputsIsCheckedIfTwoAreRight) {
+// If a dtype fails with two tensors, the case of one tensor as both inputs is not checked.
+TEST(Checks, OneTensorAsTwoInputsIsCheckedIfTwoTensorsPass) {
   const Case c = custom_case(
       {{{2, 3}}, {{2, 3}}}, [](const Tensors& in) { return Tensors{in[0] * in[1]}; },
       [](auto& in, auto&, auto& z) {
@@ -570,7 +572,7 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
   const Case d = derivative(c);
   EXPECT_EQ(d.order, 2);
   EXPECT_EQ(derivative(d).order, 3);
-  EXPECT_EQ(derivative(named("adamw/2d")).order, 2);  // needs shapes only
+  EXPECT_EQ(derivative(named("adamw/2d")).order, 2);  // this call needs only shapes
   ASSERT_EQ(d.inputs.size(), 5u);
   EXPECT_EQ(d.inputs[3].shape, (Shape{2}));
   EXPECT_EQ(d.inputs[4].shape, (Shape{2}));
@@ -582,7 +584,7 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
   EXPECT_EQ(
       got.outputs,
       (Point{{11 * 5 * 2 + 2 * 17, 13 * 7 * 3 - 4 * 19}, {11 * 2, 13 * -2 * 3}, {11 * 5, 13 * -2 * 7}}));
-  // The derivative of ⟨z, s⟩ by x: 2·r₁·s_x + r₀·w·s_y + r₀·y·s_w.
+  // The derivative of ⟨z, s⟩ with respect to x is 2·r₁·s_x + r₀·w·s_y + r₀·y·s_w.
   ASSERT_EQ(got.gradients.size(), 5u);
   EXPECT_EQ(got.gradients[0],
             (Values{2 * 17 * 1 + 11 * 2 * 3 + 11 * 5 * 7, 2 * 19 * 2 + 13 * 3 * 5 + 13 * 7 * 11}));

@@ -1,5 +1,5 @@
-// Tests derivatives at special points: the points and steps that are tried, and each decision. Plain code
-// gives the expected results for functions made for each decision.
+// Tests derivatives at special points: the points, the steps and each decision. For each decision there are
+// functions, and plain code computes the expected results.
 #include "autograd/gradcheck/quotients.h"
 
 #include <algorithm>
@@ -18,14 +18,14 @@ using View = gradcheck::View;
 
 constexpr double inf = std::numeric_limits<double>::infinity(), huge = 2e13;
 
-// Ops as the checker sees them.
+// The checker treats pointwise ops differently from other ops.
 const Op pointwise{.name = "pointwise", .pointwise = true}, other{.name = "other"};
 
 // ---- Points
 
 struct PlainPoint {
   Point x;
-  std::size_t only = 99;  // the special input; 99: all inputs
+  std::size_t only = 99;  // index of the only special input; 99: all inputs are special
 };
 
 Values in_turn(std::size_t n, Values values) {
@@ -70,7 +70,7 @@ Values plain_steps(double at) {
   return steps;
 }
 
-// f = 0 everywhere. A gradient of 0 agrees with the first quotient, and a gradient of 1 with no quotient.
+// f is 0 everywhere. A gradient of 0 agrees with the first quotient. A gradient of 1 agrees with no quotient.
 TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
   struct Row {
     std::vector<SampleInput> inputs;
@@ -160,7 +160,7 @@ TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
   EXPECT_EQ(all[7].value, 0);          // 1
   EXPECT_EQ(all[10].value, 3 * r[0]);  // infinite
   EXPECT_FALSE(all[6].is_smooth);
-  // The same for each point of a quotient.
+  // The same happens if the function is not finite at one point of a quotient.
   for (const double at : {-2., -1., 1., 2.}) {
     Case c = case_of(HostFunction::of_elements(
                          [=](double x) { return x == at * 1e-3   ? inf
@@ -182,7 +182,7 @@ struct Sides {
   double central = 0, left = 0, right = 0;
 };
 
-// A function of one number. It has these slopes at 0 for each step, and the gradient a there.
+// A function of one number that has these slopes at 0 for each step. Its gradient there is a.
 struct Crafted {
   Sides steps[3];
   double a = 0, at_0 = 0;
@@ -216,10 +216,11 @@ struct Decision {
   double ratio = 0, numeric = 0, h = 0;
 };
 
-// The function consists of three outputs. Their shares of it add up to 1, their sizes to 2.
+// The function has three outputs. Their shares of the function add up to 1, and the magnitudes of the shares
+// to 2.
 constexpr double shares[] = {0.75, -0.5, 0.75}, sizes = 2;
 
-// docs/gradcheck-method.md, "Special points", as plain code.
+// Decides as docs/gradcheck-method.md, "Special points", describes.
 Decision decide(const Crafted& c, bool is_pointwise) {
   Decision d;
   const double hs[] = {1e-3, 1e-4, 1e-5}, a = c.a;
@@ -250,7 +251,7 @@ struct Family {
   const char* name;
   std::function<Crafted(double t)> of;
   double low, high;
-  int changes;  // number of changes in the verdict of a pointwise op in this range
+  int changes;  // how often the verdict on a pointwise op changes in this range
 };
 
 TEST(SpecialPoints, AreJudgedAsByPlainCode) {
@@ -326,7 +327,7 @@ TEST(SpecialPoints, AreJudgedAsByPlainCode) {
                                 return same({0.5, 1, 0}, 1 + 0.05 * t);
                               },
                               0.5, 2, 1},
-                             {"noise of a wrong slope",  // first at the third step, then at the second
+                             {"noise of a wrong slope",  // it hides the third step first, then the second
                               [&](double t) {
                                 Crafted c = same({}, 1, 2.8e8 * t);
                                 c.steps[0].central = 9;
@@ -475,7 +476,7 @@ TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   }
 }
 
-// A function that is linear within 0.07 of a huge number: only the step 1/32 shows its slope there.
+// The function is linear only within 0.07 of a huge number, so only the step 1/32 shows its slope there.
 TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
   Case c = case_of(HostFunction::of_elements([](double x) { return std::clamp(x - huge, -0.07, 0.07); },
                                              [](double x) { return x == huge ? 1 : 0; }),
@@ -517,8 +518,8 @@ double derivative_of_cube(int order, double x) {
   return order == 0 ? x * x * x : order == 1 ? 3 * x * x : order == 2 ? 6 * x : order == 3 ? 6 : 0;
 }
 
-// An op whose derivative with respect to its first input is the same op with the next order. Another input
-// may change it.
+// An op with an order as an attribute. Its derivative with respect to its first input is the same op of the
+// next order. A second input may change the result.
 struct OrderAttrs {
   int order;
   void fields(auto&& field) const { field("order", order); }
@@ -560,7 +561,7 @@ struct OrderOp {
 
 // The second derivative is compared at the same points as the first.
 TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
-  bool is_off = false;  // off at 0
+  bool is_off = false;  // the derivative is off at 0
   OrderOp cube({{{1}}}, [&](int order, double x, double) {
     return derivative_of_cube(order, x) + (is_off && order == 2 && x == 0);
   });
@@ -569,7 +570,7 @@ TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
   check_special(cube.c, o, right);
   EXPECT_EQ(right.status, Status::ok) << right.worst.where;
   EXPECT_EQ(right.special, 2 * 5);
-  EXPECT_EQ(right.undecided, 2 * 2);  // at ±∞
+  EXPECT_EQ(right.undecided, 2 * 2);  // the points at ±∞
   is_off = true;
   Result wrong;
   check_special(cube.c, o, wrong);

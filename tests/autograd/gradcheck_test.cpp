@@ -67,7 +67,7 @@ TEST(Gradcheck, CatchesABackwardThatIgnoresTheCotangent) {
   EXPECT_NE(r.note.find("zero cotangent"), std::string::npos) << r.note;
 }
 
-// If loss = sum(out), the gradient of softmax is zero, and so is any multiple of it.
+// If loss = sum(out), the gradient of softmax is zero, and so is any multiple of this gradient.
 TEST(Gradcheck, CatchesAScaledSoftmaxGradientThatTheSumOfOutputsHides) {
   const auto forward = [](const Tensors& in) {
     const Tensor e = exp(in[0]);
@@ -164,7 +164,7 @@ TEST(Gradcheck, CatchesAGradientThatDiffersFromRunToRun) {
   EXPECT_NE(r.note.find("second run"), std::string::npos) << r.note;
 }
 
-// A kernel that treats every operand as row-major.
+// The kernel treats every operand as row-major.
 TEST(Gradcheck, CatchesAKernelThatIgnoresStrides) {
   static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
     w.each(1, [&](std::int64_t) {
@@ -214,7 +214,7 @@ TEST(Gradcheck, CatchesALossOfPrecisionInsideTheBackward) {
   }
 }
 
-TEST(Gradcheck, CatchesASecondDerivativeThatIsCut) {
+TEST(Gradcheck, CatchesASecondDerivativeThatIsCutOff) {
   const Case c =
       cube([](auto& in, auto&, auto& z) { return Tensors{z[0] * 3 * stop_gradient(in[0] * in[0])}; });
   const Case good = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
@@ -325,7 +325,7 @@ TEST(Gradcheck, TheSameSeedGivesTheSameNumbers) {
   EXPECT_NE(a.worst.analytic, other.worst.analytic);
 }
 
-// Rounding errors are magnified by 1/σ ≈ 316 if all elements of a row are equal, and by x·w′² in 1 − σ.
+// If all elements of a row are equal, 1/σ ≈ 316 magnifies rounding errors. In 1 − σ, x·w′² magnifies them.
 TEST(Gradcheck, AcceptsMagnifiedRounding) {
   Options o;
   o.fast = true;
@@ -438,7 +438,8 @@ TEST(Gradcheck, ViewsHaveTheStridesOfTheirNames) {
   }
 }
 
-// x⁵, whose quotients differ by a power of the step: the largest step that is accurate enough is used.
+// The errors of the quotients of x⁵ grow with a power of the step. The check uses the largest step that is
+// accurate enough.
 TEST(Gradcheck, AProjectionUsesTheFirstAccurateStep) {
   const Case c = custom_case(
       {{{6}, {Fill::uniform, 0.5, 1}}},
@@ -494,7 +495,8 @@ TEST(Gradcheck, DrawnIndicesIncludeMoreThanTheLowest) {
   EXPECT_TRUE(highest);
 }
 
-// If a sample's output is −∞ or NaN, that element is not checked, and the other outputs are checked less.
+// Outputs of samples must be finite. An output of −∞ or NaN would not be checked and would weaken the check
+// of the others.
 TEST(Gradcheck, OutputsOfSamplesAreFinite) {
   for (const Case& c : op_cases()) {
     if (c.expected) continue;  // a special point
@@ -509,7 +511,7 @@ TEST(Gradcheck, OutputsOfSamplesAreFinite) {
   }
 }
 
-// A tie: quotients give half to each operand, but the sample states the gradient's value.
+// At a tie, quotients give half of the gradient to each operand. The sample states the right value.
 TEST(Gradcheck, ASpecialPointIsComparedWithItsSample) {
   const auto at_a_tie = [](double first, double second) {
     Case c = custom_case(
@@ -528,7 +530,7 @@ TEST(Gradcheck, ASpecialPointIsComparedWithItsSample) {
   EXPECT_NE(one(at_a_tie(0, 1)).worst.where.find("gradient 0, element 0"), std::string::npos);
 }
 
-// A named case whose op has a different vjp.
+// The case with this name, with a different vjp of its op.
 Case with_vjp(const char* text, Op& op, std::function<Tensors(const Op&, const Backprop&)> vjp) {
   Case c = named(text);
   const Op* const original = c.op;
@@ -542,7 +544,7 @@ Case with_vjp(const char* text, Op& op, std::function<Tensors(const Op&, const B
   return c;
 }
 
-// Faults that no random point shows: the gradient is correct there, in both derivatives.
+// No random point shows these faults, because both derivatives are correct there.
 TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
   using Vjp = std::function<Tensors(const Op&, const Backprop&)>;
   const auto caught = [](const char* text, const char* where, const Vjp& vjp) {
@@ -557,8 +559,8 @@ TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
       EXPECT_NEAR(r.ratio, 10, 1e-9) << text;
     }
   };
-  // The gradient of the product, with special cases for zeros. If no element is zero, it and its own gradient
-  // are correct.
+  // A gradient of the product with special cases for zeros. If no element is zero, this gradient and its
+  // derivative are correct.
   const Vjp by_cases = [](const Op&, const Backprop& g) -> Tensors {
     const Tensor &x = g.in[0], zero = equal(x, 0), nonzero = where(zero, 1, x);
     const Axes& axes = g.attrs.as<ReduceAttrs>().axes;
@@ -648,7 +650,7 @@ AttentionAttrs attention_attrs(const Case& c) {
 }
 
 // Any two options of attention occur together in a sample.
-TEST(Gradcheck, AttentionsOptionsMeetInPairs) {
+TEST(Gradcheck, SamplesCoverAllPairsOfAttentionOptions) {
   for (const char* name : {"flash_attn", "flash_attn_backward"}) {
     std::set<std::pair<std::string, std::string>> pairs;
     for (const Case& c : op_cases()) {
@@ -684,7 +686,7 @@ TEST(Gradcheck, AttentionsOptionsMeetInPairs) {
 
 // In the expanded view, all 135 terms of a sum are equal, so the errors of its partial sums have the same
 // sign.
-TEST(Bounds, LongSumsOfEqualTermsHold) {
+TEST(Bounds, HoldForLongSumsOfEqualTerms) {
   Options o;
   o.fast = true, o.views = {View::expanded}, o.dtypes = {f32};
   for (o.seed = 100; o.seed < 140; ++o.seed)
@@ -692,8 +694,8 @@ TEST(Bounds, LongSumsOfEqualTermsHold) {
       EXPECT_EQ(r.status, Status::ok) << "seed " << o.seed << ": " << r.worst.where;
 }
 
-// If numbers are equal, one output has a slope on one side, and a different output on the other side. With
-// this seed, their cotangents are almost the same.
+// At equal numbers, one output has a slope on one side only, and another output on the other side only. With
+// this seed, the cotangents of these outputs are almost equal.
 TEST(SpecialPoints, KinksOfTwoOutputsDoNotMakeASmoothSum) {
   Options o = f64_contiguous(true);
   o.seed = 22;

@@ -14,7 +14,8 @@ using namespace tg;
 using namespace tg::testing;
 using Tensors = std::vector<Tensor>;
 
-// Polynomials in two variables and their derivatives. Each graph of sums and products is such a polynomial.
+// Computes polynomials in two variables and their derivatives. Each graph of sums and products is such a
+// polynomial.
 struct Dual {
   double value, dx, dy;
 };
@@ -109,7 +110,7 @@ TEST(Gradients, RefuseMismatchedLossesCotangentsAndTensors) {
   EXPECT_EQ(message(y, {x}, x), "none");
   EXPECT_EQ(message(loss, {}), "none");
   EXPECT_TRUE(gradients(loss, {}).empty());
-  // With respect to the loss itself, and to a later node.
+  // The gradient with respect to the loss itself is 1, and with respect to a later node 0.
   EXPECT_EQ(eval(gradients(loss, {loss})[0]).at(0), 1);
   EXPECT_EQ(eval(gradients(loss, {loss * 2})[0]).at(0), 0);
 }
@@ -166,7 +167,7 @@ TEST(Gradients, DependOnlyThroughFloatingValues) {
   EXPECT_TRUE(depends_on(sum(rounded(x)), x));
 }
 
-// If an input needs a gradient, the gradient that a custom backward returns is checked.
+// If an input needs a gradient, its gradient from a custom backward is checked.
 TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   Graph other;
   const Tensor foreign = other.input("foreign", {2}, f64);
@@ -208,8 +209,8 @@ TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   EXPECT_EQ(with([](auto&, auto& z) { return Tensors{z[0], Tensor()}; }), "none");
 }
 
-// An output without a cotangent gets zeros. The inputs are the call's inputs, and the values are only the
-// region's values.
+// A custom backward receives the call's inputs, the values of its region only, and zeros as the cotangent of
+// an unused output.
 TEST(Gradients, CustomGradientsReceiveZerosAndTheirOperands) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
@@ -270,8 +271,8 @@ TEST(Gradients, DecompositionsNeedEveryOutput) {
             "[two_for_one] its decomposition returned 2 tensors for 1 outputs");
 }
 
-// An op's own gradient has priority over its reason for having none, which has priority over its
-// decomposition. None of them is used for a value that needs no gradient.
+// An op may have a gradient, a reason for having none, and a decomposition. The first that exists in this
+// order is used. None is used for a value that needs no gradient.
 TEST(Gradients, OpsUseTheirGradientThenReasonThenDecomposition) {
   const auto infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
     const OutSpec s{in[0].dtype, row_major(in[0].shape())};
@@ -349,7 +350,7 @@ TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
       }
 }
 
-// Slices whose start is given by a tensor.
+// A tensor specifies where these slices start.
 TEST(Gradients, SlicesAtGivenStartsAccumulate) {
   for (const std::int64_t start : {0, 1, 3}) {
     Graph g;
@@ -399,7 +400,7 @@ TEST(Gradients, StopAtTheTensorsToDifferentiateBy) {
   EXPECT_EQ(error_of([&] { gradients(y, {x}, x); }), "[opaque] the gradient cannot pass: it is a step");
 }
 
-// No part of a gradient is recomputed. From a segment it reads only the values that the segment returns.
+// No part of a gradient is recomputed. A gradient reads only the values that a segment returns.
 TEST(Checkpoint, GradientsAreOutsideAllSegments) {
   const Op pair{.name = "pair",
                 .infer =
@@ -437,7 +438,7 @@ TEST(Checkpoint, GradientsAreOutsideAllSegments) {
   }
 }
 
-// A segment is recomputed once for the backward pass, which reads these values.
+// A segment is recomputed once for the backward pass, which reads the recomputed values.
 TEST(Checkpoint, RecomputesEachSegmentOnce) {
   static int runs[2];
   const auto counting = [](int which) {
@@ -492,9 +493,9 @@ TEST(Replay, RecordsTheSameNodesInTheSameOrADifferentGraph) {
   again.run(r.first, r.last);
   const Tensor copy = again(r.y);
   EXPECT_NE(copy.id(), r.y.id());
-  EXPECT_EQ(again(r.x).id(), r.x.id());  // is its own copy
+  EXPECT_EQ(again(r.x).id(), r.x.id());  // an input is not copied
   const auto v = eval({r.y, copy}, {{r.x, xs}});
-  EXPECT_TRUE(v[0].same_bits(v[1]));  // dropped elements, too
+  EXPECT_TRUE(v[0].same_bits(v[1]));  // both drop the same elements
 
   Graph other;
   const Tensor in = other.input("in", {2, 3}, f64);
@@ -508,7 +509,7 @@ TEST(Replay, RecordsTheSameNodesInTheSameOrADifferentGraph) {
                       {"[replay] a node reads a value that was not replayed"});
 }
 
-// A substitute stores its axes in the order of its node.
+// A substitute stores its axes in the same order as the node that it replaces.
 TEST(Replay, SubstitutesKeepTheLayoutOfTheirNode) {
   Graph g;
   const Tensor x = g.input("x", {4, 3, 2}, f64);
@@ -564,7 +565,7 @@ TEST(Replay, KeepsOrLeavesCustomGradientsAndSegments) {
   EXPECT_GE(segment(kept(y)), 0);
   EXPECT_NE(segment(kept(y)), segment(y));
   EXPECT_EQ(segment(sum(x)), -1);
-  // A part of a region is recorded without its gradient.
+  // If only a part of a region is recorded, the region's custom gradient is not.
   NodeId inside = first;
   while (g.nodes()[inside].segment < 0) ++inside;
   Replay part(g, g);
@@ -668,7 +669,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   EXPECT_EQ(eval(three[2]).at(0), 4);
 }
 
-// Two regions do not end at one node. Each keeps its own gradient.
+// Each region ends at its own node, so each keeps its own gradient.
 TEST(CustomOp, RegionsThatEndTogetherKeepTheirGradients) {
   const auto times = [](double slope, std::function<Tensors(const Tensors&)> forward) {
     return custom_op("times" + std::to_string(int(slope)),

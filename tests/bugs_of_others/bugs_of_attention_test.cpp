@@ -1,4 +1,4 @@
-// Bug reports about attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
+// Repeats bug reports about attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
 #include <tilegrad/nn/layers/attention.h>
 #include "tests/support/attention_case.h"
 #include "tests/support/paged_problem.h"
@@ -12,7 +12,7 @@ using namespace tg::testing;
 // https://github.com/pytorch/pytorch/issues/125674
 // https://github.com/pytorch/pytorch/issues/119320
 // Large scores made gradients wrong, because weights were recomputed from a rounded logarithm. Five equal
-// scores of 1e7 have weights 1/5 in the backward pass, too.
+// scores of 1e7 must have weights 1/5, also in the backward pass.
 TEST(BugsOfOthersAttention, LargeEqualScoresShareTheGradient) {
   AttentionCase c({1, 1, 1, 1, 5, 1, 1}, {.scale = 1}, f32);
   c.q = {1e4}, c.k = Vector(5, 1e3), c.v = {1, 2, 3, 4, 5}, c.z_o = {1};
@@ -22,17 +22,18 @@ TEST(BugsOfOthersAttention, LargeEqualScoresShareTheGradient) {
 }
 
 // https://github.com/marin-community/levanter/pull/449
-// With fewer key heads than query heads, the gradient of a key is the sum over all heads of its group.
+// If there are fewer key heads than query heads, the gradient of a key must be the sum over all query heads
+// of its group.
 TEST(BugsOfOthersAttention, KeyGradientsSumOverTheGroup) {
   expect_oracle(AttentionCase({1, 6, 2, 5, 7, 4, 3}));
 }
 
 // https://github.com/apple/axlearn/pull/842
-// Query heads were paired with key heads in a different order from the weights. Head h reads key head h / (H
-// / Hk), so neighboring heads share one.
+// Query heads were paired with key heads in a different order from the weights. Query head h must read key
+// head h / (H / Hk), so neighboring query heads share a key head.
 TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
   AttentionCase c({1, 4, 2, 9, 3, 2, 1});
-  c.v = {1, 1, 1, 2, 2, 2};  // all values of key head 0 are 1, those of head 1 are 2
+  c.v = {1, 1, 1, 2, 2, 2};  // all values of key head 0 are 1, and all values of key head 1 are 2
   const Attended got = c.run();
   for (std::size_t h = 0; h < 4; ++h)
     for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(got.o[h * 9 + i], h < 2 ? 1 : 2, 1e-14) << h;
@@ -46,7 +47,7 @@ TEST(BugsOfOthersAttention, RowsOfALargeGroupKeepTheirHeads) {
 
 // https://github.com/Dao-AILab/flash-attention/pull/1033
 // https://github.com/openxla/tokamax/pull/1121
-// The gradient ignored the cap on scores. It has the factor 1 − tanh².
+// The gradient ignored the cap on scores. The cap adds the factor 1 − tanh².
 TEST(BugsOfOthersAttention, CapOnScoresIsInTheGradient) {
   AttentionCase c({1, 2, 2, 6, 9, 4, 4}, {.softcap = 0.7});
   for (double& e : c.q) e *= 3;
@@ -54,22 +55,22 @@ TEST(BugsOfOthersAttention, CapOnScoresIsInTheGradient) {
 }
 
 // https://github.com/facebookresearch/xformers/issues/854
-// The gradient of a bias that is broadcast over the batch was the gradient of one entry. It is the sum over
-// all.
+// The gradient of a bias that is broadcast over the batch was the gradient of one entry. It must be the sum
+// over all entries.
 TEST(BugsOfOthersAttention, BroadcastBiasHasTheSumOfGradients) {
   expect_oracle(AttentionCase({3, 2, 2, 4, 5, 4, 4},
                               {.bias = random_vector(2 * 4 * 5, 9), .bias_shape = {1, 2, 4, 5}}));
 }
 
 // https://github.com/HKUSTDial/flash-sparse-attention/pull/193
-// The gradient of a bias that is broadcast over query rows must be summed over them.
+// The gradient of a bias that is broadcast over query rows must be summed over these rows.
 TEST(BugsOfOthersAttention, BiasOfKeysHasTheSumOverRows) {
   expect_oracle(
       AttentionCase({2, 1, 1, 100, 5, 2, 2}, {.bias = random_vector(2 * 5, 9), .bias_shape = {2, 1, 1, 5}}));
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/889
-// A loss that uses the logarithm of the sum had no gradient through it. ∂ξ/∂A is the row of weights.
+// If a loss used the logarithm of the sum, ξ, no gradient flowed through ξ. ∂ξ/∂A is the row of weights.
 TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
   AttentionCase c({1, 2, 2, 6, 7, 4, 4});
   c.z_lse = random_vector(12, 8);
@@ -78,7 +79,7 @@ TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
 }
 
 // https://github.com/NVIDIA/TransformerEngine/pull/3551
-// A learned sink had no gradient. It is −Σ exp(sink − ξ)·u over the rows of its head.
+// A learned sink had no gradient. The gradient is −Σ exp(sink − ξ)·u over the rows of the sink's head.
 TEST(BugsOfOthersAttention, SinkHasAGradient) {
   expect_oracle(AttentionCase({2, 2, 1, 5, 6, 4, 4}, {.causal = true, .sink = {0.3, -0.4}}));
 }
@@ -97,7 +98,7 @@ nn::ModelConfig dropping(double dropout) {
 
 // https://github.com/pytorch/pytorch/issues/124464
 // https://github.com/karpathy/nanoGPT/pull/240
-// Fused attention applied dropout in evaluation, too. Dropout applies only in training.
+// Fused attention applied dropout also in evaluation. Dropout must apply only in training.
 TEST(BugsOfOthersAttention, EvaluationDropsNothing) {
   Vector logits[2];
   for (const int drops : {0, 1}) {
@@ -111,8 +112,8 @@ TEST(BugsOfOthersAttention, EvaluationDropsNothing) {
 }
 
 // https://github.com/microsoft/onnxruntime/pull/19715
-// The backward pass of attention drew a different dropout mask from the forward pass. With the identity as
-// values, the output contains the kept weights, and so does z_v for z_o = 1.
+// The backward pass of attention drew a different dropout mask from the forward pass. If the values are the
+// identity, the output contains the kept weights. For z_o = 1, z_v contains them, too.
 TEST(BugsOfOthersAttention, DropoutMaskIsTheSameInForwardAndBackward) {
   Graph g;
   const std::int64_t T = 13;
@@ -154,7 +155,8 @@ TEST(BugsOfOthersAttention, BlocksRunAgainDropTheSame) {
 
 // https://github.com/ollama/ollama/pull/13893
 // https://github.com/NVIDIA/Megatron-LM/issues/1501
-// Latent attention was scaled by the width of its latent. A key has head_width + rope_width elements.
+// Latent attention was scaled by the width of the latent. The right width is that of a key, head_width +
+// rope_width.
 TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
   nn::Params params(1, f64);
   const nn::LatentAttention attention(nn::Path(params) / "attn", 4, 1,
@@ -171,8 +173,8 @@ TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
 }
 
 // https://github.com/AI-Hypercomputer/maxtext/issues/1370
-// Scores were multiplied by √d instead of being divided by it. With q·k of 4 and 0 and d = 4, the weights are
-// e² and 1.
+// Scores were multiplied by √d instead of being divided by √d. If d = 4 and q·k is 4 and 0, the weights are
+// proportional to e² and 1.
 TEST(BugsOfOthersAttention, ScoresAreDividedByTheRootOfTheWidth) {
   AttentionCase c({1, 1, 1, 1, 2, 4, 1});
   c.q = {1, 1, 1, 1}, c.k = {1, 1, 1, 1, 0, 0, 0, 0}, c.v = {1, 0};

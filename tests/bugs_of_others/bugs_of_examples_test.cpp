@@ -1,4 +1,4 @@
-// Public bugs about training data: lines of files, targets of an example, and token files.
+// Repeats public bugs about training data: lines of files, targets of an example, and token files.
 #include <tilegrad/train/examples.h>
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::size_t examples_in(const std::string& file) {
   return train::read_examples(dir.file("data.jsonl", file)).size();
 }
 
-// Tokens and targets of the first of two examples. The other one is held out.
+// The tokens and targets of the first of two examples. The second example is held out.
 struct Row {
   Tokens x, y;
   Row(const train::Example& example, std::int64_t context)
@@ -32,7 +32,8 @@ struct Row {
 };
 
 // https://github.com/infiniflow/ragflow/issues/19179 https://github.com/huggingface/datasets/issues/8241
-// A byte order mark at the beginning of a file corrupted its first line without an error. It is rejected.
+// A byte order mark at the beginning of a file corrupted the first line without an error. The mark must be
+// rejected.
 TEST(BugsOfOthersExamples, ExamplesThatBeginWithAByteOrderMarkAreRefused) {
   EXPECT_THROW(examples_in("\xef\xbb\xbf{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), Error);
 }
@@ -44,14 +45,14 @@ TEST(BugsOfOthersExamples, LastLineWithoutLineBreakCounts) {
 }
 
 // https://github.com/ckan/ckanapi/issues/80
-// An empty line ended the reading with an error. It is skipped.
+// An empty line ended the reading with an error. Empty lines must be skipped.
 TEST(BugsOfOthersExamples, BlankLinesAreSkipped) {
   EXPECT_EQ(examples_in("{\"text\": \"a\"}\n\n  \r\n{\"text\": \"b\"}\n\n"), 2u);
 }
 
 // https://github.com/areal-project/AReaL/pull/1427
-// Prompt tokens were counted by the length of the prompt, although prompt and answer share a token at the
-// border. That token is learned.
+// Prompt tokens were counted in a separate encoding of the prompt, although prompt and answer may share a
+// token at the border. That token must be learned.
 TEST(BugsOfOthersExamples, TokenAcrossThePromptsEndIsLearned) {
   const text::Bpe pairs({{'a', 'b'}});
   const train::Example e = train::encode_example({"xa", "b"}, pairs, {});
@@ -66,7 +67,7 @@ TEST(BugsOfOthersExamples, FirstTokenOfTheAnswerIsATarget) {
 }
 
 // https://github.com/tatsu-lab/stanford_alpaca/issues/126 https://github.com/verl-project/verl/issues/655
-// The end token was masked like padding, so models never learned to end.
+// The end token was masked like padding, so models never learned to end an answer.
 TEST(BugsOfOthersExamples, EndTokenIsATarget) {
   const text::ByteTokenizer bytes;
   const train::Example e = train::encode_example({"a", "b"}, bytes, 0);
@@ -74,13 +75,13 @@ TEST(BugsOfOthersExamples, EndTokenIsATarget) {
 }
 
 // https://github.com/huggingface/transformers/issues/19742
-// An example that was cut to the context got an end token, although it does not end there.
+// An example that was truncated to the context got an end token, although the answer does not end there.
 TEST(BugsOfOthersExamples, CutExampleHasNoEndToken) {
   EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 0}, 3).y, (Tokens{6, 7, 8}));
 }
 
 // https://github.com/karpathy/nanochat/pull/582
-// Tokens of prompts were learned. Only the answer is.
+// Tokens of prompts were learned. Only the answer must be learned.
 TEST(BugsOfOthersExamples, PromptIsNotLearned) {
   EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 3}, 5).y, (Tokens{-100, -100, 8, 9, -100}));
 }
@@ -99,7 +100,7 @@ TEST(BugsOfOthersExamples, IdsAbove65535KeepTheirValue) {
 }
 
 // https://github.com/mlfoundations/open_lm/pull/77
-// Ids outside of the vocabulary were mapped into it without an error. They are an error.
+// Ids outside of the vocabulary were mapped into the vocabulary. They must be an error.
 TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
   const std::uint16_t ids[] = {1, 7};
   Tokens read(2);
@@ -107,7 +108,8 @@ TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
 }
 
 // https://github.com/modelscope/ms-swift/issues/10050
-// Each pass had the order of the first one. Each pass has its own order, also after a resume within it.
+// Each pass over the data had the order of the first pass. Each pass must have a different order, also if a
+// run is resumed within a pass.
 TEST(BugsOfOthersExamples, LaterPassHasItsOwnOrder) {
   std::vector<train::Example> all;
   for (std::int32_t i = 0; i < 20; ++i) all.push_back({{i, 1}, 0});

@@ -1,4 +1,4 @@
-// Public bugs in readers of files: safetensors, GGUF, JSON and Hugging Face folders.
+// Repeats public bugs in readers of files: safetensors, GGUF, JSON and Hugging Face folders.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -47,21 +47,21 @@ TEST(BugsOfOthersFiles, BytesThatNoTensorCoversAreRefused) {
 }
 
 // https://github.com/kekzl/imp/issues/1603
-// Elements of an unknown type were read as if they had a different type. The file is rejected.
+// Elements of an unknown type were read as elements of a different type. The file must be rejected.
 TEST(BugsOfOthersFiles, UnknownElementTypeIsRefused) {
   EXPECT_TRUE(has(refusal(R"({"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 4]}})", 4),
                   "has dtype \"F8_E4M3\""));
 }
 
 // https://github.com/promptfoo/modelaudit/pull/1607
-// A tensor without elements, which ends where it begins, was rejected as damaged.
+// A tensor without elements ends where it begins. Such a tensor was rejected as damaged.
 TEST(BugsOfOthersFiles, EmptyTensorHasEqualOffsets) {
   const io::SafeTensors file =
       safetensors(R"({"a": {"dtype": "F32", "shape": [0, 5], "data_offsets": [0, 0]}})", 0);
   EXPECT_TRUE(file.tensors.at("a").bytes.empty());
 }
 
-// A GGUF file with two tensors of one f32 element each, with the key general.alignment.
+// Writes a GGUF file with the key general.alignment and two tensors of one f32 element each.
 struct Aligned {
   std::string all = "GGUF";
   template <class T>
@@ -110,14 +110,14 @@ TEST(BugsOfOthersFiles, AlignmentOfZeroIsRefused) {
 
 // https://github.com/ggml-org/ggml/pull/1516 https://github.com/ggml-org/ggml/issues/1517
 // https://github.com/ggml-org/llama.cpp/pull/24997
-// With an alignment near 2³², padded sizes overflowed. The alignment is limited.
+// With an alignment near 2³², padded sizes overflowed. The alignment must be limited.
 TEST(BugsOfOthersFiles, HugeAlignmentIsRefused) {
   EXPECT_TRUE(has(error_of([] { Aligned(gguf_u32, std::uint32_t{1} << 31, 64).read(); }),
                   "general.alignment is 2147483648"));
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/24988
-// A key with a wrong type was read as if it had the right one, or the process was terminated.
+// A key with a wrong type was read as if it had the right type, or the process was terminated.
 TEST(BugsOfOthersFiles, AlignmentOfWrongTypeIsRejected) {
   EXPECT_TRUE(has(error_of([] { Aligned(gguf_i32, std::int32_t{64}, 64).read(); }), "general.alignment"));
 }
@@ -129,7 +129,7 @@ TEST(BugsOfOthersFiles, EscapedPairIsOneCharacter) {
 }
 
 // https://github.com/moonbitlang/core/pull/4064 https://github.com/com-lihaoyi/upickle/pull/723
-// The second half of an escaped pair without its first became an invalid character.
+// The second half of an escaped pair, without the first half, became an invalid character.
 TEST(BugsOfOthersFiles, LoneSurrogateIsRefused) {
   EXPECT_TRUE(has(error_of([] { io::JsonReader(R"("\udc00\udc00")", "here").string(); }), "lone surrogate"));
 }
@@ -145,7 +145,7 @@ TEST(BugsOfOthersFiles, HeadWidthOfTheConfigIsUsed) {
 }
 
 // https://github.com/ModelTC/LightLLM/pull/273 https://github.com/EricLBuehler/mistral.rs/issues/82
-// A window of null was an error, or became the default of 4096. It means that there is no window.
+// A window of null was an error, or became the default of 4096. null means that there is no window.
 TEST(BugsOfOthersFiles, NullWindowMeansNoWindow) {
   std::string json = replaced(testing::llama_json, "\"llama\"", "\"mistral\", \"sliding_window\": null");
   json = replaced(json, "LlamaForCausalLM", "MistralForCausalLM");
@@ -168,7 +168,8 @@ struct Heads : Folder {
 
 // https://github.com/vllm-project/vllm/issues/5621 https://github.com/sgl-project/sglang/pull/1508
 // https://github.com/huggingface/transformers/pull/43429
-// Files of tied models have no head. It was reported as missing, or stayed random. The head is the embedding.
+// Files of tied models have no head, because the head is the embedding. The head was reported as missing, or
+// stayed random.
 TEST(BugsOfOthersFiles, HeadWithoutWeightsIsTheEmbedding) {
   const Heads f;
   f.tie(), f.drop_head();
@@ -188,7 +189,8 @@ TEST(BugsOfOthersFiles, DifferentHeadOfATiedModelIsRefused) {
 }
 
 // https://github.com/NVIDIA/TensorRT-LLM/pull/13664
-// A model that is not tied, in a file without a head, got the embedding as its head. It is rejected.
+// If the file of an untied model has no head, the model got the embedding as its head. Such a file must be
+// rejected.
 TEST(BugsOfOthersFiles, MissingHeadOfAnUntiedModelIsRefused) {
   const Heads f;
   f.drop_head();

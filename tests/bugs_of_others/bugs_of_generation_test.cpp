@@ -1,4 +1,4 @@
-// Public bugs in generation: caches, shared pages, windows, end tokens and beams.
+// Repeats public bugs in generation: caches, shared pages, windows, end tokens and beams.
 #include <tilegrad/nn/generation/engine.h>
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct Writer {
 
   explicit Writer(const nn::Architecture& architecture = {}) : model(params, small(architecture)) {}
 
-  // The greedy tokens after a prompt, each computed from the whole sequence without a cache.
+  // Returns the greedy tokens after a prompt. Each is computed from the complete sequence without a cache.
   Tokens expected(Tokens text, std::int64_t count) const {
     Generator generator(model, {.threads = 1, .cache = false});
     const auto begin = std::ssize(text);
@@ -46,7 +46,7 @@ struct Writer {
     }
     return {text.begin() + begin, text.end()};
   }
-  // The tokens that the engine generates after each prompt.
+  // Returns the tokens that the engine generates after each prompt.
   static std::vector<Tokens> written(Engine& engine, const std::vector<Tokens>& prompts, std::int64_t count) {
     std::vector<Tokens> texts(prompts.size());
     for (std::size_t i = 0; i < prompts.size(); ++i)
@@ -73,7 +73,7 @@ std::vector<float> next(Generator& generator, const Tokens& text) {
   return {logits.begin(), logits.end()};
 }
 
-// The pages of a prompt that is processed as a whole.
+// The pages of a prompt that is processed in one call.
 PageTable opened(PagePool& pool, const Tokens& text) {
   PageTable table = pool.open(text);
   std::vector<nn::PageCopy> copies;
@@ -93,7 +93,7 @@ TEST(BugsOfOthersGeneration, LastTokenOfACachedPromptIsProcessedAgain) {
 }
 
 // https://github.com/LMCache/LMCache/pull/3322
-// A prompt that is a prefix of the cached sequence got the logits of the longer one.
+// A prompt that is a prefix of the cached sequence got the logits of the cached sequence.
 TEST(BugsOfOthersGeneration, ShorterCachedPromptHasItsOwnLogits) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1});
@@ -102,8 +102,8 @@ TEST(BugsOfOthersGeneration, ShorterCachedPromptHasItsOwnLogits) {
 }
 
 // https://github.com/openvinotoolkit/openvino.genai/issues/3722
-// Pages were found by their hash, and a collision gave a request the keys of a different one. Tokens are
-// compared too.
+// Pages were found by their hash only, so a collision gave a request the keys of another request. Tokens must
+// also be compared.
 TEST(BugsOfOthersGeneration, PagesWithTheSameHashAreDistinguished) {
   PagePool pool(8, 2, 0);  // hashes with 0 bits: all are equal
   opened(pool, {1, 2, 3});
@@ -112,7 +112,7 @@ TEST(BugsOfOthersGeneration, PagesWithTheSameHashAreDistinguished) {
 }
 
 // https://github.com/vllm-project/aibrix/issues/2329
-// A page was identified by its own tokens, whatever preceded them. Keys depend on all earlier tokens.
+// A page was identified only by the tokens in it. But keys depend on all earlier tokens.
 TEST(BugsOfOthersGeneration, SamePageAfterADifferentPrefixIsDistinct) {
   PagePool pool(8, 2, 0);
   opened(pool, {1, 2, 5, 6, 9});
@@ -121,7 +121,8 @@ TEST(BugsOfOthersGeneration, SamePageAfterADifferentPrefixIsDistinct) {
 }
 
 // https://github.com/InternLM/lmdeploy/issues/4917 https://github.com/NVIDIA-NeMo/RL/pull/4018
-// After weights were replaced, prompts used keys of the old weights. forget() removes them.
+// After weights were replaced, prompts used keys that the old weights had computed. forget() must remove
+// these keys.
 TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
   Writer w;
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1});
@@ -147,7 +148,7 @@ TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
 
 // https://github.com/GeeeekExplorer/nano-vllm/pull/217 https://github.com/vllm-project/vllm-gaudi/pull/524
 // https://github.com/vllm-project/vllm/issues/16832
-// A sequence that was preempted continued with wrong tokens. It is processed again.
+// A sequence that was preempted continued with wrong tokens. Its tokens must be processed again.
 TEST(BugsOfOthersGeneration, PreemptedSequenceIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.slots = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
@@ -160,8 +161,8 @@ TEST(BugsOfOthersGeneration, PreemptedSequenceIsUnchanged) {
 // https://github.com/ml-explore/mlx-lm/issues/1906 https://github.com/ml-explore/mlx-lm/issues/439
 // https://github.com/ml-explore/mlx-lm/issues/735 https://github.com/unslothai/unsloth/issues/3699
 // https://github.com/Blaizzy/mlx-vlm/pull/1542
-// Next to a longer prompt, a shorter one got positions that included its padding. Each sequence counts its
-// positions from 0.
+// If a batch contained a longer prompt, the positions of a shorter prompt included its padding. Positions of
+// each sequence must start at 0.
 TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.slots = 2, .threads = 1, .ahead = false});
@@ -172,7 +173,7 @@ TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
 
 // https://github.com/karpathy/nanochat/pull/456 https://github.com/karpathy/nanochat/issues/452
 // https://github.com/goombalab/hnet/issues/20
-// Layers with a window attended to the whole cache when tokens were decoded one at a time, unlike in
+// Layers with a window attended to the complete cache when tokens were decoded one at a time, unlike in
 // training.
 TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
   const Writer w(nn::Llama{.windows = {3, 3}});
@@ -188,7 +189,7 @@ TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
 // https://github.com/huggingface/transformers/issues/37574
 // https://github.com/huggingface/transformers/pull/38046
 // https://github.com/EricLBuehler/mistral.rs/issues/246
-// Tokens generated one by one attended to keys beyond the window, because the paged cache keeps them all.
+// Tokens generated one by one attended to keys beyond the window, because a paged cache keeps all keys.
 TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1, .ahead = false});
@@ -197,7 +198,7 @@ TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
 }
 
 // https://github.com/nicedreamzapp/claude-code-local/pull/47
-// The cache kept its old tokens after the common prefix with a new prompt.
+// The cache kept old tokens after the prefix that it shared with a new prompt.
 TEST(BugsOfOthersGeneration, CacheIsTruncatedToTheSharedPrefix) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1, .cache = false});
@@ -206,7 +207,7 @@ TEST(BugsOfOthersGeneration, CacheIsTruncatedToTheSharedPrefix) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4);
 }
 
-// A request whose seed draws token 0 first, with several lists of end tokens.
+// The request's seed draws token 0 first. The tests use several lists of end tokens.
 struct FirstTokenZero {
   Writer w;
   std::uint64_t seed = 0;
@@ -243,8 +244,8 @@ TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
 }
 
 // https://github.com/anthony-chaudhary/fak/issues/12604
-// A model without an end token ended its sequence at token 0. Without end tokens, only the maximum number of
-// tokens ends it.
+// If a model has no end token, a sequence ended at token 0. Without end tokens, only the maximum number of
+// tokens may end a sequence.
 TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({}).size(), 5u);
@@ -265,7 +266,7 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
 }
 
 // https://github.com/facebookresearch/ParlAI/issues/2058
-// Ended beams occupied slots of live beams, until only a single one was searched.
+// Ended beams occupied slots of live beams, until only one live beam was searched.
 TEST(BugsOfOthersGeneration, EndedBeamsDoNotOccupySlots) {
   BeamSearch search(2, 5, {0});
   search.offer(0, logits_of({.5, .3, .2}));
@@ -276,8 +277,8 @@ TEST(BugsOfOthersGeneration, EndedBeamsDoNotOccupySlots) {
 }
 
 // https://github.com/ottokart/beam_search/pull/1
-// The search ended as soon as enough beams had ended, although a live one was more likely. Here tokens 1, 1,
-// 0 have probability 0.19, and the earlier 1, 0 have 0.175.
+// The search ended as soon as enough beams had ended, although a live beam was more likely. Here tokens 1, 1,
+// 0 have probability 0.19. The sequence 1, 0 ends earlier and has probability 0.175.
 TEST(BugsOfOthersGeneration, SearchContinuesWhileALikelierSequenceIsPossible) {
   BeamSearch search(2, 5, {0});
   search.offer(0, logits_of({.3, .5, .2}));

@@ -1,4 +1,4 @@
-// Bug reports about losses and their normalization, gradient accumulation and tied weights.
+// Repeats bug reports about losses and their normalization, gradient accumulation and tied weights.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -16,7 +16,7 @@ Tensor classes(Graph& g, const std::vector<std::int32_t>& t) {
   return g.constant(Array::of(t));
 }
 
-// −log softmax(x)[t], smoothed by ε, in double.
+// Computes −log softmax(x)[t], smoothed by ε, in double.
 double loss_of_row(const Vector& x, std::size_t t, double smoothing = 0) {
   double sum = 0, mean = 0;
   for (const double e : x) sum += std::exp(e), mean += e / static_cast<double>(x.size());
@@ -25,7 +25,7 @@ double loss_of_row(const Vector& x, std::size_t t, double smoothing = 0) {
 
 // https://github.com/pytorch/pytorch/issues/70348
 // https://github.com/pytorch/pytorch/issues/116349
-// The mean over no targets was NaN. It is 0, and so are its gradients.
+// The mean over no targets was NaN. The mean and its gradients must be 0.
 TEST(BugsOfOthersLosses, MeanOverNoTargetsIsZero) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}, f32), loss = cross_entropy(x, classes(g, {-100, -100}));
@@ -48,7 +48,7 @@ TEST(BugsOfOthersLosses, SmoothedMeanExcludesIgnoredRows) {
 }
 
 // https://github.com/pytorch/pytorch/issues/73205
-// With label smoothing ignored rows had a gradient.
+// With label smoothing, ignored rows had a gradient.
 TEST(BugsOfOthersLosses, IgnoredRowsHaveNoGradientWithSmoothing) {
   Graph g;
   const Tensor x = g.input("x", {2, 3}, f64),
@@ -59,7 +59,8 @@ TEST(BugsOfOthersLosses, IgnoredRowsHaveNoGradientWithSmoothing) {
 }
 
 // https://github.com/pytorch/pytorch/issues/12670
-// A negative target other than the ignored one caused a read before the row. It is an error.
+// A negative target caused a read before the row. Any negative target must be an error, except the value that
+// marks ignored rows.
 TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
   Graph g;
   const Tensor loss = cross_entropy(g.constant(Array::of({1, 3}, Vector{1, 2, 3})), classes(g, {-1}));
@@ -67,8 +68,8 @@ TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1930
-// Logits of −∞, for example of masked classes, made the loss NaN. They have probability 0, even if a whole
-// part of the row has them.
+// Logits of −∞, for example of masked classes, made the loss NaN. Such classes have probability 0, even if a
+// complete part of the row consists of them.
 TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveZeroProbability) {
   Graph g;
   Vector x(2000, 0.0);
@@ -81,7 +82,7 @@ TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveZeroProbability) {
 }
 
 // https://github.com/NVIDIA/TransformerEngine/issues/2734
-// Transposed logits were read as if rows were contiguous.
+// Transposed logits were read as if their rows were contiguous.
 TEST(BugsOfOthersLosses, TransposedLogitsAreReadByTheirStrides) {
   Graph g;
   const Vector x = random_vector(3 * 5, 4);  // [classes, rows]
@@ -106,7 +107,7 @@ struct Head {
 };
 
 // https://github.com/linkedin/Liger-Kernel/issues/488
-// Without a reduction the fused head returned the mean of its rows' losses.
+// Without a reduction, the fused head returned the mean of the losses instead of the loss of each row.
 TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   Head h;
   const Tensor loss =
@@ -119,7 +120,7 @@ TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
 
 // https://github.com/linkedin/Liger-Kernel/issues/968
 // https://github.com/linkedin/Liger-Kernel/pull/1298
-// A loss per row that is weighted afterwards had the gradient of the unweighted loss.
+// If the loss of each row was weighted afterward, its gradient was the gradient of the unweighted loss.
 TEST(BugsOfOthersLosses, FusedHeadAcceptsAGradientPerRow) {
   Head h;
   const Tensor weights = h.g.constant(Array::of(Vector{2, 0, -1}));
@@ -151,7 +152,7 @@ struct Trained {
   double loss, norm;
   Vector weights;
 };
-// One step of SGD on four rows of tokens, in `parts` batches.
+// Runs one step of SGD on four rows of tokens, in `parts` batches.
 Trained step_in(std::int64_t parts, const std::vector<std::int32_t>& targets, double clip = 0) {
   nn::Params params(2);
   const nn::Model model(params, tiny());
@@ -185,16 +186,15 @@ void expect_close(const Trained& a, const Trained& b) {
 // https://github.com/huggingface/blog/pull/2414
 // https://github.com/huggingface/transformers/issues/35203
 // https://github.com/karpathy/nanochat/pull/59
-// The mean of the means of batches is not the mean over all targets if batches have different numbers of
-// targets.
+// If batches have different numbers of targets, the mean of their means is not the mean over all targets.
 TEST(BugsOfOthersLosses, AccumulatedStepIsTheMeanOverAllTargets) {
   expect_close(step_in(4, uneven_targets()), step_in(1, uneven_targets()));
 }
 
 // https://github.com/ml-explore/mlx-lm/pull/1413
 // https://github.com/pytorch/torchtune/pull/1875
-// A step with several batches must weight each by its number of targets. A batch without targets changes
-// nothing.
+// A step with several batches must weight each batch by its number of targets. A batch without targets must
+// change nothing.
 TEST(BugsOfOthersLosses, BatchesWithoutTargetsDoNotCount) {
   std::vector<std::int32_t> t = even_targets();
   std::fill(t.begin() + 6, t.end(), -100);
@@ -219,14 +219,14 @@ TEST(BugsOfOthersLosses, AccumulatedLossesAreDividedOnce) {
 }
 
 // https://github.com/karpathy/nanochat/pull/515
-// The reported loss of a step was the loss of its last batch. It is the loss of all batches.
+// The reported loss of a step was the loss of its last batch. It must be the loss of all batches.
 TEST(BugsOfOthersLosses, ReportedLossCoversAllBatches) {
   EXPECT_NEAR(step_in(4, even_targets()).loss, step_in(1, even_targets()).loss, 1e-5);
 }
 
 // https://github.com/huggingface/accelerate/issues/641
 // https://github.com/facebookresearch/lingua/pull/59
-// Each batch's gradient was clipped. Only the step's gradient is clipped, by its norm.
+// Each batch's gradient was clipped. Only the gradient of the step must be clipped, by its norm.
 TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
   expect_close(step_in(4, even_targets(), 0.25), step_in(1, even_targets(), 0.25));
 }
@@ -234,7 +234,7 @@ TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
 // ---- tied weights ----
 
 // https://github.com/paiml/entrenar/issues/314
-// The table of a tied head had the gradient of only one of its two uses. It has the sum.
+// The table of a tied head had the gradient of only one of its two uses. The gradients of both must be added.
 TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
   nn::Params params(1, f64);
   const nn::Embedding table(nn::Path(params) / "table", 3, 2, nn::Init::normal(1));
@@ -244,7 +244,7 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
   const Tensor logits = head(table(ids, {}), {});  // [2, 3]: x·xᵀ
   const Parameter w = params.all()[0];
   const Vector x = doubles(w.read()), z = doubles(eval(gradients(sum(logits), {g.param(w)})[0]));
-  // Σ over i < 2 and j < 3 of x_i·x_j: ∂/∂x_k = Σ_j x_j if k < 2, and Σ_{i<2} x_i.
+  // For L = Σ_{i<2, j<3} x_i·x_j, ∂L/∂x_k = Σ_{i<2} x_i, plus Σ_j x_j if k < 2.
   for (std::size_t k = 0; k < 3; ++k)
     for (std::size_t e = 0; e < 2; ++e)
       EXPECT_NEAR(z[2 * k + e], x[e] + x[2 + e] + (k < 2 ? x[e] + x[2 + e] + x[4 + e] : 0), 1e-14) << k;
@@ -253,7 +253,8 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
 // https://github.com/facebookresearch/lingua/issues/74
 // https://github.com/ml-explore/mlx-lm/pull/373
 // https://github.com/NVIDIA/Megatron-LM/issues/656
-// A model with a tied head had a second table for it, which diverged from the embedding during training.
+// A model with a tied head had a second table for the head, which diverged from the embedding during
+// training.
 TEST(BugsOfOthersLosses, TiedHeadAddsNoParameters) {
   const auto numbers = [](bool tied) {
     nn::ModelConfig c = tiny();

@@ -1,4 +1,4 @@
-// Bug reports about the keys that a query sees: masks, windows, lengths, and rows that see no keys.
+// Repeats bug reports about the keys that a query sees: masks, windows, lengths, and rows that see no keys.
 #include <limits>
 
 #include <tilegrad/nn/layers/attention.h>
@@ -23,8 +23,8 @@ void hide_row(reference::AttentionOptions& o, reference::Index i) {
 }
 
 // https://github.com/pytorch/pytorch/issues/41508
-// A query whose keys are all masked made gradients NaN. Its own gradient is 0, and it contributes nothing to
-// others.
+// A query whose keys are all masked made gradients NaN. The query's gradient must be 0, and it must
+// contribute nothing to other gradients.
 TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
   AttentionCase c({1, 2, 2, 10, 12, 4, 4}, seen(10, 12));
   hide_row(c.o, 3);
@@ -35,7 +35,7 @@ TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
 }
 
 // https://github.com/pytorch/pytorch/issues/103963
-// A row of a boolean mask without any true entry gave NaN. The row is 0.
+// A row of a boolean mask without a true entry gave NaN. The row of the result must be 0.
 TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
   AttentionCase c({1, 1, 1, 9, 11, 3, 5}, seen(9, 11));
   hide_row(c.o, 0), hide_row(c.o, 8);
@@ -50,7 +50,7 @@ TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
 }
 
 // https://github.com/ml-explore/mlx/pull/2608
-// One new query whose keys were all hidden gave NaN. The row is 0.
+// A single new query whose keys were all hidden gave NaN. The row of the result must be 0.
 TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
   const AttentionCase c({2, 2, 1, 1, 6, 4, 4}, {.kv_lengths = {6, 0}});
   const Attended got = c.run();
@@ -59,7 +59,7 @@ TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
 }
 
 // https://github.com/robertknight/rten/pull/1321
-// If query heads share key heads, rows with all keys masked became NaN. They are 0 for every head.
+// If query heads shared key heads, rows with all keys masked became NaN. They must be 0 for every head.
 TEST(BugsOfOthersMasks, FullyMaskedRowsOfSharedKeyHeadsAreZero) {
   AttentionCase c({1, 4, 2, 3, 5, 4, 4}, seen(3, 5));
   hide_row(c.o, 1);
@@ -70,8 +70,8 @@ TEST(BugsOfOthersMasks, FullyMaskedRowsOfSharedKeyHeadsAreZero) {
 }
 
 // https://github.com/tracel-ai/burn/pull/4697
-// A causal mask and a mask of left padding leave the first queries without keys. Their rows are 0. Other
-// queries see the keys that neither mask hides.
+// A causal mask and a mask of left padding together leave the first queries without keys. The rows of these
+// queries must be 0. Other queries must see the keys that neither mask hides.
 TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
   AttentionCase c({1, 1, 1, 10, 10, 4, 4},
                   {.causal = true, .bias = Vector(10, 0.0), .bias_shape = {1, 1, 1, 10}});
@@ -81,12 +81,12 @@ TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
   for (std::size_t e = 0; e < 8; ++e) EXPECT_EQ(got.o[e], 0);
   EXPECT_TRUE(close(got.o, c.expected().o));
   for (std::size_t e = 0; e < 4; ++e)
-    EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // it sees only its own key
+    EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // this query sees only its own key
 }
 
 // https://github.com/pytorch/pytorch/issues/109517
-// A mask that adds the lowest number of the type to a whole row is finite. Its sum with a score is that
-// number, so the row is the mean of all values.
+// If a mask adds the lowest finite number of the type to all scores of a row, each sum is this number. The
+// row is then the mean of all values.
 TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
   AttentionCase c({1, 1, 1, 2, 5, 4, 1}, seen(2, 5), f32);
   std::fill_n(c.o.bias.begin(), 5, static_cast<double>(std::numeric_limits<float>::lowest()));
@@ -99,8 +99,8 @@ TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1012
-// With −1e9 added to every score, gradients of values were computed with weights of 1. Five equal scores have
-// weights 1/5, however low they are.
+// If −1e9 was added to every score, gradients of values were computed with weights of 1. Five equal scores
+// must have weights 1/5, even if they are very low.
 TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
   AttentionCase c({1, 1, 1, 1, 5, 2, 1}, {.bias = Vector(5, -1e9), .bias_shape = {1, 1, 1, 5}}, f32);
   c.q = {1, 1}, c.k = Vector(10, 0.5), c.v = {1, 2, 3, 4, 5}, c.z_o = {1};
@@ -120,7 +120,7 @@ TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
 }
 
 // https://github.com/pytorch/pytorch/issues/101967
-// NaN in masked keys and values reached the output. Unseen keys and values may be any number.
+// NaN in masked keys and values reached the output. Unseen keys and values must have no effect.
 TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesHasNoEffect) {
   const AttentionCase clean({1, 2, 1, 12, 20, 4, 4}, {.kv_lengths = {13}});
   AttentionCase dirty = clean;
@@ -132,8 +132,8 @@ TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesHasNoEffect) {
 }
 
 // https://github.com/huggingface/transformers/issues/39408
-// A sliding window of w tokens had one key too many. It includes the query's own key, so the token w
-// positions back is hidden.
+// A sliding window of w tokens had one key too many. The window includes the query's own key, so the key w
+// positions earlier must be hidden.
 TEST(BugsOfOthersMasks, SlidingWindowCountsTheOwnKey) {
   nn::Params params(1, f64);
   const nn::GroupedAttention attention(nn::Path(params) / "attn", 8, 2, {.window = 3});
@@ -169,11 +169,12 @@ TEST(BugsOfOthersMasks, CausalWithMoreQueriesThanKeysHidesAllFromTheFirst) {
 
 // https://github.com/Dao-AILab/flash-attention/issues/402
 // https://github.com/Dao-AILab/flash-attention/issues/282
-// With more keys than queries, as after a prefix, the mask let query i see i + 1 keys. It sees T − L more.
+// If there are more keys than queries, for example after a prefix, query i saw only i + 1 keys. It must see T
+// − L more.
 TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
   const AttentionCase c({1, 1, 1, 9, 14, 4, 4}, {.causal = true});
   expect_oracle(c);
-  AttentionCase last = c;  // the last query by itself sees the same keys
+  AttentionCase last = c;  // a call with only the last query sees the same keys
   last.n.L = 1;
   last.q.assign(c.q.end() - 4, c.q.end()), last.z_o.assign(4, 0.0);
   const Vector all = c.run().o;
@@ -181,8 +182,8 @@ TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
 }
 
 // https://github.com/gittensor-ai-lab/sparkinfer/issues/3
-// A chunk of queries at the end of a longer sequence was masked as if both began at 0, which hid the cached
-// keys.
+// A chunk of queries at the end of a longer sequence was masked as if the chunk began at position 0, which
+// hid the cached keys.
 TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
   const AttentionCase c({1, 2, 1, 3, 11, 4, 4}, {.causal = true});
   EXPECT_TRUE(close(c.run().o, c.expected().o));
@@ -190,7 +191,8 @@ TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
 
 // https://github.com/ml-explore/mlx/pull/2836
 // https://github.com/ml-explore/mlx/pull/2967
-// If lengths differ, a causal mask may be aligned at the top left: query i sees keys 0 … i.
+// If the numbers of queries and keys differ, a causal mask may be aligned at the top left: query i sees keys
+// 0 … i.
 TEST(BugsOfOthersMasks, TopLeftAlignmentIsHonoured) {
   AttentionCase c({1, 1, 1, 9, 14, 4, 4}, {.causal = true, .top_left = true});
   expect_oracle(c);
@@ -208,15 +210,15 @@ TEST(BugsOfOthersMasks, CausalWindowWiderThanTheSequenceHidesLaterKeys) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1537
-// Empty sequences among packed ones gave wrong results. They have no rows, and the other sequences see only
-// their own keys.
+// Empty sequences among packed sequences gave wrong results. Empty sequences have no rows, and each other
+// sequence must see only its own keys.
 TEST(BugsOfOthersMasks, EmptySequencesAmongPackedOnesChangeNothing) {
   expect_oracle(AttentionCase({1, 2, 1, 12, 12, 4, 4}, {.cu_q = {0, 5, 5, 5, 12}, .cu_k = {0, 5, 5, 5, 12}}));
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/2562
 // https://github.com/Dao-AILab/flash-attention/pull/2568
-// Keys of a sequence without queries had uninitialized gradients. They are 0.
+// Keys of a sequence without queries had uninitialized gradients. These gradients must be 0.
 TEST(BugsOfOthersMasks, KeysWithoutQueriesHaveZeroGradients) {
   const AttentionCase c({1, 2, 2, 6, 9, 4, 4}, {.cu_q = {0, 6, 6}, .cu_k = {0, 5, 9}});
   const Attended got = c.run();
@@ -230,7 +232,7 @@ TEST(BugsOfOthersMasks, KeysWithoutQueriesHaveZeroGradients) {
 
 // https://github.com/vllm-project/vllm/pull/936
 // https://github.com/ROCm/aiter/pull/5401
-// NaN in slots of a page that no token has filled yet reached the output by 0·NaN.
+// NaN in unfilled slots of a page reached the output as 0·NaN.
 TEST(BugsOfOthersMasks, UnfilledSlotsOfAPageMayHoldNan) {
   expect_defined(PagedCall{.page = 16, .sequences = {0, 1}, .lengths = {5, 21}});
 }
@@ -244,18 +246,18 @@ TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
 }
 
 // https://github.com/deepbeepmeep/Wan2GP/pull/1628
-// A mask that adds −∞ leaves NaN if a hidden score is NaN. Hidden scores are set instead.
+// If a mask adds −∞, a hidden score that is NaN stays NaN. Hidden scores must be set to −∞ instead.
 TEST(BugsOfOthersMasks, HiddenScoresAreSetNotAddedTo) {
   const AttentionCase clean({1, 1, 1, 2, 6, 4, 4}, {.causal = true, .top_left = true});
   AttentionCase dirty = clean;
-  for (std::size_t e = 0; e < 4; ++e) dirty.k[4 + e] = nan;  // key 1: the first query does not see it
+  for (std::size_t e = 0; e < 4; ++e) dirty.k[4 + e] = nan;  // key 1, which the first query does not see
   const Vector a = clean.run().o, b = dirty.run().o;
   EXPECT_EQ(Vector(a.begin(), a.begin() + 4), Vector(b.begin(), b.begin() + 4));
 }
 
 // https://github.com/meta-pytorch/MSLK/pull/263
 // https://github.com/ROCm/aiter/pull/3742
-// A backward pass ignored the window of the forward pass. Keys outside have no gradient.
+// A backward pass ignored the window of the forward pass. Keys outside of the window must have no gradient.
 TEST(BugsOfOthersMasks, BackwardKeepsTheWindow) {
   expect_oracle(AttentionCase({1, 2, 2, 14, 14, 4, 4}, {.window_left = 3, .window_right = 0}));
 }

@@ -1,5 +1,5 @@
-// Bug reports about single ops: numbers at the ends of their range, and derivatives of formulas that divide
-// by zero.
+// Repeats bug reports about single ops: numbers at the ends of their range, and derivatives of formulas that
+// divide by zero.
 #include <limits>
 
 #include "tests/support/op_testing.h"
@@ -15,7 +15,7 @@ constexpr double inf = std::numeric_limits<double>::infinity(),
 struct ValueAndSlope {
   Vector y, slope;
 };
-// An op's results and derivatives, element by element, on one thread.
+// Computes an op's results and derivatives, element by element, on one thread.
 template <class F>
 ValueAndSlope at(F f, const Vector& points, DType dtype = f32) {
   Graph g;
@@ -32,7 +32,7 @@ Tensor constant(Graph& g, const Vector& x, DType dtype = f32) {
 
 // https://github.com/pytorch/pytorch/issues/185770
 // https://github.com/pytorch/pytorch/pull/192318
-// gelu of infinite arguments was NaN, from −∞·0. Its limits are 0 and ∞.
+// gelu of infinite arguments was NaN, because of −∞·0. The limits of gelu are 0 and ∞.
 TEST(BugsOfOthersNumerics, GeluHasItsLimitsAtInfinity) {
   const Vector y = at([](const Tensor& x) { return gelu(x); }, {inf, -inf, -1e38}).y;
   EXPECT_EQ(y[0], inf);
@@ -41,7 +41,8 @@ TEST(BugsOfOthersNumerics, GeluHasItsLimitsAtInfinity) {
 }
 
 // https://github.com/pytorch/pytorch/pull/186286
-// The gradient of gelu overflowed to NaN for large arguments. It is 1 for positive and 0 for negative ones.
+// The gradient of gelu overflowed to NaN for large arguments. The gradient is 1 for large positive arguments
+// and 0 for large negative arguments.
 TEST(BugsOfOthersNumerics, SlopeOfGeluIsOneOrZeroFarOut) {
   const ValueAndSlope got =
       at([](const Tensor& x) { return gelu(x); }, {3e19, 1e30, inf, -3e19, -1e30, -inf});
@@ -49,14 +50,14 @@ TEST(BugsOfOthersNumerics, SlopeOfGeluIsOneOrZeroFarOut) {
 }
 
 // https://github.com/pytorch/executorch/issues/22323
-// The tanh form of gelu overflowed in x³ and gave NaN below −13. It is 0 there, to all digits of f32.
+// The tanh form of gelu overflowed in x³ and gave NaN below −13. In f32, the result there is 0.
 TEST(BugsOfOthersNumerics, TanhGeluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return gelu_tanh(x); }, {-14, -100, -1e13, -1e30, -inf});
   for (const double y : got.y) EXPECT_NEAR(y, 0, 1e-30);
 }
 
 // https://github.com/ooples/AiDotNet.Tensors/pull/594
-// The gradient of the tanh form was NaN from ∞·0 if x³ overflows.
+// If x³ overflowed, the gradient of the tanh form was NaN, because of ∞·0.
 TEST(BugsOfOthersNumerics, SlopeOfTanhGeluIsOneOrZeroFarOut) {
   const ValueAndSlope got =
       at([](const Tensor& x) { return gelu_tanh(x); }, {2e13, 1e20, inf, -2e13, -1e20, -inf});
@@ -64,8 +65,8 @@ TEST(BugsOfOthersNumerics, SlopeOfTanhGeluIsOneOrZeroFarOut) {
 }
 
 // https://github.com/tenstorrent/tt-metal/issues/56517
-// Below −4, the sum 1 + tanh(u) has no digits left, so gelu became 0 too early. The tail keeps its relative
-// accuracy.
+// Below −4, the sum 1 + tanh(u) has no digits left, so gelu became 0 too early. The tail must keep its
+// relative accuracy.
 TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
   const Vector x = {-4, -5, -5.5, -6};
   const Vector got = at([](const Tensor& t) { return gelu_tanh(t); }, x).y;
@@ -77,29 +78,29 @@ TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
 }
 
 // https://github.com/antirez/ds4/pull/498
-// silu of a large negative number was NaN or −∞, because the exponential overflowed. It tends to 0.
+// silu of a large negative number was NaN or −∞, because the exponential overflowed. silu tends to 0.
 TEST(BugsOfOthersNumerics, SiluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, -inf});
   for (const double y : got.y) EXPECT_EQ(y, 0);
 }
 
 // https://github.com/trymirai/lalamo/pull/328
-// The gradient of silu had ∞·0 if the exponential overflows. It tends to 0 and 1.
+// If the exponential overflowed, the gradient of silu contained ∞·0. The gradient tends to 0 and 1.
 TEST(BugsOfOthersNumerics, SlopeOfSiluIsZeroOrOneFarOut) {
   EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, 1000}).slope, (Vector{0, 0, 1}));
 }
 
 // https://github.com/clab/dynet/issues/1525
 // https://github.com/jeshraghian/snntorch/pull/433
-// eˣ/(1 + eˣ) is NaN once eˣ overflows. The sigmoid of large numbers is 1.
+// If eˣ overflows, eˣ/(1 + eˣ) is NaN. The sigmoid of large numbers is 1.
 TEST(BugsOfOthersNumerics, SigmoidOfLargeNumbersIsOne) {
   EXPECT_EQ(at([](const Tensor& x) { return sigmoid(x); }, {100, 1000, -1000, inf}).y, (Vector{1, 1, 0, 1}));
 }
 
 // https://github.com/tensorflow/tensorflow/issues/2641
 // https://github.com/pytorch/pytorch/issues/106789
-// The gradient of a product divided by its elements, and was NaN if one of them is 0. Each gradient is the
-// product of the other elements.
+// The gradient of a product was the product divided by each element, which is NaN if an element is 0. The
+// gradient of an element must be the product of the other elements.
 TEST(BugsOfOthersNumerics, GradientOfProductWithZeroIsProductOfOthers) {
   const auto product = [](const Tensor& x) { return prod(x); };
   EXPECT_EQ(at(product, {2, 0, 3, 4}).slope, (Vector{0, 24, 0, 0}));
@@ -107,8 +108,8 @@ TEST(BugsOfOthersNumerics, GradientOfProductWithZeroIsProductOfOthers) {
 }
 
 // https://github.com/tensorflow/tensorflow/issues/44556
-// The second derivative of a product with zeros was zero. ∂(bc + ac + ab) is
-// (b + c, a + c, a + b).
+// The second derivative of a product with zeros was zero. The gradient of bc + ac + ab is (b + c, a + c, a +
+// b).
 TEST(BugsOfOthersNumerics, SecondDerivativeOfAProductWithZeros) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64);
@@ -118,7 +119,7 @@ TEST(BugsOfOthersNumerics, SecondDerivativeOfAProductWithZeros) {
 
 // https://github.com/rmcgibbo/logsumexp/issues/2
 // https://github.com/JuliaStats/StatsFuns.jl/issues/22
-// The logarithm of a sum of zeros was NaN, from −∞ − (−∞). It is −∞.
+// The logarithm of a sum of zeros was NaN, because of −∞ − (−∞). The result is −∞.
 TEST(BugsOfOthersNumerics, LogsumexpOfMinusInfinitiesIsMinusInfinity) {
   Graph g;
   EXPECT_EQ(value(logsumexp(constant(g, {-inf, -inf, -inf}))), (Vector{-inf}));
@@ -126,7 +127,7 @@ TEST(BugsOfOthersNumerics, LogsumexpOfMinusInfinitiesIsMinusInfinity) {
 
 // https://github.com/pytorch/pytorch/issues/31829
 // https://github.com/google/jax/issues/6811
-// Gradients of such a sum were NaN. They are 0.
+// The gradients of a logsumexp of −∞ were NaN. They are 0.
 TEST(BugsOfOthersNumerics, LogsumexpOfMinusInfinitiesHasZeroGradients) {
   EXPECT_EQ(at([](const Tensor& x) { return logsumexp(x, {0}); }, {-inf, -inf}).slope, (Vector{0, 0}));
 }
@@ -142,8 +143,8 @@ TEST(BugsOfOthersNumerics, SoftmaxOfLargeNumbersDependsOnDifferences) {
 
 // https://github.com/microsoft/onnxruntime/issues/28463
 // https://github.com/ml-explore/mlx/issues/2238
-// The variance, computed as the mean of squares minus the square of the mean, cancels for rows far from 0. It
-// is the mean of squared deviations.
+// The variance was computed as the mean of squares minus the square of the mean, which cancels for rows far
+// from 0. It must be computed as the mean of squared deviations.
 TEST(BugsOfOthersNumerics, LayerNormOfARowFarFromZero) {
   Graph g;
   const std::int64_t n = 64;
@@ -156,7 +157,7 @@ TEST(BugsOfOthersNumerics, LayerNormOfARowFarFromZero) {
 
 // https://github.com/nntrainer/nntrainer/issues/3935
 // https://github.com/pytorch/executorch/pull/18772
-// Squares of f16 numbers above 256 overflow in f16, so rows became 0 or NaN. They are summed in f32.
+// Squares of f16 numbers above 256 overflow in f16, so rows became 0 or NaN. Squares must be summed in f32.
 TEST(BugsOfOthersNumerics, RmsNormOfLargeF16NumbersIsFinite) {
   Graph g;
   EXPECT_EQ(value(rms_norm(constant(g, {1000, -1000, 1000, 1000}, f16), Tensor(), 0)), (Vector{1, -1, 1, 1}));
@@ -165,8 +166,8 @@ TEST(BugsOfOthersNumerics, RmsNormOfLargeF16NumbersIsFinite) {
 // https://github.com/JuliaLang/julia/pull/57809
 // https://github.com/VoidStarKat/half-rs/issues/25
 // https://github.com/arch-hdl-lang/arch-com/issues/629
-// A double was converted to f16 or bf16 through f32, and so rounded twice. Just above the midpoint it is
-// rounded up.
+// A double was converted to f16 or bf16 through f32, so it was rounded twice. A number just above the
+// midpoint must be rounded up.
 TEST(BugsOfOthersNumerics, DoublesAreRoundedOnceToSixteenBits) {
   Graph g;
   const double middle = 1 + 0x1p-8, middle_of_f16 = 1 + 0x1p-11;
@@ -188,8 +189,8 @@ TEST(BugsOfOthersNumerics, UniformNumbersStayBelowTheirBound) {
 
 // https://github.com/tensorflow/tensorflow/issues/23312
 // https://github.com/pytorch/pytorch/issues/180150
-// Running sums in the narrow type stop growing. From 2^24 on, f32 has no odd numbers, but the sum still
-// grows.
+// Running sums in the narrow type stopped growing. Above 2^24, f32 has no odd numbers, but the running sum
+// must still grow.
 TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
   Graph g;
   EXPECT_EQ(value(cumsum(constant(g, {0x1p24, 1, 1, 1, 1}), 0)),
@@ -198,7 +199,7 @@ TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
 
 // https://github.com/pytorch/pytorch/issues/56734
 // https://github.com/apache/mxnet/issues/18563
-// If several elements were the maximum, each got the whole gradient. They share it.
+// If several elements were the maximum, each got the complete gradient. They must share the gradient.
 TEST(BugsOfOthersNumerics, EqualLargestElementsShareTheGradient) {
   EXPECT_EQ(at([](const Tensor& x) { return max(x, {0}, false); }, {1, 3, 3, 2}).slope,
             (Vector{0, 0.5, 0.5, 0}));
@@ -206,8 +207,8 @@ TEST(BugsOfOthersNumerics, EqualLargestElementsShareTheGradient) {
 
 // https://github.com/pytorch/pytorch/issues/41998
 // https://github.com/pytorch/pytorch/issues/16762
-// If several elements are the maximum, the result of argmax depended on the length of the row. It is the
-// first one.
+// If several elements were the maximum, the result of argmax depended on the length of the row. The result
+// must be the first of them.
 TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
   Graph g;
   for (const std::size_t n : {3, 100, 5000, 20000})
@@ -216,7 +217,7 @@ TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
 
 // https://github.com/tinygrad/tinygrad/issues/12409
 // https://github.com/pytorch/pytorch/issues/23156
-// The gradient of the operand that `where` does not select was 0·∞. It is 0.
+// The gradient of the operand that `where` does not select was 0·∞. This gradient must be 0.
 TEST(BugsOfOthersNumerics, UnselectedOperandOfWhereHasAZeroGradient) {
   const auto f = [](const Tensor& x) { return sum(where(greater(x, 0), x, 1) / where(greater(x, 0), 1, 0)); };
   EXPECT_EQ(at(f, {2, -1}).slope, (Vector{1, 0}));
@@ -224,7 +225,7 @@ TEST(BugsOfOthersNumerics, UnselectedOperandOfWhereHasAZeroGradient) {
 
 // https://github.com/FluxML/Zygote.jl/pull/1625
 // https://github.com/ml-explore/mlx/pull/505
-// The gradient of aᵇ with respect to its exponent was NaN at a = 0, from 0·log 0. It is 0.
+// The gradient of aᵇ with respect to b was NaN at a = 0, because of 0·log 0. This gradient is 0.
 TEST(BugsOfOthersNumerics, ExponentOfZeroHasAZeroGradient) {
   const auto f = [](const Tensor& b) { return pow(zeros_like(b), b); };
   EXPECT_EQ(at(f, {1, 2, 3}).slope, (Vector{0, 0, 0}));
@@ -232,14 +233,14 @@ TEST(BugsOfOthersNumerics, ExponentOfZeroHasAZeroGradient) {
 }
 
 // https://github.com/HIPS/autograd/issues/586
-// The gradient of a norm was NaN at 0. It is 0.
+// The gradient of a norm was NaN at 0. It must be 0 there.
 TEST(BugsOfOthersNumerics, NormOfZerosHasAZeroGradient) {
   EXPECT_EQ(at([](const Tensor& x) { return global_norm({x}); }, {0, 0, 0}).slope, (Vector{0, 0, 0}));
 }
 
 // https://github.com/KellerJordan/modded-nanogpt/issues/39
 // https://github.com/EleutherAI/gpt-neox/issues/1003
-// Angles of positions were computed in bf16, which cannot represent 257. They are exact before range
+// Angles of positions were computed in bf16, which cannot represent 257. Angles must be exact before range
 // reduction.
 TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
   Graph g;
@@ -253,7 +254,8 @@ TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
 }
 
 // https://github.com/pytorch/pytorch/issues/1631
-// The gradient of gather kept only one of several uses of an element. Their gradients are summed.
+// The gradient of gather kept only one of several uses of an element. The gradients of all uses must be
+// summed.
 TEST(BugsOfOthersNumerics, ElementGatheredTwiceHasBothGradients) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64),
@@ -264,7 +266,7 @@ TEST(BugsOfOthersNumerics, ElementGatheredTwiceHasBothGradients) {
 
 // https://github.com/FluxML/Flux.jl/pull/1516
 // https://github.com/apache/mxnet/issues/17703
-// If a token occurs twice, one gradient was lost. A row of the table has their sum.
+// If a token occurred twice, one gradient was lost. The row of the table must get the sum of both.
 TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
   Graph g;
   const Tensor table = g.input("table", {3, 2}, f64),
@@ -276,7 +278,8 @@ TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
 
 // https://github.com/tensorflow/tensorflow/issues/56961
 // https://github.com/pytorch/pytorch/issues/146299
-// If several values are written to one element, all of them had a gradient. Only the last one has.
+// If several values were written to one element, all of them had a gradient. Only the last value must have
+// one.
 TEST(BugsOfOthersNumerics, OverwrittenValuesHaveNoGradient) {
   Graph g;
   const Tensor src = g.input("src", {3}, f64), x = g.constant(Array::of(Vector{0, 0})),

@@ -1,4 +1,4 @@
-// Bug reports about optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
+// Repeats bug reports about optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -12,7 +12,7 @@ using namespace tg::testing;
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// The loss Σ w ⊛ c, whose gradient c is fed, with a matrix [1, 2] and a gain [2].
+// Trains a matrix [1, 2] and a gain [2] with the loss Σ w ⊛ c. Its gradient c is fed.
 template <class Optimizer>
 struct Slope {
   nn::Params params{1, f64};
@@ -53,7 +53,7 @@ using Descent = Slope<optim::Sgd>;
 
 // https://github.com/huggingface/transformers/issues/14539
 // https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2010
-// Weight decay was applied after the update. It applies to the weight before the step.
+// Weight decay was applied after the update. It must apply to the weight before the step.
 TEST(BugsOfOthersOptimizers, DecayUsesTheWeightBeforeTheStep) {
   Adam s({.eps = 1e-30, .weight_decay = 0.5, .clip = 0});
   s.step({1, -2}, {0, 0}, 0.25f);
@@ -63,7 +63,7 @@ TEST(BugsOfOthersOptimizers, DecayUsesTheWeightBeforeTheStep) {
 // https://github.com/tensorflow/tensorflow/issues/9047
 // https://github.com/pytorch/pytorch/pull/22628
 // https://github.com/karpathy/nanochat/issues/304
-// eps was scaled by the correction of the second moment. It is added to the corrected square root.
+// eps was scaled by the bias correction of the second moment. It must be added to the corrected square root.
 TEST(BugsOfOthersOptimizers, EpsIsAddedToTheCorrectedRoot) {
   Adam s({.beta2 = 0.999, .eps = 0.5, .weight_decay = 0, .clip = 0});
   s.step({1, 3}, {0, 0}, 0.25f);
@@ -80,7 +80,7 @@ TEST(BugsOfOthersOptimizers, EpsIsAddedOutsideTheRoot) {
 
 // https://github.com/kozistr/pytorch_optimizer/issues/480
 // https://github.com/NVIDIA/apex/pull/799
-// A gradient of zeros gave NaN. The weight does not change.
+// A gradient of zeros gave NaN. The weight must not change.
 TEST(BugsOfOthersOptimizers, ZeroGradientsLeaveWeights) {
   Adam s({.weight_decay = 0});
   s.step({0, 0}, {0, 0}, 0.1f);
@@ -88,7 +88,7 @@ TEST(BugsOfOthersOptimizers, ZeroGradientsLeaveWeights) {
 }
 
 // https://github.com/eriklindernoren/ML-From-Scratch/issues/35
-// Moments were corrected by β instead of βᵗ. With a constant gradient, each step has the length of the
+// Moments were corrected by β instead of βᵗ. If the gradient is constant, the length of each step is the
 // learning rate.
 TEST(BugsOfOthersOptimizers, MomentsAreCorrectedByThePowerOfTheStep) {
   Adam s({.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-30, .weight_decay = 0, .clip = 0});
@@ -100,7 +100,7 @@ TEST(BugsOfOthersOptimizers, MomentsAreCorrectedByThePowerOfTheStep) {
 
 // https://github.com/tensorflow/addons/issues/2282
 // https://github.com/pytorch/pytorch/pull/4429
-// Decoupled weight decay did not depend on the learning rate. It is rate·decay·w.
+// Decoupled weight decay did not depend on the learning rate. The decay is rate·decay·w.
 TEST(BugsOfOthersOptimizers, DecayFollowsTheRate) {
   Adam s({.weight_decay = 0.5});
   s.step({0, 0}, {0, 0}, 0.125f);
@@ -112,7 +112,7 @@ TEST(BugsOfOthersOptimizers, DecayFollowsTheRate) {
 // https://github.com/Lightning-AI/lit-llama/issues/254
 // https://github.com/CyberZHG/keras-bert/issues/60
 // https://github.com/oumi-ai/oumi/pull/341
-// Gains of norms and biases had weight decay. Only matrices do.
+// Gains of norms and biases had weight decay. Only matrices must have it.
 TEST(BugsOfOthersOptimizers, GainsAndBiasesDoNotDecay) {
   Adam s({.weight_decay = 0.5});
   s.step({0, 0}, {0, 0}, 0.25f);
@@ -131,7 +131,7 @@ TEST(BugsOfOthersOptimizers, SgdWithoutMomentumDecays) {
 
 // https://github.com/torch/optim/issues/27
 // https://github.com/ml-explore/mlx/pull/87
-// Nesterov momentum was plain momentum. The step is z + μ·b with b ← μ·b + z.
+// Nesterov momentum was plain momentum. The step must be z + μ·b, after b ← μ·b + z.
 TEST(BugsOfOthersOptimizers, NesterovLooksAhead) {
   Descent s({.momentum = 0.5, .nesterov = true, .weight_decay = 0, .clip = 0});
   s.step({1, 2}, {0, 0}, 0.25f);  // b = z
@@ -142,7 +142,7 @@ TEST(BugsOfOthersOptimizers, NesterovLooksAhead) {
 
 // https://github.com/k2-fsa/icefall/issues/2081
 // https://github.com/ml-explore/mlx-lm/issues/1658
-// One gradient with NaN made the moments, and so all later weights, NaN. Such a step changes nothing.
+// One gradient with NaN made the moments NaN, and so all later weights. Such a step must change nothing.
 TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, 4}, 0.1f), other.step({1, 2}, {3, 4}, 0.1f);
@@ -153,7 +153,7 @@ TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
 }
 
 // https://github.com/allenai/OLMo-core/pull/309
-// A skipped step was counted in the correction of moments. The next step must equal a run without the skipped
+// The bias correction counted a skipped step. The next step must be the same as in a run without the skipped
 // step.
 TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
@@ -164,8 +164,8 @@ TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
 }
 
 // https://github.com/pytorch/pytorch/issues/40907
-// The norm of large finite gradients was infinite, because their squares are. Clipping leaves a step of norm
-// 1.
+// The norm of large finite gradients was infinite, because their squares overflow. After clipping, the
+// gradient must have norm 1.
 TEST(BugsOfOthersOptimizers, HugeFiniteGradientsAreClipped) {
   Graph g;
   const Tensor x = g.constant(Array::of({2}, std::vector<float>{3e25f, 4e25f}));
@@ -177,7 +177,7 @@ TEST(BugsOfOthersOptimizers, HugeFiniteGradientsAreClipped) {
 
 // https://github.com/facebookresearch/fairscale/pull/263
 // https://github.com/tracel-ai/burn/issues/5699
-// The norm of 16-bit gradients overflowed. It is computed and returned in f32.
+// The norm of 16-bit gradients overflowed. The norm must be computed and returned in f32.
 TEST(BugsOfOthersOptimizers, NormOfSixteenBitGradientsIsF32) {
   Graph g;
   const Tensor norm = global_norm({g.constant(Array::of({4}, Vector{300, 300, 300, 300}).to(f16))});
@@ -187,7 +187,8 @@ TEST(BugsOfOthersOptimizers, NormOfSixteenBitGradientsIsF32) {
 
 // https://github.com/pytorch/pytorch/issues/46849
 // https://github.com/deepspeedai/DeepSpeed/pull/7171
-// Clipping by an infinite norm sets gradients to 0 and NaN without an error. The step is skipped and counted.
+// Clipping by an infinite norm set gradients to 0 and NaN without an error. The step must be skipped and
+// counted as skipped.
 TEST(BugsOfOthersOptimizers, InfiniteNormSkipsTheStep) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 1});
   s.step({inf, 1}, {1, 1}, 0.5f);
@@ -196,7 +197,7 @@ TEST(BugsOfOthersOptimizers, InfiniteNormSkipsTheStep) {
 }
 
 // https://github.com/pytorch/pytorch/issues/31367
-// A negative maximum norm negated gradients. It is rejected.
+// A negative maximum norm negated gradients. Such a norm must be rejected.
 TEST(BugsOfOthersOptimizers, NegativeClipIsRejected) {
   nn::Params params;
   params.create("w", {2}, nn::Init::ones());
@@ -204,7 +205,7 @@ TEST(BugsOfOthersOptimizers, NegativeClipIsRejected) {
 }
 
 // https://github.com/OpenNMT/OpenNMT-py/issues/1140
-// A maximum norm of 0, which disables clipping, made all gradients 0.
+// A maximum norm of 0 made all gradients 0. It must disable clipping.
 TEST(BugsOfOthersOptimizers, ClipOfZeroDisablesClipping) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 0});
   s.step({30, 40}, {0, 0}, 0.5f);
@@ -214,8 +215,8 @@ TEST(BugsOfOthersOptimizers, ClipOfZeroDisablesClipping) {
 // https://github.com/rwth-i6/returnn/pull/1595
 // https://github.com/TorchSSL/TorchSSL/pull/59
 // https://github.com/Deci-AI/super-gradients/pull/653
-// Gradients were clipped while they still contained the loss scale, which made steps far too short. The norm
-// is computed for the unscaled loss.
+// Gradients were clipped while they still contained the loss scale, so steps were far too short. The norm
+// must be computed for the unscaled loss.
 TEST(BugsOfOthersOptimizers, ClippingUsesUnscaledGradients) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 1, .loss_scale = optim::LossScale{.initial = 1024}});
   s.step({0.3, 0.4}, {0, 0}, 0.5f);
@@ -224,7 +225,7 @@ TEST(BugsOfOthersOptimizers, ClippingUsesUnscaledGradients) {
 }
 
 // https://github.com/Haian-Jin/LVSM/pull/19
-// After an overflow the loss scale did not change, so the overflow persisted. It is reduced.
+// After an overflow, the loss scale did not change, so the overflow persisted. The scale must be reduced.
 TEST(BugsOfOthersOptimizers, OverflowLowersTheLossScale) {
   Descent s({.momentum = 0, .clip = 0, .loss_scale = optim::LossScale{.initial = 1024}});
   s.step({inf, 0}, {0, 0}, 0.5f);
@@ -252,7 +253,7 @@ TEST(BugsOfOthersOptimizers, CosineFallsToItsFloor) {
 // https://github.com/pytorch/pytorch/issues/20086
 // https://github.com/pytorch/pytorch/issues/91765
 // https://github.com/pytorch/pytorch/issues/60265
-// After its last step, the learning rate of a cosine schedule rose again. It stays at the floor.
+// After the last step of a cosine schedule, the learning rate rose again. It must stay at the floor.
 TEST(BugsOfOthersOptimizers, RateStaysAtTheFloorAfterTheEnd) {
   const optim::Schedule rate{.peak = 1, .floor = 0.2, .warmup = 0, .steps = 100};
   for (const int t : {100, 101, 150, 200, 1000}) EXPECT_EQ(rate(t), 0.2) << t;

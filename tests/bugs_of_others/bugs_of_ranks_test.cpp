@@ -1,5 +1,5 @@
-// Public bugs of multi-rank computations: collectives, steps and validations. All results are computed in
-// ranks; the reference uses a single rank (tests/support/ranks.h).
+// Repeats public bugs of multi-rank computations: collectives, steps and validations. Results of several
+// ranks are compared with a single rank (tests/support/ranks.h).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -37,7 +37,7 @@ TEST(BugsOfOthersRanks, GatheredTransposedTensorKeepsItsElements) {
 }
 
 // https://github.com/pytorch/pytorch/issues/23144 https://github.com/NVIDIA/nccl/issues/1906
-// Shards were not in the order of the ranks. Shard r is from rank r.
+// Shards were not in the order of the ranks. Shard r must come from rank r.
 TEST(BugsOfOthersRanks, GatheredPiecesAreInTheOrderOfTheRanks) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
@@ -56,8 +56,8 @@ double bf16_sum(Communicator& ranks, bool wide) {
 }
 
 // https://github.com/deepseek-ai/DeepEP/issues/176 https://github.com/tenstorrent/tt-metal/issues/37884
-// Sums of 16-bit types were rounded at every addition, so 256 + 1 + 1 + 1 lost its ones. The sum 259 is
-// rounded once, to 260.
+// Sums of 16-bit types were rounded after every addition, so 256 + 1 + 1 + 1 lost its ones. The sum 259 must
+// be rounded once, to 260.
 TEST(BugsOfOthersRanks, SumOfBf16OverRanksIsRoundedOnce) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, false), 260); });
 }
@@ -68,8 +68,8 @@ TEST(BugsOfOthersRanks, WideSumOfBf16IsExact) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, true), 259); });
 }
 
-// Loss and norm of the first step of all ranks, and the mean loss over the targets of one batch with all
-// rows.
+// The loss and norm of the first step of all ranks, and the mean loss over all targets of one batch that
+// contains all rows.
 struct FirstStep {
   float loss, norm, expected_loss;
 };
@@ -103,8 +103,8 @@ std::vector<FirstStep> first_steps(int ranks) {
 }
 
 // https://github.com/pytorch/torchtitan/issues/766 https://github.com/pytorch/pytorch/issues/72548
-// Each rank clipped by the norm of its own part of the gradient. All ranks clip by the norm of the whole
-// gradient.
+// Each rank clipped by the norm of its own part of the gradient. All ranks must clip by the norm of the
+// complete gradient.
 TEST(BugsOfOthersRanks, ClipUsesTheNormOfAllRanks) {
   const float alone = first_steps(1)[0].norm;
   EXPECT_GT(alone, 0.5f);  // the gradient is clipped
@@ -113,7 +113,8 @@ TEST(BugsOfOthersRanks, ClipUsesTheNormOfAllRanks) {
 
 // https://github.com/pytorch/torchtitan/issues/1842 https://github.com/PrimeIntellect-ai/prime-rl/pull/1960
 // https://github.com/vllm-project/speculators/pull/942
-// The means of ranks with different numbers of targets were averaged. The loss is the mean over all targets.
+// If ranks had different numbers of targets, their means were averaged. The loss must be the mean over all
+// targets.
 TEST(BugsOfOthersRanks, GradientIsTheMeanOverAllTargetsOfAllRanks) {
   for (const FirstStep& step : first_steps(2)) EXPECT_NEAR(step.loss, step.expected_loss, 1e-4);
 }
@@ -129,7 +130,8 @@ TEST(BugsOfOthersRanks, EachRankUsesItsOwnBatches) {
   }
 }
 
-// Batches with one class as target. The last validation batch has one target, the others all.
+// All targets of a batch are one class. The last validation batch has one target; in other batches, every
+// token has a target.
 struct ClassBatches : train::Batches {
   void training(std::uint64_t, std::int64_t, Tokens x, Tokens y) const override { fill(0, x, y); }
   std::int64_t validation_count() const override { return 3; }
@@ -160,8 +162,8 @@ struct RankRun {
 };
 
 // https://github.com/speechbrain/speechbrain/pull/2051 https://github.com/LBANN/lbann/issues/34
-// A rank that was asked to stop left, and the others waited for it. If one rank stops, all stop at the same
-// step.
+// A rank that received a request to stop left, and the others waited for it. If one rank stops, all ranks
+// must stop at the same step.
 TEST(BugsOfOthersRanks, StopOfOneRankStopsAll) {
   run_ranks(
       2,
@@ -176,7 +178,7 @@ TEST(BugsOfOthersRanks, StopOfOneRankStopsAll) {
 }
 
 // https://github.com/facebookresearch/fairchem/pull/269
-// The validation loss of several ranks was the loss of one of them. It is the mean over the targets of all
+// The validation loss of several ranks was the loss of one rank. It must be the mean over the targets of all
 // batches.
 TEST(BugsOfOthersRanks, ValidationOfRanksIsTheMeanOfAllTargets) {
   run_ranks(2, [](Communicator& ranks) {

@@ -1,5 +1,5 @@
-// Public bugs of stopped and resumed runs: compares a run of 6 steps with a run of 3 that is continued by a
-// second one.
+// Repeats public bugs of stopped and resumed runs. Compares a run of 6 steps with a run of 3 steps that a
+// second run continues.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ using testing::TemporaryDirectory;
 
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7, steps = 6;
 
-// Batches that depend on their numbers, which are recorded. Each validation batch has one class as targets.
+// The contents of a batch depend on its number. The numbers of the used batches are recorded. All targets of
+// a validation batch are one class.
 struct Numbered : train::Batches {
   mutable std::vector<std::int64_t> asked = {};
   void training(std::uint64_t, std::int64_t n, Tokens x, Tokens y) const override {
@@ -76,7 +77,7 @@ struct Training {
   }
 };
 
-// A run of 3 steps, and a second run that continues it to the end.
+// Runs 3 steps, and continues to the end in a second run.
 struct Resumed {
   const TemporaryDirectory dir;
   std::optional<io::CheckpointStore> store;
@@ -104,7 +105,7 @@ void expect_as_unstopped(const Setting& setting) {
 
 // https://github.com/huggingface/accelerate/issues/2016
 // https://github.com/huggingface/transformers/pull/40691
-// A resumed run used the first batches again. It continues with the next ones.
+// A resumed run used the first batches again. It must continue with the next batches.
 TEST(BugsOfOthersResume, DataContinueWhereTheyStopped) {
   Resumed r;
   r.run->trainer.run();
@@ -115,8 +116,8 @@ TEST(BugsOfOthersResume, DataContinueWhereTheyStopped) {
 // https://github.com/pytorch/pytorch/issues/60265
 // https://github.com/Lightning-AI/pytorch-lightning/issues/1772
 // https://github.com/Lightning-AI/pytorch-lightning/issues/4655
-// After a resume, the schedule restarted, or differed from the schedule of the whole run. Step t has the rate
-// of step t.
+// After a resume, the schedule restarted, or differed from the schedule of an uninterrupted run. Step t must
+// have the same rate in both.
 TEST(BugsOfOthersResume, LearningRateContinuesAlongTheSchedule) {
   Resumed r;
   r.run->trainer.run();
@@ -154,7 +155,8 @@ TEST(BugsOfOthersResume, LossScaleContinues) {
 }
 
 // https://github.com/facebookresearch/metaseq/issues/3
-// The count of successful steps until the loss scale grows restarted at 0. It needs 4 of the 6 steps.
+// After a resume, the count of successful steps until the loss scale grows restarted at 0. Here the scale
+// grows after 4 steps, and the run has 6.
 TEST(BugsOfOthersResume, StepsUntilTheScaleGrowsContinue) {
   Resumed r({.loss_scale = optim::LossScale{.initial = 8, .interval = 4}});
   r.run->trainer.run();
@@ -163,8 +165,8 @@ TEST(BugsOfOthersResume, StepsUntilTheScaleGrowsContinue) {
 
 // https://github.com/marin-community/levanter/pull/378
 // https://github.com/vllm-project/speculators/issues/1027
-// Random numbers restarted, so dropout masks were repeated. The random numbers of a step depend on its
-// number.
+// Random numbers restarted, so dropout masks were repeated. The random numbers of a step must depend on the
+// step's number.
 TEST(BugsOfOthersResume, DropoutContinuesWithItsOwnNumbers) {
   expect_as_unstopped({.dropout = 0.4});
 }
@@ -181,7 +183,7 @@ TEST(BugsOfOthersResume, BestLossIsKnownAfterAResume) {
 
 // https://github.com/Lightning-AI/pytorch-lightning/issues/688 https://github.com/CanReader/FastNN/issues/13
 // https://github.com/Q00/ouroboros/issues/1830
-// The previous checkpoint was removed before the new one was complete, so a failed save left none.
+// The previous checkpoint was removed before the new one was complete, so a failed save left no checkpoint.
 TEST(BugsOfOthersResume, FailedSaveLeavesTheLastCheckpoint) {
   const TemporaryDirectory dir;
   io::CheckpointStore store(dir / "run");
@@ -195,7 +197,8 @@ TEST(BugsOfOthersResume, FailedSaveLeavesTheLastCheckpoint) {
 }
 
 // https://github.com/pytorch/pytorch/issues/8282 https://github.com/pytorch/pytorch/issues/165873
-// Values with a different shape were written into a parameter, repeated or truncated. They are rejected.
+// Values with a different shape were repeated or truncated and then written into a parameter. They must be
+// rejected.
 TEST(BugsOfOthersResume, CheckpointOfDifferentShapeIsRejected) {
   const TemporaryDirectory dir;
   io::save_parameters(dir / "m.safetensors", {Parameter("w", Array({1}, f32))});
@@ -207,8 +210,8 @@ TEST(BugsOfOthersResume, CheckpointOfDifferentShapeIsRejected) {
 
 // https://github.com/Lightning-AI/pytorch-lightning/issues/2924
 // https://github.com/huggingface/transformers/issues/41898 https://github.com/OpenRLHF/OpenRLHF/pull/1336
-// The validation loss was the mean of the means of its batches. It is the mean over all targets. The last
-// batch has one target.
+// The validation loss was the mean of the means of its batches. It must be the mean over all targets. Here
+// the last batch has only one target.
 TEST(BugsOfOthersResume, ValidationWeightsBatchesByTheirTargets) {
   const struct : Numbered {
     void validation(std::int64_t k, std::int64_t, Tokens x, Tokens y) const override {

@@ -1,5 +1,5 @@
-// Public bugs of sampling. The tokens that can be sampled are found with evenly spaced draws, and computed
-// from the probabilities.
+// Repeats public bugs of sampling. Evenly spaced draws find the tokens that can be sampled. They are compared
+// with the tokens that the probabilities imply.
 #include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
@@ -35,21 +35,22 @@ Drawn drawn(const std::vector<float>& logits, const Sampling& sampling) {
 
 // https://github.com/huggingface/transformers/pull/24111
 // https://github.com/huggingface/transformers/pull/19839 https://github.com/google-deepmind/simply/pull/42
-// A top_p of 0 kept no token or all of them. The most likely token is always kept.
+// A top_p of 0 kept no token or all tokens. The most likely token must always be kept.
 TEST(BugsOfOthersSampling, TopPOfZeroKeepsTheLikeliest) {
   EXPECT_EQ(drawn(logits_of({.2, .5, .3}), {.top_p = 0}), (Drawn{1}));
 }
 
 // https://github.com/fishaudio/fish-speech/pull/1171 https://github.com/Biohub/esm/pull/360
 // https://github.com/ml-explore/mlx-lm/issues/1912
-// The token with which the sum reaches top_p was removed, so the remaining sum was below top_p. It is the
-// last one that is kept.
+// The token with which the sum reaches top_p was removed, so the remaining sum was below top_p. This token
+// must be the last that is kept.
 TEST(BugsOfOthersSampling, TopPKeepsTheTokenThatCrossesIt) {
   EXPECT_EQ(drawn(logits_of({.5, .3, .2}), {.top_p = .6}), (Drawn{0, 1}));
 }
 
 // https://github.com/huggingface/transformers/issues/18976
-// If the sum is exactly top_p, one more token was kept. Two of four equal tokens have probability one half.
+// If the sum was exactly top_p, one more token was kept. Here two of four equally likely tokens have the sum
+// 1/2.
 TEST(BugsOfOthersSampling, TopPReachedExactlyKeepsNoMore) {
   EXPECT_EQ(drawn({1, 1, 1, 1}, {.top_p = .5}), (Drawn{0, 1}));
 }
@@ -57,20 +58,21 @@ TEST(BugsOfOthersSampling, TopPReachedExactlyKeepsNoMore) {
 // https://github.com/promptfoo/promptfoo/issues/8161
 // https://github.com/RunanywhereAI/runanywhere-sdks/pull/812
 // https://github.com/abetlen/llama-cpp-python/issues/1322
-// A temperature of 0 was treated as unset, and tokens were sampled. It selects the most likely token.
+// A temperature of 0 was treated as unset, and tokens were sampled. It must select the most likely token.
 TEST(BugsOfOthersSampling, TemperatureZeroIsGreedy) {
   EXPECT_EQ(drawn(logits_of({.3, .4, .3}), {.temperature = 0}), (Drawn{1}));
 }
 
 // https://github.com/TransformerLensOrg/TransformerLens/pull/1347
 // https://github.com/OpenNMT/CTranslate2/pull/586
-// A top_k above the number of tokens was an error in the search for the k largest. It keeps all tokens.
+// A top_k above the number of tokens was an error in the search for the k largest. It must keep all tokens.
 TEST(BugsOfOthersSampling, TopKAboveTheVocabularyKeepsAll) {
   EXPECT_EQ(drawn(logits_of({.5, .3, .2}), {.top_k = 10}), (Drawn{0, 1, 2}));
 }
 
 // https://github.com/ml-explore/mlx-examples/issues/1219 https://github.com/openai/gpt-2/issues/187
-// If both were set, only one was applied. top_p is a share of the tokens that top_k keeps.
+// If top_k and top_p were both set, only one was applied. top_p must be a share of the probability of the
+// tokens that top_k keeps.
 TEST(BugsOfOthersSampling, TopKAndTopPApplyTogether) {
   const std::vector<float> logits = logits_of({.4, .3, .2, .1});
   EXPECT_EQ(drawn(logits, {.top_k = 2, .top_p = .9}), (Drawn{0, 1}));
@@ -78,7 +80,7 @@ TEST(BugsOfOthersSampling, TopKAndTopPApplyTogether) {
 }
 
 // https://github.com/pytorch/pytorch/pull/2896 https://github.com/probmods/webppl/pull/229
-// A draw of exactly 0 selected a first token with probability 0. Such a token is never sampled.
+// A draw of exactly 0 selected a first token with probability 0. Such a token must never be sampled.
 TEST(BugsOfOthersSampling, TokenWithoutProbabilityIsNeverDrawn) {
   constexpr float never = -std::numeric_limits<float>::infinity();
   const std::vector<float> logits{never, 0, never, 0};
@@ -87,7 +89,7 @@ TEST(BugsOfOthersSampling, TokenWithoutProbabilityIsNeverDrawn) {
 }
 
 // https://github.com/vllm-project/vllm/issues/53029 https://github.com/vllm-project/vllm/pull/21876
-// Logits that are all NaN selected token 0 without an error. The op returns no token.
+// Logits that were all NaN selected token 0 without an error. The op must return no token.
 TEST(BugsOfOthersSampling, RowOfNaNIsAnErrorNotAToken) {
   const testing::SampledRow row{.logits = std::vector<float>(5, std::nanf("")), .sampling = {}};
   EXPECT_EQ(testing::drawn_together({row}, false, {}), (Tokens{-1}));
@@ -106,7 +108,7 @@ struct Texts {
     };
     return request;
   }
-  // The `count` tokens after the prompt. The first one uses draw number `number` of the seed.
+  // Returns the `count` tokens after the prompt. The first token uses draw number `number` of the seed.
   Tokens expected(Tokens text, std::int64_t count, std::uint64_t seed, std::uint64_t number = 0) const {
     nn::Generator generator(model, {.threads = 1});
     const auto begin = std::ssize(text);
@@ -117,8 +119,8 @@ struct Texts {
 };
 
 // https://github.com/vllm-project/vllm/issues/51226
-// A request with a seed got different tokens if there were other requests in its batch. Its tokens depend
-// only on its seed.
+// A request with a seed got different tokens if there were other requests in its batch. Its tokens must
+// depend only on its seed.
 TEST(BugsOfOthersSampling, SeededRequestDoesNotDependOnOthers) {
   Texts t;
   Tokens own, others[2];
@@ -142,7 +144,8 @@ TEST(BugsOfOthersSampling, SameSeedGivesTheSameTokensInEverySlot) {
 }
 
 // https://github.com/vllm-project/vllm/issues/50440
-// All samples of one prompt had the seed of the first one, and so the same tokens. Each has its own seed.
+// All samples of one prompt used the seed of the first sample, so their tokens were the same. Each sample
+// must have its own seed.
 TEST(BugsOfOthersSampling, ForksDrawTheirOwnTokens) {
   Texts t;
   Tokens first, second;

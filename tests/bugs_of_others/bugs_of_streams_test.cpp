@@ -1,4 +1,4 @@
-// Public bugs of streamed text. Each piece is shown after one token.
+// Repeats public bugs of streamed text. After each token, a stream shows the characters that are complete.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using testing::PieceTokenizer;
 using text::TextStream;
 using Pieces = std::vector<std::string>;
 
-// The output after each of the tokens, and at the end.
+// Returns the output after each token, and at the end.
 Pieces shown(const Pieces& tokens, const std::vector<std::string>& stops = {}) {
   const PieceTokenizer tokenizer(tokens);
   TextStream stream(tokenizer, stops);
@@ -34,21 +34,22 @@ TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheSequence) {
 }
 
 // https://github.com/vllm-project/vllm/issues/3574
-// The beginning of a stop string was shown before its end was generated. It is held back until that is
-// decided.
+// The beginning of a stop string was shown before the rest was generated. It must be held back until later
+// tokens decide whether it is a stop string.
 TEST(BugsOfOthersStreams, StopStringPrefixIsHeldUntilDecided) {
   EXPECT_EQ(shown({"x", "a", "c", "a"}, {"ab"}), (Pieces{"x", "", "ac", "", "a"}));
 }
 
 // https://github.com/SharpAI/SwiftLM/issues/126
-// Only the last of three tokens of a stop string was held back, and the first was shown. All are held back.
+// If a stop string had three tokens, only the last was held back, and the first was shown. All tokens must be
+// held back.
 TEST(BugsOfOthersStreams, PrefixOfASplitStopStringIsNotShown) {
   EXPECT_EQ(shown({"x<", "|end", "|>"}, {"<|end|>"}), (Pieces{"x", "", "", ""}));
 }
 
 // https://github.com/huggingface/text-generation-inference/issues/1039
 // https://github.com/huggingface/text-generation-inference/issues/1254
-// A stop string was found only at the end of a token, so one that ended within a token was shown.
+// Stop strings were found only at the end of a token, so a stop string that ended within a token was shown.
 TEST(BugsOfOthersStreams, StopStringMayEndWithinAToken) {
   EXPECT_EQ(shown({"aENDb", "c"}, {"END"}), (Pieces{"a", "", ""}));
 }
@@ -60,20 +61,21 @@ TEST(BugsOfOthersStreams, CharactersBeforeAStopStringInItsTokenAreShown) {
 }
 
 // https://github.com/LostRuins/koboldcpp/pull/1031
-// If a sequence ended while the beginning of a stop string was held back, it was lost.
+// If a sequence ended while the beginning of a stop string was held back, the held characters were lost.
 TEST(BugsOfOthersStreams, PrefixHeldForAStopStringIsShownAtTheEnd) {
   EXPECT_EQ(shown({"THE E"}, {"END"}), (Pieces{"THE ", "E"}));
 }
 
 // https://github.com/mozilla-ai/llamafile/pull/727 https://github.com/Blaizzy/mlx-vlm/pull/1076
 // https://github.com/huanglizhuo/QwenASR/pull/12
-// Characters of several tokens were shown as replacement characters. The first bytes wait for the others.
+// A character that consists of several tokens was shown as replacement characters. Its first bytes must wait
+// for the others.
 TEST(BugsOfOthersStreams, CharacterSplitAcrossTokensIsShownWhole) {
   EXPECT_EQ(shown({"\xe2", "\x82", "\xac"}), (Pieces{"", "", "€", ""}));
 }
 
 // https://github.com/unslothai/llama.cpp/pull/202
-// Bytes that begin no character were held back forever, and all later characters, too.
+// Bytes that do not begin a character were held back forever, and so were all later characters.
 TEST(BugsOfOthersStreams, InvalidUtf8PassesThrough) {
   EXPECT_EQ(shown({"\xff", "a"}), (Pieces{"\xff", "a", ""}));
 }

@@ -1,4 +1,5 @@
-// Public bugs of tokenizers. Vocabularies are defined here, and the ids are determined by hand.
+// Repeats public bugs of tokenizers. Vocabularies are defined here, and the expected ids are determined by
+// hand.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 using text::HfTokenizer;
 using Ids = std::vector<std::int32_t>;
 
-// A tokenizer.json; `rest` contains further members, each followed by a comma.
+// Returns a tokenizer.json. `rest` contains further members, each followed by a comma.
 struct Json {
   std::vector<std::string> tokens = {};
   std::string merges = {}, options = {}, added = {}, rest = {};
@@ -30,14 +31,14 @@ struct Json {
   }
 };
 
-// A tokenizer like GPT-2's: tokens are written in byte letters.
+// Returns a tokenizer like GPT-2's, whose tokens are written in byte letters.
 HfTokenizer of_bytes(Json json,
                      const std::string& splits = R"({"type": "ByteLevel", "add_prefix_space": false})") {
   json.rest += R"("pre_tokenizer": )" + splits + ", ";
   return {json.text(R"({"type": "ByteLevel"})"), "here"};
 }
 
-// A tokenizer like Llama 2's: tokens are written in characters, with ▁ for a space.
+// Returns a tokenizer like Llama 2's, whose tokens are written in characters, with ▁ for a space.
 HfTokenizer of_characters(const Json& json) {
   return {json.text(R"({"type": "Sequence", "decoders": [
       {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
@@ -57,20 +58,21 @@ std::string added_token(int id, const std::string& content, Flags flags = {}) {
 
 // https://github.com/soniqo/speech-swift/pull/41
 // Each token was decoded by itself, so characters of several tokens became replacement characters. The bytes
-// of all tokens are joined first.
+// of all tokens must be joined first.
 TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeDecoding) {
   EXPECT_EQ(of_bytes({{"Ã", "©"}}).decode(Ids{0, 1}), "\xc3\xa9");
 }
 
 // https://github.com/paiml/aprender/issues/3677
-// Characters such as é were looked up as if they were byte letters. Bytes are converted to byte letters
-// first: é is C3 A9.
+// Characters such as é were looked up as if they were byte letters. Bytes must be converted to byte letters
+// first: é consists of the bytes C3 A9.
 TEST(BugsOfOthersTokenizers, LatinLettersAreNotByteLetters) {
   EXPECT_EQ(of_bytes({{"Ã", "©", "é"}}).encode("\xc3\xa9"), (Ids{0, 1}));
 }
 
 // https://github.com/ohdearquant/lattice/pull/260
-// A character with some bytes without a token was encoded as a part of its bytes. It is one unknown token.
+// If some bytes of a character have no token, only its other bytes were encoded. Such a character must become
+// one unknown token.
 TEST(BugsOfOthersTokenizers, CharacterWithoutAllByteTokensIsOneUnknown) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"<unk>", "<0xE2>", "<0x82>"},
@@ -79,7 +81,7 @@ TEST(BugsOfOthersTokenizers, CharacterWithoutAllByteTokensIsOneUnknown) {
 }
 
 // https://github.com/invergent-ai/surogate/issues/157 https://github.com/huggingface/tokenizers/issues/772
-// Of added tokens with a common prefix, the first one in the list was used. The longest match is correct.
+// If added tokens had a common prefix, the first in the list was used. The longest match must be used.
 TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPositionIsMatched) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"1", "2", "3"},
@@ -91,8 +93,8 @@ TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPositionIsMatched) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/29102
-// Added tokens were searched by length, so a longer one that starts within another one was preferred. They
-// are matched from left to right.
+// Added tokens were searched by length, so a longer token that starts within another was preferred. Tokens
+// must be matched from left to right.
 TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"a", "b", "c", "d"}, .added = added_token(4, "ab") + ", " + added_token(5, "bcd")});
@@ -101,8 +103,8 @@ TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
 
 // https://github.com/antirez/ds4/issues/95 https://github.com/huggingface/transformers/issues/29279
 // https://github.com/trevornk/ramblr/issues/78
-// User input that spells a special token became this token, which could end or begin a chat message. Its
-// characters are encoded instead.
+// User input that spells a special token became this token, which could end or begin a chat message. The
+// characters of such input must be encoded instead.
 TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"<", "|", "e", "n", "d", ">"}, .added = added_token(6, "<|end|>", {.special = true})});
@@ -111,15 +113,15 @@ TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/1392
-// The decoder interpreted the letters of an added token as byte letters. They are characters.
+// The decoder interpreted the letters of an added token as byte letters. They are ordinary characters.
 TEST(BugsOfOthersTokenizers, AddedTokenKeepsItsByteLetters) {
   EXPECT_EQ(of_bytes({.tokens = {"a"}, .added = added_token(1, "é")}).decode(Ids{0, 1}), "a\xc3\xa9");
 }
 
 // https://github.com/google/sentencepiece/issues/1043 https://github.com/Lightning-AI/litgpt/pull/2326
 // https://github.com/huggingface/transformers/issues/28776
-// Tokens that were shown one at a time lost their leading space, because each was decoded as a whole
-// sequence. Only the first space of a sequence is removed.
+// Tokens that were shown one at a time lost their leading space, because each was decoded as a complete
+// sequence. Only the first space of a sequence must be removed.
 TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"▁Hello", "▁world"}});
   EXPECT_EQ(tokenizer.decode(Ids{0, 1}), "Hello world");
@@ -129,14 +131,14 @@ TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
 }
 
 // https://github.com/ml-explore/mlx-lm/pull/1754
-// All leading spaces were removed, so code lost its indentation. The decoder removes only one.
+// All leading spaces were removed, so code lost its indentation. The decoder must remove only one space.
 TEST(BugsOfOthersTokenizers, DecodingRemovesOneSpaceAtMost) {
   EXPECT_EQ(of_characters({.tokens = {"▁", "▁a"}}).decode(Ids{0, 0, 1}), "  a");
 }
 
 // https://github.com/huggingface/tokenizers/pull/1357
-// The space mark was prepended to each piece of text that follows a special token. With the scheme "first",
-// it is prepended only to the piece at the beginning.
+// The space mark was prepended to every section of the input that follows a special token. With the scheme
+// "first", the mark must be prepended only to the section at the beginning.
 TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"▁", "a", "▁a"},
@@ -147,7 +149,8 @@ TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/319
-// A Metaspace without prepend_scheme and add_prefix_space prepended no mark to the input. It prepends one.
+// A Metaspace without prepend_scheme and add_prefix_space prepended no mark to the input. It must prepend
+// one.
 TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"▁", "a", "▁a"},
@@ -157,8 +160,8 @@ TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/7193
-// ignore_merges of Llama 3's tokenizer was ignored: words that are tokens were split if no merges produce
-// them.
+// The setting ignore_merges of Llama 3's tokenizer was ignored. Words that are tokens were split if no merges
+// produce these tokens.
 TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"a", "b", "ab"}, .options = R"("ignore_merges": true, )"});
@@ -166,8 +169,8 @@ TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
 }
 
 // https://github.com/huggingface/tokenizers/pull/909 https://github.com/huggingface/tokenizers/issues/566
-// Merges of tokens that contain spaces could not be read, because a space separates the two tokens. In pairs
-// they can.
+// Merges of tokens that contain spaces could not be read, because a space separates the two tokens. If merges
+// are written as pairs, they can be read.
 TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"a", " ", "b", "c", " b", "a b", "a bc"},
                                                .merges = R"([" ", "b"], ["a", " b"], ["a b", "c"])"});
@@ -175,8 +178,8 @@ TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/131 https://github.com/robertknight/rten/pull/392
-// Newer files write merges as pairs of strings, and readers that supported only "a b" failed. Both forms are
-// the same.
+// Newer files write merges as pairs of strings, and readers that supported only "a b" failed. Both forms must
+// give the same merges.
 TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
   const std::vector<std::string> tokens{"a", "b", "ab"};
   EXPECT_EQ(of_bytes({.tokens = tokens, .merges = R"("a b")"}).encode("ab"), (Ids{2}));
@@ -185,8 +188,8 @@ TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
 
 // https://github.com/pegainfer-project/pegainfer/issues/673 https://github.com/mosaicml/llm-foundry/pull/841
 // https://github.com/vllm-project/vllm/issues/340
-// A model with a padded vocabulary sampled an id without a token, and decoding it crashed. It decodes to
-// nothing.
+// A model with a padded vocabulary sampled an id without a token, and decoding this id crashed. The id must
+// decode to nothing.
 TEST(BugsOfOthersTokenizers, IdsBeyondTheVocabularyDecodeToNothing) {
   EXPECT_EQ(of_bytes({{"a"}}).decode(Ids{0, 7, 0}), "aa");
 }
@@ -202,8 +205,8 @@ TEST(BugsOfOthersTokenizers, MergesApplyInTheOrderOfTheirRanks) {
 
 // https://github.com/deepseek-ai/DeepSeek-R1/issues/151 https://github.com/sgl-project/sglang/pull/888
 // https://github.com/janhq/cortex.cpp/issues/618
-// A rendered chat begins with a start token, and the tokenizer added a second one. Only encode_whole() adds
-// one.
+// A rendered chat begins with a start token, and the tokenizer added a second one. Only encode_whole() must
+// add a start token.
 TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
   const HfTokenizer tokenizer = of_bytes({.tokens = {"a"},
                                           .added = added_token(1, "<s>", {.special = true}),
@@ -216,8 +219,8 @@ TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
 
 // https://github.com/huggingface/tokenizers/issues/1544 https://github.com/huggingface/tokenizers/issues/1408
 // https://github.com/paiml/aprender/issues/2013 https://github.com/huggingface/transformers/issues/47861
-// Added tokens were searched in the normalized text, where their letters had changed. Tokens that are not
-// normalized are cut out of the input before normalization.
+// Added tokens were searched in the normalized input, where their letters had changed. Tokens that are not
+// normalized must be cut out of the input before normalization.
 TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeNormalization) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"<", "b", ">"},
@@ -235,7 +238,7 @@ TEST(BugsOfOthersTokenizers, SingleWordTokenIsNotFoundInsideWords) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/917
-// An added token with rstrip left the spaces after it in the input. It removes them.
+// An added token with rstrip left the spaces after the token in the input. It must remove them.
 TEST(BugsOfOthersTokenizers, TokenWithRstripRemovesSpacesAfterIt) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"a", " "}, .added = added_token(2, "<mask>", {.rstrip = true})});
@@ -243,14 +246,15 @@ TEST(BugsOfOthersTokenizers, TokenWithRstripRemovesSpacesAfterIt) {
 }
 
 // https://github.com/allenai/open-instruct/pull/1862
-// The embedding had the size of the vocabulary without added tokens, so their ids were outside of it.
+// The embedding had the size of the vocabulary without added tokens, so the ids of added tokens were outside
+// of the embedding.
 TEST(BugsOfOthersTokenizers, SizeCountsAddedTokens) {
   EXPECT_EQ(of_bytes({.tokens = {"a", "b"}, .added = added_token(2, "<s>")}).size(), 3);
 }
 
 // https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914
-// Numbers were split differently from Llama 3's training. Its words have up to three digits, counted from the
-// left.
+// Numbers were split differently from Llama 3's training. Words of digits must have up to three digits,
+// counted from the left.
 TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
   const std::string pattern =
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -264,7 +268,7 @@ TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
 }
 
 // https://github.com/ggml-org/llama.cpp/issues/8691
-// Input that ends within a character could not be encoded. Its bytes are also tokens.
+// Input that ends within a character could not be encoded. The remaining bytes must be encoded as tokens.
 TEST(BugsOfOthersTokenizers, BytesOfAPartialCharacterAreEncoded) {
   EXPECT_EQ(of_bytes({{"æ", "Ń"}}).encode("\xe6\xad"), (Ids{0, 1}));
 }

@@ -1,4 +1,4 @@
-// Tests sums of GEMM results that the GEMMs accumulate themselves (core/compile/addends.cpp).
+// Tests that GEMMs accumulate sums of their results (core/compile/addends.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Counts the steps that only add at least two tensors of one layout.
+// Counts the steps that do nothing but add at least two tensors of the same layout.
 std::ptrdiff_t sums(const Program& p) {
   return std::ranges::count_if(p.steps(), [](const Step& s) {
     if (s.op != &fused_op) return false;
@@ -27,7 +27,7 @@ std::ptrdiff_t products(const Program& p, std::size_t operands) {
                                [&](const Step& s) { return s.op == &matmul_op && s.in.size() == operands; });
 }
 
-// Small integers, whose products and sums are exact in every dtype and order.
+// Inputs are small integers, whose products and sums are exact in every dtype and order.
 struct Addends : ::testing::Test {
   Graph g;
   std::mt19937 random{7};
@@ -103,7 +103,7 @@ TEST_F(Addends, ATensorComputedEarlierIsTheFirstAddend) {
   const Tensor biased = linear(input({6, 4}), input({4, 8}), input({8})), r = product();
   expect({biased + r}, 2, 0);  // the first GEMM already adds its bias
   const Tensor h = input({8, 8});
-  expect({h + matmul(h, transpose(h, 0, 1))}, 1, 0);  // an operand can be the addend, too
+  expect({h + matmul(h, transpose(h, 0, 1))}, 1, 0);  // the addend may also be an operand
 }
 
 TEST_F(Addends, ItemsOfABatchAreAdded) {
@@ -111,11 +111,12 @@ TEST_F(Addends, ItemsOfABatchAreAdded) {
   expect({a + b}, 1, 0);
   const Tensor one = matmul(input({6, 4}), input({2, 4, 8})), other = matmul(input({6, 4}), input({2, 4, 8}));
   expect({one + other}, 1, 0);
-  const Tensor rows = linear(input({2, 6, 4}), input({4, 8}));  // one GEMM with 12 rows
+  const Tensor rows = linear(input({2, 6, 4}), input({4, 8}));  // the batch is one GEMM with 12 rows
   expect({one + rows}, 0, 1);
 }
 
-// If a sum is part of a fused elementwise kernel, the kernel reads each term once in any case.
+// If a sum is part of a fused elementwise kernel, the kernel reads each term only once, so accumulation would
+// save nothing.
 TEST_F(Addends, SumsThatSaveNoPassAreNotFused) {
   const Tensor a = product(), b = product(), c = product();
   expect({a * 2 + b}, 0, 0);
@@ -131,7 +132,7 @@ TEST_F(Addends, AProductWithOtherReadersIsNotChanged) {
   expect({a + b, softmax(b, -1)}, 0, 1);
   expect({a + b, b}, 0, 1);
   expect({a + b, transpose(b, 0, 1)}, 0, 1);
-  expect({a + b, softmax(a, -1)}, 1, 0);  // a and b are computed before: the sum only reads them
+  expect({a + b, softmax(a, -1)}, 1, 0);  // both GEMMs run before softmax; the sum needs no extra pass
   expect({a + b, a}, 1, 0);
 }
 
@@ -145,7 +146,7 @@ TEST_F(Addends, ALaterOrDifferentlyStoredTermIsAddedSeparately) {
   const Tensor square = matmul(input({6, 4}), input({4, 6})), second = matmul(input({6, 4}), input({4, 6}));
   expect({square + transpose(second, 0, 1)}, 0, 1);
   const Tensor wide = matmul(input({3, 4}), input({4, 16}));
-  expect({p + reshape(wide, {6, 8})}, 0, 1);  // its rows have a different length
+  expect({p + reshape(wide, {6, 8})}, 0, 1);  // the rows of this term have a different length
   expect({p + slice(matmul(input({6, 4}), input({4, 16})), 1, 0, 8)}, 0, 1);
   const Tensor tall = matmul(input({12, 4}), input({4, 8})), other = matmul(input({12, 4}), input({4, 8}));
   expect({slice(tall, 0, 0, 6) + slice(other, 0, 0, 6)}, 0, 1);
@@ -184,8 +185,8 @@ TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
   }
 }
 
-// A GEMM result is not rounded before it is added: 1.0078125² = 1.015625 + 2⁻¹⁴, and bf16 rounds this to
-// 1.015625.
+// A GEMM result is not rounded before it is added. Here 1.0078125² = 1.015625 + 2⁻¹⁴, which bf16 would round
+// to 1.015625.
 TEST_F(Addends, A16BitSumIsRoundedOnceForEachProduct) {
   const Array one = Array::of<float>({1, 1}, {1.0078125f}).to(bf16),
               other = Array::of<float>({1, 1}, {-1.015625f}).to(bf16),
@@ -202,8 +203,8 @@ TEST_F(Addends, BatchInvariantProgramsAddSeparately) {
   EXPECT_EQ(sums(p), 1);
 }
 
-// If three GEMM results are summed, two are alive at a time: the partial sum, which the next GEMM replaces,
-// and the last result.
+// If three GEMM results are summed, at most two buffers are alive: the partial sum, which the next GEMM
+// overwrites, and the last result.
 TEST_F(Addends, NeedLessMemoryThanAllTerms) {
   constexpr std::int64_t n = 64;
   const Tensor x = input({n, n});
@@ -216,7 +217,7 @@ TEST_F(Addends, NeedLessMemoryThanAllTerms) {
   EXPECT_GE(arena(false), 2 * n * n * 4);
 }
 
-// Graphs of GEMMs and sums with random orders, shapes, views and readers.
+// Tests graphs of GEMMs and sums with random orders, shapes, views and readers.
 TEST_F(Addends, RandomSumsMatchSeparateStepsBitwise) {
   std::ptrdiff_t addends = 0, left = 0;
   for (int round = 0; round < 100; ++round) {
@@ -259,8 +260,8 @@ TEST_F(Addends, RandomSumsMatchSeparateStepsBitwise) {
   EXPECT_GT(left, 20);
 }
 
-// In a training step of each architecture, the query, key and value projections of a block read one tensor.
-// The two GEMMs of a gated MLP do, too, and so do the GEMMs of latents.
+// In a training step of each architecture, the query, key and value projections of a block read the same
+// tensor. So do the two GEMMs of a gated MLP, and the GEMMs of latents.
 TEST_F(Addends, AModelsGradientsAreAddedByProducts) {
   for (const auto& [name, config] : small_models(12)) {
     SCOPED_TRACE(name);

@@ -1,5 +1,5 @@
-// Ranks compare their programs by one hash per step (core/compile/agreement.cpp). These tests check the
-// inputs of a hash, and the step and rank that an error names. The test plays the other ranks.
+// Tests how ranks compare their programs by one hash per step (core/compile/agreement.cpp). Checks the inputs
+// of a hash, and the step and rank that an error names. The test simulates the other ranks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ using tg::testing::error_of;
 
 using Words = std::vector<std::uint64_t>;
 
-// The last of several ranks. `others` changes the words that each other rank shares.
+// The communicator of the last of several ranks. `others` changes the words that each other rank shares.
 class Played : public Communicator {
  public:
   explicit Played(int ranks, std::function<void(int, Words&)> others = {})
@@ -42,7 +42,7 @@ class Played : public Communicator {
 
 using Record = std::function<Tensor(Graph&)>;
 
-// The hashes of the steps, without fusion.
+// Returns the hashes of the steps, compiled without fusion.
 Words hashes(const Record& record) {
   Graph g;
   const Tensor y = record(g);
@@ -91,7 +91,7 @@ TEST(Agreement, HashesDependOnOpsAttributesAndOperands) {
     return exp(g.input("another name", {4, 6}));
   });
   EXPECT_EQ(again, each[0]) << "names do not matter";
-  // Each step has its own hash.
+  // Each step has a different hash.
   const Words chain = hashes([](Graph& g) { return tanh(exp(exp(g.input("x", {4, 6})))); });
   ASSERT_EQ(chain.size(), 3u);
   EXPECT_EQ(chain[0], each[0][0]);
@@ -115,7 +115,8 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
       if (r == rank && words.size() > 1) ++words[step];
     };
   };
-  // All ranks are compared with rank 0. If rank 0 differs, all others do, and the last of them is named.
+  // All ranks are compared with rank 0. If rank 0 differs, it differs from all other ranks, and the error
+  // names the last of them.
   for (const auto& [rank, step, named] : {std::tuple{1, 0, 1}, {1, 4, 1}, {2, 3, 2}, {0, 2, 3}}) {
     const std::string error = message(4, change(rank, static_cast<std::size_t>(step)));
     const std::string expected = "[compile] the programs of ranks 0 and " + std::to_string(named) +
@@ -136,8 +137,8 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
   EXPECT_EQ(count(5), "no error");
 }
 
-// A message has at most Communicator::most_shared bytes. No message is empty or extends beyond the shortest
-// program.
+// A message has at most Communicator::most_shared bytes. No message is empty, and none extends beyond the end
+// of the shortest program.
 TEST(Agreement, LongProgramsAreComparedInPieces) {
   constexpr std::size_t most = Communicator::most_shared / sizeof(std::uint64_t);
   Graph g;

@@ -1,5 +1,5 @@
-// Tests which assignments their producers write directly to the parameter, which are copied, and updates that
-// must be assigned (core/compile/assignments.h).
+// Tests assignments to parameters (core/compile/assignments.h): values that their producers write directly to
+// the parameter, values that are copied, and updates that a program must assign.
 #include "core/compile/assignments.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ struct Assignments : ::testing::Test {
   Parameter w{"w", Array(Shape{2, 2}, f32)}, v{"v", Array(Shape{2, 2}, f32)};
   Tensor x = g.input("x", {2, 2}), p = g.param(w);
 
-  // Returns for each assignment whether its producer writes it directly. Elementwise ops are not fused: each
-  // op is a step.
+  // Returns for each assignment whether its producer writes it directly. Elementwise ops are not fused, so
+  // each op is a step.
   std::vector<bool> directly(const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
     const Outputs outputs = outputs_of(g, fetch, assign);
     std::vector<LoweredStep> steps = lower(g, outputs.all(), false);
@@ -75,7 +75,7 @@ TEST_F(Assignments, OutputsAreCopiedBeforeTheirParameterChanges) {
   EXPECT_EQ(g.node_of(copied.assigned[1]).op, &copy_op);
 }
 
-// Compares all pairs.
+// Compares all pairs of parts.
 TEST_F(Assignments, OverlappingPartsAreRefusedIfOneIsAssigned) {
   std::mt19937 random(1);
   const auto below = [&](std::int64_t n) {

@@ -12,7 +12,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-TEST(BadNode, IsTheFirstThatComputesItFromFiniteNumbers) {
+TEST(BadNode, IsTheFirstToComputeItsNumberFromFiniteNumbers) {
   Graph g;
   const Tensor x = g.input("x", {2, 3});
   Tensor y;
@@ -41,7 +41,7 @@ TEST(BadNode, NamesANonFiniteInputOrParameter) {
   EXPECT_NE(first_bad_node(g, {{x, bad}}, 0, 0).find("infinity at [0] of f32 [2]"), std::string::npos);
 }
 
-// A mask contains −∞, and a view only shows values of a different node.
+// A mask may contain −∞, and a view only shows values of a different node.
 TEST(BadNode, IsNeitherAViewNorAConstant) {
   Graph g;
   const Tensor x = g.input("x", {2, 2});
@@ -66,7 +66,7 @@ TEST(BadNode, TrainingStepIsSkippedAndItsNodeFound) {
         model, optimizer, {.batch = small_batch / accumulate, .threads = 1, .accumulate = accumulate});
     const SmallBatch b;
     EXPECT_EQ(training.first_bad_node(b.x, b.y, 0), "");
-    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // its GEMMs overflow
+    Parameter weight = *params.find("transformer.h.1.mlp.c_fc.weight");  // GEMMs with these weights overflow
     weight.write(Array::of(weight.shape(),
                            std::vector<float>(static_cast<std::size_t>(numel(weight.shape())), 3e38f)));
     EXPECT_EQ(training.run(b.x, b.y, 1e-2).skipped, 1);

@@ -24,7 +24,8 @@ using tg::testing::error_of;
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// The number of a 16-bit pattern by definition, with `fraction` fraction bits and this exponent bias.
+// Computes the number of a 16-bit pattern by definition, with `fraction` fraction bits and this exponent
+// bias.
 double number_of(std::uint32_t bits, int fraction, int bias) {
   const int width = 15 - fraction;
   const std::uint32_t exponent = bits >> fraction & ((1u << width) - 1), rest = bits & ((1u << fraction) - 1);
@@ -55,7 +56,7 @@ TEST(Halves, EveryPatternMatchesItsDefinition) {
     check(b, number_of(bits, 7, 127));
     check(h, number_of(bits, 10, 15));
   }
-  // A NaN of f32 whose upper half, read as bf16, is an infinity.
+  // The upper half of this f32 NaN, read as bf16, is an infinity.
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0x7f800001u)).bits, 0x7fc0);
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0xff800001u)).bits, 0xffc0);
   EXPECT_EQ(float16(std::bit_cast<float>(0x7f800001u)).bits, 0x7e00);
@@ -65,7 +66,7 @@ TEST(Halves, EveryPatternMatchesItsDefinition) {
   EXPECT_EQ(float16(std::bit_cast<float>(0x477ff000u)).bits, 0x7c00);
 }
 
-TEST(Halves, NumbersBetweenF32AreRoundedToOdd) {
+TEST(Halves, NumbersBetweenF32NumbersAreRoundedToOdd) {
   for (const double sign : {1., -1.})
     for (const float x : {1.f, 1.5f, 0x1.fffffep3f, 0x1.000002p-3f, 3e30f}) {
       const float next = std::nextafter(x, 2 * x);
@@ -113,7 +114,7 @@ TEST(Numbers, WithinTheRangeOfADTypeAreStored) {
     for (const double x : row.held) EXPECT_TRUE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
     for (const double x : row.not_held) EXPECT_FALSE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
   }
-  // Fractions of integers are truncated. If the result is out of range, it is refused.
+  // Conversion to an integer truncates the fraction. A result out of range is refused.
   std::byte element[8];
   const auto stored = [&](DType t, double x) {
     store_element(t, element, 0, x);
@@ -322,8 +323,8 @@ TEST(Hashes, DependOnTheBytesOfTheirValues) {
 
 TEST(Costs, CountOperandsAndOps) {
   EXPECT_EQ(bytes_of(f32, row_major({3, 4})), 48);
-  EXPECT_EQ(bytes_of(bf16, expand(row_major({4}), {100, 4})), 8);        // an expanded one
-  EXPECT_EQ(bytes_of(f64, slice(row_major({10}), 0, 5, 10, 2)), 3 * 8);  // a strided one, with an offset
+  EXPECT_EQ(bytes_of(bf16, expand(row_major({4}), {100, 4})), 8);        // an expanded operand
+  EXPECT_EQ(bytes_of(f64, slice(row_major({10}), 0, 5, 10, 2)), 3 * 8);  // a strided operand with an offset
   EXPECT_EQ(flops_of_a_byte(bf16), 160);
   EXPECT_EQ(flops_of_a_byte(f16), 160);
   EXPECT_EQ(flops_of_a_byte(f32), 16);
@@ -371,7 +372,7 @@ TEST(RandomNumbers, AreBitwiseIdenticalOnAllMachines) {
   EXPECT_EQ(node_key(0x123456789abcdef0, 0x1122334455667788, 7), 0x86b843c9eb736096u);
 }
 
-TEST(RandomNumbers, UseTheirWords) {
+TEST(RandomNumbers, UseTheWordsOfTheirBlock) {
   EXPECT_EQ(uniform(0xffffffffu), 1 - 0x1p-24f);
   EXPECT_EQ(uniform(0x000001ffu), 0x1p-24f);
   EXPECT_EQ(uniform(0xffffffffu, 0xffffffffu), 1 - 0x1p-53);
@@ -384,7 +385,7 @@ TEST(RandomNumbers, UseTheirWords) {
   EXPECT_EQ(bernoulli_bound(0.5), 0x80000000u);
   EXPECT_EQ(element_counter(0x123456789abcdef0), (PhiloxBlock{0x9abcdef0, 0x12345678, 0, 0}));
   EXPECT_EQ(attention_counter(5, 6, 11), (PhiloxBlock{6, 2, 5, 0}));
-  // One block gives four f32 numbers or two f64 numbers.
+  // One random block contains the words of four f32 numbers or two f64 numbers.
   const std::uint64_t key = 77;
   const Array narrow = uniform_array({9}, f32, 0, 1, key), wide = uniform_array({9}, f64, 0, 1, key),
               normals = normal_array({9}, f64, 1, 2, key);

@@ -1,4 +1,4 @@
-// CompileOptions::batch_invariant: a row of a result is bitwise independent of the other rows.
+// Tests CompileOptions::batch_invariant: a row of a result must be bitwise independent of the other rows.
 #include <tilegrad/nn/layers/layers.h>
 #include "tests/support/by_rows.h"
 
@@ -30,8 +30,8 @@ TEST(BatchInvariant, HoldsForProductsWithWeightsOfEitherOrder) {
       }
 }
 
-// MLA multiplies queries and outputs by the key and value weights this way. The rows are the tokens of a
-// sequence, next to axes of heads and sequences.
+// MLA multiplies queries and outputs by the key and value weights in this way. The rows are the tokens of a
+// sequence. There are also axes of heads and sequences.
 TEST(BatchInvariant, HoldsForProductsOfEachHead) {
   constexpr std::int64_t heads = 3, d = 16, latent = 40;
   for (const DType t : float_dtypes) {
@@ -45,7 +45,7 @@ TEST(BatchInvariant, HoldsForProductsOfEachHead) {
                                        by_head(matmul(by_head(in[1]), transpose(u, 1, 2)))};
                       }};
     rows.check({1, 2, 7, 8, 9, 17});
-    // With an axis of sequences first: [rows, H, 1, d].
+    // The first axis contains the sequences: [rows, H, 1, d].
     const ByRows texts{{random_rows({20, heads, 1, d}, t, 1), random_rows({20, heads, 1, latent}, t, 2)},
                        [&](const Tensors& in) {
                          Graph& g = in[0].graph();
@@ -66,7 +66,7 @@ TEST(BatchInvariant, HoldsForOpsOnRows) {
     }
 }
 
-// [rows, 1, width]: one token of each sequence. [1, rows, width]: the tokens of one sequence.
+// [rows, 1, width] has one token of each sequence. [1, rows, width] has the tokens of one sequence.
 TEST(BatchInvariant, HoldsForLayersOnAnyRowAxis) {
   nn::Params params(1);
   const nn::Path at(params);

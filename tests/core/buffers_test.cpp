@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// The passes up to the buffers, for a graph without fusion: each op is a step.
+// Runs the passes up to the buffers, for a graph without fusion, so each op is a step.
 struct Passes {
   std::vector<Assign> assign;
   Outputs outputs;
@@ -51,7 +51,7 @@ TEST(Buffers, LiveFromTheirFirstWriteToTheirLastRead) {
   EXPECT_EQ(p.of(d).last, 4);  // the number of steps: the value is fetched after the run
 }
 
-// A kernel may compute both the assignment and the next step.
+// One kernel may compute both index_assign and the step that reads its result.
 TEST(Buffers, AssignedValuesLiveUntilTheResultIsRead) {
   Graph g;
   const Tensor rows = g.input("rows", {2}, i32), x = exp(g.input("x", {300, 4})),
@@ -59,10 +59,10 @@ TEST(Buffers, AssignedValuesLiveUntilTheResultIsRead) {
   const Tensor held = index_assign(x, 0, rows, src), y = exp(held.view({4, 300})), z = exp(y);
   Passes p(g, {z});
   EXPECT_EQ(p.of(src).last, 3);
-  EXPECT_EQ(p.of(x).last, 2);  // so `held` may overwrite it
+  EXPECT_EQ(p.of(x).last, 2);  // `held` may overwrite x
 }
 
-TEST(Buffers, BelongToRootsWholesAndParameters) {
+TEST(Buffers, BelongToRootsJoinedResultsAndParameters) {
   Graph g;
   Parameter w("w", Array(Shape{2, 3}, f32));
   const Tensor x = g.input("x", {2, 3}), one = g.constant(Array::of<float>({3}, {1, 2, 3}));

@@ -44,7 +44,7 @@ const StepScheduler& scheduler_of(const CompiledCase& c) {
   return cpu;
 }
 
-// A case after the passes of compile(). Its budget counts only bytes of the arena.
+// A case after the passes of compile(). The budget counts only bytes of the arena.
 class Compiled {
  public:
   explicit Compiled(const CompiledCase& c) : case_(c) {
@@ -127,7 +127,8 @@ class Compiled {
     if (maker.op == &parameter_op) return maker.attrs.as<ParameterAttrs>().parameter.name();
     return "%" + std::to_string(v);
   }
-  // A value or a view of one, with its dtype. A joined result also has its layout in the whole.
+  // Returns the text of a value or of a view of a value, with its dtype. For a result that is joined into a
+  // larger one, the text includes its layout there.
   std::string value_text(ValueId v, bool is_made) const {
     const Value& value = r_.g.values()[v];
     std::string s =
@@ -196,7 +197,7 @@ TEST(CompiledPrograms, MergeStepsThatAreClose) {
   }
 }
 
-// The recorded text of each case.
+// Reads the recorded text of each case.
 std::map<std::string, std::string> expected_texts(const std::filesystem::path& path) {
   std::map<std::string, std::string> texts;
   std::ifstream file(path);
@@ -231,8 +232,8 @@ TEST(CompiledPrograms, MatchTheGoldenFile) {
                [](const CompiledCase& c) { return Compiled(c).text(); });
 }
 
-// Programs of random ops. The file contains their sizes and a checksum of their text; a failure prints the
-// text.
+// Compares programs of random ops. The file contains their sizes and a checksum of their text. On failure,
+// the test prints the text.
 TEST(CompiledPrograms, RandomProgramsMatchTheGoldenFile) {
   expect_texts("random_programs.txt", tg::testing::random_program_cases(), [](const CompiledCase& c) {
     const Compiled compiled(c);

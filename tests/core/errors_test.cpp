@@ -1,5 +1,5 @@
-// Tests error messages of recording, differentiating and reading: layer and op, shapes, relevant attributes
-// and the line.
+// Tests the error messages of recording, differentiating and reading. A message contains the layer and op,
+// shapes, relevant attributes and the line.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -32,11 +32,11 @@ struct Errors : ::testing::Test {
 TEST_F(Errors, NameTheLayerAndTheOp) {
   const Scope layer("h.3");
   const Scope attention("attn");
-  const unsigned scope_line = __LINE__ - 2;  // of the outermost scope: the user's call
+  const unsigned scope_line = __LINE__ - 2;  // line of the outermost scope: the user's call
   EXPECT_EQ(message_of([&] { matmul(a, b); }),
             "[h.3.attn/matmul] inner sizes differ: a [4, 8] · b [9, 3]; got f32 [4, 8], f32 [9, 3] " +
                 line(scope_line));
-  // Errors of a builder, a layout and a shape rule.
+  // A builder, a layout and a shape rule report these errors.
   expect_error<ShapeError>([&] { a + b; }, {"[h.3.attn/add] ", "[4, 8] with [9, 3]", line(scope_line)});
   expect_error<ShapeError>([&] { a.view({5}); }, {"[h.3.attn/view] ", "f32 [4, 8]", line(scope_line)});
   expect_error<ShapeError>([&] { top_k(a, 9); }, {"[h.3.attn/top_k] k is 9", line(scope_line)});

@@ -1,5 +1,6 @@
-// Tests programs on a device that runs asynchronously to its host: the runs that a failure invalidates, the
-// call that reports it, and the bytes that fetch() and Pending copy. The test plays the device.
+// Tests programs on a device that runs asynchronously to its host. Covers the runs that a failure
+// invalidates, the call that reports a failure, and the bytes that fetch() and Pending copy. The test
+// simulates the device.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +17,7 @@ namespace {
 using namespace tg;
 using tg::testing::error_of;
 
-// Copies immediately. The test decides when the transfer is complete and whether it throws.
+// This transfer copies immediately. The test decides when it is complete and whether it throws.
 struct PlayedTransfer final : Transfer {
   explicit PlayedTransfer(std::span<const Piece> copied) { copy(copied); }
   void copy(std::span<const Piece> copied) {
@@ -76,13 +77,13 @@ struct PlayedExecutable final : Executable {
   std::string choice(std::size_t step) const override { return "kernel " + std::to_string(step); }
 
   int runs = 0, profiles = 0;
-  std::string error, next_error;  // error of the next run; of the next transfer
+  std::string error, next_error;  // errors of the next run and of the next transfer
   std::vector<std::size_t> fed;
   std::vector<std::shared_ptr<PlayedTransfer>> transfers;
-  std::shared_ptr<PlayedTransfer> reused;  // by the next transfer
+  std::shared_ptr<PlayedTransfer> reused;  // reused by the next transfer
 };
 
-// A program with an input and results of several layouts, in memory that the test owns.
+// The program has an input and results of several layouts, in memory that the test owns.
 struct Played {
   explicit Played(Device device = Device::cuda()) {
     std::iota(memory.begin(), memory.end(), 0.f);
@@ -118,7 +119,7 @@ struct Played {
          one = graph.input("one", {}), start = graph.input("start", {2}), other = graph.input("other", {2});
   std::vector<float> memory = std::vector<float>(64);
   PlayedBackend backend;
-  PlayedExecutable* executable = new PlayedExecutable;  // the state's
+  PlayedExecutable* executable = new PlayedExecutable;  // `state` owns it
   std::shared_ptr<Program::State> state = std::make_shared<Program::State>();
   Program program{state};
 };
@@ -143,7 +144,7 @@ TEST(FakeDevice, AFailureInvalidatesAllRunsStartedBeforeItsReport) {
   EXPECT_EQ(p.fetched(), "no error") << "the third run is not void";
 }
 
-// The values of a reused transfer belong to a later run.
+// If a transfer is reused, its values belong to a later run.
 TEST(FakeDevice, AReusedTransferReportsALaterRun) {
   Played p;
   p.run();
@@ -176,13 +177,13 @@ TEST(FakeDevice, FetchWaitsForTheRun) {
     EXPECT_EQ(t->waits, 1);
     EXPECT_TRUE(t->pieces.empty());
   }
-  Played cpu(Device::cpu());  // its run() has waited
+  Played cpu(Device::cpu());  // on a CPU, run() waits for the end
   cpu.run();
   EXPECT_EQ(cpu.fetched(), "no error");
   EXPECT_TRUE(cpu.executable->transfers.empty());
 }
 
-// Copies from the first element in memory to the last, then converts to row-major order.
+// fetch() copies from the first element in memory to the last, then converts to row-major order.
 TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
   Played p;
   p.run();
@@ -211,7 +212,7 @@ TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
     EXPECT_EQ(transfer.pieces[i].bytes, 4 * cases[i].elements);
     EXPECT_EQ(transfer.pieces[i].from, p.state->fetched[i].second.data);
   }
-  std::fill(p.memory.begin(), p.memory.end(), -1.f);  // as a later run would
+  std::fill(p.memory.begin(), p.memory.end(), -1.f);  // a later run would overwrite the results
   for (const Case& c : cases) EXPECT_EQ(later.fetch(c.t).values<float>(), c.values);
   EXPECT_EQ(later.values<float>(p.start)[1], 5);
   EXPECT_EQ(later.values<float>(p.whole)[5], 9);
@@ -237,7 +238,7 @@ TEST(FakeDevice, PendingWaitsFirstForItsDependency) {
   Pending second = b.program.fetch_later({b.one});
   PlayedTransfer &of_a = *a.executable->transfers[0], &of_b = *b.executable->transfers[0],
                  &of_c = *c.executable->transfers[0];
-  second.depend_on(second);  // implied: has no effect
+  second.depend_on(second);  // has no effect
   second.wait();
   EXPECT_EQ(of_b.waits, 1);
   second.depend_on(replaced);
@@ -266,7 +267,7 @@ TEST(FakeDevice, PendingWaitsFirstForItsDependency) {
   EXPECT_EQ(error_of([] { Pending().wait(); }), empty);
 }
 
-// Results in a shared arena are invalid after a different program has run there.
+// After a different program has run in a shared arena, results in the arena are invalid.
 TEST(FakeDevice, OnlyResultsInTheArenaAreLostToOtherPrograms) {
   Played p;
   p.state->arena = std::make_shared<SharedArena>();
@@ -306,7 +307,7 @@ TEST(FakeDevice, FeedsAreCheckedAndCopiedOnce) {
   p.state->twin = nullptr;
   p.program.run();
   EXPECT_EQ(p.executable->runs, 1);
-  // The seed and the number of the run.
+  // The program writes the seed and the number of the run to the device.
   std::int64_t random[2] = {-1, -1};
   p.state->rng = reinterpret_cast<std::byte*>(random);
   p.program.seed(7);
@@ -343,7 +344,7 @@ TEST(FakeDevice, RunsGiveAssignedParametersOneChangeNumber) {
 }
 
 // With TG_LOG, run() returns after the run has finished. At level 2 or higher, each step is timed.
-TEST(FakeDevice, ALoggedRunIsWaitedFor) {
+TEST(FakeDevice, LoggingWaitsForTheRun) {
   for (const char* level : {"1", "2"}) {
     Played p;
     setenv("TG_LOG", level, 1);

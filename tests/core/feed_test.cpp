@@ -30,7 +30,7 @@ TEST_F(Fed, KeepsVectorsAndArraysGivenAsTemporaries) {
     const Array held = Array::of<double>({7, 8, 9});
     feeds.emplace_back(x, held);
   }
-  const std::vector<Values> other(10, Values(3, -1));  // values that would overwrite freed memory
+  const std::vector<Values> other(10, Values(3, -1));  // these values would overwrite freed memory
   const std::vector<Feed> copies = feeds;
   feeds.clear();
   for (int i = 0; i < 3; ++i) {

@@ -1,5 +1,5 @@
-// Tests files that are written completely or not at all (core/base/file_write.h, core/os/file.h): errors,
-// permissions and temporary files.
+// Tests that files are written completely or not at all (core/base/file_write.h, core/os/file.h). Covers
+// errors, permissions and temporary files.
 #include "core/base/file_write.h"
 
 #include <gtest/gtest.h>
@@ -22,11 +22,12 @@
 
 namespace {
 
-// Errors with which these system calls fail; 0: the call succeeds.
+// The error numbers with which these system calls fail. 0 means that the call succeeds.
 struct Failures {
   int fsync = 0, fchmod = 0, rename = 0, renameat2 = 0;
-  int fsyncs_before = 0;  // number of calls that succeed first
-  // For each of the next write calls: a negative error, or the maximum number of bytes that it writes.
+  int fsyncs_before = 0;  // number of fsync calls that succeed first
+  // For each of the next write calls, a negative error number, or the maximum number of bytes that the call
+  // writes.
   std::vector<int> writes;
 } failures;
 int fsyncs = 0;
@@ -139,7 +140,7 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
   if (full.fd >= 0) {
     EXPECT_EQ(os::write_all(full.fd, "abc"), ENOSPC);
   }
-  EXPECT_EQ(os::close(987654), EBADF);  // no file has this descriptor
+  EXPECT_EQ(os::close(987654), EBADF);  // no open file has this descriptor
   EXPECT_EQ(error_of([] { check_file("save", "write", "FILE", EBADF); }),
             "[save] cannot write FILE: Bad file descriptor");
   EXPECT_EQ(error_of([] { check_file("save", "write", "FILE", 0); }), "no error");
@@ -151,8 +152,8 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
             "[save] cannot open the directory " + path("file") + ": Not a directory");
 }
 
-// A call may write only a part, and a signal may interrupt it. A call that writes nothing and reports no
-// error would be repeated forever.
+// A call may write only a part, and a signal may interrupt it. If a call writes nothing and reports no error,
+// this is an error, because repeating the call might never end.
 TEST_F(FileWrite, RepeatsPartialWrites) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};
@@ -163,7 +164,7 @@ TEST_F(FileWrite, RepeatsPartialWrites) {
   EXPECT_EQ(content("file"), "abcdefghi");
 }
 
-// The old file stays. No temporary file is left.
+// The old file stays unchanged. No temporary file is left.
 TEST_F(FileWrite, AFailedReplacementChangesNothing) {
   make("file", "old");
   struct Case {
@@ -200,7 +201,7 @@ TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
   EXPECT_EQ(error_of([&] { replace(path("a"), {"3"}, Durable::yes); }),
             "[save] cannot sync the directory " + directory.path.string() + "/: Input/output error");
   EXPECT_EQ(content("a"), "3");
-  // A path without a folder refers to the current folder.
+  // A path without a folder belongs to the current folder.
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(directory.path);
   fsyncs = 0, failures.fsyncs_before = 1;
@@ -209,13 +210,13 @@ TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
   std::filesystem::current_path(before);
   EXPECT_EQ(content("a"), "4");
   failures.fsyncs_before = 0;
-  for (const int error : {EINVAL, EROFS}) {  // from a file system that cannot sync a folder
+  for (const int error : {EINVAL, EROFS}) {  // the error of a file system that cannot sync a folder
     failures.fsync = error;
     EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
   }
 }
 
-// Some file systems cannot refuse to replace a file.
+// Some file systems do not support renaming without replacement.
 TEST_F(FileWrite, NewNamesAreCheckedIfTheSystemDoesNotCheck) {
   for (const int error : {EINVAL, ENOSYS}) {
     make("a", "1"), make("b", "2");
@@ -236,7 +237,7 @@ TEST_F(FileWrite, NewNamesAreCheckedIfTheSystemDoesNotCheck) {
   EXPECT_EQ(files(), (std::set<std::string>{"a", "b"}));
 }
 
-TEST_F(FileWrite, NewNamesDoNotHideFiles) {
+TEST_F(FileWrite, NewFilesDoNotReplaceOthers) {
   make("a", "1"), make("b", "2");
   EXPECT_EQ(os::rename_new(path("a"), path("b")), EEXIST);
   EXPECT_EQ(os::rename_new(path("none"), path("c")), ENOENT);
@@ -253,7 +254,7 @@ TEST_F(FileWrite, TemporariesHaveNewNames) {
     EXPECT_GE(a.fd, 0);
     EXPECT_NE(first, second);
     EXPECT_EQ(first.find(path(".file.tmp." + std::to_string(::getpid()) + ".")), 0u);
-    // The next name is in use, by a process that had the same process ID before.
+    // The next name is in use. An earlier process with the same process ID created that file.
     const std::size_t dot = second.rfind('.') + 1;
     const int next = std::stoi(second.substr(dot)) + 1;
     make(second.substr(directory.path.string().size() + 1, dot - directory.path.string().size() - 1) +

@@ -31,7 +31,8 @@ std::size_t joined(const std::vector<Tensor>& ts, const CompileOptions& options 
   return joined_in(compile(ts[0].graph(), ts, options));
 }
 
-// Fused results are bitwise identical to separate steps, on any number of threads and in planned memory.
+// Fused results must be bitwise identical to the results of separate steps, on any number of threads and in
+// planned memory.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   const std::vector<Array> got = run_checked(ts, feeds_of(in)), expected = eval(ts, feeds_of(in), unfused);
   for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << ts[i].text();
@@ -48,13 +49,13 @@ TEST(FusedReductions, AreOneStepThatStoresOnlyTheResult) {
   EXPECT_EQ(s.name, "mean");
   ASSERT_EQ(s.out.size(), 1u);
   EXPECT_EQ(s.out[0].layout.numel(), 6);
-  EXPECT_EQ(p.buffers().size(), 0u);  // no memory for the product; y is fetched, so it is stored elsewhere
+  EXPECT_EQ(p.buffers().size(), 0u);  // the product needs no memory; y is fetched, so it is stored elsewhere
   EXPECT_NE(p.choice(0).find("fused mul(in0, in1) → mean(%0) over axes [1]"), std::string::npos)
       << p.choice(0);
   expect_same({out}, {x, y});
 }
 
-// Each operation rounds once, and the reduction rounds like a separate step.
+// Each operation rounds once. The reduction rounds like a separate step.
 TEST(FusedReductions, RoundAsOftenAsTheirOps) {
   Graph g;
   const Tensor y = exp(g.input("x", {6, 50})) * 2;
@@ -109,7 +110,7 @@ TEST(FusedReductions, ReadInputsOfAnyLayout) {
     }
 }
 
-// The memory order defines the rows, whatever the order of the axes is.
+// The order in memory defines the rows, regardless of the order of the axes.
 TEST(FusedReductions, FollowTheOrderOfMemory) {
   Graph g;
   const Given x = given(g, {6, 4, 50}, f32), y = given(g, {6, 4, 50}, f32, View::contiguous, 2);
@@ -164,7 +165,7 @@ TEST(FusedReductions, OneOfSeveralResultsIsReduced) {
   }
 }
 
-// A 16-bit value that is not stored is not rounded, as in any fused step: the reduction reads it in f32.
+// As in any fused step, a 16-bit value that is not stored is not rounded. The reduction reads it in f32.
 TEST(FusedReductions, ReduceUnroundedValues) {
   for (DType t : {bf16, f16})
     for (const auto& [name, reduce] : reductions) {
@@ -188,11 +189,11 @@ TEST(FusedReductions, CountAndAddIntegers) {
                                sum(n * n + 1, {1}),   prod(n - n + 1, {1}),
                                min(n * 3, {1}),       sum(cast(hits, i64) * n, {1}),
                                sum(cast(n, i32), {1})};
-  EXPECT_EQ(joined(ts), 8u);  // narrow integers go through memory
+  EXPECT_EQ(joined(ts), 8u);  // narrow integers are always stored in memory
   expect_same(ts, {x, y});
 }
 
-TEST(FusedReductions, PassNaNOn) {
+TEST(FusedReductions, PropagateNaN) {
   Graph g;
   for (DType t : float_dtypes) {
     const std::vector<Tensor> ts = reductions_of_nan_rows(g, t);
@@ -214,7 +215,7 @@ TEST(FusedReductions, EmptyTensorsAreTwoSteps) {
   EXPECT_EQ(got[2].at(0), 1);
 }
 
-TEST(FusedReductions, StayTwoStepsIfTheyMust) {
+TEST(FusedReductions, StayTwoStepsIfFusionIsImpossible) {
   Graph g;
   const Given x = given(g, {8, 64}, f32), w = given(g, {64, 32}, f32, View::contiguous, 2);
   const Tensor out = sum(x.tensor * 2, {1});
@@ -253,7 +254,7 @@ TEST(FusedReductions, ParametersAreAssigned) {
   }
 }
 
-// Within a budget, a stored value that is needed late is recomputed, together with its row sums.
+// To meet a budget, a stored value that is needed late is recomputed, together with its row sums.
 TEST(FusedReductions, AreRecomputedWithinABudget) {
   constexpr std::int64_t n = 64;
   Graph g;

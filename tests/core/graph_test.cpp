@@ -104,8 +104,8 @@ TEST(Graph, KnowsTheLimitsOfItsInputs) {
   EXPECT_EQ(p.fetch(both).at(0), 2) << "the value before";
 }
 
-// Nodes between the old tensor and its replacement that depend on the old tensor are recorded again, with
-// their names and marks.
+// Nodes between the old tensor and its replacement may depend on the old tensor. Such nodes are recorded
+// again, with their names and marks.
 TEST(Graph, ReadersOfReplacedTensorsReadTheReplacements) {
   Graph g;
   Parameter w("w", Array(Shape{2}, f32));
@@ -141,7 +141,7 @@ TEST(Graph, ReadersOfReplacedTensorsReadTheReplacements) {
   EXPECT_EQ(eval(far, {{x, numbers}}, {.allow_unassigned = true}).at(1), (40 + 1) * 40);
   EXPECT_EQ(value(old + 0), 40);
   EXPECT_EQ(value(apart), 6);
-  // Replace once more: the first two tensors follow.
+  // After a second replacement, the first two tensors also refer to the newest tensor.
   const Tensor last = replacement + 5;
   g.replace(replacement, last);
   EXPECT_EQ(g.current(old.id()), last.id());
@@ -204,7 +204,7 @@ TEST(Graph, UpdatesAndHooksAreCheckedAndKept) {
       error_of([&] { compile(g, {y}); }).find("is the new value of w, which is not among the assignments"),
       std::string::npos);
   compile(g, {y}, {.assign = {{w, y}}});
-  compile(g, {x * 2});  // does not compute the update
+  compile(g, {x * 2});  // this program does not compute the update
   EXPECT_EQ(error_of([&] { g.before_runs(&g, {}); }), "[before_runs] the function is empty");
   std::string calls;
   g.before_runs(&g, [&] {
@@ -216,7 +216,7 @@ TEST(Graph, UpdatesAndHooksAreCheckedAndKept) {
   EXPECT_EQ(calls, "ab");
 }
 
-// A view whose attributes do not match its layout.
+// The attributes of this view do not match its layout.
 struct HiddenView {
   Layout layout;
   void fields(auto&&) const {}
@@ -290,7 +290,7 @@ TEST(Graph, HashesDependOnEachPartOfItsStructure) {
   EXPECT_EQ(all.back(), all[0]);
 }
 
-// The shape rule belongs to a user's op.
+// The shape rule is that of a user's op.
 TEST(Graph, InvalidShapeRuleResultsAreRefused) {
   Graph g;
   const Tensor x = slice(g.input("x", {4, 6}), 0, 1, 3);  // 24 elements, starting at element 6

@@ -1,4 +1,5 @@
-// Tests a graph as text and in Graphviz's language: each needed node occurs once, with its shapes and layer.
+// Tests the descriptions of a graph as text and in Graphviz's language. Each needed node occurs once, with
+// its shapes and layer.
 #include <tilegrad/core/report/graph_text.h>
 
 #include <gtest/gtest.h>
@@ -46,7 +47,8 @@ TEST(GraphText, EachNeededNodeHasALineWithShapesInputsAndPath) {
   EXPECT_EQ(graph_text(s.g, {}), "");
 }
 
-// Every line is one of the few kinds that graphviz() writes. Braces are balanced, and arrows connect nodes.
+// Checks that every line has one of the few forms that graphviz() writes, that braces are balanced, and that
+// arrows connect nodes.
 void expect_graphviz(const std::string& dot) {
   const std::string quoted = R"("([^"\\]|\\["\\n])*")";
   const std::regex open(R"((digraph|  subgraph cluster\d+|  ) ?\{)"), close(R"( *\})"),

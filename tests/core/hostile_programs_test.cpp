@@ -1,4 +1,4 @@
-// Tests misuse of programs, models, gradients and user-defined ops: every call returns a value or throws a
+// Tests misuse of programs, models, gradients and user-defined ops. Every call must return a value or throw a
 // tg::Error that states the mistake.
 #include <gtest/gtest.h>
 
@@ -153,7 +153,7 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
         in_pages ? nn::CacheCall(graph, cache, {.singles = 3, .groups = 1, .length = 3, .room = 2})
                  : nn::CacheCall(graph, cache, 3);
     const auto rows = [&](Shape shape, DType dtype = f32) {
-      // [2, heads, 3, n] for six tokens: in a paged cache, each token is a row.
+      // Six tokens are given as [2, heads, 3, n], but in a paged cache each token is a row.
       if (in_pages && shape.size() == 4) shape[0] *= 3, shape[2] -= 2;
       return graph.input("rows", shape, dtype);
     };
@@ -246,7 +246,7 @@ TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
         optim::AdamW({q, p}).minimize(sum(v * cast(greater(w, 0), f32)));
       },
       {"p f32 [5]", "greater"});
-  // Integers are allowed next to a path of floating-point values, and if stop_gradient cuts the path.
+  // Integers are allowed if there is also a path of floating-point values, or if stop_gradient cuts the path.
   const std::vector<Tensor> fine{
       sum(where(greater(x, 0), x, x * 0.1)),
       sum(x * cast(greater(x, 2), f32)),
@@ -265,7 +265,7 @@ TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
   EXPECT_EQ(eval(sum(gradients(sum(place * place), {x})[0]), {feed}).at(0), 0);
 }
 
-TEST_F(Hostile, AUsersGradientPassesOverIntegers) {
+TEST_F(Hostile, AUsersGradientPassesThroughIntegers) {
   const CustomOp rounded =
       custom_op("rounded", {[](const auto& in) { return std::vector{cast(cast(in[0], i32), f32)}; },
                             [](const auto&, const auto&, const auto& z) { return std::vector<Tensor>(z); }});

@@ -1,5 +1,5 @@
-// Tests invalid sizes, handles and numbers: every call returns a value or throws a tg::Error that states the
-// mistake.
+// Tests invalid sizes, handles and numbers. Every call must return a value or throw a tg::Error that states
+// the mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 // Sizes
 
-TEST_F(Hostile, MoreElementsThanAnyMemoryHoldsAreRefusedWhenTheShapeIsMade) {
+TEST_F(Hostile, ShapesThatExceedAnyMemoryAreRefusedWhenTheyAreMade) {
   const Shape s{huge};
   const std::vector<Call> calls{
       {"Array", [&] { Array(s, f32); }},
@@ -174,7 +174,7 @@ TEST_F(Hostile, FailedAllocationsReportTheNumberOfBytes) {
        },
        "[array]"},
   });
-  // The total size of several buffers.
+  // The total size of several buffers is too large.
   std::vector<Tensor> all;
   for (int n = 0; n < 40; ++n) all.push_back(full(g, {max_elements}, n, f64));
   expect_error<OutOfMemory>([&] { compile(g, all); }, {"intermediate results"});

@@ -1,4 +1,5 @@
-// Tests layout algebra: the rules and examples of [Stratos, FlashAttention §B.2-B.3], and refusals.
+// Tests layout algebra with the rules and examples of [Stratos, FlashAttention §B.2-B.3], and the errors of
+// invalid layouts.
 #include <tilegrad/core/base/layout.h>
 
 #include <gtest/gtest.h>
@@ -84,19 +85,19 @@ TEST(Layout, HeadsAreSplitAndMergedWithoutACopy) {  // [Stratos, FlashAttention 
   const Layout q = transpose(view(row_major({T, H * d}), {T, H, d}), 0, 1);
   EXPECT_EQ(q.shape, (Shape{H, T, d}));
   EXPECT_EQ(q.strides, (Strides{d, H * d, 1}));
-  EXPECT_TRUE(can_view(transpose(q, 0, 1), {T, H * d}));  // back: a view
+  EXPECT_TRUE(can_view(transpose(q, 0, 1), {T, H * d}));  // merging the heads again is a view
   EXPECT_FALSE(can_view(q, {T, H * d}));
 }
 
 TEST(Layout, ViewMergesAxesWithOneCommonStride) {
-  const Layout x = slice(row_major({4, 6, 5}), 0, 1, 3);  // whole rows: still mergeable
+  const Layout x = slice(row_major({4, 6, 5}), 0, 1, 3);  // complete rows can still be merged
   EXPECT_EQ(places(view(x, {12, 5})), places(x));
   const Layout cut = slice(row_major({4, 6, 5}), 2, 0, 4);
   EXPECT_FALSE(can_view(cut, {4, 24}));
   EXPECT_EQ(places(view(cut, {24, 4})), places(cut));
   const Layout stretched = expand(row_major({1, 5}), {3, 5});
   EXPECT_FALSE(can_view(stretched, {15}));
-  EXPECT_EQ(view(expand(row_major({}), {2, 3}), {6}).strides, (Strides{0}));  // zero stride for both
+  EXPECT_EQ(view(expand(row_major({}), {2, 3}), {6}).strides, (Strides{0}));  // both strides are 0
   EXPECT_EQ(view(row_major({2, 0, 3}), {0, 7}).numel(), 0);
 }
 
@@ -139,7 +140,7 @@ TEST(Layout, DenseLikeKeepsTheOrderInMemory) {
   EXPECT_FALSE(expand(row_major({1, 3}), {2, 3}).is_dense());
 }
 
-// Layouts of every kind: axes of size 1 and 0, any order, gaps, expanded axes.
+// Returns layouts of every kind: axes of size 1 and 0, any order, gaps, expanded axes.
 class RandomLayouts {
  public:
   explicit RandomLayouts(unsigned seed) : random_(seed) {}
@@ -195,7 +196,7 @@ TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
     EXPECT_EQ(l.extent(), at.empty() ? 0 : sorted.back() + 1);
     contiguous += in_order, dense += gap_free && !in_order, neither += !gap_free;
     if (at.empty()) continue;
-    // The same order in memory, without gaps.
+    // dense_like() keeps the order in memory and removes gaps.
     const Layout like = dense_like(l.shape, l);
     EXPECT_TRUE(like.is_dense() && like.offset == 0 && like.shape == l.shape);
     const std::vector<std::int64_t> of_like = places(like);
@@ -209,12 +210,13 @@ TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
   EXPECT_GT(neither, 500);
 }
 
-// The strides that give elements these offsets. An axis with one element has the stride of row_major().
+// Returns the strides that give the elements these offsets. An axis with one element has the stride of
+// row_major().
 std::optional<Strides> strides_of(const std::vector<std::int64_t>& at, const Shape& shape) {
   Layout l = row_major(shape);
   if (at.empty()) return l.strides;
   l.offset = at[0];
-  const Strides steps = l.strides;  // in the list of offsets
+  const Strides steps = l.strides;  // distance in the list of offsets
   for (int a = 0; a < l.rank(); ++a)
     if (shape[a] > 1) l.strides[a] = at[static_cast<std::size_t>(steps[a])] - at[0];
   return places(l) == at ? std::optional(l.strides) : std::nullopt;
@@ -301,7 +303,7 @@ TEST(Layout, ResultsHaveTheElementsOfTheirRules) {
     const std::int64_t d = l.shape[a], from = random.below(2 * d + 3) - d - 1,
                        to = random.below(2 * d + 3) - d - 1, step = 1 + random.below(3);
     const Layout part = slice(l, a - rank, from, to, step);
-    std::vector<std::int64_t> kept;  // indices on the axis
+    std::vector<std::int64_t> kept;  // the indices of the axis
     const auto end = [d](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + d : i, 0, d); };
     for (std::int64_t i = end(from); i < end(to); i += step) kept.push_back(i);
     ASSERT_EQ(part.shape[a], std::ssize(kept));
@@ -327,7 +329,7 @@ TEST(Layout, LimitsAreExact) {
   EXPECT_EQ((Layout{{2}, {huge - 2}, 1}.extent()), huge);
   EXPECT_THROW((Layout{{2}, {huge - 1}, 1}.extent()), ShapeError);
   EXPECT_THROW((Layout{{3}, {huge - 1}, 0}.extent()), ShapeError);
-  // Not a valid layout of a buffer.
+  // These layouts are not valid for any buffer.
   constexpr std::int64_t reach = std::int64_t{1} << 60;
   EXPECT_EQ(transpose(Layout{{2, 2}, {reach / 2, 1}, most}, 0, 1).offset, most);
   for (const Layout& l :
@@ -343,13 +345,13 @@ TEST(Layout, LimitsAreExact) {
              },
              [&] { slice(l, 0, 0, 1); }, [&] { squeeze(l, 0); }, [&] { unsqueeze(l, 0); }})
       EXPECT_NE(message_of<ShapeError>(f).find("do not form a valid layout"), std::string::npos);
-  // A stride that would overflow does not reach any element.
+  // If a stride would overflow, no element is at that distance, so the old stride is kept.
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, huge).strides, (Strides{4, 1}));
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, most / 4).strides, (Strides{most, 1}));
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, most / 4 + 1).strides, (Strides{4, 1}));
 }
 
-TEST(Layout, AxesAreCountedFromBothEndsAndGivenOnce) {
+TEST(Layout, AxesAreCountedFromBothEndsAndMayNotRepeat) {
   for (std::int64_t axis = -4; axis <= 4; ++axis) {
     if (axis < -3 || axis > 2)
       EXPECT_EQ(message_of<ShapeError>([&] { normalize_axis(axis, 3, "sum"); }),

@@ -21,7 +21,8 @@ class Log : public ::testing::Test {
  protected:
   ~Log() override { unsetenv("TG_LOG"); }
 
-  // Returns the log of compiling a program and running it `runs` times at a level; null: TG_LOG is not set.
+  // Compiles a program, runs it `runs` times, and returns the log at a level. If the level is null, TG_LOG is
+  // not set.
   static std::string log_of(const char* level, int runs = 1, const CompileOptions& options = {.threads = 1}) {
     if (level)
       setenv("TG_LOG", level, 1);
@@ -82,7 +83,7 @@ TEST_F(Log, TheTimeOfARunIsTheSumOfItsSteps) {
   const std::size_t run = text.find("run 1: ");
   ASSERT_NE(run, std::string::npos) << text;
   const double of_run = std::atof(text.c_str() + run + std::strlen("run 1: "));  // ms
-  EXPECT_NEAR(of_run * 1000, of_steps, 1) << text;  // each is printed with a few digits
+  EXPECT_NEAR(of_run * 1000, of_steps, 1) << text;  // each time is printed with a few digits
 }
 
 TEST_F(Log, Level3ReportsEveryBuffer) {

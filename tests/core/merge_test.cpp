@@ -1,4 +1,4 @@
-// Tests adjacent elementwise steps that are merged into one step with several results
+// Tests that adjacent elementwise steps are merged into one step with several results
 // (core/compile/merge.cpp).
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST_F(Merging, TheGradientsOfAnOpAreOneStepWithoutOtherResults) {
   for (const auto& [name, y] : ops) {
     const std::vector<Tensor> zs = gradients(y, {a, b}, z);
     const Program p = compile(g, zs);
-    const bool copies = std::string(name) == "sub";  // z itself is copied from its input
+    const bool copies = std::string(name) == "sub";  // z is a copy of its input
     ASSERT_EQ(p.steps().size(), 1u) << name << "\n" << p.text();
     EXPECT_EQ(p.steps()[0].out.size(), copies ? 1u : 2u) << name;
     EXPECT_EQ(p.buffers().size(), p.steps()[0].out.size()) << name;
@@ -87,13 +87,13 @@ TEST_F(Merging, IndependentStepsStaySeparate) {
   EXPECT_EQ(compile(g, {first, between, last}).steps().size(), 3u);  // softmax is not pointwise
   const Tensor x = b * 2, reader = transpose(x, 0, 1) + 1, y = b * 3;
   EXPECT_EQ(compile(g, {x, reader, y}).steps().size(),
-            3u);  // reads x, and element by element in a different order
+            3u);  // the reader between them reads x in a different order
   const Tensor m = z * 2, other = exp(a), n = z * 3;
-  EXPECT_EQ(compile(g, {m, other, n}).steps().size(), 2u);  // does not interfere
+  EXPECT_EQ(compile(g, {m, other, n}).steps().size(), 2u);  // exp(a) does not prevent the merge
   const Tensor row = g.input("row", {50});
-  EXPECT_EQ(compile(g, {a * row, b * row}).steps().size(), 2u);  // share only a row
+  EXPECT_EQ(compile(g, {a * row, b * row}).steps().size(), 2u);  // the products share only a row
   EXPECT_EQ(compile(g, {a * 2, cast(a, f64) * 2}).steps().size(),
-            2u);  // a different compute type: the cast and its double
+            2u);  // the second step has a different compute type
   expect_same({first, between, last, x, reader, y, m, other, n});
 }
 
@@ -117,7 +117,7 @@ TEST_F(Merging, HasLimits) {
     several += s.out.size() > 1;
   }
   EXPECT_GT(several, 0u);
-  for (Tensor& t : all) t = t * 0;  // the numbers themselves overflow
+  for (Tensor& t : all) t = t * 0;  // otherwise the numbers overflow
   expect_same(many);
 }
 
@@ -132,7 +132,8 @@ TEST_F(Merging, ResultsHaveTheLayoutOfTheirOperands) {
   EXPECT_EQ(compile(g, {u + w, w * u}).steps().size(), 2u);
 }
 
-// softmax's result dies in the step that computes two values from it. One of these values reuses its memory.
+// The last reader of softmax's result computes two values from it. One of these values reuses the memory of
+// the result.
 TEST_F(Merging, AResultReusesAnInputsMemoryAfterAllReads) {
   const Tensor s = softmax(a, -1), x = exp(s), y = s * b - z;
   const Program p = compile(g, {x, y, s + x});
@@ -142,7 +143,7 @@ TEST_F(Merging, AResultReusesAnInputsMemoryAfterAllReads) {
   for (const std::vector<Tensor>& ts :
        {std::vector{x, y}, {y, x}, {x, s + x, y}, {softmax(x, -1), softmax(y, -1)}})
     expect_same(ts);
-  // If it is also read in a different order, it must not be overwritten.
+  // If the step also reads the result in a different order, it must not overwrite it.
   const Tensor q = softmax(matmul(a, transpose(b, 0, 1)), -1);
   expect_same({q * transpose(q, 0, 1), q + 1});
 }
@@ -170,7 +171,7 @@ TEST_F(Merging, AStored16BitValueIsRoundedForItsReadersInTheStep) {
   const Array ya = got[0].to(f32);
   double largest = 0;
   for (std::int64_t i = 0; i < got[1].numel(); ++i) largest = std::max(largest, std::abs(got[1].at(i)));
-  EXPECT_GT(largest, 1e-4);  // the rounding itself
+  EXPECT_GT(largest, 1e-4);  // error of the rounding
 }
 
 TEST(RandomFused, FusedMatchesSingleSteps) {

@@ -1,5 +1,5 @@
-// Objects that one thread may use at a time report a second thread. Unbounded recursive calls end in an
-// error.
+// Tests objects that only one thread may use at a time: if a second thread uses one, this is an error.
+// Unbounded recursion must also end with an error.
 #include <tilegrad/autograd/custom_op.h>
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/tilegrad.h>
@@ -27,7 +27,7 @@ std::string error_in_thread(F&& f) {
   return message;
 }
 
-// A program whose only step is a host function: y = x, after calling `inside`.
+// The only step of the program is a host function that calls `inside` and then computes y = x.
 struct HostProgram {
   explicit HostProgram(const std::string& name, std::function<void()> f) : inside(std::move(f)) {
     const CustomOp op = register_host_op(

@@ -1,4 +1,4 @@
-// Tests CompileOptions::memory_budget: if a different order of the steps saves enough memory, nothing is
+// Tests CompileOptions::memory_budget: if a different order of steps saves enough memory, nothing is
 // recomputed (core/compile/order.cpp).
 #include "core/compile/budget.h"
 
@@ -27,7 +27,7 @@ std::vector<float> numbers(std::size_t count, int step) {
   return x;
 }
 
-// A program without a budget, and one with a budget `less` bytes below its peak.
+// Compiles a program without a budget, and with a budget that is `less` bytes below the peak.
 struct Both {
   Program free, limited;
   Both(Graph& g, const std::vector<Tensor>& fetch, std::size_t less, const std::vector<Assign>& assign = {})
@@ -37,7 +37,7 @@ struct Both {
             {.assign = assign, .threads = 1, .memory_budget = free.memory().peak() - less, .verify = true})) {
   }
 
-  // The peak decreases by exactly `less`, and nothing is recomputed.
+  // Expects that the peak decreases by exactly `less` and that nothing is recomputed.
   void expect_saved(std::size_t less) const {
     EXPECT_EQ(free.memory().peak() - limited.memory().peak(), less);
     EXPECT_EQ(limited.memory().recomputed.saved, less);
@@ -45,7 +45,8 @@ struct Both {
   }
 };
 
-// Each GEMM result is added immediately after it is computed: one is alive at a time, not four.
+// If each GEMM result is added immediately after it is computed, one result is alive at a time instead of
+// four.
 TEST(Order, ReadsALargeValueBeforeTheNextIsComputed) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
@@ -56,8 +57,8 @@ TEST(Order, ReadsALargeValueBeforeTheNextIsComputed) {
   both.expect_saved(3 * matrix);
 }
 
-// A value with few readers is freed early. Here, twenty steps read a matrix twice each, as queries and as
-// values.
+// A value with few readers can be freed early. Here, each of twenty steps reads a matrix twice, as queries
+// and as values, but counts as one reader.
 TEST(Order, CountsEachReaderOnce) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), keys = g.input("keys", {1, 1, n, n});
@@ -70,8 +71,8 @@ TEST(Order, CountsEachReaderOnce) {
   both.expect_saved(2 * matrix);
 }
 
-// As in the backward pass of an MLP: the gradient of its second weight reads a large value. The gradient of
-// its input writes an equally large value.
+// In the backward pass of an MLP, the gradient of the second weight reads a large value. The gradient of the
+// second GEMM's input is an equally large value.
 TEST(Order, RunsAWeightsGradientBeforeItsInputs) {
   Graph g;
   const std::int64_t rows = 8 * n;
@@ -84,7 +85,8 @@ TEST(Order, RunsAWeightsGradientBeforeItsInputs) {
   both.expect_saved(large);
 }
 
-// The parameter's new value frees a matrix, but it still waits for the last reader of the old value.
+// Computing the parameter's new value frees a matrix, but this step must still wait for the last reader of
+// the old value.
 TEST(Order, ChangesAParameterAfterItWasRead) {
   Graph g;
   Parameter w("w", Array(Shape{n, n}, f32));
@@ -102,8 +104,9 @@ TEST(Order, ChangesAParameterAfterItWasRead) {
   EXPECT_TRUE(got.second.same_bits(expected.second));
 }
 
-// Losses and gradients of a head in four chunks: the logits of one chunk are alive at a time. Their mean is
-// known after the last chunk; the weight of its rows is known before the first.
+// A head computes losses and gradients in four chunks, so that only the logits of one chunk are alive at a
+// time. The mean loss is known after the last chunk. The weight of the rows in the mean is known before the
+// first chunk.
 TEST(Order, RunsChunksOfLogitsOneAfterTheOther) {
   const std::int64_t rows = 256, classes = 1024, width = 8;
   const std::size_t logits = 64 * classes * 4;  // bytes of one chunk
@@ -126,8 +129,8 @@ TEST(Order, RunsChunksOfLogitsOneAfterTheOther) {
     EXPECT_TRUE(both.limited.fetch(result).same_bits(both.free.fetch(result)));
 }
 
-// The new order would put gelu_tanh directly after its GEMM. If the backend has epilogues, it would then
-// compute gelu_tanh from unrounded numbers, so the order is not used.
+// The new order would put gelu_tanh directly after its GEMM. A backend with epilogues would then compute
+// gelu_tanh from unrounded numbers, so this order is not used.
 TEST(Order, MakesNoNewEpilogues) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();

@@ -1,4 +1,4 @@
-// Tests child processes of the system layer, signals and streams.
+// Tests the system layer's child processes, signals and streams.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace tg::os {
 namespace {
 
-// All output of a program, and its exit status.
+// Runs a program. Returns all of its output and its exit status.
 struct Run {
   std::string output;
   ExitStatus status;
@@ -104,7 +104,7 @@ TEST(Signals, HandlerKnowsTheSenderAndKeepsTheErrorNumber) {
   std::signal(SIGALRM, SIG_DFL), std::signal(SIGHUP, SIG_DFL);
 }
 
-TEST(Signals, IgnoredOnesStayIgnoredInAProgramUnlessItsCommandResetsThem) {
+TEST(Signals, IgnoredSignalsStayIgnoredInAProgramUnlessItsCommandResetsThem) {
   std::signal(SIGHUP, SIG_DFL);  // nohup may have started this test
   EXPECT_FALSE(is_ignored(signals::hangup));
   ignore_signal(signals::hangup);

@@ -1,5 +1,5 @@
-// Tests moving threads between processors: the thread runs there, and may afterwards use the same processors
-// as before.
+// Tests moving threads between processors. After a move, the thread runs on the new processor and may use the
+// same set of processors as before.
 #include "core/os/thread.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg::os;
 
-// The processors that a thread may use; 0: the calling thread.
+// Returns the processors that a thread may use. 0 stands for the calling thread.
 std::vector<int> processors(ThreadId thread = 0) {
   cpu_set_t set;
   CPU_ZERO(&set);

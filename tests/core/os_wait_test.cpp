@@ -35,7 +35,7 @@ TEST(OsWait, ChangedValueReturnsWithoutWaiting) {
   }
 }
 
-// A single wait may return early, but not every wait.
+// A wait may return early, but not every time.
 TEST(OsWait, TimeoutEndsTheWait) {
   Word word;
   for (const bool shared : {false, true}) {

@@ -1,4 +1,5 @@
-// Tests the memory planner: plans are valid and reuse dead buffers, and the checker detects an invalid plan.
+// Tests the memory planner. Plans must be valid and reuse the memory of dead buffers. The checker must detect
+// invalid plans.
 #include "core/compile/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -29,11 +30,11 @@ TEST(Planner, PlansOfRandomLifetimesAreSound) {
   }
 }
 
-// The plan by a list of blocks of 64 bytes. It uses the smallest gap that fits, the first of several equal
-// ones. If no gap fits, it appends, starting in the gap at the end.
+// Computes the plan with a list of blocks of 64 bytes. It uses the smallest gap that fits, and the first of
+// several equal gaps. If no gap fits, it extends the arena, starting in the gap at the end.
 Placement plain_plan(const std::vector<Lifetime>& lives) {
   Placement p;
-  std::vector<int> last_use;  // for each block of the arena: last step of the buffer there
+  std::vector<int> last_use;  // for each block of the arena: last step of its latest buffer
   for (const Lifetime& l : lives) {
     const std::size_t blocks = (l.bytes + 63) / 64;
     std::size_t best = last_use.size(), length = 0, alive = blocks;
@@ -59,7 +60,7 @@ TEST(Planner, UsesTheSmallestGapThatFits) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     auto lives = random_lives(60, seed);
     for (Lifetime& l : lives)
-      if (seed % 2 == 0) l.bytes %= 300;  // gaps of one size, and buffers without bytes
+      if (seed % 2 == 0) l.bytes %= 300;  // includes gaps of equal size and buffers without bytes
     const Placement got = plan_memory(lives), expected = plain_plan(lives);
     EXPECT_EQ(got.offset, expected.offset) << seed;
     EXPECT_EQ(got.peak, expected.peak) << seed;
@@ -111,7 +112,7 @@ TEST(Planner, ASequenceOfStepsNeedsTwoBuffers) {
 }
 
 TEST(Planner, NeighboursThatDieMerge) {
-  // Two halves die, then one whole buffer fits into their memory.
+  // After both halves die, one buffer of the full size fits into their memory.
   const std::vector<Lifetime> lives{{64, 0, 1}, {64, 0, 1}, {128, 2, 3}};
   EXPECT_EQ(plan_memory(lives).peak, 128u);
 }
@@ -133,7 +134,7 @@ TEST(Planner, TheCheckerDetectsOverlap) {
   const Placement good = plan_memory(lives);
   int caught = 0, tried = 0;
   for (std::size_t i = 1; i < lives.size(); ++i) {
-    std::size_t j = i - 1;  // an older buffer still alive when i starts
+    std::size_t j = i - 1;  // an older buffer that is still alive when i starts
     if (lives[j].bytes == 0 || lives[i].bytes == 0 || lives[j].last < lives[i].first) continue;
     Placement bad = good;
     bad.offset[i] = bad.offset[j];

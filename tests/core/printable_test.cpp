@@ -1,4 +1,4 @@
-// Messages are one line of limited length. Names are one line.
+// Tests that messages are one line of limited length, and names one line.
 #include "core/base/messages.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests programs: many runs, feeds and fetches, assignments, in-place plans, and their errors.
+// Tests programs: repeated runs, feeds and fetches, assignments, in-place plans, and errors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,8 +43,7 @@ TEST(Program, FetchesViewsInRowMajorOrder) {
   EXPECT_EQ(v[1].values<double>(), (Values{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}));
 }
 
-// If only a view of a value is fetched, the value is computed separately, even if a single fused step reads
-// it, too.
+// If a view of a value is fetched, the value is computed separately, even if its only reader is a fused step.
 TEST(Program, FetchesViewsOfTheInputsOfAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {2, 2}, f64), y = x * 3, t = transpose(y, 0, 1), z = y + 1;
@@ -168,7 +167,7 @@ TEST(Program, ARunAllocatesNothing) {
   }
 }
 
-// A program whose runs differ, with small, large, strided and integer results.
+// Each run of the program gives different results: small, large, strided and integer results.
 struct Counting {
   Graph g;
   Tensor x = g.input("x", {4}, f64), scale = g.input("scale", {}, f64);
@@ -180,7 +179,7 @@ struct Counting {
   void run(double k) {
     xs = {k, k + 1, k + 2, k + 3}, s = {k};
     p.run({{x, xs}, {scale, s}});
-    xs.assign(4, -1), s[0] = -1;  // changes the caller's own vectors
+    xs.assign(4, -1), s[0] = -1;  // changes the caller's vectors after the feed
   }
   static double expected(double k) { return k * (4 * k + 6); }
 };
@@ -257,7 +256,7 @@ Recorded record_locally(double k) {
 
 TEST(Program, OutlivesTheGraphItWasCompiledFrom) {
   Recorded r = record_locally(2);
-  const Recorded other = record_locally(3);  // at the address of the first Graph
+  const Recorded other = record_locally(3);  // this Graph has the address of the first one
   r.program.run({{r.x, Values{1, -1, 2}}});
   EXPECT_EQ(r.program.fetch(r.y).values<double>(), (Values{3, 3, 7}));
   EXPECT_EQ(r.y.shape(), Shape{3});
@@ -269,7 +268,7 @@ TEST(Program, OutlivesTheGraphItWasCompiledFrom) {
               r.program.run({{other.x, Values{1, 2, 3}}});
             }).find("[feed]"),
             std::string::npos);
-  const Tensor more = r.y * 2;  // the graph is still extended
+  const Tensor more = r.y * 2;  // the graph is still extended after compile()
   EXPECT_EQ(eval(more, {{r.x, Values{1, 1, 1}}}).at(0), 6);
 }
 
@@ -313,7 +312,7 @@ TEST(Program, AssignsTheSameValueTwiceAndViewsOfItself) {
   EXPECT_EQ(p.fetch(y).values<double>(), (Values{10, 20, 30, 40}));
 }
 
-TEST(Program, AnUpdateWritesStraightIntoTheParameter) {
+TEST(Program, AnUpdateIsWrittenDirectlyToTheParameter) {
   Parameter w("w", Array(Shape{1000}, f32));
   Graph g;
   const Tensor next = g.param(w) * 0.9 + 1;
@@ -340,7 +339,7 @@ TEST(Program, PartsOfAParameterAreReadAndAssigned) {
   EXPECT_THROW(whole.part(-1, 2), ShapeError);
 }
 
-TEST(Program, APartAndTheWholeAreNotAssignedTogether) {
+TEST(Program, AParameterAndItsPartAreNotAssignedTogether) {
   const Parameter whole("w", Array({8}, f32)), front = whole.part(0, 4), back = whole.part(4, 4),
                                                middle = whole.part(3, 2);
   const auto compiled = [](const Parameter& read, const Parameter& assigned) {
@@ -352,7 +351,7 @@ TEST(Program, APartAndTheWholeAreNotAssignedTogether) {
   for (const auto& [read, assigned] :
        {std::pair(whole, front), {back, whole}, {middle, front}, {middle, back}})
     EXPECT_THROW(compiled(read, assigned), Error);
-  Graph g;  // reading both is allowed
+  Graph g;  // a program may read both
   compile(g, {sum(g.param(whole)) + sum(g.param(front))}, {});
 }
 
@@ -381,7 +380,7 @@ TEST(Program, FusionIncludesAValueThatOneStepReadsTwice) {
   const Tensor s = sigmoid(x);
   const Tensor y = s * (1 - s);
   EXPECT_EQ(compile(g, {y}).steps().size(), 1u);
-  const Program both = compile(g, {y, s});  // a fetched value is a result, too
+  const Program both = compile(g, {y, s});  // a fetched value is also a result
   ASSERT_EQ(both.steps().size(), 1u);
   EXPECT_EQ(both.steps()[0].out.size(), 2u);
 }
@@ -418,8 +417,8 @@ TEST(Program, PeakIsKnownBeforeTheFirstRun) {
   EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.results + m.parameters);
 }
 
-// A program with branches: buffers that are alive at the same time never overlap. The highest ends at the end
-// of the arena. Without reuse, no two buffers overlap.
+// In a program with branches, buffers that are alive at the same time must not overlap. The highest buffer
+// must end at the end of the arena. Without reuse, no two buffers overlap.
 TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
   for (const bool reuse : {true, false}) {
     Graph g;
@@ -528,10 +527,10 @@ TEST(Steps, CountTheReadersOfTheirResults) {
                w = matmul(z, x);
   const Program p = compile(g, {w, z});
   ASSERT_EQ(p.steps().size(), 3u);
-  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // as a view and directly
-  EXPECT_EQ(p.steps()[1].reads, std::vector<int>{2});  // by a step, and after the run
+  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // one step reads it directly and as a view
+  EXPECT_EQ(p.steps()[1].reads, std::vector<int>{2});  // a step reads it, and it is fetched after the run
   EXPECT_EQ(p.steps()[2].reads, std::vector<int>{1});
-  // A read of the whole counts as a read of the values stored in it.
+  // If values are joined, a read of the joined result counts as a read of each of them.
   Graph other;
   const Tensor a = other.input("a", {3, 3}), whole = concat({matmul(a, a), matmul(transpose(a, 0, 1), a)}, 1);
   const Program q = compile(other, {matmul(transpose(whole, 0, 1), whole)});
@@ -563,7 +562,7 @@ TEST(Program, PlanOnlyIsRefusedByCallsThatNeedMemory) {
   }
 }
 
-// This op and the next ones break a rule for kernels.
+// This op and the next two break a rule for kernels.
 const CustomOp writes_nothing = register_host_op(
     {.name = "test_writes_nothing", .forward = [](std::span<const HostView>, std::span<const HostView>) {}});
 
@@ -623,7 +622,7 @@ TEST(Verify, BitwiseDifferencesAreRefusedAnywhere) {
   }
 }
 
-// Both programs start with the values before the run.
+// Both programs of `verify` start with the values from before the run.
 TEST(Verify, ParametersAreAssignedOnce) {
   Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
   Graph g;

@@ -13,7 +13,7 @@
 #include "tests/support/op_testing.h"
 
 #if defined(__SANITIZE_THREAD__)
-constexpr bool thread_sanitizer = true;  // it ends a process that forks while it has threads
+constexpr bool thread_sanitizer = true;  // ThreadSanitizer ends a process that forks while it has threads
 #else
 constexpr bool thread_sanitizer = false;
 #endif
@@ -28,7 +28,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// Large enough that threads share its steps.
+// The program is so large that threads share its steps.
 constexpr std::int64_t size = 1 << 18;
 
 struct Doubling {
@@ -42,8 +42,8 @@ struct Doubling {
   Program program;
 };
 
-// A host op that runs its own program on `inner` threads, optionally from a different thread. That program
-// contains another such op, `depth` levels deep.
+// A host op that runs a separate program on `inner` threads, optionally from a different thread. That program
+// contains another such op, up to `depth` levels.
 CustomOp running_op(int inner, int depth, bool elsewhere) {
   static int made = 0;
   const std::optional<CustomOp> deeper =
@@ -152,7 +152,7 @@ TEST(ProgramThreads, FailureToStartReportsTheThreadNumber) {
               Doubling d(300), few(2);
               rlimit limit{};
               getrlimit(RLIMIT_AS, &limit);
-              limit.rlim_cur = std::size_t{1} << 30;  // 300 stacks need more
+              limit.rlim_cur = std::size_t{1} << 30;  // less than 300 stacks need
               setrlimit(RLIMIT_AS, &limit);
               try {
                 d.run(1);
@@ -197,9 +197,9 @@ TEST(ProgramThreadsDeathTest, StaticObjectsMayRunProgramsInTheirDestructors) {
       Doubling* d = nullptr;
       ~Late() {
         if (d->run(4) != 8) std::abort();
-        if (Doubling(3).run(5) != 10) std::abort();  // compiles, too
+        if (Doubling(3).run(5) != 10) std::abort();  // the destructor also compiles
       }
-    } late;  // constructed before the first run creates a pool
+    } late;  // constructed before the first run, which creates a pool
     late.d = new Doubling(2);
     late.d->run(1);
   });

@@ -1,5 +1,5 @@
-// Random graphs of all kinds of ops, with parameters that they read and assign. With any compile options, the
-// results are bitwise identical to running one op after another, each in separate memory.
+// Tests random graphs of all kinds of ops, with parameters that the graphs read and assign. With any compile
+// options, results must be bitwise identical to running one op after another, each in separate memory.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -31,7 +31,7 @@ class RandomGraph {
     return compile(g_, fetched_, options).memory();
   }
 
-  // The fetched tensors and the new parameters of two runs.
+  // Returns the fetched tensors and the new parameters of two runs.
   std::vector<Array> run(CompileOptions options) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].write(initial_[i]);
     options.assign = assign_;
@@ -119,11 +119,11 @@ TEST(RandomGraphs, ResultsMatchBitwiseWithAllCompileOptions) {
   }
 }
 
-// Budgets from the graph's full need down to the minimum.
+// Budgets range from the graph's full need down to the minimum.
 TEST(RandomGraphs, ResultsMatchBitwiseWithAnyBudget) {
   int ordered = 0, recomputed = 0, products = 0, impossible = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
-    RandomGraph graph(seed, 80);  // so that values are used much later than they are computed
+    RandomGraph graph(seed, 80);  // makes values be used much later than they are computed
     const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
     const std::size_t peak = graph.memory({.threads = 1, .plan_only = true}).peak();
     for (int less = 1; less <= 4; ++less) {

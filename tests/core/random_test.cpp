@@ -1,5 +1,5 @@
-// Tests random ops: their numbers equal those of core/base/random.h, their distributions are correct, and a
-// gradient uses the same dropout mask as the forward pass.
+// Tests random ops. Their numbers must equal the numbers of core/base/random.h, their distributions must be
+// correct, and a gradient must use the same dropout mask as the forward pass.
 #include <limits>
 #include <numbers>
 
@@ -50,7 +50,7 @@ TEST(Random, TensorsMatchTheHostsNumbersBitwise) {
     }
 }
 
-// Intervals [low, high) of each kind. Some dtypes cannot represent their ends.
+// Intervals [low, high) of each kind. Some dtypes cannot represent the ends of an interval.
 struct Interval {
   double low, high;
 };
@@ -62,7 +62,7 @@ constexpr Interval intervals[] = {{0, 1},        {1, 2},         {-1, 0},
                                   {1000, 1001},  {2048, 2050},   {1e-7, 1},
                                   {0.999, 1.01}, {-1e-3, 1e-30}, {16777216, 16777220}};
 
-// The first and the last u of each dtype, and enough values between to reach each number of a narrow
+// The first and the last u of each dtype, and enough values between them to reach each number of a narrow
 // interval.
 TEST(Uniform, StaysInItsIntervalInEveryDType) {
   for (const DType dtype : float_dtypes)
@@ -71,7 +71,7 @@ TEST(Uniform, StaysInItsIntervalInEveryDType) {
       UniformRange range{};
       try {
         range = uniform_range(dtype, low, high);
-      } catch (const Error&) {  // no number in between: neither the nearest to the middle nor to an end
+      } catch (const Error&) {  // the interval contains no number of the dtype
         for (const double x : {low, (low + high) / 2, std::nextafter(high, low)}) {
           const double nearest = stored_number(dtype, x);
           EXPECT_FALSE(nearest >= low && nearest < high) << name_of(dtype) << " " << low << " " << high;
@@ -137,7 +137,7 @@ TEST(Bernoulli, IsCertainAtZeroAndOne) {
   EXPECT_LE(bernoulli_bound(1 - 0x1p-33), 0xffffffffu);
 }
 
-// The largest numbers that a random word gives.
+// These are the largest numbers that random words can give.
 TEST(Normal, IsFinite) {
   for (const std::uint32_t first : {0u, 0xffffffffu})
     for (const std::uint32_t second : {0u, 0x20000000u, 0x40000000u, 0x80000000u, 0xffffffffu}) {
@@ -148,7 +148,7 @@ TEST(Normal, IsFinite) {
     }
 }
 
-// Expects mean and variance of n numbers within five standard errors of these values.
+// Expects the mean and variance of n numbers to be within five standard errors of these values.
 void expect_moments(const Vector& x, double mean, double variance, double kurtosis) {
   const double n = static_cast<double>(x.size());
   double m = 0, v = 0;
@@ -225,7 +225,7 @@ TEST(Dropout, IsRecomputedWithTheSameMask) {
     return std::vector<Tensor>{sin(dropout(in[0], 0.5)) * in[0]};
   };
   const Tensor y = checkpoint(layer, {x.tensor})[0], z = gradients(sum(y), {x.tensor})[0];
-  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), where k is 0 or 2
+  // d/dx sin(k·x)·x = k·cos(k·x)·x + sin(k·x), where k is 0 or 2.
   const auto v = run_checked({y, z}, {x.feed()});
   for (std::int64_t i = 0; i < 2000; ++i) {
     const double xi = x.values[static_cast<std::size_t>(i)], k = v[0].at(i) == 0 ? 0 : 2;

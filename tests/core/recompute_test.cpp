@@ -1,5 +1,5 @@
-// Tests CompileOptions::memory_budget: values are recomputed instead of being kept. GEMMs are recomputed only
-// if cheap values do not suffice (core/compile/recompute.cpp).
+// Tests CompileOptions::memory_budget: values are recomputed instead of being kept
+// (core/compile/recompute.cpp). GEMMs are recomputed only if recomputing cheap values does not suffice.
 #include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ const StepScheduler* const schedulers[] = {&plain, &gpu};
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
 
-// GEMMs forward and backward, as in training: f(h) is an operand of the next GEMM and, much later, of a
-// second one.
+// Computes GEMMs forward and backward, as in training. f(h) is an operand of the next GEMM and, much later,
+// of a backward GEMM.
 struct Chain {
   using Function = std::function<Tensor(const Tensor&)>;
   Graph g;
@@ -105,7 +105,8 @@ TEST(Recompute, ReportsTheMinimumThatItCanReach) {
   EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
 }
 
-// Even if the parameters, the inputs and the kernels' workspace exceed the budget.
+// The reported minimum is the same even if the parameters, the inputs and the kernels' workspace exceed the
+// budget.
 TEST(Recompute, SmallerBudgetsHaveTheSameMinimum) {
   Chain chain(gelu_of);
   const auto least = [&](std::size_t budget) -> std::size_t {
@@ -136,9 +137,9 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
   }
 }
 
-// A value that is used late stays between a GEMM and a gelu_tanh. If it moved, a GPU would fuse the two, with
-// different results. The program's other gelu_tanhs also keep their form: separate, or fused with their
-// GEMMs.
+// A step whose value is used late stays between a GEMM and a gelu_tanh. If this step moved, a GPU would fuse
+// the GEMM and the gelu_tanh, with different results. Every other gelu_tanh in the program also stays
+// separate or fused, as it was.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();
@@ -204,7 +205,8 @@ TEST(Recompute, RepeatsAsFewProductsAsNeededAndAttentionLast) {
   EXPECT_GT(count(program, "attn"), count(free, "attn"));
 }
 
-// An outer product costs less than gelu, but it is recomputed only if cheap values do not suffice.
+// An outer product costs less than gelu. Still, it is recomputed only if recomputing cheap values does not
+// suffice.
 TEST(Recompute, RepeatsNoProductIfCheapValuesSuffice) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), column = g.input("column", {n, 1}), row = g.input("row", {1, n});
@@ -223,7 +225,8 @@ TEST(Recompute, RepeatsNoProductIfCheapValuesSuffice) {
   EXPECT_EQ(again(2).products, 1);
 }
 
-// A GEMM and the gradient of its weight read a norm. The norm is recomputed once for both, before the GEMM.
+// A GEMM and the gradient of its weight read the same norm. The norm is recomputed once for both, before the
+// GEMM.
 TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
@@ -256,8 +259,8 @@ TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   }
 }
 
-// A GPU may fuse an elementwise step with the GEMM after it. If the step is recomputed, it stays directly
-// before that GEMM, even if an earlier position would work, and also at the end of the program.
+// A GPU may fuse an elementwise step with the GEMM after it. If the step is recomputed, it must be directly
+// before that GEMM, even if an earlier position would also work. This also holds at the end of the program.
 TEST(Recompute, LeavesAnElementwiseStepBeforeItsProduct) {
   for (const bool is_last : {false, true}) {
     Graph g;
@@ -283,7 +286,8 @@ TEST(Recompute, LeavesAnElementwiseStepBeforeItsProduct) {
   }
 }
 
-// On a GPU, gelu_tanh after a GEMM of 16-bit numbers is part of it. A separate gelu_tanh rounds differently.
+// On a GPU, gelu_tanh directly after a GEMM of 16-bit numbers is part of the GEMM. A separate gelu_tanh
+// rounds differently.
 TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Graph g;
   const Tensor x = g.input("x", {n, n}, bf16);
@@ -296,7 +300,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Tensor z = h.back();
   for (std::size_t i = f.size(); i-- > 0;) {
     z = matmul(matmul(z, f[i]), product[i]);
-    if (i > 0) z = matmul(z, h[i]);  // not h[0]: its buffer is free after the first GEMM
+    if (i > 0) z = matmul(z, h[i]);  // h[0] is excluded: its buffer is free after the first GEMM
   }
   const std::vector<Assign> assign;
   const Outputs outputs = outputs_of(g, {z}, assign);
@@ -324,7 +328,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   }
 }
 
-// A cast of a weight is used early and late. It can be recomputed until the weight changes.
+// The cast of a weight is used early and late. The cast can be recomputed only until the weight changes.
 TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   for (const bool changes_early : {false, true}) {
     Graph g;
@@ -356,7 +360,7 @@ TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   }
 }
 
-// A value that is only used late is computed later, not twice.
+// If a value is used only late, it is computed later instead of twice.
 TEST(Recompute, MovesValuesThatAreNotUsedEarly) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {4 * n, n}), late = gelu(x);

@@ -1,5 +1,5 @@
-// Tests Philox4x32-10 against the published known-answer vectors, and the properties that the library relies
-// on.
+// Tests Philox4x32-10 against the published known-answer vectors. Also tests the properties on which the
+// library relies.
 #include <tilegrad/core/base/rng.h>
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace tg {
 namespace {
 
-TEST(Philox, GivesThePublishedKnownAnswers) {
+TEST(Philox, MatchesThePublishedKnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, 0), (PhiloxBlock{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
   EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, ~0ull),
             (PhiloxBlock{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));

@@ -1,4 +1,4 @@
-// Tests how much time a process has to exit after a request to end, with and without a save.
+// Tests how much time a process has to exit after a request to end, with and without a save in progress.
 #include "core/run/saving.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace {
 
-const timespec* shown = nullptr;  // on the monotonic clock; null: the system's time
+const timespec* shown = nullptr;  // monotonic time; null: the system's clock
 
 }  // namespace
 
@@ -34,7 +34,7 @@ TEST(TimeToEnd, IsGraceIfNotSaving) {
   EXPECT_EQ(left(0, 0, 0), 8'000);
   EXPECT_EQ(left(7'999, 0, 0), 1);
   EXPECT_EQ(left(8'000, 0, 0), 0);
-  EXPECT_EQ(left(8'000, 0, -9'000), 0);  // an earlier save
+  EXPECT_EQ(left(8'000, 0, -9'000), 0);  // a save that has already ended
 }
 
 TEST(TimeToEnd, DuringSaveIsSaveGrace) {

@@ -1,4 +1,4 @@
-// Tests CompileOptions::arena: programs whose intermediate results share memory.
+// Tests CompileOptions::arena, with which programs share the memory of intermediate results.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -9,7 +9,7 @@ namespace {
 using namespace tg;
 using tg::testing::error_of;
 
-// y = x·x summed over rows twice, with the intermediate x [n, n].
+// Computes y = x·x·x with two GEMMs. The intermediate result x·x is [n, n].
 struct Square {
   Graph graph;
   Tensor x, y;
@@ -22,7 +22,7 @@ struct Square {
     const std::vector<float> all(static_cast<std::size_t>(x.numel()), value);
     program.run({{x, all}});
   }
-  // If every element of x is v, each element of y is n²·v³.
+  // The value of each element of y if every element of x is v: n²·v³.
   void expect(float value) const {
     const float n = static_cast<float>(x.size(0));
     for (const float got : program.fetch(y).values<float>()) ASSERT_EQ(got, n * n * value * value * value);

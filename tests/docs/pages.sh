@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Checks pages of docs/: their C++ is in the examples, and their commands print the output that they show.
+# Checks that the C++ of pages in docs/ is in the examples, and that their commands print the output that the
+# pages show.
 #
 #   pages.sh ROOT BUILD_DIR PAGE...  checks these pages, such as docs/quickstart.md.
 #   pages.sh --self-test             checks that wrong pages are rejected.
 . "$(dirname "$0")/../tools/tool.sh"
 
 # Each ```cpp block of a page is, up to indentation, a contiguous part of a file of examples/.
-fragments() {  # PAGE: prints the blocks that are not
+fragments() {  # PAGE: prints the blocks that are not in the examples
   awk '
     { sub(/^ +/, "") }
     FILENAME != page { text[FILENAME] = text[FILENAME] $0 "\n"; next }
@@ -22,12 +23,12 @@ fragments() {  # PAGE: prints the blocks that are not
   ' page="$1" "$root"/examples/*.cpp "$root"/examples/*.h "$1"
 }
 
-# Replaces each number, which may differ, and each run of spaces by one character.
+# Replaces each number, because numbers may differ, and each run of spaces by one character.
 masked() { sed -E 's/-?[0-9][0-9.,]*(e[-+]?[0-9]+)?/#/g; s/ +/ /g'; }
 
 # Runs the command after each $ of the ```console blocks, all commands of a page in one folder. A command may continue on
 # the next line after a backslash. The lines below a command must be printed in that order; "…" stands for any lines.
-outputs() {  # PAGE: prints the lines that are not
+outputs() {  # PAGE: prints the lines that the commands do not print
   local line command='' got='' lost=0 more=0 folder name
   folder=$(mktemp -d -p "$dir") && ln -s "$build" "$folder/build" || return 1
   for name in LICENSE docs examples tests tools; do ln -s "$root/$name" "$folder/$name"; done

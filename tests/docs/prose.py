@@ -25,7 +25,7 @@ MAX_WORDS = 30      # in a sentence
 MAX_OF = 3          # "of" in a sentence
 MAX_COLUMNS = 120   # of a Markdown line outside tables and code
 MAX_SUBJECT = 72    # characters of a commit subject
-MAX_EXEMPTIONS = 30 # in the tree, the style page apart
+MAX_EXEMPTIONS = 30 # in the tree, without the style page
 STYLE_PAGE = "docs/style.md"
 
 # Written by programs: checked where their text comes from.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks names and links in the documentation. Every file named in docs/where-to-find.md and other pages
-# exists. Every local link leads to an existing page and heading. Every page of docs/ can be reached by links.
+# Checks names and links in the documentation. Every file that docs/where-to-find.md or another page names must exist.
+# Every local link must lead to an existing page and heading. Another page must link to every page of docs/.
 #   where_to_find.sh ROOT | --self-test
 set -euo pipefail
 

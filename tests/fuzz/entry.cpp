@@ -1,4 +1,4 @@
-// Entry point of a target for libFuzzer.
+// Defines the entry point of a target for libFuzzer.
 #include <cstddef>
 #include <cstdint>
 

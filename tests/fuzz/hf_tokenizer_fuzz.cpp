@@ -1,6 +1,7 @@
-// Fuzz target for tokenizer.json. The input up to the first zero byte is the file, the rest is a string to
-// encode. Reading throws only FormatError, and no allocation exceeds the file's size plus 64 KiB. For an
-// accepted file, ids belong to its tokens. A string that is cut at a safe position has the same ids.
+// Fuzz target for tokenizer.json. The input up to the first zero byte is the file. The rest is a string to
+// encode. Reading throws only FormatError, and no allocation exceeds the file's size plus 64 KiB. If the file
+// is accepted, every id belongs to a token. A string that is cut at a safe position has the same ids as the
+// uncut string.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>
@@ -45,6 +46,6 @@ void fuzz_one(std::string_view bytes) {
   if (!tokenizer) return;
   try {
     check_encoding(*tokenizer, bytes.substr(std::min(zero + 1, bytes.size())));
-  } catch (const Error&) {  // a character without a token
+  } catch (const Error&) {  // a character has no token
   }
 }

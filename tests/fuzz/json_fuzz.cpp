@@ -1,5 +1,5 @@
 // Fuzz target for the JSON reader and for the manifest reader that uses it. The only exception for any input
-// is FormatError. An accepted value is the same after it is written and read again.
+// is FormatError. If an accepted value is written and read again, it does not change.
 #include <tilegrad/io/files/json.h>
 
 #include <tilegrad/core/base/error.h>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// The next value in the canonical form of json_string and json_number.
+// Returns the next value in the canonical form of json_string and json_number.
 std::string canonical(io::JsonReader& json) {
   using Kind = io::JsonReader::Kind;
   const Kind kind = json.peek();

@@ -1,5 +1,6 @@
-// Runs a target on its corpus, without libFuzzer: every file, every prefix of it, and every byte of it
-// replaced by each byte that has a meaning for parsers. Arguments: the corpus.
+// Runs a target on its corpus, without libFuzzer. The inputs are every file, every prefix of a file, and
+// every file with one byte replaced by a byte that has a meaning for parsers. The arguments are the files of
+// the corpus.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -13,7 +14,7 @@
 namespace {
 
 std::size_t run(const std::string& bytes) {
-  // On the heap without spare bytes, so that the address sanitizer detects reads past the end.
+  // The input is on the heap without spare bytes, so that the address sanitizer detects reads past the end.
   const std::vector<char> exact(bytes.begin(), bytes.end());
   fuzz_one({exact.data(), exact.size()});
   return 1;

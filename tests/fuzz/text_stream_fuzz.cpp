@@ -1,5 +1,6 @@
 // Fuzz target for streamed text. Lines up to the first zero byte are stop strings. The remaining lines are
-// tokens, one per line. The streamed output equals the definition, applied to the whole text.
+// tokens, one per line. The streamed output equals the output of plain code that has all tokens at the same
+// time.
 #include <tilegrad/io/text/text_stream.h>
 
 #include "tests/fuzz/target.h"
@@ -9,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// Splits into lines, including their line breaks.
+// Splits the input into lines, which include their line breaks.
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {

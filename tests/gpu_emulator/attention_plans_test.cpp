@@ -1,6 +1,6 @@
-// Records the decisions of attention's host code for many calls of any size, without a GPU and without
-// memory: kernels, tiles, splits of keys, ranges and workspace. They are compared with attention_plans.txt
-// (golden_records.h).
+// Records the decisions of attention's host code for many calls of any size: kernels, tiles, splits of keys,
+// ranges and workspace. This needs neither a GPU nor memory for the operands. The records are compared with
+// attention_plans.txt (golden_records.h).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -180,7 +180,7 @@ TEST(AttentionPlans, MatchTheGoldenFile) {
   records.expect_recorded();
 }
 
-// The table of kernels in the code equals the table in attention's README.
+// The table of kernels in the code must equal the table in attention's README.
 TEST(AttentionKernelTable, MatchesTheReadme) {
   std::string rows;
   for (const AttentionKernel& k : attention_kernels())

@@ -1,5 +1,5 @@
-// Tests attention's stages separately, without a GPU: the kernel and workspace of a call, and softmax over
-// ranges of keys whose results are merged.
+// Tests stages of attention separately, without a GPU: the choice of a call's kernel and workspace, and
+// softmax over ranges of keys whose results are merged.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,10 +14,10 @@
 namespace tg::cuda::attention {
 namespace {
 
-// hopper: compiled without sm_90a kernels; sm_90a: with them.
+// `hopper` is a library without sm_90a kernels, and `sm_90a` one with these kernels.
 constexpr Gpu hopper{0, 132, 90, 227 << 10}, small{0, 46, 86, 99 << 10}, sm_90a{0, 132, 90, 227 << 10, true};
 
-// A contiguous call with one batch entry.
+// Describes a contiguous call with one batch entry.
 AttentionCall call(DType type, int heads, int key_heads, int length, int d, int dv) {
   AttentionCall x;
   x.type = type;
@@ -64,8 +64,8 @@ TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
 
 TEST(AttentionChoice, OnePassIsForLongSequencesOrNondeterministic) {
   EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).family(), KernelFamily::narrow);
-  // 66 heads with 32 blocks of keys each: four workers per head give the 264 blocks that the GPU holds at a
-  // time.
+  // There are 66 heads with 32 blocks of keys each. With four workers per head, there are 264 blocks, as many
+  // as the GPU runs at a time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(backward(x, hopper).family(), KernelFamily::one_pass);
   EXPECT_EQ(backward(x, hopper).work.workers, 4);
@@ -84,12 +84,14 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
     return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
   EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
-  // u in the compute type, two numbers for the exponents of each row, a flag for each 16 rows (rounded up to
-  // 256 bytes), and two ranges for each 64 queries. Tensor cores also need ξ and u.
+  // The workspace contains u in the compute type and two numbers for the exponents of each row. It also
+  // contains a flag for each 16 rows (rounded up to 256 bytes) and two ranges for each 64 queries. Tensor
+  // cores also need ξ and u.
   const std::size_t flags = 256, ranges = 2 * 256;
   EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * (4 + 8) + flags + ranges + 4 * 512 * 8);
   EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * (8 + 16) + flags + ranges);
-  // q, k and v as two f16 tensors each, a pair of exponents for each 128 rows of a head, and the powers.
+  // It contains q, k and v as two f16 tensors each, a pair of exponents for each 128 rows of a head, and the
+  // powers.
   AttentionCall x = call(DType::f32, 4, 4, 512, 64, 64);
   const std::size_t two = forward(x, small).bytes();
   x.tf32 = true;
@@ -133,7 +135,7 @@ TEST(AttentionChoice, HoppersKernelsAreUsedUnlessAReasonPreventsThem) {
   EXPECT_EQ(words([](AttentionCall& x) { x.q.head = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.k.row = 0; }), expanded);
   EXPECT_EQ(words([](AttentionCall& x) { x.B = 2, x.v.batch = 0; }), expanded);
-  EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // in one batch entry
+  EXPECT_EQ(words([](AttentionCall& x) { x.v.batch = 0; }), "tensor cores, wgmma");  // one batch entry
   EXPECT_EQ(forward(call(DType::bf16, 8, 1, 512, 576, 512), sm_90a).describe(), "tensor cores, wgmma");
   EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).describe(),
             "tensor cores, wide heads, no wgmma: wider heads than 256");
@@ -142,7 +144,8 @@ TEST(AttentionChoice, HoppersKernelsAreUsedUnlessAReasonPreventsThem) {
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).describe(), "plain multiply-adds");
 }
 
-// The description of the kernels of a call that requests kernels, or the reason of its refusal.
+// Returns the description of the kernels of a call that requests kernels, or the reason why the call is
+// refused.
 std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
   x.kernels = kernels;
   try {
@@ -184,7 +187,7 @@ TEST(AttentionChoice, HoppersKernelsSplitF32) {
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
     EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 split into two f16");
-    x.k.head = 0;  // operands are copied
+    x.k.head = 0;  // memory for copies of the operands
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
     x.tf32 = true;
     EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 rounded to f16");
@@ -192,7 +195,8 @@ TEST(AttentionChoice, HoppersKernelsSplitF32) {
     EXPECT_EQ(choice().family(), KernelFamily::f32);
     EXPECT_EQ(choice().describe(), "tensor cores, f32 rounded to f16, no wgmma: dropout");
   }
-  // Boxes have 64 columns. If an f32 row is split into two f16 rows, each of them begins a box.
+  // Boxes of a bulk copy have 64 columns. If an f32 row is split into two f16 rows, each f16 row begins a new
+  // box.
   AttentionCall x = call(DType::f32, 8, 8, 512, 32, 32);
   EXPECT_EQ(forward(x, sm_90a).split->width, 64);
   EXPECT_EQ(forward(x, small).split->width, 32);
@@ -252,7 +256,7 @@ TEST(AttentionChoice, UnsupportedRequestedKernelsAreRefusedWithTheReason) {
   EXPECT_EQ(asked(dropping, tensor_cores, sm_90a, true), "tensor cores");
 }
 
-// A contiguous call with one batch entry.
+// Describes a contiguous call with one batch entry.
 AttentionCall few_queries(int heads, int key_heads, int L, int T, int d) {
   AttentionCall x = call(DType::bf16, heads, key_heads, L, d, d);
   x.T = T;
@@ -276,7 +280,7 @@ TEST(AttentionDivision, KeysAreSplitIfItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(x), 1);  // 256 items in two waves: merging is not worth a fraction of a wave
 }
 
-// If the heads that share keys have few queries, each key is read once.
+// If the heads that share keys have few queries together, decoding kernels read each key only once.
 TEST(AttentionChoice, FewQueriesAreDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
@@ -298,7 +302,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(few_queries(72, 8, 1, 8192, 256)).substr(0, 19), "tensor cores, wgmma");  // 9 rows
   AttentionCall of_f32 = few_queries(32, 8, 2, 8192, 128);
   of_f32.type = DType::f32;
-  EXPECT_EQ(words(of_f32), "multiply-adds, decoding, ranges of 1024 keys");  // 8 rows, and no copies
+  EXPECT_EQ(words(of_f32), "multiply-adds, decoding, ranges of 1024 keys");  // 8 rows, without copies
   EXPECT_EQ(words(of_f32, small), words(of_f32));
   EXPECT_EQ(forward(of_f32, sm_90a).bytes(), 8u * 8 * 8 * 130 * 4);
   of_f32.L = 3;
@@ -312,7 +316,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(latents, small), "plain multiply-adds");  // not enough shared memory
   latents.L = 2;
   EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // 32 rows
-  // Many sequences with 16 heads. Their rows are contiguous in tiles of 8.
+  // Tests many sequences with 16 heads. The rows are contiguous in tiles of 8.
   for (const int T : {8184, 8185, 8191, 8192, 8193, 8200}) {
     AttentionCall many = few_queries(16, 1, 1, T, 576);
     many.dv = many.o.head = many.o.row = 512, many.v = many.k, many.B = 132;
@@ -330,12 +334,12 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(asked(x, AttentionKernels::wgmma, sm_90a).substr(0, 19), "tensor cores, wgmma");
 }
 
-// A call with sequences that each have room for this number of keys.
+// Describes a call with sequences that each have room for this number of keys.
 AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page, int d) {
   AttentionCall x = few_queries(heads, key_heads, L, pages * page, d);
   static const std::int32_t somewhere = 0;
   x.B = B, x.table = &somewhere, x.page = page, x.pages = pages, x.pool = B * pages, x.causal = true;
-  x.v.data = static_cast<std::byte*>(x.k.data) + 16;  // not the same memory as k
+  x.v.data = static_cast<std::byte*>(x.k.data) + 16;  // v is separate from k
   for (AttentionCall::TensorView* a : {&x.k, &x.v}) {
     a->head = d, a->row = std::int64_t{key_heads} * d;
     a->batch = a->row * page;
@@ -353,7 +357,7 @@ TEST(AttentionChoice, PagesAreAlwaysDecoded) {
     for (const int B : {1, 64, 1500})
       for (const int pages : {1, 500}) EXPECT_EQ(words(paged(B, 32, 8, L, pages, 16, 128)), decoded);
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 64), small), decoded);
-  // 16 rows would not fit, so one row is not decoded either.
+  // A tile of 16 rows would not fit, so a single row is not decoded either.
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 128), small), "plain multiply-adds");
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256)), decoded);
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256), small), decoded);
@@ -430,13 +434,13 @@ TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOneHead) {
   EXPECT_EQ(rows.L, 20);
   EXPECT_EQ(rows.q.head, 20 * 128);
   EXPECT_EQ(rows.q.row, 128);
-  // Heads stay separate if the number of items would not decrease, or if rows of the next head do not follow:
-  // [B, L, H, d].
+  // Heads stay separate if the number of items would not decrease, or if the rows of the next head do not
+  // follow in memory, as in [B, L, H, d].
   EXPECT_EQ(with_heads_as_rows(few_queries(32, 8, 256, 1000, 128)).H, 32);
   AttentionCall projected = x;
   projected.q.row = 32 * 128, projected.q.head = 128;
   EXPECT_EQ(with_heads_as_rows(projected).H, 32);
-  // A single query of each head becomes a row at any address.
+  // If each head has a single query, the queries become rows for any memory layout.
   projected.L = 1, projected.q.row = 7;
   const AttentionCall one = with_heads_as_rows(projected);
   EXPECT_EQ(one.H, 8);
@@ -450,8 +454,8 @@ TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOneHead) {
 
 constexpr int rows = 16, columns = 64, half = 32;
 
-// From A [16, 64] in units of log 2, computes P = exp(A − ξ) and ξ: either in steps over the two halves, or
-// each half separately and then merged.
+// Computes P = exp(A − ξ) and ξ from A [16, 64], which is in units of log 2. The two halves are computed one
+// after another, or separately and then merged.
 __global__ void soften(const float* a, float* p, float* lse, bool merged) {
   using tile::lane_column, tile::lane_row;
   Accumulator<rows, half> s[2];
@@ -489,13 +493,13 @@ __global__ void soften(const float* a, float* p, float* lse, bool merged) {
 
 TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
   std::mt19937 rng(3);
-  std::normal_distribution<float> normal(0, 20);  // so that c changes
+  std::normal_distribution<float> normal(0, 20);  // makes c change
   std::vector<float> a(rows * columns);
   for (float& e : a) e = normal(rng);
   for (int j = 0; j < columns; ++j) {
-    if (j < half) a[3 * columns + j] = -INFINITY;   // sees no key in the first half
-    if (j >= half) a[5 * columns + j] = -INFINITY;  // no key in the second half
-    a[7 * columns + j] = -INFINITY;                 // no key at all
+    if (j < half) a[3 * columns + j] = -INFINITY;   // this row sees no key in the first half
+    if (j >= half) a[5 * columns + j] = -INFINITY;  // this row sees no key in the second half
+    a[7 * columns + j] = -INFINITY;                 // this row sees no key
   }
   std::vector<float> p(a.size()), q(a.size()), lse(rows), xi(rows);
   emulator::run_grid({1, 1, 1}, {32, 1, 1}, 1024, [&] { soften(a.data(), p.data(), lse.data(), false); });
@@ -517,7 +521,8 @@ TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
   }
 }
 
-// Queries 0 … 63 and keys 16 … 47 of 64 under a causal mask: [queries, keys] and [keys, queries].
+// The tile has queries 0 … 63 and keys 16 … 47 of 64 under a causal mask, as [queries, keys] and [keys,
+// queries].
 __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int* range) {
   __shared__ VisibleKeys<64> seen;
   seen.set(x, 0, 0);
@@ -530,7 +535,7 @@ __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int*
   for_each(s, [&](int r, int c, float& e) {
     by_query[(s.row(r) + tile::lane_row()) * 32 + s.column(c) + tile::lane_column()] = e;
   });
-  Accumulator<16, 32> p;  // in four pieces
+  Accumulator<16, 32> p;  // for four pieces
   for (int row0 = 0; row0 < 32; row0 += 16)
     for (int column0 = 0; column0 < 64; column0 += 32) {
       p.fill(1);

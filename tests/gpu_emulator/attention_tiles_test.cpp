@@ -1,5 +1,5 @@
-// The tiles of bench's traffic model (tools/bench/attention_traffic.cpp) must equal the tiles of the kernels
-// that run.
+// Tests that the tiles of bench's traffic model (tools/bench/attention_traffic.cpp) equal the tiles of the
+// kernels that run.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/attention/kernels.h"
@@ -53,7 +53,7 @@ Tile tile_of_shape(int stages) {
 }
 
 Tile kernel_tile_on_hopper(const Choice& choice, bool backward) {
-  if (choice.split && backward)  // f32 as two f16
+  if (choice.split && backward)  // f32 split into two f16
     return with_constant<64, 128>(choice.work.width, [](auto d) {
       using TileShape = backward_sm90::TileShape<d, d, false, two_f16>;
       return tile_of_shape<TileShape>(TileShape::stages);

@@ -24,11 +24,11 @@ unsigned cluster_blocks = 1;
 
 namespace {
 
-constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory: an address is never 0
+constexpr std::uint32_t first_address = 1024;  // start of dynamic shared memory: an address is never 0
 constexpr unsigned rank_bit = 24;              // at this bit and above, an address contains its block's rank
 alignas(1024) thread_local unsigned char shared_bytes_[most_blocks][most_shared];
 
-std::size_t dynamic_bytes = 0;  // of the grid
+std::size_t dynamic_bytes = 0;  // size of the grid's dynamic shared memory
 
 struct Copy {
   void* to;
@@ -49,7 +49,7 @@ struct Thread {
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
 };
 
-// Lanes that have arrived at a common operation.
+// The lanes of a warp that have arrived at a common operation.
 struct Meeting {
   unsigned mask, here;
   Apply apply;
@@ -61,7 +61,7 @@ struct Warp {
   unsigned alive = 0;
 };
 
-// The threads of a block that meet at __syncthreads.
+// The threads of a block that have arrived at __syncthreads.
 struct Together {
   unsigned alive = 0, here = 0;
   int sum = 0;
@@ -79,7 +79,7 @@ class Block {
 
   void suspend() {
     Thread& me = *running_;
-    if (Thread* to = next(); to != &me) go(me.context, to);  // the last to arrive may continue first
+    if (Thread* to = next(); to != &me) go(me.context, to);  // the last thread to arrive may continue first
     enter(me);
   }
   int meet(int value);
@@ -102,7 +102,7 @@ class Block {
     if (threads_[thread].state == Thread::asleep) release(threads_[thread]);
   }
   void let_others_run() {
-    ready_.insert(ready_.begin(), running_);  // the last to continue
+    ready_.insert(ready_.begin(), running_);  // this thread continues last
     suspend();
   }
 
@@ -151,7 +151,7 @@ void Block::run(const std::function<void()>& body, Index3 size, Index3 first, un
   const unsigned each = size.x * size.y * size.z, count = each * blocks;
   threads_.resize(count);
   for (Thread& t : threads_) {
-    if (t.stack) stacks_.push_back(std::exchange(t.stack, nullptr));  // of a block that failed
+    if (t.stack) stacks_.push_back(std::exchange(t.stack, nullptr));  // stacks of a block that failed
     t.state = Thread::ready;
     t.copies.clear(), t.groups.clear();
   }
@@ -182,7 +182,7 @@ Thread* Block::next() {
   return t;
 }
 
-// `to` is null: leaves the block.
+// If `to` is null, leaves the block.
 void Block::go(Context& from, Thread* to) {
   running_ = to;
   if (!to) {
@@ -203,7 +203,7 @@ void Block::entry() {
   current->serve();
 }
 
-// A stack runs its own thread, and then other threads that have not started.
+// A stack runs its thread, and after the end of that thread, other threads that have not started.
 void Block::serve() {
   for (;;) {
     try {
@@ -398,7 +398,7 @@ std::size_t shared_size() {
 unsigned char* dynamic_shared(unsigned rank) {
   return shared_bytes_[rank];
 }
-std::uint32_t shared_address(const void* p) {  // static shared memory is thread-local storage, too
+std::uint32_t shared_address(const void* p) {  // static shared memory is also thread-local storage
   const auto offset = static_cast<const unsigned char*>(p) - dynamic_shared();
   return (first_address + static_cast<std::uint32_t>(offset)) | here.rank << rank_bit;
 }

@@ -74,8 +74,8 @@ void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
     fail("a bulk copy to an address that is not a multiple of " + std::to_string(alignment));
 }
 
-// The part of a box's row at coordinates c that is inside the tensor: `bytes` bytes at `data`, which start at
-// byte `skipped` of the row.
+// The part of a box's row that is inside the tensor. The row is at coordinates c. The part has `bytes` bytes
+// at `data` and starts at byte `skipped` of the row.
 struct RowInTensor {
   const unsigned char* data;
   std::size_t skipped, bytes;
@@ -93,12 +93,12 @@ RowInTensor row_in_tensor(const CUtensorMap& map, const std::array<std::int64_t,
           static_cast<std::size_t>(last - first) * 2};
 }
 
-// A swizzle permutes 16-byte pieces by address bits: the 128-byte swizzle by bits 7 … 9.
+// A swizzle permutes 16-byte pieces according to address bits. The 128-byte swizzle uses bits 7 … 9.
 std::uint32_t swizzled(std::uint32_t address, std::uint32_t bytes) {
   return bytes == 0 ? address : address ^ (address >> 3 & (bytes - 16));
 }
 
-// Calls f(address in shared memory, the row in the tensor) for each row of a box.
+// Calls f(address in shared memory, row in the tensor) for each row of a box.
 template <class F>
 void for_each_row(const CUtensorMap& map, std::uint32_t address, BoxPlace at, F&& f) {
   for (unsigned b = 0; b < map.box[3]; ++b)

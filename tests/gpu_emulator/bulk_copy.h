@@ -1,4 +1,4 @@
-// Bulk copies: boxes of a tensor map (TMA) to shared memory and back, and consecutive bytes.
+// Emulates bulk copies of boxes of a tensor map (TMA) and of consecutive bytes, to shared memory and back.
 #pragma once
 
 #include <cuda.h>
@@ -9,15 +9,15 @@ struct BoxPlace {
   int x, row, head, batch;
 };
 void copy_box(std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier, BoxPlace from);
-// The same copy to the first `blocks` blocks of the cluster, at the same offset in each.
+// Copies to the first `blocks` blocks of the cluster, at the same offset in each.
 void copy_box_to_each(unsigned blocks, std::uint32_t to, const CUtensorMap& map, std::uint32_t barrier,
                       BoxPlace from);
 // Copies back to the tensor. The copy happens as late as possible: when the thread that started it waits.
 void store_box(const CUtensorMap& map, std::uint32_t from, BoxPlace to);
 void commit_stores();
 void wait_for_stores();
-void forget_stores();        // at the start of a block or cluster
-void insist_on_no_stores();  // at its end
+void forget_stores();        // called at the start of a block or cluster
+void insist_on_no_stores();  // called at its end
 void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier);
 // Copies from this block's shared memory to another block of the cluster.
 void copy_shared(std::uint32_t to, std::uint32_t from, int bytes, std::uint32_t barrier);

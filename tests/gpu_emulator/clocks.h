@@ -1,6 +1,6 @@
-// Vector clocks: the accesses that each thread of a block is ordered after. Only blocks that use Hopper's
-// barriers need them. In other blocks, a count of __syncthreads and one of each warp's __syncwarp give the
-// same information at lower cost.
+// Vector clocks record, for each thread of a block, the accesses of other threads that happened before. Only
+// blocks that use Hopper's barriers need clocks. In other blocks, counts of __syncthreads and of each warp's
+// __syncwarp give the same information at lower cost.
 //
 // The time of a warp advances at each __syncwarp and at each release by one of its lanes. A clock contains
 // these times:
@@ -21,12 +21,12 @@ namespace tg::emulator {
 
 using Time = std::uint32_t;
 using Clock = std::vector<Time>;
-using SharedClock = std::shared_ptr<const Clock>;  // null: knows nothing
+using SharedClock = std::shared_ptr<const Clock>;  // null: no accesses are known
 
 constexpr unsigned most_mbarriers = 64;
 
-void forget_clocks(unsigned threads);  // at the start of a block
-void start_clocks();                   // at the first use of clocks; later calls cost nothing
+void forget_clocks(unsigned threads);  // called at the start of a block
+void start_clocks();                   // called at the first use; later calls cost nothing
 extern bool clocks_started;
 inline bool has_clocks() {
   return clocks_started;
@@ -51,20 +51,20 @@ Time fenced_by(unsigned thread);  // its own writes before that time are visible
 
 void fence_writes(unsigned thread);  // fence.proxy.async
 void acquire(unsigned thread, const SharedClock& released);
-void learn(unsigned thread, unsigned place, Time time);  // the same for one entry
+void learn(unsigned thread, unsigned place, Time time);  // learns one entry
 
 void order_lanes(unsigned warp);                   // __syncwarp
 void order_threads(unsigned first, unsigned end);  // __syncthreads
 
-// The accesses that several threads release at a barrier.
+// Collects the accesses that several threads release at a barrier.
 class Released {
  public:
   void add(unsigned thread);
-  // An arrival without release. It does not order the ordinary reads and writes of the thread and others, but
-  // it orders finished copies and wgmma, and the accesses visible to them.
+  // Adds an arrival without release. It does not order ordinary reads and writes. It orders finished copies
+  // and wgmma, and the accesses visible to these.
   void add_asynchronous(unsigned thread);
   void set(unsigned place, Time time);
-  SharedClock take();  // returns the clock and starts again
+  SharedClock take();  // returns the clock and resets it
 
  private:
   void join(const SharedClock& other);
@@ -72,8 +72,8 @@ class Released {
   std::shared_ptr<Clock> clock_;
 };
 
-// The accesses that all of several threads know. A wgmma of a warpgroup begins when its first thread issues
-// it.
+// Collects the accesses that all of several threads know. A wgmma of a warpgroup begins when its first thread
+// issues it.
 class CommonKnowledge {
  public:
   void add(unsigned thread);

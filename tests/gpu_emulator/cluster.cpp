@@ -21,7 +21,7 @@ struct Barrier {
 };
 Barrier barrier;
 
-// A thread at the barrier: whether it has arrived without waiting yet, and in which phase.
+// The state of a thread at the barrier: whether it has arrived but not waited, and the phase of this arrival.
 struct Arrival {
   bool open = false;
   std::uint64_t phase = 0;

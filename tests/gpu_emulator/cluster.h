@@ -1,23 +1,24 @@
-// Common operations of a cluster's blocks. Also checks that a block's shared memory stays valid until other
-// blocks no longer use it.
+// Emulates the common operations of a cluster's blocks. Also checks that a block does not end while other
+// blocks use its shared memory.
 #pragma once
 
 #include "tests/gpu_emulator/clocks.h"
 
 namespace tg::emulator {
 
-// The barrier of all threads of the cluster, in two steps, each by whole warps.
+// The barrier of all threads of the cluster has two steps. Complete warps perform each step.
 void cluster_arrive();
 void cluster_wait();
 
-// An asynchronous operation uses the block's shared memory. It is finished for threads whose clock has `time`
-// at entry `place`. A thread of the block must know this before the block ends.
+// Records that an asynchronous operation uses the block's shared memory. The operation is finished for
+// threads whose clock has `time` at entry `place`. A thread of the block must know this before the block
+// ends.
 void keep_until(unsigned rank, unsigned place, Time time);
 
-// Throws unless the emulator can run this number of blocks and threads together.
+// Throws if the emulator cannot run this number of blocks and threads at the same time.
 void insist_on_cluster(unsigned blocks_of_grid, unsigned threads, unsigned blocks);
 void begin_cluster(unsigned threads, unsigned blocks);
 void end_cluster_thread(unsigned thread);
-void end_cluster_block(unsigned rank);  // after its last thread
+void end_cluster_block(unsigned rank);  // called after the block's last thread has ended
 
 }  // namespace tg::emulator

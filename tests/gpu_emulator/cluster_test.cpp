@@ -1,5 +1,5 @@
-// Tests clusters on the emulated GPU. Blocks that exchange tiles must give correct results. If one fence,
-// wait, arrival or barrier is removed from the same kernels, the emulator must detect it.
+// Tests clusters on the emulated GPU. Blocks that exchange tiles must give correct results. If a fence, wait,
+// arrival or barrier is removed from these kernels, the emulator must detect the mistake.
 #include <vector>
 
 #include "backends/cuda/tile/mma_sm90.cuh"
@@ -20,13 +20,13 @@ __device__ void meet_cluster() {
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
-// The warp no longer uses a tile that the other block fills.
+// Reports that the warp no longer uses a tile that the other block fills.
 __device__ void release_to_other(Ring<1> ring, u32 use) {
   __syncwarp();
   if (threadIdx.x % 32 == 0)
     ptx::mbarrier_arrive_at(ptx::shared_of(ring.empty(use), ptx::cluster_rank() ^ 1));
 }
-// The first element of t·tᵀ.
+// Returns the first element of t·tᵀ.
 __device__ float multiply(Tile t) {
   Accumulator<16, 64> d;
   ptx::wgmma_fence();
@@ -93,8 +93,8 @@ TEST(Clusters, AnAddressContainsTheBlock) {
   EXPECT_FAULT(run_cluster(2, ask_for_a_third_block, 128), "the cluster has no block 2");
 }
 
-// A descriptor has no bits for the block's rank. The remaining address bits would change the distance between
-// the operand's column blocks.
+// A descriptor has no bits for the block's rank. If it contained the complete address, the rank's bits would
+// change the distance between the operand's column blocks.
 __global__ void multiply_wide(float* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -159,7 +159,8 @@ TEST(Clusters, AMissingBlockIsReported) {
                "the cluster's barrier, which has 128 of 256 threads");
 }
 
-// __syncthreads orders only the threads of one block: block 1's copy overwrites data that block 0 reads.
+// __syncthreads orders only the threads of one block. So block 1's copy may overwrite data that block 0 still
+// reads.
 __global__ void overwrite_after_read(float* out, bool of_cluster) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + rings;
@@ -206,7 +207,8 @@ enum class Pass {
   no_last_barrier,
 };
 // Each block fills a tile, copies it to the other block and multiplies the tile that it receives. The ring
-// belongs to the received tile: empty means that this block's tile may be copied to the other block.
+// describes the buffer of the received tile. If the ring is empty, this block's tile may be copied to the
+// other block.
 __global__ void pass_tiles(float* out, Pass how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), rank = ptx::cluster_rank(), other = rank ^ 1;
@@ -253,7 +255,7 @@ TEST(Clusters, MistakesWithTilesSentBetweenBlocksAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Pass how) { return run_cluster(2, pass_tiles, 128, out.data(), how); };
   EXPECT_EQ(fault(Pass::right), "");
-  EXPECT_EQ(out[0], 16 * (4 + 9 + 16));  // of block 1's tiles; the GEMM has 16 columns
+  EXPECT_EQ(out[0], 16 * (4 + 9 + 16));  // sums of block 1's tiles; the GEMM has 16 columns
   EXPECT_EQ(out[128], 16 * (1 + 4 + 9));
   EXPECT_FAULT(fault(Pass::no_first_barrier), "initialis");
   EXPECT_FAULT(fault(Pass::no_async_fence), "wrote it with no fence_async");
@@ -287,7 +289,7 @@ __global__ void use_after_end(bool arrives, bool of_cluster) {
   if (of_cluster) ptx::cluster_wait();
 }
 TEST(Clusters, ABlockStaysUntilOthersNoLongerUseIt) {
-  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // a thread has waited for its end
+  EXPECT_EQ(run_cluster(2, use_after_end, 128, true, false), "");  // waits for the end of the use
   EXPECT_FAULT(run_cluster(2, use_after_end, 128, false, false), "has ended");
 }
 
@@ -326,7 +328,7 @@ TEST(Clusters, MistakesWithTilesForBothBlocksAreFound) {
   std::vector<float> out(256);
   const auto fault = [&](Fetch how) { return run_cluster(2, fetch_for_both, 128, &map, out.data(), how); };
   EXPECT_EQ(fault(Fetch::right), "");
-  for (const int warp : {0, 2}) {  // the second block fetched the second half of the rows
+  for (const int warp : {0, 2}) {  // warp 2 checks the rows that the second block fetched
     float sum = 0;
     for (int n = 0; n < rounds; ++n)
       for (int k = 0; k < 16; ++k) sum += m(n * 64 + warp * 16, k) * m(n * 64, k);

@@ -1,6 +1,6 @@
 // Tests kernels that no op launches in the emulator: memory fills, copies of pieces, and sums over ranks.
-// Each covers at least three blocks, several items per block, and a ragged end. Also tests which steps form a
-// list.
+// Each test covers at least three blocks, several items per block, and a partial last item. Also tests which
+// steps are joined into a list.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// The emulator uses host memory, aligned to 16 bytes.
+// The emulator's device memory is host memory, aligned to 16 bytes.
 std::byte* at(Bytes& bytes) {
   return reinterpret_cast<std::byte*>(bytes.data());
 }
@@ -65,8 +65,8 @@ Gpu gpu(int processors) {
   return g;
 }
 
-// Chunks are 64 KiB, and pieces have one, two and four chunks. One multiprocessor has eight blocks. Sources
-// and targets are aligned to 16 bytes: both, one of them or neither.
+// Chunks have 64 KiB, and pieces have one, two or four chunks. One multiprocessor runs eight blocks. Both
+// source and target, one of them, or neither is aligned to 16 bytes.
 TEST(CopyList, CopiesPiecesOfSeveralChunks) {
   constexpr std::size_t chunk = 65536;
   const std::size_t sizes[] = {3 * chunk + 5, 1, 0, chunk, 2 * chunk + 16, 40, 7 * chunk + 1000};
@@ -94,9 +94,9 @@ TEST(CopyList, CopiesPiecesOfSeveralChunks) {
     }
 }
 
-// Sums of integers are exact in any order; the tests of ranks check the tree's order. Chunks are 4,096
-// elements. The rank's own operand starts `shift_own` elements after a multiple of 16 bytes, and its sums
-// start `shift_out` elements after one.
+// Sums of integers are exact in any order. The tests of ranks check the order of additions in the tree.
+// Chunks have 4,096 elements. The rank's own operand starts `shift_own` elements after a multiple of 16
+// bytes. The sums start `shift_out` elements after a multiple of 16 bytes.
 void expect_sums_of_lists(const std::vector<std::int64_t>& counts, int ranks, std::size_t shift_own,
                           std::size_t shift_out) {
   for (const int processors : {132, 1}) {
@@ -134,7 +134,7 @@ void expect_sums_of_lists(const std::vector<std::int64_t>& counts, int ranks, st
       for (std::int64_t i = place; i < place + (n + 3) / 4 * 4; ++i) {
         float expected = 0;
         for (int r = 0; r < ranks; ++r) expected += number(r, i);
-        if (i >= place + n) expected = -1;  // not written
+        if (i >= place + n) expected = -1;  // this memory must not be written
         ASSERT_EQ(out[shift_out + static_cast<std::size_t>(i)], expected)
             << "element " << i - place << " of " << n << ", " << ranks << " ranks, shifts " << shift_own
             << " and " << shift_out;
@@ -155,8 +155,9 @@ TEST(OrderedSum, AddsListsOfAnyAlignment) {
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 2, 2);
 }
 
-// The kernel of a norm's gradient also computes the following sum, if the sum overwrites an operand with the
-// same rows or does not overlap any operand. A row is written after it has been read.
+// The kernel of a norm's gradient also computes the sum after it. This is allowed if the sum overwrites an
+// operand with the same rows, because each row is read before it is written, or if the sum overlaps no
+// operand.
 TEST(NormGradient, ComputesTheFollowingSumUnlessItOverwritesLaterReads) {
   alignas(64) static std::byte memory[8192];
   constexpr std::int64_t rows = 4, n = 16;

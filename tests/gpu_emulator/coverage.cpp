@@ -32,7 +32,7 @@ thread_local Grid grid;
 // The coverage of all launches of one kernel.
 struct Record {
   std::uint64_t blocks = 0;
-  bool ragged = false;  // whether a launch had enough blocks and unequal work
+  bool ragged = false;  // whether one launch had enough blocks with unequal work
 };
 
 class Coverage {
@@ -49,7 +49,7 @@ class Coverage {
   }
 
  private:
-  // Uses a single call, because several processes append to the file.
+  // Writes with a single call, because several processes append to the file.
   void write(const Grid& g, const Record& r) const {
     Dl_info program{};
     if (g.kernel) ::dladdr(g.kernel, &program);

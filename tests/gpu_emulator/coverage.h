@@ -8,23 +8,23 @@
 
 namespace tg::emulator {
 
-// Memory accesses of the running kernel. For generated kernels: basic blocks entered.
+// Counts memory accesses of the running kernel. In generated kernels, counts basic blocks entered.
 extern constinit thread_local std::uint64_t work_done;
 
 // Counts of executed instructions that compilers neither add nor remove.
 struct Instructions {
-  std::uint64_t warps = 0;  // by the lanes of a warp together: shuffles, votes, tensor cores, named barriers
+  std::uint64_t warps = 0;     // common operations of a warp: shuffles, votes, tensor cores, named barriers
   std::uint64_t barriers = 0;  // __syncthreads of a block
-  std::uint64_t copies = 0;    // bytes, of cp.async and bulk copies
+  std::uint64_t copies = 0;    // bytes copied by cp.async and bulk copies
   std::uint64_t early = 0;     // copies by threads that have not yet waited for the previous kernel
   std::uint64_t products = 0;  // wgmma, one for each thread
 };
 extern constinit thread_local Instructions executed;
-void count_copy(int bytes);  // by the running thread
+void count_copy(int bytes);  // called by the running thread
 
-// `generated`: the name of a kernel that was compiled at run time. Other kernels have an address.
+// `generated` is the name of a kernel that was compiled at run time. Other kernels have an address.
 void begin_recorded_grid(const void* kernel, const std::string& generated = {});
-void record_block();  // at the end of a block (or cluster)
+void record_block();  // called at the end of a block or cluster
 void end_recorded_grid();
 
 }  // namespace tg::emulator

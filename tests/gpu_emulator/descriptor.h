@@ -8,10 +8,11 @@ namespace tg::emulator {
 // Elements have 16 bits. `along` is a row of a, or a column of b; k is one of the 16 inner indices.
 class OperandPlace {
  public:
-  // Returns null if wgmma accepts the operand, otherwise what is wrong. `extent`: number of rows or columns.
+  // Returns null if wgmma accepts the operand, otherwise a description of the mistake. `extent` is the number
+  // of rows or columns.
   const char* wrong(int extent) const;
   std::uint32_t address(int along,
-                        int k) const;  // of 16 bytes if both are multiples of 8 in the contiguous direction
+                        int k) const;  // of 16 bytes if the contiguous index is a multiple of 8
   bool transposed() const { return transposed_; }
 
   OperandPlace(std::uint64_t descriptor, bool transposed);

@@ -16,14 +16,14 @@ namespace {
 
 thread_local std::bitset<1024> waited;  // threads of the running block that have waited
 thread_local bool is_early = false;     // whether the grid may begin early
-bool may_be_first = true;               // the grid has written nothing, and may not be an early one
+bool may_be_first = true;               // the grid has neither written memory nor begun early
 
 // Written memory in units of 16 bytes, by pages of units.
 constexpr std::uintptr_t unit = 16, units = 256;
 using Page = std::bitset<units>;
 using Pages = std::unordered_map<std::uintptr_t, Page>;
-Pages written, fresh;       // by previous grids, and by this one
-Page* last_page = nullptr;  // a page of `fresh`
+Pages written, fresh;       // written by previous grids; written by this grid
+Page* last_page = nullptr;  // the last used page of `fresh`
 std::uintptr_t last_number = 0;
 
 template <class F>

@@ -1,11 +1,11 @@
-// Kernels that may begin before the previous kernel has ended (programmatic dependent launch). In the
-// emulator the previous kernel has always ended. It is an error if a thread of such a kernel never waits for
-// it.
+// Emulates kernels that may begin before the previous kernel has ended (programmatic dependent launch). In
+// the emulator, the previous kernel has always ended. Still, every thread of such a kernel must wait for the
+// previous kernel. A missing wait is an error.
 #pragma once
 
 namespace tg::emulator {
 
-void begin_early();  // called by a thread of such a kernel at its start and at its end
+void begin_early();  // each thread of such a kernel calls these at its start and end
 void end_early();
 void wait_for_kernel_before();
 

@@ -1,5 +1,5 @@
-// Tests the emulator itself: common operations of threads give CUDA's results, and kernels with injected bugs
-// are detected.
+// Tests the emulator itself. Common operations of threads must give CUDA's results, and the emulator must
+// detect the mistakes in faulty kernels.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// Runs a kernel in a block of `threads` threads. Returns its fault, or "".
+// Runs a kernel in a block of `threads` threads. Returns the error that it causes, or "".
 template <class... P>
 std::string run(void (*kernel)(P...), unsigned threads, std::type_identity_t<P>... args) {
   try {
@@ -53,7 +53,7 @@ TEST(Emulator, LanesOfAWarpGetOneAnothersValues) {
   EXPECT_EQ(pushed[15], 14);
 }
 
-// c = a·bᵀ for a [16, 16] and b [8, 16] of bf16 in row-major shared memory.
+// Computes c = a·bᵀ for a [16, 16] and b [8, 16] of bf16 in row-major shared memory.
 __global__ void multiply(const float* a, const float* b, float* c) {
   TG_DYNAMIC_SHARED(memory, 256);
   auto* x = reinterpret_cast<__nv_bfloat16*>(memory);  // [32, 16]: a, and b twice
@@ -98,7 +98,7 @@ TEST(Emulator, CopiesArriveWithTheWaitAndNotBefore) {
   float4 to[2];
   EXPECT_EQ(run(copy_in_groups, 1, from, to, true), "");
   EXPECT_EQ(to[0].y, 2);
-  EXPECT_EQ(to[1].y, 0);  // none of its bytes were copied
+  EXPECT_EQ(to[1].y, 0);  // none of this copy's bytes have arrived
   EXPECT_EQ(run(copy_in_groups, 1, from, to, false), "");
   EXPECT_TRUE(std::isnan(to[0].y));
 }
@@ -178,7 +178,7 @@ TEST(Emulator, AThreadMayEndBeforeABarrierOfTheOthers) {
             "");
 }
 
-// Each thread writes a number and reads its neighbor's. Then the memory is used again.
+// Each thread writes a number and reads the number of its neighbor. Then the memory is used again.
 enum Barrier { none, of_warp, of_block };
 __global__ void pass_on(int* out, Barrier before_read, Barrier before_write) {
   __shared__ int x[64];

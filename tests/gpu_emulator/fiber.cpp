@@ -15,7 +15,7 @@ namespace tg::emulator {
 
 namespace {
 
-// All stacks, one after another in reserved addresses.
+// All stacks are adjacent in a reserved range of addresses.
 constexpr std::size_t guard = 4096, all_bytes = std::size_t{1} << 34;
 std::byte* region() {
   static std::byte* const at = static_cast<std::byte*>(
@@ -39,7 +39,7 @@ bool is_on_a_stack(const void* p) {
 
 #if defined(__x86_64__)
 
-// Saves the registers that the System V ABI requires to be preserved, on the old stack.
+// Saves on the old stack the registers that a function must preserve in the System V ABI.
 extern "C" void tg_emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -76,7 +76,7 @@ Context context_at(void* stack, void (*entry)()) {
   return {top - 8};
 }
 
-#else  // slower: one system call for each switch
+#else  // slower, because each switch is a system call
 
 void switch_context(Context& from, const Context& to) {
   ucontext_t here;

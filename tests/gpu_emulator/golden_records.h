@@ -1,5 +1,5 @@
 // Compares the records of the recorder (recorder.h) with a golden file in this folder: FILE.txt, or
-// FILE_hopper.txt on an emulated Hopper. If TG_SHOW_LAUNCHES=1 is set, prints the records.
+// FILE_hopper.txt on an emulated Hopper. If TG_SHOW_LAUNCHES=1 is set, the records are printed.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace tg::testing {
 
-// All lines since the last call.
+// Returns all lines that were recorded since the last call.
 inline std::string recorded() {
   std::string text;
   for (const std::string& line : emulator::take_recorded()) text += line + "\n";
@@ -20,7 +20,7 @@ inline std::string recorded() {
 
 class GoldenRecords {
  public:
-  // of_gpu: whether the records depend on the emulated GPU.
+  // `of_gpu` states whether the records depend on the emulated GPU.
   explicit GoldenRecords(const std::string& file, bool of_gpu = true) : path_(GOLDEN_FILES + file) {
     const char* gpu = of_gpu ? std::getenv("TG_EMULATED_GPU") : nullptr;
     if (gpu) path_ += "_" + std::string(gpu);

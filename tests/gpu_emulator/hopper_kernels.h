@@ -1,5 +1,5 @@
-// Helpers for tests of the emulated GPU: functions that run kernels and report their faults, matrices, and
-// tensor maps.
+// Helpers for tests of the emulated GPU: matrices, tensor maps, and functions that run kernels and report
+// errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ namespace tg::cuda {
 
 using Half = __nv_bfloat16;
 
-// Runs a kernel in one cluster of `blocks` blocks with `threads` threads each. Returns its fault, or "".
+// Runs a kernel in one cluster of `blocks` blocks with `threads` threads each. Returns the error that it
+// causes, or "".
 template <class... P>
 std::string run_cluster(unsigned blocks, void (*kernel)(P...), unsigned threads,
                         std::type_identity_t<P>... args) {
@@ -27,7 +28,7 @@ std::string run_cluster(unsigned blocks, void (*kernel)(P...), unsigned threads,
   }
   return "";
 }
-// The same with a single block.
+// Runs a kernel in a single block.
 template <class... P>
 std::string run(void (*kernel)(P...), unsigned threads, std::type_identity_t<P>... args) {
   return run_cluster(1, kernel, threads, args...);

@@ -1,5 +1,5 @@
-// Tests the emulator of Hopper's instructions. Correct kernels must give correct results. If one fence, wait,
-// arrival or release is removed from them or added, the emulator must detect it.
+// Tests the emulation of Hopper's instructions. Correct kernels must give correct results. If a fence, wait,
+// arrival or release is removed or added, the emulator must detect the mistake.
 #include <cmath>
 #include <type_traits>
 #include <vector>
@@ -30,12 +30,12 @@ TEST(Hopper, TensorMapsAreRefusedAsByTheDriver) {
   EXPECT_NE(with([](Map& x) { x.stride[0] += 8; }), CUDA_SUCCESS);
   EXPECT_NE(with([](Map& x) { x.stride[1] = 0; }), CUDA_SUCCESS);
   EXPECT_NE(with([](Map& x) { x.box[1] = 257; }), CUDA_SUCCESS);
-  EXPECT_NE(with([](Map& x) { x.box[0] = 128; }), CUDA_SUCCESS);  // wider than the swizzle
+  EXPECT_NE(with([](Map& x) { x.box[0] = 128; }), CUDA_SUCCESS);  // the box is wider than the swizzle
   EXPECT_NE(with([](Map& x) { x.size[3] = 0; }), CUDA_SUCCESS);
 }
 
 using Tile = SwizzledTile<64, 64>;
-constexpr int barriers = 64 << 10;  // their offset in shared memory
+constexpr int barriers = 64 << 10;  // offset of the barriers in shared memory
 
 enum class Copy {
   right,
@@ -50,7 +50,7 @@ enum class Copy {
   twice,
   below
 };
-// Copies a box to shared memory, and its bytes in memory order to `out`.
+// Copies a box to shared memory, and then the bytes in memory order to `out`.
 __global__ void copy_box(const CUtensorMap* map, Half* out, int row, Copy how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = how == Copy::below ? base - 8 : base + barriers;
@@ -118,7 +118,7 @@ __global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
     if (threadIdx.x == 0) ptx::wait_for_stores();
     return;
   }
-  ptx::fence_async();  // of the previous reads
+  ptx::fence_async();  // makes the previous reads visible
   ptx::st_shared_v4(through.base + threadIdx.x * 16, {0, 0, 0, 0});
   if (how != Storing::no_fence) ptx::fence_async();
   __syncwarp();
@@ -138,7 +138,8 @@ TEST(Hopper, AStoreWritesOnlyInsideTheTensor) {
   EXPECT_FAULT(run(store_rows, 32, &map, 90, Storing::no_wait), "has not waited for its stores");
 }
 
-// Copies consecutive bytes. One of two threads waits for them, with or without a barrier for the other.
+// Copies consecutive bytes. One of two threads waits for the copy. A barrier for the other thread follows or
+// is missing.
 __global__ void copy_line(const float* from, float* out, int bytes, bool barrier_after) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + barriers;
@@ -235,7 +236,7 @@ enum class Mistake {
   misaligned
 };
 
-// Stores an operand to a tile, transposed or not, by ordinary stores of all threads.
+// Stores an operand in a tile, transposed or not, with ordinary stores of all threads.
 template <class To>
 void put(To to, const Half* from, int rows, int columns, bool transposed) {
   for (int n = static_cast<int>(threadIdx.x); n < rows * columns; n += static_cast<int>(blockDim.x)) {
@@ -244,7 +245,7 @@ void put(To to, const Half* from, int rows, int columns, bool transposed) {
   }
 }
 
-// Computes c [64, N] = a [64, 64]·b [64, N] twice; the second adds to the first.
+// Computes c [64, N] = a [64, 64]·b [64, N] twice. The second product is added to the first.
 template <int N>
 __global__ void multiply(const Half* a, const Half* b, float* c, Form form, Mistake mistake) {
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -349,7 +350,8 @@ TEST(Hopper, MistakesWithWgmmaAreFound) {
   EXPECT_FAULT(fault(Mistake::misaligned), "does not begin at the first of the 8 rows");
 }
 
-// Two dependent wgmma. Between them, ordinary code changes the sums or operand a, with a fence or without.
+// Issues two dependent wgmma. Between them, ordinary code changes the sums or operand a, with or without a
+// fence.
 __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const SwizzledTile<64, 64> right{ptx::shared_address(memory)};
@@ -364,7 +366,7 @@ __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
     ptx::Wgmma<Half, 64>::add<false>(d.x[0], a.x[0], right.along_columns(0, 0));
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    if (changes_sums) tile::keep(d);  // successive wgmma to the same sums need no fence
+    if (changes_sums) tile::keep(d);  // consecutive wgmma to the same sums need no fence
   }
 }
 TEST(Hopper, WgmmaAfterOrdinaryWritesOfItsRegistersNeedsAFence) {
@@ -374,8 +376,8 @@ TEST(Hopper, WgmmaAfterOrdinaryWritesOfItsRegistersNeedsAFence) {
   EXPECT_FAULT(run(multiply_again, 128, false, false, true), "have written operand a");
 }
 
-// Two groups of wgmma. The kernel waits for the first, then overwrites its operand, or the operand of the
-// second.
+// Issues two groups of wgmma. The kernel waits for the first group and then overwrites an operand of the
+// first or second group.
 __global__ void overwrite_an_operand(bool of_the_second) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -399,7 +401,8 @@ TEST(Hopper, AnOperandOfWgmmaInFlightMustNotChange) {
 
 // ---- named barriers ----
 
-// Two warpgroups each write a number, signal the other, and read its number, three times.
+// Each of two warpgroups writes a number, signals the other warpgroup and reads the other's number. This is
+// repeated three times.
 enum class Exchange { right, one_barrier, no_alternation, other_count, no_sync };
 __global__ void exchange(int* out, Exchange how) {
   __shared__ int x[2][2][128];
@@ -428,7 +431,8 @@ TEST(Hopper, MistakesWithNamedBarriersAreFound) {
   EXPECT_NE(fault(Exchange::no_sync), "");
 }
 
-// The first warpgroup arrives twice before the second syncs. Two arrivals of 128 end the phase without it.
+// The first warpgroup arrives twice before the second syncs. Two arrivals of 128 threads end the phase
+// without the second warpgroup.
 __global__ void arrive_ahead(bool alternates) {
   if (threadIdx.x < 128) {
     ptx::bar_arrive(1, 256);
@@ -453,7 +457,7 @@ __global__ void read_after_arrival(int* out, bool syncs) {
     ptx::bar_sync(1, 64);
   out[threadIdx.x] = x[threadIdx.x ^ 32];
 }
-TEST(Hopper, OnlyThreadsThatSyncMayReadOthersWrites) {
+TEST(Hopper, OnlyThreadsThatSyncMayReadWritesOfOthers) {
   int out[64];
   EXPECT_EQ(run(read_after_arrival, 64, out, true), "");
   EXPECT_NE(run(read_after_arrival, 64, out, false), "");
@@ -484,7 +488,7 @@ TEST(Hopper, WarpsCannotAcquireMoreRegistersThanReleased) {
 
 // ---- memory ----
 
-// Stores a transposed 32 × 8 part of numbers from registers.
+// Stores a 32 × 8 part of numbers from registers, transposed.
 __global__ void store_transposed(u32* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -560,13 +564,13 @@ TEST(Hopper, AKernelThatMayBeginEarlyReadsNoResultBeforeItsWait) {
   EXPECT_EQ(run(b, c, true, true), "");
   EXPECT_EQ(run(a, c, true, false), "");  // no kernel has written it
   EXPECT_FAULT(run(b, c, true, false), "before it waits for the kernel before");
-  EXPECT_EQ(run(a, c, false, true), "");  // begins when the previous kernels have ended
+  EXPECT_EQ(run(a, c, false, true), "");  // this kernel begins when the previous kernels have ended
   EXPECT_EQ(run(b, c, true, false), "");
   EXPECT_FAULT(run(c, b, true, false), "before it waits for the kernel before");
   emulator::tracks_writes = false;
 }
 
-// Blocks add to a sum in order, or in reverse order.
+// The blocks add to a sum in order, or in reverse order.
 __global__ void in_order(int* ticket, int* sum, bool reverse) {
   const int mine = static_cast<int>(reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
   while (ptx::load_acquire(ticket) != mine) {

@@ -1,7 +1,7 @@
 // Counts the instructions that kernels execute: matrix multiplications and other instructions of a warp,
 // barriers, and bytes copied to shared memory. If a kernel multiplies masked tiles, copies the same bytes
-// twice or divides its work badly, its results do not change. So the counts of each launch of many calls are
-// compared with a golden file (golden_records.h).
+// twice or divides its work badly, its results do not change. Therefore the counts of each launch are
+// compared with a golden file (golden_records.h), for many calls.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/gpu_emulator/golden_records.h"
 #include "tests/support/paged_problem.h"
@@ -116,7 +116,7 @@ TEST_F(KernelInstructions, RowsMatchTheGoldenFile) {
   records.expect_recorded();
 }
 
-// On Hopper, each of these kernels begins early, so it must wait for the previous kernel.
+// On Hopper, these kernels begin early, so each must wait for the previous kernel.
 TEST_F(KernelInstructions, OtherOpsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const View view : {View::contiguous, View::sliced}) {

@@ -1,5 +1,5 @@
 // Records the launches of many programs: kernels, blocks, threads, bytes of shared memory, and library calls.
-// Other kernels, blocks or tiles give the same results, so only these tests fail if a choice changes. No
+// Different kernels, blocks or tiles give the same results, so only these tests fail if a choice changes. No
 // program runs. The launches are compared with a golden file (golden_records.h).
 #include <algorithm>
 #include <functional>
@@ -24,8 +24,8 @@ std::string without_algorithm(std::string choice) {
   return at == std::string::npos ? choice : choice.erase(at, 11);
 }
 
-// The launches of a program, a description of how its steps run, and their workspace; or the reason of its
-// refusal.
+// Returns the launches of a program, a description of how its steps run, and their workspace. If the program
+// is refused, returns the reason.
 std::string launches_of(Graph& g, const std::vector<Tensor>& ts, CompileOptions how) {
   how.device = Device::cuda();
   try {
@@ -87,11 +87,11 @@ TEST_P(Samples, LaunchesMatchTheGoldenFile) {
 INSTANTIATE_TEST_SUITE_P(Ops, Samples, ::testing::ValuesIn(ops_with_samples()),
                          [](const auto& op) { return op.param; });
 
-// ---- random calls of sizes at which kernels change ----
+// ---- random calls, of sizes at which the choice of a kernel changes ----
 
 using Tensors = std::vector<Tensor>;
 
-// An input in a random memory layout.
+// Makes an input in a random memory layout.
 Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
   const std::int64_t way = shape.empty() ? 0 : d.below(9);
   Shape base = shape;
@@ -106,7 +106,7 @@ Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
     case 1:  // every second element
       base[last] = 2 * base[last];
       return slice(g.input("x", base, t), last, 0, base[last], 2);
-    case 2:  // rows with gaps, not at the start of their memory
+    case 2:  // rows with gaps, after the start of the memory
       base[last] = base[last] + 8;
       return slice(g.input("x", base, t), last, 3, 3 + shape[last]);
     case 3:
@@ -169,8 +169,7 @@ Tensors products(Graph& g, Draw& d, DType t, CompileOptions& how) {
   return {y};
 }
 
-// GEMMs with few rows. Their number of tiles is close to the number of multiprocessors, or to a multiple of
-// it.
+// GEMMs with few rows. The number of tiles is close to the number of multiprocessors or to a multiple of it.
 Tensors products_by_tiles(Graph& g, Draw& d, DType t, CompileOptions& how) {
   how.batch_invariant = !d.one_in(3);
   const std::int64_t rows = d.of({1, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 64, 65, 128, 130, 257}),
@@ -564,8 +563,8 @@ TEST_F(Models, LaunchesMatchTheGoldenFile) {
   records.expect_recorded();
 }
 
-// Streams, events, graphs and memory of programs that have ended.
-TEST_F(Models, LeaveNoObjects) {
+// Programs that have ended must leave no streams, events, graphs or memory.
+TEST_F(Models, ProgramsThatHaveEndedLeaveNoObjects) {
   const auto once = [] {
     Graph g;
     const Tensor x = g.input("x", {1, 2, 70, 64}, bf16), w = g.input("w", {64, 96}, bf16),

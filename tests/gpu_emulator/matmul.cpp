@@ -33,7 +33,7 @@ struct cublasLtMatrixLayoutOpaque {
   }
 };
 struct cublasLtMatmulPreferenceOpaque {
-  std::array<std::uint64_t, 5> attribute{};  // bytes of workspace, alignments of A, B, C and D
+  std::array<std::uint64_t, 5> attribute{};  // bytes of workspace; alignments of A, B, C and D
 };
 
 namespace {
@@ -78,7 +78,7 @@ double tf32(double x) {
   return std::isfinite(x) ? __uint_as_float((u + 0x1000u) & 0xffffe000u) : x;
 }
 
-// The tanh form of gelu, and its derivative.
+// Computes the tanh form of gelu and its derivative.
 double inner(double x) {
   return 0.79788456080286535588 * (x + 0.044715 * x * x * x);
 }
@@ -90,7 +90,7 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
 }
 
-// A copy of a call's arguments, because the call may run later.
+// Stores a call's arguments, because the call may run later.
 struct MatmulCall {
   cublasLtMatmulDescOpaque desc;
   cublasLtMatrixLayoutOpaque la, lb, lc, ld;
@@ -98,19 +98,19 @@ struct MatmulCall {
   const void *a, *b, *c;
   void* d;
 
-  // CUDA's library rounds the GEMM result before it adds it to D, if β is known on the host to be 1.
+  // If the host knows that β is 1, CUDA's library rounds the GEMM result before it adds the result to D.
   bool rounds_first() const {
     return c == d && beta == 1 && value(CUBLASLT_MATMUL_DESC_POINTER_MODE) == CUBLASLT_POINTER_MODE_HOST;
   }
   std::uint64_t value(cublasLtMatmulDescAttributes_t what) const { return desc.attribute[what]; }
   bool has(unsigned bit) const { return value(CUBLASLT_MATMUL_DESC_EPILOGUE) & bit; }
-  cudaDataType_t type(cublasLtMatmulDescAttributes_t what) const {  // D's type unless set
+  cudaDataType_t type(cublasLtMatmulDescAttributes_t what) const {  // default: D's type
     return value(what) ? static_cast<cudaDataType_t>(value(what) - 1) : ld.type;
   }
   void run() const;
   void run(std::int64_t batch) const;
   std::string text() const;
-  // [rows, columns] of op(x), row-major.
+  // Returns op(x) as a row-major matrix [rows, columns].
   std::vector<double> read(const void* x, const cublasLtMatrixLayoutOpaque& l, bool transposed,
                            std::int64_t batch) const {
     const auto rows = static_cast<std::int64_t>(transposed ? l.cols : l.rows),
@@ -197,7 +197,8 @@ double scale(const void* p, cudaDataType_t t) {
   return load(p, t, 0);
 }
 
-// Bytes of workspace that an algorithm needs: a number that is not a multiple of 256, within the limit.
+// The bytes of workspace that an algorithm needs. The number is within the limit and is not a multiple of
+// 256.
 std::size_t workspace_of(std::uint64_t most) {
   return std::min<std::uint64_t>(most, 1000);
 }
@@ -215,7 +216,7 @@ const char* cublasLtGetStatusString(cublasStatus_t s) {
          : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
                                             : "a failure";
 }
-std::size_t cublasLtGetVersion() {  // unlike any NVIDIA version: a key of cached algorithms
+std::size_t cublasLtGetVersion() {  // not a version of NVIDIA: part of the key of cached algorithms
   return 1;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
@@ -302,7 +303,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (l->ld < static_cast<std::int64_t>(l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows))
       return CUBLAS_STATUS_INVALID_VALUE;
   // CUDA's library may list algorithms in a different order each time, and may leave arbitrary data in unused
-  // bytes. So does this function.
+  // bytes. This function does both.
   static std::atomic<std::uint64_t> calls = 0;
   const std::uint64_t call = ++calls * 0x9E3779B97F4A7C15;
   *found = std::min(most, 2);
@@ -346,7 +347,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     return CUBLAS_STATUS_SUCCESS;
   }
   const auto run = [call, memory, workspace] {
-    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN, in case other data is stored there
+    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN overwrites any other data there
     call.run();
   };
   return tg::emulator::enqueue(stream, run) == cudaSuccess ? CUBLAS_STATUS_SUCCESS

@@ -33,7 +33,7 @@ std::size_t rounded(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Calls only functions that are allowed in a signal handler, except snprintf, which is acceptable because the
+// Calls only functions that are allowed in a signal handler, except snprintf. That is acceptable because the
 // process ends.
 void on_fault(int signal, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);

@@ -11,7 +11,7 @@ void Factors::left_of_thread(unsigned t, const std::uint32_t* words, Number numb
       left_[row + n % 2 * 8][k + e + n / 2 * 8] = number(static_cast<std::uint16_t>(words[n] >> 16 * e));
 }
 
-// The order and rounding of sums in tensor cores is undocumented; mma.sync is emulated in the same way.
+// The order and rounding of sums in tensor cores are undocumented. mma.sync is emulated in the same way.
 [[gnu::target_clones("avx2", "default")]] void Factors::multiply(float* sums, int columns) const {
   for (int row = 0; row < 64; ++row) {
     float* const to = sums + row * columns;
@@ -25,7 +25,7 @@ void Factors::left_of_thread(unsigned t, const std::uint32_t* words, Number numb
 
 const unsigned char* Factors::piece(std::uint32_t address) {
   const unsigned char* const p =
-      shared_pointer(shared_of(address, here.rank));  // descriptors do not contain the block
+      shared_pointer(shared_of(address, here.rank));  // descriptors do not contain the block's rank
   const auto offset = static_cast<std::size_t>(p - dynamic_shared());
   if (offset + 16 > shared_size())
     give_up("wgmma reads byte " + std::to_string(offset) + " of " + std::to_string(shared_size()) +

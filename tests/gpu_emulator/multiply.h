@@ -1,4 +1,4 @@
-// The arithmetic of wgmma: converts its operands to numbers and multiplies them.
+// Computes the arithmetic of wgmma: converts its operands to numbers and multiplies them.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ class Factors {
  public:
   using Number = float (*)(std::uint16_t bits);
 
-  // From registers: words of rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two).
+  // Reads an operand from registers: words of rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last
+  // two).
   void left_of_thread(unsigned t, const std::uint32_t* words, Number number);
-  // From shared memory. Calls note(p, warp) for each 16 bytes: the warp whose wgmma reads them, or −1 for
-  // all.
+  // Reads an operand from shared memory. Calls note(p, warp) for each 16 bytes, where `warp` is the warp
+  // whose wgmma reads them, or −1 for all warps.
   template <class Note>
   void left_of(const OperandPlace& place, Number number, Note note) {
     read(
@@ -42,7 +43,7 @@ class Factors {
           (place.transposed() ? element(a + e, k) : element(a, k + e)) = number(bits[e]);
       }
   }
-  static const unsigned char* piece(std::uint32_t address);  // requires that it is the block's memory
+  static const unsigned char* piece(std::uint32_t address);  // throws if it is not the block's memory
 
   float left_[64][16], right_[16][256];
 };

@@ -13,10 +13,10 @@ namespace tg::emulator {
 
 namespace {
 
-// As in hardware, a barrier counts arrivals from any thread: an arrival that is ahead of its phase counts in
-// the current one.
+// As in hardware, a barrier counts arrivals from any thread. An arrival that is early by a phase counts in
+// the current phase.
 struct Barrier {
-  int number = 0, threads = 0, arrived = 0;  // threads: 0 before the first use
+  int number = 0, threads = 0, arrived = 0;  // number of threads; 0 before the first use
   std::uint64_t phases = 0;
   Released arriving;
   SharedClock of_last_phase;
@@ -29,7 +29,7 @@ Barrier& own(int barrier) {
 
 struct Arrival {
   int barrier, threads;
-  std::uint64_t phase;  // the phase that it belongs to
+  std::uint64_t phase;  // the phase of the arrival
 };
 
 [[noreturn]] void fail(int barrier, const std::string& what) {

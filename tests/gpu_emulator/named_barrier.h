@@ -1,4 +1,4 @@
-// Named barriers (bar.sync, bar.arrive), by whole warps.
+// Emulates named barriers (bar.sync, bar.arrive), which complete warps use.
 #pragma once
 
 namespace tg::emulator {

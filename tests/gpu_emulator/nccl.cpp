@@ -1,7 +1,7 @@
-// Replaces NCCL: messages between emulated GPUs of several processes, through shared memory. It fails if NCCL
-// would wait forever: if a message is not received or has the wrong size, or a communicator is destroyed
-// before a graph that uses it. If TG_EMULATED_NCCL_LOST is set, exchanges end as if another rank's host were
-// lost.
+// Replaces NCCL: emulated GPUs of several processes exchange messages through shared memory. A call fails if
+// NCCL would wait forever. This happens if a message is not received or has the wrong size, or if a
+// communicator is destroyed before a graph that uses it. If TG_EMULATED_NCCL_LOST is set, exchanges end as if
+// another rank's host were lost.
 #include "backends/cuda/collectives/nccl.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace tg::cuda {
 
 namespace {
 
-// The data that exchanges need. Each exchange keeps a reference, because an aborted one may still wait.
+// The data that exchanges need. Each exchange keeps a reference, because an aborted exchange may still wait.
 struct Link {
   std::shared_ptr<parallel::SharedMemory> memory;
   std::unique_ptr<parallel::HostCommunicator> ranks;
@@ -38,9 +38,9 @@ struct Link {
 }  // namespace
 
 struct NcclCommunicator {
-  std::string name;  // of rank 0: the others open the memory by this name
+  std::string name;  // made by rank 0; the others open the memory by this name
   std::shared_ptr<Link> link = std::make_shared<Link>();
-  std::shared_ptr<int> users = std::make_shared<int>();  // held by the graphs that record it
+  std::shared_ptr<int> users = std::make_shared<int>();  // graphs keep references
 };
 
 namespace {
@@ -59,7 +59,7 @@ struct Group {
 
 constexpr NcclResult failed = static_cast<NcclResult>(3);
 
-// All messages of a rank as bytes: for each message its peer, its size and its data.
+// Returns all messages of a rank as bytes: for each message, the peer, the size and the data.
 std::vector<std::byte> packed(const std::vector<Message>& sent) {
   std::vector<std::byte> all;
   const auto add = [&](const void* p, std::size_t n) {
@@ -192,7 +192,7 @@ NcclResult release(NcclComm comm) {
   return NcclResult::success;
 }
 
-// Waits until all other ranks call it, too.
+// Waits until all other ranks also call it.
 NcclResult comm_destroy(NcclComm comm) {
   if (comm->users.use_count() > 1) {
     std::fputs("emulated NCCL: a communicator was destroyed before a graph that uses it\n", stderr);

@@ -1,6 +1,6 @@
-// The run-time compiler. The host's compiler turns the source into a shared object. It contains a function
-// that runs a kernel over a whole grid, and one that runs a single thread, for kernels whose threads
-// synchronize. Memory accesses of these kernels are not checked (shadow.h).
+// Emulates the run-time compiler. The host's compiler compiles the source to a shared object. This contains a
+// function that runs a kernel over a complete grid, and a function that runs a single thread, for kernels
+// whose threads synchronize. Memory accesses of these kernels are not checked (shadow.h).
 #include <nvrtc.h>
 
 #include <cuda_runtime_api.h>
@@ -26,12 +26,12 @@
 
 struct _nvrtcProgram {
   std::string source, log;
-  std::vector<char> code;  // its length in 8 bytes, then a shared object
+  std::vector<char> code;  // the length of a shared object in 8 bytes, then the object
 };
 
 namespace {
 
-// The parts of CUDA C++ without headers that fused pointwise kernels use.
+// The parts of CUDA C++ that fused pointwise kernels use without headers.
 constexpr const char* before = R"(
 #define __global__
 #define __device__
@@ -124,7 +124,7 @@ std::string read(const std::filesystem::path& path) {
 const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
-nvrtcResult nvrtcVersion(int* major, int* minor) {  // unlike any NVIDIA version: a key of cached code
+nvrtcResult nvrtcVersion(int* major, int* minor) {  // not a version of NVIDIA: part of the key of cached code
   *major = 0, *minor = 3;
   return NVRTC_SUCCESS;
 }
@@ -197,7 +197,8 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
 
 // ---- loading it ----
 
-// __shfl_down_sync of 8 bytes. (cuda_runtime.h defines it for kernels that are compiled with the emulator.)
+// Implements __shfl_down_sync for 8 bytes. cuda_runtime.h defines it for kernels that are compiled with the
+// emulator.
 static std::uint64_t shuffle_down(unsigned mask, std::uint64_t bits, int by, int width) {
   struct SideStream {
     std::uint64_t bits, result;
@@ -218,14 +219,14 @@ static std::uint64_t shuffle_down(unsigned mask, std::uint64_t bits, int by, int
 
 struct CUlib_st {
   void* handle;
-  std::string source;  // its checksum, if nothing runs
+  std::string source;  // a checksum if no kernel runs
 };
 struct CUkern_st {
   std::string name;
   void (*run)(void**, std::uint64_t*, unsigned, unsigned, void (*)());
   void (*thread)(void**, std::uint64_t*, void*, void (*)(), decltype(&shuffle_down));
   int arguments;
-  bool meets;  // whether its threads synchronize
+  bool meets;  // whether the kernel's threads synchronize
 };
 
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOption*, void**, unsigned,

@@ -1,6 +1,6 @@
 // Tests files that one process leaves for the next: algorithms of cuBLASLt and compiled code. Also tests
-// processes with two GPUs, and processes that run step by step. Each case forks; no code here may use a GPU
-// before that.
+// processes with two GPUs, and processes that run step by step. Each case forks. No code here may use a GPU
+// before the fork.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,7 @@
 namespace tg::testing {
 namespace {
 
-// The result of f in a process with these environment variables, or the error that it throws.
+// Runs f in a process with these environment variables. Returns the result of f or the error that f throws.
 std::string in_process(const std::vector<std::pair<const char*, std::string>>& variables,
                        const std::function<std::string()>& f) {
   return in_child([&] {
@@ -29,7 +29,7 @@ std::string in_process(const std::vector<std::pair<const char*, std::string>>& v
   });
 }
 
-// The only file of a cache.
+// Returns the only file of a cache.
 std::filesystem::path file_of(const TemporaryDirectory& cache) {
   const std::vector<std::filesystem::directory_entry> all(
       std::filesystem::directory_iterator(cache.path / "tilegrad"), {});
@@ -61,7 +61,8 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
   ASSERT_NE(first.find("cuBLASLt algorithm "), std::string::npos) << first;
   std::vector<std::string> lines = lines_of(file_of(folder));
   ASSERT_EQ(lines.size(), 1u);
-  // A key of two words, and an algorithm of eight words. The first of these is its number in the emulator.
+  // An entry is a key of two words and an algorithm of eight words. The first word of the algorithm is its
+  // number in the emulator.
   ASSERT_EQ(lines[0].size(), 10 * 17 - 1u);
   std::string other = lines[0];
   char& number = other[3 * 17 - 2];
@@ -98,8 +99,8 @@ TEST(Processes, KeepCompiledCode) {
   EXPECT_GT(std::filesystem::file_size(file_of(folder)), 1000u);
 }
 
-// The results of programs on some GPUs. A separate thread makes each program's calls, and the current GPU
-// belongs to the thread.
+// Returns the results of programs on some GPUs. A separate thread makes the calls of each program, because
+// each thread has its own current GPU.
 std::string sums_on(std::initializer_list<int> gpus) {
   struct Run {
     Graph g;
@@ -160,8 +161,8 @@ TEST(Processes, MayRunStepsOneByOne) {
   EXPECT_EQ(in_process({{"TG_STEPWISE", "1"}}, [] { return sums_on({0}); }), alone);
 }
 
-// Sticky errors: later CUDA calls return a kernel's error, too. If steps run one by one, the failing step is
-// named.
+// Some errors of a kernel are sticky: later CUDA calls also return them. If steps run one by one, the message
+// names the failing step.
 TEST(Processes, StickyErrorsSuggestStepwiseRunsUnlessStepsRunOneByOne) {
   const auto message = [](cudaError_t error) {
     try {

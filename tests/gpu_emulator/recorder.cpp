@@ -17,7 +17,7 @@ namespace {
 bool is_on = false, runs_are_recorded = false;
 std::vector<std::string> lines;
 
-// The symbols of this program's functions by their offsets, as nm prints them.
+// Maps the offsets of this program's functions to their symbols, as nm prints them.
 std::map<std::uintptr_t, std::string> symbols() {
   std::map<std::uintptr_t, std::string> all;
   const std::string command = "nm -p /proc/" + std::to_string(::getpid()) + "/exe";
@@ -59,7 +59,7 @@ std::string plain(std::string name) {
 
 void only_record() {
   is_on = true;
-  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // this process must not write caches for others
+  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // caches of this process must not be used by others
 }
 bool only_records() {
   return is_on;

@@ -1,6 +1,6 @@
-// A textual record of launches, in one of two modes. Either programs do not run and their launches are
-// recorded, for tests of kernel choices; or they run, and the instructions of each kernel are counted.
-// Results depend on neither mode.
+// Records launches as text, in one of two modes. In the first mode, programs do not run, and their launches
+// are recorded for tests of kernel choices. In the second mode, programs run, and the instructions of each
+// kernel are counted. Neither mode changes results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,20 +12,20 @@
 
 namespace tg::emulator {
 
-// After this call, the process runs no kernels and no cuBLASLt calls, compiles no source, and fills no
+// After this call, the process executes no kernels and no cuBLASLt calls, compiles no source, and fills no
 // memory.
 void only_record();
 bool only_records();
-// After this call, each kernel of a program that ran adds a line: its grid and its Instructions (coverage.h).
+// After this call, each kernel that runs adds a line with its grid and its Instructions (coverage.h).
 void record_runs();
 
-// Adds a line to the record if the stream is being captured. Kernels that are only tried and timed are not
+// Adds a line to the record if the stream is being captured, so kernels that are only tried and timed are not
 // recorded.
 void record(cudaStream_t, const std::string& line);
-void record(const std::string& line);  // for any stream
+void record(const std::string& line);  // also if no stream is being captured
 void record_run(const void* kernel, dim3 grid, const Instructions& before);
 
-// The lines since the last call.
+// Returns the lines since the last call.
 std::vector<std::string> take_recorded();
 
 // Counts existing streams, events, graphs, executable graphs, allocations of device and pinned memory, and
@@ -33,7 +33,7 @@ std::vector<std::string> take_recorded();
 std::vector<int> live_objects();
 int live_matmul_objects();
 
-// "attend<float, 64>": without namespaces, parameters and result type.
+// Returns a name such as "attend<float, 64>", without namespaces, parameters and result type.
 std::string kernel_name(const void* kernel);
 
 }  // namespace tg::emulator

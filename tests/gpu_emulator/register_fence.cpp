@@ -10,7 +10,7 @@ namespace tg::emulator {
 namespace {
 
 struct Snapshot {
-  const unsigned char* from = nullptr;  // to the top of the stack
+  const unsigned char* from = nullptr;  // the snapshot extends to the top of the stack
   std::vector<unsigned char> bytes;
 
   unsigned char* of(const void* registers, std::size_t count) {

@@ -14,9 +14,9 @@ namespace tg::emulator {
 
 namespace {
 
-constexpr int all = 65536;             // of a multiprocessor
-std::array<int, most_blocks> spare{};  // of each block: registers not owned by a warp
-int at_launch = 0;                     // of a thread
+constexpr int all = 65536;             // registers of a multiprocessor
+std::array<int, most_blocks> spare{};  // registers of each block that no warp owns
+int at_launch = 0;                     // registers per thread at the launch
 std::array<int, 32> of_warp{};
 unsigned warps = 0;
 std::vector<unsigned> waiting;
@@ -32,7 +32,7 @@ struct Change {
   int to;
   bool taking;
 };
-// Called once for a warp.
+// Called once for each warp.
 void insist(void* const (&lanes)[32]) {
   const Change c = *static_cast<const Change*>(lanes[static_cast<unsigned>(here.number) % 32]);
   const int now = of_warp[static_cast<unsigned>(here.number) / 32];
@@ -71,7 +71,7 @@ void give_registers(int each) {
   change_registers({each, false});
 }
 void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes) {
-  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // of a multiprocessor, for each block
+  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // bytes per multiprocessor; per block
   const std::size_t room = shared / (shared_bytes + reserved), most = std::max(2048 / threads, 1u),
                     sharing = std::clamp<std::size_t>(room, 1, most);
   warps = (threads * blocks + 31) / 32;

@@ -1,5 +1,5 @@
-// Registers that warps transfer to one another (setmaxnreg). A launch has the number of registers that fits.
-// A warp that needs more waits until others have released them.
+// Emulates setmaxnreg, with which warps transfer registers to one another. A launch starts with as many
+// registers as fit. A warp that needs more registers waits until other warps have released them.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,6 @@ void give_registers(int each);
 // Starts a launch of clusters of `blocks` blocks. A multiprocessor runs as many blocks as fit its shared
 // memory.
 void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes);
-void insist_on_equal_registers();  // in the warps of a warpgroup
+void insist_on_equal_registers();  // compares the warps of a warpgroup
 
 }  // namespace tg::emulator

@@ -1,4 +1,4 @@
-// The runtime API: devices, memory, streams, events and graphs.
+// Implements the runtime API: devices, memory, streams, events and graphs.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -31,10 +31,10 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   int gpu;
-  std::shared_ptr<CUgraph_st> recorded = nullptr;  // during the capture
+  std::shared_ptr<CUgraph_st> recorded = nullptr;  // set during the capture
 };
 struct CUevent_st {
-  std::shared_ptr<CUgraph_st> recorded;  // of its stream
+  std::shared_ptr<CUgraph_st> recorded;  // the captured work of the event's stream
   std::shared_ptr<bool> happened = std::make_shared<bool>(false);
 };
 
@@ -44,7 +44,7 @@ std::atomic<int> streams = 0, events = 0, graphs = 0, executables = 0, allocatio
 
 thread_local cudaError_t last = cudaSuccess;
 thread_local int device = 0;
-std::string failure;  // of the first kernel that failed: as on a GPU, nothing runs after it
+std::string failure;  // error of the first kernel that failed: as on a GPU, nothing runs afterward
 
 cudaError_t note(cudaError_t e) {
   if (e != cudaSuccess) last = e;
@@ -82,7 +82,7 @@ std::string text_of(dim3 n) {
   return std::to_string(n.x) + "," + std::to_string(n.y) + "," + std::to_string(n.z);
 }
 
-// The name of the kernel at an address, from its symbol. Only needed after an error.
+// Returns the name of the kernel at an address, from its symbol. Needed only after an error.
 std::string name_of(const void* kernel) {
   char command[160], line[400] = "a kernel";
   std::FILE* maps = std::fopen("/proc/self/maps", "r");
@@ -121,9 +121,10 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
     const std::string name = kernel_name(kernel);
     record(s, name + " blocks " + text_of(grid) + " threads " + text_of(block) + " shared " +
                   std::to_string(shared) + (cluster > 1 ? " clusters of " + std::to_string(cluster) : ""));
-    if ((s && s->recorded) || name != "short_copy") return cudaSuccess;  // data that the host reads is copied
+    if ((s && s->recorded) || name != "short_copy") return cudaSuccess;  // copies data that the host reads
   }
-  // Copies for the host, and kernels that are only tried, depend on previous work of the process.
+  // These are not recorded, because they depend on previous work of the process: copies for the host, and
+  // kernels that are only tried.
   const bool is_of_program = s && s->recorded;
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
@@ -337,7 +338,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   return cudaEventQuery(e);
 }
-// Always a microsecond, so choices by measured time are the same in every run: the first candidate.
+// The time is always a microsecond, so choices by measured time always select the first candidate.
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   if (!*from->happened || !*to->happened) return note(cudaErrorInvalidValue);
   *ms = 1e-3f;

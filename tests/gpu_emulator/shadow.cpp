@@ -22,7 +22,7 @@ Access access(unsigned thread) {
   return std::uint64_t{barrier} << 42 | std::uint64_t{warp_times[thread / 32].now} << 16 | thread;
 }
 
-// Shared memory, static and dynamic, is in the thread-local storage of the system's thread.
+// Both static and dynamic shared memory are in the thread-local storage of the system's thread.
 struct Range {
   const unsigned char *from = nullptr, *to = nullptr, *dynamic = nullptr;
 };
@@ -67,8 +67,8 @@ bool is_dynamic(const unsigned char* p) {
   give_up(text);
 }
 
-// An access of 16 bytes requires an alignment of only 8, because structs of two words are copied that way. If
-// the type requires more, the processor checks it.
+// An access of 16 bytes needs an alignment of only 8, because compilers copy structs of two words by such an
+// access. If a type needs more, the processor checks its alignment.
 [[gnu::noinline, noreturn]] void report_misaligned(std::size_t bytes) {
   give_up("thread " + std::to_string(here.number) + ": an access of " + std::to_string(bytes) +
           " bytes at an address that is not a multiple of them");
@@ -118,7 +118,7 @@ template <bool writes>
         if (!is_ordered(r, now)) report("a write after a read", at, now, r);
       x.write = now;
     } else {
-      if (x.read == now) continue;  // already checked against the last write
+      if (x.read == now) continue;  // already compared with the last write
       if (!is_ordered(x.write, now)) report("a read after a write", at, now, x.write);
       if (barrier_of(x.write) < first_of_block && !is_dynamic(at))  // dynamic memory was filled with NaN
         report("nothing was written before a read", at, now);
@@ -131,7 +131,7 @@ template <bool writes>
 }  // namespace
 
 void forget_accesses(unsigned threads) {
-  if (barrier > last_barrier / 2) {  // block after block
+  if (barrier > last_barrier / 2) {  // the time continues from block to block
     std::fill(locations, locations + all_locations, Location{});
     barrier = 1;
   }
@@ -140,7 +140,7 @@ void forget_accesses(unsigned threads) {
   forget_async_accesses();
 }
 void order_block(unsigned first, unsigned end) {
-  // In a cluster, only clocks know which of its blocks has arrived at a barrier.
+  // In a cluster, only clocks record which block has arrived at a barrier.
   if (cluster_blocks == 1 && ++barrier == last_barrier)
     give_up("the emulator has no more than two million barriers for a block");
   order_threads(first, end);
@@ -176,7 +176,7 @@ void note_write(void* p, int bytes) {
 
 }  // namespace tg::emulator
 
-// Aligned: the type's addresses are multiples of its size, as a GPU requires.
+// Checks that an address is a multiple of the type's size, as a GPU requires.
 #define TG_ACCESS(kind, writes, bytes)                      \
   extern "C" void __tsan_##kind##bytes(void* p) {           \
     ++tg::emulator::work_done;                              \
@@ -213,7 +213,7 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 
-// Atomic operations of the standard library in host code: executed unchanged.
+// Atomic operations of the standard library in host code are executed unchanged.
 #define TG_ATOMIC(bits, type)                                                                          \
   extern "C" type __tsan_atomic##bits##_load(const type* p, int) {                                     \
     return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                       \

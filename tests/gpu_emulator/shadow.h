@@ -1,9 +1,8 @@
-// Checks every memory access of a kernel. It detects races: accesses of two threads of a block to the same
-// shared memory without a barrier in between, at least one of them a write. It also detects static shared
-// memory that is read before it is written, and misaligned accesses. Kernels are compiled with
-// -fsanitize=thread, which calls a function at each access. These functions are defined here instead of in
-// the thread sanitizer's library. Bulk copies and wgmma access shared memory asynchronously and are checked
-// in shadow_async.cpp.
+// Checks every memory access of a kernel. Detects races: two threads of a block access the same shared memory
+// without a barrier in between, and at least one access is a write. Also detects static shared memory that is
+// read before it is written, and misaligned accesses. Kernels are compiled with -fsanitize=thread, which
+// calls a function at each access. These functions are defined here instead of in the thread sanitizer's
+// library. Bulk copies and wgmma access shared memory asynchronously and are checked in shadow_async.cpp.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +13,10 @@
 
 namespace tg::emulator {
 
-void forget_accesses(unsigned threads);          // at the start of a block or cluster
+void forget_accesses(unsigned threads);          // called at the start of a block or cluster
 void order_block(unsigned first, unsigned end);  // __syncthreads of these threads
 void order_warp(unsigned warp);                  // __syncwarp
-void note_write(void* p, int bytes);             // by code that is compiled without these calls
+void note_write(void* p, int bytes);             // for code that is compiled without these calls
 
 // A thread's access: the number of its block's last barrier (22 bits), the time of its warp (26 bits), and
 // the thread's number (16 bits). The count of barriers continues from block to block.
@@ -31,10 +30,10 @@ inline Time time_of(Access a) {
 inline unsigned thread_of(Access a) {
   return a & 0xffff;
 }
-Access access_here();                 // of the running thread, now
-bool is_ordered_here(Access before);  // before the current access
+Access access_here();                 // an access of the running thread at this time
+bool is_ordered_here(Access before);  // last accesses before the current one
 
-// The ordinary accesses to two bytes of shared memory. Copies and wgmma check them, too.
+// The ordinary accesses to two bytes of shared memory. Copies and wgmma also check them.
 struct Location {
   Access write, read, other_read;  // other_read: by a warp different from read's
 };
@@ -47,14 +46,15 @@ std::string name_of_shared(const void* p);
 // ---- shadow_async.cpp ----
 
 void forget_async_accesses();
-// The thread issues a bulk copy that arrives with a phase of an mbarrier. Destinations are 16-byte pieces.
+// Records that the thread issues a bulk copy that arrives with a phase of an mbarrier. Destinations are
+// 16-byte pieces.
 void note_copy(void* to, int bytes, unsigned mbarrier, Time phase);
-// The same for the source of such a copy, if it is shared memory.
+// Records the source of such a copy if it is shared memory.
 void note_copy_from(const void* from, int bytes, unsigned mbarrier, Time phase);
-// The thread issues a bulk copy from shared memory to global memory.
+// Records that the thread issues a bulk copy from shared memory to global memory.
 void note_store(const void* from, int bytes);
-// wgmma of warps first … last − 1 reads a piece of 16 bytes, as part of group number `group`. `issued` is the
-// clock that all threads of the warpgroup know.
+// Records that wgmma of warps first … last − 1 reads a piece of 16 bytes, as part of group number `group`.
+// `issued` is the clock that all threads of the warpgroup know.
 void note_product(const void* piece, unsigned first, unsigned last, Time group, const SharedClock& issued);
 // Compares an ordinary access of the running thread with the accesses of copies and wgmma.
 void check_async(std::size_t location, bool writes, const unsigned char* p);

@@ -1,6 +1,6 @@
-// Accesses to shared memory that run concurrently with threads: bulk copies write, and wgmma and copies to
-// other blocks read, in pieces of 16 bytes. A copy is finished for threads that have waited for its phase. A
-// wgmma of a warp is finished for threads that know of a wait by that warp.
+// Checks accesses to shared memory that run concurrently with threads. Bulk copies write pieces of 16 bytes.
+// wgmma and copies to other blocks read such pieces. A copy is finished for threads that have waited for its
+// phase. A wgmma of a warp is finished for threads that are ordered after a wait by that warp.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -20,14 +20,14 @@ struct Arrival {
 };
 
 struct Piece {
-  std::uint64_t block = 0;  // the block in which the other fields were set
+  std::uint64_t block = 0;  // number of the block that set the other fields
   Arrival copy;
-  std::vector<Arrival> copied;     // phases in which copies from here arrive elsewhere
+  std::vector<Arrival> copied;     // phases in which copies from this piece arrive in other blocks
   std::array<Time, 32> product{};  // for each warp: one more than the last group that reads the piece
 };
 
 std::uint64_t block = 0;
-bool any = false;  // in this block
+bool any = false;  // whether this block has such accesses
 std::vector<Piece> pieces(most_blocks* most_shared / 16);
 
 Piece* piece_at(const void* p) {
@@ -51,7 +51,7 @@ std::string me() {
   return thread(static_cast<unsigned>(here.number));
 }
 
-// The warp whose wgmma may still read the piece, or −1.
+// Returns the warp whose wgmma may still read the piece, or −1.
 int reader(const Piece& x, const SharedClock& known) {
   for (unsigned w = 0; w < threads_in_cluster() / 32; ++w)
     if (x.product[w] > at(known, products_of(w))) return static_cast<int>(w);
@@ -65,7 +65,8 @@ bool is_copied(const Piece& x, const SharedClock& known) {
                      [&](const Arrival& copy) { return !has_arrived(copy, known); });
 }
 
-// A write before a copy or wgmma. It must be known, and fence_async must have made it visible.
+// Checks a write before a copy or wgmma. The write must be ordered before it, and fence_async must have made
+// the write visible.
 template <class Fenced>
 void check_write(Access write, const SharedClock& known, Fenced fenced, const char* what, const void* p) {
   const unsigned writer = thread_of(write);

@@ -24,14 +24,15 @@ constexpr unsigned team = 128;  // threads of a warpgroup
 constexpr unsigned char poison = 0xff;
 using Word4 = std::array<std::uint32_t, 4>;
 
-// The accumulators [64, columns] of wgmma, from the first wgmma until each thread has waited and keeps them.
+// The accumulators [64, columns] of wgmma. They exist from the first wgmma until each thread has waited and
+// has called keep().
 struct Sums {
   int columns = 0;
   std::vector<float> x;
   std::array<float*, team> registers{};
-  std::array<bool, team> in_flight{}, done{};  // done: waited for, and not kept yet
+  std::array<bool, team> in_flight{}, done{};  // done: waited for, but keep() was not called yet
   std::array<std::uint64_t, team> last{};      // the last wgmma that the thread has issued
-  std::size_t bytes() const { return static_cast<std::size_t>(columns) * 2; }  // of a thread
+  std::size_t bytes() const { return static_cast<std::size_t>(columns) * 2; }  // bytes of one thread
   int floats() const { return columns / 2; }
   bool meets(unsigned t, const float* from, int count) const {
     return from < registers[t] + floats() && registers[t] < from + count;
@@ -60,12 +61,12 @@ struct Product {
 };
 
 struct Warpgroup {
-  std::deque<Product> products;  // starting with number `first`
+  std::deque<Product> products;  // numbers start at `first`
   std::uint64_t first = 0, computed = 0;
   std::vector<std::uint64_t> group_ends;
   std::vector<std::shared_ptr<Sums>> sums;
   std::array<std::uint64_t, team> issued{}, committed{}, waited{};  // products; groups; products
-  std::array<int, team> done{};                                     // number of finished sums of each thread
+  std::array<int, team> done{};                                     // finished sums of each thread
   std::vector<unsigned> waiting;
   Product& number(std::uint64_t n) { return products[n - first]; }
 };
@@ -94,7 +95,8 @@ void insist_on_operand(std::uint64_t descriptor, bool transposed, int extent, co
     fail(std::string("wgmma: operand ") + which + " " + why);
 }
 
-// Returns the sums with these registers, else sums that are no longer in flight, else new ones.
+// Returns the sums with these registers. If there are none, returns sums that are no longer in flight, or new
+// sums.
 std::shared_ptr<Sums> sums_at(Warpgroup& w, unsigned t, float* registers, int columns) {
   const auto is_free = [](const std::shared_ptr<Sums>& s) {
     const auto is = [](bool b) { return b; };
@@ -127,8 +129,8 @@ void end_done(Warpgroup& w, Sums& s, unsigned t) {
   s.done[t] = false;
 }
 
-// The thread's accumulators become wgmma's. Accumulators of an earlier wgmma without a keep still belong to
-// wgmma.
+// From now on, the thread's accumulators belong to wgmma. Accumulators of an earlier wgmma still belong to it
+// if keep() was not called.
 void take(Warpgroup& w, Sums& s, unsigned t, float* registers) {
   const bool goes_on = s.done[t] && s.registers[t] == registers && s.is_poisoned(t);
   end_done(w, s, t);
@@ -148,7 +150,7 @@ void finish_sums(Warpgroup& w, Sums& s, unsigned t) {
 // Returns the accumulators to the thread.
 void give_back(Warpgroup& w, Sums& s, unsigned t) {
   end_done(w, s, t);
-  if (!s.is_poisoned(t)) return;  // a different variable uses this memory now
+  if (!s.is_poisoned(t)) return;  // now a different variable uses this memory
   float* const registers = s.registers[t];
   for (int e = 0; e < s.floats(); ++e) registers[e] = s.of_thread(t, e);
   changed_by_product(registers, s.bytes());
@@ -157,7 +159,7 @@ void give_back(Warpgroup& w, Sums& s, unsigned t) {
 void compute(Warpgroup& w, Product& p) {
   const auto first_warp = static_cast<unsigned>(&w - groups.data()) * 4;
   const SharedClock known = p.known.take();
-  const auto note = [&](const void* piece, int warp) {  // by one warp, or by all
+  const auto note = [&](const void* piece, int warp) {  // read by one warp, or by all
     const unsigned first = first_warp + (warp < 0 ? 0 : static_cast<unsigned>(warp));
     note_product(piece, first, warp < 0 ? first + 4 : first + 1, static_cast<Time>(p.group), known);
   };

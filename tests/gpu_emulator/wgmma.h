@@ -1,13 +1,13 @@
-// Matrix multiplications of warpgroups (wgmma). One is computed when a thread waits for its group, with the
-// operands' values at that time. Its sums are NaN until keep() after the wait. The registers that it uses
-// must be unchanged since the previous wgmma_fence, and until the wait.
+// Emulates matrix multiplications of warpgroups (wgmma). A wgmma is computed when a thread waits for its
+// group, with the values of the operands at that time. The sums are NaN until keep() after the wait. The
+// registers that a wgmma uses must not change between the previous wgmma_fence and the wait.
 #pragma once
 
 #include <cstdint>
 
 namespace tg::emulator {
 
-// d [64, N] = or += a [64, 16]·b [16, N]
+// Computes d [64, N] = a [64, 16]·b [16, N], or adds to d.
 struct ProductShape {
   float (*number)(std::uint16_t bits);  // converts an element of an operand
   int columns;
@@ -17,13 +17,13 @@ struct ProductShape {
 };
 
 void issue_product(const ProductShape&, float* sums,
-                   const std::uint32_t* a);  // of a thread; a: 4 words or null
+                   const std::uint32_t* a);  // the thread's registers; a: 4 words or null
 void fence_registers();
 void commit_products();
 void wait_for_products(int pending);
-void keep_sums(float* sum);  // keeps all sums of the wgmma with this one, if there is one
+void keep_sums(float* sum);  // keeps all sums of the wgmma that has this one
 
 void forget_products(unsigned threads);
-void insist_on_no_products(unsigned thread);  // that it has not waited for
+void insist_on_no_products(unsigned thread);  // throws if the thread has not waited for a wgmma
 
 }  // namespace tg::emulator

@@ -1,4 +1,4 @@
-// Calls of functions and methods of core/ and autograd/.
+// Calls functions and methods of core/ and autograd/.
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/report/bad_node.h>
@@ -234,7 +234,7 @@ std::vector<Call> graphs() {
   };
 }
 
-// Whether a program of everything recorded would finish soon.
+// Returns whether a program that computes all recorded tensors would finish soon.
 bool is_small(const Graph& g) {
   for (const Value& v : g.values())
     if (v.layout.numel() > 1 << 16) return false;
@@ -334,7 +334,8 @@ std::vector<Call> programs() {
   };
 }
 
-// Differentiates, compiles and runs some tensors, with every input fed. {.verify} detects wrong numbers.
+// Differentiates and compiles some tensors, feeds every input, and runs the program. {.verify} detects wrong
+// numbers.
 void finish(World& w) {
   std::vector<Tensor> fetch;
   for (std::uint64_t n = 1 + w.below(4); n > 0; --n) {

@@ -1,4 +1,4 @@
-// Calls of io/: text, checkpoints and plots. Damaged files are tested by the fuzz targets (tests/fuzz).
+// Calls functions of io/ for text, checkpoints and plots. The fuzz targets (tests/fuzz) test damaged files.
 #include <filesystem>
 
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
@@ -102,7 +102,7 @@ void adapter(World& w, nn::Pretrained model) {
   nn::load_adapter(model, w.chance(0.9) ? "adapter" : path(w));
 }
 
-// A folder of a small Llama, or one whose config.json contradicts its weights.
+// Writes the folder of a small Llama. Sometimes its config.json contradicts its weights.
 void pretrained(World& w) {
   std::filesystem::create_directories("pretrained");
   const auto number = [&](I n) { return std::to_string(w.chance(0.05) ? Draw<I>::of(w) : n); };
@@ -156,7 +156,7 @@ void pretrained(World& w) {
   nn::from_pretrained(folder);
 }
 
-// A tokenizer.json that is valid or nearly valid.
+// Returns a tokenizer.json that is valid or nearly valid.
 std::string tokenizer_file(World& w) {
   const std::string merge =
       w.one_of<std::string>({R"(["a","b"])", R"("a b")", R"(["ab","ab"])", R"(["a"])", "7", ""});
@@ -286,10 +286,10 @@ void json(World& w) {
         (void)reader.peek();
     }
   reader.end();
-  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has read all of it
+  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has read all
 }
 
-// An offset in a short sequence, or out of range.
+// Returns an offset that is in a short sequence or out of range.
 std::size_t place(World& w) {
   return w.hostile() ? static_cast<std::size_t>(Draw<I>::of(w)) : w.below(4);
 }
@@ -334,7 +334,7 @@ int side(World& w) {
 void image(World& w) {
   const int width = side(w), height = side(w);
 #ifdef __SANITIZE_ADDRESS__
-  // Its operator new cannot throw: without memory, it ends the program.
+  // The operator new of this build cannot throw. If there is no memory, it ends the program.
   if (std::int64_t{width} * height > std::int64_t{1} << 24) return;
 #endif
   plot::Image image(width, height, {});

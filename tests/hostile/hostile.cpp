@@ -18,9 +18,9 @@
 
 namespace {
 
-constexpr int seconds = 20;  // per program
-// Address space in bytes. Results of this size can also be computed within the time. The address sanitizer
-// has a separate limit.
+constexpr int seconds = 20;  // seconds per program
+// Limit of the address space in bytes. Results that fit can also be computed within the time limit. The
+// address sanitizer has a separate limit.
 constexpr rlim_t memory = 1LL << 30;
 
 // The state of the child, which the parent reads after the child has died.
@@ -35,7 +35,7 @@ void say(Shared& shared, const std::string& trace) {
   shared.trace[n] = 0;
 }
 
-// Runs programs until `end`. Exits with 1 at the first exception that is not an Error.
+// Runs programs until number `end`. Exits with 1 at the first exception that is not an Error.
 [[noreturn]] void run(Shared& shared, long end) {
 #ifndef __SANITIZE_ADDRESS__
   const rlimit limit{memory, memory};

@@ -1,4 +1,4 @@
-// Calls of nn/: layers, models, optimizers, training and generation.
+// Calls functions of nn/: layers, models, optimizers, training and generation.
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/nn/layers/attention.h>
 #include <tilegrad/nn/layers/autocast.h>
@@ -68,7 +68,7 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
           }};
 }
 
-// A Llama with settings of related architectures.
+// Makes a Llama with settings of related architectures.
 Llama relative(World& w) {
   const auto number = [&](double usual) { return w.hostile() ? Draw<double>::of(w) : usual; };
   Llama l{.head_width = w.chance(0.5) ? 0 : size(w), .eps = number(1e-5), .attention_bias = w.chance(0.3)};
@@ -89,7 +89,7 @@ ModelConfig config(World& w) {
       .vocabulary = size(w), .context = size(w), .layers = size(w), .heads = size(w), .width = size(w)};
   if (!w.hostile() && c.heads > -100 && c.heads < 100)
     c.width = c.heads * 4, c.layers = 1 + static_cast<I>(w.below(2));
-  c.layers %= 300;  // more are valid, but exceed a program's time
+  c.layers %= 300;  // more would be valid, but exceed a program's time
   const std::vector<Architecture>& all = architectures();
   c.architecture = all[w.below(all.size())];
   if (w.chance(0.3)) c.architecture = relative(w);
@@ -149,7 +149,7 @@ std::unique_ptr<optim::Optimizer> optimizer(World& w, const std::vector<Paramete
   }
 }
 
-// Whatever options an optimizer accepted, weights must stay finite, because non-finite steps are skipped.
+// With any accepted options of an optimizer, weights must stay finite, because non-finite steps are skipped.
 void expect_finite(const std::vector<Parameter>& parameters) {
   for (const Parameter& p : parameters) {
     const Array a = p.read();
@@ -301,7 +301,7 @@ void serve(World& w) {
   w.trace += "serve " + c.text() + "\n";
   const Model model(params, c);
   const auto few = [&] { return w.hostile() ? Draw<I>::of(w) : 1 + static_cast<I>(w.below(20)); };
-  // More slots or tokens are valid, but exceed a program's memory.
+  // More slots or tokens would be valid, but exceed a program's memory.
   Engine engine(model, {.slots = size(w) % 1000,
                         .cache_tokens = w.chance(0.5) ? 0 : few() % 10000,
                         .page_size = few(),
@@ -388,7 +388,7 @@ void model_config(World& w) {
   c.each_parameter([](const std::string&, const Shape&) {});
 }
 
-// Parts of a model, called with tokens of any shape and graph.
+// Calls parts of a model with tokens of any shape and graph.
 void model_parts(World& w) {
   Params params(1);
   const ModelConfig c = config(w);
@@ -413,7 +413,8 @@ LoraOptions lora_options(World& w) {
   return o;
 }
 
-// Modules of any rows, with several layers in one.
+// Returns the module of a layer. Hostile modules have any name, first row and size, so they may contain
+// several layers.
 ModuleRows module_rows(World& w, const LinearSlot& linear) {
   if (!w.hostile()) return {linear.path, 0, linear.out};
   return {w.one_of<std::string>({"all", "", linear.path}), w.chance(0.5) ? 0 : Draw<I>::of(w),
@@ -468,7 +469,7 @@ void low_rank(World& w) {
   w.keep(linear(x));
 }
 
-// A LanguageModel of functions, some of which are missing.
+// Makes a LanguageModel from functions, some of which may be missing.
 void language_model(World& w) {
   LanguageModel m{.context = size(w), .parameters = Draw<std::vector<Parameter>>::of(w)};
   const auto f = [](TensorArg x) { return x.tensor() * 2; };

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Checks that tests/hostile/*_calls.cpp calls every function and every method of the public headers, except
-# for the exemptions here.
+# Checks that tests/hostile/*_calls.cpp calls every function and method of the public headers, except the exempt names
+# below.
 #   names.sh ROOT
 set -eu
 cd "$1"
 
-# Exempt functions: raw memory, internal parts that public templates need, counters and constants that accept
-# any number, and functions that check or measure for minutes.
+# These functions are exempt: raw memory, internal parts that public templates need, counters and constants
+# that accept any number, and functions that check or measure for minutes.
 functions="load_element store_element odd_float bernoulli_bound log_of_unit normal_pair attention_counter dropout_bound element_counter node_key
 philox compute_type is_int name_of size_of at_line in_context record record_all backend unused bytes_of cost_of
 roundings_of flops_of_a_byte price_of kind_of work_of log_level settings_of check_size check_divisible check_rotary mlp_width_setting
@@ -14,8 +14,8 @@ swiglu_width
 theta_setting norm_blocks derivative mutate op_cases register_case registered_cases v_curve
 measure_ceilings all_ops attention_of attention_backward_of paged_attention_of find_op define_op safe_cut word_end progress_line short_count short_time safetensors_content
 write_checkpoint"
-# Exempt methods of the same kinds: components of ops, kernels, backends and architectures. Also access to the
-# elements of a short list, which is unchecked like a vector's.
+# These methods are exempt: components of ops, kernels, backends and architectures, and access to the elements
+# of a short list, which is unchecked as for a vector.
 methods="operator fields as non_default_text back erase bfloat16 float16 load_element size_of may_share is_exact
 add_custom_gradient new_segment record allocate available_bytes bind choice done prepare status_bytes transfer
 workspace_bytes level ran compiled allowed cpu cuda defined is_absent is_number fail"
@@ -24,7 +24,7 @@ calls=$(mktemp)
 trap 'rm -f "$calls"' EXIT
 grep -hv '^#include' tests/hostile/*_calls.cpp >"$calls"
 
-# names EXEMPT: prints the names it reads that are neither called nor exempt
+# names EXEMPT: reads names and prints those that are neither called nor exempt
 missing_of() {
   sort -u | while read -r name; do
     case " $(echo $1) " in *" $name "*) continue ;; esac

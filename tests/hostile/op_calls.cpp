@@ -1,4 +1,4 @@
-// Calls of every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h,
+// Calls every function of ops/ops.h, ops/flash_attn.h, ops/linear_cross_entropy.h, ops/paged_attn.h,
 // ops/ranks.h and ops/ring_attention.h.
 #include "tests/hostile/world.h"
 
@@ -151,7 +151,7 @@ std::vector<Call> op_calls() {
       OP(attention_weights),
       OP(attention_keep_mask),
       OP(paged_attn),
-      // Operands with matching shapes, which random ones rarely have.
+      // Makes operands with matching shapes, which random operands rarely have.
       {"attention",
        [](World& w) {
          const I B = 1 + static_cast<I>(w.below(2)), Hk = 1 + static_cast<I>(w.below(2)),

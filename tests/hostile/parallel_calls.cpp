@@ -1,4 +1,4 @@
-// Calls of parallel/, on one rank. Several ranks are several processes, which tests/parallel tests.
+// Calls functions of parallel/ on one rank. tests/parallel tests several ranks, which are several processes.
 #include <tilegrad/parallel/group.h>
 
 #include "tests/hostile/world.h"
@@ -32,7 +32,7 @@ std::vector<Call> parallel_calls() {
        [](World& w) {
          parallel::World one;
          if (w.hostile()) one.rank = Draw<int>::of(w);
-         if (w.hostile() && w.chance(0.2)) {  // on several hosts, without a token
+         if (w.hostile() && w.chance(0.2)) {  // several hosts without a token
            one.size = 2, one.address = Draw<std::string>::of(w), one.port = Draw<int>::of(w);
          }
          if (w.hostile() && w.chance(0.5)) one.size = -static_cast<int>(w.below(3));

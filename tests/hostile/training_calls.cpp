@@ -1,4 +1,4 @@
-// Calls of train/: batches, metrics, the progress display and the Trainer.
+// Calls functions of train/: batches, metrics, the progress display and the Trainer.
 #include <tilegrad/train/batches.h>
 #include <tilegrad/train/examples.h>
 #include <tilegrad/train/metrics.h>
@@ -13,8 +13,8 @@ namespace {
 
 using I = std::int64_t;
 
-// Batches of a user, in which all ids are equal. The Trainer requests them from a separate thread, so nothing
-// is drawn here.
+// User-defined batches in which all ids are equal. The Trainer requests them from a separate thread, so no
+// random numbers are drawn here.
 struct UserBatches final : train::Batches {
   std::int32_t id = 0;
   I count = 1, questions = 0;
@@ -28,7 +28,7 @@ struct UserBatches final : train::Batches {
   I answers() const override { return questions; }
 };
 
-// Tokens, which may be outside the vocabulary of the model below.
+// Draws tokens, which may be outside the vocabulary of the model below.
 std::vector<train::Example> examples(World& w) {
   std::vector<train::Example> all(w.hostile() ? w.below(3) : 3 + w.below(4));
   for (train::Example& e : all) {
@@ -71,7 +71,7 @@ train::Trainer::Options options(World& w) {
           .trap_nan = w.chance(0.3)};
 }
 
-// Trains a model that maps each token to its successor for a few steps, and again from its checkpoint.
+// Trains a model that maps each token to the next one, for a few steps, and continues from its checkpoint.
 void run_trainer(World& w) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 4, 4);

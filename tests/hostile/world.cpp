@@ -22,7 +22,7 @@ T moved_from(T x) {
   return x;
 }
 
-// A kept value, or a hostile one: null or moved from.
+// Returns a stored value, or a hostile one, which is null or moved from.
 template <class T>
 T kept(World& w, const std::vector<T>& all) {
   if (all.empty()) return T();
@@ -102,7 +102,7 @@ Dims Draw<Dims>::of(World& w) {
   if (!w.hostile()) return ordinary_shape(w);
   std::vector<std::int64_t> sizes;
   for (std::uint64_t rank = w.below(10); rank > 0; --rank) sizes.push_back(Draw<std::int64_t>::of(w));
-  return sizes;  // throws ShapeError for nine
+  return sizes;  // nine axes throw ShapeError
 }
 Layout Draw<Layout>::of(World& w) {
   return kept(w, w.layouts);

@@ -1,5 +1,5 @@
-// World: the values available in a random program, and arguments drawn from them. Most arguments are
-// ordinary, so that programs run for long. Some are hostile: null and moved-from handles, tensors of another
+// World contains the values available in a random program and draws arguments from them. Most arguments are
+// ordinary, so that many calls succeed. Some are hostile: null and moved-from handles, tensors of another
 // graph, extreme sizes and numbers, any dtype, empty functions.
 #pragma once
 
@@ -58,7 +58,7 @@ struct World {
   }
 };
 
-// Random values with this shape, sometimes including hostile ones.
+// Random values with this shape, which sometimes include hostile numbers.
 Array filled(World& w, const Shape& shape, DType dtype);
 
 // Draws an argument of type T.
@@ -111,7 +111,7 @@ struct Draw<std::vector<T>> {
   static std::vector<T> of(World& w) {
     std::vector<T> all;
     for (std::uint64_t n = w.below(4); n > 0; --n) all.push_back(Draw<T>::of(w));
-    if (!all.empty() && w.hostile()) all.push_back(all[0]);  // the same value twice
+    if (!all.empty() && w.hostile()) all.push_back(all[0]);  // adds the same value again
     return all;
   }
 };
@@ -145,7 +145,7 @@ namespace detail {
 template <class A>
 using Stored = std::conditional_t<std::is_same_v<A, Graph&>, Graph&, std::decay_t<A>>;
 
-// Calls f with drawn arguments, in order.
+// Calls f with arguments that are drawn in order.
 template <class R, class... A>
 void run(World& w, const std::string& name, const std::function<R(Stored<A>...)>& f) {
   std::tuple<Stored<A>...> arguments{Draw<Stored<A>>::of(w)...};
@@ -181,7 +181,7 @@ Call call(const std::string& name, R (C::*f)(A...)) {
           }};
 }
 
-// Calls of the public functions and methods, by header.
+// The calls of the public functions and methods, grouped by header.
 std::vector<Call> core_calls();      // core/, autograd/
 std::vector<Call> op_calls();        // ops/
 std::vector<Call> model_calls();     // nn/

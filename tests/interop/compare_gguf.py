@@ -3,7 +3,7 @@
 
 usage: compare_gguf.py [--write] TOOLS [MODEL …]        TOOLS: the folder with export
 
-Checks golden models of tests/io/pretrained and tokenizers of tests/io/tokenizers, or only the named ones.
+Checks golden models of tests/io/pretrained and tokenizers of tests/io/tokenizers, or only those with the given names.
 
 - Tensors and keys are equal to the output of llama.cpp's own converter in f32, f16, bf16 and q8_0. Every tensor is compared
   byte by byte, and also every key of the model that the converter writes. The page docs/interop.md lists the differences.
@@ -11,13 +11,13 @@ Checks golden models of tests/io/pretrained and tokenizers of tests/io/tokenizer
 - From the file, llama.cpp (package xllamacpp) computes the same log probabilities as transformers from the folder. Keys and
   values are in f32, and flash attention is off. The error is at most 3e-5 · max(1, largest logit / 8). With GELU it is 1e-2.
 
-- For tokenizers, the tokens, types and merges are the converter's. llama.cpp returns the same ids as the package
+- For tokenizers, the tokens, types and merges are equal to the converter's. llama.cpp returns the same ids as the package
   `tokenizers` for the strings of tests/io/tokenizers.
 
 With --write, checksums of the converter's tensors are also written to tests/io/gguf_golden.txt, so that
 gguf_pretrained_test can compare them without Python.
 
-LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/. Without it, the first part is skipped.
+LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/. If LLAMA_CPP is not set, the first part is skipped.
 Without xllamacpp, the second is skipped. Exits with status 77 if transformers or both of them are missing."""
 import importlib.util
 import json
@@ -49,7 +49,8 @@ if not SOURCES and not HAS_LLAMA:
 HERE = pathlib.Path(__file__).parent
 GOLDEN, TOKENIZERS = HERE.parent / "io" / "pretrained", HERE.parent / "io" / "tokenizers"
 DTYPES = ("f32", "f16", "bf16", "q8_0")
-# Settings of golden models that llama.cpp does not support, replaced by the settings of published models.
+# llama.cpp does not support some settings of golden models. They are replaced by the settings of published
+# models.
 CHANGES = {
     "gemma2": {"query_pre_attn_scalar": 12},
     "gemma3": {"query_pre_attn_scalar": 12},
@@ -62,11 +63,11 @@ CHANGES = {
                    "rope_scaling": {"type": "su", "original_max_position_embeddings": 512, "short_factor": [1.1, 1.9], "long_factor": [1.5, 7.0]}},
 }
 REFUSED = ("deepseek_v3", "deepseek_v3_halves")
-UNREAD = ("gpt2_bare",)  # the converter rejects its buffers
-# Windows of 5 keys, which llama.cpp does not support for these models.
+UNREAD = ("gpt2_bare",)  # the converter rejects the buffers of this model
+# These models have windows of 5 keys, which llama.cpp does not support for them.
 SHORT = ("mistral", "qwen2", "phi3")
 GELU = ("gpt2", "gpt2_bare", "gemma2", "gemma3")
-# Keys of the converter for experts that no layer has, or without meaning.
+# The converter writes these keys for experts that no layer has, or without meaning.
 EXPERTS = ("expert_", "leading_dense")
 failures, golden_lines = [], []
 
@@ -148,7 +149,7 @@ def compare_files(tools, name, folder, directory):
                 continue
             if key == "general.quantization_version" and dtype != "q8_0":
                 continue
-            # Has no effect without factors of LongRoPE, and the model then does not contain it.
+            # Without factors of LongRoPE, this key has no effect, and the model does not contain it.
             if part == "rope.scaling.original_context_length" and name in ("phi3", "phi3_partial"):
                 continue
             if our_keys.get(key) != keys[key]:
@@ -261,7 +262,7 @@ def compare_ids(tools, name):
         model_with(name, directory / "model")
         export(tools, directory / "model", directory / "t.gguf", "f32")
         cases = json.loads((TOKENIZERS / name / "cases.json").read_text())["cases"]
-        # It rejects an empty string, ends a string at a zero byte, and does not normalize.
+        # llama.cpp rejects an empty string, ends a string at a zero byte, and does not normalize.
         cases = [c for c in cases if c["text"] and "\0" not in c["text"] and (name != "qwen2" or unicodedata.is_normalized("NFC", c["text"]))]
         (directory / "texts.json").write_text(json.dumps([c["text"] for c in cases]))
         done = subprocess.run([sys.executable, __file__, "--ids", directory / "t.gguf", directory / "texts.json"], capture_output=True, text=True)
@@ -311,7 +312,7 @@ def main():
             if SOURCES and name not in UNREAD:
                 try:
                     compare_files(tools, name, directory / "model", directory)
-                except Exception as error:  # from the converter
+                except Exception as error:  # raised by the converter
                     fail(f"{name}: {type(error).__name__}: {error}")
             if HAS_LLAMA:
                 compare_logits(tools, name, directory / "model", config, directory)

@@ -33,7 +33,7 @@ try:
     import tokenizers
 except ImportError:
     tokenizers = None
-if not tokenizers or tokenizers.__version__ != "0.23.3":  # other versions have a different version of Unicode
+if not tokenizers or tokenizers.__version__ != "0.23.3":  # other versions use a different version of Unicode
     print("tokenizers 0.23.3 is not installed: skipped")
     sys.exit(77)
 import tokenizer_strings
@@ -63,7 +63,7 @@ def compare(program, path, count, quick):
     file = json.loads(pathlib.Path(path).read_text())
     changes = (file["normalizer"] or {}).get("normalizers", True) if file["normalizer"] else False
     changes = changes or '"add_prefix_space": true' in json.dumps(file["pre_tokenizer"])
-    changes = changes or any(t["lstrip"] or t["rstrip"] for t in file["added_tokens"])  # decoding then does not return the string
+    changes = changes or any(t["lstrip"] or t["rstrip"] for t in file["added_tokens"])  # in this case, decoding does not return the string
     differences = 0
     for name, strings in tokenizer_strings.groups(reference, count, quick):
         found, lost, _ = ours(program, path, [s.encode() for s in strings])

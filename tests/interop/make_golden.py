@@ -26,8 +26,8 @@ except ImportError as error:
 FOLDERS = pathlib.Path(__file__).parent.parent / "io" / "pretrained"
 LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
 
-# The original context is 80, so that with heads of size 8 some pair is in the mixed range of llama3 and yarn,
-# and yarn's rounding is visible.
+# The original context is 80. For heads of size 8, a pair is then in the mixed range of llama3 and yarn, and
+# yarn's rounding is visible.
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=96, bos_token_id=1, eos_token_id=2)
 LONGROPE = dict(rope_type="longrope", rope_theta=10000.0)
@@ -64,8 +64,8 @@ MODELS = {
     "phi3_partial": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, num_hidden_layers=1,
                                   rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
                      "bfloat16", []),
-    # Rows of at least 6 tokens are longer than the original context, or all rows are shorter, so the factors
-    # do not change within a row.
+    # Either rows of at least 6 tokens are longer than the original context, or all rows are shorter. So the
+    # factors do not change within a row.
     "phi3_long": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, tie_word_embeddings=True,
                                original_max_position_embeddings=5,
                                rope_parameters=dict(LONGROPE, partial_rotary_factor=0.75, short_factor=[1.0, 1.3, 1.7],
@@ -84,7 +84,7 @@ MODELS = {
                                        "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=3.0)}),
                "bfloat16", []),
     "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
-    # A large eps, so that using it for the latents' norms, which have 1e-6, would be visible.
+    # eps is large. If it were used for the latents' norms, which have 1e-6, the results would visibly differ.
     "deepseek_v2_yarn": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=16, rms_norm_eps=1e-2,
                                              rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
                          "bfloat16", ["old"]),

@@ -27,7 +27,7 @@ ADAPTERS = {
     "gpt2": ("gpt2", dict(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True,
                           rank_pattern={"mlp.c_proj": 2}, alpha_pattern={"attn.c_proj": 5}), "float32"),
     "llama": ("llama", dict(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], lora_dropout=0.1), "float32"),
-    "llama_head": ("llama", dict(r=2, lora_alpha=3, target_modules=["lm_head", "q_proj"]), "float32"),  # saved together with the head's weight
+    "llama_head": ("llama", dict(r=2, lora_alpha=3, target_modules=["lm_head", "q_proj"]), "float32"),  # is saved together with the head's weight
     "phi3": ("phi3", dict(r=3, lora_alpha=4, target_modules="all-linear", use_rslora=True,
                           rank_pattern={"^model.layers.1.self_attn.qkv_proj": 5}), "float32"),
     "qwen2": ("qwen2", dict(r=2, lora_alpha=3, target_modules=r".*layers\.1\..*(q|down)_proj"), "bfloat16"),

@@ -87,7 +87,7 @@ def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
 def as_sentencepiece(tokenizer):
     """With all merges that form a token, grouped by token, as in files converted from SentencePiece."""
     file = json.loads(tokenizer.to_str())
-    # Without the special tokens that occur in the strings.
+    # Excludes the special tokens that occur in the strings.
     kept = [t for t in sorted(file["model"]["vocab"], key=file["model"]["vocab"].get) if "<|" not in t and not t.endswith("|>")]
     vocabulary, order = {t: i for i, t in enumerate(kept)}, {}
     file["model"]["vocab"] = vocabulary
@@ -107,7 +107,7 @@ def tokenizers():
 
     llama3 = json.loads(byte_level(splits(LLAMA3)).to_str())
     size = len(llama3["model"]["vocab"])
-    llama3["model"]["vocab"]["Ġquokka"] = size  # no merges form it
+    llama3["model"]["vocab"]["Ġquokka"] = size  # no merges form this token
     llama3["model"]["ignore_merges"] = True
     llama3 = Tokenizer.from_str(json.dumps(llama3))
     llama3.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
@@ -121,8 +121,8 @@ def tokenizers():
     qwen2.add_tokens(["<tool_call>"])
     yield "qwen2", qwen2, "a?b"
 
-    # Like a file that was saved after use: with padding and truncation settings, which are not part of the
-    # tokenizer.
+    # Like a file that was saved after use, this file has padding and truncation settings, which are not part
+    # of the tokenizer.
     qwen35 = byte_level(splits(QWEN35))
     qwen35.normalizer = normalizers.NFC()
     qwen35.add_special_tokens(["<|endoftext|>"])
@@ -162,7 +162,7 @@ def tokenizers():
     yield "added", added, "?word word? ?<l>? <r>?"
 
 
-# All assigned code points and some others; compare_tokenizers.py tests all of them.
+# Uses all assigned code points and some others. compare_tokenizers.py tests all code points.
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x33000), *range(0xE0000, 0xE1000)]
 
 

@@ -34,7 +34,7 @@ class Records(logging.Handler):
         self.add(record.getMessage())
 
     def add(self, message):
-        if "is deprecated" not in message:  # from calls of peft into transformers
+        if "is deprecated" not in message:  # calls of peft into transformers cause these
             self.found.append(message)
 
 

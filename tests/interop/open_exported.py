@@ -99,7 +99,7 @@ def check_golden(tools, by_settings, source, out):
     tokens, wanted = expected["tokens"].long(), expected["logits"]
     bound = 1e-5 * max(1, wanted.abs().max().item())
     if IS_OLD and any(kind in (source / "config.json").read_text() for kind in ("yarn", "short_factor")):
-        return  # it warns about the sizes of these models, or expects a rope_scaling with three members
+        return  # version 4 warns about the sizes of these models, or expects a rope_scaling with three members
     known = set() if IS_OLD else set(opened(source, dtype=torch.float32)[1])
 
     def checked(folder, what, **options):
@@ -183,7 +183,7 @@ def main(tools, by_settings):
                 name = f"{architecture[0]}_{kind[0]}"
                 tokenizer, model, folder = check_trained(
                     tools, out, name, ["--text", text, "--architecture", *architecture, "--tokenizer", *kind])
-                if kind[0] != "chars":  # lacks tokens for most of the strings
+                if kind[0] != "chars":  # this tokenizer lacks tokens for most strings
                     check_ids(tools, tokenizer, folder)
                 trained += 1
         for kind in ("gpt2", "llama2", "llama3", "qwen2", "deepseek3"):

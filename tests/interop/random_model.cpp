@@ -20,7 +20,7 @@ namespace {
 
 using namespace tg;
 
-// Large enough that every part of the model affects the logits.
+// Weights are large enough that every part of the model affects the logits.
 void make_random(const std::vector<Parameter>& parameters, bool plus_one) {
   std::mt19937 draw(7);
   std::normal_distribution<double> normal;

@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).parent
 VOCABULARY, CONTEXT = 37, 256  # the smallest context of the engine
 TOKENS = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 33, 8, 32, 7, 9, 5, 0, 28, 8, 4, 19, 7, 16, 9, 36, 9, 3, 7]
 LENGTHS = (1, 5, 17, 40)
-ORIGINAL = 30  # LongRoPE uses short factors for fewer tokens than TOKENS has; the engine chooses by its context
+ORIGINAL = 30  # LongRoPE uses short factors up to this length; the engine chooses by its context
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=CONTEXT, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 DEEPSEEK = dict(SIZES, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=2,
@@ -57,7 +57,7 @@ def rope(kind, **keys):
 
 YARN = dict(factor=4.0, original_max_position_embeddings=64)
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
-# rope_parameters: every type, with each optional key present or absent.
+# rope_parameters of every type, with each optional key present or absent.
 ROPES = {
     "rope_theta": rope("default"),
     "linear": rope("linear", factor=2.5),
@@ -80,7 +80,7 @@ ROPES = {
     "yarn two mscales": rope("yarn", mscale=1.0, mscale_all_dim=0.7, **YARN),
     "yarn all": rope("yarn", mscale=1.0, mscale_all_dim=0.7, attention_factor=0.9, **YARN),
     "yarn truncate": rope("yarn", truncate=False, **YARN),
-    # Here the pairs between which the frequencies are mixed are out of order.
+    # Here, the bounds of the pairs whose frequencies are mixed are in the wrong order.
     "yarn original_max_position_embeddings": dict(rope_parameters=dict(rope_type="yarn", rope_theta=3.0, factor=4.0, original_max_position_embeddings=20000)),
 }
 
@@ -172,7 +172,8 @@ OPTIONS = {
 }
 OPTIONS["deepseek_v3"] = dict(OPTIONS["deepseek_v2"], **{"rope_interleave": dict(rope_interleave=False)})
 
-# Windows that llama.cpp does not support: the file is correct up to their size, and export prints a note.
+# llama.cpp does not support these windows. The file is correct for sequences up to the size of the window,
+# and export prints a note.
 BOUNDED = {"sliding_window": 17, "layer_types": 17}
 
 

@@ -1,9 +1,9 @@
-// Writes a Hugging Face folder of another folder's model, only from its settings, for
+// Writes a Hugging Face folder of another folder's model, using only the model's settings, for
 // tests/interop/open_exported.py.
 //
 //   save_by_settings FOLDER OUT first | same
 //
-// With "first", the first family that computes the same is written, as for a model that was made here. With
+// With "first", the family is the first one that computes the same, as for a model that was made here. With
 // "same", it is the folder's family.
 #include <cstdio>
 #include <string_view>

@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as place:
     for name in ["llama", "gpt2", "mistral", "gemma3", "deepseek_v3", "phi3_partial", "phi3_long"]:
         folder, tuned, exported = (place / f"{name}{kind}" for kind in ["", "-run", "-hf"])
         letters_folder(name, folder)
-        if name == "phi3_long":  # its rotations differ in windows of up to 30 tokens
+        if name == "phi3_long":  # the rotations of this model differ in windows of up to 30 tokens
             config = folder / "config.json"
             config.write_text(config.read_text().replace('_embeddings": 5', '_embeddings": 30'))
         base = opened(folder)
@@ -113,7 +113,7 @@ with tempfile.TemporaryDirectory() as place:
             same(what, number(table, "bits/byte"), loss / math.log(2))  # each token is one byte
             assert row(table, "windows")[-2] == str(tokens), (what, row(table, "windows"), tokens)
 
-        # The held-out part is one row: the last tenth of the tokens, which ends with the end token.
+        # The held-out part is one row. It is the last tenth of the tokens and ends with the end token.
         table = run("train", "--model", folder, "--text", place / "text", "--context", CONTEXT - 1, "--batch", 1, "--steps", 30,
                     "--lr", 1e-3, "--warmup", 0, "--sample", 0, "--out", tuned)
         first = json.loads((tuned / "metrics.jsonl").read_text().splitlines()[0])

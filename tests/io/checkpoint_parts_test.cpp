@@ -1,4 +1,4 @@
-// Tests the parts of a checkpoint: its manifest, the names and folders that belong to a run, and converted
+// Tests components of checkpoints: the manifest, the names and folders that belong to a run, and converted
 // numbers.
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/checkpoints/manifest.h>
@@ -49,7 +49,7 @@ TEST(ManifestText, MatchesTheExpectedBytes) {
       "  \"files\": {\n  },\n  \"unfinished\": [\"a\", \"b\"]\n}\n");
 }
 
-// A text in which each '|' is replaced by a '"'.
+// Returns a string in which each '|' is replaced by '"'.
 std::string quoted(std::string text) {
   std::replace(text.begin(), text.end(), '|', '"');
   return text;
@@ -115,7 +115,7 @@ TEST(ManifestText, NamesBeforeAMistakeAreReturned) {
     if (n >= text.find("\"b\"") + 3) expected.insert("b");
     if (n >= text.find("\"c\"") + 3) expected.insert("c");
     const Names names = io::names_in_manifest(text.substr(0, n));
-    if (n == text.find("\"a\":") + 3) continue;  // a key, or the beginning of one
+    if (n == text.find("\"a\":") + 3) continue;  // a key or the beginning of a key
     EXPECT_EQ(names, expected) << text.substr(0, n);
     EXPECT_EQ(io::is_manifest(text.substr(0, n)), n >= text.find("point\"") + 6) << n;
   }
@@ -197,8 +197,8 @@ TEST(CheckpointFolder, IsRemovedOnlyIfItsManifestListsEveryFile) {
                io::is_checkpoint("/dev/null"));
 }
 
-// Checks the files and the manifest while a checkpoint is written, and for a checkpoint whose second file
-// cannot be written.
+// Checks the files and the manifest while a checkpoint is written, and after the second file could not be
+// written.
 TEST(CheckpointFolder, IsMarkedBeforeTheFirstFile) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32)), bad("w", Array::of<float>({2}, {1, NAN}));
@@ -264,8 +264,8 @@ TEST(CheckpointFolder, StepsAreNamesOfEightDigitsOrMore) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 123456789012);
 }
 
-// A copy of a run in which a link has become a folder, with the checkpoint that it referred to and without
-// it.
+// In the copy of a run, a link has become a folder. The checkpoint to which the link referred exists or is
+// missing.
 TEST(CheckpointFolder, CopiedLinksBecomeLinksAgain) {
   const Parameter w("w", Array({2}, f32));
   const std::vector<io::CheckpointFile> files = {{"a.safetensors", {w}, {}}};
@@ -310,7 +310,7 @@ TEST(CheckpointFolder, MarkerListsTheNamesOfARun) {
   EXPECT_EQ(before, fs::last_write_time(marker.path()));
   marker.remove();
   EXPECT_FALSE(fs::exists(marker.path()) || marker.has("last"));
-  // A name that could not be written is not listed.
+  // If a name could not be written, the marker does not list it.
   fs::create_directory(marker.path());
   EXPECT_NE(error_of([&] { marker.add("last"); }), "no error");
   EXPECT_FALSE(marker.has("last"));
@@ -335,7 +335,7 @@ TEST(CheckpointFolder, MarkerListsTheNamesOfARun) {
 
 // ---- Numbers
 
-// Numbers at an odd address, from each floating-point type to each other one.
+// The numbers are at an odd address. They are converted from each floating-point type to each other type.
 TEST(ConvertedNumbers, AreRoundedOnceAndTheFirstThatIsTooLargeIsNamed) {
   const std::vector<double> numbers = {1,       1 + 0x1p-8, 1 + 0x1p-11, -0.0,     65504,     -65504,
                                        0x1p-24, 0x1p-25,    3e-39,       INFINITY, -INFINITY, NAN};

@@ -43,7 +43,7 @@ std::string message_of(const std::function<void()>& f) {
   return "no FormatError";
 }
 
-// A model in training. Its batches depend only on the step.
+// A model in training. The batches depend only on the step.
 struct Training {
   nn::Params params;
   nn::Model model;
@@ -122,7 +122,7 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
       try {
         const io::Checkpoint c(dir / "c");
         c.restore(files);
-        // Only the steps in the manifest are not covered by a checksum.
+        // A checksum covers everything except the steps in the manifest.
         EXPECT_TRUE(c.step() != 3 || c.best_step() != 3) << name << " byte " << i;
       } catch (const FormatError& e) {
         EXPECT_NE(std::string(e.what()).find(dir / "c/"), std::string::npos) << e.what();
@@ -138,8 +138,8 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
   EXPECT_NO_THROW(io::Checkpoint(dir / "c").restore(files));
 }
 
-// The parameters differ from the files. If the second file is refused, the first, valid file must not be
-// loaded.
+// The parameters differ from the files. If the second file is refused, the first file must not be loaded,
+// although it is valid.
 TEST(Checkpoint, ARefusedFileKeepsAllParameters) {
   const TemporaryDirectory dir;
   Parameter w("w", Array::of<float>({2}, {1, 2}));
@@ -223,7 +223,7 @@ TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhenSavedOrLoaded) {
   EXPECT_FALSE(store.has_checkpoint());
   io::save_parameters(path, {w});
   EXPECT_EQ(error_of([&] { io::load_parameters(path, {w, twin}); }), "[checkpoint] " + path + two);
-  // Two optimizers have a step count of the same name.
+  // The step counts of two optimizers have the same name.
   Training a(1), b(2);
   std::vector<Parameter> states = a.optimizer.state();
   for (const Parameter& p : b.optimizer.state()) states.push_back(p);
@@ -317,7 +317,7 @@ TEST_F(Store, KeepsTheLastAndTheBest) {
   EXPECT_EQ(io::Checkpoint(dir / "a/run/best").step(), 1);
   store.save(4, 4, files);
   EXPECT_EQ(names("a/run"), (Names{"best", "last", "step-00000004"}));
-  EXPECT_THROW(io::CheckpointStore(dir / "a/run"), Error);  // in use
+  EXPECT_THROW(io::CheckpointStore(dir / "a/run"), Error);  // a reader uses it
   store.clear();
   EXPECT_EQ(names("a/run"), Names{});
 }
@@ -383,11 +383,11 @@ TEST_F(Store, ForeignFilesAreRefusedBeforeAnythingChanges) {
   EXPECT_TRUE(fs::exists(elsewhere + "/manifest.json"));
 }
 
-// If such a directory appears while the store is open, it is neither removed nor replaced.
+// If a directory with such a name appears while the store is open, the store neither removes nor replaces it.
 TEST_F(Store, ForeignFoldersThatAppearLaterAreKept) {
   io::CheckpointStore store(dir / "run");
   store.save(1, 1, files);
-  fs::create_directory(dir / "run/step-00000002");  // empty
+  fs::create_directory(dir / "run/step-00000002");  // an empty directory
   fs::create_directory(dir / "run/step-00000003");
   put(dir / "run/step-00000003/precious", "mine");
   store.save(4, 4, files);
@@ -462,7 +462,7 @@ TEST_F(Store, RemovesPartialCheckpoints) {
       { io::CheckpointStore store(dir / "run"); }
       EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"})) << name << ", " << content;
     }
-  // Removal starts with a rename: a folder that still has its original name is complete.
+  // Removal starts with a rename, so a folder that still has its original name is complete.
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   { io::CheckpointStore store(dir / "run"); }
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"}));
@@ -487,7 +487,7 @@ TEST_F(Store, AConcurrentReaderSeesWholeCheckpoints) {
     try {
       Parameter x("a", Array({64}, f32)), y("b", Array({64}, f32));
       const io::Checkpoint checkpoint(dir / "run");
-      if (i % 10 == 0)  // until it has been removed
+      if (i % 10 == 0)  // until the store has removed it
         for (const std::int64_t now = saved; saved < now + 2;) std::this_thread::yield();
       checkpoint.restore(std::vector<io::CheckpointFile>{{"a.safetensors", {x}}, {"b.safetensors", {y}}});
       EXPECT_EQ(x.read().at(63), static_cast<double>(checkpoint.step()));
@@ -503,8 +503,8 @@ TEST_F(Store, AConcurrentReaderSeesWholeCheckpoints) {
   writer.join();
 }
 
-// The same with a writer that only renames. It can rename between any two calls of the reader.
-TEST_F(Store, AReaderSwitchesToTheNextCheckpointWhenItsOwnIsRemoved) {
+// This writer only renames checkpoints. It can rename between any two calls of the reader.
+TEST_F(Store, AReaderWhoseCheckpointIsRemovedReadsTheNext) {
   fs::create_directory(dir / "run");
   io::write_checkpoint(dir / "kept", 1, 0, files);
   const auto name = [&](int n) { return dir / ("run/step-" + std::to_string(n)); };
@@ -531,12 +531,12 @@ TEST_F(Store, AReaderSwitchesToTheNextCheckpointWhenItsOwnIsRemoved) {
 
 TEST_F(Store, CompletesLinksAfterAKillBetweenRenameAndLink) {
   io::CheckpointStore(dir / "run").save(5, 5, files);
-  // Killed before the first link.
+  // The run was killed before it created the first link.
   fs::remove(dir / "run/last"), fs::remove(dir / "run/best");
   { EXPECT_TRUE(io::CheckpointStore(dir / "run").has_checkpoint()); }
   EXPECT_EQ(target("run/last"), "step-00000005");
   EXPECT_EQ(target("run/best"), "step-00000005");
-  // Killed between the links.
+  // The run was killed between the two links.
   io::write_checkpoint(dir / "run/step-00000009", 9, 9, files);
   fs::remove(dir / "run/last");
   fs::create_symlink("step-00000009", dir / "run/last");
@@ -564,7 +564,7 @@ TEST_F(Store, AFailedSaveLeavesEverythingUnchanged) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 5);
 }
 
-// A manifest with these names would be refused, and so would the checkpoint.
+// A manifest with these names could not be loaded, and neither could the checkpoint.
 TEST_F(Store, UnloadableNamesAreNotSaved) {
   io::CheckpointStore store(dir / "run");
   for (const std::string name : {"", "..", "../weights", "/tmp/weights", "a/b", ".hidden", "\xff", "a\nb"}) {
@@ -600,7 +600,7 @@ TEST(Metrics, RowsAfterACheckpointAreRemoved) {
   EXPECT_THROW(train::cut_metrics(path, 1), FormatError);
 }
 
-// Two models with the same names and shapes of weights, but different computations.
+// The weights of the two models have the same names and shapes, but the models compute different functions.
 void expect_refused(const std::function<void(nn::Params&)>& saved,
                     const std::function<void(nn::Params&)>& loaded, const std::string& what) {
   const TemporaryDirectory dir;
@@ -660,7 +660,7 @@ TEST(Settings, AreComparedInCheckpoints) {
                 ": its weights belong to a model with attn.heads = 6, this one has 3");
 }
 
-// Files of other programs do not contain settings, and bare parameters have none.
+// Files of other programs do not contain settings, and parameters without a model have none.
 TEST(Settings, MissingSettingsAreNotCompared) {
   const TemporaryDirectory dir;
   const std::string path = dir / "model.safetensors";
@@ -699,7 +699,8 @@ TEST(Parameters, RoundTripIsBitwiseExact) {
 TEST(Parameters, AreConvertedToADifferentFloatingDtypeOnRequest) {
   const TemporaryDirectory dir;
   const std::string path = dir / "w.safetensors";
-  // Ties between neighbors of bf16 and f16, which round to even, and numbers that are subnormal in f16.
+  // The numbers include ties between neighbors of bf16 and f16, which round to even, and numbers that are
+  // subnormal in f16.
   const std::vector<float> values{1,     1.00390625f, 1.01171875f, 1.00048828125f, -3.1415927f, 65000,
                                   3e-7f, 0,           -0.f};
   for (const DType from : {f64, f32, bf16, f16})
@@ -735,13 +736,13 @@ TEST(Parameters, UnrepresentableValuesAreRefusedByName) {
   const std::vector<Parameter> narrow{Parameter("a", Array({2}, f16)), Parameter("b", Array({3}, f16))};
   EXPECT_EQ(error_of([&] { io::load_parameters(path, narrow, io::Dtypes::convert); }),
             "[checkpoint] " + path + ": b has -65520.000000 at element 1, too large for f16");
-  EXPECT_EQ(narrow[0].read().at(0), 0);  // nothing has changed
+  EXPECT_EQ(narrow[0].read().at(0), 0);  // the parameters have not changed
   io::save_parameters(path, {Parameter("a", Array::of<float>({1}, {3.4e38f}))});
   EXPECT_EQ(error_of([&] {
               io::load_parameters(path, {Parameter("a", Array({1}, bf16))}, io::Dtypes::convert);
             }).substr(0, path.size() + 13 + 8),
             "[checkpoint] " + path + ": a has ");
-  // Integers are not converted, and floating-point numbers are not converted to integers.
+  // Neither are integers converted, nor are floating-point numbers converted to integers.
   io::save_parameters(path, {Parameter("a", Array::of<std::int64_t>({1}, {3}))});
   EXPECT_THROW(io::load_parameters(path, {Parameter("a", Array({1}, f32))}, io::Dtypes::convert),
                FormatError);

@@ -1,5 +1,5 @@
-// Checks the keys of config.json and of GGUF files. The cases and their results are in config_table.txt and
-// gguf_table.txt: the settings of each model, the files written for it, and refused values.
+// Checks the keys of config.json and of GGUF files. config_table.txt and gguf_table.txt contain the cases and
+// their results. These are the settings of each model, the files that are written for it, and refused values.
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -19,7 +19,8 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Rounds the long numbers of a text to 6 digits: further digits depend on the C library's f32 functions.
+// Rounds the long numbers in a string to 6 digits, because further digits depend on the C library's f32
+// functions.
 std::string rounded(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -60,7 +61,7 @@ Members plain_settings(io::HfConfig config) {
   return settings_of(config);
 }
 
-// The members of an object written with one member per line.
+// Returns the members of an object that is written with one member per line.
 Members members_of(const std::string& json) {
   Members all;
   std::istringstream lines(json);
@@ -76,7 +77,7 @@ Members members_of(const std::string& json) {
   return all;
 }
 
-// A file of a model with zero weights.
+// Makes a file of a model whose weights are zero.
 std::string gguf_of(const io::HfConfig& config, std::vector<std::string>& notes,
                     std::set<std::string>& factors) {
   io::GgufStart start;
@@ -180,8 +181,8 @@ TEST(ConfigTable, ConfigJsonKeysMatchTheTable) {
   });
 }
 
-// Files in the form "key=kVALUE", where k is the kind of the value, and _ in an item of S is a space. Tensors
-// are "+tensor=sizes", or "=:numbers" in F32.
+// A file is written as "key=kVALUE …", where k is the kind of the value. In an item of kind S, _ stands for a
+// space. A tensor is "+tensor=sizes", or in F32 "+tensor=:numbers".
 
 template <class T>
 std::vector<T> items_of(const std::string& text) {

@@ -1,5 +1,5 @@
 // Checks that saved files are on the disk when the call returns, in an order that survives a crash. A file's
-// bytes are synced before it is renamed, and its folder after that.
+// bytes must be synced before the file is renamed, and its folder afterward.
 #include <gtest/gtest.h>
 
 #include <cstdarg>
@@ -26,8 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Inodes, with their paths, that still need an fsync(): written files, and folders with new names.
-// `too_early` lists files that were renamed before their fsync().
+// The inodes and paths that still need an fsync(): written files, and folders with new names. `too_early`
+// lists files that were renamed before their fsync().
 std::set<std::pair<ino_t, std::string>> unsynced;
 std::vector<std::string> too_early;
 bool is_watching = false;
@@ -50,14 +50,14 @@ void before_rename(const fs::path& from) {
     if (at != unsynced.end() && at->first == inode_of(path)) too_early.push_back(path.string());
   };
   check(from);
-  if (fs::is_symlink(fs::symlink_status(from))) check(folder_of(from));  // its target's folder
+  if (fs::is_symlink(fs::symlink_status(from))) check(folder_of(from));  // the folder of its target
   if (fs::is_directory(fs::symlink_status(from)))
     for (const auto& entry : fs::recursive_directory_iterator(from)) check(entry.path());
 }
 
 }  // namespace
 
-// These functions replace the system's and call them.
+// These functions replace the system's functions and call them.
 extern "C" ssize_t write(int fd, const void* bytes, std::size_t count) {
   if (is_watching)
     if (const struct stat s = status_of(fd); S_ISREG(s.st_mode))
@@ -93,7 +93,7 @@ namespace {
 
 using namespace tg;
 
-// The files whose bytes or names f has not synced, and the files that it renamed too early.
+// Returns the files whose bytes or names f has not synced, and the files that f has renamed too early.
 std::vector<std::string> faults_of(const std::function<void()>& f) {
   unsynced.clear(), too_early.clear();
   is_watching = true;
@@ -144,7 +144,7 @@ TEST(Durable, SavedFilesAreOnTheDisk) {
   EXPECT_EQ(faults_of([&] { nn::save_pretrained(dir / "folder", model, config); }), Faults{});
 }
 
-// The test itself detects a missing sync.
+// Checks that this test detects a missing sync.
 TEST(Durable, WriteWithoutSyncIsDetected) {
   const tg::testing::TemporaryDirectory dir;
   const std::string path = dir.file("x", "");

@@ -1,5 +1,5 @@
-// Checks the defaults of struct fields of files, tokenizers and plots. Code that does not set a field depends
-// on its default.
+// Checks the defaults of struct fields for files, tokenizers and plots. Code that does not set a field
+// depends on the default.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Tests files when system calls fail or transfer less than requested, when another process changes a file at
-// the same time, and how files are opened.
+// Tests file functions if system calls fail or transfer less than requested, or if another process changes a
+// file at the same time. Also tests how files are opened.
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/mapped_file.h>
 
@@ -23,13 +23,13 @@
 
 namespace {
 
-// Errors with which system calls of this process fail; 0: the call succeeds.
+// The error numbers with which system calls of this process fail. 0 means that the call succeeds.
 struct Failures {
   int pread = 0, write = 0, close = 0, unlink = 0, fstat = 0, mmap = 0, symlink = 0;
-  bool is_interrupted = false;  // each second call fails with EINTR; others transfer at most 7 bytes
+  bool is_interrupted = false;  // every second call fails with EINTR; others transfer at most 7 bytes
   bool keeps_unlinked = false;  // unlink() succeeds without effect
   bool has_no_zeros = false;    // anonymous mmap() fails
-  std::function<void()> after_lstat = {};  // another process, after lstat() has returned
+  std::function<void()> after_lstat = {};  // acts as another process, after lstat()
 } failures;
 unsigned calls = 0;
 
@@ -156,7 +156,7 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
             "[test] cannot read " + path + ": " + reason);
   EXPECT_EQ(failing({.fstat = EIO}, [&] { mapped.check(); }), "[test] cannot read " + path + ": " + reason);
 
-  // A failed close means that a write was lost, unless the close was interrupted: then the file is closed.
+  // If a close was interrupted, the file is closed. Any other failed close means that a write was lost.
   const auto start = [&] { io::overwrite_start(path, "FI", "test"); };
   const auto create = [&] { io::write_new_file(dir / "new", pieces, "test"); };
   const auto replace = [&] { io::replace_file(path, pieces, "test"); };
@@ -198,8 +198,8 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
       "[test] cannot open the directory " + (dir / "none") + ": " + std::generic_category().message(ENOENT));
 }
 
-// A lost page must become zeros. If that fails, the process ends with the signal, as without a handler, or
-// with status 1 by the report of the address sanitizer.
+// A lost page must become zeros. If this is impossible, the signal ends the process, as without a handler.
+// With the address sanitizer, the process reports the signal and exits with status 1.
 TEST(FileCallsDeathTest, LostPageThatCannotBecomeZerosEndsTheProcess) {
   const TemporaryDirectory dir;
   const io::MappedFile file(dir.file("data", std::string(10'000, 'x')), "test");
@@ -288,7 +288,7 @@ TEST(FileCalls, AFailedLinkIsAnError) {
   EXPECT_FALSE(store.has_checkpoint());
 }
 
-// All functions that open a file in a folder, as objects that keep it open.
+// Returns all functions that open a file in a folder. Each returns an object that keeps the file open.
 std::vector<std::function<std::shared_ptr<void>()>> openings(const TemporaryDirectory& dir) {
   const auto path = [&dir](const std::string& name) { return dir / name; };
   return {
@@ -314,7 +314,7 @@ void fill_folder(const TemporaryDirectory& dir) {
   io::write_checkpoint(dir / "checkpoint", 1, 1, files);
 }
 
-// The descriptors of this process that refer to files in the folder.
+// Returns the descriptors of this process that refer to files in the folder.
 std::vector<int> descriptors_in(const TemporaryDirectory& dir) {
   std::vector<int> found;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
@@ -448,7 +448,7 @@ TEST(FileCalls, StreamsAreWrittenInPlace) {
   }
 }
 
-// The message of f's error in a process of an unprivileged user.
+// Runs f in a process of an unprivileged user. Returns the message of the error.
 std::string as_nobody(const std::function<void()>& f) {
   return tg::testing::in_child([&] {
     const bool is_root = ::geteuid() == 0;
@@ -489,7 +489,7 @@ TEST(FileCalls, PermissionsAreCheckedBeforehand) {
   }
   EXPECT_EQ(as_nobody([&] { io::read_file(dir / "file", "test"); }),
             "[test] cannot read " + (dir / "file") + denied);
-  // A name without a folder refers to the current folder.
+  // A name without a folder belongs to the current folder.
   EXPECT_EQ(as_nobody([&] {
               fs::current_path(dir / "sub");
               io::require_replaceable("file", "test");

@@ -1,4 +1,4 @@
-// Tests the search for non-finite values: in whole blocks and in the remainder, at any address.
+// Tests the search for non-finite values, in complete blocks and in the remainder, at any address.
 #include "io/checkpoints/tensor_values.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Tests models as GGUF files: a restored model computes the same results, and models that llama.cpp cannot
-// compute are refused. tests/interop/compare_gguf.py compares the files with those of llama.cpp's own
-// converter.
+// Tests models as GGUF files. A restored model must compute the same results, and models that llama.cpp
+// cannot compute must be refused. tests/interop/compare_gguf.py compares the files with the files of
+// llama.cpp's converter.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,14 +32,14 @@ std::string contents(const std::string& path) {
   return io::read_file(path, "test");
 }
 
-// A golden model with the settings that llama.cpp supports, as in published models.
+// A golden model whose settings are changed to those of published models, which llama.cpp supports.
 struct Golden {
   TemporaryDirectory directory;
   std::string folder = directory / "golden", file = directory / "model.gguf";
   explicit Golden(const std::string& name) {
     fs::copy(golden_folders + name, folder);
     if (name == "smollm3") set("no_rope_layers", "[1, 1]");
-    if (name.starts_with("gemma")) set("query_pre_attn_scalar", "12");  // head_dim
+    if (name.starts_with("gemma")) set("query_pre_attn_scalar", "12");  // equals head_dim
     if (name.starts_with("deepseek")) set("rms_norm_eps", "1e-06");
   }
   void set(const std::string& key, const std::string& value, bool is_new = false) const {
@@ -75,7 +75,7 @@ TEST_P(GgufModel, RoundTripComputesTheSameResults) {
   }
 }
 
-// A file that was read is written again byte for byte.
+// If a file is read and written again, its bytes are the same.
 TEST_P(GgufModel, FileToOursToFileIsTheSameInEveryDtype) {
   const nn::Pretrained model = nn::from_pretrained(golden.folder);
   for (const char* dtype : {"f32", "f16", "bf16", "q8_0"}) {
@@ -112,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                                            "deepseek_v2", "deepseek_v2_yarn"),
                          [](const auto& model) { return std::string(model.param); });
 
-// FNV-1a over the names, shapes and bytes of the tensors in the order of their names, as in compare_gguf.py.
+// Computes FNV-1a over the names, shapes and bytes of the tensors in the order of their names, as in
+// compare_gguf.py.
 std::string checksum(const io::Gguf& file) {
   std::uint64_t h = 0xcbf29ce484222325;
   const auto add = [&](std::string_view bytes) {
@@ -130,7 +131,7 @@ std::string checksum(const io::Gguf& file) {
   return text;
 }
 
-// Checksums of the tensors that llama.cpp's converter wrote for the same folders.
+// Compares with checksums of the tensors that llama.cpp's converter wrote for the same folders.
 TEST(GgufModels, TensorsMatchLlamaCppsConverter) {
   std::ifstream lines(GOLDEN_FOLDERS "/../gguf_golden.txt");
   std::string name, dtype, expected;
@@ -166,8 +167,8 @@ TEST(GgufModels, ModelsThatLlamaCppCannotComputeAreRefused) {
       "llama.cpp cannot compute rms_norm_eps 0.001, other than that of the latents, 1e-06, of deepseek_v2");
 }
 
-// The settings that llama.cpp derives from the keys of a file, for DeepSeek with every form of scaling.
-// tests/interop/run_in_llama_cpp.py compares the numbers of llama.cpp itself.
+// Tests the settings that llama.cpp derives from the keys of a DeepSeek file, for every form of scaling.
+// tests/interop/run_in_llama_cpp.py compares the numbers that llama.cpp computes.
 TEST(GgufModels, DeepSeeksScaledPositionsSurviveARoundTrip) {
   const std::string yarn =
       R"({"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 80)";
@@ -265,7 +266,7 @@ TEST(GgufModels, UnsupportedSettingsAreRefusedByKeyAndValue) {
               }),
               "F: llama.cpp cannot compute " + std::string(c.what));
   }
-  // With biases, a file has more tensors than the architecture, and llama.cpp refuses it.
+  // If a model has biases, its file has more tensors than the architecture, and llama.cpp would refuse it.
   for (const auto& [family, key] : {std::pair{"qwen3", "attention_bias"},
                                     {"smollm3", "attention_bias"},
                                     {"smollm3", "mlp_bias"},
@@ -310,7 +311,7 @@ TEST(GgufModels, ATokenizerSurvivesARoundTrip) {
   }
 }
 
-// Strings for which a tokenizer gives the same ids after a round trip through a file.
+// For these strings, a tokenizer must give the same ids after a round trip through a file.
 const std::vector<std::string> texts{"Hello world, it's 12345 o'clock",
                                      "  two  spaces\n\n and \t tabs\r\n",
                                      "naïve café ſ ½ Ⅷ 天地 🌳",
@@ -323,11 +324,11 @@ TEST(GgufTokenizer, IdsMatchTheFolder) {
                            "deepseek3", "sentencepiece"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(TG_TOKENIZERS + std::string("/") + name);
     io::HfConfig config;
-    config.model.vocabulary = tokenizer.size() + 3;  // rows for tokens that do not exist
+    config.model.vocabulary = tokenizer.size() + 3;  // more rows than tokens
     io::GgufStart start;
     std::vector<std::string> notes;
     io::add_gguf_tokenizer(&tokenizer, config, "", "test", start, notes);
-    EXPECT_EQ(notes.size(), std::string(name).starts_with("qwen") ? 1u : 0u) << name;  // strings in NFC
+    EXPECT_EQ(notes.size(), std::string(name).starts_with("qwen") ? 1u : 0u) << name;  // a note about NFC
     const std::string bytes = start.bytes();
     const io::Gguf file(bytes, "test");
     const auto read = io::read_gguf_tokenizer(file);
@@ -344,7 +345,7 @@ TEST(GgufTokenizer, IdsMatchTheFolder) {
   }
 }
 
-// The value of tokenizer.ggml.pre for a tokenizer.json.
+// Returns the value of tokenizer.ggml.pre for a tokenizer.json.
 std::string name_of_rules(const std::string& json) {
   const text::HfTokenizer tokenizer(json, "test");
   io::HfConfig config;
@@ -385,7 +386,7 @@ TEST(GgufTokenizer, SetsOfCharactersMustBeTheSame) {
                                  {"[A-Za-z", "[0A-Za-z"},
                                  {"\"individual_digits\":true", "\"individual_digits\":false"}})
     EXPECT_EQ(error_of([&] { name_of_rules(with(json, from, to)); }), no_name) << to;
-  // With this set, a run of digits is one piece, and a merge of two digits would be applied.
+  // With individual_digits false, a run of digits is one word, so a merge of two digits would be applied.
   const std::string joined =
       with(with(json, "\"merges\":[", "\"merges\":[[\"1\",\"2\"],"), "\"vocab\":{", "\"vocab\":{\"12\":900,");
   EXPECT_EQ(error_of([&] { name_of_rules(joined); }), no_name);
@@ -404,7 +405,8 @@ TEST(GgufTokenizer, RulesWithoutANameAreRefused) {
             no_name);
 }
 
-// The ids of llama.cpp would differ, because it does not read such an option, or merges in a different order.
+// The ids of llama.cpp would differ, because it does not read such an option, or because it merges in a
+// different order.
 TEST(GgufTokenizer, TokenizersThatLlamaCppEncodesDifferentlyAreRefused) {
   const auto refusal = [](const std::string& folder, const std::string& from, const std::string& to) {
     std::string json = contents(TG_TOKENIZERS + std::string("/") + folder + "/tokenizer.json");
@@ -433,7 +435,8 @@ TEST(GgufTokenizer, TokenizersThatLlamaCppEncodesDifferentlyAreRefused) {
             "added token \"<unk>\" has normalized true");
 }
 
-// White space after its special tokens belongs to these tokens. llama.cpp does this by the name of the model.
+// In Phi-3, white space after a special token belongs to the token. llama.cpp implements this by the name of
+// the model.
 TEST(GgufTokenizer, Phi3sAddedTokensSurviveARoundTrip) {
   std::string json = contents(TG_TOKENIZERS "/sentencepiece/tokenizer.json");
   std::size_t size = text::HfTokenizer(json, "test").size();
@@ -509,7 +512,7 @@ TEST(GgufTokenizer, RefusesMismatchedVocabularies) {
 
 // ---- Every key is known or refused
 
-// The keys of a small model, and the keys that `add` adds.
+// Makes the keys of a small model and the keys that `add` adds.
 std::string keys_of_a_model(const std::string& architecture, const std::function<void(io::GgufStart&)>& add) {
   io::GgufStart s;
   s.add("general.architecture", architecture);
@@ -576,12 +579,12 @@ TEST(GgufKeys, AreKnownOrRefused) {
             "F: olmo2.attention.sliding_window is 8, expected 0: OLMo 2 has no windows");
 }
 
-// Linear scaling without a type, as in the first files: llama.cpp reads both keys.
+// The first files have linear scaling without a type. llama.cpp reads both keys.
 TEST(GgufKeys, LinearScalingIsReadFromEitherKey) {
   for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
     const std::string bytes =
         keys_of_a_model("llama", [&](io::GgufStart& s) { s.add(std::string("llama.") + key, 2.0f); });
-    std::set<std::string> tensors;  // tensors that are not parameters: only those that were read
+    std::set<std::string> tensors;  // of tensors that are not parameters, only those that were read
     const io::HfConfig config = io::read_gguf_config(io::Gguf(bytes, "F"), &tensors);
     EXPECT_TRUE(tensors.empty());
     const auto& scaling = config.model.architecture.as<nn::Llama>()->scaling;

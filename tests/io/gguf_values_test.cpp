@@ -21,7 +21,7 @@ using Bytes = GgufBytes;
 struct Kind {
   std::uint32_t number;
   std::size_t size;
-  std::string bytes, shown;  // of a value
+  std::string bytes, shown;  // the kind of a value
   bool is_whole, is_real;
   double value;
 };
@@ -115,7 +115,7 @@ TEST(GgufValues, ArrayItemsAreReadInOrder) {
   }
 }
 
-// The file ends with the last item, or one byte earlier.
+// The file ends with the last item or one byte earlier.
 TEST(GgufValues, ArraysBeyondTheEndOfTheFileAreRefused) {
   for (const Kind& k : kinds()) {
     const std::size_t size = k.number == 8 ? 8 : k.size;
@@ -173,7 +173,7 @@ TEST(GgufValues, UnusableValuesAreRefused) {
   EXPECT_EQ(file.integer("wide"), std::numeric_limits<std::int64_t>::min());
 }
 
-// unread_key() names the first key that no reader has requested, whatever the kind of its value.
+// unread_key() names the first key that no reader has requested, for any kind of value.
 TEST(GgufValues, KeysThatWereReadAreMarked) {
   Bytes b;
   b.start(0, 3)
@@ -288,7 +288,7 @@ TEST(GgufLimits, TypesHaveGgmlsNames) {
   EXPECT_EQ(io::gguf_padded(33, 16), 48u);
 }
 
-// Tensors are ordered by name, whatever their order in the file. Each has its own bytes.
+// Tensors are ordered by name, regardless of their order in the file. Each has its own bytes.
 TEST(GgufLimits, TensorsAreFoundByNameAndNumber) {
   Bytes b;
   b.start(3, 0).tensor("b", {2}, 0, 0).tensor("c", {4, 2}, 1, 32).tensor("a", {1}, 0, 64).align();

@@ -54,11 +54,11 @@ TEST(HeatMap, ShadesDarkenFromWhiteAndSaturateAtTheirEnds) {
   EXPECT_EQ(plot::heat_color(std::nanf("")), plot::heat_color(0));
 }
 
-TEST(HeatMap, CellsAreSquaresOfOneSizeAndTheirOwnShade) {
+TEST(HeatMap, CellsAreSquaresOfOneSizeInTheirShades) {
   const plot::HeatMaps h = two_by_three({0.3f, 0.3f, 0.3f, 0.7f, 0.7f, 0.05f});
   const plot::Image bare = plot::draw_heat_maps(two_by_three({0, 0, 0, 0, 0, 0})),
                     image = plot::draw_heat_maps(h);
-  auto now = colors_of(image), before = colors_of(bare);  // both contain the strip of shades
+  auto now = colors_of(image), before = colors_of(bare);  // both counts include the strip of shades
   const int cell = now[shade(0.05f)] - before[shade(0.05f)];
   EXPECT_GT(cell, 1000);
   EXPECT_NEAR(now[shade(0.3f)] - before[shade(0.3f)], 3 * cell, cell / 10.0);
@@ -83,7 +83,8 @@ TEST(HeatMap, NamesAreDrawnOnlyIfTheyFit) {
   EXPECT_TRUE(with.png() == plot::draw_heat_maps(large).png());
 }
 
-// The bounding box of the pixels for which is() holds, above the strip of shades: left, top, right, bottom.
+// Returns the bounding box (left, top, right, bottom) of the pixels above the strip of shades for which is()
+// is true.
 template <class F>
 std::array<int, 4> extent_of(const plot::Image& image, F is) {
   std::array<int, 4> e{image.width(), image.height(), -1, -1};
@@ -94,8 +95,9 @@ std::array<int, 4> extent_of(const plot::Image& image, F is) {
   return e;
 }
 
-// A column's name is vertical, below its column. It ends at the same distance from the cells as a row's name.
-TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
+// A column's name is vertical and below the column. It ends at the same distance from the cells as a row's
+// name.
+TEST(HeatMap, NamesOfRowsAndColumnsEndAtTheSameDistanceFromTheCells) {
   plot::HeatMaps h = two_by_three(std::vector<float>(6, 0.7f));
   h.y_label = "";
   h.row_names = {"name", ""}, h.column_names = {"name", "", "too wide for a column"};
@@ -117,8 +119,8 @@ TEST(HeatMap, NamesOfRowsAndColumnsEndAtOneDistanceFromTheCells) {
   EXPECT_NEAR((column_name[0] + column_name[2] + 1) / 2.0, column_middle, 3);
 }
 
-// `across` maps are in one row, and the next ones below them. All have one size.
-TEST(HeatMap, MapsAreInRowsOfAcross) {
+// A row of the picture contains `across` maps. The next maps are below. All maps have the same size.
+TEST(HeatMap, RowsHaveTheRequestedNumberOfMaps) {
   const std::vector<float> shades{0.2f, 0.35f, 0.5f, 0.65f, 0.8f};
   const auto drawn = [&](std::size_t maps) {
     plot::HeatMaps h = two_by_three({});
@@ -132,7 +134,7 @@ TEST(HeatMap, MapsAreInRowsOfAcross) {
     at.push_back(extent_of(image, [&](int, int, const plot::Color& c) { return c == plot::heat_color(v); }));
   const int right = at[1][0] - at[0][0], down = at[2][1] - at[0][1];
   EXPECT_GE(at[1][0] - at[0][2], 20);
-  EXPECT_GE(at[2][1] - at[0][3], 40);  // space for its title
+  EXPECT_GE(at[2][1] - at[0][3], 40);  // space for the title
   for (std::size_t i = 0; i < at.size(); ++i) {
     const int x = right * static_cast<int>(i % 2), y = down * static_cast<int>(i / 2);
     EXPECT_EQ(at[i], (std::array{at[0][0] + x, at[0][1] + y, at[0][2] + x, at[0][3] + y})) << i;
@@ -149,11 +151,11 @@ TEST(HeatMap, LongTitlesAreDrawnSmaller) {
     for (const int x : {15, image.width() - 16}) EXPECT_EQ(image.at(x, y), (plot::Color{255, 255, 255}));
 }
 
-// Each number has a tick below the strip of shades, at the shade of its value.
+// Each number has a tick below the strip of shades, at the shade of that number.
 TEST(HeatMap, NumbersOfTheScaleAreAlignedWithTheirShades) {
   const plot::Image image = plot::draw_heat_maps(two_by_three(std::vector<float>(6, 0.0f)));
   const int left = image.width() - 420, right = image.width() - 40, top = image.height() - 66;
-  std::vector<int> ticks;  // their first pixels
+  std::vector<int> ticks;  // first pixels of the ticks
   const auto is_tick = [&](int x) { return image.at(x, top + 22).g < 200; };
   for (int x = left - 3; x < right + 3; ++x)
     if (is_tick(x) && !is_tick(x - 1)) ticks.push_back(x);
@@ -162,13 +164,13 @@ TEST(HeatMap, NumbersOfTheScaleAreAlignedWithTheirShades) {
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     const int x = std::clamp(ticks[i], left, right - 1);
     const plot::Color c = image.at(x, top + 9), expected = plot::heat_color(values[i]);
-    // One pixel is 1 of 380 roots, so it changes a shade by at most 4·96 / 380 < 2 of 255.
+    // The strip shows 380 square roots, so the next pixel differs by at most 4·96 / 380 < 2 of 255 shades.
     for (const auto& [got, shade] : {std::pair(c.r, expected.r), {c.g, expected.g}, {c.b, expected.b}})
       EXPECT_NEAR(got, shade, 3) << values[i];
   }
 }
 
-// One of 5000 × 5000 cells is not white. A pixel shows the largest of its cells.
+// Only one of 5000 × 5000 cells is not white. A pixel shows the largest of its cells.
 TEST(HeatMap, ASingleCellIsVisibleAmongMoreCellsThanPixels) {
   plot::HeatMaps h{.rows = 5000, .columns = 5000, .maps = {{"", std::vector<float>(25000000)}}};
   const auto before = colors_of(plot::draw_heat_maps(h));

@@ -165,7 +165,7 @@ TEST(HfConfig, KeysThatWouldChangeResultsAreRefusedByNameAndValue) {
             "not supported");
 }
 
-// The same settings in the spellings of transformers 4 and 5.
+// Tests the same settings in the spellings of transformers 4 and 5.
 TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   const auto metadata = [](const std::string& members) {
     return io::to_metadata(io::parse_hf_config(llama_with(members), "config.json").model);
@@ -180,7 +180,7 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   EXPECT_NE(metadata(R"("rope_theta": 5e5)"), metadata(R"("rope_theta": 1e4)"));
   EXPECT_EQ(metadata(R"("rope_theta": 5e5)"),
             metadata(R"("rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5})"));
-  for (const std::string type : {"llama3", "yarn", "longrope"}) {  // the outer first context is used
+  for (const std::string type : {"llama3", "yarn", "longrope"}) {  // the outer original context is used
     const std::string rope =
         "{\"rope_type\": \"" + type + R"(", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4,
           "short_factor": [1, 2], "long_factor": [3, 4], "original_max_position_embeddings": )";
@@ -193,7 +193,7 @@ TEST(HfConfig, OldAndNewKeysMeanTheSame) {
   }
 }
 
-// The default of a missing key differs between families.
+// If a key is missing, its default differs between families.
 TEST(HfConfig, MissingKeysHaveTheUsualValuesOfTheFamily) {
   const std::string sizes = R"("vocab_size": 9, "hidden_size": 64, "intermediate_size": 12,
     "num_hidden_layers": 6, "num_attention_heads": 32)";
@@ -248,7 +248,7 @@ TEST(HfConfig, MissingKeysHaveTheUsualValuesOfTheFamily) {
                                 .model));
 }
 
-// Two kinds of layers: rope_parameters has a part for each; older files have separate keys.
+// There are two kinds of layers. rope_parameters has a part for each kind. Older files have separate keys.
 TEST(HfConfig, Gemma3HasTwoRopeSettingsInOldAndNewKeys) {
   const std::string gemma =
       R"({"model_type": "gemma3_text", "vocab_size": 9, "hidden_size": 64, "intermediate_size": 12,
@@ -276,7 +276,7 @@ TEST(HfConfig, Gemma3HasTwoRopeSettingsInOldAndNewKeys) {
             "rope_type default");
 }
 
-// The spellings of rope_scaling over the years.
+// Covers the spellings that rope_scaling has had over the years.
 TEST(HfConfig, Phi3HasALongRopeWithThreeNames) {
   const std::string phi3 = replaced(replaced(llama_json, "\"llama\"", "\"phi3\""), "Llama", "Phi3");
   const auto metadata = [&](const std::string& members) {
@@ -300,7 +300,7 @@ TEST(HfConfig, Phi3HasALongRopeWithThreeNames) {
   EXPECT_EQ(metadata(R"("partial_rotary_factor": 1.0)"), metadata(R"("rope_theta": 10000)"));
 }
 
-// Heads whose size is not width / heads.
+// The size of the heads is not width / heads.
 TEST(HfConfig, RowsOfJoinedTensorsFollowTheHeads) {
   const std::string text = replaced(llama_with(R"("head_dim": 6)"), "LlamaForCausalLM", "Phi3ForCausalLM");
   const nn::ModelConfig c = io::parse_hf_config(replaced(text, "\"llama\"", "\"phi3\""), "x").model;
@@ -318,7 +318,7 @@ TEST(HfConfig, RowsOfJoinedTensorsFollowTheHeads) {
   EXPECT_EQ(at("mlp.up_proj.weight", 12), mlp + "12");
 }
 
-// If the number of key heads is null, the family's usual number does not apply.
+// If the number of key heads is null, the family's default does not apply.
 TEST(HfConfig, NullKeyHeadsEqualTheNumberOfHeads) {
   for (const char* family : {"qwen2", "qwen3", "smollm3"}) {
     const std::string text = replaced(replaced(llama_json, "\"llama\"", "\"" + std::string(family) + "\""),

@@ -1,5 +1,5 @@
-// Tests Hugging Face folders that must be refused, each with a one-line error that names file, key and value,
-// and folders with equivalent contents.
+// Tests Hugging Face folders that must be refused with a one-line error that names file, key and value. Also
+// tests different folders with equivalent contents.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -39,7 +39,7 @@ TEST(HfFolder, WeightsAreRoundedToTheRequestedDtype) {
   EXPECT_NE(error_of([&] { nn::from_pretrained(f.path, Device::cpu(), {.dtype = i32}); }), "no error");
 }
 
-// A GPT-2's parameters as the tensors of its folder.
+// Returns the parameters of a GPT-2 as the tensors of its folder.
 std::vector<Parameter> gpt2_tensors(const nn::Params& params, const nn::ModelConfig& c) {
   std::vector<Parameter> theirs;
   for (const Parameter& p : params.all()) {
@@ -53,7 +53,7 @@ std::vector<Parameter> gpt2_tensors(const nn::Params& params, const nn::ModelCon
   return theirs;
 }
 
-// Large enough for several pieces, the last of which is partial.
+// The weights are large enough for several pieces. The last piece is partial.
 TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 523},
                           .vocabulary = 5,
@@ -76,8 +76,8 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   }
 }
 
-// Names in GPT-2 files begin with "transformer.", or they do not. If a file has both, the prefixed names are
-// used.
+// In some GPT-2 files, names begin with "transformer.". If a file has names with and without this prefix, the
+// prefixed names are used.
 TEST(HfFolder, TensorsOfGpt2HaveOneOfTwoNames) {
   const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 8},
                           .vocabulary = 5,
@@ -108,7 +108,8 @@ TEST(HfFolder, TensorsOfGpt2HaveOneOfTwoNames) {
   }
 }
 
-// The embedding is read in two parts of up to 32 MiB, by separate threads if there are several.
+// The embedding is read in two parts of up to 32 MiB. If there are several threads, separate threads read
+// them.
 TEST(HfFolder, LargeTensorsAreReadInParts) {
   constexpr std::int64_t tokens = 1'048'576 + 5, last = tokens * 8 - 1;
   const Folder f;
@@ -250,7 +251,7 @@ TEST(HfFolder, ADuplicateTensorInAFileIsRefused) {
       << f.error();
 }
 
-// Integer weights, which separate scales convert to numbers. config.json does not mention them.
+// The weights are integers, which separate scales convert to numbers. config.json does not mention this.
 TEST(HfFolder, QuantizedWeightsAreRefused) {
   const Folder f;
   const auto error_with = [&](const std::string& changed, DType dtype, const std::string& more) {
@@ -331,7 +332,7 @@ TEST(HfFolder, EndTokensMatchGenerationConfig) {
 TEST(HfFolder, ATokenizerOfADifferentModelIsRefused) {
   const Folder f;
   nn::PretrainedInfo info = nn::pretrained_info(f.path);
-  const text::ByteTokenizer bytes;  // 256 tokens
+  const text::ByteTokenizer bytes;  // a tokenizer of 256 tokens
   const auto error = [&] {
     return error_of([&] { nn::check_tokenizer(info, bytes, "[x] tokenizer.json"); });
   };
@@ -372,7 +373,7 @@ TEST(HfFolder, AConfigThatContradictsItsTensorsIsRefusedBeforeAnyAllocation) {
   EXPECT_NE(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")
                 .find(file + "has a tensor model.layers.1.input_layernorm.weight, "),
             std::string::npos);
-  // Names are collected up to a thousand more than the file has.
+  // At most a thousand names more than the file has are collected.
   const std::string many = error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1000");
   EXPECT_EQ(many.find(file + "has no tensor "), 0u) << many;
   EXPECT_TRUE(many.ends_with(" and " + std::to_string(f.params.all().size() + 1001 - 5) + " more")) << many;

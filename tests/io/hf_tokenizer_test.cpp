@@ -1,6 +1,6 @@
-// Tests tokenizers of Hugging Face folders. Their ids must equal the reference, which
-// tests/interop/make_tokenizer_golden.py wrote. Every byte string survives a round trip, and unsupported
-// settings are refused by name.
+// Tests tokenizers of Hugging Face folders. Ids must equal the reference, which
+// tests/interop/make_tokenizer_golden.py wrote. Every byte string must survive a round trip, and unsupported
+// settings must be refused by name.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Ids ids_of(io::JsonReader& json) {
   return ids;
 }
 
-// Shows bytes that are not UTF-8 as the reference does.
+// Replaces bytes that are not UTF-8 in the same way as the reference.
 std::string lossy(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -44,7 +44,7 @@ std::string lossy(std::string_view text) {
     if (length > 0) {
       out += text.substr(i, length);
     } else {
-      // One U+FFFD for the bytes that can begin a character.
+      // Bytes that can begin a character become one U+FFFD.
       for (length = 1; i + length < text.size() && length < 4; ++length)
         if (io::utf8_incomplete_bytes(text.substr(i, length + 1)) != length + 1) break;
       out += "\xef\xbf\xbd";
@@ -54,7 +54,7 @@ std::string lossy(std::string_view text) {
   return out;
 }
 
-// FNV-1a over numbers instead of bytes.
+// Computes FNV-1a over numbers instead of bytes.
 class Checksum {
  public:
   void add(std::uint64_t number) { value_ = (value_ ^ number) * 0x100000001b3; }
@@ -68,8 +68,8 @@ class Checksum {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Calls f with the pattern, with each '?' replaced by a code point: every assigned code point, and some
-// others.
+// For every assigned code point and some others, calls f with the pattern in which the code point replaces
+// each '?'.
 template <class F>
 void for_every_code_point(const std::string& pattern, F&& f) {
   for (char32_t c = 0; c < 0xe1000; ++c) {
@@ -110,8 +110,8 @@ TEST_P(HfGolden, IdsMatchTheReference) {
       }
       EXPECT_EQ(tokenizer.encode(text), ids) << text;
       EXPECT_EQ(tokenizer.encode_whole(text), whole.value_or(ids)) << text;
-      // Added tokens decode to their own text; the reference shows the bytes that their letters represent.
-      // Bytes that are not a valid character stay bytes.
+      // Added tokens decode to their own characters, but the reference shows the bytes that these letters
+      // represent. Therefore the set "added" is skipped. Bytes that are not a valid character stay bytes.
       if (tokenizer.is_byte_level() && GetParam() != "added") {
         EXPECT_EQ(lossy(tokenizer.decode(ids)), decoded.value_or(text)) << text;
       }
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                                            "metaspace_always", "added"),
                          [](const auto& param) { return param.param; });
 
-// The reference's numbers of code points (tools/unicode_tables.py).
+// Compares with the reference's numbers of code points in each class (tools/unicode_tables.py).
 TEST(Unicode, ClassesMatchVersion16) {
   const std::uint8_t* classes = text::char_classes();
   const auto count = [&](int flag) {
@@ -150,7 +150,7 @@ TEST(Unicode, ClassesMatchVersion16) {
   EXPECT_EQ(classes[0x1f], 0);
 }
 
-// Word boundaries of a string with every code point, and its normal form.
+// Compares the word boundaries and the normal form of a string with every code point.
 TEST(Unicode, WordsAndNfcMatchTheReference) {
   using text::WordRule;
   const std::vector<std::pair<std::string, WordRule>> rules{
@@ -187,8 +187,8 @@ TEST(Unicode, NfcComposesAndOrders) {
   EXPECT_EQ(text::nfc("Cafe\u0301 \u212b A\u030a"), "Caf\u00e9 \u00c5 \u00c5");
   EXPECT_EQ(text::nfc("e\u0301\u0327"), "\u0229\u0301");
   EXPECT_EQ(text::nfc("\u1100\u1161\u11a8 \uac00\u11a8"), "\uac01 \uac01");
-  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");                // an excluded composition
-  EXPECT_EQ(text::nfc("e\xff\u0301 \xcc"), "e\xff\u0301 \xcc");  // no composition across an invalid byte
+  EXPECT_EQ(text::nfc("\u0958"), "\u0915\u093c");                // Unicode excludes this composition
+  EXPECT_EQ(text::nfc("e\xff\u0301 \xcc"), "e\xff\u0301 \xcc");  // an invalid byte prevents composition
   const std::string ascii = "plain text";
   EXPECT_EQ(text::nfc(ascii), ascii);
 }
@@ -246,8 +246,8 @@ TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
 }
 
-// White space that one token includes at its end belongs to no other token. This also holds if the same token
-// includes white space at both ends.
+// White space that one token includes at its end belongs to no other token. This is also true if the same
+// token includes white space at both ends.
 TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
   std::string json = io::read_file(golden("added/tokenizer.json"), "test");
   const std::string from = "\"<lr>\"";
@@ -310,7 +310,7 @@ TEST(HfTokenizer, AStringSplitAtSafePointsHasTheSameIds) {
   }
 }
 
-// Words have no maximum length: the time for one does not grow with the square of its length.
+// Words have no maximum length. The time for a word must not grow with the square of its length.
 TEST(HfTokenizer, AWordOfAMegabyteIsEncoded) {
   for (const char* name : {"gpt2", "llama2"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
@@ -338,7 +338,7 @@ TEST(HfTokenizer, ABpeOfOursIsExportedExactly) {
             std::string::npos);
 }
 
-// A small valid file, in which a part can be replaced.
+// Returns a small valid file, in which a part can be replaced.
 std::string small_file(const std::string& from = "", const std::string& to = "") {
   std::string file = R"({"version":"1.0","truncation":null,"padding":null,
  "added_tokens":[{"id":4,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
@@ -353,7 +353,7 @@ std::string refusal(const std::string& from, const std::string& to) {
   return error_of([&] { text::HfTokenizer(small_file(from, to), "m"); });
 }
 
-// As in the reference: an unknown token follows the bytes after it.
+// As in the reference, the unknown token is emitted after the bytes that follow the character.
 TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
   const auto encode = [](const std::string& fuse, std::string_view text) {
     return text::HfTokenizer(
@@ -371,7 +371,7 @@ TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
   EXPECT_EQ(encode("true", "\u00e9x"), (Ids{2, 3, 0}));
 }
 
-// Words are split before ▁ unless a merge crosses it.
+// Words are split before ▁ unless a merge crosses this boundary.
 TEST(HfTokenizer, MergesAcrossSpacesAreApplied) {
   const auto encode = [](const std::string& vocabulary, const std::string& merges, std::string_view text) {
     return text::HfTokenizer(
@@ -453,7 +453,7 @@ TEST(HfTokenizer, UnsupportedSettingsAreRefusedByNameAndValue) {
             std::string::npos);
 }
 
-// Settings of a file that was saved after use. Each use sets both anew.
+// A file that was saved after use has these settings. They do not matter, because each use sets both again.
 TEST(HfTokenizer, PaddingAndTruncationAreIgnored) {
   std::string file = small_file(R"("truncation":null)", R"("truncation":{"max_length":1,"stride":0})");
   file.replace(file.find(R"("padding":null)"), 14, R"("padding":{"strategy":{"Fixed":9},"pad_id":0})");
@@ -468,7 +468,8 @@ std::string with_split(const std::string& pattern, const std::string& behavior, 
           R"(},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]})");
 }
 
-// Text between matches may be removed only if there is none, which requires a pattern that matches all text.
+// "Removed" removes characters between matches. It is supported only if there are none, because the pattern
+// matches all characters.
 TEST(HfTokenizer, RemovedNeedsAPatternThatMatchesEverything) {
   const std::string pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   const auto message = [](const std::string& file) {
@@ -497,7 +498,7 @@ TEST(HfTokenizer, AFileThatContradictsItselfIsRefused) {
   EXPECT_NE(refusal(R"("ab":2)", R"("ab":99999999999)").find("id 99999999999, expected 0 to 2147483646"),
             std::string::npos);
   EXPECT_NE(refusal(R"("ab":2)", R"("ab":2,"ab":9)").find(R"(duplicate key "ab")"), std::string::npos);
-  EXPECT_EQ(refusal(R"("abab":3)", R"("abab":2000000000)"), "no error");  // gaps need no memory
+  EXPECT_EQ(refusal(R"("abab":3)", R"("abab":2000000000)"), "no error");  // gaps between ids need no memory
   EXPECT_EQ(refusal(R"("unk_token":null)", R"("unk_token":"<u>")"),
             R"(m: model.unk_token is "<u>", which is not in the vocabulary)");
   EXPECT_EQ(

@@ -1,4 +1,5 @@
-// Files opened for reading must be regular files. A written file keeps its links and other names.
+// Tests that only regular files are opened for reading, and that writing to a file keeps its links and other
+// names.
 #include <tilegrad/io/files/file.h>
 #include <tilegrad/io/files/mapped_file.h>
 
@@ -16,7 +17,7 @@
 
 namespace {
 
-// Errors with which system calls of this process fail; 0: the call succeeds.
+// The error numbers with which system calls of this process fail. 0 means that the call succeeds.
 struct {
   int fsync_of_directory = 0, fsync_of_file = 0, fchmod = 0, rename = 0, renameat2 = 0;
 } errors;
@@ -61,7 +62,7 @@ void expect_refused(const std::string& path, const std::string& why) {
 
 TEST(InputFile, PipesDevicesAndDirectoriesAreRefusedImmediately) {
   const tg::testing::TemporaryDirectory dir;
-  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);  // no process will ever write to it
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);  // no process ever writes to the pipe
   for (const std::string& path : {dir / "pipe", std::string("/dev/zero"), std::string("/dev/null")})
     expect_refused(path, "not a regular file");
   expect_refused(dir.path.string(), "Is a directory");
@@ -99,7 +100,7 @@ TEST(OutputFile, LinksPipesAndOtherNamesOfAFileArePreserved) {
   }
   EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
   EXPECT_FALSE(fs::exists(dir / "nowhere"));
-  // A hard link is a second name of the same file, perhaps in a backup.
+  // A hard link is a second name of the same file, for example in a backup.
   fs::create_hard_link(dir / "outside", dir / "name");
   io::OutputFile(dir / "name", "test").write("one");
   EXPECT_EQ(io::read_file(dir / "outside", "test"), "precious");
@@ -135,7 +136,7 @@ TEST(OutputFile, ReportsThatItsNameIsInUse) {
   fs::create_directory(dir / "rows");
   EXPECT_NE(error_of([&] { file.sync(); }).find("rows was replaced while"), std::string::npos);
   fs::remove(dir / "rows");
-  fs::create_symlink("moved", dir / "rows");  // the same file again
+  fs::create_symlink("moved", dir / "rows");  // the original file again
   EXPECT_NO_THROW(file.sync());
 }
 
@@ -214,7 +215,7 @@ TEST(OutputFile, ARenameNeverReplacesAFile) {
     errors = {};
     fs::remove(dir / "to");
   }
-  for (const int error : {EACCES, EPERM, EIO}) {  // unrelated to the flag
+  for (const int error : {EACCES, EPERM, EIO}) {  // an error that is unrelated to the flag
     errors = {.renameat2 = error};
     EXPECT_EQ(rename_new_file(), error);
     errors = {};

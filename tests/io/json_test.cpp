@@ -1,4 +1,4 @@
-// The JSON reader accepts exactly the grammar of RFC 8259, and it can read the writer's output.
+// Tests that the JSON reader accepts exactly the grammar of RFC 8259 and can read the writer's output.
 #include <tilegrad/io/files/json.h>
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(JsonReader, AcceptsTheWholeGrammar) {
   }
 }
 
-// Each input with its mistake. A caret marks the byte that the message names.
+// Each input is listed with its mistake. A caret marks the byte that the message names.
 TEST(JsonReader, NamesTheMistakeAndItsByte) {
   const std::pair<const char*, const char*> cases[] = {
       {"^", "JSON ends, expected a value"},
@@ -149,8 +149,9 @@ TEST(JsonReader, NamesTheMistakeAndItsByte) {
   }
 }
 
-// Every code point as an escape, with hexadecimal digits in both cases, and as an escaped pair.
-TEST(JsonReader, EscapesGiveTheirCodePoints) {
+// Tests every code point as an escape, with upper-case and lower-case hexadecimal digits, and as an escaped
+// pair.
+TEST(JsonReader, EscapesBecomeTheirCodePoints) {
   for (char32_t c = 0; c <= 0x10ffff;
        c += c < 0x100 || (c > 0xd7f0 && c < 0x10100) || c > 0x10fff0 ? 1 : 53) {
     char text[32];
@@ -170,7 +171,7 @@ TEST(JsonReader, EscapesGiveTheirCodePoints) {
     ASSERT_EQ(io::JsonReader(text, "test").string(), expected) << text;
   }
   EXPECT_EQ(io::JsonReader(R"("\"\\\/\b\f\n\r\t")", "test").string(), "\"\\/\b\f\n\r\t");
-  // A high surrogate needs a low one after it, each within its range.
+  // A high surrogate must be followed by a low surrogate, and each must be in its range.
   for (const char* low : {"\\udbff", "\\ue000", "\\u0041", "\\ud800"})
     EXPECT_EQ(error_of("\"\\ud800" + std::string(low) + "\""), "test: lone surrogate in a string at byte 13")
         << low;
@@ -181,7 +182,7 @@ TEST(JsonReader, EscapesGiveTheirCodePoints) {
         << other;
 }
 
-// raw() returns a value's text. Reading continues as if the value had been skipped.
+// raw() returns the characters of a value. Reading continues as if the value had been skipped.
 TEST(JsonReader, RawReturnsTheCharactersOfOneValue) {
   for (const std::string value :
        {"{\"a\": [1, {}]}", "[ 1,2 ]", "\"x\\n\"", "-1.5e3", "true", "false", "null"}) {
@@ -221,7 +222,7 @@ TEST(JsonReader, RefusesDuplicateKeysAtEveryLevelEvenInSkippedValues) {
 
 TEST(JsonReader, RefusesInvalidUtf8AndNamesTheByte) {
   EXPECT_EQ(error_of("\"ab\xff\""), "test: not UTF-8 at byte 3");
-  EXPECT_EQ(error_of("\"\xc0\xaf\""), "test: not UTF-8 at byte 1");          // overlong
+  EXPECT_EQ(error_of("\"\xc0\xaf\""), "test: not UTF-8 at byte 1");          // overlong encoding
   EXPECT_EQ(error_of("\"\xed\xa0\x80\""), "test: not UTF-8 at byte 1");      // surrogate
   EXPECT_EQ(error_of("\"\xf4\x90\x80\x80\""), "test: not UTF-8 at byte 1");  // beyond U+10FFFF
 }

@@ -1,4 +1,4 @@
-// Tests files of a model with a tensor of more than 2²⁰ numbers, the size of one conversion step.
+// Tests files of a model with a tensor of more than 2²⁰ numbers, the maximum of one conversion step.
 #include <tilegrad/io/models/pretrained.h>
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct LargeModel {
   }
 };
 
-// The progress reports: bytes written so far, and all bytes.
+// The progress reports contain the bytes that are written so far, and all bytes.
 struct Reports {
   std::vector<std::uint64_t> written, all;
   std::function<void(std::uint64_t, std::uint64_t)> hear() {

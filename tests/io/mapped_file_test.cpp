@@ -1,4 +1,4 @@
-// If a mapped file shrinks, its readers get an error instead of a signal.
+// Tests that readers of a mapped file get an error instead of a signal if the file shrinks.
 #include <tilegrad/io/files/mapped_file.h>
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(MappedFile, ShrunkFileReadsAsZerosAndIsAnError) {
     EXPECT_EQ(error_of([&] { file.check(); }), "[load] cannot read " + (dir / "data") +
                                                    ": it shrank while it was read, from 100000 to " +
                                                    std::to_string(left) + " bytes");
-    fs::resize_file(dir / "data", size);  // lost data does not return
+    fs::resize_file(dir / "data", size);  // the lost data does not return
     EXPECT_EQ(error_of([&] { file.check(); }) == "no error", left == size - 1) << left;
   }
 }
@@ -111,7 +111,7 @@ TEST(MappedFile, NewFilesReuseRangesOfClosedOnes) {
   for (std::string line; std::getline(maps, line);) EXPECT_EQ(line.find(path), line.npos) << line;
 }
 
-// A mapping that the library does not know, of a file that has become empty.
+// Maps a file without the library and truncates it to zero bytes.
 const volatile char* foreign_lost_page() {
   const TemporaryDirectory dir;
   dir.file("foreign", "x");
@@ -129,7 +129,7 @@ void map_something() {
 }
 
 TEST(MappedFileDeathTest, AnEarlierHandlerGetsOtherFaults) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the first mapping of a new process
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // this is the first mapping of a new process
   for (const bool has_details : {false, true}) {
     const auto program = [=] {
       struct sigaction own {};
@@ -174,7 +174,8 @@ TEST(MappedFileDeathTest, OtherFaultsEndTheProcessAsBefore) {
   EXPECT_EXIT(sent(), ::testing::KilledBySignal(SIGBUS), "");
 }
 
-// The earlier handler's mask stays, and so do its flags that affect a return from it.
+// The library's handler has the mask of the earlier handler, and those of its flags that affect the return
+// from a handler.
 TEST(MappedFileDeathTest, HandlerHasTheMaskAndFlagsOfTheEarlierOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int flags : {0, SA_NODEFER, SA_RESTART, SA_NODEFER | SA_RESTART | SA_NOCLDSTOP}) {
@@ -257,7 +258,7 @@ TEST(MappedFile, MovedFromFileIsEmpty) {
   EXPECT_THROW(file.read(0, {&byte, 1}), Error);  // NOLINT(bugprone-use-after-move)
 }
 
-// The number of a mapping's pages that are resident in memory.
+// Returns the number of a mapping's pages that are resident in memory.
 std::size_t resident_pages(const io::MappedFile& file) {
   std::ifstream maps("/proc/self/smaps");
   char begin[32];
@@ -271,7 +272,7 @@ std::size_t resident_pages(const io::MappedFile& file) {
   return 0;
 }
 
-// Only whole pages of the range are released.
+// Only complete pages of the range are released.
 TEST(MappedFile, ReleasedPagesLeaveMemoryAndCanBeReadAgain) {
   const TemporaryDirectory dir;
   const auto page = static_cast<std::size_t>(::getpagesize());

@@ -1,4 +1,4 @@
-// Tests a model's configuration in the metadata of its weights.
+// Tests the configuration of a model in the metadata of its weights.
 #include <tilegrad/io/checkpoints/model_file.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
@@ -47,7 +47,7 @@ TEST(ModelFile, DescribesTheModelOfTheWeights) {
   }
 }
 
-// Adds one changed configuration for each change of an architecture's members.
+// Adds a configuration for each change of a member of an architecture.
 template <class A>
 void add_changes(std::vector<nn::ModelConfig>& to, const A& before,
                  const std::vector<std::function<void(A&)>>& changes) {
@@ -59,7 +59,7 @@ void add_changes(std::vector<nn::ModelConfig>& to, const A& before,
   }
 }
 
-// If a member has no line in fields(), it is lost when the model is saved, and the model is read with its
+// If fields() omits a member, saving the model loses this member, and reading the model sets it to its
 // default.
 TEST(ModelFile, EveryMemberOfAnArchitectureIsSavedAndRead) {
   std::vector<nn::ModelConfig> pairs;
@@ -164,7 +164,7 @@ TEST(ModelFile, RefusesInvalidModelDescriptions) {
   }
 }
 
-// A file with the model's tensors. Only names, types and shapes are used.
+// Makes a file with the model's tensors. Only the names, types and shapes matter.
 io::SafeTensors file_of(const nn::ModelConfig& config, DType dtype = f32) {
   io::SafeTensors file;
   file.metadata = io::to_metadata(config);
@@ -223,7 +223,7 @@ TEST(ModelFile, AWrongSizeIsDetectedBeforeAnyAllocation) {
         io::SafeTensors file = file_of(config);
         file.metadata[s.name] = lie;
         if (s.name == "context" && !file.tensors.contains("transformer.wpe.weight"))
-          continue;  // any context fits
+          continue;  // any context is possible
         EXPECT_THROW(io::model_config(file, "weights"), FormatError)
             << config.text() << ", " << s.name << " " << lie;
       }

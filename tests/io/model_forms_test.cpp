@@ -1,5 +1,6 @@
-// Tests one model in several forms: settings with the same effect, shards, the types of GGUF tensors, and the
-// small files of a folder. Also tests the adapter of a training run, added to the weights of its base.
+// Tests different forms of the same model: settings with the same effect, shards, the types of GGUF tensors,
+// and the small files of a folder. Also tests merging the adapter of a training run into the weights of its
+// base.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -97,7 +98,7 @@ TEST(PlainSettings, EverySettingThatChangesResultsIsCompared) {
             else if constexpr (std::is_same_v<T, std::string>)
               *x += "x";
             else if constexpr (std::is_same_v<T, std::int64_t>)
-              *x += *x > 0 && *x < 5 ? 4 : 24;  // heads must divide the width
+              *x += *x > 0 && *x < 5 ? 4 : 24;  // the number of heads must divide the width
             else if constexpr (std::is_same_v<T, double>)
               *x = *x == 0 ? 3 : *x * (1 + 1e-9);
             else
@@ -110,7 +111,7 @@ TEST(PlainSettings, EverySettingThatChangesResultsIsCompared) {
       if (s.name == "heads" && !expected) changed.width = c.config.width;
       EXPECT_EQ(is_same(changed, c.config), expected) << s.name << " of " << c.config.text();
       if (auto* x = std::get_if<double*>(&s.value); x != nullptr && !expected && **x != 3) {
-        **x = **x / (1 + 1e-9) * (1 + 1e-14);  // rounding with a different order of operations
+        **x = **x / (1 + 1e-9) * (1 + 1e-14);  // a rounding error of a different order of operations
         EXPECT_TRUE(is_same(changed, c.config)) << s.name;
       }
     }
@@ -175,7 +176,8 @@ struct Made {
   io::ModelSource source() const { return io::source_of(model.parameters(), config); }
 };
 
-// A shard stores tensors in the model's order until the next does not fit, and at least one.
+// A shard stores at least one tensor. It stores tensors in the model's order until the next tensor does not
+// fit.
 TEST(Shards, TensorsFillThemInOrder) {
   const Made made(small(nn::Llama{.key_heads = 2, .mlp_width = 40}));
   std::vector<std::uint64_t> sizes;
@@ -209,7 +211,7 @@ TEST(Shards, TensorsFillThemInOrder) {
 }
 
 TEST(Shards, TheIndexNamesEveryTensorAndProgressEndsWithTheLastByte) {
-  const Made made(small(nn::Gpt{.mlp_width = 40}));  // without biases, which are written as zeros
+  const Made made(small(nn::Gpt{.mlp_width = 40}));  // this model has no biases; zeros are written
   const TemporaryDirectory directory;
   std::uint64_t before = 0, all = 0;
   io::ModelSource source = made.source();
@@ -256,7 +258,7 @@ TEST(FolderFiles, StartAndEndTokensAreWrittenToEachFile) {
       rest = "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n  \"model_max_length\": 16,\n";
   const std::string last = "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
   const struct {
-    std::string tokenizer, ids;  // the source's generation_config.json
+    std::string tokenizer, ids;  // generation_config.json of the source
     std::string generation, config;
   } cases[] = {
       {tokenizer_with("null"), "", "", usual + rest + last},
@@ -311,7 +313,7 @@ TEST(FolderInfo, ListsSizesAndDroppedTensors) {
 
 // ---- GGUF
 
-// Vectors, norms and positions are in f32. Rows without whole blocks are in f16.
+// Vectors, norms and positions are in f32. Rows that do not consist of complete blocks are in f16.
 TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
   const struct {
     const char* dtype;
@@ -372,7 +374,7 @@ TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
         EXPECT_TRUE(theirs.same_bits(is_exact ? ours : ours.to(dtype).to(f32))) << p.name();
       }
     }
-    // Without a dtype, the type is that of the weights, or f32 if the weights have several.
+    // If no dtype is given, the file has the dtype of the weights, or f32 if the weights have several dtypes.
     io::ModelSource source = made.source();
     EXPECT_EQ(io::GgufWriter(source, {}).type(), io::GgufType::f32);
     EXPECT_EQ(error_of([&] { io::GgufWriter(source, {.dtype = "q4_0"}); }),
@@ -387,7 +389,7 @@ TEST(GgufTypes, TensorsHaveTheTypeOfTheirUse) {
   }
 }
 
-// In llama.cpp's files, rotary pairs of a head are next to each other. Keys and values of latents are two
+// In llama.cpp's files, the two elements of a rotary pair are adjacent. Keys and values of latents are two
 // tensors. Missing biases of a GPT are zeros.
 TEST(GgufRows, RowsHaveLlamaCppsOrder) {
   nn::ModelConfig biased =
@@ -445,7 +447,7 @@ TEST(GgufRows, RowsHaveLlamaCppsOrder) {
         EXPECT_EQ(p.read().numel(), std::ranges::count(p.read().values<float>(), 0.0f)) << p.name();
       }
     EXPECT_EQ(found, made.params.all().size());
-    // The model that was read is saved as a folder.
+    // The model that was read from the file is saved as a folder.
     nn::save_pretrained(directory / "f", read);
     const nn::Pretrained again = nn::from_pretrained(directory / "f");
     for (std::size_t i = 0; i < read.model.parameters().size(); ++i)
@@ -503,7 +505,7 @@ TEST(Q8Blocks, NumbersAgreeWithTheDefinition) {
       }
     }
   }
-  // The largest scale of f16, in the last block, and all zeros.
+  // Tests the largest scale of f16, in the last block, and a block of zeros.
   std::fill(x.begin(), x.end(), 0.0f);
   x[191] = -65504.0f * 127;
   EXPECT_TRUE(io::to_q8_0(x, blocks));
@@ -511,7 +513,7 @@ TEST(Q8Blocks, NumbersAgreeWithTheDefinition) {
   for (std::size_t i = 0; i < 34 * 5; ++i) EXPECT_EQ(blocks[i], std::byte{0});
   x[191] = 65521.0f * 127;
   EXPECT_FALSE(io::to_q8_0(x, blocks));
-  x[191] = 0, x[0] = 1e-43f;  // d has no inverse
+  x[191] = 0, x[0] = 1e-43f;  // d is 0, so it has no inverse
   EXPECT_TRUE(io::to_q8_0(x, blocks));
   for (std::size_t i = 2; i < 34; ++i) EXPECT_EQ(blocks[i], std::byte{0});
 }
@@ -534,7 +536,7 @@ TEST(Transposed, RowsBecomeColumnsForEverySizeNextToABlock) {
 
 // ---- Adapters
 
-// A base with joined rows (phi3), and an adapter as train saves it.
+// A base with joined rows, like phi3, and an adapter in the form in which `train` saves it.
 struct Adapted {
   TemporaryDirectory directory;
   Made made{small(nn::Llama{.key_heads = 2, .mlp_width = 20, .head_width = 14, .rotary_width = 6})};
@@ -582,7 +584,7 @@ TEST(SavedAdapters, MergedWeightsIncludeTheScaledProduct) {
         << parameters[i].name();
 
   io::ModelSource source = io::with_adapter(io::source_of_folder(a.folder), save());
-  // scale·B·A by definition, in f64. The rows of q, k and v are consecutive in qkv_proj.
+  // Computes scale·B·A by definition, in f64. The rows of q, k and v are consecutive in qkv_proj.
   std::map<std::string, std::pair<std::string, std::int64_t>> rows;  // module and first row of a layer
   for (int i = 0; i < 3; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".", self = layer + "self_attn.",
@@ -619,7 +621,7 @@ TEST(SavedAdapters, MergedWeightsIncludeTheScaledProduct) {
       for (std::int64_t r = 0; r < 3; ++r)
         sum += B.at((found->second.second + i / columns) * 3 + r) * A.at(r * columns + i % columns);
       ASSERT_NEAR(got.at(i), W.at(i) + 2 * sum, 1e-4)
-          << p.name();  // 3 products of numbers below 6, rounded to f32
+          << p.name();  // rounding of 3 products of numbers below 6 to f32
     }
   }
   EXPECT_EQ(adapted, rows.size());

@@ -1,6 +1,6 @@
 // Tests the sources of saved models: parameters of several dtypes, tensors larger than a piece, and
-// tokenizers with the model's vocabulary size. GGUF files with unsuitable types are refused. A saved model
-// keeps its ids and settings.
+// tokenizers with the model's vocabulary size. GGUF files with unsuitable types must be refused. A saved
+// model must keep its ids and settings.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,7 +36,7 @@ nn::ModelConfig small(nn::Architecture architecture) {
   return c;
 }
 
-// A model in memory with a separate dtype for each parameter.
+// A model in memory whose parameters may each have a different dtype.
 class Mixed final : public io::WeightReader {
  public:
   std::map<std::string, Array> values;
@@ -83,7 +83,7 @@ TEST(Dtypes, JoinedTensorsUseADtypeThatFitsAllParts) {
     EXPECT_EQ(file.tensors.at("model.layers.0.self_attn.qkv_proj.weight").dtype, c.joined);
     EXPECT_EQ(file.tensors.at("model.layers.0.mlp.down_proj.weight").dtype, c.q);
     EXPECT_EQ(source.dtypes().size(), c.q == c.k ? 1u : 2u);
-    // config.json contains the widest of them.
+    // config.json contains the widest of these dtypes.
     const DType widest = all.size() == 2 ? c.joined : c.q;
     EXPECT_NE(io::read_file(directory / "f/config.json", "test")
                   .find("\"dtype\": \"" + std::string(io::hf_dtype_name(widest)) + "\""),
@@ -178,7 +178,7 @@ TEST(Sources, AChangedModelKeepsTheIdsOfItsFiles) {
   given.end_tokens = {3, 4}, given.start_token = 5, given.padding_token = 6;
   EXPECT_EQ(io::config_in({{"config.json", io::hf_config_json(given, f32)}}, "w").family, "mistral");
   EXPECT_EQ(error_of([] { io::config_in({}, "w"); }), "w: has no config.json of the model's folder");
-  for (const double eps : {1e-6, 0.25}) {  // unchanged, and changed
+  for (const double eps : {1e-6, 0.25}) {  // tests the unchanged and a changed model
     m.source.files = {{"config.json", io::hf_config_json(given, f32)},
                       {"generation_config.json", "{\"pad_token_id\": 7}"}};
     nn::Llama l = *config.architecture.as<nn::Llama>();
@@ -232,11 +232,11 @@ TEST(Tokenizers, MayHaveAtMostTheTokensOfTheModel) {
   }
 }
 
-// A GGUF file of a model whose tensors have the given types, with a tokenizer of a given size.
+// Makes a GGUF file of a model whose tensors have the given types, with a tokenizer of a given size.
 struct Crafted {
   nn::ModelConfig config;
   std::string family;
-  std::map<std::string, io::GgufType> types = {};  // others are in F32
+  std::map<std::string, io::GgufType> types = {};  // other tensors are in F32
   io::GgufType usual = io::GgufType::f32;
   std::int64_t tokens = 0;
 
@@ -290,7 +290,7 @@ TEST(CraftedGguf, UnsuitableTypesAreRefused) {
   EXPECT_EQ(c.error(directory), "[from_pretrained] M: " + k + " is F16, expected the type of its other half");
   c.types = {{v, io::GgufType::bf16}};
   EXPECT_EQ(c.error(directory), "[from_pretrained] M: " + k + " is F32, expected the type of its other half");
-  c.types = {{k, io::GgufType::q8_0}};  // it is read as F32
+  c.types = {{k, io::GgufType::q8_0}};  // this tensor is read as F32
   EXPECT_EQ(c.error(directory), "no error");
 
   nn::Llama gemma{.mlp_width = 6,
@@ -312,7 +312,7 @@ TEST(CraftedGguf, UnsuitableTypesAreRefused) {
   EXPECT_EQ(g.error(directory), "no error");
 }
 
-// Settings that a family's config.json cannot express.
+// These settings cannot be expressed in a family's config.json.
 TEST(CraftedGguf, SettingsOfOtherFamiliesAreRefused) {
   const auto refusal = [](const std::string& family, const nn::ModelConfig& config) {
     io::GgufStart start;
@@ -405,7 +405,7 @@ TEST(CraftedGguf, TokenizersMayHaveAtMostTheTokensOfTheModel) {
   }
 }
 
-// The weights, ids and context of a source.
+// Tests the weights, ids and context of a source.
 TEST(Sources, InfoAndContextMatchTheModel) {
   MixedSource m(small(nn::Llama{.mlp_width = 6}));
   m.set("norm.weight", f64), m.set("q_proj.weight", bf16);

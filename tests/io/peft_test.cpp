@@ -17,7 +17,7 @@ using namespace tg::testing;
 
 const std::string golden_adapters = GOLDEN_FOLDERS "../adapters/";
 
-// Golden models and adapters have the same names, except for a suffix that names the adapted part.
+// An adapter has the name of its golden model plus a suffix that names the adapted part.
 std::string base_of(const std::string& adapter) {
   return golden_folders + adapter.substr(0, adapter.find("_head"));
 }
@@ -31,8 +31,8 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// The model's own weight. PEFT saves it with an adapter of the head; we do not, because it belongs to the
-// base.
+// With an adapter of the head, PEFT also saves the weight of the head. We do not save it, because it belongs
+// to the base.
 const std::string head_weight = "base_model.model.lm_head.base_layer.weight";
 
 class Adapter : public ::testing::TestWithParam<std::string> {
@@ -79,8 +79,8 @@ TEST_P(Adapter, IsSavedAsItWasRead) {
     EXPECT_TRUE(array_of(tensor).same_bits(array_of(theirs.tensors.at(name)))) << name;
 }
 
-// A config written here has the same meaning as PEFT's.
-TEST_P(Adapter, OurConfigGivesTheSameAdapter) {
+// The config that we write has the same meaning as PEFT's config.
+TEST_P(Adapter, OurConfigDescribesTheSameAdapter) {
   const TemporaryDirectory directory;
   nn::Pretrained model = nn::from_pretrained(base_of(GetParam()));
   nn::load_adapter(model, folder);
@@ -107,7 +107,7 @@ TEST_P(Adapter, OurConfigGivesTheSameAdapter) {
   EXPECT_EQ(again.options.dropout, options.dropout);
 }
 
-// In f64, so that rounding cannot hide differences. tests/nn/lora_test.cpp compares f32.
+// Compares in f64, so that rounding cannot hide differences. tests/nn/lora_test.cpp compares in f32.
 TEST_P(Adapter, MergedComputesTheSame) {
   nn::Pretrained model = nn::from_pretrained(base_of(GetParam()), Device::cpu(), {.dtype = f64});
   nn::load_adapter(model, folder);
@@ -146,7 +146,7 @@ TEST(HeadAdapter, ADifferentBaseWeightIsRefused) {
   EXPECT_EQ(model.model.lora(), nullptr);
 }
 
-// A copy of llama's golden adapter, which a test damages.
+// A copy of the golden adapter of llama, which a test damages.
 class DamagedAdapter : public ::testing::Test {
  protected:
   DamagedAdapter() {
@@ -205,7 +205,7 @@ TEST_F(DamagedAdapter, IsRefusedByKeyAndValue) {
     replace(c.from, c.to);
     EXPECT_NE(refusal().find(c.message), std::string::npos) << c.message << "\n" << refusal();
   }
-  // Fewer targets than tensors.
+  // The config has fewer targets than the file has tensors.
   const std::string text = content(golden_adapters + "llama/adapter_config.json");
   const std::size_t begin = text.find("\"target_modules\": ["), end = text.find(']', begin);
   write(folder + "/adapter_config.json",
@@ -288,7 +288,7 @@ TEST(SaveAdapter, InvalidNumbersAndDtypesAreRefused) {
   EXPECT_TRUE(io::parse_peft_config(content(folder + "/adapter_config.json"), "t").fan_in_fan_out);
 }
 
-// As in peft, these patterns do not affect results. They are saved again.
+// As in peft, such patterns do not affect results. They are saved again.
 TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
   for (const char* pattern : {"rank_pattern", "alpha_pattern"}) {
     const std::string key = "\"" + std::string(pattern) + "\": {";

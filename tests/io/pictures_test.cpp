@@ -1,5 +1,5 @@
-// Compares pictures pixel by pixel with the reviewed ones in tests/io/pictures. After an intended change,
-// TG_PICTURES=FOLDER writes the new pictures to FOLDER.
+// Compares pictures pixel by pixel with the reviewed pictures in tests/io/pictures. After an intended change,
+// set TG_PICTURES=FOLDER to write the new pictures to FOLDER.
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 
@@ -26,7 +26,7 @@ using plot::Color, plot::Image, plot::Point;
 
 constexpr Color white{255, 255, 255}, black{0, 0, 0}, red{220, 40, 30}, green{20, 150, 60}, blue{30, 60, 220};
 
-// A part of a picture as text: rows of pixel darkness, from 0 to 9.
+// Returns a part of a picture as text: rows with the darkness of each pixel, from 0 to 9.
 template <class At>
 std::string dump(int x0, int y0, int x1, int y1, At at) {
   std::string text;
@@ -38,8 +38,8 @@ std::string dump(int x0, int y0, int x1, int y1, At at) {
   return text;
 }
 
-// Rounding errors of the C library's functions can change a pixel by 1 if its value is near the middle of two
-// integers. This affects one of 10⁵ pixels.
+// If the value of a pixel is near the middle of two integers, rounding errors of the C library can change the
+// pixel by 1. This affects one of 10⁵ pixels.
 void expect_stored(const std::string& name, const Image& image) {
   const std::string file = name + ".png";
   if (const char* folder = std::getenv("TG_PICTURES"))
@@ -107,7 +107,7 @@ TEST(Pictures, CanvasMatches) {
   expect_stored("canvas", image);
 }
 
-// Every glyph, characters without one, and bytes that are not UTF-8.
+// Draws every glyph, characters without a glyph, and bytes that are not UTF-8.
 TEST(Pictures, TypefaceMatches) {
   Image image(500, 184, white);
   const char* rows[] = {"!\"#$%&'()*+,-./0123456789:;<=>?@", "ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`",
@@ -163,7 +163,7 @@ TEST(Pictures, PlotsMatch) {
   boxes.legend_outside = true;
   expect_stored("plot_boxes", plot::draw_plot(boxes));
 
-  // Numbers that would touch are omitted, and a title that is too long is drawn smaller.
+  // If numbers would touch, some are omitted. A title that is too long is drawn smaller.
   plot::Plot narrow{.title = "A title that is too long for a picture as narrow as this one",
                     .x_label = "bytes",
                     .log_y = true,
@@ -176,8 +176,8 @@ TEST(Pictures, PlotsMatch) {
   expect_stored("plot_small_numbers", plot::draw_plot(narrow));
 }
 
-// If points are in three corners, the legend is in the fourth. If points are in all four, it is where it
-// hides the fewest.
+// If points are in three corners, the legend is in the fourth corner. If points are in all four corners, the
+// legend is where it hides the fewest points.
 TEST(Pictures, LegendsInEachCornerMatch) {
   for (int corner = 0; corner < 4; ++corner) {
     plot::Plot plot{

@@ -1,5 +1,5 @@
-// Compares merges, unknown characters and added tokens of random strings with plain programs: merging by
-// definition, and a search for added tokens at every byte.
+// Compares merges, unknown characters and added tokens of random strings with plain code. This code merges by
+// definition and searches for added tokens at every byte.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -27,7 +27,8 @@ using testing::random_text;
 
 // ---- Merges
 
-// Joins the pair with the lowest rank, the leftmost of equal ones, until no pair has a rank.
+// Joins the pair with the lowest rank until no pair has a rank. If several pairs have this rank, joins the
+// leftmost.
 template <class Token>
 std::vector<Token> merged(std::vector<Token> tokens,
                           const std::map<std::pair<Token, Token>, std::pair<std::size_t, Token>>& ranks) {
@@ -43,7 +44,7 @@ std::vector<Token> merged(std::vector<Token> tokens,
   }
 }
 
-// Words near the length at which a heap is used, and long ones.
+// Tests words near the length at which a heap is used, and long words.
 TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
   std::mt19937 random(10);
   for (int trial = 0; trial < 60; ++trial) {
@@ -55,7 +56,7 @@ TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
       const std::int32_t next = letters + static_cast<std::int32_t>(r);
       const std::pair pair{static_cast<std::int32_t>(random() % static_cast<unsigned>(next)),
                            static_cast<std::int32_t>(random() % static_cast<unsigned>(next))};
-      const std::size_t rank = trial % 2 == 0 ? r : merges - r;  // some merges before their parts' merges
+      const std::size_t rank = trial % 2 == 0 ? r : merges - r;  // some merges precede those of their parts
       EXPECT_EQ(table.add(pair.first, pair.second, static_cast<std::uint32_t>(rank), next),
                 ranks.try_emplace(pair, rank, next).second);
     }
@@ -155,7 +156,7 @@ TEST(PlainModels, RandomStringsAreEncodedByTheDefinition) {
   EXPECT_GT(with_bytes, 100);
 }
 
-// There are no merges, and the word may have any id.
+// The model has no merges, and the word may have any id.
 TEST(PlainModels, AWordOfTheVocabularyIsOneTokenIfMergesAreIgnored) {
   std::vector<std::string> vocabulary{"ab", "a", "b"};
   for (std::size_t rotation = 0; rotation < vocabulary.size(); ++rotation) {
@@ -316,7 +317,8 @@ TEST(PlainModels, VocabulariesThatContradictThemselvesAreRefused) {
 
 // ---- Normal form
 
-// By definition [UAX 15], with the decompositions and classes of a few characters: decompose, sort, compose.
+// Computes NFC by definition [UAX 15], with the decompositions and classes of a few characters: decompose,
+// sort, compose.
 std::string plain_nfc(std::string_view text) {
   using Pair = std::pair<char32_t, char32_t>;
   static const std::map<char32_t, Pair> parts{
@@ -347,7 +349,7 @@ std::string plain_nfc(std::string_view text) {
     }
   };
   for (const Letter& l : letters_of(text)) decompose(l.code);
-  for (std::size_t n = 0; n < all.size(); ++n)  // exchanges neighbors until they are in order
+  for (std::size_t n = 0; n < all.size(); ++n)  // exchanges neighbors until all are in order
     for (std::size_t i = 0; i + 1 < all.size(); ++i)
       if (class_of(all[i + 1]) > 0 && class_of(all[i]) > class_of(all[i + 1])) std::swap(all[i], all[i + 1]);
   const auto composed = [&](char32_t a, char32_t b) -> char32_t {
@@ -427,14 +429,14 @@ TEST(PlainModels, WordsEndBeforeSpacesExceptAfterSomeCharacters) {
   EXPECT_EQ(
       kept({{"a", space}, {"ba", space}, {"c\u00e9", space}, {"\u4e00", space + "x"}, {"\U0001f600", space}}),
       "a\u00e9\u4e00\U0001f600");
-  EXPECT_EQ(kept({{"a" + space, space}}), "");  // between two of them, a word does not end anyway
+  EXPECT_EQ(kept({{"a" + space, space}}), "");  // a word never ends between two ▁
   Merges many;
   std::string all;
   for (char c = 'a'; c < 'a' + 16; ++c) many.emplace_back(std::string(1, c), space), all += c;
   EXPECT_EQ(kept(many), all);
   many.emplace_back("z", space);
   EXPECT_EQ(kept(many), "none");
-  EXPECT_EQ(kept({{"<0x41>", space}}), "none");  // represents an A
+  EXPECT_EQ(kept({{"<0x41>", space}}), "none");  // this token represents the byte A
   EXPECT_EQ(kept({{"b<0x41>", space}}), "none");
   EXPECT_EQ(kept({{"<0y41>", space}}), ">");
   EXPECT_EQ(kept({{"0x41>", space}}), ">");

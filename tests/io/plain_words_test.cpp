@@ -1,5 +1,5 @@
-// Compares words of random strings with a small backtracking engine for the equivalent regular expressions,
-// and with plain loops for the other rules.
+// Compares the words of random strings with regular expressions, which a small backtracking engine matches.
+// The other rules are compared with plain loops.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ using testing::letters_of;
 using testing::random_text;
 using text::WordRule;
 
-// ---- Regular expressions: alternatives of sequences of sets and groups with quantifiers, by backtracking
+// ---- Regular expressions: alternatives, sequences, and sets and groups with quantifiers, matched by
+// backtracking
 
 struct Item {
   std::vector<std::function<bool(const Letter&)>> any_of;  // a set
@@ -168,11 +169,11 @@ bool matches(const Pattern& p, const Letters& text, std::size_t i, const Next& n
   return std::ranges::any_of(p, [&](const auto& items) { return matches_rest(items, 0, 0, text, i, next); });
 }
 
-// The matches of the pattern, and the pieces between them.
+// Returns the matches of the pattern and the pieces between them.
 std::vector<std::string> isolated(const Pattern& pattern, std::string_view text) {
   const Letters letters = letters_of(text);
   std::vector<std::string> words;
-  std::size_t between = 0;  // the letter after the last match
+  std::size_t between = 0;  // index of the first letter after the last match
   const auto add = [&](std::size_t first, std::size_t last) {
     if (first == last) return;
     const std::size_t begin = letters[first].begin;
@@ -234,7 +235,7 @@ TEST(PlainWords, RulesAgreeWithTheirRegularExpressions) {
         all = all && matches(pattern, letters, 0, [&](std::size_t end) { return end == letters.size(); });
       }
     }
-    EXPECT_LE(text::matches_all_text(rule), all);  // a rule may leave characters between two matches
+    EXPECT_LE(text::matches_all_text(rule), all);  // without the claim, characters may remain between matches
     EXPECT_EQ(text::matches_all_text(rule), rule < WordRule::deepseek_digits);
   }
   for (const WordRule rule :
@@ -245,7 +246,7 @@ TEST(PlainWords, RulesAgreeWithTheirRegularExpressions) {
   EXPECT_EQ(text::rule_of_pattern("\\w+"), std::nullopt);
 }
 
-// Runs of one kind, and pieces that begin at each ▁.
+// Tests runs of one kind, and pieces that begin at each ▁.
 TEST(PlainWords, RunsOfDigitsAndSpacesAgreeWithALoop) {
   std::mt19937 random(6);
   std::vector<std::string> pieces = kinds_of_letters;
@@ -272,7 +273,7 @@ TEST(PlainWords, RunsOfDigitsAndSpacesAgreeWithALoop) {
   }
 }
 
-// A word ends as if the string began with it.
+// A word ends at the same position as if the string began with the word.
 TEST(PlainWords, EndsAreIndependentOfThePrecedingString) {
   std::mt19937 random(8);
   std::vector<std::string> pieces = kinds_of_letters;
@@ -291,7 +292,7 @@ TEST(PlainWords, EndsAreIndependentOfThePrecedingString) {
   }
 }
 
-// The rule of older checkpoints, as described in its comment.
+// Implements the rule of older checkpoints, as described in the comment of the rule.
 std::vector<std::string> words_by_bytes(std::string_view text) {
   const auto kind = [&](std::size_t i) {
     const auto c = static_cast<unsigned char>(text[i]);

@@ -1,4 +1,4 @@
-// Compares strokes, ticks, means and heat maps with plain second implementations on random inputs.
+// Compares strokes, ticks, means and heat maps with plain code on random inputs.
 #include <tilegrad/io/plots/heat_map.h>
 #include <tilegrad/io/plots/png_plot.h>
 
@@ -29,11 +29,11 @@ std::mt19937 bits(1);
 double uniform(double lo, double hi) {
   return lo + (hi - lo) * static_cast<double>(bits()) / 4294967296.0;
 }
-int whole(int lo, int hi) {  // lo to hi
+int whole(int lo, int hi) {  // a number from lo to hi
   return lo + static_cast<int>(bits() % static_cast<unsigned>(hi - lo + 1));
 }
 
-// The distance of a point from a segment.
+// Returns the distance of a point from a segment.
 double distance(double x, double y, plot::Point a, plot::Point b) {
   const double dx = b.x - a.x, dy = b.y - a.y, squared = dx * dx + dy * dy;
   const double t = squared == 0 ? 0 : std::clamp(((x - a.x) * dx + (y - a.y) * dy) / squared, 0.0, 1.0);
@@ -157,7 +157,7 @@ std::string fixed(double x, int decimals) {
   std::snprintf(text, sizeof text, "%.*f", decimals, x);
   return signed_text(text);
 }
-double power(int m, int n) {  // m · 10^n, rounded once
+double power(int m, int n) {  // computes m · 10^n, rounded once
   return std::strtod((std::to_string(m) + "e" + std::to_string(n)).c_str(), nullptr);
 }
 int exponent(double x) {  // the largest n with 10^n ≤ x
@@ -168,7 +168,7 @@ int exponent(double x) {  // the largest n with 10^n ≤ x
 
 std::vector<plot::PlotTick> linear_ticks(double lo, double hi, int count) {
   int n = static_cast<int>(std::log10((hi - lo) / count)) - 2,
-      m = 1;  // the smallest 1, 2 or 5 · 10^n that fits at most `count` times
+      m = 1;  // the smallest of 1, 2 or 5 · 10^n that fits at most `count` times
   while (power(m, n) * count < (hi - lo) * (1 - 1e-9)) m = m == 5 ? (++n, 1) : m == 2 ? 5 : 2;
   const double step = power(m, n), largest = std::max(std::abs(lo), std::abs(hi));
   const bool is_scientific = largest > 999999.999 || largest < 0.001;
@@ -229,7 +229,7 @@ TEST(AxisReference, TicksAndLabelsMatchASearch) {
   }
 }
 
-// Values just below and just above each limit: of flat axes, scientific labels and decimals.
+// Tests values just below and just above each limit: for flat axes, scientific labels and decimals.
 TEST(AxisReference, LimitsAreExact) {
   const auto ends = [](double lo, double hi, bool log) {
     const plot::PlotAxis axis = plot::make_plot_axis(lo, hi, log, 5);
@@ -263,7 +263,7 @@ TEST(SmoothedReference, MatchesTheMeanOfAWindow) {
       int count = 0;
       for (int k = 0; k < n; ++k) {
         const double value = y[static_cast<std::size_t>(k)];
-        // The window extends back at most to the start, and forward at most as far as back.
+        // The window extends backward at most to the start. It extends forward no farther than backward.
         if (std::abs(k - i) <= std::min(half, i) && std::isfinite(value)) sum += value, ++count;
       }
       const double mean = got[static_cast<std::size_t>(i)];
@@ -288,11 +288,11 @@ TEST(HeatMapReference, ShadesInterpolateBetweenTheirStops) {
   for (const auto& e : expected) EXPECT_EQ(plot::heat_color(e.value), e.shade) << e.value;
 }
 
-// If there are more cells than pixels, a pixel shows the largest of its cells. Otherwise a cell is a square.
+// If there are more cells than pixels, a pixel shows the largest of its cells. Otherwise, a cell is a square.
 TEST(HeatMapReference, PixelsShowTheirCells) {
   const struct {
     std::int64_t rows, columns, across;
-    int high, wide;  // pixels of the cells
+    int high, wide;  // the size of all cells in pixels
   } sizes[] = {{200, 170, 12, 150, 150}, {150, 155, 12, 150, 150}, {149, 150, 12, 149, 150},
                {75, 20, 12, 150, 40},    {30, 1000, 2, 30, 760},   {2, 3, 1, 80, 120}};
   for (const auto& s : sizes) {
@@ -300,7 +300,7 @@ TEST(HeatMapReference, PixelsShowTheirCells) {
     for (std::int64_t i = 0; i < s.rows * s.columns; ++i)
       h.maps[0].values.push_back(static_cast<float>(uniform(0, 1) * uniform(0, 1)));
     const Image image = plot::draw_heat_maps(h);
-    // The cells of each pixel, by a search.
+    // Searches for the cells of each pixel.
     const auto cells = [](int pixels, std::int64_t count) {
       std::vector<std::vector<std::int64_t>> all(static_cast<std::size_t>(pixels));
       for (int p = 0; p < pixels; ++p)
@@ -325,8 +325,9 @@ TEST(HeatMapReference, PixelsShowTheirCells) {
   }
 }
 
-// Sizes at the limits of the rules. The cells of a map use 150 to 760 pixels, and at most 40 each. Names need
-// cells of at least 11 pixels. Cells grow for names if all maps together then have at most 3600 pixels.
+// Tests sizes at the limits of the rules. The cells of a map have 150 to 760 pixels in total, and at most 40
+// pixels each. Names need cells of at least 11 pixels. Cells grow to fit names if all maps then have at most
+// 3600 pixels in total.
 TEST(HeatMapReference, PicturesHaveTheseSizes) {
   const struct {
     std::int64_t rows, columns, across;
@@ -346,7 +347,7 @@ TEST(HeatMapReference, PicturesHaveTheseSizes) {
     plot::HeatMaps h{.rows = s.rows, .columns = s.columns, .across = s.across, .maps = {{"", {}}}};
     h.maps[0].values.resize(static_cast<std::size_t>(s.rows * s.columns));
     if (s.is_named) {
-      h.row_names.resize(static_cast<std::size_t>(s.rows));  // empty names, which also fit
+      h.row_names.resize(static_cast<std::size_t>(s.rows));  // empty names also fit
       h.column_names.resize(static_cast<std::size_t>(s.columns));
     }
     const Image image = plot::draw_heat_maps(h);
@@ -355,15 +356,15 @@ TEST(HeatMapReference, PicturesHaveTheseSizes) {
   }
 }
 
-// Column names are horizontal if each two neighbors together are narrower than 1.8 cells of 40 pixels.
+// Column names are horizontal if any two neighboring names together are narrower than 1.8 cells of 40 pixels.
 TEST(HeatMapReference, NamesAreVerticalIfTwoNeighborsTouch) {
   const auto width = [](const std::string& name) { return plot::stroke_text(name, 20).width; };
-  const auto room = [](const std::vector<std::string>& names) {  // for names below a map
+  const auto room = [](const std::vector<std::string>& names) {  // space for names below a map
     plot::HeatMaps h{.rows = 1, .columns = std::ssize(names), .column_names = names, .maps = {{"", {}}}};
     h.maps[0].values.resize(names.size());
     return plot::draw_heat_maps(h).height() - (90 + 36 + 40 + 26 + 120);
   };
-  // The widest pair that fits, and the narrowest that does not.
+  // Tests the widest pair that fits and the narrowest pair that does not.
   std::pair<std::string, std::string> inside, outside;
   float widest_inside = 0, narrowest_outside = 1e9f;
   for (std::size_t n = 1; n <= 12; ++n)
@@ -383,7 +384,7 @@ TEST(HeatMapReference, NamesAreVerticalIfTwoNeighborsTouch) {
         const float below = width(a) + width(b) < 72 ? 26 : std::max(width(a), width(b));
         EXPECT_EQ(room(names), static_cast<int>(below) + 10) << a << ", " << b << ", " << at;
       }
-  // Names on cells of 11 pixels have a size of 1.1 times that.
+  // If cells have 11 pixels, names have the size 1.1 · 11.
   plot::HeatMaps h{.rows = 1, .columns = 13, .across = 20, .maps = {{"", std::vector<float>(13)}}};
   h.column_names.assign(13, "a name that is long");
   EXPECT_EQ(plot::draw_heat_maps(h).height() - (90 + 36 + 11 + 26 + 120),

@@ -1,4 +1,5 @@
-// Tests the canvas, its typeface and the plots: everything is drawn at its position, and the files are PNGs.
+// Tests the canvas, its typeface and the plots. Everything must be drawn at its position, and files must be
+// PNGs.
 #include <tilegrad/io/plots/png_plot.h>
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ namespace {
 
 constexpr plot::Color white{255, 255, 255}, black{0, 0, 0}, red{255, 0, 0};
 
-// The sum over all pixels of their coverage by black on white.
+// Returns the sum of the coverage of all pixels by black on white.
 double ink_of(const plot::Image& image) {
   double sum = 0;
   for (int y = 0; y < image.height(); ++y) {
@@ -35,7 +36,7 @@ double ink_of(const plot::Image& image) {
   return sum;
 }
 
-// For each column with pixels of exactly this color, their mean height.
+// Returns the mean height of the pixels of exactly this color, for each column that contains such pixels.
 std::map<int, double> columns_of(const plot::Image& image, plot::Color color) {
   std::map<int, double> found;
   for (int x = 0; x < image.width(); ++x) {
@@ -79,8 +80,8 @@ TEST(Image, AStrokeCoversItsLengthTimesItsWidthAtEveryAngle) {
                 dy = 80 * std::sin(angle);
     plot::Image image(200, 200, white);
     image.line({100 - dx / 2, 100 - dy / 2}, {100 + dx / 2, 100 + dy / 2}, 4, black);
-    // 80 × 4 and two half discs of radius 2. Coverage by distance is exact across a line. It deviates
-    // slightly over the diagonal of a pixel and at the ends: within 2 %.
+    // The stroke covers 80 × 4 and two half discs of radius 2. Computing coverage from the distance is exact
+    // across a line. Along the diagonal of a pixel and at the ends, it deviates by less than 2 %.
     const double expected = 80 * 4 + 3.14159265 * 4;
     EXPECT_NEAR(ink_of(image), expected, 0.02 * expected) << degrees;
   }
@@ -119,7 +120,7 @@ TEST(Image, AnAlphaOutOfRangeIsRefused) {
   EXPECT_EQ(image.at(1, 1), white);
 }
 
-TEST(StrokeFont, EveryPrintableCharacterHasItsOwnGlyph) {
+TEST(StrokeFont, EveryPrintableCharacterHasADifferentGlyph) {
   const auto picture = [](const std::string& text) {
     plot::Image image(60, 60, white);
     image.text({15, 40}, text, {.size = 30});
@@ -175,7 +176,7 @@ TEST(StrokeFont, AlignmentAndRotationPositionTheString) {
   EXPECT_NEAR(box({.align = center})[0] + box({.align = center})[1], 200, 2);
   EXPECT_LE(box({.align = left})[3], 101);  // above the baseline
   const auto up = box({.align = left, .upwards = true});
-  EXPECT_LE(up[3], 100);  // runs upwards from the anchor, its top to the left
+  EXPECT_LE(up[3], 100);  // extends upward from the anchor; the letters' top is at the left
   EXPECT_LE(up[1], 101);
   EXPECT_GT(up[3] - up[2], up[1] - up[0]);
 }
@@ -206,10 +207,10 @@ TEST(Axis, LogTicksAreAtPowersOfTen) {
   EXPECT_EQ(labels_of(plot::make_plot_axis(1, 50, true, 8)), (Labels{"1", "2", "5", "10", "20", "50"}));
 }
 
-// An axis of at most max(count, 6) / 3 decades has labels between the powers, too.
+// An axis of at most max(count, 6) / 3 decades also has labels between the powers.
 TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
   for (const auto& [count, most] : {std::pair(2, 2.0), {6, 2.0}, {9, 3.0}}) {
-    for (const double decades : {most - 0.05, most + 0.05}) {  // with margins of 0.04 on either side
+    for (const double decades : {most - 0.05, most + 0.05}) {  // margins of 0.04 on either side are added
       const auto labels = labels_of(plot::make_plot_axis(1, std::pow(10, decades / 1.08), true, count));
       EXPECT_EQ(std::ranges::count(labels, "5"), decades < most) << count << ", " << decades;
       EXPECT_EQ(std::ranges::count(labels, decades < most ? "1" : "10⁰"), 1) << count << ", " << decades;
@@ -217,8 +218,8 @@ TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
   }
 }
 
-// 4 % on either side. The margin of a flat series is a tenth of its value, 1 at 0, and half a decade on a log
-// axis.
+// Margins are 4 % on either side. The margin of a flat series is a tenth of its value, or 1 if the value is
+// 0. On a log axis, it is half a decade.
 TEST(Axis, MarginsAreAShareOfTheLength) {
   const struct {
     double lo, hi;
@@ -235,7 +236,7 @@ TEST(Axis, MarginsAreAShareOfTheLength) {
 }
 
 TEST(Axis, TicksIncludeBothEnds) {
-  for (const bool log : {false, true}) {  // a length of 25 has margins of 1
+  for (const bool log : {false, true}) {  // margins of 1 for a length of 25
     const auto at = [&](int n) { return log ? std::pow(10.0, n) : n; };
     const auto labels = labels_of(plot::make_plot_axis(at(1), at(26), log, 27));
     EXPECT_EQ(labels.size(), 28u);
@@ -314,7 +315,7 @@ TEST(Plot, UndrawableValuesAreGaps) {
     for (int i = 1; i <= 100; ++i) x.push_back(i), y.push_back(i > 40 && i < 60 ? bad : 5.0);
     plot::Plot plot = one_series(x, y);
     plot.log_y = true;
-    if (!std::isfinite(bad)) {  // of x, too
+    if (!std::isfinite(bad)) {  // values of x, too
       plot.series[0].y.assign(100, 5.0);
       std::fill(plot.series[0].x.begin() + 40, plot.series[0].x.begin() + 59, bad);
     }
@@ -343,7 +344,7 @@ TEST(Plot, MarkersAreOnThePointsAndTheLegendAvoidsThem) {
   const plot::Image bare = plot::draw_plot(plot);
   plot.series[0].label = "peak";
   const plot::Image labelled = plot::draw_plot(plot);
-  // With a legend, every red pixel of the bare plot is still there.
+  // With a legend, every pixel that is red in the plot without a legend is still red.
   int more = 0;
   for (int y = 0; y < bare.height(); ++y) {
     for (int x = 0; x < bare.width(); ++x) {
@@ -359,7 +360,7 @@ TEST(Plot, MarkersAreOnThePointsAndTheLegendAvoidsThem) {
   EXPECT_NEAR(line.rbegin()->first - line.begin()->first, 1001, 120);
 }
 
-// The bounding box of all pixels of exactly this color: left, top, right, bottom.
+// Returns the bounding box (left, top, right, bottom) of all pixels of exactly this color.
 std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
   std::array<int, 4> e{image.width(), image.height(), -1, -1};
   for (int y = 0; y < image.height(); ++y)
@@ -369,7 +370,8 @@ std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
   return e;
 }
 
-// The middles of the runs of pixels with at least this darkness, in a row or (with `down`) a column.
+// Returns the middle of each run of pixels with at least this darkness, in a row, or in a column if `down` is
+// set.
 std::vector<double> marks_of(const plot::Image& image, bool down, int at, int from, int to, int darkness) {
   std::vector<double> middles;
   int begin = -1;
@@ -381,7 +383,7 @@ std::vector<double> marks_of(const plot::Image& image, bool down, int at, int fr
   return middles;
 }
 
-// The axes: the column and the row with the most dark pixels.
+// Finds the axes, which are the column and the row with the most dark pixels.
 std::array<int, 2> axes_of(const plot::Image& image) {
   std::map<int, int> in_column, in_row;
   for (int y = 0; y < image.height(); ++y)
@@ -420,7 +422,7 @@ TEST(Plot, TicksAndNumbersAreAtGridLines) {
   }
 }
 
-// The legend is in the only corner without a line, at the same distance from the axes in each corner.
+// The legend is in the only corner without a line. The distance from the axes is the same in each corner.
 TEST(Plot, LegendInEachCornerKeepsTheSameDistance) {
   for (int corner = 0; corner < 4; ++corner) {
     plot::Plot plot = one_series({}, {});
@@ -431,13 +433,13 @@ TEST(Plot, LegendInEachCornerKeepsTheSameDistance) {
         plot.series[0].x.push_back(is_free ? NAN : x + right);
         plot.series[0].y.push_back(is_free ? NAN : y + up);
       }
-      plot.series[0].x.push_back(NAN), plot.series[0].y.push_back(NAN);  // a gap
+      plot.series[0].x.push_back(NAN), plot.series[0].y.push_back(NAN);  // a gap in the series
     }
     plot.boxes = {{0, 0, 0, 0, white}, {100, 100, 100, 100, white}};
     const plot::Image bare = plot::draw_plot(plot);
     plot.series[0].label = "label";
     const plot::Image image = plot::draw_plot(plot);
-    std::array<int, 4> e{image.width(), image.height(), -1, -1};  // of changed pixels
+    std::array<int, 4> e{image.width(), image.height(), -1, -1};  // bounding box of changed pixels
     for (int y = 0; y < image.height(); ++y)
       for (int x = 0; x < image.width(); ++x)
         if (image.at(x, y) != bare.at(x, y))
@@ -493,7 +495,7 @@ TEST(Plot, ALegendNextToTheAxesHidesNothing) {
     }
 }
 
-// Between the axes' numbers and each title or label is an empty strip. Outside is a margin.
+// There is an empty strip between the numbers of the axes and each title or label, and a margin outside.
 TEST(Plot, TitleAndLabelsDoNotTouchTheAxes) {
   const plot::Image bare = plot::draw_plot({}),
                     image = plot::draw_plot({.title = "Title", .x_label = "ratio", .y_label = "loss"});
@@ -519,22 +521,22 @@ TEST(Plot, TitleAndLabelsDoNotTouchTheAxes) {
   EXPECT_NEAR(title_last, 30 + 0.7 * 32, 3);
 }
 
-// The legend has a sample of each series as it is drawn: a line, a thin line, a line with a disc, or a box.
+// The legend has a sample of each series in its style: a line, a thin line, a line with a disc, or a box.
 TEST(Plot, LegendShowsTheStyleOfASeries) {
   const auto height_of_sample = [](plot::Series series) {
     plot::Plot plot;
     plot.boxes = {{0, 0, 0, 0, white}, {100, 100, 100, 100, white}};
     series.label = "l", series.color = black;
     plot.series = {std::move(series)};
-    plot.series.push_back({.label = "", .x = {0, 1}, .y = {0, 1}});  // has no sample
+    plot.series.push_back({.label = "", .x = {0, 1}, .y = {0, 1}});  // this series has no sample
     const plot::Image image = plot::draw_plot(plot);
     const auto [left, bottom] = axes_of(image);
-    int least = 9999, most = 0;  // pixels in the nonempty columns of a sample
+    int least = 9999, most = 0;  // number of pixels in each nonempty column of a sample
     for (int x = image.width() / 2; x < image.width(); ++x) {
       int n = 0;
       for (int y = 32; y < 90; ++y) {
         const plot::Color c = image.at(x, y);
-        n += c.r == c.b && c.r < 225;  // black, or gray if it is pale
+        n += c.r == c.b && c.r < 225;  // black, or gray if the series is pale
       }
       if (n > 0) least = std::min(least, n), most = std::max(most, n);
     }
@@ -567,7 +569,7 @@ TEST(Plot, TitleAndLabelsAreDrawn) {
   const plot::Plot bare;
   plot::Plot titled{.title = "title", .x_label = "steps", .y_label = "loss"};
   EXPECT_GT(ink_of(plot::draw_plot(titled)), ink_of(plot::draw_plot(bare)) + 500);
-  titled.title = std::string(300, 'w');  // drawn smaller, inside the picture
+  titled.title = std::string(300, 'w');  // a long title is drawn smaller, inside the picture
   const plot::Image image = plot::draw_plot(titled);
   for (int y = 0; y < 80; ++y) {
     EXPECT_EQ(image.at(2, y), white);
@@ -609,7 +611,7 @@ TEST(Plot, SavingReportsAFullDisk) {
 TEST(Smoothed, ConstantsAndLinesAreUnchangedNearTheStart) {
   for (const double v : plot::smoothed({3, 3, 3, 3}, 2)) EXPECT_EQ(v, 3);
   const auto line =
-      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // a steep start: a mean of past values would lag
+      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // with a steep start, a mean of past values would lag
   for (int i = 0; i < 5; ++i) EXPECT_EQ(line[i], 5 - i);
   EXPECT_EQ(line[6], 0);  // mean of 1, 0 and −1
 }

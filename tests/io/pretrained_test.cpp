@@ -57,7 +57,7 @@ TEST_P(Pretrained, GenerationMatchesTransformers) {
 INSTANTIATE_TEST_SUITE_P(All, Pretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-// Without a cache, the length of the sequence selects LongRoPE's factors, as in transformers.
+// As in transformers, the length of the sequence selects LongRoPE's factors if there is no cache.
 TEST(PretrainedLongRope, LengthSelectsTheFactorsWithoutACache) {
   const TemporaryDirectory directory;
   const std::string source = golden_folders + "phi3_short";
@@ -86,7 +86,7 @@ TEST(PretrainedLongRope, LengthSelectsTheFactorsWithoutACache) {
   EXPECT_GT(difference(of(0), logits), 0.01 * largest(logits));
 }
 
-// A cache stores rotated keys, so the model's context selects the factors.
+// A cache stores rotated keys, so the model's context must select the factors.
 TEST(PretrainedLongRope, ContextSelectsTheFactorsWithACache) {
   const std::string folder = golden_folders + "phi3_long";  // short factors up to 5 tokens
   const auto text_of = [&](std::int64_t context, bool cache) {
@@ -97,7 +97,7 @@ TEST(PretrainedLongRope, ContextSelectsTheFactorsWithACache) {
     return tokens;
   };
   EXPECT_EQ(text_of(5, true), text_of(5, false));
-  EXPECT_EQ(text_of(5, true), text_of(0, false));  // by the length
+  EXPECT_EQ(text_of(5, true), text_of(0, false));  // the length selects the short factors
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// If a step fails on one rank, training ends on all ranks, and no result of that step is saved.
+// Tests that training ends on all ranks if a step fails on one rank, and that no result of this step is
+// saved.
 #include "tests/support/ranks_faults.h"
 
 namespace {
@@ -13,7 +14,7 @@ Device on_cpu(const Communicator&) {
 TEST(RanksFaults, AnIndexOutOfRangeEndsAll) {
   for (int n : {2, 4}) expect_faults_end_all(n, {.kind = InjectedFault::index}, on_cpu, 60);
 }
-TEST(RanksFaults, AFaultEndsAllRanksThatDivideTheUpdate) {
+TEST(RanksFaults, AFaultEndsAllRanksThatShardTheUpdate) {
   for (int n : {2, 4}) expect_faults_end_all(n, {.vocabulary = 1100}, on_cpu, 60);
 }
 TEST(RanksFaults, AnExceptionOfAHostFunctionEndsAll) {

@@ -1,4 +1,4 @@
-// Tests ranks that resume a run if only one of them has the metrics rows.
+// Tests that ranks can resume a run even if only one rank has the metrics rows.
 #include "tests/support/ranks_faults.h"
 
 namespace {
@@ -6,7 +6,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Trains, or resumes from `directory`, at a learning rate. Returns the state after it.
+// Trains, or resumes from `directory`, at a learning rate. Returns the state afterward.
 train::Trainer::State trained(Communicator& all, const std::string& directory, std::int64_t steps,
                               double rate, bool divides, bool resumes = false) {
   const std::shared_ptr<Communicator> ranks(std::shared_ptr<void>(), &all);
@@ -31,7 +31,8 @@ train::Trainer::State trained(Communicator& all, const std::string& directory, s
   return trainer.run();
 }
 
-// Later losses are worse. A rank that considered one of them the best would save without the others.
+// Later losses are worse. If a rank considered one of these losses the best, it would save without the other
+// ranks.
 TEST(RanksResume, AllKnowTheBestLoss) {
   for (const bool divides : {false, true}) {
     const TemporaryDirectory directory;

@@ -1,5 +1,5 @@
-// Tests safetensors. A written file reads back, every violated rule is refused by name, and a failed write
-// changes nothing. Python's own package, if installed, agrees in both directions.
+// Tests safetensors. A written file can be read again, every violated rule is refused by name, and a failed
+// write changes nothing. If Python's package is installed, each side must read the other's files.
 #include <tilegrad/io/files/safetensors.h>
 
 #include <gtest/gtest.h>
@@ -47,14 +47,14 @@ std::string error_of(std::string file) {
   return "accepted";
 }
 
-// One tensor with the given members and `bytes` bytes of data.
+// Returns a file with one tensor that has the given members and `bytes` bytes of data.
 std::string one(std::string_view members, std::size_t bytes = 8) {
   return error_of(file_of("{\"a\":{" + std::string(members) + "}}", std::string(bytes, 'x')));
 }
 
 #define EXPECT_SAYS(message, part) EXPECT_NE((message).find(part), std::string::npos) << (message)
 
-TEST(SafeTensors, EveryDtypeAndShapeReadsBackBitForBit) {
+TEST(SafeTensors, EveryDtypeAndShapeSurvivesARoundTripBitwise) {
   const TemporaryDirectory dir;
   const std::vector<double> a{1.0, -0.0, std::nan(""), 1e308};
   const std::vector<float> b{1.5f, std::numeric_limits<float>::infinity(), -2.0f};
@@ -100,7 +100,8 @@ TEST(SafeTensors, DataStartsAtAMultipleOfEightAndAnEmptyFileIsValid) {
   EXPECT_TRUE(io::load_safetensors(dir / "m").tensors.empty());
 }
 
-// Tensors are ordered by element width, widest first, then by name. The header is padded with spaces.
+// Tensors are ordered by the width of their elements, widest first, then by name. The header is padded with
+// spaces.
 TEST(SafeTensors, FileMatchesTheExpectedBytes) {
   const std::vector<double> d{1.0};
   const std::vector<float16> h{float16(1.0f), float16(2.0f), float16(3.0f)};
@@ -162,7 +163,8 @@ TEST(SafeTensors, AcceptsEverythingThatTheFormatAllows) {
   EXPECT_EQ(one(R"("dtype":"F64","shape":[],"data_offsets":[0,8])"), "accepted");
   EXPECT_EQ(one(R"("dtype":"F64","shape":[0,9223372036854775807],"data_offsets":[0,0])", 0), "accepted");
   EXPECT_EQ(one(R"("future":[1],"dtype":"F64","shape":[1],"data_offsets":[0,8])"), "accepted");
-  // Tensors in the header may have a different order from the data, and empty tensors share an offset.
+  // The order of tensors in the header may differ from the order of the data, and empty tensors may share an
+  // offset.
   EXPECT_EQ(error_of(file_of(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
                              R"("e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},)"
                              R"("d":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},)"
@@ -192,7 +194,7 @@ TEST(SafeTensors, RefusesABadLength) {
   EXPECT_SAYS(with_length(100'000'000), "is the file truncated?");
   EXPECT_SAYS(with_length(std::numeric_limits<std::uint64_t>::max()), "expected at most");
   EXPECT_SAYS(with_length(std::numeric_limits<std::uint64_t>::max() - 7),
-              "expected at most");  // 8 + N would wrap to 0
+              "expected at most");  // 8 + N would overflow to 0
   EXPECT_SAYS(with_length(1), "object is not closed");
   EXPECT_SAYS(with_length(0), "does not start with '{'");
 }
@@ -315,7 +317,7 @@ TEST(SafeTensors, AFailedWriteReportsTheReasonAndKeepsTheOldFile) {
   const std::vector<float> x(4, 1.0f), big(1 << 16, 2.0f);
   io::save_safetensors(dir / "m", {{"a", view(x, {4})}});
   const std::string before = io::read_file(dir / "m", "test");
-  // With a file-size limit, write() writes less and then fails, the same way as on a full disk.
+  // With a file-size limit, write() writes less and then fails, as on a full disk.
   rlimit old;
   getrlimit(RLIMIT_FSIZE, &old);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -341,7 +343,7 @@ TEST(SafeTensors, AFullDeviceAndAnUnwritableDirectoryGiveAOneLineError) {
   EXPECT_EQ(save_error(dir.path, tensors),
             "[save_safetensors] cannot write " + dir.path.string() + ": Is a directory");
   EXPECT_NE(save_error("/proc/m.safetensors", tensors), "saved");
-  if (geteuid() != 0) {  // root writes anywhere
+  if (geteuid() != 0) {  // root may write anywhere
     fs::permissions(dir.path, fs::perms::owner_read | fs::perms::owner_exec);
     EXPECT_EQ(save_error(dir / "m", tensors),
               "[save_safetensors] cannot create " + (dir / "m") + ": Permission denied");

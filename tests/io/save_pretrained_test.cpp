@@ -1,5 +1,5 @@
-// Tests saving models as Hugging Face folders. A folder that was read is saved unchanged. A model created
-// here is saved as one of their classes, or refused with an error that names a setting.
+// Tests saving models as Hugging Face folders. A folder that was read is saved unchanged. A model that was
+// created here is saved as one of Hugging Face's classes, or refused with an error that names a setting.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <csignal>
@@ -36,7 +36,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// Every tensor of a folder's files.
+// Returns every tensor of a folder's files.
 struct Tensors {
   std::vector<io::MappedSafeTensors> files;
   io::TensorMap all;
@@ -70,7 +70,7 @@ TEST_P(SavePretrained, RestoresEveryFileOfTheFolder) {
   const Tensors theirs(golden), ours(folder);
   EXPECT_EQ(ours.all.size() + info.dropped.size(), theirs.all.size());
   for (const auto& [name, tensor] : ours.all) {
-    // A file of the first GPT-2 has names without "transformer.".
+    // In a file of the first GPT-2, names have no prefix "transformer.".
     const bool is_bare = !theirs.all.contains(name);
     expect_same(tensor, theirs.all.at(is_bare ? name.substr(name.find('.') + 1) : name), name);
   }
@@ -98,13 +98,13 @@ TEST_P(SavePretrained, FolderToOursToFolderIsTheSameInEveryDtype) {
   }
 }
 
-// Uses only the model's settings, as for a model created here: in its own family, and in the first family
-// that computes the same results.
+// Uses only the model's settings, as for a model that was created here. The model is saved in its own family
+// and in the first family that computes the same results.
 TEST_P(SavePretrained, SettingsDetermineTheModel) {
   const nn::Pretrained model = nn::from_pretrained(golden);
   io::HfConfig own = io::hf_config_for(model.info.config, "test", model.info.family);
   EXPECT_EQ(own.family, model.info.family);
-  // If the file does not specify ids, the class has default ids.
+  // If the file does not specify ids, the ids are the class's defaults.
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     EXPECT_TRUE(io::JsonObject(io::hf_config_json(own, f32), "test").has(key));
   own.end_tokens = model.info.end_tokens, own.start_token = 3, own.padding_token = 4;
@@ -147,7 +147,7 @@ TEST_P(SavePretrained, ShardsContainTheSameTensors) {
   EXPECT_EQ(nn::from_pretrained(again).info.bytes, bytes);
 }
 
-// Settings of a folder are stored in a checkpoint's metadata.
+// The metadata of a checkpoint contain the settings of the folder.
 TEST_P(SavePretrained, ACheckpointOfAFolderIsSavedAsTheFolder) {
   const nn::Pretrained model = nn::from_pretrained(golden);
   io::Metadata about = io::to_metadata(model.info.config);
@@ -167,7 +167,7 @@ TEST_P(SavePretrained, ACheckpointOfAFolderIsSavedAsTheFolder) {
   });
 }
 
-// If the model was changed after reading, its config is written anew, for the same family.
+// If the model was changed after reading, a new config is written for the same family.
 TEST_P(SavePretrained, AChangedModelHasADifferentConfig) {
   nn::PretrainedInfo info = nn::pretrained_info(golden);
   for (nn::Setting& s : info.config.settings())
@@ -185,7 +185,7 @@ TEST_P(SavePretrained, AChangedModelHasADifferentConfig) {
 INSTANTIATE_TEST_SUITE_P(All, SavePretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-// A model read for shorter sequences uses different rotary frequencies.
+// A model that was read for shorter sequences uses different rotary frequencies.
 TEST(SaveFolder, AModelReadForAShorterContextIsSavedForTheFullOne) {
   const std::string golden = golden_folders + "phi3_long";
   const nn::Pretrained model = nn::from_pretrained(golden, Device::cpu(), {.dtype = bf16, .context = 8});
@@ -350,7 +350,7 @@ TEST(SaveModel, ATokenizerOfAFolderKeepsItsFiles) {
   for (const std::string& name : names_in(directory / "one"))
     EXPECT_EQ(content(directory / "one/" + name), content(directory / "two/" + name)) << name;
   EXPECT_EQ(nn::folder_files(nn::folder_metadata(read.info.files)), read.info.files);
-  const text::ByteTokenizer other;  // a different tokenizer from the folder's does not use its files
+  const text::ByteTokenizer other;  // if the tokenizer differs from the folder's, its files are not used
   nn::save_pretrained(directory / "three", read, &other);
   EXPECT_EQ(names_in(directory / "three"),
             (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors",
@@ -370,7 +370,7 @@ TEST(SaveModel, MismatchedTokenizersAreRefused) {
     text += "\xe4" + std::string{static_cast<char>(0xb8 + c / 64), static_cast<char>(0x80 + c % 64)};
   EXPECT_EQ(refusal(text::CharVocab(text)), "[save_pretrained] the tokenizer has 400 tokens, the model 300");
   EXPECT_NE(refusal(text::CharVocab(std::string_view("a▁"))).find("U+2581"), std::string::npos);
-  EXPECT_EQ(refusal(text::NumberTokenizer(300)), "no error");  // a folder without tokenizer
+  EXPECT_EQ(refusal(text::NumberTokenizer(300)), "no error");  // a folder without a tokenizer
   EXPECT_FALSE(fs::exists(directory / "saved/tokenizer.json"));
 }
 
@@ -461,7 +461,7 @@ TEST(SaveModel, ADifferentModelsConfigIsRefused) {
   nn::ModelConfig other = s.made.config;
   other.layers = 2;
   EXPECT_NE(error_of([&] { nn::save_pretrained(s.directory / "saved", s.made.model, other); }), "no error");
-  other.layers = 3, other.architecture = nn::Llama{.theta = 500};  // not visible in any weight
+  other.layers = 3, other.architecture = nn::Llama{.theta = 500};  // no weight shows this setting
   EXPECT_NE(error_of([&] {
               nn::save_pretrained(s.directory / "saved", s.made.model, other);
             }).find("self_attn.theta = 10000, this one has 500"),

@@ -1,5 +1,5 @@
-// Tests members of JSON objects by name and kind. For the keys of adapter_config.json, tests the
-// corresponding options, the text written for these options, and refused values.
+// Tests members of JSON objects by name and kind. For the keys of adapter_config.json, tests the options that
+// they set, the JSON that is written for these options, and refused values.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -20,8 +20,8 @@ TEST(JsonObject, MembersAreReadOnlyByTheReaderOfTheirKind) {
   struct Reader {
     const char* expected;
     std::function<std::string(const JsonObject&, const std::string&)> read;
-    std::vector<const char*> keys;  // the keys that it reads
-    bool has_otherwise = false;     // has a default for a missing member
+    std::vector<const char*> keys;  // the keys that the reader accepts
+    bool has_otherwise = false;     // whether a missing member has a default
   };
   const auto list = [](const auto& items) {
     std::string text;
@@ -125,7 +125,7 @@ TEST(JsonObject, ArraysHaveUpToAThousandItems) {
   EXPECT_THROW(object_with(1001, "\"\"").strings("a"), FormatError);
 }
 
-// On one line, with at most 100 bytes.
+// The value is on one line and has at most 100 bytes.
 TEST(JsonObject, ValuesInMessagesAreShortened) {
   const auto shown = [](const std::string& value) {
     const std::string begin = "F: a is ", end = ", expected an integer";
@@ -133,12 +133,12 @@ TEST(JsonObject, ValuesInMessagesAreShortened) {
     EXPECT_TRUE(text.starts_with(begin) && text.ends_with(end)) << text;
     return text.substr(begin.size(), text.size() - begin.size() - end.size());
   };
-  for (const std::size_t n : {97u, 98u})  // with quotes 99 and 100
+  for (const std::size_t n : {97u, 98u})  // 99 and 100 bytes, with quotes
     EXPECT_EQ(shown("\"" + std::string(n, 'x') + "\""), "\"" + std::string(n, 'x') + "\"");
   EXPECT_EQ(shown("\"" + std::string(99, 'x') + "\""), "\"" + std::string(99, 'x') + "…");
   EXPECT_EQ(shown("\"" + std::string(300, 'x') + "\""), "\"" + std::string(99, 'x') + "…");
   EXPECT_EQ(shown("\"" + std::string(98, 'x') + "ü\""),
-            "\"" + std::string(98, 'x') + "…");  // not a partial character
+            "\"" + std::string(98, 'x') + "…");  // a character is not cut
   EXPECT_EQ(shown("[1,\n \t 2,\r\n3\n]"), "[1, 2, 3 ]");
   EXPECT_EQ(shown("[\n\n\n]"), "[ ]");
   EXPECT_EQ(shown("[1,  2]"), "[1,  2]");
@@ -173,7 +173,7 @@ std::string peft_json(const Changes& changes) {
   return io::json_object_text(all);
 }
 
-// A config in one line.
+// Returns a config on one line.
 std::string meaning(const io::PeftConfig& c) {
   const nn::LoraOptions& o = c.options;
   std::string text = "r " + std::to_string(o.rank) + " alpha " + io::json_real(o.alpha) + " dropout " +
@@ -279,7 +279,7 @@ TEST(PeftConfig, KeysMatchTheTable) {
     const std::string error = error_of([&] { got = meaning(io::parse_peft_config(json, "F")); });
     EXPECT_EQ(error == "no error" ? got : error, c.result) << json;
     if (error != "no error") continue;
-    // Parsing the written text again gives the same config.
+    // If the written JSON is parsed again, the config is the same.
     io::PeftConfig config = io::parse_peft_config(json, "F");
     if (config.options.targets.empty()) continue;
     config.targets_complete = true;

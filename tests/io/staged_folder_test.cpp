@@ -1,4 +1,4 @@
-// Tests folders that appear completely or not at all.
+// Tests that folders appear completely or not at all.
 #include "io/files/staged_folder.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(StagedFolder, IsRemovedIfItIsNotPublished) {
   EXPECT_TRUE(fs::is_empty(dir.path));
 }
 
-// Names with and without a parent folder.
+// Tests names with and without a parent folder.
 TEST(StagedFolder, IsNextToItsFinalFolder) {
   const TemporaryDirectory dir;
   const fs::path before = fs::current_path();
@@ -181,11 +181,11 @@ TEST(StagedFolder, LeftoversOfAKilledProcessAreRemoved) {
   {
     io::StagedFolder folder(dir / "new", "test");
     folder.publish();
-    fs::create_directory(left), write(left + "/a", "theirs");  // another process creates it again
+    fs::create_directory(left), write(left + "/a", "theirs");  // another process recreates it
   }
   EXPECT_EQ(names_in(left), Names{"a"});
   fs::remove_all(left), fs::remove(dir / "new");
-  fs::create_directory(left);  // it was killed before it created the mark
+  fs::create_directory(left);  // that process was killed before it created the mark
   io::StagedFolder folder(dir / "new", "test");
   EXPECT_EQ(names_in(left), Names{".unfinished"});
 }

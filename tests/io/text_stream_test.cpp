@@ -1,4 +1,5 @@
-// Tests streamed text: any division of a text into tokens gives the same bytes, as early as possible.
+// Tests streamed output: for any division of a string into tokens, the stream must output the same bytes, as
+// early as possible.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ void expect_stream(const std::vector<std::string>& pieces, const Stops& stops) {
   ASSERT_EQ(shown, testing::stopped_text(read, stops).text) << read;
 }
 
-// Every division of the text into tokens of one byte or more.
+// Tries every division of the string into tokens of one byte or more.
 void expect_all_divisions(const std::string& text, const Stops& stops) {
   for (unsigned cuts = 0; cuts < 1u << (text.size() - 1); ++cuts) {
     std::vector<std::string> pieces{""};
@@ -69,7 +70,7 @@ std::string streamed(std::string_view text, const Stops& stops) {
 TEST(TextStream, EveryDivisionIntoTokensGivesTheSameBytesAsEarlyAsPossible) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 300; ++trial) {
-    // Few distinct bytes, so stop strings overlap each other and the text.
+    // There are few distinct bytes, so stop strings overlap each other and the streamed string.
     const std::string_view bytes = trial % 3 == 0   ? "ab"
                                    : trial % 3 == 1 ? "a\xc3\xa9"
                                                     : "\xf0\x9f\x98\x80\xe2";
@@ -123,13 +124,13 @@ TEST(TextStream, InvalidUtf8IsPassedOnAndHoldsBackAtMostThreeBytes) {
 
 TEST(TextStream, AStopStringEndsTheOutputBeforeIt) {
   EXPECT_EQ(streamed("one\n\ntwo", {"\n\n"}), "one");
-  EXPECT_EQ(streamed("User: hi", {"User:"}), "");   // at the very beginning
+  EXPECT_EQ(streamed("User: hi", {"User:"}), "");   // a stop string at the very beginning
   EXPECT_EQ(streamed("aab", {"ab"}), "a");          // a partial stop string that is not completed
   EXPECT_EQ(streamed("one\n", {"\n\n"}), "one\n");  // a partial stop string at the end
   EXPECT_EQ(streamed("xabc", {"abc", "ab"}), "x");
-  EXPECT_EQ(streamed("abcd", {"abcd", "bc"}), "a");  // the one that ends first
-  EXPECT_EQ(streamed("abcd", {"cd", "bcd"}), "a");   // of several that end together, the longest
-  EXPECT_EQ(streamed(euro, {"\x82"}), "\xe2");       // within a character
+  EXPECT_EQ(streamed("abcd", {"abcd", "bc"}), "a");  // the stop string that ends first counts
+  EXPECT_EQ(streamed("abcd", {"cd", "bcd"}), "a");   // if several end at the same byte, the longest counts
+  EXPECT_EQ(streamed(euro, {"\x82"}), "\xe2");       // a stop string within a character
 }
 
 TEST(TextStream, ACopyContinuesIndependently) {

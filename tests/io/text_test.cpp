@@ -37,7 +37,7 @@ TEST(LoadText, EveryInvalidFileGivesAOneLineError) {
   EXPECT_EQ(load_error(none), "[load_text] cannot read " + none + ": No such file or directory");
   EXPECT_EQ(load_error(directory), "[load_text] cannot read " + directory + ": Is a directory");
   EXPECT_EQ(load_error(empty), "[load_text] " + empty + " is empty");
-  if (geteuid() != 0) {  // root reads everything
+  if (geteuid() != 0) {  // root may read everything
     fs::permissions(empty, fs::perms::none);
     EXPECT_EQ(load_error(empty), "[load_text] cannot read " + empty + ": Permission denied");
   }
@@ -48,12 +48,12 @@ TEST(LoadText, NamesTheFirstByteThatIsNotUtf8) {
   const std::pair<std::string, std::string> cases[] = {
       {"abc\xff"
        "d",
-       "0xff at offset 3"},                // never a lead byte
-      {"é\x80", "0x80 at offset 2"},       // a continuation without a lead
+       "0xff at offset 3"},                // this is never a lead byte
+      {"é\x80", "0x80 at offset 2"},       // a continuation byte without a lead byte
       {"ab\xe2\x82", "0xe2 at offset 2"},  // truncated
       {"\xe2\x82"
        "a",
-       "0xe2 at offset 0"},                      // a lead without its continuation
+       "0xe2 at offset 0"},                      // a lead byte without its continuation
       {"a\xc0\xaf", "0xc0 at offset 1"},         // overlong
       {"a\xe0\x80\x80", "0xe0 at offset 1"},     // overlong
       {"\xed\xa0\x80", "0xed at offset 0"},      // surrogate
@@ -120,7 +120,7 @@ std::vector<std::int32_t> count_to(int n) {
   return v;
 }
 
-TEST(SplitText, HoldsOutTheLastTenth) {
+TEST(SplitText, HoldsOutTheLastTenthOfTheTokens) {
   for (int n = 0; n < 200; ++n) {
     const auto tokens = count_to(n);
     const text::TextSplit s = text::split_text(tokens);
@@ -140,7 +140,8 @@ struct Batch {
       : x(static_cast<std::size_t>(s.batch() * s.context())), y(x.size()) {}
 };
 
-// Here tokens are their own positions: a crop must count up by one, and y must be one ahead of x.
+// Here each token is its own position. In a crop, each token must be one larger than the previous one, and y
+// must be one larger than x.
 void expect_crops(const text::BatchSampler& s, const Batch& b, int n) {
   const auto T = static_cast<std::size_t>(s.context());
   for (std::size_t i = 0; i < b.x.size(); ++i) {
@@ -194,8 +195,8 @@ TEST(BatchSampler, EveryStartIsDrawnAboutEquallyOften) {
     for (int row = 0; row < 10; ++row)
       ++drawn[static_cast<std::size_t>(b.x[static_cast<std::size_t>(4 * row)])];
   }
-  // 16000 draws give 1000 ± 31 (one standard deviation) for each start. A deviation of six never happens by
-  // chance.
+  // With 16000 draws, each start is drawn 1000 ± 31 times (one standard deviation). A deviation of six
+  // standard deviations does not happen by chance.
   for (std::size_t start = 0; start < 20; ++start) {
     if (start < 16) {
       EXPECT_NEAR(drawn[start], 1000, 186) << start;
@@ -257,7 +258,7 @@ TEST(BatchSampler, RowsOfAStepAreTheSameInParts) {
   }
 }
 
-// The starts follow the header: ⌊u·(n − context)⌋ for 64-bit fractions u.
+// The header defines the starts: ⌊u·(n − context)⌋ for 64-bit fractions u.
 TEST(BatchSampler, RandomStartsMatchPhilox) {
   const auto tokens = count_to(1000);
   const std::uint64_t seeds[] = {0, 1, 1ull << 40}, steps[] = {0, 5, 1ull << 33};
@@ -303,7 +304,7 @@ TEST(BatchSampler, EvaluationStartsAreEvenlySpaced) {
                         crops == 1 ? 0 : last * place / (crops - 1));
             }
           }
-        std::int64_t least = 1;  // so that every token except the first is predicted
+        std::int64_t least = 1;  // batches needed to predict every token except the first
         while (least * batch * context < n - 1) ++least;
         EXPECT_EQ(s.evaluation_count(), least) << n << " " << context << " " << batch;
         for (const auto& [k, count] : {std::pair{-1, 2}, {2, 2}, {0, 0}})

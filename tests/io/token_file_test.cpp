@@ -1,4 +1,4 @@
-// Tests token files: written ids and plain ids are read back through the map, and every violated rule is
+// Tests token files. Written ids and plain ids can be read through the map, and every violated rule is
 // refused.
 #include <tilegrad/io/text/token_file.h>
 
@@ -38,7 +38,7 @@ TEST(TokenFile, RoundTripPreservesTheIds) {
   text::TokenFileWriter writer(dir / "t", bpe);
   writer.write(std::span(ids).first(3));
   writer.write(std::span(ids).subspan(3));
-  EXPECT_FALSE(fs::exists(dir / "t"));  // not before it is complete
+  EXPECT_FALSE(fs::exists(dir / "t"));  // the file appears only when it is complete
   writer.close();
   const text::TokenFile file(dir / "t");
   EXPECT_EQ(all_of(file.tokens()), ids);
@@ -70,7 +70,7 @@ TEST(TokenFile, AWriterThatIsNotClosedLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);
 }
 
-// In a file with 16 bits per id, 65537 would be read back as 1.
+// In a file with 16 bits per id, 65537 would be read as 1.
 TEST(TokenFile, AnIdOutsideTheVocabularyIsNotWritten) {
   const TemporaryDirectory dir;
   text::TokenFileWriter writer(dir / "t", text::ByteTokenizer());
@@ -108,7 +108,7 @@ TEST(TokenFile, AnIdOutsideTheVocabularyIsNamedWhenItIsRead) {
       "[tokens] " + dir / "p" + ": token 2 is 300, expected below the vocabulary of 300";
   EXPECT_EQ(error_of([&] { file.tokens().copy(1, two); }), message);
   EXPECT_EQ(error_of([&] { file.tokens().part(1, 3).copy(0, two); }), message);
-  EXPECT_THROW(file.tokens().copy(3, two), ShapeError);  // past the end
+  EXPECT_THROW(file.tokens().copy(3, two), ShapeError);  // an index past the end
   EXPECT_THROW(file.tokens().part(0, 2).copy(1, two), ShapeError);
   EXPECT_THROW(file.tokens().part(3, 2), ShapeError);
   EXPECT_THROW(file.tokens().part(~std::size_t{0}, 2), ShapeError);
@@ -146,7 +146,7 @@ TEST(TokenFile, EveryViolatedRuleIsRefused) {
   const std::string two = R"({"version":1,"bytes_each":2,"count":2})";
   EXPECT_EQ(refused(two, 3), "t: 3 bytes of ids, expected 2 of 2 bytes each");
   EXPECT_EQ(refused(two, 6), "t: 6 bytes of ids, expected 2 of 2 bytes each");
-  // 2^63 tokens of 2 bytes are 0 bytes in 64 bits.
+  // The size of 2^63 tokens of 2 bytes is 0 modulo 2^64.
   EXPECT_EQ(refused(R"({"version":1,"bytes_each":4,"count":4611686018427387904})", 0),
             "t: 0 bytes of ids, expected 4611686018427387904 of 4 bytes each");
   EXPECT_NE(refused("[]").find("expected an object"), std::string::npos);
@@ -175,7 +175,7 @@ TEST(TokenFile, IdentityDistinguishesFiles) {
   }
 }
 
-// Byte for byte. The header has room for a count of 20 digits and ends at a multiple of 8.
+// Compares every byte. The header has room for a count of 20 digits and ends at a multiple of 8.
 TEST(TokenFile, BytesMatchTheFormat) {
   const TemporaryDirectory dir;
   for (const std::int64_t vocabulary :
@@ -206,7 +206,8 @@ TEST(TokenFile, BytesMatchTheFormat) {
   }
 }
 
-// The checksum of a large file covers 64 pieces of 64 KiB, the first at its start and the last at its end.
+// The checksum of a large file covers 64 pieces of 64 KiB. The first is at the start of the file and the last
+// at the end.
 TEST(TokenFile, IdentityReadsPiecesAllOverTheFile) {
   const TemporaryDirectory dir;
   constexpr std::size_t piece = 65536, pieces = 64;
@@ -219,7 +220,7 @@ TEST(TokenFile, IdentityReadsPiecesAllOverTheFile) {
     file.seekp(static_cast<std::streamoff>(at)).put('x').flush();
     return differs;
   };
-  put(dir / "p", std::string(pieces * piece, 'x'));  // all of it
+  put(dir / "p", std::string(pieces * piece, 'x'));  // the checksum covers the complete file
   for (const std::size_t at : {std::size_t{0}, piece * 2 / 3, piece * pieces - 1})
     EXPECT_TRUE(changes(at)) << at;
   const std::size_t size = 3 * pieces * piece;

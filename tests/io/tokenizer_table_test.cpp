@@ -1,4 +1,4 @@
-// Checks the keys of tokenizer.json. The cases and their results are in tokenizer_table.txt: the tokens of
+// Checks the keys of tokenizer.json. tokenizer_table.txt contains the cases and their results: the tokens of
 // some strings, the keys of a GGUF file with the same tokenizer, and refused values.
 #include <tilegrad/io/text/hf_tokenizer.h>
 

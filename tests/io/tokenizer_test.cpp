@@ -1,5 +1,5 @@
-// Tests tokenizers. Every byte string survives a round trip, and training gives the merges of the definition.
-// A saved tokenizer loads, and an invalid one is refused by name.
+// Tests tokenizers. Every byte string must survive a round trip, and training must find the merges of the
+// definition. A saved tokenizer can be loaded, and an invalid tokenizer is refused by name.
 #include <tilegrad/io/text/tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::vector<std::string> words_of(std::string_view text, WordRule rule = WordRul
   return words;
 }
 
-// Text with enough repetition to have pairs, and with bytes of every kind.
+// Returns a string with enough repetition to contain frequent pairs, and with bytes of every kind.
 std::string random_text(std::mt19937& random, std::size_t size) {
   static constexpr std::string_view often = "  eettaaoinhs\n'.,1\xc3\xa9";
   std::string text;
@@ -49,7 +49,8 @@ TEST(Words, AreSplitLikeGpt2) {
   EXPECT_EQ(words_of("'s"), (List{"'s"}));
 }
 
-// Rules on characters. hf_tokenizer_test compares whole tokenizers with their reference.
+// Tests rules that are defined on characters. hf_tokenizer_test compares complete tokenizers with their
+// reference.
 TEST(Words, CharacterRulesMatchTheirPatterns) {
   using List = std::vector<std::string>;
   const auto of = [](WordRule rule) {
@@ -114,7 +115,7 @@ TEST(Words, AStringSplitAtSafePointsHasTheSameWords) {
   }
 }
 
-// Training by definition, without shortcuts: count all pairs, join the most frequent one, repeat.
+// Trains by definition, without shortcuts: counts all pairs, joins the most frequent pair, and repeats.
 std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
   std::vector<std::vector<std::int32_t>> words;
   for (const std::string& word : words_of(text, WordRule::gpt2)) {
@@ -133,7 +134,7 @@ std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t
     std::pair<text::Bpe::Merge, std::int64_t> best{{}, 1};
     for (const auto& entry : counts)
       if (entry.second > best.second && bytes_of(entry.first) <= text::max_word_bytes)
-        best = entry;  // the first of equal ones has the smallest ids
+        best = entry;  // the first of several equal pairs has the smallest ids
     if (best.second < 2) break;
     for (auto& word : words) {
       std::vector<std::int32_t> joined;
@@ -158,11 +159,11 @@ TEST(Bpe, TrainingMatchesTheDefinition) {
   }
   const std::string runs = "aaaaa aaa aaaaaaa aaaa\naaaaaaaaaaaaa bababab";
   EXPECT_EQ(text::Bpe::train(runs, 300).merges(), plain_training(runs, 300));
-  const std::string long_runs(2000, '-');  // its tokens would have 256, 512 and more bytes
+  const std::string long_runs(2000, '-');  // otherwise tokens would have 256, 512 and more bytes
   EXPECT_EQ(text::Bpe::train(long_runs, 300).merges(), plain_training(long_runs, 300));
 }
 
-// Encoding by definition: apply each merge in order to the whole word.
+// Encodes by definition: applies each merge in order to the complete word.
 std::vector<std::int32_t> plain_encoding(const text::Bpe& bpe, std::string_view text) {
   std::vector<std::int32_t> ids;
   for (const std::string& word : words_of(text, bpe.words())) {
@@ -202,14 +203,14 @@ TEST(Bpe, EncodingMatchesTheDefinitionAndEveryByteStringSurvives) {
   EXPECT_LT(bpe.encode(trained).size(), trained.size() * 3 / 4);
 }
 
-// Its words were split by bytes, and its metadata do not mention this.
+// An old checkpoint split words by bytes, and its metadata do not mention this.
 TEST(Bpe, AnOldCheckpointEncodesAsBefore) {
   const std::string merges = "195 169\n32 10\n226 128\n";  // é; a space and a line break; of “ and ”
   const auto old = text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}}, "m");
   EXPECT_EQ(old->metadata(), (io::Metadata{{"tokenizer", "bpe"}, {"merges", merges}}));
   const auto now = text::load_tokenizer({{"tokenizer", "bpe"}, {"merges", merges}, {"words", "gpt2"}}, "m");
   using Ids = std::vector<std::int32_t>;
-  EXPECT_EQ(old->encode("x \nx"), (Ids{'x', 257, 'x'}));  // GPT-2's rule leaves the line break to the x
+  EXPECT_EQ(old->encode("x \nx"), (Ids{'x', 257, 'x'}));  // GPT-2's rule joins the line break and the x
   EXPECT_EQ(now->encode("x \nx"), (Ids{'x', ' ', '\n', 'x'}));
   EXPECT_EQ(old->encode("a\u201c"), (Ids{'a', 258, 0x9c}));
   EXPECT_EQ(now->encode("a\u201c"), (Ids{'a', 258, 0x9c}));
@@ -233,7 +234,7 @@ TEST(Bpe, MoreDistinctWordsThanTheCacheHoldsEncodeTheSame) {
   }());
 }
 
-// A mapped text that has become shorter reads as zeros, and would be one long word.
+// If a mapped file has become shorter, the lost data are zeros, which would be one long word.
 TEST(Bpe, InputIsCheckedBeforeTheFirstMerge) {
   int calls = 0;
   EXPECT_EQ(text::Bpe::train("the other the other", 262, [&] { ++calls; }).merges(),
@@ -325,7 +326,7 @@ TEST(Tokenizers, InvalidTokenizersAreRefusedByName) {
   EXPECT_EQ(merges("-1 2\n"),
             "m: [bpe] merge 0 (-1 2) names a token that does not exist before it, expected 0 to 255");
   EXPECT_EQ(merges("1 2\n1 2\n"), "m: [bpe] merge 1 (1 2) occurs twice");
-  std::string doubled = "0 0\n";  // each twice as long as the previous one
+  std::string doubled = "0 0\n";  // each token is twice as long as the previous one
   for (int i = 256; i < 280; ++i) doubled += std::to_string(i) + " " + std::to_string(i) + "\n";
   EXPECT_EQ(merges(doubled), "m: [bpe] merge 7 (262 262) makes a token of 256 bytes, expected at most 128");
 }
@@ -381,7 +382,7 @@ TEST(Tokenizers, LimitsOfVocabularies) {
   EXPECT_EQ(error_of([&] { text::parse_merges(lines + "0 0\n", "m"); }), "m, line 1048321: too many merges");
   EXPECT_EQ(error_of([] { text::Bpe(std::vector<text::Bpe::Merge>(1048321)); }),
             "[bpe] 1048577 tokens, expected at most 1048576");
-  std::vector<text::Bpe::Merge> doubled{{0, 0}};  // up to the longest token, of 128 bytes
+  std::vector<text::Bpe::Merge> doubled{{0, 0}};  // tokens up to the longest allowed, of 128 bytes
   for (int i = 256; i < 262; ++i) doubled.emplace_back(i, i);
   EXPECT_EQ(text::Bpe(doubled).bytes(262).size(), 128u);
   doubled.emplace_back(262, 0);

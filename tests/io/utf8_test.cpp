@@ -1,4 +1,4 @@
-// Compares UTF-8 with the table of well-formed byte sequences, RFC 3629 section 4.
+// Compares the UTF-8 functions with the table of well-formed byte sequences in RFC 3629, section 4.
 #include "io/files/utf8.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ const std::vector<std::vector<Range>> forms = {{{0x00, 0x7f}},
                                                {{0xf1, 0xf3}, {0x80, 0xbf}, {0x80, 0xbf}, {0x80, 0xbf}},
                                                {{0xf4, 0xf4}, {0x80, 0x8f}, {0x80, 0xbf}, {0x80, 0xbf}}};
 
-// The number of leading bytes that fit the form.
+// Returns the number of leading bytes that fit the form.
 std::size_t fitting(const std::vector<Range>& form, std::string_view s) {
   std::size_t n = 0;
   while (n < std::min(s.size(), form.size()) && static_cast<unsigned char>(s[n]) >= form[n].low &&
@@ -38,12 +38,12 @@ std::size_t length_of_first(std::string_view s) {
     if (fitting(form, s) == form.size()) return form.size();
   return 0;
 }
-bool is_begun(std::string_view s) {  // s is an incomplete character that can be completed
+bool is_begun(std::string_view s) {  // whether more bytes can complete s to a character
   for (const auto& form : forms)
     if (s.size() < form.size() && fitting(form, s) == s.size()) return true;
   return false;
 }
-char32_t code_point(std::string_view s) {  // of a well-formed character
+char32_t code_point(std::string_view s) {  // number of bytes of a well-formed character
   constexpr std::array<int, 4> lead_bits = {0x7f, 0x1f, 0x0f, 0x07};
   auto c = static_cast<char32_t>(static_cast<unsigned char>(s[0]) & lead_bits[s.size() - 1]);
   for (const char byte : s.substr(1))
@@ -87,7 +87,7 @@ TEST(Utf8, EveryCodePointIsEncodedInTheShortestForm) {
   }
 }
 
-// Strings of whole characters, incomplete characters and other bytes, in every order.
+// The strings contain complete characters, incomplete characters and other bytes, in every order.
 TEST(Utf8, ValidAndIncompleteBytesAreCounted) {
   const std::string parts[] = {"",     "a",        "é",        "€",       "😀",    "\xc3",
                                "\xe2", "\xe2\x82", "\xf0\x9f", "\xf4",    "\xed", "\xf0\x9f\x98",

@@ -22,10 +22,10 @@ refuses() {
 }
 accepts '| return @{x + x => x}@;'
 accepts '|   @{return x + x; => return 0;}@'
-refuses '| return @{x * x => x}@;'    # does not occur
-refuses '| int@{ => }@'               # the right text is empty
-refuses '| @{x => y}@'                # occurs more than once
-refuses '| return x + x;'             # without a marked text
+refuses '| return @{x * x => x}@;'    # the line does not occur
+refuses '| int@{ => }@'               # the original code is empty
+refuses '| @{x => y}@'                # the line occurs more than once
+refuses '| return x + x;'             # no part of the line is marked
 touch tests/twice_test.cpp
 test_of() { printf '1 twice.cpp; tests %s\nsome fault\n| return @{x + x => x}@;\n' "$1" >tests/mutants/faults/list.txt; }
 test_of twice

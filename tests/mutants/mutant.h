@@ -1,4 +1,5 @@
-// The switch of the mutants: `tests/mutants/plant.py` inserts calls of it into a copy of the sources.
+// Defines the switch of mutants. `tests/mutants/plant.py` inserts calls of this function into a copy of the
+// sources.
 #pragma once
 
 namespace tg {
@@ -9,8 +10,8 @@ struct ChosenMutant {
 };
 extern const ChosenMutant chosen_mutant;
 
-// Whether the mutant with this number is switched on by TG_MUTANT. Inlined everywhere, because kernels are
-// compiled once for each instruction set and share no functions.
+// Returns whether TG_MUTANT switches the mutant with this number on. The function is inlined everywhere,
+// because kernels are compiled once for each instruction set and share no functions.
 [[gnu::always_inline]] static inline bool mutant(int number) {
   return chosen_mutant.number == number;
 }

@@ -54,7 +54,7 @@ MESSAGE_FILES = {"core/run/log.cpp", "core/run/log.h", "core/report/graph_text.c
                  "core/report/profile.h", "core/base/messages.cpp",
                  "autograd/gradcheck/vcurve.cpp"}
 EMULATED_INCLUDE = "tests/gpu_emulator/include"
-NOT_EMULATED = {"backends/cuda/runtime/graph.cpp", "backends/cuda/collectives/nccl.cpp"}  # its CMakeLists.txt excludes them
+NOT_EMULATED = {"backends/cuda/runtime/graph.cpp", "backends/cuda/collectives/nccl.cpp"}  # its CMakeLists.txt excludes these
 MESSAGE_CALLS = re.compile(r"refuse\w*|fail|warn|printable|quoted|describe\w*|to_string|number_text|bytes_text|\w+Error|Error|"
                            r"OutOfMemory|RankLost|printf|fprintf|perror|runtime_error|invalid_argument|logic_error")
 NO_RETURN = re.compile(r"refuse\w*|fail|rethrow\w*|abort|exit|_exit|terminate|__builtin_unreachable|__builtin_trap")
@@ -63,7 +63,7 @@ MESSAGE_FUNCTIONS = re.compile(r"describe\w*|explain\w*|refus\w*|\w*mistake|\w*m
                                r"mebibytes|short_time|short_count|\w*excerpt|joined_names|gguf_shown|doc|warn\w*")
 HINTS = re.compile(r"reserve|shrink_to_fit|\w*prefetch\w*|cpu_relax|_mm_pause|yield|static_assert")
 SYMMETRIC = re.compile(r"transpose|swap|min|max|fmin|fmax|fminf|fmaxf|smaller|larger|at_most|at_least|dot|gcd|lcm|logical_and|logical_or|same_bits|__fmul_rn|__fadd_rn|__dmul_rn|__dadd_rn")
-SYMMETRIC_PAIR = re.compile(r"equal|not_equal|add_sizes")  # in their two arguments
+SYMMETRIC_PAIR = re.compile(r"equal|not_equal|add_sizes")  # symmetric in their two arguments
 PRODUCT = re.compile(r"fma|fmaf|__fmaf_rn|__fma_rn|multiply_add|add_product|add_pair_products")  # symmetric in the first two arguments
 SKIPPED = {
     "preproc_include", "preproc_def", "preproc_function_def", "preproc_call", "preproc_directive", "template_argument_list",
@@ -92,8 +92,8 @@ for pair in PAIRS:
     a, b = pair.split()
     CALLS.setdefault(a, []).append(b)
     CALLS.setdefault(b, []).append(a)
-# CUDA keywords that the parser does not know are blanked before it reads a file. Source text in strings keeps
-# its pragmas, because without the rest of their line the strings would not end.
+# Before the parser reads a file, CUDA keywords that it does not know are replaced by spaces. Pragmas in
+# strings with source code are kept, because without the rest of their line the strings would not end.
 UNKNOWN = re.compile(rb"__device__|__global__|__host__|__forceinline__|__noinline__|__restrict__|__shared__|__constant__|__grid_constant__|"
                      rb"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|\[\[gnu::always_inline\]\]|TG_INLINE|(?m:^[ \t]*#pragma unroll[^\n]*)")
 
@@ -107,7 +107,7 @@ class Place:
     def __init__(self, file, start, end):
         self.file, self.start, self.end = file, start, end
         self.changes = []
-        self.in_branch = False  # of a preprocessor condition, so this build may not compile it
+        self.in_branch = False  # inside a preprocessor condition, so this build may not compile it
 
 
 class Mutant:

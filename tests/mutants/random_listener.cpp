@@ -1,7 +1,7 @@
-// Linked with every test of a build with random mutants. With TG_MUTANT_CASES=FILE, it appends a line for
-// each case: its name, its seconds and the mutants that it reached. The first line, with an empty name, has
-// the mutants reached before the first case. Nested processes without tests count for the case that started
-// them.
+// This file is linked with every test of a build with random mutants. If TG_MUTANT_CASES=FILE is set, it
+// appends a line for each case: the name, the seconds and the mutants that the case reached. The first line
+// has an empty name and lists the mutants that were reached before the first case. Mutants that a nested
+// process without tests reaches count for the case that started the process.
 #include <gtest/gtest.h>
 
 #include <chrono>

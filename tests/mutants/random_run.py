@@ -57,8 +57,8 @@ import plant
 HERE = plant.HERE
 ROOT = HERE.parent.parent
 PACKAGES = ["tree-sitter==0.26.1", "tree-sitter-cpp==0.23.4"]
-# Checks of the tree and of documents, and tests with a separate build, cannot kill a mutant. A gradcheck of all ops with 20 seeds
-# would need half of the time, so each op is checked with one seed.
+# Checks of the tree and of documents, and tests with a separate build, cannot kill a mutant. Gradcheck of all
+# ops with 20 seeds would need half of the time, so each op is checked with one seed.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|mutants_|random_mutants|"
                        r"^docs_|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|"
                        r"gradcheck_(?:baseline|avx2|avx512)$|start_without_avx|emulated_gradcheck")
@@ -95,7 +95,7 @@ def git(*arguments):
     return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
-# The draw, and the check that its mutants compile.
+# Draws mutants and checks that they compile.
 
 class Draw:
     """The mutants of a room in the order of the draw. Numbers are unique over all rooms."""
@@ -332,7 +332,7 @@ def select(draws, count, units, target, jobs, widest):
                 dropped[m.number] = "a preprocessor condition excludes it"
 
         def check(unit):
-            entry = units.commands[unit][-1]  # for the best instruction set
+            entry = units.commands[unit][-1]  # the object for the best instruction set
             return unit, entry, units.run(entry, "-fsyntax-only")[1]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             for unit, entry, output in pool.map(check, chosen):
@@ -379,7 +379,7 @@ def copy_tree(target, product):
         more = library + ("get_property(programs DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)\nlist(FILTER programs INCLUDE REGEX \"_test$\")\n"
                           "foreach(program ${programs})\n  target_sources(${program} PRIVATE $<TARGET_OBJECTS:mutants_listener>)\nendforeach()\n")
         first = "set(CMAKE_CXX_COMPILER_LAUNCHER \"\")\nset(CMAKE_DISABLE_PRECOMPILE_HEADERS OFF)\n"
-        if "gpu" in name:  # its kernels are slowest, and have no precompiled headers
+        if "gpu" in name:  # its kernels compile slowest and have no precompiled headers
             first = "set(CMAKE_CXX_COMPILER_LAUNCHER ccache)\n" if shutil.which("ccache") else ""
         plant.write(to, first + text + more)
     for path in sorted(target.rglob("*")):
@@ -433,7 +433,7 @@ def kill_run(run):
         try:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             pass
 
 
@@ -522,7 +522,7 @@ class Test:
                         self.always |= reached
                     self.reached |= reached
             self.reached |= {i for i, byte in enumerate(path.read_bytes()) if byte}
-            # Mutants that are reached after the last case, or were lost with a case that replaced its
+            # Mutants that were reached after the last case, or whose record was lost when a case replaced its
             # process.
             self.always |= self.reached - set().union(self.always, *(r for _, r in self.cases.values()))
         return None
@@ -533,7 +533,7 @@ class Test:
         seconds = self.seconds if everything else self.seconds_for(numbers)
         environment = {"TG_MUTANT": ",".join(map(str, sorted(numbers)))}
         why = self.run(command, environment, seconds)[0]
-        if why and (why.startswith("did not end") or not self.cases):  # the machine may only have been busy
+        if why and (why.startswith("did not end") or not self.cases):  # perhaps the machine was only busy
             why = self.run(command, environment, seconds)[0]
         return why
 
@@ -572,7 +572,7 @@ def count_all(tests, store, jobs, stamp):
     def one(test):
         if test.name in known:
             return test, None
-        return test, test.count() and test.count()  # again, because the machine may have been busy
+        return test, test.count() and test.count()  # tries again, because the machine may have been busy
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for test, why in pool.map(one, sorted(tests, key=lambda t: t.name)):
             if why:
@@ -760,7 +760,7 @@ def main():
     def alone(m):
         return m, catch_alone(m.number, tests, given.budget)
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        # Rooms alternate, so that an interrupted run has covered all of them.
+        # Rooms alternate, so that even an interrupted run covers all of them.
         nth = {m.number: i for d in draws for i, m in enumerate(d.kept())}
         waiting = [m for m in sorted(mutants, key=lambda m: nth[m.number]) if m.number not in results and m.number not in passed]
         for future in concurrent.futures.as_completed([pool.submit(alone, m) for m in waiting]):

@@ -1,6 +1,6 @@
-// Reads TG_MUTANT, the comma-separated numbers of the mutants that are on. TG_MUTANT_COVERAGE names a file of
-// max_mutants bytes, which all processes of a test map. A mutant that is reached sets its byte, however the
-// process ends.
+// Reads TG_MUTANT, which contains the comma-separated numbers of the mutants that are on. TG_MUTANT_COVERAGE
+// names a file of max_mutants bytes, which all processes of a test map. If a mutant is reached, its byte is
+// set, so the record survives any end of the process.
 #include "random_switch.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr unsigned char is_on = 1, is_counted = 2;
 unsigned char* reached = nullptr;
 
-// Runs before any other static initializer, because their constructors may contain mutants.
+// Runs before any other static initializer, because other initializers may contain mutants.
 [[gnu::constructor(101)]] void read_mutants() {
   if (const char* path = std::getenv("TG_MUTANT_COVERAGE")) {
     const int file = open(path, O_RDWR | O_CLOEXEC);

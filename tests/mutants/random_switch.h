@@ -1,17 +1,18 @@
-// The switch of random mutants: tests/mutants/random_run.py inserts calls of it into a copy of the sources.
+// Defines the switch of random mutants. tests/mutants/random_run.py inserts calls of these functions into a
+// copy of the sources.
 #pragma once
 
 namespace tg {
 
 inline constexpr int max_mutants = 1 << 16;
-// State of each mutant. 0: off and not counted; otherwise ask_mutant() decides.
+// State of each mutant. 0 means off and not counted; otherwise ask_mutant() decides.
 extern unsigned char mutant_states[max_mutants];
-// Whether the mutant is on. Also records that it was reached, if mutants are counted.
+// Returns whether the mutant is on. If mutants are counted, also records that this mutant was reached.
 [[gnu::cold]] bool ask_mutant(int number);
 [[gnu::cold]] bool ask_device_mutant(int number);
 
-// Inlined everywhere, because kernels are compiled once for each instruction set and share no functions.
-// Functions that the compiler evaluates have no mutants.
+// The function is inlined everywhere, because kernels are compiled once for each instruction set and share no
+// functions. In functions that the compiler evaluates, all mutants are off.
 [[gnu::always_inline]] static constexpr inline bool mutant(int number) {
   if (__builtin_is_constant_evaluated()) return false;
 #ifdef __CUDACC__  // the emulator handles each memory access of a kernel, and does not know this array
@@ -21,8 +22,8 @@ extern unsigned char mutant_states[max_mutants];
 #endif
 }
 
-// For the tests' listener: starts a new count, and returns the mutants reached since then, or null if nothing
-// is counted.
+// The tests' listener calls these. count_mutants() starts a new count. counted_mutants() returns the mutants
+// that were reached since then, or null if nothing is counted.
 void count_mutants();
 const unsigned char* counted_mutants();
 

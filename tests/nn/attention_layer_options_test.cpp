@@ -1,5 +1,5 @@
-// Compares every option of the attention layers with plain f64 code: in one call, after a cache with a page
-// for each sequence, and after a paged cache.
+// Compares every option of the attention layers with plain f64 code. Each option is tested in one call, after
+// a cache with one page per sequence, and after a paged cache.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ struct Weights {
   Vector values(const std::string& name) const {
     return params.find("attn." + name)->read().values<double>();
   }
-  // x·Wᵀ + b
+  // Computes x·Wᵀ + b.
   Rows linear(const Rows& x, const std::string& name) const {
     const Vector w = values(name + ".weight");
     const std::size_t in = x[0].size(), out = w.size() / in;
@@ -60,7 +60,7 @@ Vector normalized(Vector x, const Vector& gain, double eps, double plus) {
   return x;
 }
 
-// The first 2·ω.size() numbers, rotated by position·ω.
+// Rotates the first 2·ω.size() numbers by position·ω.
 Vector rotated(Vector x, double position, const Vector& omega, bool interleaved) {
   for (std::size_t i = 0; i < omega.size(); ++i) {
     const std::size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + omega.size();
@@ -87,7 +87,7 @@ double dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// The softmax of the scores of the last `window` keys up to t, times their values.
+// Computes the softmax of the scores of the last `window` keys up to t, times their values.
 Vector attended(const std::function<double(std::size_t)>& score,
                 const std::function<Vector(std::size_t)>& value, std::size_t t, std::int64_t window) {
   const std::size_t first =
@@ -200,7 +200,7 @@ void expect_close(const Vector& got, const Vector& expected, const std::string& 
   EXPECT_TRUE(reference::close(got, expected, 1e-11)) << what;
 }
 
-// Checks the layer on two sequences in each of the three ways.
+// Checks the layer on two sequences, without a cache and with both kinds of caches.
 void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const Rows& of_a, const Rows& of_b,
                        const std::string& what) {
   {
@@ -226,13 +226,13 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
                  joined({piece(of_a, begin, end), piece(of_b, begin, end)}),
                  what + ", after " + std::to_string(begin) + " tokens");
   }
-  // Pages of two tokens: a has pages 5, 1, 6, and b has pages 2, 7, 0.
+  // Pages have two tokens. Sequence a has pages 5, 1, 6, and sequence b has pages 2, 7, 0.
   KvCache paged(8, 2);
   const std::vector<std::int32_t> pages_a{5, 1, 6}, pages_b{2, 7, 0};
   struct Step {
     CacheCall::InPages call;
-    std::vector<std::pair<bool, std::int64_t>> rows;     // whether the row belongs to b; the token
-    std::vector<std::pair<bool, std::int32_t>> entries;  // whether of b; number of tokens up to the last
+    std::vector<std::pair<bool, std::int64_t>> rows;     // whether it belongs to b; index of its token
+    std::vector<std::pair<bool, std::int32_t>> entries;  // whether it belongs to b; tokens so far
   };
   const Step steps[] = {{{.groups = 2, .length = 3, .room = 3},
                          {{false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}, {true, 2}},
@@ -261,8 +261,8 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
       const auto& pages = of_b_too ? pages_b : pages_a;
       table.insert(table.end(), pages.begin(), pages.end());
     }
-    Program program =
-        compile(g, {y, call.positions()}, {.assign = call.assign()});  // not all layers read the positions
+    Program program = compile(g, {y, call.positions()},
+                              {.assign = call.assign()});  // some layers do not read the positions
     program.run({{x, joined({in})},
                  {call.rows(), rows},
                  {call.positions(), positions},
@@ -303,7 +303,7 @@ TEST(GroupedAttention, EachOptionMatchesPlainCode) {
       {.head_width = 4, .dropout = 0}};
   int number = 0;
   for (Grouped o : all) {
-    if (o.head_width == 0 && o.rope.dims == 0) o.rope.dims = 2;  // of 3
+    if (o.head_width == 0 && o.rope.dims == 0) o.rope.dims = 2;  // of 3 keys
     Weights w;
     const GroupedAttention layer(Path(w.params) / "attn", width, heads, o);
     w.fill();
@@ -370,7 +370,7 @@ TEST(SelfAttention, MatchesPlainCodeAfterEachCache) {
   }
 }
 
-// In training, dropout is applied in attention if there is no cache.
+// In training, attention applies dropout if there is no cache.
 TEST(AttentionLayers, HaveDropoutInTrainingOnly) {
   const auto dropouts = [](const std::function<Layer(const Path&)>& make) {
     Params params;
@@ -538,7 +538,7 @@ TEST(KvCache, RowsMustFitTheCall) {
               }).starts_with("[cache/kv_cache] expected shared [2, heads, 3, n], got"));
 }
 
-// Keys and values of different dtypes are extended by one step each.
+// If keys and values have different dtypes, a separate step extends each of them.
 TEST(KvCache, KeysAndValuesMayHaveDifferentDtypes) {
   KvCache cache(1, 4);
   Graph g;

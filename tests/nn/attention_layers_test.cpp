@@ -1,5 +1,5 @@
-// Tests attention layers: their values against the reference formulas, the steps of their compiled graphs,
-// and the names and shapes of their parameters.
+// Tests attention layers. Compares their values with the reference formulas, and checks the steps of their
+// compiled graphs and the names and shapes of their parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Call call_of(Layer layer) {
 
 struct Kind {
   const char* name;
-  std::function<Call(const nn::Path&)> make;  // of width 16 with 4 heads
+  std::function<Call(const nn::Path&)> make;  // layers of width 16 with 4 heads
 };
 
 std::vector<Kind> kinds() {
@@ -85,9 +85,9 @@ TEST(AttentionLayers, CopyNothingForwardOrBackward) {
     EXPECT_EQ(copies(forward), "") << kind.name;
     EXPECT_EQ(copies(both), "") << kind.name;
     EXPECT_EQ(steps_of(forward, flash_attn_op), 1) << kind.name;
-    // If a head's keys come from two projections, they are concatenated. Gradients are concatenated, too, if
-    // a tensor was split and its parts were processed further: keys and values, and the latent and rotary
-    // key.
+    // If a head's keys come from two projections, they are concatenated. If the parts of a split tensor were
+    // processed separately, their gradients are also concatenated: for keys and values, and for the latent
+    // and the rotary key.
     EXPECT_EQ(steps_of(forward, concat_op), is_latent(kind) ? 1 : 0) << forward.text();
     EXPECT_EQ(steps_of(both, concat_op), is_latent(kind) ? 3 : 0) << both.text();
   }
@@ -114,13 +114,13 @@ TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
   }
 }
 
-// A parameter as a matrix that multiplies rows from the right: [in, out].
+// Returns a parameter as a matrix [in, out], which multiplies rows from the right.
 Matrix weight(const nn::Params& params, const std::string& name) {
   const Parameter& p = *params.find("attn." + name);
   return reference::transpose({p.shape()[0], p.shape()[1], p.read().values<double>()});
 }
 
-// Row i rotated by position i. For the last n pairs of columns: (a, b) → (a·cos − b·sin, a·sin + b·cos).
+// Rotates row i by position i. The last n pairs of columns change: (a, b) → (a·cos − b·sin, a·sin + b·cos).
 enum class Pairs { halves, neighbours };
 Matrix rotated(Matrix x, double theta, Pairs pairs) {
   const Index n = x.cols / 2;
@@ -139,7 +139,7 @@ Matrix rows(const Matrix& x, Index begin, Index end) {
   return reference::transpose(reference::columns(reference::transpose(x), begin, end));
 }
 
-// softmax(QKᵀ/√d)V over the keys up to the query's position.
+// Computes softmax(QKᵀ/√d)V over the keys up to the query's position.
 Matrix causal(const Matrix& q, const Matrix& k, const Matrix& v) {
   Matrix o(q.rows, v.cols);
   for (Index i = 0; i < q.rows; ++i) {
@@ -201,7 +201,7 @@ TEST(GroupedAttention, SharesEachKeyHeadAmongItsQueries) {
     }
 }
 
-// RMSNorm with a gain of 1.
+// Computes RMSNorm with a gain of 1.
 Matrix normalised(Matrix x, double eps) {
   for (Index i = 0; i < x.rows; ++i) {
     const double factor = 1 / std::sqrt(reference::dot(x, i, x, i) / double(x.cols) + eps);
@@ -281,7 +281,7 @@ TEST(AttentionLayers, GiveTheSameResultWithACacheAsInOneCall) {
   }
 }
 
-// LongRoPE: short sequences use a different set of frequencies, if there is no cache.
+// With LongRoPE and without a cache, short sequences use a different set of frequencies.
 TEST(AttentionLayers, ShortFrequenciesAreUsedUpToTheirLengthWithoutACache) {
   using Frequencies = std::vector<double>;
   constexpr std::int64_t short_length = 5;
@@ -314,7 +314,7 @@ TEST(AttentionLayers, ShortFrequenciesAreUsedUpToTheirLengthWithoutACache) {
         const auto output = [&](const Frequencies& all, const Frequencies& is_short, std::int64_t up_to) {
           nn::Params params(3, f64);
           const Call attention = makes[i](nn::Path(params) / "attn", all, is_short, up_to);
-          for (Parameter p : params.all()) {  // large scores, so that positions matter
+          for (Parameter p : params.all()) {  // scores are large, so positions matter
             Array a = p.read();
             for (std::int64_t n = 0; n < a.numel(); ++n) a.set(n, a.at(n) * (p.shape().size() == 2 ? 20 : 1));
             p.write(a);
@@ -351,7 +351,7 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
 }
 
-// With a bf16 cache instead of f32, the memory is half, and the rows differ only by bf16's rounding.
+// A bf16 cache needs half the memory of an f32 cache, and its rows differ only by the rounding to bf16.
 TEST(KvCache, StoresRowsInADifferentDtype) {
   for (const Kind& kind : kinds()) {
     nn::Params params(3);

@@ -1,5 +1,5 @@
-// Tests attention_weights of a flash_attn node, and attention_maps of whole models: rows sum to 1, masks
-// hold, and P·v is flash_attn's result.
+// Tests attention_weights of a flash_attn node, and attention_maps of complete models. Rows must sum to 1,
+// masked weights must be 0, and P·v must be flash_attn's result.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,8 +20,8 @@ using reference::close;
 using reference::random_vector;
 using testing::error_of;
 
-// Every option that affects P, on grouped heads with L ≠ T. In f64, P·v is compared with o, row sums with 1,
-// and masked keys with 0.
+// Tests every option that affects P, on grouped heads with L ≠ T. In f64, compares P·v with o, row sums with
+// 1, and the weights of masked keys with 0.
 struct Case {
   const char* name;
   AttentionOptions options;
@@ -94,7 +94,7 @@ TEST(AttentionWeights, RefuseTensorsThatFlashAttnDidNotCompute) {
             std::string::npos);
 }
 
-// Rows of every head sum to 1, a token does not attend to later ones, and heads differ.
+// Rows of every head must sum to 1, a token must not attend to later tokens, and heads must differ.
 TEST(AttentionMaps, EveryArchitectureGivesCausalProbabilities) {
   for (const nn::Architecture& a : {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{.key_heads = 2}),
                                     nn::Architecture(nn::DeepSeek{})}) {

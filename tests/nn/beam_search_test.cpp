@@ -59,7 +59,7 @@ TEST(BeamSearch, RepeatedLogitsReplaceTheFirst) {
   }
 }
 
-// Random logits after each sequence.
+// Returns random logits for each sequence.
 std::vector<float> logits_after(const Tokens& sequence, std::uint64_t seed) {
   for (const std::int32_t t : sequence)
     seed = (seed + static_cast<std::uint64_t>(t) + 1) * 0x9E3779B97F4A7C15u + 1;
@@ -110,7 +110,7 @@ TEST(BeamSearch, FindsTheLikeliestOfAllCandidates) {
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
     const std::int64_t beams = 1 + static_cast<std::int64_t>(seed % 6),
                        tokens = 1 + static_cast<std::int64_t>(seed % 7);
-    Tokens ends = {static_cast<std::int32_t>(seed % 5)};  // one, or two
+    Tokens ends = {static_cast<std::int32_t>(seed % 5)};  // one or two prompts
     if (seed % 4 < 2) ends.push_back((ends[0] + 2) % 5);
     nn::BeamSearch search(beams, tokens, ends);
     std::int64_t steps = 0;
@@ -146,9 +146,9 @@ TEST(BeamSearch, FindsTheLikeliestOfAllCandidates) {
   EXPECT_GT(ended_early, 30);
 }
 
-// Logits have few distinct values, which makes many continuations equally likely. Ties go to the earlier beam
-// and the lower token. NaN and −∞ are never chosen.
-TEST(BeamSearch, TiesGoToTheEarlierBeamAndTheLowerToken) {
+// Logits have few distinct values, which makes many continuations equally likely. If continuations are
+// equally likely, the earlier beam and the lower token are chosen. NaN and −∞ are never chosen.
+TEST(BeamSearch, PrefersTheEarlierBeamAndTheLowerTokenInTies) {
   std::mt19937 random(9);
   int ties = 0, ended = 0;
   for (int round = 0; round < 400; ++round) {

@@ -1,5 +1,5 @@
-// Tests models over sequences that are divided among ranks: loss and gradients equal one rank's, up to
-// rounding.
+// Tests models with sequences that are divided among ranks. The loss and gradients must equal those of one
+// rank up to rounding.
 #include "tests/support/ranks_training.h"
 
 #include <cmath>
@@ -46,7 +46,7 @@ std::vector<Kind> kinds() {
            .latent = 6, .query_latent = 5, .rope_width = 4, .value_width = 6, .interleaved = false})}};
 }
 
-// tokens i32 [rows, context], starting after `shift` tokens
+// Returns tokens i32 [rows, context], starting after `shift` tokens.
 Array tokens(std::int64_t shift) {
   std::vector<std::int32_t> all;
   for (std::int64_t i = shift; i < rows * context + shift; ++i)
@@ -78,8 +78,8 @@ Results recorded(Graph& g, const nn::Params& params, const nn::Model& model, con
   return {loss, gradients(loss, weights)};
 }
 
-// Losses and norms of training steps, and the loss of a later evaluation, summed over the rank's targets.
-// divides: the ranks divide the update, too.
+// Returns the losses and norms of training steps, and the loss of a later evaluation, summed over the rank's
+// targets. With `divides`, the ranks also shard the update.
 std::vector<double> trained_on_tokens(Communicator& ranks, std::int64_t accumulate, bool divides) {
   using namespace tg::testing;
   nn::Params params(1);
@@ -104,7 +104,7 @@ std::vector<double> trained_on_tokens(Communicator& ranks, std::int64_t accumula
   return numbers;
 }
 
-// For each rank.
+// One entry per rank.
 std::vector<std::vector<double>> all_trained_on_tokens(int n, std::int64_t accumulate, bool divides) {
   std::vector<std::vector<double>> all;
   const auto run = [&](Communicator& ranks) {
@@ -201,7 +201,7 @@ TEST(ContextParallelScope, BelongsToOneGraphAndEnds) {
     EXPECT_EQ(nn::ContextParallel::ranks(other), 2);
     EXPECT_EQ(nn::ContextParallel::positions(g, 6).shape(), (Shape{6}));
     EXPECT_EQ(nn::ContextParallel::positions(g, 6).id(), nn::ContextParallel::positions(g, 6).id());
-    // All ranks together have 0 to 2^31 tokens, and each rank an even number.
+    // All ranks together have 0 to 2^31 tokens, and each rank has an even number of tokens.
     EXPECT_EQ(nn::ContextParallel::positions(g, 0).shape(), (Shape{0}));
     EXPECT_EQ(nn::ContextParallel::positions(g, (1 << 29) - 2).shape(), (Shape{(1 << 29) - 2}));
     for (const std::int64_t length : {-2, 1 << 29})

@@ -1,4 +1,4 @@
-// Tests Engine: the calls that are allowed at any time, and refusals.
+// Tests which calls of Engine are allowed at any time, and which are refused.
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
 
@@ -51,7 +51,7 @@ TEST_P(EngineCalls, ARefusedRequestReportsTheReasonAndOthersContinue) {
   engine.cancel(sequence);  // the sequence has ended
   EXPECT_EQ(error_of([&] { engine.fork(sequence, 1); }),
             "[engine] there is no sequence " + std::to_string(sequence) + " to fork");
-  // The maximum number of tokens: the last one is generated but not read.
+  // A request may have one token more than the context, because the last token is generated but not read.
   EXPECT_EQ(written({.prompt = Tokens(40, 1), .tokens = 9}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(40, 1)}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(48, 1)}).size(), 1u);
@@ -150,8 +150,8 @@ TEST_P(EngineCalls, AForkContinuesWithSeparateDraws) {
     Tokens so_far = drawn_text.prompt;
     so_far.insert(so_far.end(), got.begin(), got.end());
     engine.fork(sequence, 77, into(other, {}).report);
-    // The fork gets a slot immediately, with the pages of the original, unless the next token of the original
-    // is still being drawn.
+    // If the next token of the original is not being drawn, the fork gets a slot immediately, with the pages
+    // of the original.
     EXPECT_EQ(engine.scheduler().running(), steps == 0 ? 0u : GetParam() ? 1u : 2u) << steps << " steps";
     run();
     EXPECT_EQ(got, whole);
@@ -165,7 +165,7 @@ TEST_P(EngineCalls, AForkContinuesWithSeparateDraws) {
   }
 }
 
-// Several continuations of a prompt, with too few slots or pages for all of them at the same time.
+// A prompt has several continuations. There are too few slots or pages for all of them at the same time.
 TEST_P(EngineCalls, WaitingForksMatchRequests) {
   Engine small(model, {.slots = 3, .cache_tokens = 40, .page_size = 4, .threads = 1, .ahead = GetParam()});
   std::vector<Tokens> got(6);
@@ -181,12 +181,12 @@ TEST_P(EngineCalls, WaitingForksMatchRequests) {
 }
 
 // Sequences are added, forked and cancelled at any time, by reports and between steps. The cache is too small
-// for all of them.
+// for all sequences.
 TEST_P(EngineCalls, SequencesAreUnchangedByAnyCalls) {
   struct Sequence {
     Engine::Handle handle = 0;
     Engine::Request request;
-    std::uint64_t drawn = 0;  // number of tokens that its parent had drawn
+    std::uint64_t drawn = 0;  // number of tokens that its parent had drawn at the fork
     Tokens got = {};
     bool is_whole = true;
   };
@@ -268,7 +268,7 @@ TEST_P(EngineCalls, AStepStartsBeforeThePreviousTokensAreKnown) {
     EXPECT_EQ(std::ssize(got), n);
     EXPECT_EQ(read(sequence), std::ssize(drawn_text.prompt) + n - (GetParam() ? 0 : 1));
   }
-  // A search needs the logits of its beams on the host, so no step starts ahead of it.
+  // A beam search needs the logits of its beams on the host, so no step starts ahead of a search.
   engine.cancel(sequence);
   const Engine::Handle search = engine.search({.prompt = drawn_text.prompt, .beams = 1});
   const Engine::Handle other = engine.add(drawn_text);
@@ -308,7 +308,7 @@ TEST(Engine, MatchesGeneratorWithACacheAndWithout) {
 TEST(Engine, AllocatesItsPagesAtTheStart) {
   struct Kind {
     nn::Architecture architecture;
-    std::size_t numbers;  // per token and layer
+    std::size_t numbers;  // bytes per token and layer
   };
   for (const auto& [architecture, numbers] : {Kind{{}, 2 * 32}, Kind{nn::Llama{.key_heads = 2}, 2 * 2 * 8},
                                               Kind{nn::DeepSeek{.latent = 12, .rope_width = 4}, 12 + 4}}) {
@@ -349,7 +349,7 @@ TEST_P(EngineCalls, NewWeightsGiveTheSequencesOfANewEngine) {
   EXPECT_EQ(Tokens(running.begin(), running.begin() + 5), Tokens(before.begin(), before.begin() + 5));
 }
 
-// A model of two tables without attention. Its embedding may know fewer tokens than its head.
+// A model of two tables without attention. The embedding may have fewer tokens than the head.
 struct Tables {
   nn::Params params{4};
   nn::Embedding tokens;
@@ -365,7 +365,7 @@ struct Tables {
   }
 };
 
-// By default, the cache has room for one sequence of the context length per slot.
+// By default, the cache has room for one sequence of the context length for each slot.
 TEST(Engine, DefaultCacheFitsSequencesOfTheContext) {
   const Tables tables(9);
   nn::LanguageModel model = tables.model();
@@ -384,7 +384,7 @@ TEST(Engine, ACacheOfMoreThanTheLargestNumberOfTokensIsRefused) {
   struct Case {
     std::int64_t context;
     Engine::Options options;
-    std::int64_t pages;  // 0: refused
+    std::int64_t pages;  // 0: the options are refused
     std::int64_t tokens = 0;
   };
   for (const auto& [context, options, pages, tokens] :
@@ -423,7 +423,8 @@ void an_error_of_a_run(bool ahead) {
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
   const Engine::Handle wrong = engine.add(Engine::Request{.prompt = {8, 1}});
-  // After an error, its tokens are read again before later sequences. So that sequence is not in every step.
+  // After an error, the tokens of the other sequences are read again before the wrong sequence, so the wrong
+  // sequence is not part of every step.
   for (int n = 0, errors = 0; errors < 2; ++n) {
     ASSERT_LT(n, 5);
     const std::size_t before = got.size();
@@ -492,7 +493,7 @@ TEST_P(EngineCalls, ASearchIsRefusedCancelledAndReportedNextToSequences) {
   engine.search({.prompt = prompt, .tokens = 9, .beams = 3, .report = keep});
   run();
   ASSERT_EQ(expected.size(), 3u);
-  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // has no report function
+  engine.search({.prompt = prompt, .tokens = 3, .beams = 2});  // this request has no report function
   run();
   const Tokens whole = written(drawn_text);
   for (int steps = 0; steps < 10; ++steps) {

@@ -1,5 +1,5 @@
-// Tests Engine: its programs for different numbers of sequences, rows that move to the host and back, and its
-// defaults.
+// Tests Engine's programs for different numbers of sequences, rows that move to the host and back, and the
+// default options.
 #include <tilegrad/nn/models/gpt.h>
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// A model of two tables without attention, and the numbers of rows of the programs that it records.
+// A model of two tables without attention. It records the numbers of rows of its programs.
 struct Rows {
   nn::Params params{4};
   nn::Embedding tokens{nn::Path(params) / "tokens", 9, 4, nn::Init::normal(1)};
@@ -77,7 +77,7 @@ TEST(EnginePrograms, RoundUpToOneOfFewNumbersOfRows) {
     EXPECT_EQ(r.rows.back(), 8 * first_from(groups, n)) << n << " groups";
   }
   EXPECT_EQ(r.rows.size(), singles.size() + groups.size());
-  // 131 groups are read in two runs, whose programs exist already.
+  // 131 groups are read in two runs. The programs of these runs already exist.
   engine.forget();
   Rows::add(engine, 131, 8, 1);
   engine.run();
@@ -104,8 +104,8 @@ TEST(EnginePrograms, ArePreparedInAdvance) {
   EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 2, 4, 32}));
 }
 
-// Sequences with more rows than one run moves, in pages of several sizes. Some have a common prefix, so that
-// their pages are restored after pages that are found.
+// Sequences have more rows than one run moves, in pages of several sizes. Some sequences have a common
+// prefix. Their other pages are restored after the shared pages, which are found in the cache.
 TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   nn::Params params(1);
   nn::ModelConfig c{
@@ -149,7 +149,7 @@ TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   }
 }
 
-// A cache that has fewer rows than a row has elements.
+// The cache has fewer rows than a row has elements.
 TEST(Engine, WideRowsMoveToTheHostAndBack) {
   nn::Params params(1);
   nn::ModelConfig c = config();
@@ -169,8 +169,8 @@ TEST(Engine, WideRowsMoveToTheHostAndBack) {
             written({.slots = 1, .threads = 1}));
 }
 
-// With one slot, the device stores one token for the next step.
-TEST(Engine, OneSlotRunsAheadToo) {
+// If there is one slot, the device stores one token for the next step.
+TEST(Engine, RunsAheadWithASingleSlot) {
   Rows r;
   Tokens sequences[2];
   for (const bool ahead : {false, true}) {
@@ -183,7 +183,7 @@ TEST(Engine, OneSlotRunsAheadToo) {
   EXPECT_EQ(sequences[1], sequences[0]);
 }
 
-// Padding rows also read a token and a position, which every model has.
+// Padding rows also read a token and a position, so they must use ones that every model has.
 TEST(Engine, ServesModelsOfOneTokenAndOnePosition) {
   for (const std::int64_t context : {1, 3})
     for (const bool ahead : {false, true}) {
@@ -264,7 +264,7 @@ TEST(RunOptions, OneThreadIsEnoughForFewProducts) {
   }
 }
 
-// Simulates an out-of-memory error.
+// The copy of a value throws, as if there were no memory.
 TEST(Numbered, AValueThatCannotBeStoredDoesNotCount) {
   struct Pointer {
     std::unique_ptr<int> value;
@@ -288,7 +288,7 @@ TEST(Numbered, AValueThatCannotBeStoredDoesNotCount) {
   EXPECT_TRUE(ours.empty());
 }
 
-// Compared with a map.
+// Compares with a map.
 TEST(Numbered, FindsValuesUntilTheyAreErased) {
   std::mt19937 random(1);
   nn::detail::Numbered<std::unique_ptr<int>> ours;

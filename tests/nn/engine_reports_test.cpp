@@ -1,4 +1,4 @@
-// Tests Engine: the calls that a report of a token may make, and the end of a sequence.
+// Tests the calls that a report function of Engine may make, and the end of a sequence.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -13,7 +13,7 @@ using namespace tg::testing;
 
 struct EngineReports : EngineCalls {};
 
-TEST_P(EngineReports, ASequenceEndsAtAnEndTokenItsCountOrByItsReport) {
+TEST_P(EngineReports, AnEndTokenTheMaximumOrTheReportEndsASequence) {
   const Tokens whole = written(drawn_text);
   const std::int32_t end = whole[7];
   const auto first = std::find(whole.begin(), whole.end(), end) + 1;
@@ -66,7 +66,7 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelSequences) {
     if (got[0].size() == 1) handles[4] = engine.add(into(got[4], list[4]));
     if (got[0].size() == 2) engine.fork(t.sequence, 77, into(fork, {}).report);
     if (got[0].size() == 3) engine.cancel(handles[1]);
-    // Cancels itself. Afterwards its captured variables must still exist.
+    // The report cancels its own sequence. Afterward, the variables that it has captured must still exist.
     if (got[0].size() == 4) engine.cancel(t.sequence), got[0].push_back(-1);
     return true;
   };
@@ -84,7 +84,7 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelSequences) {
   EXPECT_EQ(fork, drawn(sequence, 7, {}, 77, 2));
 }
 
-// The next tokens of both are chosen in the same step, before or after the report.
+// The next tokens of both sequences are chosen in the same step, before or after the report.
 TEST_P(EngineReports, AReportMayForkAnySequence) {
   const std::vector<Engine::Request> list = several();
   for (const std::size_t forked : {0, 1, 2})

@@ -1,4 +1,5 @@
-// Compares the sequences of many requests to an Engine with batches of one, and with Generator.
+// Compares the sequences of many requests to an Engine with the same sequences in batches of one and from
+// Generator.
 #include <tilegrad/nn/generation/generate.h>
 
 #include <gtest/gtest.h>
@@ -90,7 +91,7 @@ TEST(Engine, PreparesAllProgramsThatStepsNeed) {
   }
 }
 
-// Beam search without sharing: every continuation is read as a separate sequence.
+// Searches without sharing: reads every continuation as a separate sequence.
 std::vector<nn::Hypothesis> searched(const nn::Model& model, const nn::Engine::Search& s) {
   nn::Generator generator(model, {.threads = 1, .cache = false});
   std::vector<nn::Hypothesis> live(1), ended;
@@ -136,7 +137,8 @@ TEST(Engine, BeamSearchMatchesASearchWithoutSharing) {
                                       .beams = beams,
                                       .ends = ends};
       const auto expected = searched(model, search);
-      // In a batch of one, next to other sequences, and with beams that must wait for each other's pages.
+      // Runs the search by itself, next to other sequences, and with beams that must wait for one another's
+      // pages.
       for (const bool in_company : {false, true}) {
         nn::Engine engine(model, {.slots = 8,
                                   .cache_tokens = in_company ? 160 : 0,

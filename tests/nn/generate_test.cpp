@@ -1,4 +1,4 @@
-// Tests sampling, and compares generation with the key-value cache and without it.
+// Tests sampling, and compares generation with a key-value cache and without one.
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
@@ -54,7 +54,7 @@ TEST(Generator, GreedyTokensAreTheSameWithACacheAndWithout) {
                  plain = text(model, 40, {.temperature = 0}, {.cache = false});
       EXPECT_EQ(cached, plain) << kind.name;
       EXPECT_EQ(cached.size(), prompt.size() + 40);
-      // The text does not repeat a single token.
+      // The generated sequence does not repeat a single token.
       const auto first = cached.begin() + std::ssize(prompt);
       EXPECT_GT(std::count_if(first, cached.end(), [&](std::int32_t t) { return t != *first; }), 3)
           << kind.name;
@@ -76,7 +76,7 @@ TEST(Generator, LogitsMatchTheWholeSequenceInEveryPrecision) {
           size = std::max(size, std::abs(double{expected[i]}));
           apart = std::max(apart, std::abs(double{got[i]} - expected[i]));
         }
-        // A few roundings of f32. In bf16, GEMM results are rounded at different points.
+        // In f32, the tolerance is a few roundings. In bf16, GEMM results are rounded at different points.
         EXPECT_LE(apart, (precision == nn::Precision::full ? 1e-5 : 0.05) * size) << kind.name;
       }
     }
@@ -101,8 +101,8 @@ TEST(Generator, ReadsOnlyNewTokensAndForgetsRemovedOnes) {
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
   EXPECT_TRUE(close(generator.next(other), fresh(other)));
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
-  // Sequences that are completely in the cache, and longer ones: the logits follow the sequence's own last
-  // token.
+  // Some sequences are completely in the cache, others are longer. The logits must belong to the last token
+  // of the given sequence.
   for (const std::size_t n : {4, 3, 1}) {
     const std::vector<std::int32_t> part(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(n));
     EXPECT_TRUE(close(generator.next(part), fresh(part))) << n << " of the tokens in the cache";
@@ -117,19 +117,19 @@ TEST(Generator, ReadsOnlyNewTokensAndForgetsRemovedOnes) {
   EXPECT_FALSE(close(generator.next(one), fresh(one)));
   generator.forget();
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
-  // A new sequence is generated from its start, whatever weights the cache was filled with.
+  // A new sequence is generated from its start, so the weights that filled the cache do not matter.
   table.write(params_before);
   std::vector<std::int32_t> text = one;
   nn::Generator(model).extend(text, 6, {.temperature = 0}, 1);
   table.write(a);
   std::vector<std::int32_t> other_text = one;
-  generator.next(text);  // a sequence generated with the old weights, extended with the new ones
+  generator.next(text);  // extends a sequence of the old weights with the new weights
   table.write(params_before);
   generator.extend(other_text, 6, {.temperature = 0}, 1);
   EXPECT_EQ(other_text, text);
 }
 
-// A refused extension changes nothing: all previously read tokens are still in the cache.
+// A refused extension changes nothing. All previously read tokens are still in the cache.
 TEST(Generator, ARefusedExtensionKeepsTheCache) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
@@ -140,7 +140,7 @@ TEST(Generator, ARefusedExtensionKeepsTheCache) {
     generator.next(prompt);
     Array a = before.copy();
     for (std::int64_t i = 0; i < a.numel(); ++i) a.set(i, -a.at(i));
-    table.write(a);  // would require forget()
+    table.write(a);  // a change of the weights would require forget()
     std::vector<std::int32_t> text = prompt;
     if (refused) {
       EXPECT_THROW(generator.extend(text, -1, {}, 1), Error);
@@ -160,7 +160,7 @@ TEST(Generator, ASequenceMayBeExtendedByZeroTokens) {
   EXPECT_EQ(text(model, 0, {}, {.threads = 1}), prompt);
 }
 
-// A program reads a chunk of 1, 2, 4, … tokens, or a whole window if there is no cache.
+// A program reads a chunk of 1, 2, 4, … tokens. If there is no cache, it reads a complete window.
 TEST(Generator, RecordsOneProgramForEachChunkLength) {
   nn::Params params(1);
   const nn::Model model(params, kinds()[0].config);
@@ -187,7 +187,7 @@ TEST(Generator, CachesTheNumbersThatItsAttentionNeeds) {
     nn::Params params(1);
     const nn::Model model(params, config);
     nn::Generator generator(model);
-    const std::size_t before = generator.cache().bytes();  // of one program
+    const std::size_t before = generator.cache().bytes();  // parameters of one program
     std::vector<std::int32_t> tokens = prompt;
     generator.extend(tokens, 3, {}, 1);
     EXPECT_EQ(generator.cache().bytes(), before);
@@ -280,8 +280,8 @@ TEST(SampleToken, KeepsTheLikeliestUpToTopP) {
   expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 16. / 25, 0, 9. / 25});
 }
 
-// If all tokens are equally likely, the first k have exactly k/8 of the share that top_k = 8 leaves, in
-// vocabularies of any size.
+// If all tokens are equally likely and top_k is 8, the first k tokens have exactly k/8 of the remaining
+// probability, in vocabularies of any size.
 TEST(SampleToken, KeepsNoMoreTokensThanTopPNeeds) {
   for (const std::size_t vocabulary : {8u, 1000u, 8192u, 1u << 17})
     for (int k = 1; k <= 8; ++k)
@@ -291,7 +291,7 @@ TEST(SampleToken, KeepsNoMoreTokensThanTopPNeeds) {
           << vocabulary << " tokens";
 }
 
-// Token 0 has 2 of 2^59 parts. The sum of all weights in f64 would not show it.
+// Token 0 has 2 of 2^59 parts of the probability. The sum of all weights in f64 would not include them.
 TEST(SampleToken, KeepsTheUnlikeliestTokenIfAllAreKept) {
   const std::vector<float> logits{-40, 0, -100, -100, -100, -100, -100, -100};
   for (const std::int64_t top_k : {0, 2, 8})

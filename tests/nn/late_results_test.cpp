@@ -15,9 +15,9 @@
 #include <tilegrad/train/trainer.h>
 #include "backends/cpu/kernel.h"
 
-// Replaces the system's clock by a stopped one, which each run and each wait advances.
+// Replaces the system's clock by a clock that only runs and waits advance.
 static constexpr std::int64_t second = 1'000'000'000, run_time = 10 * second, wait_time = 100 * second;
-static thread_local std::int64_t shown_time = 0;  // 0: the system's
+static thread_local std::int64_t shown_time = 0;  // 0: the system's clock
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   if (clock != CLOCK_MONOTONIC || shown_time == 0)
     return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
@@ -32,7 +32,7 @@ void pass(std::int64_t time) {
   if (shown_time != 0) shown_time += time;
 }
 
-// The error of a run, until a transfer has reported it.
+// The error of a run. It is kept until a transfer has reported it.
 struct Failure {
   std::exception_ptr error;
   bool is_reported = false;
@@ -122,7 +122,7 @@ struct SmallRun {
   optim::AdamW optimizer{params.all()};
 };
 
-// A token that does not exist, in any batch of a step.
+// Any batch of a step contains a token that does not exist.
 TEST(LateResults, AnErrorOfABatchBelongsToItsStep) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     SmallRun run;
@@ -150,7 +150,8 @@ struct SameBatches : train::Batches {
   static void fill(Tokens x, Tokens y) { std::ranges::fill(x, 1), std::ranges::fill(y, 2); }
 };
 
-// A step has ended when the next one has started, or immediately if a hook reads parameters after it.
+// A step is finished after the next step has started. If a hook reads parameters after the step, it is
+// finished immediately.
 TEST(LateResults, ATrainerStartsAStepBeforeItReadsThePreviousOne) {
   struct Case {
     std::int64_t steps, validate_every, save_every, stops_after;
@@ -222,10 +223,11 @@ TEST(LateResults, ATrainerMeasuresItsSteps) {
     shown_time = second;
     trainer.run();
     shown_time = 0;
-    // Two batches run, their gradient sum is stored between them, and the update runs.
+    // If there are two batches, four programs start: the batches, the storing of their gradient sum, and the
+    // update.
     const double starting = accumulate == 1 ? 10 : 40, waiting = accumulate == 1 ? 100 : 200;
     for (std::int64_t step = 1; step <= 6; ++step) {
-      const bool is_next_started = step != 4 && step != 6;  // step 4 is validated
+      const bool is_next_started = step != 4 && step != 6;  // a validation follows step 4
       const double seconds =
           static_cast<double>(step + is_next_started) * starting + static_cast<double>(step) * waiting;
       EXPECT_FLOAT_EQ(speeds[step], static_cast<double>(step * accumulate * batch * context) / seconds)

@@ -1,5 +1,5 @@
-// Tests parts of layers and models in detail: adapters, low-precision copies, precision scopes, sequences
-// divided among ranks, functions of a language model, blocks and heads.
+// Tests components of layers and models in detail: adapters, low-precision copies, precision scopes,
+// sequences that are divided among ranks, functions of a language model, blocks and heads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -163,13 +163,14 @@ TEST(Lora, ParametersHaveNamesShapesAndValuesOfTheirModule) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(adapters[i].key(), model.parameters()[own + i].key());
   EXPECT_EQ(model.lora()->frozen.size(), own - 1);
   for (std::size_t i = 0; i < own; ++i) EXPECT_TRUE(model.parameters()[i].is_frozen());
-  EXPECT_EQ(copied.parameters().size(), own + 4);  // copies share it
+  EXPECT_EQ(copied.parameters().size(), own + 4);  // copies of the model share the adapter
   EXPECT_EQ(message([&] { add_lora(model, {}); }),
             "[lora] the model has an adapter: merge or remove it first");
   remove_lora(model);
   EXPECT_EQ(copied.lora(), nullptr);
   EXPECT_EQ(copied.parameters().size(), own);
-  for (std::size_t i = 0; i < own; ++i) EXPECT_EQ(model.parameters()[i].is_frozen(), i == 1);  // as before
+  for (std::size_t i = 0; i < own; ++i)
+    EXPECT_EQ(model.parameters()[i].is_frozen(), i == 1);  // the result is as before the adapter
   EXPECT_EQ(message([&] { remove_lora(model); }), "[lora] the model has no adapter");
   EXPECT_EQ(message([&] { merge_lora(model); }), "[lora] the model has no adapter");
   EXPECT_EQ(message([&] { add_lora(model, {.dtype = i32}); }),
@@ -179,8 +180,8 @@ TEST(Lora, ParametersHaveNamesShapesAndValuesOfTheirModule) {
   EXPECT_EQ(model.parameters().back().dtype(), f64);
 }
 
-// A module of several layers: each layer uses its own rows of B, in calls and when it is merged.
-TEST(Lora, ModulesOfSeveralLayersShareAAndDivideB) {
+// If a module has several layers, each layer uses its own rows of B, in calls and when the adapter is merged.
+TEST(Lora, LayersOfAModuleShareAAndDivideTheRowsOfB) {
   Params params(1, f64);
   Model model(params, small());
   const auto module_of = [](const LinearSlot& linear) {
@@ -252,7 +253,7 @@ TEST(LowPrecisionCopies, AreUpdatedOnlyForChangedWeights) {
     check();
     const std::uint64_t first_a = made[2].last_change(), first_b = made[0].last_change();
     check();
-    EXPECT_EQ(made[2].last_change(), first_a);  // neither changed
+    EXPECT_EQ(made[2].last_change(), first_a);  // neither weight has changed
     EXPECT_EQ(made[0].last_change(), first_b);
     Parameter(b).write(numbered({40}, f32, double(first_b)));
     check();
@@ -261,9 +262,9 @@ TEST(LowPrecisionCopies, AreUpdatedOnlyForChangedWeights) {
     Parameter(a).write(numbered({3}, f32, double(first_a)));
     check();
     EXPECT_NE(made[2].last_change(), first_a);
-    Parameter(made[2]).write(Array({3}, dtype));  // the copy itself
+    Parameter(made[2]).write(Array({3}, dtype));  // the reader gets the copy itself
     check();
-    // The gradient of a copy is the gradient of a single cast, however many readers it has.
+    // The gradient of a copy is the gradient of a single cast, for any number of readers.
     const Tensor wa = g.param(a), z = gradients(sum(cast(ta, f32) * 2 + cast(again, f32)), {wa})[0];
     EXPECT_EQ(z.dtype(), f32);
     EXPECT_EQ(eval(z).values<float>(), (std::vector<float>(3, 3)));
@@ -288,8 +289,8 @@ TEST(Autocast, NamesMapToPrecisionsAndTypes) {
             "[precision] got 'fp8', expected f32, tf32, bf16 or f16");
 }
 
-// Logits of a 16-bit weight are f32, or have the scope's type on request.
-TEST(Autocast, HeadsGiveF32LogitsUnless16BitOnesAreRequested) {
+// Logits of a 16-bit weight are f32. On request, they have the scope's type.
+TEST(Autocast, LogitsAreF32Unless16BitsAreRequested) {
   for (const DType held : {f32, bf16})
     for (const bool tied : {false, true})
       for (const std::optional<bool> low_precision_logits : {std::optional<bool>(), {false}, {true}}) {
@@ -344,13 +345,13 @@ TEST(Autocast, ReadsWiderWeightsFromCopies) {
     EXPECT_EQ(layer(x).dtype(), bf16);
     layer(x);
     EXPECT_EQ(copies.bytes(), held == f64 || held == f32 ? 64u : 0u) << name_of(held);
-    int casts = 0;  // x twice, and a weight once
+    int casts = 0;  // casts of x for two calls, and of a weight once
     for (const Node& n : g.nodes()) casts += n.op->name == "cast";
     EXPECT_EQ(casts, held == bf16 ? 0 : held == f16 ? 3 : 2) << name_of(held);
   }
 }
 
-// Cast weights and a rank's positions do not belong to the segment that uses them first.
+// Cast weights and a rank's positions must not belong to the segment that uses them first.
 TEST(Recompute, KeepsWeightsAndPositionsOutOfSegments) {
   Params params(1);
   const Model model(
@@ -380,7 +381,7 @@ TEST(Recompute, KeepsWeightsAndPositionsOutOfSegments) {
     Graph g;
     const Tensor y = graph_of(recompute, true, g);
     gradients(sum(cast(y, f32)), {g.param(params.all()[1])});
-    int positions = 0;  // computed once, and not again for the backward pass
+    int positions = 0;  // they are computed once, and not again for the backward pass
     for (const Node& n : g.nodes())
       positions +=
           g.values()[n.first_out].dtype == i64 && !n.op->view && n.op->name != "input" && n.segment >= 0;
@@ -399,7 +400,7 @@ TEST(ContextParallel, DividesSequencesOfItsGraphWhileItIsAlive) {
     const Tensor four = ContextParallel::positions(g, 4);
     EXPECT_EQ(four.shape(), (Shape{4}));
     EXPECT_EQ(four.dtype(), i64);
-    EXPECT_EQ(ContextParallel::positions(g, 4).id(), four.id());  // computed once
+    EXPECT_EQ(ContextParallel::positions(g, 4).id(), four.id());  // the positions are computed once
     EXPECT_NE(ContextParallel::positions(g, 6).id(), four.id());
     EXPECT_FALSE(ContextParallel::positions(other, 4).defined());
     {
@@ -540,7 +541,7 @@ TEST(LanguageModel, DefaultsToFeaturesAndCrossEntropy) {
   EXPECT_EQ(model.device(), Device::cpu());
 }
 
-// x + after(f(norm(x))): the layer itself adds x unless an operation follows it.
+// A branch computes x + after(f(norm(x))). If no operation follows the layer f, the layer itself adds x.
 TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   Params params(1, f64);
   const auto layer = [](const char* name, double factor, double plus = 0) {
@@ -562,7 +563,7 @@ TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   EXPECT_EQ(value({{{}, f, after}}), 1 + 25);
   EXPECT_EQ(value({{norm, f, after}}), 1 + 85);
   EXPECT_EQ(value({{norm, f}, {{}, f, after}}), 9 + 18 * 10 + 5);
-  EXPECT_EQ(value({{norm, f, after}}, 0.5), 86);  // dropout in training only
+  EXPECT_EQ(value({{norm, f, after}}, 0.5), 86);  // dropout is applied only in training
   const double dropped = value({{norm, f, after}}, 0.5, Mode::train);
   EXPECT_TRUE(dropped == 1 || dropped == 1 + 2 * 85) << dropped;
   const double without = value({{norm, f}}, 0.5, Mode::train);
@@ -594,7 +595,8 @@ TEST(Embeddings, ReadRowsOfTheirTable) {
     Graph g;
     const Tensor ids = g.input("ids", {2, length}, i64), rows = positions(ids);
     EXPECT_EQ(rows.shape(), (Shape{length, 3}));
-    EXPECT_EQ(count_nodes(g, "slice"), length < 4 ? 1 : 0);  // if length is 4, all rows are the whole table
+    EXPECT_EQ(count_nodes(g, "slice"),
+              length < 4 ? 1 : 0);  // if the length is 4, the rows are the complete table
     const Array got = eval(rows);
     for (std::int64_t i = 0; i < 3 * length; ++i) EXPECT_EQ(got.at(i), p.at(i));
   }
@@ -605,7 +607,7 @@ TEST(Embeddings, ReadRowsOfTheirTable) {
     EXPECT_EQ(got.at(i), t.at(12 + i));
     EXPECT_EQ(got.at(3 + i), t.at(3 + i));
   }
-  // After a cache: the rows of the cached positions.
+  // After a cache, the rows follow the cached positions.
   KvCache cache(2, 4);
   Graph after;
   CacheCall call(after, cache, 2);

@@ -1,5 +1,5 @@
-// Tests LoRA on every architecture: the parameters that it adds and freezes, and that merging does not change
-// results.
+// Tests LoRA on every architecture: the parameters that it adds and freezes, and the results after merging,
+// which must not change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ std::vector<float> logits_of(const nn::Model& model, nn::Precision precision = n
   return program.fetch(logits).values<float>();
 }
 
-// The adapters after training: B is not zero.
+// Sets the adapters as after training, when B is not zero.
 void fill(const nn::Model& model, double std = 0.1) {
   std::uint64_t key = 1;
   for (const nn::LoraModule& m : model.lora()->modules) {
@@ -87,7 +87,7 @@ TEST(Lora, SelectsLayersByPeftsRules) {
   nn::Params params(1);
   nn::Model model(params, small_models(length)[1].config);
   const auto modules = [&](const nn::LoraOptions& o) { return nn::lora_modules(model.linears(), o); };
-  EXPECT_EQ(modules({}).size(), 14u);  // all except the head
+  EXPECT_EQ(modules({}).size(), 14u);  // all layers except the head
   EXPECT_EQ(modules({.targets = {"lm_head"}}).size(), 1u);
   EXPECT_EQ(modules({.targets = {"q_proj", "v_proj"}}).size(), 4u);
   EXPECT_EQ(modules({.targets = {"1.mlp.down_proj"}})[0].name, "model.layers.1.mlp.down_proj");
@@ -141,12 +141,12 @@ TEST(Lora, SelectsLayersByPeftsRules) {
   EXPECT_NE(error_of([&] { nn::add_lora(model, {}); }).find("has an adapter"), std::string::npos);
 }
 
-// A module may consist of several Linear layers, each with its own rows of B.
+// A module may consist of several Linear layers. Each has its own rows of B.
 TEST(Lora, LayersFitInTheirModule) {
   nn::Params params(1);
   const nn::Model model(params, small_models(length)[1].config);
   constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
-  // q_proj, k_proj and v_proj, with 64, 32 and 32 outputs, in qkv_proj.
+  // The module qkv_proj consists of q_proj, k_proj and v_proj, with 64, 32 and 32 outputs.
   const nn::ModuleRows q{"qkv_proj", 0, 128}, k{"qkv_proj", 64, 128}, v{"qkv_proj", 96, 128};
   struct Case {
     std::vector<nn::ModuleRows> of_layer;
@@ -177,7 +177,7 @@ TEST(Lora, LayersFitInTheirModule) {
     });
     EXPECT_EQ(error, c.error == "no error" ? c.error : "[lora] model.layers.0.self_attn." + c.error);
   }
-  // Layers of one module read the same inputs.
+  // All layers of a module must read the same inputs.
   const std::string error = error_of([&] {
     nn::lora_modules(model.linears(), {}, [](const nn::LinearSlot&) {
       return nn::ModuleRows{"all", 0, 1000};
@@ -239,15 +239,16 @@ TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
   EXPECT_EQ(full.all, 15u);
   EXPECT_EQ(full.of_weights, 4u);  // the head's weight is the embedding's
   nn::add_lora(model, {.rank = 3, .targets = {"c_attn"}});
-  // Forward: 5 GEMMs and the adapter's 2. Backward: the inputs of all layers except c_attn, below which
-  // nothing is trained, the adapter's two, and the layers between them.
+  // The forward has 5 GEMMs and the adapter's 2. The backward has 4 GEMMs for the inputs of all layers except
+  // c_attn, before which nothing is trained. The adapter has 3 more: for both of its weights and for the
+  // input of B.
   const Products lora = products_of_step(model, optim::AdamW(model.parameters()));
   EXPECT_EQ(lora.all, 5u + 2 + 4 + 3);
   EXPECT_EQ(lora.of_weights, 0u);
 }
 
-// The initial weights in bf16, in parameters of either dtype. They are drawn in bf16, so each number is
-// rounded once. Numbers drawn in f32 and then rounded would differ.
+// The initial weights are bf16 numbers, in parameters of either dtype. They are drawn in bf16, so each number
+// is rounded once. Numbers that are drawn in f32 and then rounded would differ.
 struct RoundedModel {
   nn::Params params;
   nn::Model model;
@@ -348,8 +349,8 @@ TEST(Lora, NeedsLessMemoryThanAllParameters) {
   }
 }
 
-// In f64, the two results differ by less than the f32 logits can show. In f32, each sum is rounded in an
-// order that depends on the instruction set: 1.02e-6 with AVX2.
+// In f64, the two results differ by less than f32 logits can show. In f32, rounding depends on the
+// instruction set, which determines the order of each sum. With AVX2, the difference is 1.02e-6.
 TEST(Lora, MergedModelsComputeTheSame) {
   for (const SmallModel& kind : small_models(length)) {
     for (const auto& [dtype, bound] : {std::pair{f64, 0x1p-23}, {f32, 2e-6}}) {
@@ -380,7 +381,7 @@ TEST(Lora, MergingRoundsOnce) {
   }
 }
 
-// If there is a cache, MLA multiplies by kv_b_proj's weight in a different order.
+// If there is a cache, MLA multiplies by the weight of kv_b_proj in a different order.
 TEST(Lora, MatchesWithACache) {
   for (const SmallModel& kind : small_models(length)) {
     nn::Params params(1);

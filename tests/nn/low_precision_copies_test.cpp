@@ -1,5 +1,5 @@
-// Tests low-precision copies of weights: steps that use them are bitwise identical to steps that cast the
-// weights, whatever else changes the weights in between.
+// Tests low-precision copies of weights. Steps that use copies must be bitwise identical to steps that cast
+// the weights, even if other code changes the weights in between.
 #include <gtest/gtest.h>
 
 #include <tilegrad/nn/layers/autocast.h>
@@ -12,7 +12,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// A training step on the CPU in bf16, with this type of optimizer.
+// Runs training steps on the CPU in bf16, with this type of optimizer.
 template <class Optimizer>
 struct Training {
   nn::Params params{1, f32};
@@ -65,7 +65,7 @@ TEST(LowPrecisionCopies, MatchCastsBitwise) {
   }
 }
 
-// An optimizer that does not support copies: w' = w − rate·g.
+// This optimizer does not support copies. It computes w' = w − rate·g.
 class Descent final : public optim::Optimizer {
  public:
   struct Options {};
@@ -90,7 +90,7 @@ TEST(LowPrecisionCopies, FollowAllOtherChangesOfTheirWeights) {
   Training<optim::AdamW> with(true), without(false);
   const auto both = [&](const auto& f) { f(with), f(without); };
   both([](auto& t) { t.step(0); });
-  both([](auto& t) {  // an external value, such as a checkpoint's
+  both([](auto& t) {  // an external value, for example from a checkpoint
     Parameter p = t.params.all()[2];
     Array value = p.read();
     for (float& x : value.template values<float>()) x *= 1.5f;
@@ -133,7 +133,7 @@ TEST(LowPrecisionCopies, ExistOnlyForWiderWeights) {
   const Tensor x = g.input("x", {3, 8});
   const nn::Autocast autocast(g, nn::Precision::bf16, false, &copies);
   const Tensor y = layer(x), again = layer(x);
-  EXPECT_EQ(copies.bytes(), 2u * 64);  // of weight and bias, a cache line each
+  EXPECT_EQ(copies.bytes(), 2u * 64);  // weight and bias have a cache line each
   const std::vector<Parameter> made = copies.of(params.all());
   ASSERT_EQ(made.size(), 2u);
   EXPECT_EQ(made[0].dtype(), bf16);
@@ -142,11 +142,12 @@ TEST(LowPrecisionCopies, ExistOnlyForWiderWeights) {
   // The gradient is the gradient of a cast.
   const Tensor w = g.param(layer.weight().parameter());
   EXPECT_EQ(gradients(sum(cast(y * again, f32)), {w})[0].dtype(), f32);
-  EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}), Error);  // two parameters
+  EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}),
+               Error);  // the optimizer has two parameters
   const optim::Sgd optimizer(params.all(), {});
   const Tensor loss = sum(cast(y, f32));
   for (const std::vector<bool>& only :
-       {std::vector{true}, std::vector{true, true}})  // copies for one of two; without a copy
+       {std::vector{true}, std::vector{true, true}})  // too few entries; no copies
     EXPECT_THROW(optimizer.update(loss, optimizer.differentiate(loss), {.reading = {.only_copies = only}}),
                  Error);
 }

@@ -1,4 +1,5 @@
-// Tests inference with weights in bf16 or f16: every architecture, with a key-value cache and without.
+// Tests inference with weights in bf16 or f16, for every architecture, with a key-value cache and without
+// one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +30,7 @@ void round_into(const nn::Params& params, const nn::Params& from, const std::str
   io::load_parameters(path, params.all(), io::Dtypes::convert);
 }
 
-// A program for the logits of `tokens`, after an empty cache or without a cache.
+// Compiles a program for the logits of `tokens`, with an empty cache or without a cache.
 struct ModelRun {
   Graph graph;
   std::unique_ptr<nn::KvCache> cache;
@@ -76,15 +77,16 @@ TEST(HalfWeights, NeedHalfTheMemoryAndGiveTheLogitsUpToRounding) {
                                   got = ModelRun(narrow, cached).values();
         std::vector<double> error(got.size());
         for (std::size_t i = 0; i < got.size(); ++i) error[i] = got[i] - expected[i];
-        // Each layer has about 16 tensors, including weights, that are rounded by up to a unit each. n
-        // rounding errors add up to about √n of one.
+        // About 16 tensors per layer, including weights, are rounded by up to a unit each. The sum of n
+        // rounding errors is about √n times one error.
         EXPECT_LT(norm(error) / norm(expected), std::sqrt(2 * 16 + 4) * unit) << kind.name << name_of(dtype);
         EXPECT_GT(norm(error), 0);
       }
     }
 }
 
-// With gains of 1 and biases of 0, only the weights differ, and Autocast rounds them. It rounds logits, too.
+// If gains are 1 and biases are 0, the models differ only in other weights, which Autocast rounds. Autocast
+// also rounds logits.
 TEST(HalfWeights, MatchAutocastOnTheSameWeightsInF32Bitwise) {
   const TemporaryDirectory dir;
   for (const SmallModel& kind : small_models(24))
@@ -114,7 +116,7 @@ TEST(HalfWeights, LogitsInF32AreNotRounded) {
   }
 }
 
-// A token reads each weight once, in place: no step of the program converts or copies a weight.
+// A token reads each weight once, in place. No step of the program converts or copies a weight.
 TEST(HalfWeights, AreReadInPlace) {
   for (const SmallModel& kind : small_models(24)) {
     nn::Params params(1, bf16);

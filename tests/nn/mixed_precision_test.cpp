@@ -34,7 +34,8 @@ TEST(Autocast, CastsEachWeightOnceForAnyNumberOfReaders) {
   EXPECT_EQ(y.dtype(), bf16);
   const Program program =
       compile(g, {y, gradients(sum(cast(y, f32)), {g.param(layer.weight().parameter())})[0]});
-  EXPECT_EQ(casts(program, f32, bf16), 4u) << program.text();  // table, layer's weight and bias, x
+  EXPECT_EQ(casts(program, f32, bf16), 4u)
+      << program.text();  // the table, the layer's weight and bias, and x
 }
 
 TEST(Autocast, AppliesToTheLayersOfItsGraphWhileItIsAlive) {
@@ -52,9 +53,9 @@ TEST(Autocast, AppliesToTheLayersOfItsGraphWhileItIsAlive) {
     const nn::Autocast beside(other, nn::Precision::bf16);
     EXPECT_EQ(layer(x).dtype(), f16);
     EXPECT_EQ(layer(elsewhere).dtype(), bf16);
-    EXPECT_EQ(norm(x).dtype(), f32);  // keeps its input's dtype, with gains in f32
+    EXPECT_EQ(norm(x).dtype(), f32);  // a norm keeps its input's dtype; its gains are in f32
     EXPECT_EQ(norm(layer(x)).dtype(), f16);
-    EXPECT_EQ(layer(x, {.residual = x}).dtype(), f16);  // the residual, too
+    EXPECT_EQ(layer(x, {.residual = x}).dtype(), f16);  // the residual is also in bf16
   }
   EXPECT_EQ(layer(x).dtype(), f32);
   EXPECT_EQ(nn::precision_named("bf16"), nn::Precision::bf16);
@@ -70,13 +71,13 @@ TEST(MixedPrecision, TheOptimizerReads16BitGradientsWithoutAWideningPass) {
     if (s.op != &adamw_op) continue;
     for (std::size_t i = 0; i + 4 <= s.in.size() - 3; i += 4) {  // p, g, m, v
       EXPECT_EQ(s.in[i].dtype, f32);
-      EXPECT_EQ(s.in[i + 1].dtype, s.in[i].layout.rank() == 2 ? bf16 : f32) << i;  // a norm's gain: f32
+      EXPECT_EQ(s.in[i + 1].dtype, s.in[i].layout.rank() == 2 ? bf16 : f32) << i;  // a norm's gain is f32
     }
   }
 }
 
-// bf16 has 8 bits of precision, f16 has 11. Rounding changes single losses in both directions. The early
-// losses and the mean of the last ones show whether training is the same.
+// bf16 has 8 bits of precision, and f16 has 11. Rounding changes single losses in both directions. The early
+// losses and the mean of the last losses show whether training is the same.
 TEST(MixedPrecision, TrainsLikeF32) {
   const auto losses = [](nn::Precision p) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
@@ -115,7 +116,7 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesBelowThe16BitResolution) {
   }
   const auto update = optimizer.minimize(y);
   Program program = compile(g, {y}, {.assign = update.assign, .verify = true});
-  // The gradient is 1 everywhere: every step of AdamW changes each weight by the learning rate.
+  // Every gradient is 1, so every step of AdamW changes each weight by the learning rate.
   for (int step = 0; step < 10; ++step) {
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
     EXPECT_EQ(program.item<float>(y), 8);  // 1 - 1e-3 is still 1 in bf16
@@ -123,7 +124,7 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesBelowThe16BitResolution) {
   for (const float w : table.weight().parameter().read().values<float>()) EXPECT_NEAR(w, 1 - 1e-3, 1e-6);
   for (int step = 0; step < 30; ++step)
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
-  EXPECT_LT(program.item<float>(y), 8);  // after more steps it is not
+  EXPECT_LT(program.item<float>(y), 8);  // after more steps, the sum is less than 1 in bf16
 }
 
 TEST(MixedPrecision, EvaluationAndGenerationComputeLikeTraining) {
@@ -212,7 +213,7 @@ TEST(LossScale, AnOverflowHalvesItSkipsTheStepAndTrainingContinues) {
   EXPECT_LT(result.loss, 1.5);
 }
 
-TEST(LossScale, GrowsAfterEnoughGoodStepsInARow) {
+TEST(LossScale, GrowsAfterEnoughConsecutiveGoodSteps) {
   SmallGpt t({.precision = nn::Precision::f16,
               .loss_scale = optim::LossScale{.initial = 256, .growth = 4, .interval = 3}});
   std::vector<float> scales;
@@ -221,7 +222,7 @@ TEST(LossScale, GrowsAfterEnoughGoodStepsInARow) {
   t.state("loss_scale").write(Array::of<float>({}, {0x1p40f}));
   t.step();
   t.state("loss_scale").write(Array::of<float>({}, {256}));
-  scales.clear();  // the overflow has ended the sequence of good steps
+  scales.clear();  // after the overflow, good steps are counted from 0
   for (int i = 0; i < 4; ++i) scales.push_back(t.step().loss_scale);
   EXPECT_EQ(scales, (std::vector<float>{256, 256, 1024, 1024}));
 }

@@ -1,6 +1,6 @@
-// Tests models and their parts in detail: refused sizes next to accepted ones, the formulas of RoPE scaling,
-// and dropout. Also tests low-rank adapters, precision scopes, low-precision copies and the functions of a
-// language model.
+// Tests models and their components in detail: the smallest and largest accepted sizes, the formulas of RoPE
+// scaling, and dropout. Also tests low-rank adapters, precision scopes, low-precision copies and the
+// functions of a language model.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ using Vector = std::vector<double>;
 
 constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 
-// The error without the line of the call, or "" if there is no error.
+// Returns the error without the line of the call, or "" if there is no error.
 std::string message(const std::function<void()>& f) {
   try {
     f();
@@ -123,7 +123,7 @@ TEST(Refusals, ModelsRefuseSizesNextToValidOnes) {
   EXPECT_EQ(checked(DeepSeek{.attention_scale = 0.5}), "");
 }
 
-// Each single mistake is reported. If there are two, the earlier one in the list is reported.
+// Each single mistake is reported. If there are two mistakes, the earlier one in this list is reported.
 template <class T>
 void expect_first(const T& valid, const std::vector<std::function<void(T&)>>& mistakes,
                   const std::function<std::string(const T&)>& check) {
@@ -174,7 +174,7 @@ TEST(Refusals, TheFirstMistakeIsReported) {
                           [](auto& a) { a.latent = 0; }, [](auto& a) { a.query_latent = -1; },
                           [](auto& a) { a.rope_width = 0; }, [](auto& a) { a.scaling.type = "ntk"; }},
                          of);
-  // Parts of a model, built by hand.
+  // Components of a model, constructed directly.
   const Layer layer("part", [](TensorArg x) { return x.tensor(); });
   expect_first<ModelParts>(
       {.context = 1, .tokens = layer, .blocks = {layer}, .head = layer},
@@ -282,11 +282,11 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
 
 // ---- RoPE scaling
 
-// The formulas documented in nn/models/rotary_stack.h, as plain code.
+// Computes the formulas in nn/models/rotary_stack.h with plain code.
 Vector plain_frequencies(const RopeScaling& s, std::int64_t d, double theta, std::int64_t context) {
   const double pi = std::numbers::pi, c = s.first_context;
   Vector omega;
-  const auto pair = [&](double rotations) {  // with this number of rotations in the first context
+  const auto pair = [&](double rotations) {  // the pair that rotates this often in the original context
     return double(d) * std::log(c / (2 * pi * rotations)) / (2 * std::log(theta));
   };
   double low = pair(s.beta_fast), high = pair(s.beta_slow);
@@ -352,10 +352,11 @@ TEST(RopeScaling, FollowsItsFormulas) {
       }
 }
 
-// Equal bounds are set 0.001 apart. A pair between them is interpolated.
-TEST(RopeScaling, EqualBoundsOfYarnAreOneThousandthApart) {
+// If both bounds are equal, the upper bound becomes 0.001 larger. A pair between the bounds is interpolated.
+TEST(RopeScaling, EqualBoundsOfYarnAreSeparatedByOneThousandth) {
   RopeScaling s{.type = "yarn", .factor = 4, .beta_fast = 3, .beta_slow = 3, .whole_pairs = false};
-  s.first_context = 2 * std::numbers::pi * 3 * std::pow(50., 2 * 2.9996 / 16);  // its pair is 2.9996
+  s.first_context =
+      2 * std::numbers::pi * 3 * std::pow(50., 2 * 2.9996 / 16);  // the lower bound is pair 2.9996
   const double w = std::pow(50., -6. / 16);
   EXPECT_NEAR(s.frequencies(16, 50, 64)[3], 0.6 * w + 0.4 * w / 4, 1e-9);
 }
@@ -400,7 +401,7 @@ TEST(RopeScaling, RefusesNumbersThatTheFormulasCannotUse) {
             "[model] rope scaling: got 2 factors, expected one for each of 3 pairs");
 }
 
-// The frequencies, windows, scales and softcaps of each layer, from its nodes.
+// Reads the frequencies, windows, scales and softcaps of each layer from its nodes.
 std::string attention_nodes(const ModelConfig& c, std::int64_t length, Mode mode = Mode::evaluate) {
   Params params;
   const Model model(params, c);
@@ -454,7 +455,7 @@ TEST(Llama, LayersAlternateWindowsAndRotations) {
   EXPECT_EQ(times(text({.rotary_width = 2, .scaling = linear}), frequencies(linear, 10000, 2)), 6u);
   EXPECT_EQ(times(text({.rotary_width = 2}), frequencies({}, 10000, 2)), 6u);
   EXPECT_EQ(times(text({.head_width = 6, .scaling = linear}), frequencies(linear, 10000, 6)), 6u);
-  // A magnitude multiplies scores by its square: 0.5·1.5².
+  // A magnitude m multiplies scores by m²: 0.5·1.5².
   const RopeScaling yarn{.type = "yarn", .factor = 2, .first_context = 4, .magnitude = 1.5};
   EXPECT_EQ(times(text({.scaling = yarn}), "scale=1.125"), 3u) << text({.scaling = yarn});
   // LongRoPE has two sets of frequencies.
@@ -486,7 +487,8 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   EXPECT_TRUE(has(text(s), list(rope_frequencies(4, 50)))) << text(s);
   s.scaling = {.type = "linear", .factor = 4};
   EXPECT_TRUE(has(text(s), list(s.scaling.frequencies(4, 50, 8)))) << text(s);
-  EXPECT_TRUE(has(text(s), "\"0 0 "));  // of whole queries, whose first numbers are not rotated
+  EXPECT_TRUE(
+      has(text(s), "\"0 0 "));  // frequencies of complete queries, whose first numbers are not rotated
   s.interleaved = false;
   EXPECT_FALSE(has(text(s), "\"0 0 "));
   s.scaling = {.type = "longrope", .first_context = 5, .short_factors = {1, 2}, .long_factors = {3, 4}};
@@ -494,7 +496,7 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   EXPECT_TRUE(has(text(s, 6), list(s.scaling.frequencies(4, 50, 8))));
 }
 
-// LongRoPE with a first context of one token, the shortest possible.
+// The original context of LongRoPE is one token, the shortest possible.
 TEST(RopeScaling, ASingleTokenContextIsKept) {
   const RopeScaling s{
       .type = "longrope", .first_context = 1, .short_factors = {1, 2}, .long_factors = {3, 4}};
@@ -517,7 +519,7 @@ TEST(RopeScaling, ASingleTokenContextIsKept) {
 
 // ---- Dropout
 
-// A layer adds to the residual stream in its own GEMM, unless dropout or a norm is between them.
+// If neither dropout nor a norm follows it, the last GEMM of a layer adds to the residual stream.
 TEST(Dropout, BlocksWithoutItAddInTheirProducts) {
   for (const Mode mode : {Mode::evaluate, Mode::train})
     for (const double dropout : {0., 0.25})

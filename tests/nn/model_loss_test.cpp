@@ -1,5 +1,5 @@
-// Tests Model::loss: the models that compute it without logits, and that it always equals cross_entropy of
-// the head.
+// Tests Model::loss: which models compute it without logits, and that it always equals cross_entropy of the
+// head.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ struct Losses {
   Graph g;
   Tensor tokens, targets;
   Tensor loss, of_logits;
-  bool has_logits;  // whether the first has logits
+  bool has_logits;  // whether the model's loss has logits
 
   Losses(const nn::Model& model, nn::Precision precision, std::int64_t batch = 2,
          const nn::LossOptions& options = {})
@@ -42,7 +42,7 @@ struct Losses {
   }
 };
 
-// The distance of a from b, relative to the norm of b.
+// Returns the distance of a from b, relative to the norm of b.
 double apart(const Array& a, const Array& b) {
   const auto x = a.to(f64).values<double>(), y = b.to(f64).values<double>();
   double squares = 0, all = 0;
@@ -72,7 +72,7 @@ TEST(ModelLoss, MatchesTheLossOfTheLogits) {
     }
 }
 
-// If there are enough rows for chunks, f32 uses the op, too, and its results are bitwise identical in any
+// If there are enough rows for chunks, f32 also uses the op, and results are bitwise identical for any
 // chunks.
 TEST(ModelLoss, IsTheSameInChunksOfRows) {
   constexpr std::int64_t batch = 13;  // 156 rows
@@ -113,12 +113,12 @@ TEST(ModelLoss, UsesChunksForAtLeastTwoUnitsOfRows) {
   const nn::Model model(params, config);
   for (const std::int64_t unit : {1, 77, 78, 79, 156})
     EXPECT_EQ(Losses(model, nn::Precision::full, 13, {.unit_rows = unit}).has_logits, unit > 78) << unit;
-  const std::int64_t enough = (linear_cross_entropy_unit(config.vocabulary) + 5) / 6;  // if no unit is given
+  const std::int64_t enough = (linear_cross_entropy_unit(config.vocabulary) + 5) / 6;  // the default unit
   EXPECT_FALSE(Losses(model, nn::Precision::full, enough).has_logits);
   EXPECT_TRUE(Losses(model, nn::Precision::full, enough - 1).has_logits);
 }
 
-// With an adapter, a bias, or a softcap.
+// The head has an adapter, a bias, or a softcap.
 TEST(ModelLoss, HasLogitsIfTheHeadIsMoreThanAProduct) {
   nn::ModelConfig config = small_models(12)[1].config;
   config.architecture = nn::Llama{.key_heads = 2, .logit_softcap = 30};

@@ -26,8 +26,8 @@ std::string number(double x) {
   return std::isinf(x) ? (x < 0 ? "-inf" : "inf") : tg::detail::attr_text(x);
 }
 
-// A setting in one line: its name, value, the range of its option, and the metadata that indicates its
-// absence.
+// Describes a setting on one line: its name, its value, the range of its option, and the metadata that
+// indicates its absence.
 std::string text_of(const Setting& s) {
   std::string text = s.name + "=";
   std::visit(
@@ -88,7 +88,7 @@ TEST(Settings, AreListedInOrderForEachArchitecture) {
     std::string text;
     for (const Setting& s : c.settings()) text += text_of(s);
     EXPECT_EQ(text, common + own) << architecture.name();
-    // A setting that is missing from the metadata has its default.
+    // If a setting is missing from the metadata, it has its default.
     for (const Setting& s : c.settings())
       if (s.absent) {
         EXPECT_EQ(text_of(s), s.name + "=" + *s.absent + " absent '" + *s.absent + "'\n");
@@ -144,7 +144,7 @@ TEST(Settings, CompleteReplacesZerosBySizes) {
   EXPECT_EQ(completed(Llama{.key_heads = 2, .mlp_width = 7}), "key_heads=2 mlp_width=7 ");
   EXPECT_EQ(completed(DeepSeek{}), "mlp_width=256 ");
   EXPECT_EQ(completed(DeepSeek{.mlp_width = 7}), "mlp_width=7 ");
-  // 8/3 of the width, in multiples of 8.
+  // The default is 8/3 of the width, rounded to a multiple of 8.
   const std::pair<std::int64_t, std::int64_t> widths[] = {
       {0, 0}, {1, 8}, {2, 8}, {3, 8}, {4, 16}, {6, 16}, {7, 24}, {96, 256}, {128, 344}, {4096, 10928}};
   for (const auto& [width, inner] : widths) EXPECT_EQ(swiglu_width(width), inner) << width;
@@ -152,7 +152,7 @@ TEST(Settings, CompleteReplacesZerosBySizes) {
   EXPECT_THROW(swiglu_width(max_elements + 1), ShapeError);
 }
 
-// Code that does not set an option depends on its default.
+// Code that does not set an option depends on the default.
 TEST(Defaults, MatchTheHeaders) {
   const auto same = [](const auto& got, const auto& expected) { EXPECT_TRUE(got == expected); };
   const auto init = [](const Init& i) { return std::tuple(i.mean, i.std, i.bound, i.by_fan_in); };
@@ -232,7 +232,7 @@ TEST(Defaults, MatchTheHeaders) {
        std::tuple(true, -inf, inf, false));
   same(std::tuple(Weight().is_absent(), Weight(Parameter("w", Array({1}, f32))).is_absent()),
        std::tuple(true, false));
-  // Default arguments.
+  // Checks default arguments.
   Params params, seeded(0);
   const auto at = [&](const char* name) { return Path(params) / name; };
   const LayerNorm layer_norm(at("ln"), 3);
@@ -326,7 +326,7 @@ std::vector<Expected> gpt_parameters(const ModelConfig& c, const Gpt& gpt) {
   return all;
 }
 
-// The stack that Llama and DeepSeek share. `attention` adds the parameters of an attention layer.
+// Adds the layers that Llama and DeepSeek share. `attention` adds the parameters of an attention layer.
 std::vector<Expected> stack_parameters(
     const ModelConfig& c, std::int64_t inner, bool mlp_bias, const std::string& norms, bool plus_one,
     const std::function<void(std::vector<Expected>&, const std::string&)>& attention) {
@@ -394,7 +394,7 @@ std::vector<Expected> deepseek_parameters(const ModelConfig& c, const DeepSeek& 
                           });
 }
 
-// Each setting that affects parameters, one at a time and some together.
+// Tests each setting that affects parameters, one at a time and some together.
 TEST(Parameters, HaveTheNamesShapesAndInitialValuesOfTheirArchitecture) {
   for (const Initializer initializer : {Initializer::gpt2, Initializer::pytorch})
     for (const bool bias : {false, true})
@@ -459,7 +459,7 @@ TEST(Parameters, InitialValuesAreInTheirRange) {
   EXPECT_NEAR(mean, 3, 5 * 0.1 / std::sqrt(2000));
 }
 
-// Parameters without initial values, and parameters that are only counted.
+// Tests parameters without initial values, and parameters that are only counted.
 TEST(Parameters, UnsetAndCountedOnesHaveNoValues) {
   Params unset = Params::unset(bf16);
   const Model model(unset, {.vocabulary = 11, .context = 5, .layers = 1, .heads = 2, .width = 12});

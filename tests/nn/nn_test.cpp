@@ -33,8 +33,8 @@ nn::ModelConfig tiny() {
 const std::vector<std::int32_t> tiny_tokens = {0, 1, 2, 3, 4, 4, 1, 0},
                                 tiny_targets = {1, 2, 3, 4, 4, 1, 0, 2};
 
-// Makes weights large enough that attention is not uniform, and that differences of 1e-3 are small compared
-// with the inputs of norms.
+// Makes weights so large that attention is not uniform and that differences of 1e-3 are small compared with
+// the inputs of norms.
 void enlarge(const nn::Params& params) {
   for (Parameter p : params.all()) {
     Array a = p.read();
@@ -61,7 +61,7 @@ TEST(Params, InitialValuesDependOnlyOnSeedAndPath) {
   EXPECT_TRUE(make(wide).to(f32).same_bits(values));  // the dtype only rounds
 }
 
-// A different choice of random numbers would change every run that is repeated with the same seed.
+// If initial values changed, every run that is repeated with the same seed would change.
 TEST(Params, InitialValuesOfANameAndASeedAreFixed) {
   nn::Params p(1);
   const Array values = p.create("h.0.weight", {2}, nn::Init::uniform(1)).read();
@@ -79,7 +79,8 @@ TEST(Params, NormalValuesHaveTheirMeanAndDeviation) {
     square += d * d / 1e5;
     fourth += d * d * d * d / 1e5;
   }
-  // Five standard errors: σ/√n for the mean, √(2/n) for the variance, √(96/n) for the fourth moment.
+  // Tolerances are five standard errors: σ/√n for the mean, √(2/n) for the variance, √(96/n) for the fourth
+  // moment.
   EXPECT_NEAR(mean, 3, 5 * 2 / std::sqrt(1e5));
   EXPECT_NEAR(square, 1, 5 * std::sqrt(2 / 1e5));
   EXPECT_NEAR(fourth, 3, 5 * std::sqrt(96 / 1e5));
@@ -94,7 +95,8 @@ TEST(Params, UsePyTorchsInitialValuesOnRequest) {
     mean += x / 3e4, square += x * x / 3e4;
     least = std::min(least, x), most = std::max(most, x);
   }
-  // Uniform in ±1/√100: the variance is 0.01/3. No value is outside, and some are close to both ends.
+  // Values are uniform in ±1/√100, so the variance is 0.01/3. No value is outside, and some values are close
+  // to either end.
   EXPECT_NEAR(mean, 0, 5 * 0.1 / std::sqrt(3 * 3e4));
   EXPECT_NEAR(square, 0.01 / 3, 5 * 0.01 * std::sqrt(4. / 45 / 3e4));
   EXPECT_GE(least, -0.1);
@@ -253,7 +255,8 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
       {grouped({.rope = {.start = 3}}), dims + heads + turns + "start=3 " + theta},
       {grouped({.rope = {.dims = 2}, .magnitude = 2}),
        "dims=2 " + heads + "interleaved=false magnitude=2 rotate=true " + from + theta},
-      // If all dimensions are rotated, queries and keys are scaled by the scores' factor: ½·2².
+      // If all dimensions are rotated, scaling queries and keys by 2 multiplies the factor of the scores:
+      // ½·2².
       {grouped({.magnitude = 2}), dims + heads + "interleaved=false rotate=true scale=2 " + from + theta},
       {grouped({.rope = {.frequencies = {1, 0.5}}}), "frequencies=1 0.5 " + heads + turns + from},
       {grouped({.rope = {.frequencies = {1, 0.5}}, .short_frequencies = {2, 1}, .short_length = 8}),
@@ -286,13 +289,15 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
     for (const Parameter& p : params.all()) all.insert(p.settings().begin(), p.settings().end());
     std::string kept;
     for (const auto& [name, value] : all)
-      if (name.starts_with("at.") && name.find('.', 3) == std::string::npos)  // not of a norm inside
+      if (name.starts_with("at.") &&
+          name.find('.', 3) == std::string::npos)  // settings of a norm inside are not included
         kept += name.substr(3) + "=" + value + " ";
     EXPECT_EQ(kept, cases[i].second) << "case " << i;
   }
 }
 
-// x + f(norm x): the branch reads the normalized input, and its result is added to the original one.
+// A block computes x + f(norm x). The branch reads the normalized input, and its result is added to the
+// original input.
 TEST(Block, AddsEachBranchToItsInput) {
   const auto layer = [](const char* name, double factor) {
     return nn::Layer(name, [factor](TensorArg x) { return x.tensor() * factor; });
@@ -448,8 +453,8 @@ TEST(Model, StartsWithTheLossOfAGuess) {
     tokens[i] = static_cast<std::int32_t>(i * 7 % 65);
     targets[i] = static_cast<std::int32_t>(i * 11 % 65);
   }
-  // Logits are N(0, σ²) with σ² = 128·0.02² = 0.05 for any token. So log-sum-exp is σ²/2 above ln V, and the
-  // mean target logit of 256 is within 5·σ/16 of 0.
+  // For any token, logits are N(0, σ²) with σ² = 128·0.02² = 0.05. So log-sum-exp is ln V + σ²/2, and the
+  // mean of the 256 target logits is within 5·σ/16 of 0.
   const double loss = eval(cross_entropy(model(x), y), {{x, tokens}, {y, targets}}).at(0);
   EXPECT_NEAR(loss, std::log(65.0) + 0.05 / 2, 5 * std::sqrt(0.05) / 16);
 }

@@ -18,7 +18,7 @@ std::string name_of_maker(Graph& g, const Tensor& t) {
   return g.name_of(g.node_of(t.id()));
 }
 
-// A minimal user-defined layer: no Scope, no Autocast, no residual.
+// A minimal user-defined layer, without Scope, Autocast or residual.
 class Scale : public nn::Module {
  public:
   Scale(const nn::Path& at, std::int64_t width)
@@ -57,7 +57,8 @@ TEST(Module, AddsTheResidualForALayerWithoutOne) {
   EXPECT_EQ(value(scale(x, {.residual = r})), (std::vector<float>{11, 22}));
   EXPECT_EQ(value(name_only(x, {.residual = r})), (std::vector<float>{11, 22}));
   const std::vector<float> plain = value(linear(x)), added = value(linear(x, {.residual = r}));
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // added once
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_FLOAT_EQ(added[i], plain[i] + other[i]);  // the residual is added once
 }
 
 TEST(Weight, EntersAGraphInTheTypeOfItsAutocastOnly) {
@@ -110,7 +111,7 @@ TEST(Path, ListsTheParametersBelowIt) {
   EXPECT_EQ(root.parameters().size(), 3u);
 }
 
-// A table of next tokens, without a Model. It learns a cycle and generates it.
+// The language model is a table of next tokens, without a Model. It learns a cycle and generates it.
 TEST(LanguageModel, FunctionsTrainAndGenerate) {
   constexpr std::int64_t vocabulary = 5, context = 6;
   nn::Params params(1);
@@ -149,7 +150,7 @@ TEST(Generator, RefusesAttentionThatIgnoresTheCache) {
   EXPECT_NO_THROW(nn::Generator(model, {.cache = false}).extend(text, 3, {}, 1));
 }
 
-// An architecture is a struct in one file.
+// A custom architecture needs only one struct.
 struct Table {
   static constexpr const char *name = "table", *title = "Table";
   std::int64_t rank = 2;

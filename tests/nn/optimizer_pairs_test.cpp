@@ -45,7 +45,7 @@ using Rows = std::vector<void (*)(O&)>;
 double decay_by_name(const Parameter& p) {
   return p.name().starts_with("gain") ? 0.3 : 0.2;
 }
-// Options that all optimizers have.
+// Sets the options that all optimizers have.
 template <class O>
 Rows<O> common_rows() {
   return {
@@ -105,7 +105,7 @@ bool is_refused(const O&) {
 // A parameter and its moments, updated by plain loops.
 struct Weight {
   Parameter parameter;
-  std::size_t rows, columns;  // rows 0: a vector
+  std::size_t rows, columns;  // 0 rows: a vector
   Vector p, m, v;
 };
 
@@ -150,7 +150,7 @@ void plain_step(const Muon::Options& o, Weight& w, const Vector& g, double rate,
     w.p[i] = (1 - rate * decay_of(o, w)) * w.p[i] - rate * size * y[i];
 }
 
-// An optimizer of three parameters in a graph, and the same optimizer in plain loops.
+// Runs an optimizer of three parameters in a graph, and the same optimizer in plain loops.
 template <class T>
 struct Trained {
   using O = typename T::Options;
@@ -172,7 +172,7 @@ struct Trained {
     for (std::size_t i = 1; i < all.size(); ++i) total = total + sum(g.param(all[i]) * slopes[i]);
     return total;
   }
-  // Gradients of a step. If `is_bad` is set, one of them is infinite.
+  // Returns the gradients of a step. If `is_bad` is set, one of them is infinite.
   std::vector<Vector> gradients_of(int step, bool is_bad, std::uint64_t seed) const {
     std::vector<Vector> g;
     for (std::size_t i = 0; i < weights.size(); ++i)
@@ -199,10 +199,10 @@ struct Trained {
     if (options.loss_scale && ++good == options.loss_scale->interval)
       good = 0, scale *= options.loss_scale->growth;
   }
-  // Bounds the rounding error. An iteration of Muon adds terms of at most a·s + b·s³ + c·s⁵ < 18, for
-  // singular values s up to 1.2, each with up to 4 roundings. Its slope is at most 4, so five iterations have
-  // 18·4·(4⁵ - 1)/3 roundings. Six steps of rate 1/16 and size 0.2·√3 add these to a weight. The other
-  // formulas have 20 roundings of numbers up to 4 in each of seven steps.
+  // Bounds the rounding error. An iteration of Muon adds terms with a sum of at most a·s + b·s³ + c·s⁵ < 18,
+  // for singular values s up to 1.2. Each term has up to 4 roundings. The slope of an iteration is at most 4,
+  // so five iterations have 18·4·(4⁵ - 1)/3 roundings. Six steps of rate 1/16 and size 0.2·√3 add these
+  // errors to a weight. The other formulas have 20 roundings of numbers up to 4 in each of seven steps.
   double tolerance() const {
     if constexpr (std::is_same_v<T, Muon>)
       return (options.products ? 0x1p-24 : 0x1p-53) * 18 * 4 * 341 * 6 * 0.0625 * 0.35;
@@ -214,7 +214,7 @@ struct Trained {
     EXPECT_EQ(p.item<float>(update.skipped), 1);
     if (!options.loss_scale) return;
     EXPECT_EQ(p.item<float>(update.loss_scale), static_cast<float>(scale));
-    EXPECT_EQ(p.item<float>(update.overflowed), 0);  // the loss is infinite, too
+    EXPECT_EQ(p.item<float>(update.overflowed), 0);  // the loss is also infinite
   }
 
   O options;
@@ -231,7 +231,7 @@ struct Trained {
 
 constexpr int steps = 7, bad_step = 4;
 
-// Optimizers of one loss: either all of them step, or all skip the step.
+// If optimizers share a loss, either all of them step or all skip the step.
 template <class... T>
 void check_together(Graph& g, T&... trained) {
   const Tensor loss = (trained.loss(g) + ...);

@@ -1,5 +1,5 @@
 // Compares SGD, Adam and Muon with their published formulas in doubles. Also tests skipped steps, decay,
-// schedules, gradients accumulated over batches, and recomputed blocks.
+// schedules, gradients that are accumulated over batches, and recomputed blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using namespace tg::testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// A loss whose gradient is the fed value: Σ w ⊛ c.
+// The loss Σ w ⊛ c, whose gradient is the fed value c.
 struct SlopeOf {
   nn::Params params{1, f64};
   Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
@@ -61,7 +61,7 @@ TEST(Sgd, StepsMatchPyTorch) {
       s.run(g[0], g[1], lr);
       for (int i = 0; i < 2; ++i)
         for (std::size_t k = 0; k < p[i].size(); ++k) {
-          const double z = g[i][k] + (i == 0 ? 0.1 * p[i][k] : 0);  // a gain does not decay
+          const double z = g[i][k] + (i == 0 ? 0.1 * p[i][k] : 0);  // gains do not decay
           b[i][k] = momentum * b[i][k] + z;
           p[i][k] -= double{lr} * (nesterov ? z + momentum * b[i][k] : b[i][k]);
         }
@@ -112,9 +112,9 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
     const auto n = static_cast<std::size_t>(numel(shape)), cols = static_cast<std::size_t>(shape[1]);
     const Vector x = random_vector(n, 3);
     const Vector y = doubles(eval(optim::orthogonalized(g.constant(Array::of(shape, x)), 5)));
-    // The GEMMs A = x·xᵀ have the smaller size, so no intermediate result is larger than the matrix.
+    // The GEMMs A = x·xᵀ use the smaller size of x, so no intermediate result is larger than the matrix.
     for (const Value& value : g.values()) EXPECT_LE(value.layout.numel(), numel(shape)) << shape.text();
-    // For a tall matrix, the plain loops use the longer side: the polynomial is the same for both.
+    // For a tall matrix, the plain loops use the longer side. The result of the polynomial is the same.
     EXPECT_TRUE(close(y, plain_orthogonalized(x, n / cols, cols, 5), 1e-11)) << shape.text();
     double squares = 0;  // sum of the 8 or 16 squared singular values
     for (const double v : y) squares += v * v;
@@ -124,7 +124,7 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
   }
 }
 
-// For any number of matrices, compared with their sides.
+// The number of matrices is smaller or larger than their sides.
 TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   for (const Shape& shape : {Shape{1, 6, 3}, Shape{1, 3, 6}, Shape{9, 6, 3}, Shape{9, 3, 6}, Shape{4, 6, 3},
                              Shape{4, 3, 6}, Shape{2, 2, 6, 3}, Shape{9, 1, 3, 6}}) {
@@ -145,7 +145,7 @@ TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   }
 }
 
-TEST(Muon, UpdatesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
+TEST(Muon, UpdatesMatricesByOrthogonalMomentumAndOthersByAdamW) {
   SlopeOf s, adam;
   s.learn_by<optim::Muon>({.momentum = 0.9, .weight_decay = 0.1, .clip = 0});
   adam.learn_by<optim::AdamW>({.clip = 0});
@@ -164,7 +164,7 @@ TEST(Muon, UpdatesMatricesByOrthogonalMomentumAndTheRestByAdamW) {
   }
 }
 
-// Gradients whose squares are out of the range of their dtype. The gradients and their norm are in range.
+// The gradients and their norm are in the range of the dtype, but the squares of the gradients are not.
 TEST(Clipping, ActsOnGradientsOfAnyFiniteSize) {
   for (const auto& [dtype, sizes] :
        {std::pair(f32, Vector{1e20, 3e37, 1e-25}), {f64, Vector{1e200, 1e-200}}, {bf16, Vector{1e20, 1e-25}}})
@@ -270,7 +270,7 @@ TEST(Muon, MultipliesInTheRequestedDtype) {
       }
     feeds.emplace_back(update.learning_rate, static_cast<float>(1 / (0.2 * std::sqrt(40.))));
     program.run(feeds);
-    Vector moved;  // −o of both
+    Vector moved;  // −o of both matrices
     for (const Parameter& p : params.all())
       for (const double v : doubles(p.read())) moved.push_back(-v);
     return moved;
@@ -410,7 +410,7 @@ TEST(Optimizers, SharedLossChangesTheirScalesTogether) {
       t.graph, {t.u.overflowed, t.v.overflowed, t.u.skipped, t.v.skipped, t.u.loss_scale, t.v.loss_scale},
       {.assign = t.assigned(), .verify = true}));
   Vector large = good_b;
-  large[0] = 100;  // times 1,024 it exceeds f16; the loss does not
+  large[0] = 100;  // 1,024 times this gradient exceeds f16; the loss does not
   t.run(good_a, large);
   for (const auto& u : {t.u, t.v}) {
     EXPECT_EQ(t.program->item<float>(u.overflowed), 1);
@@ -419,7 +419,7 @@ TEST(Optimizers, SharedLossChangesTheirScalesTogether) {
   }
 }
 
-// Three optimizers share one call of gradients(). A mean of weights is recorded before the last of them. A
+// Three optimizers share one call of gradients(). A mean of weights is recorded before the last optimizer. A
 // program with only one of the updates skips the same steps.
 TEST(Optimizers, SharedLossSharesGradientsAndOutlivesThem) {
   nn::Params params(1, f32);
@@ -442,14 +442,14 @@ TEST(Optimizers, SharedLossSharesGradientsAndOutlivesThem) {
     optimizers.push_back(
         std::make_unique<optim::Sgd>(std::vector{p[static_cast<std::size_t>(i)]}, optim::Sgd::Options{}));
     updates.push_back(optimizers.back()->update(loss, {z[static_cast<std::size_t>(i)]}, {}));
-    optimizers.back().reset();  // recording its update again does not need it
+    optimizers.back().reset();  // its update can be recorded again without the optimizer
     for (const Assign& a : updates.back().assign) {
       assign.push_back(a);
       if (i == 0 && a.target.key() == p[0].key()) assign.push_back({mean, 0.5 * g.param(mean) + a.value});
     }
     rates.emplace_back(updates.back().learning_rate, 0.1);
   }
-  // Reads the old handle: a tensor from before the replacement refers to its replacement.
+  // Reads through the old handle, because a tensor from before the replacement refers to the new tensor.
   const Tensor taken = updates[0].skipped * 2;
   Program program = compile(g, {taken, updates[0].skipped}, {.assign = assign, .verify = true});
   Program alone = compile(g, {updates[1].skipped}, {.assign = updates[1].assign});
@@ -544,13 +544,13 @@ TEST(Optimizers, RefuseGradientsAndParametersThatDoNotFit) {
   expect_error<Error>([&] { optim::AdamW({s.matrix, Parameter()}); }, {"parameter 1 is empty"});
 }
 
-// If the loss scale is at least 2, a smaller scale is possible.
+// If the loss scale is at least 2, it can be reduced.
 TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflows) {
   for (const double scale : {1.0, 2.0}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.loss_scale = optim::LossScale{.initial = scale}});
     s.matrix.write(Array::of<double>({2, 3}, {0.5, 0, 0, 0, 0, 0}));
-    // The gradient overflows when doubled, the loss does not. At a scale of 1, a different number is
+    // If doubled, the gradient overflows, but the loss does not. At a scale of 1, a different number is
     // infinite.
     const Vector zeros(3, 0.0), one_infinite{inf, 0, 0};
     s.run({0x1p1023, 0, 0, 0, 0, 0}, scale == 1 ? one_infinite : zeros, 0.1f);
@@ -620,7 +620,7 @@ TEST(Accumulation, MatchesTheStepOfALargerBatch) {
                                  {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
     for (int step = 0; step < 5; ++step) {
       SmallBatch b(step);
-      // Only some targets of the first rows count: their batch has a smaller share in the step.
+      // Only some targets of the first rows count, so their batch has a smaller share in the step.
       if (step % 2 == 1)
         for (std::size_t i = 0; i < b.y.size() / 3; ++i)
           if (i % 5 != 0) b.y[i] = -100;
@@ -643,7 +643,7 @@ TEST(Accumulation, AFailedStepDoesNotAffectTheNext) {
   const train::ProgramOptions options{.batch = 2, .threads = 1, .accumulate = 2};
   train::TrainingProgram good(a, optimizer_a, options), bad(c, optimizer_c, options);
   std::vector<std::int32_t> wrong = b.x;
-  wrong.back() = 1000;  // in the second batch
+  wrong.back() = 1000;  // the overflow is in the second batch
   EXPECT_THROW(bad.run(wrong, b.y, 1e-2), Error);
   EXPECT_EQ(bad.run(b.x, b.y, 1e-2).loss, good.run(b.x, b.y, 1e-2).loss);
   for (std::size_t i = 0; i < one.all().size(); ++i)

@@ -45,7 +45,7 @@ const Numbers not_below_1 = and_not({-0.5, 1, 1.5, huge}), not_to_1 = and_not({-
 const Numbers no_count = {-1, -1e6}, no_size = {0, -1, -1e6}, no_window = {-2, -1e6};  // integers
 
 struct Option {
-  std::string name;  // as the error names it
+  std::string name;  // the name of the option in the error
   Numbers bad;
   std::function<void(double)> give;
 };
@@ -119,7 +119,8 @@ TEST(OptionsOfOptimizers, OutOfRangeAreRefused) {
       scaled("backoff", and_not({0, -1, 1.5, huge}), [](LossScale& s, double x) { s.backoff = x; }),
       scaled("interval", no_size, [](LossScale& s, double x) { s.interval = whole(x); }),
   });
-  for (const auto& [initial, decayed] : {std::pair(1.0, 0.0), {0x1p60, 1.0}}) {  // the ends are in the range
+  for (const auto& [initial, decayed] :
+       {std::pair(1.0, 0.0), {0x1p60, 1.0}}) {  // the ends belong to the range
     Weights w;
     AdamW(w.params.all(),
           {.beta1 = 0,
@@ -183,7 +184,7 @@ TEST(OptionsOfSchedulesAndTrainingPrograms, OutOfRangeAreRefused) {
   });
 }
 
-// A rate that the host passes to a user's own program.
+// The host passes the rate to a user-defined program.
 TEST(Options, AFedLearningRateIsChecked) {
   Weights w;
   Graph g;
@@ -515,7 +516,7 @@ TEST(OptionsOfPlotsAndTheChecker, OutOfRangeAreRefused) {
   });
 }
 
-// Code that does not set an option depends on its default.
+// Code that does not set an option depends on the default.
 TEST(Options, DefaultsMatchTheHeaders) {
   const optim::AdamW::Options adamw;
   EXPECT_EQ(std::tuple(adamw.beta1, adamw.beta2, adamw.eps, adamw.weight_decay, adamw.clip),

@@ -1,5 +1,5 @@
-// Compares PagePool with a memory that is actually written and copied. A sequence always finds its own
-// content, it uses the required number of pages, and no page is lost.
+// Compares PagePool with a memory that is actually written and copied. A sequence must always find its own
+// content and use the required number of pages, and no page may be lost.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -24,7 +24,7 @@ std::string pages_of(const PageTable& table) {
   return text;
 }
 
-// Reads the part of a sequence that the pool has not found, as a model would.
+// Like a model, reads the part of a sequence that the pool has not found.
 void read(PageTable& table, const Tokens& sequence) {
   const Tokens rest(sequence.begin() + table.length(), sequence.end());
   std::vector<PageCopy> copies;
@@ -65,9 +65,8 @@ TEST(PagePool, SequencesWithACommonPrefixShareFullPages) {
   EXPECT_EQ(pages_of(b), "1 2");
   EXPECT_EQ(pool.holders(1), 2);
   EXPECT_EQ(pool.holders(3), 1);
-  // The same tokens after different ones are the content of a different page. The last token of a sequence is
-  // always left to be read.
-  // read.
+  // If the same tokens follow different tokens, they are in a different page. The last token of a sequence is
+  // never found, so it is always read.
   EXPECT_EQ(pool.open(Tokens{3, 4, 3, 4, 5}).length(), 0);
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
 }
@@ -85,7 +84,7 @@ TEST(PagePool, ASharedPageIsCopiedBeforeItIsWritten) {
   EXPECT_EQ(copies[0].from, 2);
   EXPECT_EQ(copies[0].to, 3);
   EXPECT_EQ(pages_of(b), "1 3");
-  EXPECT_TRUE(a.reserve(1, copies));  // now the only owner of page 2
+  EXPECT_TRUE(a.reserve(1, copies));  // now a is the only owner of page 2
   EXPECT_EQ(copies.size(), 1u);
   a.append(Tokens{6}), b.append(Tokens{7});
   EXPECT_NE(error_of([&] { a.append(Tokens{8, 9, 10}); }).find("room for 2"), std::string::npos);
@@ -107,7 +106,7 @@ TEST(PagePool, TablesAreMoved) {
   EXPECT_EQ(pages_of(b), "1");
 }
 
-// A full page is not written again, for any number of owners.
+// A full page is not written again, regardless of its number of owners.
 TEST(PagePool, ASharedPageIsNotWritten) {
   for (std::int64_t fill = 1; fill <= 8; ++fill) {
     PagePool pool(6, 4);
@@ -136,11 +135,11 @@ TEST(PagePool, KeepsFreedPagesUntilTheirMemoryIsNeeded) {
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 4);
   std::vector<PageCopy> copies;
   PageTable b = pool.open(Tokens{9});
-  EXPECT_TRUE(b.reserve(3, copies));  // the partial page, then the end of the freed sequence
+  EXPECT_TRUE(b.reserve(3, copies));  // first the partial page, then the last pages of the freed sequence
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 2);
   pool.forget();
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 0);
-  b.append(Tokens{1, 2, 3});  // started before forget()
+  b.append(Tokens{1, 2, 3});  // this sequence started before forget()
   EXPECT_EQ(pool.open(Tokens{1, 2, 3}).length(), 0);
 }
 
@@ -162,15 +161,15 @@ TEST(PagePool, RefusesSizesThatAreNotPositive) {
               "PageTable::row got position " + std::to_string(at) + ", with pages for 4");
 }
 
-// Each page needs 48 bytes plus 4 for each of its tokens. Lists need 4 bytes each; their number is the next
-// power of two.
+// Each page needs 48 bytes plus 4 bytes for each of its tokens. A list needs 4 bytes, and the number of lists
+// is the next power of two.
 TEST(PagePool, OversizedPoolIsRefusedWithItsSize) {
   EXPECT_EQ(error_of([] { PagePool(1 << 30, 1 << 20); }),
             "PagePool: no memory to keep books on 1073741824 pages of 1048576 tokens: 4295024644 MiB needed");
 }
 
-// Random sequences over a memory in which each row identifies its token and all previous ones, because keys
-// and values depend on them.
+// Tests random sequences. In the memory, each row identifies its token and all previous tokens, because keys
+// and values depend on all of them.
 class RandomSequences {
  public:
   explicit RandomSequences(std::uint32_t seed, std::size_t hash_bits = ~std::size_t{0})
@@ -217,7 +216,7 @@ class RandomSequences {
     return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
   }
   std::size_t pick() { return random_() % sequences_.size(); }
-  // Few distinct tokens, so sequences often have common prefixes.
+  // There are few distinct tokens, so sequences often have common prefixes.
   Tokens some(std::uint32_t most) {
     Tokens tokens(random_() % most + 1);
     for (std::int32_t& t : tokens) t = static_cast<std::int32_t>(random_() % 2);
@@ -275,7 +274,7 @@ void run(RandomSequences& sequences, int steps) {
     if (::testing::Test::HasFatalFailure()) FAIL() << "step " << n;
   }
   sequences.end();
-  // Each of these cases occurred often.
+  // Each of these cases must have occurred often.
   EXPECT_GT(sequences.found, steps / 100);
   EXPECT_GT(sequences.copied, steps / 100);
   EXPECT_GT(sequences.refused, steps / 100);

@@ -1,5 +1,5 @@
-// Compares Scheduler and PagePool with a plain model (tests/support/plain_scheduler.h), step by step on
-// random calls. Plans, pages, counts and free pages must be equal.
+// Compares Scheduler and PagePool with plain code (tests/support/plain_scheduler.h), step by step on random
+// calls. Plans, pages, counts and free pages must be equal.
 #include "tests/support/plain_scheduler.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ class Both {
   explicit Both(unsigned seed) : random_(seed), options_(drawn()), ours_(options_), plain_(options_) {}
   explicit Both(const Scheduler::Options& o) : random_(1), options_(o), ours_(o), plain_(o) {}
 
-  // Six sequences. The first uses all pages and ends, then the next. The last one is preempted each time.
-  // After three times, the one before it is preempted instead.
+  // Adds six sequences. The first sequence uses all pages and ends, then the second, and so on. Each time,
+  // the last sequence is preempted. After three times, the sequence before the last is preempted instead.
   void crowd() {
     std::vector<Id> all;
     for (std::int32_t n = 0; n < 6; ++n) all.push_back(add({n}, 12));
@@ -140,7 +140,7 @@ class Both {
     ASSERT_EQ(got.single, expected.single);
     moved += std::ssize(got.in), copied += std::ssize(got.copies);
     compare();
-    // Expected tokens are known now. A sequence may end there, and a step may fail.
+    // The expected tokens are known now. A sequence may end at such a token, and a step may fail.
     std::vector<Id> expecting;
     for (const auto& [id, t] : plain_.sequences)
       if (t.expected > 0) expecting.push_back(id);
@@ -188,7 +188,7 @@ class Both {
   Scheduler::Options options_;
   Scheduler ours_;
   PlainScheduler plain_;
-  std::int64_t calls_ = 2 + below(3) * 5;  // with few calls, sequences live longer
+  std::int64_t calls_ = 2 + below(3) * 5;  // if there are few calls, sequences live longer
 };
 
 TEST(PlainScheduler, PlansTheSameStepsInTheSamePages) {
@@ -211,7 +211,7 @@ TEST(PlainScheduler, SparesASequencePreemptedThreeTimes) {
   EXPECT_GT(both.spared, 0);
 }
 
-// A pool without a scheduler. Tables are also moved, assigned and dropped.
+// Tests a pool without a scheduler. Tables are also moved, assigned and destroyed.
 TEST(PlainPool, GivesTheSamePages) {
   std::mt19937 random(3);
   const auto below = [&](unsigned n) { return random() % n; };
@@ -234,7 +234,7 @@ TEST(PlainPool, GivesTheSamePages) {
         plain.close(theirs[i]);
         ours.erase(ours.begin() + static_cast<std::ptrdiff_t>(i));
         theirs.erase(theirs.begin() + static_cast<std::ptrdiff_t>(i));
-      } else if (what == 5) {  // assigned: its previous pages are freed
+      } else if (what == 5) {  // the assignment frees the previous pages
         nn::PageTable other = pool.open(tokens);
         PlainPool::Table same = plain.open(tokens);
         ours[i] = std::move(other);

@@ -1,6 +1,6 @@
 // Tests Scheduler without a model. Plans write and move the rows of a cache, and each row identifies its
-// token and all previous ones. A sequence always finds the rows that it has read, every sequence ends, and
-// the newest are preempted first.
+// token and all previous tokens. A sequence must always find the rows that it has read, every sequence must
+// end, and the newest sequences must be preempted first.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Tokens count_from(std::int32_t first, std::int64_t n) {
   return tokens;
 }
 
-// The parts of prompts, "|", and the single tokens.
+// Describes a plan: the parts of prompts, "|", and the single tokens.
 std::string text_of(const Scheduler::Plan& plan) {
   std::string s;
   const auto add = [&](const std::vector<Scheduler::Part>& parts) {
@@ -41,7 +41,7 @@ std::string text_of(const Scheduler::Plan& plan) {
   return s;
 }
 
-// A step in which each sequence whose tokens have all been read gets one more.
+// Runs a step. Each sequence whose tokens have all been read gets one more token.
 std::string step(Scheduler& scheduler) {
   const Scheduler::Plan& plan = scheduler.plan();
   for (const auto* parts : {&plan.several, &plan.single})
@@ -86,7 +86,7 @@ TEST(Scheduler, AForkJoinsAfterWaitingSequencesUnlessItIsAPartOfItsParent) {
   Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 3), 9);
   EXPECT_EQ(step(s), "1:0+3 |");
-  EXPECT_TRUE(s.is_running(s.fork(a)));  // 2: no sequence waits before it
+  EXPECT_TRUE(s.is_running(s.fork(a)));  // sequence 2: no sequence waits before it
   const Id waits = s.add(count_from(10, 2), 9);
   EXPECT_FALSE(s.is_running(s.fork(a)));
   EXPECT_TRUE(s.is_running(s.fork(a, Scheduler::ForkOrder::of_parent)));
@@ -115,12 +115,12 @@ TEST(Scheduler, ASequenceIsReadWithAnUnknownTokenButDoesNotJoin) {
   s.append(a, 4);
   s.done({a, 3, 1});
   s.remove(a);
-  EXPECT_TRUE(s.plan().is_empty());  // there is room for it, but its last token is not known
+  EXPECT_TRUE(s.plan().is_empty());  // there is room for the sequence, but its last token is not known
   s.append(b, 12);
-  EXPECT_EQ(text_of(s.plan()), "| 2:2+1");  // its first page was found
+  EXPECT_EQ(text_of(s.plan()), "| 2:2+1");  // its first page was found in the cache
   s.done({b, 2, 1});
   EXPECT_TRUE(s.plan().is_empty());
-  s.read_again(b);  // the token after it was lost
+  s.read_again(b);  // the token after this page was lost
   s.start_again();
   EXPECT_EQ(text_of(s.plan()), "2:0+3 |");
 }
@@ -134,7 +134,7 @@ TEST(Scheduler, ASequenceWaitsForAPageThatAnotherIsReading) {
   EXPECT_EQ(s.pool().holders(s.table(2).pages()[1]), 2);
 }
 
-// The other sequence's part of the step may end with the page or before its end.
+// In this step, the other sequence may read the page to its end or only a part.
 TEST(Scheduler, ASequenceWaitsForAPageOnlyIfItIsReadToItsEnd) {
   for (std::int32_t size = 2; size <= 9; ++size) {
     SCOPED_TRACE(size);
@@ -174,12 +174,12 @@ TEST(Scheduler, TheNewestIsPreemptedFirstUnlessPreemptedThreeTimes) {
   append(first[3], 7);
   EXPECT_TRUE(s.is_running(c));
   EXPECT_FALSE(s.is_running(b));
-  append(first[3], 1);  // only one sequence is left to preempt
+  append(first[3], 1);  // only one sequence can be preempted
   EXPECT_FALSE(s.is_running(c));
   EXPECT_EQ(s.preemptions(), 5);
 }
 
-// Otherwise they would keep the pages that others wait for.
+// Otherwise, idle sequences would keep the pages that others wait for.
 TEST(Scheduler, IdleSequencesMakeRoomIfAllAreIdle) {
   Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 2});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 4), 8), c = s.add(count_from(21, 5), 8);
@@ -206,7 +206,7 @@ TEST(Scheduler, IdleSequencesMakeRoomIfAllAreIdle) {
 TEST(Scheduler, SomePagesStayFreeForRunningSequences) {
   Scheduler s({.pages = 200, .page_size = 1, .slots = 8, .chunk = 1000});
   s.add(count_from(0, 99), 150), s.add(count_from(1000, 100), 100), s.add(count_from(2000, 99), 150);
-  EXPECT_EQ(step(s), "1:0+99 |");  // with the second, one page would be left of the two that stay free
+  EXPECT_EQ(step(s), "1:0+99 |");  // if the second joined, only one page would be free instead of two
   s.remove(2);
   EXPECT_EQ(step(s), "| 1:99+1");
   s.remove(1);
@@ -274,7 +274,7 @@ TEST(Scheduler, TokensReadBeforeForgetAreNotKeptOnTheHost) {
   s.done({a, 4, 1});
   s.remove(a);
   EXPECT_EQ(step(s), "2:0+4 |");
-  // Tokens read since then are kept.
+  // Tokens that were read after forget() are kept.
   const Id c = s.add(count_from(21, 1), 8), d = s.fork(c);
   EXPECT_EQ(step(s), "| 2:4+1 3:0+1");
   s.remove(d);
@@ -284,11 +284,11 @@ TEST(Scheduler, TokensReadBeforeForgetAreNotKeptOnTheHost) {
   EXPECT_EQ(s.preemptions(), 2);
 }
 
-// Random sequences. A row of the cache is a number that identifies its token, all previous ones, and the
-// weights that it was computed with.
+// Tests random sequences. A row of the cache is a number that identifies its token, all previous tokens, and
+// the weights that computed it.
 struct Row {
   std::uint64_t sequence = 0;
-  int weights = 0;  // the oldest version that it depends on
+  int weights = 0;  // the oldest version of the weights on which the row depends
 };
 
 class Trace {
@@ -296,7 +296,7 @@ class Trace {
   explicit Trace(std::uint64_t seed)
       : random_(seed), options_(draw()), scheduler_(options_), cache_((options_.pages + 1) * size()) {}
 
-  // Runs with arrivals, and then until the last sequence has ended.
+  // Runs with new arrivals, and then without them until the last sequence has ended.
   void run(int steps) {
     for (int n = 0; n < steps; ++n) {
       arrive();
@@ -328,8 +328,8 @@ class Trace {
   struct Sequence {
     std::int64_t most;
     int preemptions = 0;
-    int weights = 0;        // version when it last joined
-    std::int64_t read = 0;  // number of its tokens
+    int weights = 0;        // version of the weights when it last joined
+    std::int64_t read = 0;  // its number of tokens
   };
 
   std::int32_t size() const { return options_.page_size; }
@@ -340,7 +340,7 @@ class Trace {
   Scheduler::Options draw() {
     Scheduler::Options o;
     o.page_size = static_cast<std::int32_t>(chance(2) ? 1 + below(4) : 1 + below(64));
-    // From one page to more than are needed.
+    // The host has from one page to more pages than needed.
     o.pages = static_cast<std::int32_t>(1 + below(4 + 200 / o.page_size));
     o.slots = 1 + below(20);
     o.chunk = 1 + below(chance(2) ? 6 : 60);
@@ -352,11 +352,12 @@ class Trace {
   static std::uint64_t after(std::uint64_t before, std::int32_t token) {
     return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
   }
-  // Includes an expected token.
+  // The number of a sequence's tokens, including an expected token.
   std::int64_t tokens_of(Id id) const {
     return std::ssize(scheduler_.tokens(id)) + static_cast<std::int64_t>(expected_.contains(id));
   }
-  // Each step reads at least one token of the first running sequence, and may fail occasionally.
+  // An upper bound of the remaining steps: each step reads at least one token of the first running sequence,
+  // and may fail occasionally.
   std::int64_t tokens_to_come() const {
     std::int64_t n = 1000;
     for (const auto& [id, sequence] : sequences_) n += 4 * sequence.most;
@@ -389,7 +390,7 @@ class Trace {
       ++forked;
     }
     if (!sequences_.empty() && chance(40)) end(pick()), ++cancelled;
-    if (!sequences_.empty() && chance(20)) {  // its caller knows its next token
+    if (!sequences_.empty() && chance(20)) {  // the caller knows the sequence's next token
       const Id id = pick();
       for (std::int64_t n = below(10); n > 0 && tokens_of(id) < sequences_[id].most; --n) append(id);
     }
@@ -415,7 +416,7 @@ class Trace {
   }
 
   bool is_idle(Id id) { return sequences_[id].read == tokens_of(id); }
-  // Sequences without tokens to read continue, now or later.
+  // Sequences that have no tokens to read continue, now or later.
   void wake() {
     std::vector<Id> idle;
     for (const auto& [id, sequence] : sequences_)
@@ -432,12 +433,12 @@ class Trace {
   void step() {
     ++steps;
     wake();
-    std::map<Id, std::int64_t> cached;  // for each running sequence
+    std::map<Id, std::int64_t> cached;  // cached tokens of each running sequence
     for (const auto& [id, sequence] : sequences_)
       if (scheduler_.is_running(id)) cached[id] = scheduler_.table(id).length();
     const Scheduler::Plan plan = scheduler_.plan();
     check_who_runs(plan, cached);
-    if (chance(300)) {  // the call was not possible
+    if (chance(300)) {  // the model's call failed
       std::ranges::fill(cache_, Row{});
       host_.clear();
       for (const auto& [id, sequence] : sequences_)
@@ -451,7 +452,8 @@ class Trace {
     move(plan, cached);
     check_parts(plan);
     if (::testing::Test::HasFailure()) return;
-    // The tokens of sequences that were planned ahead are known now, and some of these sequences end there.
+    // The tokens of sequences that were planned ahead are known now, and some of these sequences end at this
+    // token.
     for (const auto& p : plan.single) planned_ahead += expected_.contains(p.sequence);
     for (const Id id : std::set(expected_)) chance(50) ? end(id) : append(id);
     if (chance(50)) {
@@ -488,7 +490,7 @@ class Trace {
       end(id), ++ended;
     else if (ahead_ && !chance(10))
       scheduler_.expect(id), expected_.insert(id);
-    else if (!chance(10))  // otherwise its caller is busy
+    else if (!chance(10))  // otherwise the caller is busy
       append(id);
   }
 
@@ -505,8 +507,8 @@ class Trace {
     if (!joined.empty()) {
       ASSERT_LT(*joined.rbegin(), first_waiting) << "a sequence was overtaken";
     }
-    // If a sequence was preempted, none joins, except when all remaining ones are idle: then one of the
-    // preempted may return.
+    // If a sequence was preempted, no sequence joins. The exception: if all remaining sequences are idle, one
+    // of the preempted sequences may return.
     const auto busy = std::ranges::count_if(stayed, [&](Id id) { return !is_idle(id); });
     const std::int64_t back = scheduler_.preemptions() - preempted - std::ssize(left);
     if (back > 0) {
@@ -533,7 +535,7 @@ class Trace {
 
   void check_parts(const Scheduler::Plan& plan) {
     std::map<Id, std::int64_t> counts;
-    std::int64_t of_prompts = 0, spent = 0;  // of the chunk
+    std::int64_t of_prompts = 0, spent = 0;  // tokens of the chunk
     const auto check_part = [&](const Scheduler::Part& p) {
       ASSERT_TRUE(sequences_.contains(p.sequence));
       ASSERT_TRUE(scheduler_.is_running(p.sequence));
@@ -555,7 +557,7 @@ class Trace {
     for (const auto& [id, sequence] : sequences_) {
       if (!scheduler_.is_running(id)) continue;
       const std::int64_t unread = tokens_of(id) - scheduler_.table(id).length();
-      // Running sequences never wait, except for their share of the chunk.
+      // Running sequences never wait, except for a share of the chunk.
       if (unread == 1) {
         ASSERT_TRUE(counts.contains(id));
       }
@@ -603,7 +605,8 @@ class Trace {
     }
   }
 
-  // The cache contains the rows of the sequence's table, computed with weights that are not older.
+  // Checks that the cache contains the rows of the sequence's table. The weights that computed them must not
+  // be older than the sequence's.
   void check_content(Id id) {
     const nn::PageTable& table = scheduler_.table(id);
     std::uint64_t sequence = 0;
@@ -657,7 +660,7 @@ TEST(Scheduler, StaysCorrectInTwentyThousandSteps) {
           &Trace::forgotten, &Trace::lost, &Trace::planned_ahead})
       all.*count += trace.*count;
   }
-  // Each of these cases occurred often.
+  // Each of these cases must have occurred often.
   EXPECT_GT(all.found, 8'000);
   EXPECT_GT(all.preempted, 600);
   EXPECT_GT(all.spared, 2);

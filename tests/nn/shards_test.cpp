@@ -1,5 +1,5 @@
-// Compares updates that ranks divide with plain loops over whole parameters, for every optimizer, dtype and
-// kind of copy. Ranks are threads.
+// Compares updates that ranks divide among themselves with plain loops over complete parameters, for every
+// optimizer, dtype and kind of copy. The ranks are threads.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,14 +19,14 @@ using namespace testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// A rank that never communicates, for graphs that never run.
+// The communicator of a rank that never communicates, for graphs that never run.
 struct Alone final : Communicator {
   using Communicator::Communicator;
   void share(std::span<const std::byte>, const Reader&) override { throw Error("there is no other rank"); }
 };
 
-// The number of elements that n ranks divide is a multiple of this. It is the same for 1, 2, 4, 8 and 16
-// ranks.
+// The number of elements that n ranks divide is a multiple of this number, which is the same for 1, 2, 4, 8
+// and 16 ranks.
 std::int64_t granule(int n) {
   for (const int power : {1, 2, 4, 8, 16})
     if (n == power) return 16384;
@@ -71,7 +71,7 @@ TEST(Shards, AreOnePiecePerRankAndARest) {
   }
 }
 
-// An early sum covers adjacent gradients with a quarter of all bytes, or 16 MiB.
+// An early sum covers adjacent gradients that have a quarter of all bytes, or 16 MiB.
 TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
   const std::int64_t g = granule(2);
   const std::vector<std::int64_t> lists[] = {{1, 1, 1, 1, 1, 1, 1, 1},
@@ -98,7 +98,7 @@ TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
         }
         const detail::Shards shards(parameters, std::make_shared<Alone>(1, 2), {});
         const auto [loss, sums] = shards.sums(sum(cast(z[0], f32)), z, early);
-        std::vector<std::size_t> expected;  // gradients in each step
+        std::vector<std::size_t> expected;  // number of gradients in each step
         std::size_t bytes = 0, count = 0;
         for (std::size_t i = 0; i < list.size(); ++i) {
           ++count, bytes += static_cast<std::size_t>(list[i] * g) * size_of(dtypes[i % 2]);
@@ -119,7 +119,8 @@ TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
       }
 }
 
-// The blocks of a divided part and of a rest are separate tensors for any number of ranks.
+// For any number of ranks, the divided part of a parameter and its rest have separate blocks, which are
+// tensors.
 TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
   const std::vector<std::int64_t> counts{7, 16384, 16385, 3 * 16384 + 2000, 16383, 2 * 16384};
   for (const int n : {1, 2, 4, 8})
@@ -134,7 +135,7 @@ TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
       for (std::size_t i = 0; i < shards.list().size(); ++i)
         z.push_back(graph.input("z" + std::to_string(i), shards.shape_of(i)));
       shards.norm(z);
-      const int parts = is_divisible ? n : 1;  // of each divided tensor
+      const int parts = is_divisible ? n : 1;  // blocks of each divided tensor
       std::vector<std::int64_t> expected, got, gathered;
       std::size_t pieces = 0;
       for (const std::int64_t count : counts) {
@@ -153,13 +154,14 @@ TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
     }
 }
 
-// Pieces of whole rows are gathered directly into the parameter. Others need a view of the result.
+// Pieces that consist of complete rows are gathered directly into the parameter. Other pieces need a view of
+// the result.
 TEST(Shards, PiecesOfWholeRowsNeedNoView) {
   constexpr int n = 2;
   const std::int64_t g = granule(n);
   const struct {
     Shape shape;
-    std::string op;  // that computes the new value
+    std::string op;  // the op that computes the new value
   } cases[] = {{{4, g / 4}, "all_gather"}, {{g}, "all_gather"},      {{2, 3, g}, "all_gather"},
                {{1, g}, "view"},           {{3, g}, "view"},         {{g + 7}, "concat"},
                {{2, g / 2 + 5}, "view"},   {{5, g / 5 + 20}, "view"}};
@@ -201,10 +203,10 @@ struct How {
   Copies copies = Copies::none;
   DType copy = bf16;
   bool early = false, blocks = false;
-  double clip = 0.5, scale = 0;  // of the loss
+  double clip = 0.5, scale = 0;  // gradients of the loss
 };
 
-// Gradients of the ranks: element i of parameter p in step t. All of them differ.
+// A rank's gradient of element i of parameter p in step t. All gradients differ.
 double slope(int rank, int step, std::size_t p, std::int64_t i) {
   static const Vector pool = random_vector(9973, 5);
   const std::size_t at = static_cast<std::size_t>(i) * 7 + static_cast<std::size_t>(rank) * 131 +
@@ -220,7 +222,7 @@ struct Plain {
 
 constexpr double rate = 0x1p-5, decay = 0.25, beta1 = 0.75, beta2 = 0.5, eps = 0x1p-10, momentum = 0.5;
 
-// Rounds to the dtype, like a stored value of a step.
+// Rounds a number to the dtype, like a stored value of a step.
 void store(Vector& x, DType dtype) {
   if (dtype == f64) return;
   x = doubles(Array::of({std::ssize(x)}, x).to(dtype));
@@ -285,20 +287,20 @@ struct StepResult {
 
 constexpr int steps = 4, bad_step = 2;
 
-// The state of a rank after all steps.
+// The state of one rank after all steps.
 struct Left {
   std::vector<StepResult> results;
   std::vector<Vector> weights, own_weights, copies;
   std::vector<std::pair<std::string, Vector>> state;
 };
 
-// Shapes near multiples of the size that n ranks divide.
+// Shapes whose sizes are near multiples of the number that n ranks divide.
 std::vector<std::pair<std::string, Shape>> shapes(int n) {
   const std::int64_t g = granule(n);
   return {{"matrix", {2 * n, g / (2 * n)}},
           {"wte", {5, g / 5 + 20}},
           {"row", {1, g}},
-          {"flat", {g}},  // the shape of all pieces of the row
+          {"flat", {g}},  // the pieces of "row" have this shape
           {"gain", {2 * g + 1}},
           {"short", {g - 1}},
           {"bias", {7}}};
@@ -316,7 +318,7 @@ Left trained(const How& how, int n, const std::vector<Vector>& initial,
     Parameter w = params.create(name, shape, nn::Init::zeros());
     w.write(Array::of(shape, initial[p]).to(how.dtype));
     c.push_back(g.input("c " + name, shape, how.dtype));
-    // Copies of all parameters except one. Some weights are read only through their copies.
+    // All parameters except one have copies. Some weights are read only through their copies.
     const bool has_copy = how.copies != Copies::none && name != "short";
     reading.copies.push_back(has_copy ? Parameter("copy of " + name, w.read().to(how.copy)) : Parameter());
     reading.only_copies.push_back(has_copy && how.copies == Copies::only && name != "bias" && name != "row");
@@ -387,8 +389,8 @@ void check(const How& how, int n) {
   run_thread_ranks(n, [&](const std::shared_ptr<Communicator>& ranks) {
     left[static_cast<std::size_t>(ranks->rank())] = trained(how, n, initial, n == 1 ? nullptr : ranks);
   });
-  // Weights and summed gradients have sizes of up to n. Each of 4 steps has up to 30 roundings. A 16-bit
-  // number may round to the other side of a tie.
+  // The magnitudes of weights and summed gradients are at most n. Each of 4 steps has up to 30 roundings. A
+  // 16-bit number may be rounded in the other direction at a tie.
   const double tolerance = how.dtype == f64 ? 1e-12 : how.dtype == f32 ? 2e-4 * rate : 0x1p-6;
   double scale = how.scale, skipped = 0, overflowed = 0;
   int taken = 0, good = 0;
@@ -408,7 +410,7 @@ void check(const How& how, int n) {
     }
     const double norm = std::sqrt(squares);
     if (t == bad_step) {
-      ++skipped, good = 0, scale = std::max(1.0, scale / 2);  // the loss is infinite, too
+      ++skipped, good = 0, scale = std::max(1.0, scale / 2);  // the loss is also infinite
     } else {
       const double factor = how.clip > 0 ? how.clip / std::max(norm, how.clip) : 1;
       for (Vector& x : g)
@@ -445,8 +447,8 @@ void check(const How& how, int n) {
         store(rounded, how.copy);
         EXPECT_EQ(l.copies[p], rounded) << plain[p].name;
       }
-      // Before they are gathered, weights that are read only through copies are updated only in the rank's
-      // own pieces.
+      // If weights are read only through copies, a rank updates only its own pieces of them until they are
+      // gathered.
       const bool is_taken_whole =
           how.kind == Kind::muon && (plain[p].name == "matrix" || plain[p].name == "row");
       const bool is_only = how.copies == Copies::only && n > 1 && !is_taken_whole &&
@@ -515,7 +517,7 @@ TEST(DividedUpdates, PowersOfTwoOfRanksMatchLoops) {
   check({.kind = Kind::sgd, .dtype = f64}, 4);
 }
 
-// A restored state is the next step's state: each rank gets its shards of it.
+// The next step uses the restored state. Each rank gets its shards of this state.
 TEST(DividedUpdates, ContinueFromAState) {
   constexpr int n = 3;
   std::vector<std::vector<Vector>> kept(n), read(n);
@@ -547,7 +549,7 @@ TEST(DividedUpdates, ContinueFromAState) {
   for (std::size_t rank = 0; rank < n; ++rank) {
     EXPECT_EQ(read[rank], values);
     std::size_t at = 0;
-    for (const Vector& v : values) {  // m and v of each parameter, each with a piece and a rest
+    for (const Vector& v : values) {  // each parameter has m and v, each with a piece and a rest
       const std::int64_t divided = std::ssize(v) / unit * unit;
       if (divided > 0) {
         const std::int64_t piece = divided / n, first = piece * static_cast<std::int64_t>(rank);
@@ -561,7 +563,7 @@ TEST(DividedUpdates, ContinueFromAState) {
   }
 }
 
-// A piece with more bytes than ranks share at a time.
+// The piece has more bytes than ranks share at a time.
 TEST(DividedUpdates, LargeStatesAreGatheredInParts) {
   static constexpr std::int64_t piece = Communicator::most_shared / 4 + 16384;
   run_thread_ranks(2, [](const std::shared_ptr<Communicator>& ranks) {

@@ -1,4 +1,4 @@
-// Tests adamw against the published formula: over several steps, in place, from any memory layout, for single
+// Compares adamw with the published formula: over several steps, in place, for any memory layout, for single
 // tensors and for lists. Also tests squared_norm.
 #include "tests/support/op_testing.h"
 #include "tests/support/parameter_list.h"
@@ -141,7 +141,7 @@ TEST(AdamW, UpdatesAListInPlace) {
   EXPECT_EQ(program.memory().arena, 0u);
   EXPECT_EQ(program.steps().size(), 1u);
   // If an update overwrites a value that another parameter of the list reads, the value must be kept until
-  // then: one copy more.
+  // then. This needs one more copy.
   all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
   updates(adamw(all, rate, t, rate));
   EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
@@ -171,7 +171,7 @@ TEST(SquaredNorm, IsTheSumOfAllSquares) {
   const auto r = run_checked(fetch, list.feeds);
   for (std::size_t i = 1; i < r.size(); ++i) expected += r[i].at(0);
   EXPECT_NEAR(r[0].at(0), expected, 1e-13 * expected);
-  xs.pop_back();  // the only one in f64
+  xs.pop_back();  // the only tensor in f64
   EXPECT_EQ(squared_norm(xs).dtype(), f32);
   EXPECT_NEAR(run_checked({squared_norm(xs)}, list.feeds)[0].at(0), expected - r.back().at(0),
               1e-6 * expected);
@@ -186,7 +186,7 @@ TEST(SquaredNorm, MillionsOfElementsAreExact) {
   EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
 }
 
-// A single tensor with about a whole number of chunks of 8192, once and twice.
+// A single tensor has about one or two chunks of 8192 elements.
 TEST(SquaredNorm, OneLongTensorIncludesEveryChunk) {
   for (const DType dtype : {f32, f64, bf16})
     for (const std::int64_t n : {1, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 16385, 20000}) {

@@ -1,4 +1,4 @@
-// A boolean bias of attention is a mask. Integer biases and sinks are refused.
+// Tests that a boolean bias of attention is a mask, and that integer biases and sinks are refused.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/tilegrad.h>
 
@@ -33,7 +33,8 @@ TEST(BooleanBias, IsAMask) {
                  none = attend(q, k, k, {.bias = less(view(number, {3, 5}), 5)}).o;
     EXPECT_EQ(eval(masked).values<float>(), eval(added).values<float>());
     EXPECT_NE(eval(masked).values<float>(), eval(attend(q, k, k, {}).o).values<float>());
-    EXPECT_EQ(eval(slice(none, 2, 1, 3)).values<float>(), std::vector<float>(16, 0));  // rows that see no key
+    EXPECT_EQ(eval(slice(none, 2, 1, 3)).values<float>(),
+              std::vector<float>(16, 0));  // these rows see no key
     for (float z : eval(gradients(sum(none), {q})[0]).values<float>()) EXPECT_TRUE(std::isfinite(z));
   }
 }

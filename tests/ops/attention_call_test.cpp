@@ -1,5 +1,5 @@
-// Tests the keys that are visible to each row of a sequence, and to ranges of rows, against the written-out
-// rule.
+// Compares the keys that are visible to each row of a sequence, and to ranges of rows, with the rule in plain
+// code.
 #include "ops/attention_call.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ AttentionCall masked(int queries, int keys, int mask, int window_left, int windo
   return x;
 }
 
-// Whether row r sees key j: the last query has the position of the last key.
+// Returns whether row r sees key j. The last query has the position of the last key.
 bool sees(const AttentionCall& x, std::int64_t r, std::int64_t j) {
   const std::int64_t position = r + x.T - x.L;
   if (x.causal && j > (x.top_left ? r : position)) return false;
@@ -61,7 +61,8 @@ TEST(AttentionCall, RangesOfRowsSeeTheUnionOfTheirKeys) {
           const bool in_some = j >= some.from && j < some.to, in_every = j >= every.from && j < every.to;
           ASSERT_TRUE(in_some || seen_by == 0) << j;
           ASSERT_TRUE(!in_every || seen_by == last - first + 1) << j;
-          // The key range of several rows may contain keys that no row sees, but not at its ends.
+          // The key range of several rows may contain keys that no row sees. But some row sees the first key,
+          // and some row the last key.
           ASSERT_TRUE(!in_some || (j > some.from && j < some.to - 1) || seen_by > 0) << j;
         }
       }

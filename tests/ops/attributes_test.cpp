@@ -1,5 +1,5 @@
 // Checks that the text of an op's attributes contains every field with its name, value and default. Also
-// checks the costs that ops state against hand-computed ones.
+// compares the costs that ops state with hand-computed costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace tg;
 
-// When errors show a field: always, only if it is not at its default, or never.
+// When errors show a field: always, only if it differs from its default, or never.
 enum class Shown { always, changed, never };
 
 template <class A>
@@ -46,7 +46,7 @@ void expect_texts(const A& attrs, const std::vector<Field<A>>& fields, std::size
   EXPECT_EQ(Attrs(attrs).non_default_text(), shown);
 }
 
-// The initial attributes, and a copy with one changed field for each field.
+// Returns the initial attributes and, for each field, a copy in which this field is changed.
 template <class A>
 void expect_fields(const A& initial, const std::vector<Field<A>>& fields) {
   expect_texts(initial, fields, fields.size());
@@ -174,7 +174,7 @@ TEST(Attributes, AxisAndRandomListEachField) {
                                            {"stream=1", "stream=5", never, [](N& a) { a.stream = 5; }}});
 }
 
-// The attributes of these ops are visible only in a graph.
+// The attributes of these ops can be read only from a graph.
 TEST(Attributes, ViewListsEachField) {
   Graph g;
   const Tensor x = g.input("x", {4, 6});
@@ -226,7 +226,7 @@ TEST(Work, MatchesHandCounts) {
   constexpr double pairs = 2 * 2 * 3, width = 5 + 7, back = 3 * 5 + 2 * 7;  // a multiply-add has two FLOPs
   constexpr double one_row = 5 + 4 + 2 * 6 + 3, scores = 5 + 4 + 3 + 7 + 3;
   using A = AttentionAttrs;
-  // Two sequences with room for three pages of four keys, and five queries each.
+  // There are two sequences, each with room for three pages of four keys and with five queries.
   const std::vector<Shape> paged{{2, 4, 5, 6}, {9, 4, 2, 6}, {9, 4, 2, 7}, {2, 3}, {2}};
   constexpr double keys = 2 * 3 * 4, pools = 9 * 4 * 2 * (6 + 7);
   std::vector<Shape> with_sink = gradients;
@@ -305,8 +305,8 @@ TEST(Work, MatchesHandCounts) {
   }
 }
 
-// Booleans are promoted to integers, integers to floats, and the narrower of two integers to the wider. Two
-// different float types become f64 if one of them is f64, otherwise f32.
+// Booleans are promoted to integers, integers to floating-point types, and the narrower of two integer types
+// to the wider. If one of two different floating-point types is f64, the result is f64, otherwise f32.
 TEST(Promotion, DependsOnBothTypesInAnyOrder) {
   const std::vector<DType> integers{boolean, u8, i32, i64}, floats{f64, f32, bf16, f16};
   for (std::size_t a = 0; a < 4; ++a)

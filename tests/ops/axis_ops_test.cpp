@@ -1,4 +1,4 @@
-// Tests ops along an axis: top_k, cumsum and flip; and ops that count: arange, tril and triu.
+// Tests ops along an axis (top_k, cumsum and flip) and ops that count (arange, tril and triu).
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,7 +11,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The lines of a tensor along an axis. Each line is a list of row-major element positions.
+// Returns the lines of a tensor along an axis. Each line is a list of row-major element positions.
 std::vector<std::vector<std::size_t>> lines(const Shape& shape, int axis) {
   std::int64_t outer = 1, inner = 1;
   for (int a = 0; a < axis; ++a) outer *= shape[a];
@@ -115,7 +115,7 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
               expected[at] = sum += x.values[at];
             }
           }
-          // n additions of partial sums that do not exceed the last one.
+          // There are n additions of partial sums that do not exceed the last sum.
           const double tolerance = is_float(t) ? rounding(t) + length * 2 * rounding(compute_type(t)) : 0;
           expect_values(cumsum(x.tensor, axis, reverse), {x}, expected,
                         tolerance * (is_float(t) ? length : 1));
@@ -172,7 +172,7 @@ TEST(Arange, CountsUpToButNotIncludingTheEnd) {
   expect_error<DTypeError>([&] { arange(g, 0.5, 5); }, {"[arange]", "whole numbers"});
 }
 
-TEST(Triangles, KeepOneSideOfAnyDiagonal) {
+TEST(Triangles, KeepOneSideOfTheDiagonal) {
   for (DType t : {f64, f32, f16, i32, boolean})
     for (View kind : all_views)
       for (std::int64_t k : {-7, -1, 0, 2, 9}) {
@@ -195,7 +195,7 @@ TEST(Triangles, HaveTriangularGradientsInOnePass) {
   const Given x = given(g, {3, 4}, f64, View::transposed, 1);
   expect_gradients(weighted_sum(tril(x.tensor, 1) * triu(x.tensor, -1)), {x});
   const Program program = compile(g, {tril(x.tensor)});
-  EXPECT_EQ(program.steps().size(), 3u) << program.text();  // two counts and one fused step
+  EXPECT_EQ(program.steps().size(), 3u) << program.text();  // two counting steps and one fused step
   expect_error<ShapeError>([&] { tril(g.input("v", {3})); }, {"[tril]", "two dimensions", "f32 [3]"});
 }
 

@@ -1,5 +1,5 @@
-// Conversions round once, to the nearest number of the type: from f64, f32 and integers to the 16-bit types,
-// in every part of the library that converts.
+// Tests that conversions round once, to the nearest number of the type. Covers conversions from f64, f32 and
+// integers to the 16-bit types in every part of the library.
 #include <bit>
 #include <limits>
 
@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The nearest number of the type, found by comparison; ties go to the even one.
+// Finds the nearest number of the type by comparison. In a tie, the even number is the nearest.
 template <class Half>
 float nearest(long double x) {
   const auto number = [](std::uint16_t bits) {
@@ -31,7 +31,7 @@ float nearest(long double x) {
     else
       high = static_cast<std::uint16_t>(middle - 1);
   }
-  // After the largest number, the next number at the same distance counts as infinity.
+  // The number after the largest one, at the same distance, counts as infinity.
   const long double from = number(low),
                     to = low + 1 == infinity ? 2 * from - number(low - 1) : number(low + 1);
   const long double middle = from / 2 + to / 2;
@@ -45,8 +45,8 @@ float nearest(DType dtype, long double x) {
   return dtype == bf16 ? nearest<bfloat16>(x) : nearest<float16>(x);
 }
 
-// f64 numbers close to the midpoint of two neighbors: the midpoint, the next f64 number, and a number that
-// f32 rounds to the midpoint.
+// Returns f64 numbers close to the midpoint of two neighbors: the midpoint, the next f64 number, and a number
+// that f32 rounds to the midpoint.
 Vector doubles_near_ties() {
   Vector cases{0., -0., 1e300, -1e300, 5e-324, -5e-324, 65519.99, 65520, 65520.01, 0x1.fep127, 0x1.ffp127};
   const auto add = [&](const auto& pairs) {
@@ -61,7 +61,7 @@ Vector doubles_near_ties() {
   return cases;
 }
 
-// Integers of up to 63 bits: 2^a ± 2^b ± 2^c ± a small number.
+// Returns integers of up to 63 bits: 2^a ± 2^b ± 2^c ± a small number.
 std::vector<std::int64_t> integers_near_ties() {
   std::vector<std::int64_t> cases{0, std::numeric_limits<std::int64_t>::max(),
                                   std::numeric_limits<std::int64_t>::min()};
@@ -98,7 +98,7 @@ TEST(Conversions, RoundDoublesOnce) {
         ASSERT_EQ(results[k].at(i), expected)
             << name_of(half) << " of " << std::hexfloat << from << ", result " << k;
     }
-    // Values of a file; all are within the range.
+    // The values of a file must all be within the range.
     Vector small;
     for (std::size_t i = 0; i < cases.size(); i += 5)
       if (std::isfinite(results[0].at(static_cast<std::int64_t>(i)))) small.push_back(cases[i]);
@@ -131,7 +131,7 @@ TEST(Conversions, RoundIntegersOnce) {
       ASSERT_EQ(results[3].at(i), nearest(half, narrow[at])) << name_of(half) << " of " << narrow[at];
     }
   }
-  // There is no intermediate f32 either, and i64 stays exact.
+  // Conversions to f64 do not go through f32, and i64 stays exact.
   Graph g;
   const Tensor x = g.input("x", {n}, i64);
   const Array wide = eval(cast(x, f32), {{x, wide_values}}), host = wide_values.to(f32);
@@ -160,7 +160,7 @@ TEST(Conversions, KeepNaNAndInfinity) {
     }
 }
 
-// Numbers in a graph: tensors with a single number, and constants of a fused step.
+// Tests numbers in a graph: tensors with a single number, and constants of a fused step.
 TEST(Conversions, RoundConstantsOnce) {
   for (const DType half : {bf16, f16}) {
     const double step = rounding(half);
@@ -184,15 +184,15 @@ TEST(Conversions, RoundConstantsOnce) {
         EXPECT_EQ(v[k].at(0), nearest(half, c)) << name_of(half) << " of " << c << ", result " << k;
     }
   }
-  // A number of a narrower type, converted to f64, keeps its value.
+  // A number of a narrower type keeps its value if it is converted to f64.
   Graph g;
   const auto v = run_checked({cast(full(g, {2}, 0.1, f32), f64), cast(full(g, {2}, 0.1, bf16), f64)}, {});
   EXPECT_EQ(v[0].at(0), double{0.1f});
   EXPECT_EQ(v[1].at(0), nearest(bf16, 0.1));
 }
 
-// A cast inside a fused step rounds each element, in whole vectors and in the remainder, on every instruction
-// set.
+// A cast inside a fused step rounds each element, in complete vectors and in the remainder, on every
+// instruction set.
 TEST(Conversions, CastsInsideOfAFusedStepRound) {
   const std::pair<const char*, DType> casts[] = {{"cast_f32", f32}, {"cast_bf16", bf16}, {"cast_f16", f16}};
   int found = 0;

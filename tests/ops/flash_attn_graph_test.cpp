@@ -1,5 +1,5 @@
-// Tests flash_attn inside graphs: the worked example of [Attention To Tiling], identities, layouts and
-// memory, refusals, unused memory, second derivatives and recomputation.
+// Tests flash_attn in graphs: the worked example of [Attention To Tiling], identities, layouts and memory,
+// refusals, unused memory, second derivatives and recomputation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using reference::prints_as;
 using reference::random_vector;
 using reference::Vector;
 
-// Inputs, each filled with different numbers.
+// Makes inputs, each filled with different numbers.
 struct Inputs {
   Tensor input(const Shape& shape, DType dtype = f64) {
     const Tensor t = g.input("x" + std::to_string(feeds.size()), shape, dtype);
@@ -31,8 +31,8 @@ struct Inputs {
   std::vector<Feed> feeds;
 };
 
-// The example of [Attention To Tiling] with X = I, so that the weights are Q, K and V: forward, backward and
-// update in one program.
+// Computes the example of [Attention To Tiling] with X = I, so that the weights are Q, K and V. One program
+// computes the forward, the backward and the update.
 TEST(FlashAttnGraph, TrainsTheWorkedExample) {
   Graph g;
   const auto parameter = [](const char* name, const Vector& values) {
@@ -60,7 +60,7 @@ TEST(FlashAttnGraph, TrainsTheWorkedExample) {
       prints_as(p.fetch(o).values<double>(),
                 "7.20 8.20 9.20 10.20 9.88 10.88 11.88 12.88 6.08 7.08 8.08 9.08 7.92 8.92 9.92 10.92"));
   EXPECT_TRUE(
-      prints_as(p.fetch(z[0]).values<double>(),  // the paper prints 1.18, −3.14 and 3.14 for three of them
+      prints_as(p.fetch(z[0]).values<double>(),  // for three of these, the paper prints 1.18, −3.14 and 3.14
                 "-1.19 1.18679888 4.38 1.91 0 0 0 0 -3.14579093 3.14579093 4.28 3.72 0 0 0 0"));
   EXPECT_TRUE(prints_as(p.fetch(z[1]).values<double>(),
                         "-12.99 0 -5.57 0 -1.31 0 -0.73 0 8.66 0 4.38 0 5.64 0 1.91 0"));
@@ -89,7 +89,7 @@ TEST(FlashAttnGraph, SatisfiesTheIdentitiesOfSoftmaxGradients) {
   EXPECT_TRUE(close(x.value(sum(z_s, {3})), x.value(z_lse)));
 }
 
-// Multi-head attention from projections to the merged heads, and its backward: no step copies data.
+// In multi-head attention from the projections to the merged heads, and in its backward, no step copies data.
 TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
   Graph g;
   const std::int64_t B = 2, L = 6, H = 4, Hk = 2, d = 8, dv = 4, C = 16;
@@ -99,7 +99,7 @@ TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
     return linear(x, w).view({B, L, n, -1}).transpose(1, 2);
   };
   const AttentionResult a = flash_attn(heads(wq, H), heads(wk, Hk), heads(wv, Hk), {.causal = true});
-  const Tensor merged = a.o.transpose(1, 2).view({B, L, H * dv});  // throws if it is not a view
+  const Tensor merged = a.o.transpose(1, 2).view({B, L, H * dv});  // throws if the result is not a view
   EXPECT_TRUE(merged.layout().is_contiguous());
   const Tensor y = linear(merged, wo);
   const auto z = gradients(y, {wq, wk, wv, wo}, g.input("z", y.shape()));
@@ -110,7 +110,7 @@ TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
     EXPECT_TRUE(s.op->name == "matmul" || s.op == &flash_attn_op || s.op == &flash_attn_backward_op)
         << s.name;
   }
-  EXPECT_EQ(products, 3 + 1 + 4);  // projections of x; z of the merged heads; z of the weights
+  EXPECT_EQ(products, 3 + 1 + 4);  // projections of x; gradients of merged heads and of weights
 }
 
 TEST(FlashAttnGraph, GradientsHaveTheLayoutOfTheirTensors) {
@@ -125,7 +125,7 @@ TEST(FlashAttnGraph, GradientsHaveTheLayoutOfTheirTensors) {
   EXPECT_EQ(transpose(z[2].layout(), 1, 2), row_major({2, 6, 3, 4}));
 }
 
-// The option belongs to the backward. The CPU's backward keeps its order.
+// The option affects only the backward. On the CPU, the backward always has the same order.
 TEST(FlashAttnGraph, PassesNondeterministicToTheBackward) {
   Inputs x;
   const Tensor q = x.input({1, 2, 70, 8}, f32), k = x.input({1, 1, 90, 8}, f32),
@@ -142,8 +142,8 @@ TEST(FlashAttnGraph, PassesNondeterministicToTheBackward) {
   EXPECT_TRUE(gradient[0].same_bits(gradient[1]));
 }
 
-// The backward uses the forward's kernels. On the CPU these are multiply-adds. Other kernels are refused at
-// compile time, with the layer, the operands and the line of the call.
+// The backward uses the same kernels as the forward. The CPU's kernels use multiply-adds. Other kernels are
+// refused by compile(), with the layer, the operands and the line of the call.
 TEST(FlashAttnGraph, PassesTheKernelsToTheBackwardAndRefusesUnsupportedOnes) {
   using enum AttentionKernels;
   Inputs x;
@@ -193,7 +193,7 @@ TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
     const Program in_place = compile(x.g, {z});
     for (const Step& s : in_place.steps()) EXPECT_NE(s.op, &concat_op);
 
-    // If a part is also fetched, it has separate memory, and the parts are copied.
+    // If a part of the gradient is also fetched, it has separate memory, and the parts are copied.
     const auto parts_of_z = gradients(a.o, {parts[0], parts[1], parts[2]}, z_o);
     const Tensor joined = concat({parts_of_z[0], parts_of_z[1], parts_of_z[2]}, 2);
     const auto both = eval({joined, parts_of_z[1]}, x.feeds, {.verify = true});
@@ -212,8 +212,8 @@ TEST(FlashAttnGraph, ReturnsLseInTheComputeType) {
   EXPECT_EQ(lse_of(bf16), f32);
 }
 
-// L = T = 32768, d = 64, one head. In addition to inputs, o, ξ and the gradients, it needs less than 4 MiB.
-// The attention matrix would need 4 GiB.
+// One head has L = T = 32768 and d = 64. In addition to the inputs, o, ξ and the gradients, the program needs
+// less than 4 MiB. The attention matrix would need 4 GiB.
 TEST(FlashAttnGraph, NeedsNoMemoryForTheMatrix) {
   Graph g;
   const std::int64_t L = 32768, d = 64;
@@ -244,7 +244,7 @@ TEST(FlashAttnGraph, RefusesMismatchedOperands) {
         messages[fused ? 0 : 1] = e.what();
       }
     }
-    // Both report the same error, each with the name of the called function.
+    // flash_attn and standard_attn report the same error, each with its own name.
     const std::string name = "[flash_attn] ";
     if (messages[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + messages[0];
     if (!messages[0].starts_with(name)) return "no name: " + messages[0];
@@ -281,7 +281,7 @@ TEST(FlashAttnGraph, RefusesMismatchedOperands) {
   expect(message(q, k, v, {.cu_seqlens_k = cu}), "without cu_seqlens_q");
 }
 
-// Values that are fed at each run are checked at each run.
+// Values that are fed are checked in each run.
 TEST(FlashAttnGraph, RefusesARunWithLengthsOutsideTheTensors) {
   Graph g;
   const Tensor q = g.input("q", {2, 1, 3, 4}), k = g.input("k", {2, 1, 8, 4}), n = g.input("n", {2}, i32),
@@ -341,7 +341,8 @@ TEST(FlashAttnGraph, NeverReadsUnattendedKeysAndRows) {
       }
 }
 
-// Compares the second derivative, from flash_attn_backward's decomposition, with differences of the first.
+// Compares the second derivative, which comes from flash_attn_backward's decomposition, with difference
+// quotients of the first.
 TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 3, 2}, f64), k = g.input("k", {1, 1, 4, 2}, f64),
@@ -356,7 +357,7 @@ TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   std::vector<Vector> x;
   for (const Tensor& t : inputs) x.push_back(random_vector(t.numel(), x.size() + 1));
   const auto feed = [&](Program& p) {
-    p.set_step(0);  // the same dropout mask every time
+    p.set_step(0);  // every run uses the same dropout mask
     p.run({{q, x[0]}, {k, x[1]}, {v, x[2]}, {sink, x[3]}});
   };
   feed(slope);
@@ -369,7 +370,7 @@ TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   }
 }
 
-// For a fixed mask, o is linear in v. So ⟨o, z_o⟩ = ⟨v, z_v⟩ holds only if the backward and a recomputed
+// For a fixed mask, o is linear in v. So ⟨o, z_o⟩ = ⟨v, z_v⟩ is true only if the backward and a recomputed
 // forward draw the forward's mask. A different step draws a different mask.
 TEST(FlashAttnGraph, DropsTheSameElementsInTheBackwardAndWhenRecomputed) {
   Inputs x;
@@ -394,8 +395,8 @@ TEST(FlashAttnGraph, DropsTheSameElementsInTheBackwardAndWhenRecomputed) {
 }
 
 }  // namespace
-// Boundaries must not decrease within the rows, and lengths must be within the keys. Boundaries need not
-// begin at 0. Otherwise the error names the first wrong value, or the decrease.
+// Boundaries must be within the rows and must not decrease. They need not begin at 0. Lengths must not exceed
+// the number of keys. The error names the first wrong value or the decrease.
 TEST(FlashAttnGraph, WrongSequencesAndLengthsAreNamed) {
   using Numbers = std::vector<std::int32_t>;
   const auto expect_fault = [](Program& p, const std::string& fault) {

@@ -1,5 +1,5 @@
-// Compares flash_attn and standard_attn, forward and every gradient, with the oracle: all options, head
-// groupings, memory orders and types.
+// Compares flash_attn and standard_attn, forward and every gradient, with the oracle. Covers all options,
+// head groupings, memory orders and types.
 #include <tilegrad/ops/flash_attn.h>
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using reference::Vector;
 enum class Order {
   heads_first,  // [B, H, L, d]
   rows_first,   // [B, L, H, d], the layout of a projection
-  packed,       // a slice of [B, L, 3, H, d]-like memory: gaps between rows
+  packed,       // a slice of memory like [B, L, 3, H, d]: gaps between rows
   last_strided  // [B, H, d, L]: the last axis is not contiguous
 };
 
@@ -45,7 +45,7 @@ Vector doubles(const Array& a) {
   return a.to(f64).values<double>();
 }
 
-// The numbers of a problem rounded to its dtype, and the oracle's results for them.
+// The numbers of a problem, rounded to its dtype, and the oracle's results for these numbers.
 struct Numbers {
   explicit Numbers(const Problem& p) : p(p), n(p.n), o(p.o) {
     q = rounded(random_vector(n.B * n.H * n.L * n.d, 1), 3);
@@ -80,7 +80,8 @@ struct Numbers {
   Vector q, k, v, z_o, z_lse;
 };
 
-// The problem as a graph. Input memory has the problem's order; the tensors are [B, heads, rows, size].
+// The problem as a graph. The memory of inputs has the problem's order. The tensors are [B, heads, rows,
+// size].
 struct Build {
   Build(const Numbers& x, bool fused) : x(x) {
     const AttentionShape& n = x.n;
@@ -155,7 +156,7 @@ struct Build {
     if (strided) return floats(name, {B, heads, size, rows}, moved).transpose(2, 3);
     const Tensor t = floats(name, {B, rows, heads, size}, moved);
     if (x.p.order == Order::rows_first) return t.transpose(1, 2);
-    // A view with gaps of a computed tensor.
+    // Returns a view with gaps of a computed tensor.
     return slice(expand(t.unsqueeze(2), {B, rows, 3, heads, size}).contiguous(), 2, 1, 2)
         .squeeze(2)
         .transpose(1, 2);
@@ -190,8 +191,8 @@ bool same(const Result& a, const Result& b) {
          a.z_bias == b.z_bias && a.z_sink == b.z_sink;
 }
 
-// Compares the op, in planned memory and with poisoned memory, on one to three threads, and the plain graph
-// with the oracle.
+// Compares two forms with the oracle: the op, on one to three threads, in planned memory and with poisoned
+// memory, and the plain graph.
 void check(const Problem& p, const std::string& what) {
   SCOPED_TRACE(what);
   const Numbers x(p);
@@ -208,7 +209,7 @@ struct Option {
   reference::AttentionOptions o;
 };
 
-// Each option by itself, and all compatible options together, for these sizes.
+// Tests each option by itself, and all compatible options together, for these sizes.
 std::vector<Option> options_for(const AttentionShape& n) {
   using O = reference::AttentionOptions;
   std::vector<Option> all = {{"none", O{}}, {"scale", O{.scale = 0.7}}};
@@ -274,7 +275,7 @@ TEST(FlashAttn, AcceptsAStridedLastAxis) {
   check_all({1, 2, 1, 10, 15, 4, 2}, Order::last_strided);
 }
 
-// Several tiles in each direction, each of them partial.
+// There are several tiles in each direction. The last tile is partial.
 TEST(FlashAttn, AgreesWithTheOracleAcrossTiles) {
   using O = reference::AttentionOptions;
   const AttentionShape n{1, 2, 1, 150, 333, 9, 6};
@@ -310,7 +311,7 @@ TEST(FlashAttn, NeedsNoGradientOfLse) {
         "only o");
 }
 
-// The distance in the dtype: the change of the numbers if 0.3 is added and subtracted.
+// Adds 0.3 to the numbers and subtracts it again, in the dtype. Returns the largest change.
 double slack(const Vector& expected, DType t) {
   double most = 0;
   Graph g;
@@ -332,11 +333,11 @@ double farthest(const Vector& got, const Vector& expected) {
   return most;
 }
 
-// In f32, every number is a sum of at most d + H·(L + T) terms of size about 1. 16-bit types follow
-// FlashAttention's rule. The distance from the f64 result is at most twice the unfused computation's distance
-// in the same dtype (three times with softcap), plus the rounding of numbers near 0.3. The unfused
-// computation rounds the scores, P, z_P and the result. These errors are a few units in the last place of the
-// largest numbers.
+// In f32, every number is a sum of at most d + H·(L + T) terms of about 1. 16-bit types follow
+// FlashAttention's rule. The distance from the f64 result is at most twice the distance of the unfused
+// computation in the same dtype (three times with softcap). The rounding of numbers near 0.3 is added. The
+// unfused computation rounds the scores, P, z_P and the result. These errors are a few units in the last
+// place of the largest numbers.
 TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
   const AttentionShape n{2, 4, 2, 35, 70, 32, 24};
   const double chain = static_cast<double>(n.d + n.H * (n.L + n.T)) * 0x1p-24;
@@ -349,7 +350,7 @@ TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
       const Numbers x({n, option.o, Order::rows_first, t});
       Build fused(x, true), plain(x, false);
       const Result fused_got = fused.run(), fused_expected = x.oracle(fused.key), plain_got = plain.run(),
-                   plain_expected = x.oracle(plain.key);  // each draws its own mask
+                   plain_expected = x.oracle(plain.key);  // the two computations draw different masks
       if (t == f32) {
         EXPECT_TRUE(agree(fused_got, fused_expected, chain));
         EXPECT_TRUE(agree(plain_got, plain_expected, chain));

@@ -8,7 +8,7 @@ using namespace tg;
 using namespace tg::testing;
 
 Given indices(Graph& g, const Shape& shape, DType t, View kind, std::int64_t high, std::uint64_t seed) {
-  return given(g, shape, t, kind, seed, 0, static_cast<double>(high));  // rounded down
+  return given(g, shape, t, kind, seed, 0, static_cast<double>(high));  // a number of rows, rounded down
 }
 
 TEST(Embedding, PicksRowsOnEveryView) {
@@ -44,7 +44,7 @@ TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
   const Tensor w = g.input("w", {37, 300}, f32), i = g.input("i", {2000}, i64);
   Array weight({37, 300}, f32), index({2000}, i64), cotangent({2000, 300}, f32);
   for (std::int64_t k = 0; k < index.numel(); ++k)
-    index.set(k, static_cast<double>(k * k % 8 * (k / 7 % 6)));  // some often, some never
+    index.set(k, static_cast<double>(k * k % 8 * (k / 7 % 6)));  // some indices occur often, some never
   for (std::int64_t k = 0; k < cotangent.numel(); ++k) cotangent.set(k, std::sin(static_cast<double>(k)));
   const Tensor y = embedding(w, i);
   const Tensor z = gradients(y, {w}, g.constant(cotangent))[0];
@@ -52,7 +52,7 @@ TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
   const Array one = eval(z, feeds, {.threads = 1});
   for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(z, feeds, {.threads = threads}).same_bits(one)) << threads;
   if (has_small_pieces) return;
-  // This number of rows is one piece: rows are added in order, in f32, as in the plain loop.
+  // This number of rows is one piece, so rows are added in order, in f32, as in the plain loop.
   std::vector<float> expected(37 * 300);
   for (std::int64_t k = 0; k < 2000; ++k)
     for (int c = 0; c < 300; ++c)
@@ -61,7 +61,7 @@ TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
 }
 
 TEST(Embedding, GradientIn16BitTypesIsSummedInF32) {
-  // 4096 times 2^-8: a sum in bf16 would stay at 2.
+  // 2^-8 is added 4096 times. A sum in bf16 would stay at 2.
   Graph g;
   const Tensor w = g.input("w", {2, 3}, bf16), i = g.input("i", {4096}, i32);
   const Tensor z = gradients(sum(cast(embedding(w, i), f32)) * 0.00390625, {w})[0];
@@ -90,7 +90,7 @@ TEST(Embedding, ReportsAnIndexOutOfRangeWithPositionAndLine) {
           },
           {"[embedding] index ", "at position 70", "expected 0 to 5", "index_test.cpp"});
     }
-    for (double v : table.read().values<float>()) ASSERT_EQ(v, 0);  // no later step has run
+    for (double v : table.read().values<float>()) ASSERT_EQ(v, 0);  // later steps have not run
     program.run({{i, Array({3, 50}, i64)}});
     EXPECT_EQ(table.read().at(0), -150);
   }
@@ -117,7 +117,7 @@ void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
         if (i >= 0) f((p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q, from);
 }
 
-// Computes out[p, j, q] = x[p, i[j], q] and its transpose by plain loops.
+// Plain loops that compute out[p, j, q] = x[p, i[j], q] and its transpose.
 Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
   Vector out;
   for_each_place(shape, axis, index, [&](std::int64_t to, std::size_t) { out.push_back(x[to]); });
@@ -162,14 +162,15 @@ TEST(IndexAdd, AddsAlongAnyAxisInEveryDtype) {
           const Given x = given(g, shape, t, kx, 6, is_float(t) ? -1 : 0, is_float(t) ? 1 : 16),
                       s = given(g, added_shape, t, ks, 7, is_float(t) ? -1 : 0, is_float(t) ? 1 : 16);
           const Given i = indices(g, {5}, i32, View::sliced, shape[axis], 12);
-          // Up to five additions in the compute type, of partial sums below 6, and one rounding.
+          // Each result has up to five additions in the compute type, of partial sums below 6, and one
+          // rounding.
           const double tolerance = is_float(t) ? rounding(t) + 30 * rounding(compute_type(t)) : 0;
           expect_values(index_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s},
                         added(x.values, shape, axis, i.values, s.values), tolerance);
         }
 }
 
-// Slices are summed in blocks of 128 elements. Tests that shrink them use smaller blocks.
+// Slices are summed in blocks of 128 elements. Builds that test with small blocks use fewer elements.
 TEST(IndexAdd, HasSlicesAroundTheSizeOfABlock) {
   for (const DType t : {f64, f32, bf16})
     for (const std::int64_t length : {31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257}) {
@@ -217,7 +218,7 @@ TEST(IndexAdd, RefusesWrongShapes) {
       {"[index_add] index 3 at position 1", "expected 0 to 2"});
 }
 
-// The values of x [A, B, C] after index_assign on `axis`.
+// Computes the values of x [A, B, C] after index_assign on `axis`.
 Vector assigned(Vector x, const Shape& shape, int axis, const Vector& indices, const Vector& src) {
   for_each_place(shape, axis, indices, [&](std::int64_t to, std::size_t from) { x[to] = src[from]; });
   return x;
@@ -234,7 +235,7 @@ TEST(IndexAssign, AssignsAlongAnyAxisInEveryDtype) {
           part[axis] = 5;
           const Given x = given(g, shape, t, kx, 6, 0, t == boolean ? 2 : 16),
                       s = given(g, part, t, ks, 7, 0, t == boolean ? 2 : 16);
-          // Indices starting at −1, rounded down, and more indices than rows.
+          // Indices start at −1 and are rounded down. There are more indices than rows.
           const Given i = given(g, {5}, i32, View::sliced, 12, 0, static_cast<double>(shape[axis]) + 1);
           Vector numbers = i.values;
           for (double& n : numbers) n -= 1;
@@ -341,7 +342,8 @@ void for_each(const Shape& shape, F f) {
       for (std::int64_t c = 0; c < shape[2]; ++c) f(a, b, c);
 }
 
-// The position to which index i at (a, b, c) of indices [A, B, C] refers, in a tensor indexed along `axis`.
+// Index i is at (a, b, c) in indices [A, B, C]. Returns the position to which it refers in a tensor that is
+// indexed along `axis`.
 std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::int64_t b, std::int64_t c) {
   std::int64_t at[] = {a, b, c};
   at[axis] = static_cast<std::int64_t>(i);
@@ -350,7 +352,7 @@ std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::
 
 TEST(Gather, PicksElementsAlongAnyAxis) {
   const Shape shape{3, 4, 5},
-      reach{2, 3, 4};  // the indices have smaller extents than the tensor, except on the axis
+      reach{2, 3, 4};  // except on the axis, indices have smaller extents than the tensor
   for (DType t : {f64, f32, bf16, i64, u8})
     for (int axis : {0, 1, 2})
       for (View kx : all_views)
@@ -388,7 +390,7 @@ TEST(Gather, ReportsAnIndexOutOfRange) {
 }
 
 TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
-  const Shape shape{3, 4, 20};  // more neighbors than are summed at the same time
+  const Shape shape{3, 4, 20};  // more neighbors than the kernel adds at the same time
   for (DType t : {f64, f32, bf16, f16, i64, i32, u8})
     for (int axis : {0, 1, 2})
       for (View kx : all_views)
@@ -405,7 +407,8 @@ TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
             expected[target(shape, axis, i.values[n++], a, b, c)] +=
                 s.values[static_cast<std::size_t>((a * more[1] + b) * more[2] + c)];
           });
-          // Up to seven additions in the compute type, of partial sums below 8, and one rounding.
+          // Each result has up to seven additions in the compute type, of partial sums below 8, and one
+          // rounding.
           const double tolerance = is_float(t) ? rounding(t) + 56 * rounding(compute_type(t)) : 0;
           expect_values(scatter_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s}, expected, tolerance);
         }
@@ -417,7 +420,8 @@ TEST(ScatterAdd, AcceptsMoreIndicesThanElements) {
   const Given i = indices(g, {1000}, i64, View::sliced, 7, 3);
   Vector expected = x.values;
   for (std::size_t n = 0; n < 1000; ++n) expected[static_cast<std::size_t>(i.values[n])] += s.values[n];
-  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s}, expected);  // the same order of sums
+  expect_values(scatter_add(x.tensor, 0, i.tensor, s.tensor), {x, i, s},
+                expected);  // the same order of additions
 }
 
 TEST(ScatterAdd, HasGradientsOfBothOperands) {

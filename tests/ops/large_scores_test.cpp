@@ -1,5 +1,5 @@
-// Tests attention if all scores of a row are large in magnitude: results and gradients (first and second
-// order) of flash_attn and its decomposition, weights, and dropout.
+// Tests attention with rows whose scores are all large in magnitude. Covers results and gradients (first and
+// second order) of flash_attn and its decomposition, weights, and dropout.
 #include "tests/support/large_scores.h"
 
 namespace tg {
@@ -19,7 +19,7 @@ TEST_P(LargeScores, ResultsAndGradientsMatchF64) {
       expect_right(c, GetParam());
     }
 }
-// A bias within the range of f16, and queries of ordinary length.
+// The bias is large but in the range of f16. Queries are of ordinary length.
 TEST_P(LargeScores, BiasesOfTheTypesRangeMatchF64) {
   for (const std::int64_t L : {1, 40})
     expect_right({.name = "-60000", .L = L, .T = 70, .bias = [](auto, auto) { return -57344.; }}, GetParam());
@@ -37,7 +37,7 @@ TEST(LargeScoresGraph, WeightsOfEqualScoresAreEqual) {
   }
 }
 
-// If there is a single key, its P is 1 for any score.
+// If there is a single key, its weight P is 1 for any score.
 TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   for (const float score : {1e6F, -1e6F, 1e10F, 3e30F}) {
     Graph g;
@@ -51,7 +51,8 @@ TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   }
 }
 
-// Ranges of keys are merged, and so is a sink. The largest score decides, even beyond the largest integer.
+// Results of ranges of keys, and a sink, are merged. The largest score decides, even if it exceeds the
+// largest integer.
 TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
   constexpr std::int64_t T = 3000;
   for (const std::int64_t largest : {0, 1500, 2999})
@@ -70,7 +71,7 @@ TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
     }
 }
 
-// For a fixed mask, o is linear in v: ⟨o, z_o⟩ = ⟨v, z_v⟩.
+// For a fixed mask, o is linear in v, so ⟨o, z_o⟩ = ⟨v, z_v⟩.
 TEST(LargeScoresGraph, DropoutDropsTheSameElementsInBothDirections) {
   Graph g;
   const auto constant = [&](const Shape& s, std::uint64_t seed, double by) {

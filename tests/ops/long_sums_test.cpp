@@ -9,7 +9,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// 2^24 followed by ones: a running sum in f32 would stay at 2^24.
+// 2^24 is followed by ones. A running sum in f32 would stay at 2^24.
 TEST(CumSum, AddsSmallNumbersToALargeSum) {
   constexpr std::int64_t n = 3000;
   for (const bool reverse : {false, true})
@@ -30,7 +30,7 @@ TEST(CumSum, AddsSmallNumbersToALargeSum) {
     }
 }
 
-// Each sum is the exact sum, rounded once, if f64 can represent the exact sum.
+// If f64 can represent the exact sum, each result is the exact sum, rounded once.
 TEST(CumSum, RoundsEachSumOnce) {
   for (const DType dtype : {f32, bf16, f16}) {
     constexpr std::int64_t n = 2000;
@@ -38,7 +38,7 @@ TEST(CumSum, RoundsEachSumOnce) {
     const Given x = given(g, {n}, dtype, View::contiguous, 5, -1, 1);
     const Array y = run_checked({cumsum(x.tensor, 0)}, {x.feed()})[0];
     Array once({1}, dtype);
-    double sum = 0;  // exact: numbers below 2^11 in steps of at least 2^-32
+    double sum = 0;  // sums are exact: numbers below 2^11 in steps of at least 2^-32
     for (std::int64_t i = 0; i < n; ++i) {
       sum += x.values[static_cast<std::size_t>(i)];
       once.set(0, sum);
@@ -58,7 +58,7 @@ TEST(CumSum, GradientAddsSmallNumbersToALargeSum) {
     ASSERT_EQ(y.at(i), static_cast<float>(0x1p24 + static_cast<double>(n - 1 - i)));
 }
 
-// Adds 0.1 to one element 2^22 times: all rounding errors of a running sum would have the same sign.
+// Adds 0.1 to one element 2^22 times. All rounding errors of a running sum would have the same sign.
 TEST(SumsByIndex, MillionsOfSlicesStayWithinTheirBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   Graph g;
@@ -72,7 +72,7 @@ TEST(SumsByIndex, MillionsOfSlicesStayWithinTheirBound) {
   }
 }
 
-// A single result each, computed in more parts than the header's bound counts.
+// Each sum has a single result, which is computed in more parts than the bound in the header assumes.
 TEST(LongSums, OneResultStaysWithinItsBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   const double bound = (n / 0x1p15 + 0x1p10) * 0x1p-24;
@@ -95,7 +95,7 @@ TEST(LongSums, OneResultStaysWithinItsBound) {
     EXPECT_NEAR(v[k].at(0), sums[k], (bound + 0x1p-22) * sums[k]) << k;
 }
 
-// GEMMs with a long k of each kind: rows and columns, few and many, and each memory order.
+// Tests GEMMs with a long k: few and many rows and columns, in each memory order.
 TEST(LongSums, ProductsStayWithinTheirBound) {
   for (const std::int64_t m : {1, 3, 12})
     for (const std::int64_t n : {1, 3, 12})
@@ -113,7 +113,7 @@ TEST(LongSums, ProductsStayWithinTheirBound) {
         }
 }
 
-// Equal extremes share a gradient by dividing by their number, which may exceed the range of f16.
+// Equal extremes share a gradient, which is divided by their number. This number may exceed the range of f16.
 TEST(Extremes, MoreEqualElementsThanF16CountsShareTheGradient) {
   constexpr std::int64_t n = 70000;
   Graph g;
@@ -128,7 +128,7 @@ struct NormCase {
   double norm;
 };
 
-TEST(Norms, AreCorrectInTheWholeRange) {
+TEST(Norms, AreCorrectInTheFullRange) {
   constexpr double infinity = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   const NormCase cases[] = {{f32, {3e20, 4e20}, 5e20},
@@ -154,7 +154,7 @@ TEST(Norms, AreCorrectInTheWholeRange) {
                             {f64, {1e200, nan}, nan},
                             {f64, {nan, 1}, nan}};
   for (const NormCase& c : cases) {
-    // At the start of the numbers, in a later block, and strided.
+    // The large number is at the start or in a later block, and the numbers may be strided.
     for (const std::int64_t before : {0, 1024, 20000}) {
       Graph g;
       const auto n = before + static_cast<std::int64_t>(c.values.size());
@@ -170,8 +170,8 @@ TEST(Norms, AreCorrectInTheWholeRange) {
           {{x, xs}, {two, twos}});
       for (std::size_t k = 0; k < 3; ++k) {
         const double got = v[k].at(0), size = std::abs(c.norm);
-        // The rounding of the numbers and of the norm, or half a unit of the smallest number if that is
-        // larger.
+        // The error is the rounding of the numbers and of the norm, or half a unit of the smallest number if
+        // that is larger.
         const double bound =
             std::max(4 * rounding(c.dtype == f64 ? f64 : f32) * size + rounding(c.dtype) * size,
                      c.dtype == f64 ? 1e-323 : 3e-45);

@@ -1,4 +1,5 @@
-// Tests the oracle of flash_attn: each option against its definition, and all options against differences.
+// Tests the oracle of flash_attn. Compares each option with its definition, and all options with difference
+// quotients.
 #include "tests/reference/masked_attention.h"
 
 #include "tests/reference/reference_checks.h"
@@ -29,7 +30,7 @@ AttentionGradients differentiate(const Inputs& x, const AttentionOptions& o) {
   return standard_attention_reference_backward(x.n, x.q, x.k, x.v, x.z_o, x.z_lse, o);
 }
 
-// Expects that b's logits are a's plus `shift`.
+// Expects that b's logits are a's logits plus `shift`.
 void expect_same(const Inputs& x, const AttentionOptions& a, const AttentionOptions& b, double shift = 0) {
   Vector lse = run(x, a).lse;
   for (double& xi : lse) xi += shift;
@@ -41,7 +42,7 @@ void expect_same(const Inputs& x, const AttentionOptions& a, const AttentionOpti
   EXPECT_TRUE(close(z.z_v, w.z_v));
 }
 
-// The mask as rows of 'x' and '.'.
+// Returns the mask as rows of 'x' and '.'.
 std::vector<std::string> mask(Index L, Index T, const AttentionOptions& o, Index b = 0) {
   std::vector<std::string> rows;
   for (Index i = 0; i < L; ++i) {
@@ -109,7 +110,7 @@ TEST(MaskedAttention, GroupedHeadsAreRepeatedKeyHeads) {
     }
   EXPECT_TRUE(close(run(repeated, {}).o, run(x, {}).o));
   const AttentionGradients z = differentiate(x, {}), w = differentiate(repeated, {});
-  Vector z_k(x.k.size(), 0.0), z_v(x.v.size(), 0.0);  // sums over the copies
+  Vector z_k(x.k.size(), 0.0), z_v(x.v.size(), 0.0);  // gradients are summed over the copies
   for (Index b = 0; b < 2; ++b)
     for (Index h = 0; h < 6; ++h) {
       for (Index c = 0; c < 12; ++c) z_k[(b * 2 + h / 3) * 12 + c] += w.z_k[(b * 6 + h) * 12 + c];
@@ -120,7 +121,7 @@ TEST(MaskedAttention, GroupedHeadsAreRepeatedKeyHeads) {
   EXPECT_TRUE(close(z_v, z.z_v));
 }
 
-// A row of a batch with a shorter cache equals a problem with fewer keys, for any values of the other keys.
+// A batch entry with a shorter cache must equal a problem with fewer keys, for any values of the other keys.
 TEST(MaskedAttention, KeysBeyondTheLengthAreNotRead) {
   Inputs x = random_inputs({1, 1, 1, 3, 6, 3, 2}, 3), cut = x;
   cut.n.T = 4;
@@ -178,7 +179,8 @@ TEST(MaskedAttention, SinkIsAnExtraKeyWithoutAValue) {
   EXPECT_TRUE(close(z.z_sink, {w.z_bias[4], w.z_bias[9]}));
 }
 
-// One query and two keys, computed by hand: scores 6 and −6, scaled to 3 and −3, capped to 2 tanh(±1.5).
+// For one query and two keys, results are computed by hand. The scores 6 and −6 are scaled to 3 and −3, and
+// capped to 2 tanh(±1.5).
 TEST(MaskedAttention, SoftcapActsOnTheScaledScoreBeforeTheBias) {
   const Inputs x{{1, 1, 1, 1, 2, 1, 1}, {2}, {3, -3}, {1, 0}, {1}, {0}};
   const AttentionOptions o{.scale = 0.5, .bias = {0.25, 0}, .bias_shape = {1, 1, 1, 2}, .softcap = 2};
@@ -213,18 +215,18 @@ TEST(MaskedAttention, RowsWithoutVisibleKeysAreZeroAndHaveNoGradient) {
     EXPECT_EQ(z.z_v, Vector(x.v.size(), 0.0));
     EXPECT_EQ(z.z_bias, Vector(o.bias.size(), 0.0));
   }
-  // With L = 4 and T = 3, only the first causal row is empty.
+  // If L = 4 and T = 3, only the first causal row is empty.
   const AttentionForward f = run(x, {.causal = true});
   EXPECT_EQ(f.lse[0], -kInfinity);
   EXPECT_TRUE(std::isfinite(f.lse[1]));
-  // With a sink, the softmax has an entry, but no value.
+  // With a sink, the softmax of such a row has an entry, but this entry has no value.
   const AttentionForward with_sink = run(x, {.sink = {0.5, -2}, .kv_lengths = {0, 0}});
   EXPECT_EQ(with_sink.o, Vector(x.z_o.size(), 0.0));
   EXPECT_EQ(with_sink.lse[0], 0.5);
   EXPECT_EQ(with_sink.lse[4], -2);
 }
 
-// The gradient of every input, including z_ξ, for each option and for many together.
+// Tests the gradient of every input, also for a given z_ξ, with each option and with many options together.
 TEST(MaskedAttention, BackwardIsTheDerivativeUnderEveryOption) {
   const auto checkered = [](Index b, Index h, Index i, Index t) { return (b + 2 * h + 3 * i + t) % 3 != 0; };
   const Vector per_row = random_vector(2 * 4, 20), full = random_vector(2 * 2 * 4 * 6, 21);

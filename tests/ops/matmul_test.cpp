@@ -25,7 +25,7 @@ struct Given {
   Array array;
 };
 
-// The elements of a view of an array, row-major, in f64.
+// Returns the elements of a view of an array, row-major, in f64.
 Vector elements(const Array& a, const Layout& l) {
   Vector out;
   for (std::int64_t e = 0; e < l.numel(); ++e) {
@@ -39,7 +39,7 @@ Vector elements(const Array& a, const Layout& l) {
   return out;
 }
 
-// a [batch, m, k] · b [batch, k, n], without broadcasting.
+// Computes a [batch, m, k] · b [batch, k, n], without broadcasting.
 Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::int64_t m, std::int64_t k,
                    std::int64_t n) {
   Vector c(batch * m * n, 0.0);
@@ -51,8 +51,8 @@ Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::in
   return c;
 }
 
-// Compares matmul of two views of fed inputs with the loop over explicitly broadcast copies. Also checked
-// with poisoned memory and three threads.
+// Compares matmul of two views of fed inputs with the loop over explicitly broadcast copies. The program also
+// runs with poisoned memory and with three threads.
 void check(const Given& a, const Given& b, const Tensor& x, const Tensor& y, const Shape& shape) {
   const Tensor c = matmul(x, y);
   ASSERT_EQ(c.shape(), shape);
@@ -117,7 +117,8 @@ TEST(Matmul, Rounds16BitTypesOnce) {
         triple_loop(a.array.to(f64).values<double>(), b.array.to(f64).values<double>(), 1, 37, 50, 21);
     const Array c = eval(matmul(a.tensor, b.tensor), {a.feed(), b.feed()});
     EXPECT_EQ(c.dtype(), t);
-    // 50 dependent multiply-adds in f32 on terms below 1, and one rounding of a sum below 50.
+    // The error is that of 50 dependent multiply-adds in f32 on terms below 1, and of one rounding of a sum
+    // below 50.
     const double unit = t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(c.at(static_cast<std::int64_t>(i)), expected[i],
@@ -169,7 +170,7 @@ TEST(Matmul, GradientsAreDirectionalDerivatives) {
     const Given a(g, sa, 1), b(g, sb, 2), da(g, sa, 3), db(g, sb, 4);
     const Tensor c = matmul(a.tensor, b.tensor);
     const Given z(g, c.shape(), 5);
-    // bilinear: ⟨z, dA·B + A·dB⟩ = ⟨z_A, dA⟩ + ⟨z_B, dB⟩
+    // matmul is bilinear, so ⟨z, dA·B + A·dB⟩ = ⟨z_A, dA⟩ + ⟨z_B, dB⟩.
     const auto zs = gradients(c, {a.tensor, b.tensor}, z.tensor);
     const Tensor change = sum(z.tensor * (matmul(da.tensor, b.tensor) + matmul(a.tensor, db.tensor)));
     const Tensor by_gradients = sum(zs[0] * da.tensor) + sum(zs[1] * db.tensor);
@@ -203,7 +204,7 @@ TEST(Linear, AddsTheBiasInsideTheProduct) {
   EXPECT_TRUE(close(got[0].values<double>(), got[1].values<double>()));
 }
 
-// A transformer's projections: only the GEMMs themselves may run.
+// For a transformer's projections, only the GEMMs may run, without copies.
 TEST(Linear, RowsAndTheirGradientsNeedNoCopies) {
   Graph g;
   const Tensor x = g.input("x", {2, 5, 3}), w = g.input("w", {4, 3}), z = g.input("z", {2, 5, 4});
@@ -214,7 +215,8 @@ TEST(Linear, RowsAndTheirGradientsNeedNoCopies) {
   for (const Step& s : p.steps()) EXPECT_EQ(s.op->name, "matmul");
 }
 
-// Sums of products of 16-bit numbers, rounded to f32 instead of the 16-bit type: small integers are exact.
+// Sums of products of 16-bit numbers are rounded to f32 instead of the 16-bit type, so small integers are
+// exact.
 TEST(MatmulWide, KeepsDigitsBeyond16BitTypes) {
   for (const DType dtype : {bf16, f16})
     for (const std::int64_t rows : {1, 3, 40}) {
@@ -227,7 +229,7 @@ TEST(MatmulWide, KeepsDigitsBeyond16BitTypes) {
       ASSERT_EQ(c.dtype(), f32);
       ASSERT_EQ(rounded.dtype(), dtype);
       const auto got = eval({c, rounded}, {{a, x}, {b, y}});
-      Vector columns;  // b transposed
+      Vector columns;  // b is transposed
       for (std::int64_t p = 0; p < 64; ++p)
         for (std::int64_t j = 0; j < 5; ++j) columns.push_back(y.at(j * 64 + p));
       EXPECT_EQ(got[0].to(f64).values<double>(),

@@ -7,7 +7,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// (x - μ)/σ ⊛ w + b per row of n.
+// Computes (x - μ)/σ ⊛ w + b for each row of n elements.
 Vector plain_norm(const Vector& x, std::size_t n, const Vector& w, const Vector& b, double eps,
                   bool centred) {
   Vector y;
@@ -39,7 +39,8 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
             {layer_norm(x.tensor, w.tensor, b.tensor), layer_norm(x.tensor),
              layer_norm(x.tensor, w.tensor, {}, 0.1), rms_norm(x.tensor, w.tensor, 1e-5), rms_norm(x.tensor)},
             {x.feed(), w.feed(), b.feed()});
-        // A row of equal elements has variance 0: 1/σ = 1/√eps magnifies the rounding of the mean.
+        // If all elements of a row are equal, the variance is 0, and 1/σ = 1/√eps magnifies the rounding of
+        // the mean.
         const double tolerance = (dtype == f64 ? 1e-12 : 2e-4) + 2 * rounding(dtype);
         EXPECT_TRUE(close(doubles(y[0]), plain_norm(x.values, n, w.values, b.values, 1e-5, true), tolerance));
         EXPECT_TRUE(close(doubles(y[1]), plain_norm(x.values, n, {}, {}, 1e-5, true), tolerance));
@@ -68,7 +69,7 @@ TEST(Norm, RefusesAGradientOfItsStatistics) {
   }
 }
 
-// First and second derivatives of the fused op and of plain ops, with respect to all operands.
+// Compares first and second derivatives of the fused op with plain ops, with respect to all operands.
 template <bool centred>
 void check_gradients(const Shape& shape, View view, bool weighted, bool biased) {
   SCOPED_TRACE(shape.text() + " view " + std::to_string(int(view)));
@@ -114,7 +115,7 @@ TEST(Norm, FirstAndSecondDerivativesMatchThePlainOps) {
     }
 }
 
-TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // two-phase sums over rows
+TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // rows are summed in two phases
   Graph g;
   const Given x = given(g, {3000, 40}, f32), z = given(g, {3000, 40}, f32, View::contiguous, 2, 0, 1),
               w = given(g, {40}, f32, View::contiguous, 3), b = given(g, {40}, f32, View::contiguous, 4);
@@ -126,7 +127,7 @@ TEST(Norm, GradientsOfManyRowsInF32KeepTheirDigits) {  // two-phase sums over ro
   EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 1e-6));
 }
 
-// Kernels sum blocks of 2^16 numbers: two whole blocks and a ragged last one.
+// Kernels sum blocks of 2^16 numbers. There are two complete blocks and a partial last block.
 TEST(Norm, GradientsOfRowsOfSeveralBlocksMatchThePlainOps) {
   constexpr std::int64_t n = 2 * 65536 + 37;
   for (const bool centred : {true, false}) {
@@ -141,7 +142,7 @@ TEST(Norm, GradientsOfRowsOfSeveralBlocksMatchThePlainOps) {
     const auto exact = gradients(plain, {x.tensor, w.tensor}, cast(z.tensor, f64));
     all.insert(all.end(), exact.begin(), exact.end());
     const auto v = run_checked(all, {x.feed(), w.feed(), z.feed()});
-    // Fewer than 32 roundings of numbers below 4. f64 adds the sums of the blocks.
+    // There are fewer than 32 roundings of numbers below 4. The sums of the blocks are added in f64.
     EXPECT_TRUE(close(doubles(v[0]), doubles(v[2]), 128 * 0x1p-24)) << centred;
     EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 128 * 0x1p-24)) << centred;
   }
@@ -163,7 +164,7 @@ TEST(Norm, RefusesMismatchedWeights) {
   EXPECT_THROW(layer_norm(x.tensor, w.tensor), ShapeError);
   EXPECT_THROW(layer_norm(x.tensor, {}, w.tensor), Error);
   EXPECT_THROW(layer_norm(g.input("i", {2, 2}, i64)), DTypeError);
-  EXPECT_THROW(layer_norm(g.input("narrow", {2, 4}, f32), w.tensor), DTypeError);  // f64 weights
+  EXPECT_THROW(layer_norm(g.input("narrow", {2, 4}, f32), w.tensor), DTypeError);  // weights in f64
 }
 
 }  // namespace

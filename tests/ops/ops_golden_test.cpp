@@ -1,5 +1,6 @@
-// Compares each op with ops_golden.txt (tests/support/golden.h): the calls that it accepts or refuses, their
-// errors and costs, the graphs that its definition records, and its promises to the compiler.
+// Compares each op with ops_golden.txt (tests/support/golden.h). The file lists the calls that the op accepts
+// or refuses, their errors and costs, the graphs that its definition records, and its promises to the
+// compiler.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ Operand with_shape(const Operand& x, const Shape& shape) {
   return {x.dtype, row_major(shape)};
 }
 
-// The operands of a call, and of calls that differ from it in one respect each.
+// Returns the operands of a call, and the operands of calls that differ from it in one respect each.
 std::vector<Operands> neighbours(const Operands& base) {
   std::vector<Operands> all{base, {}};
   const auto with = [&](std::size_t i, const Operand& x) {
@@ -81,12 +82,12 @@ std::vector<Operands> neighbours(const Operands& base) {
     all.push_back(base);
     all.back().push_back(x);
   }
-  for (const DType t : all_dtypes) {  // for all operands with the type of the first
+  for (const DType t : all_dtypes) {  // changes all operands that have the type of the first
     all.push_back(base);
     for (Operand& x : all.back())
       if (x.dtype == base[0].dtype) x.dtype = t;
   }
-  std::set<std::int64_t> sizes;  // sizes shared by several operands
+  std::set<std::int64_t> sizes;  // sizes that several operands share
   for (const Operand& x : base) sizes.insert(x.shape().begin(), x.shape().end());
   for (const std::int64_t size : sizes) {
     all.push_back(base);
@@ -99,7 +100,7 @@ std::vector<Operands> neighbours(const Operands& base) {
   return all;
 }
 
-// A message with # instead of each number, and [#] instead of each list of numbers.
+// Returns a message with # for each number and [#] for each list of numbers.
 std::string without_numbers(const std::string& message) {
   const std::string digits = "0123456789";
   std::string s;
@@ -117,8 +118,8 @@ std::string without_numbers(const std::string& message) {
   return s;
 }
 
-// Calls that differ from the given one in two respects, to show which check is first. One operand has a wrong
-// type and a different shape. With `across`, some calls have two different operands.
+// Returns calls that differ from the given call in two respects, to show which check is first. One operand
+// has a wrong type and a different shape. With `across`, some calls differ in two operands.
 std::vector<Operands> second_neighbours(const Operands& base, bool across) {
   constexpr std::size_t some = 16;
   std::vector<Operands> all;
@@ -166,10 +167,10 @@ bool change(DType& x, int nth) {
 }
 template <class T>
 bool change(T&, int) {
-  return false;  // a text assembled from other fields
+  return false;  // a string that is assembled from other fields
 }
 
-// Attributes that differ in one field, except axes, which functions check.
+// Returns attributes that differ in one field. Axes are excluded, because functions check them.
 template <class A>
 std::vector<Attrs> changed_attrs(const A& attrs) {
   std::vector<Attrs> all;
@@ -253,7 +254,7 @@ void record_sample(const Sample& s, DType dtype, Recorded& r) {
   r.out = s.call(r.in);
 }
 
-// The numbers of a sample's inputs, and its expected numbers.
+// Returns the numbers of a sample's inputs, and its expected numbers.
 std::string text_of(const Sample& s) {
   std::string text = s.name;
   const auto add = [&](const std::vector<double>& numbers) {
@@ -270,7 +271,7 @@ std::string text_of(const Sample& s) {
   return text;
 }
 
-// An op's promises to the compiler: the operands whose memory its results may reuse, and its kind.
+// Returns an op's promises to the compiler: the operands whose memory its results may reuse, and its kind.
 std::string promises_of(const Op& op) {
   std::string text;
   for (const auto& [out, in] : op.inplace)
@@ -289,7 +290,7 @@ std::string promises_of(const Op& op) {
   return text + (op.not_differentiable.empty() ? "" : "not differentiable: " + op.not_differentiable);
 }
 
-// Attributes that do not belong to any op.
+// These attributes do not belong to any op.
 struct ForeignAttrs {
   int number = 0;
   void fields(auto&& field) const { field("number", number); }
@@ -330,7 +331,7 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
           op.decompose(in, attrs);
           decomposed.add(r.graph);
         }
-        // If there are many samples, only every third.
+        // If there are many samples, uses only every third.
         const bool varies = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 3 == 0);
         for (const Attrs& other : varies ? neighbours(attrs) : std::vector<Attrs>()) {
           other_attributes.add(op, operands, other);
@@ -343,8 +344,8 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
         }
         if (op.decompose && varies) otherwise_decomposed.add(r.graph);
       }
-      // With respect to all inputs, and to each single one if the other gradients are not needed. If there
-      // are many samples, only every fourth.
+      // Differentiates with respect to all inputs, and to each single input, so that the other gradients are
+      // not needed. If there are many samples, uses only every fourth.
       const bool each = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 4 == 0);
       for (std::size_t alone = each ? 0 : r.wrt.size(); alone <= r.wrt.size(); ++alone) {
         Recorded d;

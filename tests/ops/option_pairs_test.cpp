@@ -49,7 +49,7 @@ void check_pairs(const std::vector<void (*)(O&)>& rows, F check) {
   });
 }
 
-// Losses of rows of logits, and the gradient of Σ factors ⊛ loss.
+// Computes the losses of rows of logits, and the gradient of Σ factors ⊛ loss.
 struct PlainLoss {
   Vector loss, z;
 };
@@ -86,7 +86,7 @@ PlainLoss plain_loss(const Vector& logits, std::size_t V, const std::vector<std:
 
 constexpr std::size_t loss_rows = 230, width = 5, classes = 7;  // three units of 64 rows, and more
 
-// Targets, some of which are ignored.
+// Makes targets. Some of them are ignored.
 std::vector<std::int64_t> targets_for(std::int64_t ignore_index) {
   std::vector<std::int64_t> t;
   for (std::size_t r = 0; r < loss_rows; ++r) t.push_back(static_cast<std::int64_t>(r * 5 % classes));
@@ -101,7 +101,7 @@ Tensor with_factors(const Tensor& loss, const Vector& factors) {
   return sum(loss * loss.graph().constant(Array::of(loss.shape(), some).to(loss.dtype())));
 }
 
-// Sums of at most n + V terms of size 2 in the dtype.
+// Results are sums of at most n + V terms of size 2 in the dtype.
 double loss_tolerance(DType dtype) {
   return 2 * (loss_rows + classes) * rounding(dtype);
 }
@@ -151,7 +151,7 @@ const std::vector<void (*)(LinearCrossEntropyOptions&)> linear_losses = {
     [](auto& o) { o.z_loss = 0.03; },
     [](auto& o) { o.chunk_rows = 64; },
     [](auto& o) { o.unit_rows = 64; },
-    // Chunks require units: three units here, and a longer last one.
+    // Chunks consist of units. Here are three units and a longer last unit.
     [](auto& o) { o.chunk_rows = 1, o.unit_rows = 64; },
 };
 
@@ -209,7 +209,7 @@ TEST(LossPairs, CrossEntropyMatchesLoops) {
 // layer_norm, or rms_norm, with its optional operands.
 struct NormCall {
   bool is_rms = false, weight = false, bias = false;
-  double eps = 0;  // 0: the default
+  double eps = 0;  // 0: the default is used
 };
 const std::vector<void (*)(NormCall&)> norms = {
     [](NormCall& c) { c.is_rms = true; },
@@ -245,7 +245,7 @@ PlainNorm plain_norm(const NormCall& c, const Vector& x, const Vector& w, const 
   return all;
 }
 
-// Calls share x, and also the weight and the bias if they have them.
+// Calls share x and, if they have them, the weight and the bias.
 void check_norms(const std::vector<NormCall>& calls) {
   Graph g;
   const std::int64_t rows = 6, n = 21;
@@ -356,7 +356,7 @@ TEST(RopePairs, AgreeWithLoops) {
 enum class As { absent, number, tensor, narrow_tensor };  // narrow: i32 or f32
 struct SampleCall {
   As temperature = As::absent, top_k = As::absent, top_p = As::absent;
-  std::int64_t keys = 0;  // the first of the rows' keys
+  std::int64_t keys = 0;  // key of the first row
 };
 const std::vector<void (*)(SampleCall&)> samples = {
     [](SampleCall&) {},
@@ -372,7 +372,7 @@ const std::vector<void (*)(SampleCall&)> samples = {
     [](SampleCall& c) { c.keys = 1000; },
 };
 
-// The token at quantile u of the distribution of the kept logits, in the order of their tokens.
+// Returns the token at quantile u of the distribution of the kept logits, in the order of tokens.
 std::int32_t plain_sample(const Vector& logits, double temperature, std::int64_t top_k, double top_p,
                           double u) {
   std::vector<std::size_t> order(logits.size());
@@ -403,7 +403,7 @@ void check_samples(const std::vector<SampleCall>& calls) {
   std::vector<std::vector<std::int32_t>> expected;
   for (const SampleCall& c : calls) {
     const std::string call = std::to_string(drawn.size());
-    // Settings of row r: tensors have a separate value for each row.
+    // Returns the settings of row r. Tensors have a separate value for each row.
     const auto temperature = [&](std::int64_t r) {
       return c.temperature == As::absent   ? 1
              : c.temperature == As::number ? 0.5
@@ -470,7 +470,7 @@ TEST(RandomPairs, TwoNodesOfAGraphDrawDifferentNumbers) {
   }
 }
 
-// Each dropout of a graph has its own mask. Its gradient uses the same mask.
+// Each dropout of a graph has a different mask. Its gradient uses the same mask.
 TEST(RandomPairs, EachDropoutHasItsOwnMaskForwardAndBackward) {
   Graph g;
   const Given x = given(g, {200}, f64, View::contiguous, 1, 1, 2);

@@ -1,5 +1,5 @@
-// Compares paged_attn with its definition and its decomposition for all options. A row must be bitwise
-// independent of all other rows.
+// Compares paged_attn with its definition and its decomposition for all options. A row's result must be
+// bitwise independent of all other rows.
 #include "tests/support/option_pairs.h"
 #include "tests/support/paged_problem.h"
 
@@ -92,7 +92,7 @@ TEST(PagedAttn, AcceptsPagesOfAnySizeAndLengthsAtTheEdgesOfRanges) {
       SCOPED_TRACE(::testing::Message() << "page " << page << ", " << name_of(t));
       PagedCall c{.H = 3, .Hk = 1, .page = page, .dtype = t};
       c.sequences = {0, 1, 2, 3, 4, 2, 1};
-      c.lengths = {0, 1, range - 1, range, range + 1, range - 1, 1};  // two sequences twice
+      c.lengths = {0, 1, range - 1, range, range + 1, range - 1, 1};  // two sequences occur twice
       expect_defined(c);
       c.L = 9;
       expect_defined(c);
@@ -113,7 +113,8 @@ TEST(PagedAttn, AcceptsHeadsOfAnySizeAndNumber) {
       }
 }
 
-// With room for several ranges, groups of rows share the positions of keys although they see different keys.
+// If there is room for several ranges, groups of rows share the positions of keys, although they see
+// different keys.
 TEST(PagedAttn, GroupsOfRowsSeeTheirOwnKeys) {
   for (const DType t : {f32, bf16})
     for (const auto& [H, L] : {std::pair{64, 2}, {80, 2}, {32, 4}, {70, 8}})
@@ -136,7 +137,7 @@ bool same(const PagedCall::Result& a, const PagedCall::Result& b) {
   return a.o.same_bits(b.o) && a.lse.same_bits(b.lse);
 }
 
-// Calls with rows of more than one block, more than one group, and converted rows.
+// Tests calls with rows of several blocks, with several groups, and with converted rows.
 std::vector<PagedCall> shapes() {
   return {{.H = 4, .Hk = 2, .d = 64, .dv = 48},
           {.H = 6, .Hk = 1, .d = 40, .dv = 24, .dtype = bf16, .sink = true},
@@ -189,7 +190,7 @@ TEST(PagedAttn, ResultsDependNeitherOnPagesNorOnThreads) {
     }
 }
 
-// The decomposition's flash_attn decodes few queries from contiguous memory.
+// In the decomposition, flash_attn decodes few queries from contiguous memory.
 TEST(PagedAttn, MatchesDecodingWithoutPagesBitwise) {
   for (PagedCall c : shapes()) {
     c.L = 4, c.sequences = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
@@ -197,8 +198,8 @@ TEST(PagedAttn, MatchesDecodingWithoutPagesBitwise) {
   }
 }
 
-// A key or value that only later queries see is NaN. Earlier queries, and queries whose window begins after
-// it, must not change.
+// A key or value that only later queries see is NaN. Earlier queries must not change, and neither must
+// queries whose window begins after this key.
 TEST(PagedAttn, AQueryIsIndependentOfKeysThatItDoesNotSee) {
   struct Case {
     std::int64_t T, L, H, d;
@@ -263,7 +264,7 @@ TEST(PagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
     p.run({{q, ones}, {k, pool}, {table, pages}, {lengths, n}});
   };
   run({2, 0, 1, 2}, {4, 8});
-  run({2, 99, 0, -7}, {4, 0});  // no keys there
+  run({2, 99, 0, -7}, {4, 0});  // no sequence has keys there
   expect_error<Error>(
       [&] {
         run({2, 3, 1, 2}, {5, 8});
@@ -314,7 +315,7 @@ TEST(PagedAttn, ErrorsNameMismatchedOperands) {
           PagedAttentionOptions{.scale = std::nan("")});
   refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
   refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
-  // Kernels count the keys of a sequence in 32 bits: pages of 16 tokens allow at most 2^31 - 16 keys.
+  // Kernels count the keys of a sequence in 32 bits, so pages of 16 tokens allow at most 2^31 - 16 keys.
   const std::int64_t most = INT32_MAX / 16;
   EXPECT_EQ(paged_attn(q, k, v, g.input("table", {2, most}, i32), n).o.shape(), (Shape{2, 4, 3, 6}));
   refused({"must be below 2^31"}, q, k, v, g.input("table", {2, most + 1}, i32), n);

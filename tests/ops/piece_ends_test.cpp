@@ -1,5 +1,5 @@
-// Kernels divide their work into pieces: blocks of a row, rows of a part, parts of a copy. Tensors that end
-// one element before, at and after the end of each piece are compared with plain loops.
+// Tests how kernels divide their work into pieces: blocks of a row, rows of a part, parts of a copy. Tensors
+// that end one element before, at or after the end of a piece are compared with plain loops.
 #include <algorithm>
 #include <numeric>
 
@@ -65,7 +65,7 @@ TEST(PieceEnds, IndexAssign) {
     const std::int64_t size = 7;
     const Whole x = small(g, {2, size, r.slice}, 1), s = small(g, {2, r.count, r.slice}, 2);
     Vector numbers = digits(r.count, 3, 8);
-    for (double& e : numbers) e -= 1;  // −1: not assigned
+    for (double& e : numbers) e -= 1;  // −1: the row is not assigned
     const Whole i = whole(g, {r.count}, i32, numbers);
     Vector expected = x.values;
     for (std::int64_t p = 0; p < 2; ++p)
@@ -103,7 +103,7 @@ TEST(PieceEnds, IndexAdd) {
       const std::string what = to_string(r.count) + " slices of " + to_string(r.slice);
       const std::vector<Feed> feeds{x.feed(), i.feed(), s.feed()};
       expect_exactly(index_add(x.tensor, 1, i.tensor, s.tensor), feeds, expected, what);
-      // The same with the indexed axis last: each slice is strided.
+      // The indexed axis is the last one here, so each slice is strided.
       const Tensor last = index_add(contiguous(transpose(x.tensor, 1, 2)), 2, i.tensor,
                                     contiguous(transpose(s.tensor, 1, 2)));
       expect_exactly(transpose(last, 1, 2), feeds, expected, what + ", across");
@@ -205,7 +205,7 @@ TEST(PieceEnds, ScatterAddNamesThePositionOfAWrongIndex) {
       }
 }
 
-// Indices are counted in row-major order, in any part or line. The first wrong one is named.
+// Indices are counted in row-major order, in any part or line. The error names the first wrong index.
 TEST(PieceEnds, WrongIndicesAreNamed) {
   const auto check = [](const Tensor& y, const Tensor& i, std::int64_t wrong, std::int64_t size) {
     Array index(i.shape(), i.dtype());
@@ -251,7 +251,7 @@ TEST(PieceEnds, Cumsum) {
         for (const DType dtype : {f64, f32, bf16, f16, i32}) {
           Graph g;
           const Shape shape = along ? Shape{3, n} : Shape{5, n};
-          Vector v;  // sums of any range stay small: exact in each type
+          Vector v;  // sums of any range stay small, so they are exact in each type
           for (std::int64_t i = 0; i < numel(shape); ++i) {
             constexpr double pattern[] = {1, 2, -3, 5, -4, -1};
             v.push_back(pattern[(along ? i % n : i / n) % 6]);
@@ -376,7 +376,8 @@ TEST(PieceEnds, PositionsOfExtremes) {
       for (const bool along : {true, false}) {
         Graph g;
         Vector v = digits(r.outs * r.n, 5, 40);
-        for (std::int64_t o = 0; o < r.outs; ++o) {  // once at an end of a block, and again after it
+        for (std::int64_t o = 0; o < r.outs;
+             ++o) {  // the extreme is at the end of a block and again after it
           const std::int64_t places[] = {0, r.n - 1, 1023, 1024, 2048};
           const std::int64_t first = std::min(places[o % 5], r.n - 1);
           v[at(o * r.n + first)] = 50, v[at(o * r.n + r.n - 1)] = 50;
@@ -396,8 +397,9 @@ TEST(PieceEnds, PositionsOfExtremes) {
       }
 }
 
-// Rows: 1024 elements are added at the same time, and a part has 32768 / n results, or 32768 elements of one
-// row. Columns: 512 are added together, four rows at a time; after 256 rows, they are added to the total.
+// In rows, 1024 elements are added at the same time, and a part has 32768 / n results, or 32768 elements of
+// one row. In columns, 512 columns are added together, four rows at a time. After 256 rows, the sums are
+// added to the total.
 TEST(PieceEnds, Reductions) {
   struct Row {
     std::int64_t outs, n;
@@ -438,7 +440,7 @@ TEST(PieceEnds, Reductions) {
     }
 }
 
-// Fused steps: blocks of 1024 elements, or square tiles of 32 if an operand is transposed.
+// Fused steps have blocks of 1024 elements, or square tiles of 32 if an operand is transposed.
 TEST(PieceEnds, FusedSteps) {
   for (const std::int64_t n : {1, 1023, 1024, 1025, 2047, 2048, 2049, 24577}) {
     Graph g;

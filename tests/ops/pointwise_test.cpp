@@ -1,4 +1,4 @@
-// Compares pointwise ops with the C library in double, over dtypes, broadcasts and views, and at critical
+// Compares pointwise ops with the C library in double, for dtypes, broadcasts and views, and at critical
 // arguments.
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ const Case cases[] = {
     {"gelu_tanh_slope", gelu_tanh_slope, gelu_tanh_slope_of, -6, 6},
 };
 
-// Half a unit in the last place of the dtype, relative.
+// Returns half a unit in the last place of the dtype, as a relative error.
 double epsilon(DType t) {
   return t == f64 ? 0x1p-53 : t == f32 ? 0x1p-24 : t == f16 ? 0x1p-11 : 0x1p-8;
 }
@@ -87,8 +87,8 @@ TEST_P(UnaryOps, AgreeWithTheCLibraryInEveryFloatingTypeAndView) {
     const auto got = eval({whole, transposed, part, row}, {{x, xs}});
     const auto check = [&](double value, std::int64_t i) {
       const double argument = xs.at(i), expected = c.expected(argument);
-      // The roundings of the result and of the computation in f32 or f64, whose terms have sizes of at most
-      // |x| and 1.
+      // The error consists of the rounding of the result and the roundings of the computation in f32 or f64.
+      // The terms of the computation are at most |x| and 1.
       const double compute = dtype == f64 ? 4 * 0x1p-53 : 8 * 0x1p-24;
       const double bound = 1.01 * epsilon(dtype) * std::fabs(expected) +
                            compute * std::max({std::fabs(expected), std::fabs(argument), 1.0});
@@ -124,7 +124,7 @@ std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType 
 
 // Operands that are transposed relative to the result are read in tiles. Tests sizes near multiples of the
 // tile size.
-TEST(Transposed, OperandsMeetTheirPartners) {
+TEST(Transposed, OperandsAreCombinedWithTheRightElements) {
   for (DType t : {f64, f32, bf16, i64, i32, u8}) {
     for (std::int64_t rows : {8, 31, 64, 70}) {
       const std::int64_t cols = 45;
@@ -187,7 +187,7 @@ TEST(Arithmetic, WorksOnEveryNumericType) {
 TEST(Arithmetic, SmallIntegersWrapAround) {
   EXPECT_EQ(on(add, {250}, {10}, u8), (Values{4}));
   EXPECT_EQ(on(mul, {1 << 30}, {4}, i32), (Values{0}));
-  Graph g;  // also if a fused step would keep more bits
+  Graph g;  // also in a fused step, which could keep more bits
   const Tensor x = g.input("x", {1}, i32), y = g.input("y", {1}, u8);
   const auto v = eval({cast((x + x), i64) * 1, cast(y + y, i64)},
                       {{x, std::vector<std::int32_t>{1 << 30}}, {y, std::vector<std::uint8_t>{200}}});
@@ -205,13 +205,13 @@ TEST(Arithmetic, PromotesMixedTypes) {
   EXPECT_EQ((i * h).dtype(), bf16);
   EXPECT_EQ((h * 2.5).dtype(), bf16);
   EXPECT_EQ((i + 3).dtype(), i32);
-  EXPECT_THROW(i * 0.5, DTypeError);  // would truncate
+  EXPECT_THROW(i * 0.5, DTypeError);  // this would truncate
   EXPECT_THROW(exp(i), DTypeError);
   EXPECT_THROW(div(i, i), DTypeError);
 }
 
-// Functions that become constant or linear for large |x|: their slopes and curvatures there are known. The
-// polynomials of their formulas overflow there.
+// Some functions become constant or linear for large |x|, so their slopes and curvatures are known there. But
+// the polynomials in their formulas overflow there.
 TEST(Extremes, DerivativesOfHugeNumbersAreTheirLimits) {
   struct Function {
     const char* name;
@@ -260,9 +260,9 @@ TEST(Extremes, NaNStaysNaNInEveryDerivative) {
     }
 }
 
-// ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a) for any b. For integer exponents, all derivatives with respect to a exist
+// For any b, ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a). For integer exponents, all derivatives with respect to a exist
 // at a = 0.
-TEST(Extremes, DerivativesOfPowersDoNotEndAtExponentZeroOrBaseZero) {
+TEST(Extremes, DerivativesOfPowersExistAtExponentZeroAndBaseZero) {
   Graph g;
   const Tensor a = g.input("a", {3}, f64), b = g.input("b", {3}, f64);
   const Tensor by_a = gradients(sum(pow(a, b)), {a})[0];
@@ -315,10 +315,10 @@ TEST(Extremes, InfinitiesAndOverflowMatchTheCLibrary) {
   }
 }
 
-// Near 2^16, where vectors switch to the C library, and far beyond, next to small numbers.
+// Numbers are near 2^16, where vectors switch to the C library, or far beyond, next to small numbers.
 TEST(Extremes, SinesOfLargeNumbersMatchTheCLibrary) {
   Values x;
-  for (const double size : {1e3, 1e5, 1e7, 1e8, 6e8, 1e10, 1e20, 1e38})  // vectors of one size
+  for (const double size : {1e3, 1e5, 1e7, 1e8, 6e8, 1e10, 1e20, 1e38})  // vectors of one magnitude
     for (int i = 0; i < 32; ++i) x.push_back(static_cast<float>((i % 2 ? 1 : -1) * size * (1 + 0.013 * i)));
   for (int i = -40; i < 40; ++i) x.push_back(65536 + i);
   const Values s = on([](const Tensor&a, const Tensor&) { return sin(a); }, x, x, f32),
@@ -329,7 +329,7 @@ TEST(Extremes, SinesOfLargeNumbersMatchTheCLibrary) {
   }
 }
 
-TEST(Where, SelectsAndNeverMixesInTheOtherSide) {
+TEST(Where, IsIndependentOfTheUnselectedOperand) {
   Graph g;
   const Tensor x = g.input("x", {4}, f32);
   const Tensor safe = where(greater(x, 0), log(x), 0);
@@ -346,7 +346,7 @@ TEST(Clamp, KeepsTheGradientOnTheClosedInterval) {
   EXPECT_THROW(clamp(x, 2, 1), Error);
 }
 
-// The gradients of f with respect to a and b at the given points, for a cotangent of 1.
+// Returns the gradients of f with respect to a and b at the given points, for a cotangent of 1.
 template <class F>
 std::pair<Values, Values> gradients_on(F f, const Values& a, const Values& b, DType dtype = f64) {
   Graph g;
@@ -378,7 +378,7 @@ TEST(Kinks, HaveTheDocumentedGradient) {
   EXPECT_EQ(at(sign, {-2, 0, 3}), (Values{0, 0, 0}));
 }
 
-// b·a^(b - 1) and a^b·log a if they are 0·∞: 0⁰ = 1 does not depend on a, and 0^b is 0 for all b > 0.
+// Tests b·a^(b - 1) and a^b·log a if they are 0·∞. 0⁰ = 1 does not depend on a, and 0^b is 0 for all b > 0.
 TEST(Pow, HasFiniteGradientsAtABaseOfZero) {
   const auto [za, zb] = gradients_on(tg::pow, {0, 0, 0, 2, 2}, {0, 1, 2, 0, 1});
   EXPECT_EQ(za, (Values{0, 1, 0, 0, 1}));
@@ -413,7 +413,7 @@ TEST(Cast, RoundsToNearestEvenAndTruncatesToIntegers) {
   EXPECT_EQ(values(v[4]), values(v[0]));  // a fused step rounds at the cast
 }
 
-// In a cast, in a fused step with a 16-bit result, and from a non-contiguous tensor.
+// Tests a cast, a fused step with a 16-bit result, and a non-contiguous tensor.
 TEST(Cast, HalfwayCasesRoundToEven) {
   const std::vector<float> cases = halfway_cases();
   const auto n = static_cast<std::int64_t>(cases.size());
@@ -433,7 +433,7 @@ TEST(Cast, HalfwayCasesRoundToEven) {
   }
 }
 
-// A number plus half the distance to the next: only storing the result rounds these sums.
+// Each sum is a number plus half the distance to the next number. Only storing the result rounds these sums.
 template <class Half>
 void expect_sums_to_round_to_even(DType dtype) {
   Values a, b, expected;

@@ -1,4 +1,4 @@
-// Tests collectives over 1 to 4 processes: values, gradients, bitwise equality, and refusals.
+// Tests collectives over 1 to 4 processes: values, gradients, bitwise equality, and refused calls.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using namespace tg;
 using Values = std::vector<double>;
 
-// Element i of x on a rank. All elements of the group are different.
+// Element i of x on a rank. All elements on all ranks are different.
 double element(int rank, std::int64_t i) {
   return std::sin(1.0 + 17.0 * rank + 0.37 * static_cast<double>(i));
 }
@@ -42,7 +42,7 @@ CompileOptions of(Communicator& ranks) {
   return {.threads = 2, .ranks = {std::shared_ptr<void>(), &ranks}};
 }
 
-// The whole group's x, which each rank computes itself.
+// Each rank computes the x of all ranks.
 Values all_of(const Communicator& ranks, const Shape& shape) {
   Values all;
   for (int r = 0; r < ranks.size(); ++r)
@@ -110,13 +110,13 @@ TEST(Ranks, KernelsReadViewsOfAnyStrides) {
   });
 }
 
-// A different axis, operands that are views, and lists of tensors of several dtypes and sizes.
+// Tests a different axis, operands that are views, and lists of tensors of several dtypes and sizes.
 TEST(Ranks, ListsAxesAndViews) {
   run_ranks(2, [](Communicator& ranks) {
     const int r = ranks.rank();
     Graph g;
     const Tensor x = g.input("x", {3, 4}, f64), i = g.input("i", {4}, i64), empty = g.input("e", {0, 2}, f32);
-    const Tensor large = g.input("l", {300000}, f64);  // more than one share call sends
+    const Tensor large = g.input("l", {300000}, f64);  // more than one call of share() sends
     const std::vector<Feed> feeds{{x, array_of(r, {3, 4})},
                                   {i, std::vector<std::int64_t>{10 * r, 10 * r + 1, 10 * r + 2, 10 * r + 3}},
                                   {empty, Array({0, 2}, f32)},
@@ -126,7 +126,7 @@ TEST(Ranks, ListsAxesAndViews) {
     EXPECT_EQ(columns.shape(), (Shape{3, 2}));
     EXPECT_EQ(joined.shape(), (Shape{3, 8}));
     const std::vector<Array> y = eval({list[0], list[1], list[3], columns, joined}, feeds, of(ranks));
-    // [4, 3] in two pieces of two rows: rows of xᵀ are columns of x.
+    // xᵀ [4, 3] is divided into two pieces of two rows. Rows of xᵀ are columns of x.
     for (int row = 0; row < 4; ++row)
       for (int k = 0; k < 3; ++k)
         EXPECT_EQ(y[0].at(row * 3 + k), element(row / 2, k * 4 + 2 * r + row % 2)) << row << ", " << k;
@@ -159,7 +159,7 @@ TEST(Ranks, SumsAreAFixedTree) {
         EXPECT_EQ(y[1].dtype(), f32);
         std::vector<Array> xs;
         for (int r = 0; r < n; ++r) xs.push_back(array_of(r, shape, dtype));
-        int in_line = 0;  // number of sums that a different order would round differently
+        int in_line = 0;  // number of sums whose rounding depends on the order
         for (std::int64_t i = 0; i < 1000; ++i) {
           float v[4] = {};
           for (int r = 0; r < n; ++r) v[r] = static_cast<float>(xs[static_cast<std::size_t>(r)].at(i));
@@ -180,14 +180,14 @@ TEST(Ranks, SumsAreAFixedTree) {
     });
 }
 
-// Tensors that are shared in several parts, in each dtype, and with sums in a different dtype.
+// Tests tensors that are shared in several parts, in each dtype, and sums in a different dtype.
 TEST(Ranks, SumsOfMoreThanOneShareMatch) {
   run_ranks(2, [](Communicator& ranks) {
     for (const DType dtype : {f64, f32, bf16, f16}) {
       const auto count = static_cast<std::int64_t>(2 * Communicator::most_shared / size_of(dtype)) + 6;
       Graph g;
       const Tensor x = g.input("x", {2 * count}, dtype);
-      // Small integers: each sum is exact in every dtype.
+      // Elements are small integers, so each sum is exact in every dtype.
       const auto number = [](int rank, std::int64_t i) { return static_cast<double>(i % 61 + 64 * rank); };
       Array own({2 * count}, dtype);
       for (std::int64_t i = 0; i < 2 * count; ++i)
@@ -228,7 +228,7 @@ TEST(Ranks, GradientsMatchDifferences) {
     });
 }
 
-// An error on one rank is the result of all ranks.
+// All ranks must report an error that occurs on one rank.
 TEST(Ranks, WrongGradientsAreFound) {
   run_ranks(2, [](Communicator& ranks) {
     const auto one = [&](auto f, bool is_input_replicated, bool is_output_replicated) {
@@ -257,7 +257,7 @@ TEST(Ranks, WrongGradientsAreFound) {
               "the gradient of input 0 is replicated, but rank 1 differs bitwise from rank 0");
     EXPECT_EQ(partial[1].status, Status::mismatch);
 
-    // On rank 1, only in f32.
+    // The gradient is wrong on rank 1, only in f32.
     const auto rank_of = [](const Tensor& x) {
       return local_shard({arange(x.graph(), 0, 2, 1, x.dtype())}, 2)[0];
     };
@@ -276,7 +276,8 @@ TEST(Ranks, WrongGradientsAreFound) {
   });
 }
 
-// The gradient of one element is wrong, for each element in turn: no element or cotangent is 0.
+// For each element in turn, the gradient of this element is wrong. This is always found, because no element
+// or cotangent is 0.
 TEST(Ranks, AWrongGradientOfEachElementIsFound) {
   run_ranks(2, [](Communicator& ranks) {
     for (int wrong = 0; wrong < 6; ++wrong) {

@@ -8,7 +8,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// f(accumulated, element), folded over the reduced axes; row-major over the others.
+// Folds f(accumulated, element) over the reduced axes. Results are row-major over the other axes.
 template <class F>
 Vector fold(const Vector& x, const Shape& shape, const Axes& axes, double start, F f) {
   Shape kept = shape;
@@ -43,7 +43,7 @@ struct Where {
   Shape shape;
   Axes axes;
 };
-// Rows, columns, both, and no axes. Sizes are near vector widths, and above the sizes of blocks and pieces.
+// Reduces rows, columns, both, or no axes. Sizes are near vector widths, and larger than blocks and pieces.
 const Where places[] = {{{7}, {0}},
                         {{5, 67}, {1}},
                         {{67, 5}, {0}},
@@ -74,7 +74,8 @@ TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
           if (k.op == static_cast<Tensor (*)(TensorArg, const Axes&, bool)>(mean))
             for (double& w : expected) w /= n;
           const Tensor y = k.op(x.tensor, axes, false);
-          // Sums: a few sequential additions per block of elements. Products: one rounding per factor.
+          // Sums have a few sequential additions per block of elements. Products have one rounding per
+          // factor.
           const double steps = k.start == 1 ? n : 4 + n / 256;
           EXPECT_TRUE(close(doubles(run_checked({y}, {x.feed()})[0]), expected, 4 * steps * rounding(dtype)));
         }
@@ -96,7 +97,7 @@ TEST(Reduce, SixteenBitTypesAccumulateInF32) {
   }
 }
 
-TEST(Reduce, SumsOfManyF32KeepTheirDigits) {
+TEST(Reduce, SumsOfManyF32NumbersKeepTheirDigits) {
   if (has_small_pieces) GTEST_SKIP() << "sums of so many pieces, in f32, lose more digits";
   Graph g;
   const std::int64_t n = 1 << 22;
@@ -135,8 +136,8 @@ TEST(Reduce, ExtremesPropagateNaN) {
   }
 }
 
-// Vectors of columns, and single columns after the last vector, combine rows in the same order. The sign of a
-// zero depends on that order.
+// Vectors of columns, and single columns after the last vector, must combine rows in the same order, because
+// the sign of a zero depends on the order.
 TEST(Reduce, EqualColumnsMatchBitwise) {
   for (const Kind& k : kinds)
     for (DType dtype : {f64, f32})
@@ -159,8 +160,8 @@ TEST(Reduce, EqualColumnsMatchBitwise) {
           }
 }
 
-// The extreme of equal numbers is the first one, and the sign of a zero shows which one it is. It depends
-// neither on the processor's vectors nor on the division of a long row.
+// The extreme of equal numbers must be the first one. The sign of a zero shows which one is returned. The
+// result must depend neither on the processor's vectors nor on the division of a long row.
 TEST(Reduce, ExtremeOfZerosIsTheFirst) {
   for (const DType dtype : {f64, f32, bf16})
     for (const std::int64_t n : {2, 3, 5, 8, 9, 16, 17, 31, 33, 64, 100, 1025, 70000})
@@ -267,8 +268,8 @@ TEST(Reduce, GradientOfAProductSurvivesZeros) {
 }
 
 // The derivative of Π x with respect to the elements `by`, contracted with c once for each further order. It
-// is a sum over all ordered choices of `order` more elements. Each term multiplies c of the chosen elements
-// and x of the other elements.
+// is a sum over all ordered choices of `order` more elements. Each term multiplies the c of the chosen
+// elements and the x of all remaining elements.
 double product_derivative(const Vector& x, const Vector& c, std::vector<std::size_t> by, int order) {
   if (order == 0) {
     double y = 1;
@@ -286,7 +287,7 @@ double product_derivative(const Vector& x, const Vector& c, std::vector<std::siz
   return y;
 }
 
-// x is stored so that the reduced axes merge into rows, for any axes.
+// For any axes, x is stored so that the reduced axes merge into rows.
 TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
   for (DType dtype : {f64, f32, bf16, f16})
     for (std::int64_t n : {1, 2, 3, 7, 8, 9, 17})
@@ -294,7 +295,7 @@ TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
         for (int form = 0; form < 3; ++form) {
           SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(n) + " elements, " +
                        std::to_string(zeros) + " zeros, form " + std::to_string(form));
-          Vector x, c;  // powers of two and small integers: every product is exact in all types
+          Vector x, c;  // powers of two and small integers, so every product is exact in all types
           for (std::int64_t i = 0; i < n; ++i) {
             x.push_back(i * 5 % n < zeros ? 0 : i % 3 == 0 ? -1 : i % 3 == 1 ? 2 : 0.5);
             c.push_back(i % 2 == 0 ? 1 : -2);
@@ -311,7 +312,7 @@ TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
           for (int order = 0; order < 3; ++order)
             for (std::int64_t i = 0; i < n; ++i) {
               const double e = product_derivative(x, c, {static_cast<std::size_t>(i)}, order);
-              // A sum may round in a 16-bit type, at most once for each of its terms.
+              // In a 16-bit type, a sum may be rounded once for each of its terms.
               const double rounds = order == 0 ? 0 : 8 * static_cast<double>(n) * rounding(dtype);
               double size = 0;
               for (std::int64_t k = 0; k < n; ++k)
@@ -335,7 +336,7 @@ TEST(Reduce, GradientOfAProductNeedsNoDivision) {
   EXPECT_EQ(eval(z, {{none, Vector{}}}).numel(), 0);
 }
 
-// The gradient splits axes into slices at several levels. The size is not divisible by eight.
+// The gradient splits axes into slices at several levels. The size is not divisible by 8.
 TEST(Reduce, GradientOfALongProductMatchesQuotients) {
   for (const Where& p : {Where{{3, 1000}, {1}}, Where{{1000, 3}, {0}}, Where{{5, 3, 77}, {0, 2}}}) {
     Graph g;

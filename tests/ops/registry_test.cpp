@@ -1,5 +1,6 @@
-// Checks that every registered op is complete: shape rule, gradient (its own or from its decomposition) or a
-// reason for having none, kernel, samples and decomposition. A broken op proves that the test detects gaps.
+// Checks that every registered op is complete. An op needs a shape rule, a kernel and samples, and a fused op
+// also a decomposition. Each op also needs a gradient (its own or from its decomposition) or a reason for
+// having none. A broken op proves that the test detects missing components.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,13 +27,14 @@ bool has_kernel(const Op& op, const cpu::KernelSet& set) {
                      [&](const cpu::KernelEntry& e) { return e.op == op.name; });
 }
 
-// A fused op: its gradient is a separate op, or only its decomposition has second derivatives.
+// Returns whether the op is fused: its gradient is a separate op, or only its decomposition has second
+// derivatives.
 bool owes_decomposition(const Op& op) {
   return op.name.ends_with("_backward") || find_op(op.name + "_backward") != nullptr ||
          (op.first_order_only && !op.host);
 }
 
-// Whether calling the sample records the op, and whether it has inputs and outputs to differentiate.
+// Whether calling a sample records the op, and whether the sample has inputs and outputs to differentiate.
 struct Recorded {
   bool op = false, floating_input = false, floating_output = false;
 };
@@ -50,14 +52,14 @@ Recorded record_sample(const Op& op, const Sample& s, DType dtype) {
   return r;
 }
 
-// "inputs → outputs: formula" on one line.
+// Whether a string has the form "inputs → outputs: formula" on one line.
 bool is_documented(const Op& op) {
   const std::size_t arrow = op.doc.find("→ "), colon = op.doc.find(": ");
   return arrow < colon && colon != std::string::npos && colon + 2 < op.doc.size() &&
          op.doc.find('\n') == std::string::npos;
 }
 
-// The missing parts of an op, one line for each.
+// Returns the missing components of an op, one line for each.
 std::vector<std::string> gaps(const Op& op) {
   std::vector<std::string> lacks;
   if (op.name.empty()) lacks.push_back("a name");
@@ -111,12 +113,12 @@ TEST(Registry, EveryKernelBelongsToAnOp) {
       EXPECT_TRUE(e.op == "fused" || find_op(e.op))
           << set->isa << " has a kernel for '" << e.op << "', which is no op";
     for (const cpu::BlockEntry& e : *set->blocks)
-      EXPECT_TRUE(find_op(e.op) || e.op.starts_with("cast_"))  // a cast has one for each target
+      EXPECT_TRUE(find_op(e.op) || e.op.starts_with("cast_"))  // a cast has a block function for each target
           << set->isa << " has a block function for '" << e.op << "', which is no op";
   }
 }
 
-// A complete op. Each test below removes one part of it.
+// A complete op. Each test below removes one component.
 Op whole(const std::string& name) {
   return {.name = name,
           .doc = "x → y: y = x + x",
@@ -197,7 +199,7 @@ TEST(Registry, ANameIsRegisteredOnce) {
   EXPECT_EQ(all_ops().back(), &own);
   EXPECT_EQ(find_op("an_op_of_a_use"), nullptr);
   EXPECT_EQ(find_op("add"), &add_op);
-  // The compiler's own ops have names, too.
+  // The names of the compiler's own ops are also in use.
   for (const std::string& name :
        {std::string("add"), std::string("an_op_of_a_user"), fused_op.name, fused_reduction_op.name})
     EXPECT_EQ(refusal_of(whole(name))
@@ -210,8 +212,8 @@ TEST(Registry, ANameIsRegisteredOnce) {
   EXPECT_EQ(refusal_of(whole("another_op_of_a_user")), "taken");
 }
 
-// Inputs without elements. Each size of a sample's inputs becomes 0 everywhere, and each axis of each input
-// becomes 0 by itself. A call with such inputs either throws an Error or runs, and so do its gradients.
+// Tests inputs without elements. Each size in a sample becomes 0 in all inputs, and each axis of each input
+// becomes 0 by itself. A call with such inputs must either throw an Error or run, and so must its gradients.
 std::vector<std::vector<SampleInput>> without_elements(const Sample& s) {
   std::set<std::int64_t> sizes;
   for (const SampleInput& i : s.inputs) sizes.insert(i.shape.begin(), i.shape.end());

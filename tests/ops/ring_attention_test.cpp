@@ -1,5 +1,5 @@
-// Tests ring attention: its calls see each pair of a query and a key once. On several ranks, it gives the
-// results and gradients of flash_attn of the whole sequence.
+// Tests ring attention. Its calls must see each pair of a query and a key once. On several ranks, its results
+// and gradients must be those of flash_attn on the complete sequence.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg;
 
-// How often each query (first) sees each key (second), by position in the whole sequence.
+// How often each query (first) sees each key (second), by positions in the complete sequence.
 using Pairs = std::map<std::pair<std::int64_t, std::int64_t>, int>;
 
 void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::vector<std::int64_t>& queries,
@@ -26,7 +26,7 @@ void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::v
         ++pairs[{queries[static_cast<std::size_t>(c.query + i)], keys[static_cast<std::size_t>(c.key + t)]}];
 }
 
-// Expects that on some rank, the call has rows that see keys, and that each of its bounds excludes some pair.
+// Expects that the call has rows that see keys, and that each of its bounds excludes a pair, on some rank.
 void expect_needed(const detail::RingCall& c, std::int64_t piece, const std::string& what) {
   ASSERT_TRUE(c.queries > 0 && c.keys > 0) << what;
   ASSERT_TRUE(c.query >= 0 && c.query + c.queries <= 2 * piece) << what;
@@ -53,8 +53,8 @@ TEST(RingSchedule, EachVisiblePairIsSeenOnce) {
             for (const detail::RingStep& step : steps)
               for (const detail::RingCall& c : step.calls) {
                 expect_needed(c, piece, what);
-                // flash_attn aligns with the last key, so bounds require equal numbers of keys and queries,
-                // or no keys.
+                // flash_attn aligns queries with the last key. So bounds require equal numbers of keys and
+                // queries, or no keys.
                 const std::int64_t there =
                     c.visible.empty() ? c.keys : c.visible[static_cast<std::size_t>(rank)];
                 ASSERT_TRUE((c.left < 0 && c.right < 0) ||
@@ -71,10 +71,10 @@ TEST(RingSchedule, EachVisiblePairIsSeenOnce) {
           ASSERT_TRUE(seen == expected) << what;
           for (const detail::RingStep& step : steps) made += step.calls.size();
         }
-  EXPECT_EQ(made, 4470u);  // fewer if calls that could be one are joined, more if not
+  EXPECT_EQ(made, 4470u);  // changes if calls are joined or split differently
 }
 
-// Merging needs a finite ξ to start with.
+// Merging must start with a finite ξ.
 TEST(RingSchedule, TheFirstCallOfAQueryHasItsOwnKey) {
   for (std::int64_t left : {-1, 0, 2, 9})
     for (std::int64_t right : {-1, 0, 2, 9}) {
@@ -111,7 +111,7 @@ TEST(RingSchedule, ACausalMaskDividesTheWorkEvenly) {
   }
 }
 
-// Unneeded hops are omitted, and identical calls of all ranks are one call.
+// Unneeded hops are omitted, and calls that are identical on all ranks are one call.
 TEST(RingSchedule, StepsAndCallsAreFew) {
   const auto shifts = [](const detail::RingMask& mask) {
     std::vector<int> all;
@@ -133,13 +133,13 @@ TEST(RingPositions, ThePiecesOfARank) {
   EXPECT_THROW(ring_positions(2, 2, 8), Error);
 }
 
-// One call on views of [B, L, heads, d]. `d` and `dv` are as in flash_attn.
+// A call on views of [B, L, heads, d]. `d` and `dv` are as in flash_attn.
 struct Case {
   std::string name;
   std::int64_t B = 1, H = 2, Hk = 2, length = 24, d = 4, dv = 4;
   AttentionOptions options = {.causal = true};
   bool values_are_keys = false;
-  bool with_lse = true;  // the loss reads ξ, too
+  bool with_lse = true;  // the loss also reads ξ
   bool rounded = false;  // numbers are multiples of 1/4: products are exact, and some scores of a row are
                          // equal
 };
@@ -156,7 +156,7 @@ Array numbers(const Shape& shape, double start, DType dtype = f64, bool rounded 
   return a;
 }
 
-// o, ξ, z_q, z_k and z_v of the rank's tokens (at `positions`), for the attention function `attend`.
+// Computes o, ξ, z_q, z_k and z_v of the rank's tokens (at `positions`) with the attention function `attend`.
 template <class Attend>
 std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor& positions, Attend attend) {
   const auto own = [&](const Array& all) {
@@ -182,7 +182,7 @@ std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor&
 
 constexpr const char* names[] = {"o", "lse", "z_q", "z_k", "z_v"};
 
-// The largest difference, for numbers of size about 1.
+// The largest allowed difference, for numbers of about 1.
 double difference(const Array& ring, const Array& whole, const std::vector<std::int64_t>& positions) {
   const std::int64_t L = std::ssize(positions), batch = ring.shape()[0], row = ring.numel() / batch / L,
                      length = whole.numel() / batch / row;
@@ -249,7 +249,7 @@ std::vector<Case> cases() {
 
 class RingAttention : public ::testing::TestWithParam<int> {};
 
-TEST_P(RingAttention, MatchesFlashAttnOfTheWholeSequence) {
+TEST_P(RingAttention, MatchesFlashAttnOfTheFullSequence) {
   run_ranks(
       GetParam(),
       [](Communicator& ranks) {
@@ -258,8 +258,8 @@ TEST_P(RingAttention, MatchesFlashAttnOfTheWholeSequence) {
       120);
 }
 
-// Rows whose ξ is so large that it cannot represent log π, or the weights of partial results. Gradients of q
-// and k are 2^14 times larger than usual, and so are their errors.
+// The ξ of these rows is so large that it cannot represent log π or the weights of partial results. Gradients
+// of q and k, and their errors, are 2^14 times larger than usual.
 TEST_P(RingAttention, LargeScoresMatchFlashAttn) {
   run_ranks(
       GetParam(),
@@ -277,7 +277,7 @@ TEST_P(RingAttention, LargeScoresMatchFlashAttn) {
       120);
 }
 
-// Each part of o and of the gradients is rounded to bf16, and the sums once more.
+// Each part of o and of the gradients is rounded to bf16, and the sums are rounded once more.
 TEST_P(RingAttention, SixteenBitTypesMatchToTheirRounding) {
   run_ranks(
       GetParam(),
@@ -298,7 +298,7 @@ TEST_P(RingAttention, TwoRunsMatchBitwise) {
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, RingAttention, ::testing::Values(2, 4));
 
-// In a recomputed segment, the keys circulate once more.
+// If a segment is recomputed, the keys circulate once more.
 TEST(RingAttentionGraph, CanBeRecomputed) {
   run_ranks(2, [](Communicator& ranks) {
     const Case c{.name = "checkpoint", .with_lse = false};
@@ -321,10 +321,10 @@ TEST(RingAttentionGraph, CanBeRecomputed) {
   });
 }
 
-// No tensor has the size of the whole sequence, and each hop is one step.
-TEST(RingAttentionGraph, AProgramNeedsMemoryForTheRanksShareOnly) {
+// No tensor has the size of the complete sequence, and each hop is one step.
+TEST(RingAttentionGraph, AProgramNeedsMemoryOnlyForTheShareOfItsRank) {
   run_ranks(4, [](Communicator& ranks) {
-    const Case c{.name = "share", .length = 16};  // of the rank
+    const Case c{.name = "share", .length = 16};  // tokens of the rank
     Graph g;
     const std::vector<Tensor> y =
         recorded(g, c, f64, {}, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -342,7 +342,7 @@ TEST(RingAttentionGraph, AProgramNeedsMemoryForTheRanksShareOnly) {
   });
 }
 
-TEST(RingAttentionGraph, AWindowOfTheWholeSequenceHasNoEffect) {
+TEST(RingAttentionGraph, AWindowOfTheFullSequenceHasNoEffect) {
   const auto calls = [](std::int64_t left) {
     Graph g;
     const Tensor q = g.input("q", {1, 2, 8, 4});

@@ -1,4 +1,4 @@
-// Compares rope with the written-out rotation, in both pairings. Its gradient is the inverse rotation.
+// Compares rope with the rotation in plain code, in both pairings. Its gradient must be the inverse rotation.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -6,7 +6,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Rows of d elements at the given positions.
+// Rotates rows of d elements at the given positions.
 Vector plain_rope(const Vector& x, std::int64_t d, const Vector& positions, std::int64_t dims, double theta,
                   bool interleaved) {
   Vector y = x;
@@ -22,7 +22,7 @@ Vector plain_rope(const Vector& x, std::int64_t d, const Vector& positions, std:
   return y;
 }
 
-// Positions start, start + 1, … for each row of [..., L].
+// Returns positions start, start + 1, … for each row of [..., L].
 Vector counted(const Shape& shape, std::int64_t start) {
   Vector p;
   const std::int64_t length = shape[shape.size() - 2];

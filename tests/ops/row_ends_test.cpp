@@ -1,6 +1,6 @@
-// Compares rows that end next to a vector, a chunk of the online normalizer (1024 elements) or a block of
-// sums (65536) with plain loops in f64. Also tests numbers of rows near the size of a part, and results that
-// bypass the caches.
+// Compares rows with plain loops in f64. The rows end near a vector's end, near the end of the online
+// normalizer's chunk (1024 elements), or near the end of a block of sums (65536). Also tests numbers of rows
+// near the size of a part, and results that bypass the caches.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
 #include "ops/random.h"
@@ -28,7 +28,8 @@ std::vector<Rows> row_ends() {
   return all;
 }
 
-// Digits of an increasing row, so that each chunk has a new maximum, or of a decreasing row.
+// Returns random digits on an increasing slope, so that each chunk has a new maximum, or on a decreasing
+// slope.
 Vector slope(const Rows& r, int seed) {
   Vector v = digits(r.rows * r.n, seed, 100);
   for (std::size_t i = 0; i < v.size(); ++i) {
@@ -87,7 +88,7 @@ TEST(RowEnds, CrossEntropy) {
       const Whole x = whole(g, {r.rows, r.n}, dtype, slope(r, 3)), z = small(g, {r.rows}, 4, dtype);
       Vector classes = digits(r.rows, 5, static_cast<int>(std::min<std::int64_t>(r.n, 30000)));
       for (std::size_t i = 1; i < classes.size(); i += 4) classes[i] = static_cast<double>(r.n - 1);
-      for (std::size_t i = 3; i < classes.size(); i += 4) classes[i] = -7;  // ignored
+      for (std::size_t i = 3; i < classes.size(); i += 4) classes[i] = -7;  // this target is ignored
       const Whole t = whole(g, {r.rows}, i64, classes);
       const Vector v = doubles(x.array);
       Vector losses, gradient;
@@ -177,7 +178,8 @@ TEST(RowEnds, Rope) {
     for (const std::int64_t d : {2, 6, 14, 16, 18, 34, 66})
       for (const std::int64_t dims : {d, d / 4 * 2})
         for (const bool interleaved : {true, false})
-          for (const int kind : {0, 1, 2})  // positions: counted, for each row, the same for all heads
+          for (const int kind :
+               {0, 1, 2})  // positions: counted, given for each row, or the same for all heads
             for (const DType dtype : {f64, f32}) {
               if (dims == 0 || (kind > 0 && d > 18)) continue;
               Graph g;
@@ -242,7 +244,8 @@ TEST(RowEnds, NormsOfLists) {
     }
 }
 
-// Numbers whose squares are out of range, next to ordinary numbers, at each index of a block.
+// The squares of some numbers are out of range. Such a number is at each index of a block, next to ordinary
+// numbers.
 TEST(RowEnds, NormsOfHugeAndTinyNumbers) {
   for (const double scale : {1., 1e30, 1e-30, 1e200, 1e-200, 1e300, 1e-300})
     for (const double other : {0., 1., 1e30, 1e-30, 1e200, 1e-300})
@@ -420,8 +423,8 @@ TEST(RowEnds, ADropoutMaskDependsOnItsIndices) {
   }
 }
 
-// Results of 16 MiB or more bypass the caches, and results of 4 MiB do if an operand is transposed. They are
-// bitwise identical to the results of their halves, which do not.
+// Results of 16 MiB or more bypass the caches. So do results of 4 MiB or more if an operand is transposed.
+// They must be bitwise identical to the results of their halves, which do not bypass the caches.
 TEST(RowEnds, LargeResultsMatchTheirHalvesBitwise) {
   struct Row {
     const char* name;

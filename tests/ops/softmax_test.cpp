@@ -8,7 +8,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// f on each line along the axis.
+// Applies f to each line along the axis.
 template <class F>
 Vector along(const Vector& x, const Shape& shape, int axis, F f) {
   Vector y(x.size());
@@ -68,7 +68,7 @@ TEST(Softmax, RowsSumToOne) {
   for (double s : doubles(y[0])) EXPECT_NEAR(s, 1, 1e-6);
 }
 
-TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of the online normalizer
+TEST(Softmax, SumsAreRescaledWhenTheMaximumRises) {  // a new maximum in every chunk of the online normalizer
   Graph g;
   const std::int64_t n = 10000;
   const Tensor x = g.input("x", {2, n}, f64);
@@ -82,8 +82,8 @@ TEST(Softmax, MaximaThatRiseAreRescaled) {  // a new maximum in every chunk of t
   EXPECT_TRUE(close(doubles(y[1]), {log_sum(rising), log_sum(falling)}, 1e-14));
 }
 
-// The exp of a logit far above the rest overflows unless the maximum is found at any position. A logit far
-// below the rest does not affect the result.
+// The maximum must be found at any position. Otherwise, the exp of a logit far above the rest would overflow.
+// A logit far below the rest must not affect the result.
 TEST(Softmax, FindsOneLargeLogitAtEveryPosition) {
   for (const DType dtype : {f32, f64})
     for (const double large : {1e4, -1e4})

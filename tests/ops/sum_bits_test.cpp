@@ -1,5 +1,5 @@
-// Checks the order of additions in sums through their exact bits. They are compared with sum_bits.txt
-// (tests/support/golden.h), which has lines for each instruction set. GEMMs are not included, because
+// Checks the order of additions in sums by comparing the bits of the results with sum_bits.txt
+// (tests/support/golden.h). The file has lines for each instruction set. GEMMs are not included, because
 // compilers may contract their additions.
 #include "backends/cpu/kernel.h"
 #include "core/base/piece_size.h"

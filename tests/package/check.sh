@@ -31,12 +31,12 @@ project package all -DCMAKE_PREFIX_PATH="$dir/installed"
 "$dir/installed/bin/gradcheck" --plugin "$dir/package/full_plugin.so" --op twice
 "$dir/package/several" "$dir"/package/libloaded.so
 
-# Without the tools, as in a Linux distribution's package of the library.
+# Installs without the tools, as a Linux distribution's package of the library does.
 mv "$dir/installed/bin" "$dir/bin"
 project without_tools objects -DCMAKE_PREFIX_PATH="$dir/installed" -DWITHOUT_TOOLS=ON
 mv "$dir/bin" "$dir/installed/bin"
 
-# If a header is missing, the error names its package.
+# If an external header is missing, the error must name its package.
 if "$cmake" -S "$here/../.." -B "$dir/bare" -G "$generator" -DCMAKE_CXX_COMPILER="$compiler" -DXXHASH_INCLUDE:PATH= >"$dir/log" 2>&1 ||
     ! grep -q libxxhash-dev "$dir/log"; then
   echo "failed: configuring without xxhash.h"
@@ -50,7 +50,7 @@ project build_tree consumer -Dtilegrad_DIR="$build"
 # Builds only the objects and the plugin, because otherwise the library would be compiled again.
 project folder "objects plugin" -DTILEGRAD_SOURCE="$here/../.." -DTILEGRAD_CUDA=OFF
 
-# As a shared library, from the objects of the build above, which do not depend on BUILD_SHARED_LIBS.
+# Builds a shared library from the objects of the build above, which do not depend on BUILD_SHARED_LIBS.
 options=()
 while IFS= read -r option; do options+=("-D$option"); done < <(
   grep -E '^(TILEGRAD_(CPU_ISAS|CUDA|UNITY)|CMAKE_(BUILD_TYPE|CUDA_ARCHITECTURES)|CMAKE_CXX_FLAGS):' "$build/CMakeCache.txt")

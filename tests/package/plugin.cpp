@@ -1,4 +1,4 @@
-// A user's plugin, whose op the installed gradcheck checks.
+// A user's plugin. The installed gradcheck checks its op.
 #include <tilegrad/tilegrad.h>
 
 extern "C" void tilegrad_plugin() {

@@ -1,5 +1,5 @@
-// The library in this program, in two shared objects that it links and in one that it loads. They work
-// together, and the process ends without an error.
+// This program, two shared objects that it links and one that it loads all contain the library. They must
+// work together, and the process must end without an error.
 #include <tilegrad/tilegrad.h>
 
 #include <dlfcn.h>

@@ -1,11 +1,11 @@
-// A user's shared object that contains the library: NAME_step runs a training step, NAME_refuse throws.
+// A user's shared object that contains the library. NAME_step runs a training step, and NAME_refuse throws.
 #include <tilegrad/tilegrad.h>
 
 #define TG_JOIN(a, b) a##b
 #define TG_NAME(a, b) TG_JOIN(a, b)
 
-// The weight after a step of gradient descent on Σ w·x from w = 1, or −1 if an op differs from the one that
-// find_op() finds.
+// Returns the weight after a step of gradient descent on Σ w·x, starting at w = 1. Returns −1 if an op
+// differs from the op that find_op() finds.
 double TG_NAME(NAME, _step)(float x) {
   tg::Graph graph;
   const tg::Parameter w("w", tg::Array::of<float>({2}, {1, 1}));

@@ -1,4 +1,4 @@
-// Tests the lookup of the address at which ranks of several hosts meet.
+// Tests the lookup of the address of rank 0 if ranks are on several hosts.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,8 +12,8 @@
 #include "tests/support/joined_ranks.h"
 #include "tests/support/virtual_time.h"
 
-// Replaces the system's getaddrinfo(). It fails for some names, and counts the lists that are not yet
-// released.
+// Replaces the system's getaddrinfo(). This function fails for some names and counts the lists that are not
+// yet released.
 static const std::map<std::string, int> failures{{"no-name.test", EAI_NONAME}, {"system.test", EAI_SYSTEM}};
 static int lists = 0;
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** first) {
@@ -35,7 +35,7 @@ namespace {
 
 using namespace parallel;
 
-// A port of this host, either free or used by the test itself.
+// A port of this host that is free or that the test itself uses.
 struct Port {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int number = 0;
@@ -50,7 +50,7 @@ struct Port {
   }
 };
 
-// The error that ends the rendezvous of rank 0 or 1 of two hosts.
+// Returns the error that ends the rendezvous of rank 0 or 1 on two hosts.
 std::string outcome(int rank, const std::string& address, int port, int join_timeout = 0) {
   testing::VirtualTime time;
   const World world{.rank = rank,

@@ -81,7 +81,7 @@ TEST(GroupState, LossIsReportedOnce) {
   }
 }
 
-// On one host rank 0 sends nothing, so the end of its connection means that its process has ended.
+// On one host, rank 0 sends nothing, so the end of its connection means that its process has ended.
 TEST(GroupState, ClosedConnectionIsALossUnlessTheRankEnded) {
   for (const bool has_ended : {false, true}) {
     GroupOfRankOne one;
@@ -127,7 +127,7 @@ TEST(GroupOptions, ValuesBeyondLimitsAreRejected) {
   EXPECT_EQ(defaults.step_timeout, milliseconds(60'000));
   EXPECT_EQ(defaults.end_after, milliseconds(0));
   EXPECT_EQ(defaults.save_after, milliseconds(120'000));
-  // Ranks and sizes. With valid ones, the rank looks for rank 0.
+  // Tests ranks and numbers of ranks. If they are valid, the rank searches for rank 0.
   const JoinOptions now{.join_timeout = milliseconds(0)};
   const auto of = [&](int rank, int size) { return joined(local(rank, size), now); };
   const std::string absent = "[ranks] rank 0 did not join within 0.0 s";

@@ -1,4 +1,4 @@
-// If a rank fails in any way, all others report it in one line.
+// Tests that all other ranks report a rank that fails, in one line, for any kind of failure.
 #include <tilegrad/parallel/group.h>
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(Group, ErrorOfARankIsReportedByAllOthers) {
   for (const std::size_t r : {0, 2})
     EXPECT_EQ(results[r].text, "[ranks] rank 1 failed: [checkpoint] cannot write out: no space");
 
-  results = ask(2, [](int rank) {  // it reports nothing, but an exception destroys its group
+  results = ask(2, [](int rank) {  // the rank reports nothing, but an exception destroys its group
     const auto group = parallel::join(world_of(rank, 2));
     if (rank == 0) throw Error("rank 0's own");
     return share_for_ever(*group);
@@ -175,13 +175,13 @@ TEST(Group, ProcessWithUnreadErrorsIsKilled) {
     if (::pipe(ends.data()) != 0) return std::string("no pipe");
     ::dup2(ends[1], 2);
     const std::string more(1 << 20, 'x');
-    (void)!::write(2, more.data(), more.size());  // does not return
+    (void)!::write(2, more.data(), more.size());  // share() does not return
     return std::string("still here");
   });
   EXPECT_EQ(results[1].text, "ended with exit code 75 in the middle");
 }
 
-// Code that waits outside of share() is notified of a loss, also if it starts waiting afterwards, and
+// Code that waits outside of share() is notified of a loss, even if it starts to wait after the loss.
 // check_lost() throws.
 TEST(Group, CallbacksAreNotifiedOfALoss) {
   const auto results = ask(2, [](int rank) -> std::string {
@@ -195,7 +195,7 @@ TEST(Group, CallbacksAreNotifiedOfALoss) {
     if (rank == 1) return group->fail("enough"), "failed";
     while (heard == 0) nap(milliseconds(1));
     const auto late = ranks.on_lost([&] { heard += 10; });
-    nap(milliseconds(250));  // two checks by the watchdog
+    nap(milliseconds(250));  // the time of two checks by the watchdog
     return std::to_string(heard) + " " + error_of([&] { ranks.check_lost(); });
   });
   EXPECT_EQ(results[0].text, "11 lost: [ranks] rank 1 failed: enough");
@@ -224,11 +224,12 @@ TEST(Group, ExitCodesFollowTheExceptions) {
   EXPECT_EQ(parallel::exit_code_of(std::bad_alloc()), 1);
 }
 
-// The detector by itself, with a clock of the test.
+// Runs the detector by itself, with a clock that the test controls.
 struct Watched {
   explicit Watched(int n, int timeout = 1000)
       : detector(n, milliseconds(timeout)), ranks(static_cast<std::size_t>(n)) {}
-  // Its report within `ms`, if it checks every 100 ms and all ranks except those in `silent` send heartbeats.
+  // Returns the report within `ms` if the detector checks every 100 ms and all ranks except those in `silent`
+  // send heartbeats.
   std::string after(int ms, const std::vector<std::size_t>& silent = {}) {
     for (int t = 0; t < ms; t += 100) {
       now += milliseconds(100);
@@ -245,16 +246,16 @@ struct Watched {
 
 TEST(HangDetector, ReportsTheRankThatOthersWaitFor) {
   Watched w(3);
-  EXPECT_EQ(w.after(5000), "");  // before the first step
+  EXPECT_EQ(w.after(5000), "");  // ranks have no step times before the first step
   for (auto& r : w.ranks) r.steps = 8;
-  EXPECT_EQ(w.after(5000), "");  // all compute
+  EXPECT_EQ(w.after(5000), "");  // all ranks compute
   w.ranks[0].is_waiting = w.ranks[2].is_waiting = true;
   EXPECT_EQ(w.after(1000), "");
   EXPECT_EQ(w.after(200), "1 made no progress for 6.0 s after step 7; rank 0 is waiting for it");
 }
 
-// A rank that waits on its GPU may be waiting for its own work, so a rank that has ended may have completed
-// its part.
+// A rank that waits on its GPU may wait for its own work. So a rank that has ended may have completed its
+// part of the exchange.
 TEST(HangDetector, GpuWaitMayTakeOneStepTime) {
   Watched w(2);
   for (auto& r : w.ranks) r.steps = 8;

@@ -1,4 +1,4 @@
-// Compares HangDetector with a direct implementation of its rules, on random histories of ranks.
+// Compares HangDetector with plain code for its rules, on random histories of ranks.
 #include "parallel/control.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::string seconds(std::int64_t ms) {
   return text;
 }
 
-// The rules, evaluated on the history of all checks.
+// Evaluates the rules on the history of all checks.
 struct Rules {
   struct Look {
     std::int64_t time;
@@ -28,7 +28,7 @@ struct Rules {
   std::int64_t step_timeout;
   std::vector<Look> looks;
 
-  // The time of the last check at which `differs` from the previous check, or which followed an absence.
+  // Returns the time of the last check that `differs` from the previous check or that followed an absence.
   template <class F>
   std::int64_t last_change(std::size_t rank, F differs) const {
     for (std::size_t i = looks.size(); i-- > 0;) {
@@ -46,7 +46,7 @@ struct Rules {
   std::int64_t last_beat(std::size_t rank) const {
     return last_change(rank, [](const Seen& a, const Seen& b) { return a.beats != b.beats; });
   }
-  // step_timeout, or 20 times the mean step time since the first step.
+  // Returns step_timeout, or 20 times the mean step time since the first step if that is longer.
   std::int64_t timeout_of(std::size_t rank) const {
     std::int64_t first_steps = 0, first = 0, last = 0, before = 0;
     for (const Look& l : looks) {
@@ -63,7 +63,7 @@ struct Rules {
     std::vector<std::int64_t> moved, beaten, timeout;
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       moved.push_back(last_move(r)), beaten.push_back(last_beat(r)), timeout.push_back(timeout_of(r));
-    std::size_t waiter = now.ranks.size();  // the one that has waited longest
+    std::size_t waiter = now.ranks.size();  // the rank that has waited longest
     for (std::size_t r = 0; r < now.ranks.size(); ++r)
       if (now.ranks[r].is_waiting && (waiter == now.ranks.size() || moved[r] < moved[waiter])) waiter = r;
     if (waiter == now.ranks.size()) return "";
@@ -135,7 +135,7 @@ TEST(HangDetectorRules, HoldForRandomHistories) {
   for (const char* kind : {"none", "hangs", "is stopped", "has ended"}) EXPECT_GT(verdicts[kind], 20) << kind;
 }
 
-// Before its first check, a rank has no history, whatever it reports then.
+// Before its first check, a rank has no history, regardless of the state that it reports then.
 TEST(HangDetectorRules, FieldsOfARankAreInitiallyFalse) {
   const Seen s;
   EXPECT_EQ(s.steps, 0);

@@ -2,7 +2,7 @@
 // runs steps, and exits by the rules for exit codes. Usage:
 //   joined_rank STEPS [FAULT RANK STEP [FILE]]
 // FAULT affects RANK at STEP: kill, fail, hang, deaf or slow. "kill" is applied only if FILE is missing, and
-// creates FILE. A deaf rank creates FILE and then does nothing, even when signals ask it to end; the others
+// creates FILE. A deaf rank creates FILE and then does nothing, even if signals request it to end. The others
 // may wait for it.
 #include <algorithm>
 #include <csignal>

@@ -1,4 +1,5 @@
-// A rank finds the memory of its launcher by TG_LAUNCH and LOCAL_RANK, or works without it.
+// Tests that a rank finds the memory of its launcher by TG_LAUNCH and LOCAL_RANK, or works without this
+// memory.
 #include "parallel/launch_board.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@
 #include "tests/support/failing_calls.h"
 #include "tests/support/ranks.h"
 
-// Replaces the system's function. It can pretend that files do not exist.
+// Replaces the system's function by a function that can pretend that files do not exist.
 static bool has_files = true;
 extern "C" std::FILE* fopen(const char* path, const char* mode) {
   static const auto open = reinterpret_cast<decltype(&fopen)>(::dlsym(RTLD_NEXT, "fopen"));
@@ -40,8 +41,8 @@ void set_variable(const char* name, const std::string& value) {
   value.empty() ? ::unsetenv(name) : ::setenv(name, value.c_str(), 1);
 }
 
-// The launch that a process with these variables finds. "" unsets a variable, "own" is replaced by the
-// process id. The process writes to its state on the board.
+// Returns the launch that a process with these variables finds. "" unsets a variable, and "own" is replaced
+// by the process id. The process writes to its state on the board.
 std::string found_by(const std::string& launch, const std::string& local_rank) {
   const auto results = ask_processes(
       1,
@@ -49,7 +50,7 @@ std::string found_by(const std::string& launch, const std::string& local_rank) {
         const bool is_own = launch.starts_with("own");
         set_variable(LaunchBoard::variable, is_own ? std::to_string(getpid()) + launch.substr(3) : launch);
         set_variable("LOCAL_RANK", local_rank);
-        ::close(0);  // so that the board may get descriptor 0
+        ::close(0);  // now the board may get descriptor 0
         const parallel::Launch* found = parallel::launch_of_this_process();
         EXPECT_EQ(found, parallel::launch_of_this_process());
         if (!found) return std::string("nothing");
@@ -69,7 +70,7 @@ TEST(LaunchBoard, FoundByItsVariables) {
   const LaunchBoard board(3, {.grace = 11, .save_grace = 22});
   for (const int rank : {0, 2}) {
     EndState& state = board.state(rank);
-    state.saving = 1, state.writing = 1;  // left by a process that was killed during a save
+    state.saving = 1, state.writing = 1;  // a process that was killed during a save left this state
     EXPECT_EQ(found_by(board.value(), std::to_string(rank)), "1 3 11 22");
     EXPECT_EQ(state.saving, 7u);
     EXPECT_EQ(state.writing, 0u);
@@ -101,7 +102,7 @@ TEST(LaunchBoard, LeavesNoMapping) {
   EXPECT_EQ(mappings(), before);
 }
 
-// A value that is not a number does not mean descriptor 0.
+// A value that is not a number must not be read as descriptor 0.
 TEST(LaunchBoard, DescriptorZeroIsAccepted) {
   const int input = ::dup(STDIN_FILENO);
   ::close(STDIN_FILENO);
@@ -135,10 +136,11 @@ TEST(LaunchBoard, NotFoundByInvalidVariables) {
       {process + "0", "0"},  // a different file
       {"0:" + value.substr(process.size()), "0"},
       {"-1:" + value.substr(process.size()), "0"},
-      {"1:1", "0"},                                     // a different process
-      {"own" + value.substr(process.size() - 1), "0"},  // the same file, whose launch is a different process
+      {"1:1", "0"},  // a different process
+      {"own" + value.substr(process.size() - 1),
+       "0"},  // the same file, but its launch is a different process
   };
-  // Other files of this process: of a different size, without seals, without the mark.
+  // Tests other files of this process: a file of a different size, without seals, or without the mark.
   const int board_file = std::stoi(value.substr(process.size()));
   struct stat about {};
   ASSERT_EQ(::fstat(board_file, &about), 0);
@@ -156,7 +158,8 @@ TEST(LaunchBoard, NotFoundByInvalidVariables) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
 }
 
-// As in a new shell, because the program that started the test, such as nohup, may ignore signals.
+// Signals have their defaults, as in a new shell, because the program that started the test, such as nohup,
+// may ignore signals.
 void reset_signals() {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -164,7 +167,7 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// A process that received a signal while it is stopped, or that is stopped in a signal handler.
+// Tests a process that received a signal while it is stopped, or that is stopped in a signal handler.
 TEST(StopState, ReportsThePendingStopSignal) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer calls handlers later";
@@ -204,13 +207,13 @@ TEST(StopState, ReportsThePendingStopSignal) {
   };
   const auto sent_to_thread = [&] {
     block(SIGTERM);
-    ::raise(SIGTERM);  // pending for this thread, not for the process
+    ::raise(SIGTERM);  // pending for this thread instead of the process
     stop(0);
   };
   EXPECT_EQ(state_of(sent_to_thread, 0), SIGTERM);
   EXPECT_EQ(state_of([&] { stop(0); }, 0), 0);
   EXPECT_EQ(state_of([&] { stop(0); }, SIGUSR1), 0);
-  // The C library blocks all signals for short times, outside of handlers.
+  // Outside of handlers, the C library also blocks all signals for short times.
   const auto all_blocked = [&] {
     ::signal(SIGTERM, stop);
     sigset_t all;
@@ -219,7 +222,7 @@ TEST(StopState, ReportsThePendingStopSignal) {
     stop(0);
   };
   EXPECT_EQ(state_of(all_blocked, 0), 0);
-  for (const int blocked : {15, 16}) {  // with SIGTERM; a handler may block a few others
+  for (const int blocked : {15, 16}) {  // includes SIGTERM; a handler may also block a few others
     const auto some_blocked = [&] {
       ::signal(SIGTERM, stop);
       block(SIGTERM);
@@ -263,8 +266,8 @@ TEST(StopState, ThreadsWithoutStatusAreNotStopped) {
   ::waitpid(process, &status, 0);
 }
 
-// The end of a stopped launch that was sent the signal `sent`, unless that is 0. Its rank watches it, and was
-// asked to end or not. "stays stopped" if it is still stopped after a second.
+// Returns how a stopped launch ends. It was sent the signal `sent` if that is not 0. Its rank watches it and
+// may have received a request to end. Returns "stays stopped" if the launch is still stopped after a second.
 std::string end_of_stopped_launch(int sent, bool rank_is_asked, bool is_other_file = false) {
   const pid_t launch = ::fork();
   if (launch == 0) {
@@ -309,8 +312,8 @@ TEST(LaunchWatch, ContinuesAStoppedLaunchWithPendingWork) {
   EXPECT_EQ(end_of_stopped_launch(SIGTERM, true, true), "stays stopped") << "a different process by now";
 }
 
-// Its thread is woken, although it otherwise checks only every 250 ms. One success in ten attempts suffices,
-// because other processes may cause delays.
+// The thread of the watch is woken, although it otherwise checks only every 250 ms. One success in ten
+// attempts suffices, because other processes may cause delays.
 TEST(LaunchWatch, EndsImmediately) {
   using Clock = std::chrono::steady_clock;
   const parallel::Launch launch{::getpid(), {}, {}, "/no/such/file", 0};
@@ -325,7 +328,7 @@ TEST(LaunchWatch, EndsImmediately) {
   EXPECT_LT(shortest, std::chrono::milliseconds(100));
 }
 
-// The launch may have a handler of SIGCONT, which would detect that it had been stopped.
+// The launch may have a handler of SIGCONT, which would conclude that it had been stopped.
 TEST(LaunchWatch, SendsNoSignalToARunningLaunch) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer has threads when processes are forked";
@@ -345,7 +348,7 @@ TEST(LaunchWatch, SendsNoSignalToARunningLaunch) {
       for (;;) ::pause();
     }
     while (board.state(0).asked_by == 0) ::usleep(1000);
-    ::usleep(600'000);  // it checks every 250 ms
+    ::usleep(600'000);  // the watch checks every 250 ms
     ::_exit(7);
   }
   int status = 0;

@@ -1,5 +1,5 @@
-// Tests how ranks of one host join, exact to the byte and the millisecond. One side is the code under test,
-// the other a script in virtual time.
+// Tests how ranks of one host join, exact to the byte and the millisecond. One side is the code under test.
+// The other side is a script in virtual time.
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -19,7 +19,7 @@ TEST(Meeting, RankZeroReportsMissingRanksAndTimesOut) {
   h.time.at(650, [&] { second.comes(join_of_rank(2, 4)); });
   EXPECT_EQ(h.meets(), "lost: [ranks] ranks 1 and 3 did not join within 2.4 s (2 of 4 joined)");
   EXPECT_EQ(h.time.now(), 2400);
-  Lines expected;  // after 1/24 of the time, then every 1/12
+  Lines expected;  // after 1/24 of the time, then after every 1/12
   for (int t = 100; t < 2400; t += 200)
     expected.push_back(std::to_string(t) + " [ranks] waiting for " +
                        (t < 650 ? "ranks 1, 2 and 3 (1 of 4 joined)" : "ranks 1 and 3 (2 of 4 joined)"));
@@ -72,7 +72,7 @@ TEST(Meeting, AllRanksReceiveRankZerosMemory) {
   }
 }
 
-// One field of the second Join is wrong. Each Join has its reply, and some end the run.
+// One field of the second Join is wrong. Each such Join gets a specific reply, and some end the run.
 TEST(Meeting, RankZeroValidatesEachFieldOfAJoin) {
   const std::string other_job = " (this is '" + job + "')";
   const auto here = [&](int rank) {
@@ -120,7 +120,7 @@ TEST(Meeting, RankZeroValidatesEachFieldOfAJoin) {
     h.time.at(20, [&] { other.comes(join); });
     h.time.at(30, [&] { second.comes(join_of_rank(2, 3)); });
     EXPECT_EQ(h.meets(), c.ends ? "wrong: " + c.line : "no error");
-    EXPECT_EQ(h.time.now(), c.ends ? 20 : 30);  // both are notified, and rank 0 stops waiting
+    EXPECT_EQ(h.time.now(), c.ends ? 20 : 30);  // both peers are notified, and rank 0 stops waiting
     EXPECT_EQ(other.hears(), c.line.empty() ? "the end" : "wrong: " + c.line);
     EXPECT_EQ(first.hears(), c.ends ? "wrong: " + c.line : "welcome:  with a descriptor");
     if (!c.ends) {
@@ -142,7 +142,7 @@ TEST(Meeting, MessagesOfWrongSizeAreRejected) {
   EXPECT_EQ(rank.hears(), "welcome:  with a descriptor");
 }
 
-// After a refusal, rank 0 replies to ranks that connect within a second.
+// For a second after a refusal, rank 0 replies to ranks that connect.
 TEST(Meeting, LateRanksReceiveTheRefusal) {
   for (const int latest : {900, 999, 1500}) {
     Hosted h(4);
@@ -163,7 +163,7 @@ TEST(Meeting, LateRanksReceiveTheRefusal) {
   }
 }
 
-// A rank that has received the refusal ends, which is not reported as a loss.
+// A rank that has received the refusal ends. This is not reported as a loss.
 TEST(Meeting, RanksMayExitAfterARefusal) {
   Hosted h(5);
   Peer first, wrong, late, last;
@@ -195,7 +195,7 @@ TEST(Meeting, RankThatEndsEarlyEndsTheOthers) {
     EXPECT_EQ(h.time.now(), 80);
     EXPECT_EQ(second.hears(), "lost: [ranks] rank 1 exited before all ranks joined");
   }
-  Hosted h(3);  // the last one leaves before its welcome
+  Hosted h(3);  // the last rank leaves before its welcome
   Peer first, second;
   h.time.at(10, [&] { first.comes(join_of_rank(1, 3)); });
   h.time.at(20, [&] { second.comes(join_of_rank(2, 3)), second.leaves(); });
@@ -211,7 +211,7 @@ TEST(Meeting, SilentPeerIsDisconnectedAfterFiveSeconds) {
   h.time.at(6000, [&] { rank.comes(join_of_rank(1, 2)); });
   EXPECT_EQ(h.meets(), "no error");
   EXPECT_EQ(heard, (Lines{"nothing", "nothing", "the end"}));
-  Lines expected;  // the same reports as without it
+  Lines expected;  // the same reports as without the peer
   for (int t = 333; t < 6000; t += 666)
     expected.push_back(std::to_string(t) + " [ranks] waiting for rank 1 (1 of 2 joined)");
   EXPECT_EQ(h.reports, expected);
@@ -234,8 +234,8 @@ TEST(Meeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
   EXPECT_EQ(heard, (Lines{"the end", "nothing"}));
 }
 
-// Rank 0 reads one message in each call of poll(). Peers that have sent a message by then stay connected,
-// even if their time has expired.
+// Rank 0 reads one message in each call of poll(). Peers that have sent a message before this call stay
+// connected, even if their time has expired.
 TEST(Meeting, MessagesAtTheLastMomentAreAccepted) {
   Hosted h(4, 8000);
   Peer ranks[3];
@@ -250,7 +250,7 @@ TEST(Meeting, MessagesAtTheLastMomentAreAccepted) {
   for (const Peer& p : ranks) EXPECT_EQ(p.hears(), "welcome:  with a descriptor");
 }
 
-// A rank that connects after all ranks have joined may be rejected, which is not a loss.
+// A rank that connects after all ranks have joined may be rejected. This is not a loss.
 TEST(Meeting, CompleteGroupNeedsNoMoreDescriptors) {
   for (const int error : {EMFILE, ENFILE}) {
     Hosted h(2);
@@ -267,7 +267,7 @@ TEST(Meeting, CompleteGroupNeedsNoMoreDescriptors) {
   }
 }
 
-// One more peer than allowed: the oldest one is disconnected.
+// There is one peer more than allowed, so the oldest peer is disconnected.
 TEST(Meeting, OldestOfTooManyPeersIsDisconnected) {
   Hosted h(3);
   std::vector<Peer> silent(256 + 2 + 2);
@@ -300,7 +300,7 @@ TEST(Meeting, LongRepliesAreTruncated) {
     EXPECT_EQ(::connect(wrong.socket.fd, reinterpret_cast<const sockaddr*>(&name),
                         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size())),
               0);
-    wrong.says(bytes_of_join(join_of_rank(1, 2)));  // of a different job
+    wrong.says(bytes_of_join(join_of_rank(1, 2)));  // a peer of a different job
   });
   EXPECT_EQ(h.meets(), "lost: [ranks] rank 1 did not join within 0.1 s (1 of 2 joined)");
   const std::string whole =
@@ -357,7 +357,7 @@ TEST(Meeting, RankSendsItsJoinAndReadsTheReply) {
   };
   for (const Case& c : cases) {
     JoiningRank g;
-    g.time.at(100, [&] { g.host.listens(); });  // it connects at 155
+    g.time.at(100, [&] { g.host.listens(); });  // the rank connects at 155 ms
     g.time.at(400, [&] {
       g.accepts();
       std::string said(200, '\0');
@@ -383,7 +383,7 @@ TEST(Meeting, RankSendsItsJoinAndReadsTheReply) {
   }
 }
 
-// A process may have closed its standard input, so that a descriptor gets number 0.
+// If a process has closed its standard input, a descriptor gets number 0.
 TEST(Meeting, DescriptorZeroIsAccepted) {
   const int input = ::dup(STDIN_FILENO);
   const auto memory = SharedMemory::create(3);
@@ -411,7 +411,7 @@ TEST(Meeting, DescriptorZeroIsAccepted) {
   }
   ::close(STDIN_FILENO);
   EXPECT_EQ(own_build().size(), 32u);
-  errno = EINVAL;  // left by an earlier call
+  errno = EINVAL;  // an earlier call may leave this error
   EXPECT_EQ(SharedMemory::create(2)->descriptor(), 0);
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
@@ -441,7 +441,7 @@ TEST(Meeting, BuildIdIsTheHashOfTheProgram) {
   EXPECT_GT(before, 0);
 }
 
-// Each system call that can fail, and the rank's report.
+// Tests each system call that can fail, and the rank's report.
 TEST(Meeting, FailingSystemCallsAreReported) {
   struct Case {
     const char* call;
@@ -472,7 +472,7 @@ TEST(Meeting, FailingSystemCallsAreReported) {
     expect(c, failure_of([&] { meet(local(1, 2), g.options, "build"); }));
   }
   for (const Case& c : {Case{"memfd_create", EMFILE, memory + "Too many open files"},
-                        {"memfd_create", EINVAL, "none"},  // an older system
+                        {"memfd_create", EINVAL, "none"},  // an older system lacks this call
                         {"ftruncate", ENOSPC, memory + "No space left on device"},
                         {"fcntl", EPERM, memory + "Operation not permitted"},
                         {"mmap", ENOMEM, "[ranks] cannot map the shared memory: Cannot allocate memory"}}) {
@@ -516,7 +516,7 @@ TEST(Meeting, InterruptedWaitsAreRepeated) {
   EXPECT_EQ(g.time.now(), 40);
 }
 
-// The peer's user is unknown.
+// The user of the peer is unknown.
 TEST(Meeting, PeersOfUnknownUsersAreRejected) {
   Hosted h(2);
   Peer unknown, rank;

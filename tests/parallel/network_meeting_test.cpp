@@ -1,5 +1,5 @@
 // Tests how ranks of several hosts join, exact to the byte and the millisecond. One side is the code under
-// test, the other a script in virtual time with its own handshake.
+// test. The other side is a script in virtual time, which implements the handshake separately.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -55,7 +55,7 @@ sockaddr_in loopback(int port) {
   return a;
 }
 
-// The other end of a TCP connection. Data that is sent to it arrives within a short real time.
+// The other end of a TCP connection. Data that is sent to this end arrives within a short real time.
 struct Peer {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   void connects(int port) {
@@ -102,8 +102,8 @@ struct Peer {
   }
 };
 
-// The socket options of a connection, which never blocks and is not inherited. Each has SO_REUSEADDR, because
-// rank 0 may need its port.
+// Returns the socket options of a connection. A connection never blocks and is not inherited. Each has
+// SO_REUSEADDR, because rank 0 may need its port.
 std::string options_of(const Connection& c) {
   std::string all;
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
@@ -122,7 +122,7 @@ std::string options_of(const Connection& c) {
   }
   return all;
 }
-// For a step_timeout of 8 s.
+// The options for a step_timeout of 8 s.
 const std::string options_of_control = "1 1 1 10 5 4 4000 ", options_of_data = "1 1 1 10 5 4 0 ";
 
 int free_port() {
@@ -132,7 +132,7 @@ int free_port() {
 // A rank that joins by the protocol in the first comment of network_listener.cpp.
 struct Joining : Peer {
   std::string challenge, nonce = std::string(32, 'n');
-  // Calls f when the challenge has arrived. Rank 0 sends it after this event.
+  // Calls f when the challenge has arrived, which rank 0 sends after this event.
   void connects(int port, const std::function<void()>& f) {
     Peer::connects(port);
     VirtualTime::current->at(VirtualTime::current->now(), [this, f] {
@@ -148,7 +148,7 @@ struct Joining : Peer {
   void comes(int port, const std::string& join) {
     connects(port, [this, join] { says(answer(join)); });
   }
-  // The kind and text of the reply. Its proof must be correct.
+  // Returns the kind and text of the reply, whose proof must be correct.
   std::string verdict(int real_ms = 2000) const {
     const std::string said = hears(544, real_ms);
     if (said.empty()) return has_ended(0) ? "the end" : "nothing";
@@ -163,7 +163,7 @@ struct Joining : Peer {
   }
 };
 
-// The message of any error that f throws.
+// Returns the message of the error that f throws.
 std::string outcome(const std::function<void()>& f) {
   std::string line;
   try {
@@ -237,11 +237,11 @@ TEST(NetworkMeeting, RankZeroAcceptsOnlyPeersWithTheToken) {
   const Case cases[] = {
       {[&](const Joining& j) { return j.answer(good, std::string(31, 't') + "u"); }, "stranger"},
       {[&](const Joining& j) { return std::string(168, '\0') + j.challenge.substr(0, 0); }, "stranger"},
-      {[&](const Joining& j) {  // for a different challenge
+      {[&](const Joining& j) {  // an answer to a different challenge
          return j.nonce + good + proof("joins", std::string(32, 'c'), j.nonce, good);
        },
        "stranger"},
-      {[&](const Joining& j) {  // for a different nonce
+      {[&](const Joining& j) {  // an answer with a different nonce
          return j.nonce + good + proof("joins", j.challenge, std::string(32, 'm'), good);
        },
        "stranger"},
@@ -296,9 +296,9 @@ TEST(NetworkMeeting, AnswerInPiecesIsAcceptedForFiveSeconds) {
     }
 }
 
-// A byte after the answer, before the welcome.
+// A peer sends a byte after the answer and before the welcome.
 TEST(NetworkMeeting, ExtraBytesAfterAnAnswerEndTheRun) {
-  for (const std::size_t first : {0u, 100u}) {  // sent earlier
+  for (const std::size_t first : {0u, 100u}) {  // the byte was sent earlier
     Hosted h(2);
     Joining control;
     std::string all;
@@ -331,7 +331,7 @@ TEST(NetworkMeeting, RefusalsReachBothConnectionsOfARank) {
             "different TG_JOB for a different job (this is 'scripted')");
 }
 
-// Rank 1 of two, with a rank 0 that follows a script.
+// Runs rank 1 of two with a rank 0 that follows a script.
 struct JoiningRank {
   explicit JoiningRank(int join_timeout = 2400)
       : options{.join_timeout = milliseconds(join_timeout),
@@ -350,7 +350,7 @@ struct JoiningRank {
     peer.accepts(host);
     peer.says(magic + std::string(32, c));
   }
-  // The nonce of an answer, which must be correct.
+  // Returns the nonce of an answer, which must be correct.
   std::string nonce_of(const Peer& peer, char c, int purpose) {
     const std::string said = peer.hears(168), join = join_bytes(1, 2, purpose);
     EXPECT_EQ(said.size(), 168u);
@@ -387,7 +387,7 @@ TEST(NetworkMeeting, RankRetriesWithIncreasingIntervals) {
   EXPECT_EQ(g.reports[1], "315 [ranks] waiting for rank 0" + why);
 }
 
-// A host that does not answer at all: attempts of five seconds each.
+// If a host does not answer at all, each attempt lasts five seconds.
 TEST(NetworkMeeting, RankRetriesASilentHost) {
   JoiningRank g(12'000);
   const int port = g.host.listens(0, 0);
@@ -500,7 +500,7 @@ TEST(NetworkMeeting, RankWaitsForTheReplyTwiceAsLong) {
   EXPECT_EQ(g.time.now(), 30 + 2 * 2400 + 5000);
 }
 
-// Connections that end without a challenge, or send a wrong one.
+// Connections end without a challenge, or send a wrong challenge.
 TEST(NetworkMeeting, RankRetriesWithoutAChallenge) {
   JoiningRank g;
   const int port = g.host.listens();
@@ -586,13 +586,13 @@ TEST(NetworkMeeting, Ipv6AddressesArePrintedInBrackets) {
   };
   EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not join within 0.0 s ([::1]");
   EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not join within 0.0 s (127.0.0.1");
-  // Not the address of every network, although its first bytes are zero.
+  // The first bytes of this address are zero, but it is not the address of all networks.
   for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::ffff:0.1.0.0", "::ffff:1.0.0.0", "::2"})
     EXPECT_EQ(meeting_at(0, address).find("expected the one address"), std::string::npos) << address;
 }
 
-// Without free descriptors, the oldest unauthenticated peer is disconnected. If there is none, only a higher
-// limit helps.
+// If there are no free descriptors, the oldest unauthenticated peer is disconnected. If there is no such
+// peer, only a higher limit helps.
 TEST(NetworkMeeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
   for (const bool has_stranger : {true, false})
     for (const int error : {EMFILE, ENFILE, EAGAIN}) {
@@ -620,10 +620,10 @@ TEST(NetworkMeeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
     }
 }
 
-// A process may have closed its standard input, so that a socket gets number 0.
+// If a process has closed its standard input, a socket gets number 0.
 TEST(NetworkMeeting, DescriptorZeroIsAccepted) {
   const int input = ::dup(STDIN_FILENO);
-  for (const bool is_free_from_start : {true, false}) {  // for the listener, or for the first connection
+  for (const bool is_free_from_start : {true, false}) {  // number 0: the listener, or the first connection
     Hosted h(2);
     Joining control, data;
     if (is_free_from_start) ::close(STDIN_FILENO);
@@ -651,7 +651,7 @@ TEST(NetworkMeeting, DescriptorZeroIsAccepted) {
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
 
-// The end of its connection is not an error of recv(), so errno keeps an earlier error.
+// The end of a connection is not an error of recv(), so errno keeps an earlier error.
 TEST(NetworkMeeting, DisconnectedPeerIsRemoved) {
   for (const int earlier_error : {0, EAGAIN, EINTR}) {
     Hosted h(2);
@@ -669,7 +669,7 @@ TEST(NetworkMeeting, DisconnectedPeerIsRemoved) {
   }
 }
 
-// An interrupted call is repeated. After other errors the connection is closed.
+// An interrupted call is repeated. After other errors, the connection is closed.
 TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
   for (const int error : {EINTR, EAGAIN, EIO}) {
     JoiningRank g;
@@ -692,7 +692,7 @@ TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
   }
 }
 
-// Rank 0 refuses the first connection, and no longer listens for the second.
+// Rank 0 refuses the first connection and no longer listens for the second.
 TEST(NetworkMeeting, RefusedRankDoesNotReconnect) {
   JoiningRank g;
   const int port = g.host.listens();

@@ -1,5 +1,5 @@
 // Tests messages between ranks of several hosts, exact to the byte and the millisecond. One side is the code
-// under test, the other a script in virtual time.
+// under test. The other side is a script in virtual time.
 #include "parallel/network.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct Pair : testing::SocketPair {
   void says(const std::string& bytes) const {
     EXPECT_EQ(::send(peer.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
-  std::string hears() const {  // all available data
+  std::string hears() const {  // reads all available data
     std::string all;
     char part[65536];
     for (ssize_t n; (n = ::recv(peer.fd, part, sizeof part, 0)) > 0;)
@@ -50,7 +50,7 @@ std::span<const std::byte> as_bytes(const std::string& s) {
   return std::as_bytes(std::span(s.data(), s.size()));
 }
 
-// NetworkCommunicator of a rank whose peers follow a script.
+// The NetworkCommunicator of a rank whose peers follow a script.
 struct Sharing {
   Sharing(int rank, int size, bool in_order = false)
       : memory(SharedMemory::create(size)), pairs(rank == 0 ? static_cast<std::size_t>(size) - 1 : 1) {
@@ -62,7 +62,7 @@ struct Sharing {
     }
     ranks.emplace(memory, std::move(connections), rank);
   }
-  // The bytes of all ranks, joined by commas, or the error.
+  // Returns the bytes of all ranks, joined by commas, or the error.
   std::string shares(const std::string& own) {
     try {
       std::string all;
@@ -118,7 +118,7 @@ TEST(NetworkSharing, OtherRanksSendTheirBytesAndReceiveAll) {
   EXPECT_EQ(s.state().is_waiting, 0u);
 }
 
-// Single bytes with pauses, while the rank's state is `waiting`.
+// Single bytes arrive with pauses. Meanwhile, the rank's state is `waiting`.
 TEST(NetworkSharing, LateBytesAreAwaited) {
   for (const int rank : {0, 1}) {
     Sharing s(rank, 2);
@@ -135,7 +135,7 @@ TEST(NetworkSharing, LateBytesAreAwaited) {
   }
 }
 
-// A peer that reads slowly, on both sides.
+// The peer reads slowly. Both sides are tested.
 TEST(NetworkSharing, SlowReaderBlocksTheSender) {
   for (const int rank : {0, 1}) {
     Sharing s(rank, 2);
@@ -182,7 +182,7 @@ TEST(NetworkSharing, DifferentSizesAreAnErrorOnAllRanks) {
   EXPECT_EQ(other.shares("bb"), "aa,bb,cc,");
 }
 
-// The largest size that a rank may share is not rejected as impossible.
+// The largest size that a rank may share must not be rejected as impossible.
 TEST(NetworkSharing, LargestSizeMayDiffer) {
   Sharing s(0, 2);
   const std::string said = word(1 << 20) + std::string(1 << 20, 'b');
@@ -220,7 +220,7 @@ TEST(NetworkSharing, ImpossibleSizesEndTheRun) {
   EXPECT_EQ(large.shares("a"), "lost: [ranks] rank 0 is lost");
 }
 
-// After the end of a connection, a reason may arrive on the other connection for five seconds.
+// For five seconds after the end of a connection, a reason may arrive on the other connection.
 TEST(NetworkSharing, ReasonIsAwaitedAfterAClosedConnection) {
   for (const int rank : {0, 1})
     for (const bool ends_while_sending : {false, true})
@@ -231,7 +231,7 @@ TEST(NetworkSharing, ReasonIsAwaitedAfterAClosedConnection) {
         if (!ends_while_sending) ::shutdown(s.pairs[0].peer.fd, SHUT_WR);
         if (has_news) s.time.at(4930, [&] { s.memory->mark_lost(1 - rank, "has no room", rank); });
         const std::string who = "lost: [ranks] rank " + std::to_string(1 - rank);
-        errno = EAGAIN;  // may be left by an earlier call
+        errno = EAGAIN;  // an earlier call may leave this error
         EXPECT_EQ(s.shares("a"), who + (has_news ? " has no room" : " is lost: its connection ended"));
         EXPECT_EQ(s.time.now(), has_news ? 4950 : 5000);
         for (const std::int64_t ms : s.time.naps) EXPECT_EQ(ms, 50);
@@ -259,7 +259,7 @@ TEST(NetworkSharing, LossEndsAWait) {
   EXPECT_EQ(interrupted.state().is_waiting, 2u);
 }
 
-// Messages of Notes, with the fields in the order of RankState.
+// Builds messages of Notes, with the fields in the order of RankState.
 struct Said {
   std::int64_t steps = 0;
   std::uint32_t moves = 0, is_waiting = 0, pauses = 0, beats = 0, has_ended = 0;
@@ -307,8 +307,8 @@ struct Noting {
   std::optional<Notes> notes;
 };
 
-// A state is sent when it is new, but at most every 100 ms, and otherwise after `beat`. If the rank has
-// ended, it is always sent.
+// A new state is sent, but at most every 100 ms. An unchanged state is sent again after `beat`. The state of
+// a rank that has ended is always sent.
 TEST(NotesRules, StatesAreSentAtTheRequiredIntervals) {
   for (const int beat : {0, 99, 100, 250, 1000})
     for (unsigned seed = 0; seed < 12; ++seed) {
@@ -368,7 +368,7 @@ TEST(NotesRules, LossIsSentOnceToEachPeer) {
   set(n.memory->state(0), {.steps = 5});
   n.notes->say();
   for (const Pair& p : n.pairs) EXPECT_EQ(p.hears(), state_message({.steps = 5}));
-  n.pairs[2].says(loss_message(1, "has no room"));  // rank 3 already knows it
+  n.pairs[2].says(loss_message(1, "has no room"));  // rank 3 already knows this loss
   n.notes->hear();
   EXPECT_EQ(n.loss(), "1 has no room");
   for (int i = 0; i < 3; ++i) n.notes->say();
@@ -405,7 +405,7 @@ TEST(NotesRules, MessagesInAnyPiecesSetTheStateOfTheirRank) {
   }
 }
 
-// A rank has a connection only to rank 0, so it counts heartbeats of the others itself.
+// A rank has a connection only to rank 0, so it counts heartbeats of the other ranks itself.
 TEST(NotesRules, RankCountsHeartbeatsOfUnconnectedRanks) {
   Noting n(2, 4);
   n.pairs[0].says(state_message({.beats = 50}));
@@ -422,7 +422,7 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
                     nonsense = "sent an invalid message";
   struct Case {
     std::function<void(Noting&)> says;
-    std::string loss;  // of rank 2 or of a different rank
+    std::string loss;  // a message of rank 2 or of a different rank
     bool stays = false;
   };
   const auto message = [](const std::string& bytes) {
@@ -443,13 +443,13 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       {[](Noting& n) { n.pairs[0].leaves(); }, "1 " + gone},
       {[](Noting& n) { n.pairs[1].leaves(); }, "2 " + gone},
       {[](Noting& n) {
-         n.notes->say();  // nobody reads it, so the connection is reset
+         n.notes->say();  // nobody reads this data, so the connection is reset
          n.pairs[1].leaves();
        },
        "2 " + gone},
       {[](Noting& n) {
          n.pairs[1].leaves();
-         n.notes->say();  // which must not raise a signal
+         n.notes->say();  // this call must not raise a signal
        },
        "2 " + gone},
       {[](Noting& n) { n.time.next_recv_error = EPIPE; }, "1 " + gone},
@@ -468,11 +468,11 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
       const Case& c = cases[i];
       Noting n(0, 4);
       c.says(n);
-      errno = earlier_error;  // a successful recv() does not reset it
+      errno = earlier_error;  // a successful recv() does not reset errno
       n.notes->hear();
       EXPECT_EQ(n.loss(), c.loss) << i;
       EXPECT_EQ(n.waited_for(), c.stays ? 3u : 2u) << i;
-      n.pairs[2].says(state_message({.steps = 11}));  // the others are not affected
+      n.pairs[2].says(state_message({.steps = 11}));  // the other connections are not affected
       n.notes->hear(), n.notes->say();
       EXPECT_EQ(n.memory->state(3).steps, 11) << i;
       EXPECT_NE(n.pairs[2].hears(), "") << i;
@@ -483,7 +483,7 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
     }
 }
 
-// A peer that does not read still gets whole messages: a state, and the loss.
+// A peer that does not read still receives complete messages: a state and the loss.
 TEST(NotesRules, SlowPeerReceivesWholeMessages) {
   Noting n(0, 3);
   std::size_t said = 0;
@@ -519,7 +519,7 @@ TEST(NotesRules, SlowPeerReceivesWholeMessages) {
   EXPECT_EQ(losses, 1u);
 }
 
-// Its connection stays open, because unread data would be lost.
+// The connection of a slow peer stays open, because unread data would be lost.
 TEST(NotesRules, ConnectionOfASlowPeerStaysOpen) {
   Noting n(0, 2);
   for (int i = 0; i < 2000; ++i) {
@@ -553,7 +553,7 @@ TEST(NotesRules, FinalMessagesAreDeliveredToAll) {
   }
 }
 
-// A connection with an error counts as ended. After an interrupted call it may still work.
+// A connection with an error counts as ended. After an interrupted call, it may still work.
 TEST(NotesRules, FinalMessagesSkipBrokenConnections) {
   for (const int error : {ECONNRESET, ETIMEDOUT, EINTR, EAGAIN}) {
     Noting n(0, 3);

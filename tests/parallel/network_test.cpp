@@ -1,4 +1,4 @@
-// Ranks of several hosts, here two that are both this one. They join by a token regardless of other
+// Tests ranks of several hosts. Here both hosts are this host. Ranks join by a token regardless of other
 // connections, share bytes, and report losses to each other.
 #include "parallel/network.h"
 
@@ -20,7 +20,7 @@
 #include "parallel/listener.h"
 #include "tests/support/lost_ranks.h"
 
-// Replaces system functions. The host may lack IPv6. The next socket gets this port, if it is not 0. A name
+// Replaces system functions. The host may lack IPv6. If this port is not 0, the next socket gets it. A name
 // has addresses of both families.
 static bool knows_ipv6 = true;
 static std::uint16_t next_port = 0;
@@ -54,14 +54,14 @@ sockaddr_in address_of(const char* host, int port) {
   return a;
 }
 
-// A TCP socket that listens or connects, without knowing the protocol.
+// A TCP socket that listens or connects and does not implement the protocol.
 struct Stranger {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   bool connects(int port, const char* host = "127.0.0.1") {
     const sockaddr_in a = address_of(host, port);
     return ::connect(socket.fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0;
   }
-  int listens() {  // on a free port
+  int listens() {  // listens on a free port
     sockaddr_in a = address_of("127.0.0.1", 0);
     socklen_t n = sizeof a;
     if (::bind(socket.fd, reinterpret_cast<const sockaddr*>(&a), n) != 0 || ::listen(socket.fd, 9) != 0)
@@ -115,7 +115,7 @@ void expect_all(const std::vector<RankResult>& results, const std::string& text)
   for (const RankResult& r : results) EXPECT_EQ(r.text, text);
 }
 
-// The bytes that a rank shares in a round, different for each rank and round.
+// The bytes that a rank shares in a round. They differ for each rank and round.
 std::vector<std::byte> shown_by(int rank, int round, std::size_t n) {
   std::vector<std::byte> bytes(n);
   std::mt19937 random(static_cast<unsigned>(rank * 1'000'003 + round));
@@ -174,7 +174,7 @@ TEST(Network, JoinsInAnyOrderAndKeepsBytesDuringReads) {
 }
 
 TEST(Network, DifferentSizesFailOnAllRanksThatThenContinue) {
-  // The first rank with a different number is named, whichever rank joins first.
+  // The error names the first rank with a different number, regardless of the order of joining.
   for (const int late : {2, 3})
     expect_all(ask_hosts(4,
                          [&](const World& w) {
@@ -197,7 +197,8 @@ TEST(Network, DifferentSizesFailOnAllRanksThatThenContinue) {
                "[ranks] share: rank 0 shows 5 bytes and rank 2 9: expected the same number of all ranks");
 }
 
-// Socket options of all ranks: messages are sent immediately, and a host that no longer answers is detected.
+// The socket options of all ranks ensure that messages are sent immediately and that a host that no longer
+// answers is detected.
 TEST(Network, ConnectionsHaveTheExpectedSocketOptions) {
   for (const auto& [timeout, dead] :
        {std::pair(0, 30'000), {1'000, 1'000}, {2'002, 1'001}, {59'998, 29'999}, {90'000, 30'000}})
@@ -249,11 +250,12 @@ TEST(Network, ErrorOfARankIsReportedByAllOthers) {
                 rank == failing ? "by itself"
                                 : "[ranks] rank " + std::to_string(failing) +
                                       " failed: [checkpoint] cannot write out: no space");
-    results = ask_hosts(2, [&](const World& w) {  // it reports nothing, but an exception destroys its group
-      const auto group = parallel::join(w);
-      if (w.rank == failing) throw Error("by itself");
-      return share_for_ever(*group);
-    });
+    results =
+        ask_hosts(2, [&](const World& w) {  // the rank reports nothing, but an exception destroys its group
+          const auto group = parallel::join(w);
+          if (w.rank == failing) throw Error("by itself");
+          return share_for_ever(*group);
+        });
     EXPECT_EQ(results[static_cast<std::size_t>(1 - failing)].text,
               "[ranks] rank " + std::to_string(failing) + " failed: ended with an error");
   }
@@ -265,7 +267,7 @@ TEST(Network, HangingRankIsReportedUnlessItPauses) {
 
 TEST(Network, StoppedProcessIsReportedAndKilled) {
   expect_stopped_ranks_named(three_hosts, milliseconds(800),
-                             milliseconds(400));  // without rank 0, each rank detects it by itself
+                             milliseconds(400));  // without rank 0, each rank detects the loss by itself
 }
 
 TEST(Network, EndedRankStopsTheWait) {
@@ -289,7 +291,7 @@ TEST(Network, EndedRankStopsTheWait) {
 // Forwards data between the two connections of rank 1 (control, then data) and rank 0. The data for rank 1 is
 // limited to 200 kB/s.
 void pass_on_slowly(Stranger& listener, int port, milliseconds time) {
-  std::vector<std::array<Stranger, 2>> lines;  // to rank 1 and to rank 0
+  std::vector<std::array<Stranger, 2>> lines;  // connections to rank 1 and to rank 0
   lines.reserve(2);
   const auto pass = [](Stranger& from, Stranger& to, std::size_t most) {
     std::string bytes(most, '\0');
@@ -388,7 +390,7 @@ TEST(NetworkRendezvous, RejectsADifferentToken) {
                   "; connections with a different token: 2");
 }
 
-// Only the refusal of a rank that knows the token ends the others.
+// The refusal of a rank ends the other ranks only if this rank knows the token.
 TEST(NetworkRendezvous, RejectsDifferentProgramsAndNumbersOfRanks) {
   const int port = free_port();
   auto results = ask(3, [&](int rank) {
@@ -443,7 +445,7 @@ TEST(NetworkRendezvous, RankKilledDuringTheRendezvousIsReported) {
   }
 }
 
-// Whatever an unauthenticated peer sends, in pieces or never, the ranks join.
+// The ranks join regardless of the data that an unauthenticated peer sends, in pieces or never.
 TEST(NetworkRendezvous, ContinuesDespiteArbitraryInput) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) {
@@ -472,7 +474,7 @@ TEST(NetworkRendezvous, ContinuesDespiteArbitraryInput) {
   expect_all(results, "0 1 ");
 }
 
-// An answer cannot be replayed, and an unauthenticated peer receives only a challenge and a refusal.
+// An answer cannot be replayed. An unauthenticated peer receives only a challenge and a refusal.
 TEST(NetworkRendezvous, AnswerCannotBeReplayed) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) -> std::string {
@@ -636,7 +638,7 @@ TEST(NetworkRendezvous, ContinuesIfPeersUseAllDescriptors) {
   expect_all(results, "no error");
 }
 
-// A World that the program created by itself.
+// The program creates a World by itself.
 TEST(NetworkRendezvous, RequiresATokenAndAPort) {
   World w = host_world(0, 2, 0);
   EXPECT_EQ(error_of([&] { parallel::join(w); }), "wrong: [ranks] port 0: expected 1 to 65535");

@@ -1,4 +1,5 @@
-// Ranks join in any order and regardless of other connections, or all report why not.
+// Tests that ranks join in any order and regardless of other connections, or that all report the reason for a
+// failure.
 #include "parallel/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -56,12 +57,12 @@ TEST(Rendezvous, ReportsTheRanksThatRankZeroWaitsFor) {
     return lines;
   });
   EXPECT_EQ(results[0].text,
-            "[ranks] waiting for rank 1 (1 of 2 joined)\n");  // after 200 ms, then after 600 ms
+            "[ranks] waiting for rank 1 (1 of 2 joined)\n");  // reports after 200 ms and after 600 ms
   EXPECT_EQ(results[1].text, "");
 }
 
 TEST(Rendezvous, RejectsDifferentProgramsAndNumbersOfRanks) {
-  for (const int other : {1, 2}) {  // before the third rank connects, and after it
+  for (const int other : {1, 2}) {  // rank 1 connects before the third rank, or after it
     const auto results = ask(3, [&](int rank) {
       if (rank != 0) nap(milliseconds(100 * rank));
       return error_of(
@@ -95,9 +96,9 @@ TEST(Rendezvous, ReportsThatRankZeroMayOpenTooFewFiles) {
 #endif
   const auto results = ask(4, [](int rank) {
     nap(milliseconds(200 *
-                     rank));  // otherwise a new peer would replace one that has not sent its message yet
+                     rank));  // otherwise a new peer would replace a peer that has not sent its message yet
     if (rank == 0) {
-      const FileDescriptor next(::dup(0));  // leaves one for the listener, and one more
+      const FileDescriptor next(::dup(0));  // leaves one descriptor for the listener and one more
       const rlimit few{static_cast<rlim_t>(next.fd) + 3, static_cast<rlim_t>(next.fd) + 3};
       ::setrlimit(RLIMIT_NOFILE, &few);
     }
@@ -180,7 +181,7 @@ TEST(Rendezvous, RejectsProcessesOfOtherUsers) {
     if (seteuid(65534) != 0 || !s.connects()) return std::string("cannot connect");
     const auto start = std::chrono::steady_clock::now();
     char reply;
-    const auto got = ::recv(s.socket.fd, &reply, 1, 0);  // the connection ends before rank 0's time
+    const auto got = ::recv(s.socket.fd, &reply, 1, 0);  // the connection ends before the timeout of rank 0
     EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(700));
     return std::to_string(got);
   });
@@ -205,13 +206,13 @@ TEST(Rendezvous, RankKilledDuringTheRendezvousIsReported) {
   for (const int killed : {0, 1}) {
     const auto results = ask(3, [&](int rank) {
       if (rank == 2) nap(milliseconds(250));
-      if (rank == killed) ::ualarm(150'000, 0);  // ends the process while it waits for rank 2
+      if (rank == killed) ::ualarm(150'000, 0);  // ends rank 0 while it waits for rank 2
       return error_of([&] { parallel::join(world_of(rank, 3), {.join_timeout = milliseconds(400)}); });
     });
     EXPECT_EQ(results[static_cast<std::size_t>(killed)].text, "ended by signal Alarm clock");
     EXPECT_EQ(results[static_cast<std::size_t>(1 - killed)].text,
               "lost: [ranks] rank " + std::to_string(killed) + " exited before all ranks joined");
-    // Rank 2 connects too late, and rank 0 reports it if it is alive.
+    // Rank 2 connects too late. If rank 0 is alive, it reports this.
     EXPECT_EQ(results[2].text,
               killed == 0 ? "lost: [ranks] rank 0 did not join within 0.4 s" : results[0].text);
   }

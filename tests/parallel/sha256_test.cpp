@@ -1,4 +1,4 @@
-// Published test vectors of SHA-256 and HMAC-SHA-256.
+// Compares SHA-256 and HMAC-SHA-256 with published test vectors.
 #include "parallel/sha256.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string mac_of(std::string_view key, std::string_view text) {
   return hex(parallel::hmac_sha256(key, pieces));
 }
 
-// RFC 6234, section 8.5, and the example values of FIPS 180-4.
+// The vectors are from RFC 6234, section 8.5, and the example values of FIPS 180-4.
 TEST(Sha256, MatchesPublishedDigests) {
   EXPECT_EQ(hash_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hash_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -52,7 +52,7 @@ TEST(Sha256, PiecesAreHashedAsOneMessage) {
   }
 }
 
-// RFC 4231.
+// The vectors are from RFC 4231.
 TEST(HmacSha256, MatchesPublishedDigests) {
   EXPECT_EQ(mac_of(std::string(20, '\x0b'), "Hi There"),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
@@ -64,8 +64,8 @@ TEST(HmacSha256, MatchesPublishedDigests) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-// All message lengths up to several blocks, and all key lengths: digests of all digests, computed with
-// Python's hashlib and hmac.
+// Covers all message lengths up to several blocks, and all key lengths. The expected values are digests of
+// all digests, computed with Python's hashlib and hmac.
 TEST(Sha256, AllLengthsMatchHashlib) {
   std::string data;
   for (int i = 0; i < 400; ++i) data += static_cast<char>((i * i + i / 7) % 256);

@@ -1,4 +1,5 @@
-// Shared bytes arrive at all ranks, by rank and in order. If a rank is lost, all others end.
+// Tests that shared bytes arrive at all ranks, by rank and in order. If a rank is lost, all other ranks must
+// end.
 #include "parallel/shared_memory.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// The bytes that a rank shares in a round: n bytes, different for each rank, round and offset.
+// The n bytes that a rank shares in a round. They differ for each rank, round and offset.
 std::vector<std::byte> shown_by(int rank, unsigned round, std::size_t n) {
   std::vector<std::byte> bytes(n);
   std::mt19937_64 random(static_cast<std::uint64_t>(rank) * 1'000'003 + round);
@@ -140,7 +141,7 @@ TEST(SharedMemory, DifferentSizesAreReportedByAllRanks) {
     ranks.share(bytes_of(1), [](auto) {});
     const std::vector<std::byte> own(ranks.rank() == 1 ? 12 : 16);
     const std::string first = error_of([&] { ranks.share(own, [](auto) {}); });
-    ranks.share(bytes_of(1), [](auto) {});  // they are still synchronized
+    ranks.share(bytes_of(1), [](auto) {});  // the ranks are still synchronized
     return first;
   });
   for (const RankResult& r : results) {
@@ -151,10 +152,10 @@ TEST(SharedMemory, DifferentSizesAreReportedByAllRanks) {
 }
 
 #if defined(__linux__)
-// A header of 256 bytes, and slots of 576 bytes for each rank and for other processes. Then two windows for
-// each rank, starting at a page boundary.
+// The memory has a header of 256 bytes, and slots of 576 bytes for each rank and for other processes. Two
+// windows for each rank follow, starting at a page boundary.
 TEST(SharedMemory, PartsFillTheMemoryWithoutOverlap) {
-  for (const int n : {1, 2, 6, 7, 20, 26, 27, 28, 1024}) {  // with 27, the slots end at a page boundary
+  for (const int n : {1, 2, 6, 7, 20, 26, 27, 28, 1024}) {  // with 27 ranks, the slots end at a page boundary
     const auto memory = SharedMemory::create(n);
     struct stat about;
     ASSERT_EQ(fstat(memory->descriptor(), &about), 0);
@@ -185,7 +186,7 @@ TEST(SharedMemory, PartsFillTheMemoryWithoutOverlap) {
 #endif
 
 #if defined(__linux__)
-// The memory as mapped by the test: to read it and to act as other processes.
+// The test maps the memory to read it and to act as other processes.
 class RawMemory {
  public:
   explicit RawMemory(const SharedMemory& memory) {
@@ -217,8 +218,8 @@ constexpr std::size_t slot_at(int i) {
   return 256 + slot_size * static_cast<std::size_t>(i);
 }
 
-// Checks the header, slots and windows byte by byte, after all their fields were written. The test arrives at
-// the barrier for all other ranks. The barriers' counters wrap around.
+// Writes all fields, then checks the header, slots and windows byte by byte. The test arrives at the barrier
+// for all other ranks. The counters of the barriers wrap around.
 TEST(SharedMemory, FieldsDoNotOverlap) {
   for (const int n : {1, 2, 6, 7, 26, 27, 28, 100})
     for (const std::uint32_t first : {0u, 0x7fff'ffffu, 0xffff'fffeu, 0xffff'ffffu}) {
@@ -268,12 +269,12 @@ TEST(SharedMemory, FieldsDoNotOverlap) {
     }
 }
 
-// A loss with arbitrary bits, not marked by mark_lost(), is still read within the memory.
+// If a loss has arbitrary bits that mark_lost() did not write, reading it stays within the memory.
 TEST(SharedMemory, LossWithArbitraryBitsIsReadSafely) {
   for (const int n : {1, 3}) {
     const auto memory = SharedMemory::create(n);
     RawMemory raw(*memory);
-    std::memset(&raw.word<char>(slot_at(n) + 16), 'x', 496);  // without a terminator
+    std::memset(&raw.word<char>(slot_at(n) + 16), 'x', 496);  // the reason has no terminator
     for (const std::uint32_t by :
          {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n) + 1, 0xffffu}) {
       raw.lost() = by << 16 | 0xffff;
@@ -284,8 +285,8 @@ TEST(SharedMemory, LossWithArbitraryBitsIsReadSafely) {
   }
 }
 
-// Whether a call of share() ends within this time and with this result, if `then` runs 10 ms after it starts
-// to wait. One success in ten attempts suffices, because other processes may cause delays.
+// Returns whether a call of share() ends within this time and with this result. `then` runs 10 ms after the
+// call starts to wait. One success in ten attempts suffices, because other processes may cause delays.
 bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
                     const std::function<void(const std::shared_ptr<SharedMemory>&)>& then) {
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -306,8 +307,8 @@ bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
   return false;
 }
 
-// A waiting rank is woken. If a process dies between marking a loss and waking the others, they detect the
-// loss after 50 ms.
+// A loss wakes a waiting rank. If a process dies after it has marked a loss and before it wakes the others,
+// they detect the loss after 50 ms.
 TEST(SharedMemory, WaitingRankIsWokenSoon) {
   using std::chrono::milliseconds;
   EXPECT_TRUE(goes_on_within(milliseconds(40), "no error",
@@ -321,7 +322,7 @@ TEST(SharedMemory, WaitingRankIsWokenSoon) {
   }));
 }
 
-// Waiting uses little processor time: a few checks, not a loop.
+// Waiting uses little processor time, because a waiting rank makes only a few checks.
 TEST(SharedMemory, WaitingRankUsesLittleProcessorTime) {
   const auto memory = SharedMemory::create(2);
   HostCommunicator zero(memory, 0), one(memory, 1);
@@ -339,7 +340,7 @@ TEST(SharedMemory, WaitingRankUsesLittleProcessorTime) {
 #endif
 
 #if defined(__linux__)
-// The number of mappings of ranks' memory, and of open files.
+// Counts the mappings of ranks' memory and the open files.
 std::pair<std::ptrdiff_t, std::ptrdiff_t> kept() {
   std::ifstream maps("/proc/self/maps");
   std::ptrdiff_t mappings = 0;
@@ -377,8 +378,8 @@ TEST(SharedMemory, RankWaitsForAllOthers) {
   }
 }
 
-// Only the rank itself and one other process, with a rank number equal to the number of ranks, may report a
-// loss.
+// Only the rank itself and one other process may report a loss. The other process has the number of ranks as
+// its rank.
 TEST(SharedMemory, KeepsTheReasonOfALoss) {
   for (const std::size_t length : {0u, 1u, 494u, 495u, 496u, 600u})
     for (const int by : {0, 1, 3}) {
@@ -419,7 +420,7 @@ TEST(SharedMemory, RejectsInvalidArguments) {
   EXPECT_EQ(error_of([&] { SharedMemory::open(dup(memory->descriptor()), 3); }), not_ours);
   EXPECT_EQ(error_of([] { SharedMemory::open(-1, 3); }), not_ours);
 #if defined(__linux__)
-  // The right size, but another process could shrink it.
+  // The file has the right size, but another process could shrink it.
   struct stat about;
   const auto three = SharedMemory::create(3);
   ASSERT_EQ(fstat(three->descriptor(), &about), 0);
@@ -435,7 +436,7 @@ TEST(SharedMemory, RejectsInvalidArguments) {
   ASSERT_EQ(ftruncate(empty, about.st_size), 0);
   ASSERT_EQ(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
   EXPECT_EQ(error_of([&] { SharedMemory::open(empty, 3); }), not_ours + ", version 1");
-  // Each field of the header by itself.
+  // Each field of the header is wrong by itself.
   for (const std::size_t at : {0, 7, 8, 11, 12, 15}) {
     const auto other = SharedMemory::create(3);
     RawMemory raw(*other);

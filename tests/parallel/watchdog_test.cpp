@@ -1,5 +1,5 @@
-// Tests the watchdog of a rank and its thread by themselves: reading the ranks' states, connections and
-// notes, and ending the process. The clock of this test runs ten times as fast as real time.
+// Tests the watchdog of a rank and its thread: how they read the ranks' states, connections and notes, and
+// how they end the process. The clock of this test runs ten times as fast as real time.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -46,7 +46,7 @@ std::string loss_of(const SharedMemory& memory) {
   return lost ? std::to_string(lost->rank) + " " + lost->why : "none";
 }
 
-// Waits until a rank is lost, or for this number of heartbeats of rank 0.
+// Waits until a rank is lost, or until rank 0 has sent this number of heartbeats.
 void await(const SharedMemory& memory, std::uint32_t beats) {
   const std::uint32_t before = memory.state(0).beats;
   while (!memory.lost() && memory.state(0).beats - before < beats) nap(milliseconds(1));
@@ -55,7 +55,7 @@ void await(const SharedMemory& memory, std::uint32_t beats) {
 TEST(Watchdog, ReadsTheStateOfEachRank) {
   struct Case {
     std::function<void(SharedMemory&)> states;
-    std::string loss;  // prefix of the report
+    std::string loss;  // beginning of the report
     int step_timeout = 500;
     bool moves = false;  // rank 2 makes progress during the wait
   };
@@ -118,11 +118,11 @@ TEST(Watchdog, ReportsTheRankWhoseConnectionEnds) {
   }
 }
 
-// The watchdog of rank 0. The test exchanges notes with it as rank 1.
+// Runs the watchdog of rank 0. The test exchanges notes with it as rank 1.
 struct Exchange {
   std::shared_ptr<SharedMemory> memory = SharedMemory::create(2);
   Pair pair;
-  std::string heard;  // all data that rank 1 has received
+  std::string heard;  // returns all data that rank 1 has received
   std::optional<Watchdog> watchdog;
 
   Exchange() {
@@ -153,7 +153,7 @@ struct Exchange {
 TEST(Watchdog, ExchangesNotesUntilItEnds) {
   Exchange x;
   while (x.heard.size() < 80) x.hears(), nap(milliseconds(1));
-  std::string loss(512, '\0');  // loss of rank 0 itself
+  std::string loss(512, '\0');  // a loss of rank 0 itself
   loss[0] = 2, loss[16] = 'w';
   EXPECT_EQ(::send(x.pair.peer.fd, loss.data(), loss.size(), 0), 512);
   await(*x.memory, 1000);
@@ -176,7 +176,8 @@ TEST(Watchdog, SendsItsLastStateWhenItEnds) {
   EXPECT_EQ(x.heard[x.heard.size() - 8], 1) << "it has ended";
 }
 
-// The lifetime of a process after a loss, in ms of the fast clock, its exit code, and its output on stderr.
+// Returns the lifetime of a process after a loss, in ms of the fast clock, its exit code, and its output on
+// stderr.
 struct Life {
   std::int64_t ms = 0;
   std::string end, line;

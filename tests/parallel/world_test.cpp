@@ -1,4 +1,4 @@
-// Tests the rank of a process, as given by the variables of each launcher. Each invalid environment is
+// Tests how the variables of each launcher determine the rank of a process. Each invalid environment must be
 // reported in one line.
 #include <tilegrad/parallel/world.h>
 
@@ -83,7 +83,7 @@ TEST(World, MatchesTheLaunchersVariables) {
        "2/3 2/3 Open MPI: Open MPI prte@1"},
       {batch_script, "0/1 0/1 : "},
       {srun, "5/8 5/8 srun: srun 12.3"},
-      {without(srun, "SLURM_NODEID"), "5/8 5/8 srun: srun 12.3"},  // on the first host
+      {without(srun, "SLURM_NODEID"), "5/8 5/8 srun: srun 12.3"},  // ranks on the first host
       {with(srun, open_mpi), "2/3 2/3 Open MPI: Open MPI parent 77"},
       {with(srun, mpich), "0/2 0/2 MPICH: MPICH parent 77"},
       {with(srun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}), "5/8 5/8 srun: srun 12.3"},
@@ -109,7 +109,7 @@ TEST(World, SeveralHostsHaveAnAddressAndAToken) {
                 many, {{"MASTER_ADDR", "gpu1"}, {"TG_PORT", "29501"}, {"TG_TOKEN", hosts.at("TG_TOKEN")}}))),
             "5/8 1/4 srun: srun 12.3, gpu1:29501" + token);
   EXPECT_FALSE(world_of(torchrun).has_several_hosts());
-  // Numbers and lengths at their limits.
+  // Tests numbers and lengths at their limits.
   const std::string longest(4096, 'x');
   for (const auto& [others, port] :
        std::vector<std::pair<Variables, int>>{{{{"TG_PORT", "1"}}, 1},
@@ -185,13 +185,13 @@ TEST(World, TokenFileMustNotBeAPipe) {
   });
   if (refused.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
     ADD_FAILURE() << "it waits for a writer";
-    ::close(::open(path.c_str(), O_RDWR));  // ends the wait
+    ::close(::open(path.c_str(), O_RDWR));  // lets a waiting open() return
   }
   EXPECT_EQ(refused.get(), "[ranks] TG_TOKEN_FILE is " + path + ", which is not a regular file");
   std::filesystem::remove(path);
 }
 
-// Each host of each list, compared with the list with expanded counts.
+// Compares each host of each list with a list in which counts are expanded.
 TEST(World, SrunTasksPerHostAreParsed) {
   const std::vector<std::pair<std::string, std::vector<int>>> lists = {
       {"3,1,2", {3, 1, 2}},
@@ -305,7 +305,7 @@ TEST(World, EachInvalidEnvironmentIsOneLine) {
        "SLURM_STEP_TASKS_PER_NODE's count is 1048577: expected 1 to 1048576"},
       {with(srun, {{"SLURM_NODEID", "-1"}}), "SLURM_NODEID is -1: expected 0 to 1048576"},
       {with(srun, {{"SLURM_NODEID", "1048577"}}), "SLURM_NODEID is 1048577: expected 0 to 1048576"},
-      // The largest values of both.
+      // Tests the largest values of both variables.
       {with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "5(x1048576),2"},
                    {"SLURM_LOCALID", "1"},
                    {"SLURM_NODEID", "1048576"}}),

@@ -1,4 +1,4 @@
-// Ops and cases with errors, one for each exit code of tools/gradcheck.
+// Defines faulty ops and cases, one for each exit code of tools/gradcheck.
 #include <limits>
 
 #include <tilegrad/autograd/custom_op.h>

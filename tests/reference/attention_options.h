@@ -1,4 +1,4 @@
-// Options of flash_attn as plain values, for the oracle in masked_attention.h.
+// The options of flash_attn as plain values, for the oracle in masked_attention.h.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct AttentionOptions {
   std::function<bool(Index b, Index h, Index i, Index t)> keep;  // i in [0, L), t in [0, T), also if packed
 };
 
-// Whether query i of row b sees key t. Sequences and lengths are checked first, then the causal and window
+// Returns whether query i of row b sees key t. Checks sequences and lengths first, then the causal and window
 // bounds.
 inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b, Index i, Index t) {
   Index L = s.L, T = o.kv_lengths.empty() ? s.T : o.kv_lengths[b];

@@ -1,5 +1,5 @@
-// Incremental attention over chunks of keys, without subtracting a maximum and without the scale [Stratos,
-// FlashAttention §1.1, eq. 2].
+// Computes incremental attention over chunks of keys, without subtracting a maximum and without the scale
+// [Stratos, FlashAttention §1.1, eq. 2].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -7,7 +7,7 @@
 namespace tg::reference {
 
 // Q [L, d], K [T, d], V [T, D], chunk size Λ (need not divide T) → O [L, D]. Overflows for logits above about
-// 709, which is why stable forms are needed.
+// 709, so stable forms are needed.
 inline Matrix incremental_attention(const Matrix& Q, const Matrix& K, const Matrix& V, Index chunk) {
   const Index L = Q.rows, T = K.rows, D = V.cols;
   Vector pi(L, 0.0);

@@ -1,5 +1,5 @@
-// Standard attention [Stratos, FlashAttention eq. 4-5] with every option of flash_attn, forward and backward,
-// on contiguous [B, H, L, d] vectors. It is the f64 oracle of the fused op.
+// Computes standard attention [Stratos, FlashAttention eq. 4-5] with every option of flash_attn, forward and
+// backward, on contiguous [B, H, L, d] vectors. This is the f64 oracle of the fused op.
 #pragma once
 
 #include "tests/reference/attention_options.h"
@@ -17,7 +17,7 @@ struct AttentionGradients {
   Vector z_sink;         // [H], or empty if sink is
 };
 
-// One query's row of the attention matrix.
+// The row of the attention matrix that belongs to a query.
 struct AttentionRow {
   Vector p;           // [T], probabilities before dropout
   Vector slope;       // [T], ∂s/∂(scaled score): 1 − tanh², or 1 without softcap
@@ -26,8 +26,8 @@ struct AttentionRow {
   double xi = -kInfinity;
 };
 
-// Row (b, h, i): s = softcap(scale · q kᵀ) + bias if the query sees the key, p = exp(s − c) / π. If the row
-// sees no key and has no sink, p = 0 and ξ = −∞.
+// Computes row (b, h, i). For keys that the query sees, s = softcap(scale · q kᵀ) + bias and p = exp(s − c) /
+// π. If the row sees no key and has no sink, p = 0 and ξ = −∞.
 inline AttentionRow attention_row(const AttentionShape& n, const AttentionOptions& o, const Vector& q,
                                   const Vector& k, Index b, Index h, Index i) {
   const Index g = h / (n.H / n.Hk);
@@ -82,7 +82,7 @@ inline AttentionForward standard_attention_reference(const AttentionShape& n, co
 }
 
 // z_o [B, H, L, dv]; z_lse [B, H, L], or empty for zero. u is summed over keys, because Lemma 2.1 is tested
-// with the fused op: z_s = p ⊛ (z_p − u + z_ξ), and the same with z_p = 0 for the sink.
+// with the fused op. z_s = p ⊛ (z_p − u + z_ξ). For the sink, the formula is the same with z_p = 0.
 inline AttentionGradients standard_attention_reference_backward(const AttentionShape& n, const Vector& q,
                                                                 const Vector& k, const Vector& v,
                                                                 const Vector& z_o, const Vector& z_lse,

@@ -1,4 +1,4 @@
-// Square matrix multiplication that counts its reads of global memory [Stratos, FlashAttention §1.2].
+// Multiplies square matrices and counts the reads of global memory [Stratos, FlashAttention §1.2].
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -7,7 +7,7 @@ namespace tg::reference {
 
 struct CountedProduct {
   Matrix C;         // [n, n]
-  Index reads = 0;  // entries of A and B that are read
+  Index reads = 0;  // number of entries of A and B that are read
 };
 
 // MatMul I of [Stratos, FlashAttention §1.2]: 2n³ reads.

@@ -1,5 +1,6 @@
-// The row-major f64 matrix used by all reference algorithms, and the operations that the papers write as
-// symbols. Files in tests/reference do not use the library, because the library is tested against them.
+// Defines the row-major f64 matrix that all reference algorithms use, and the operations that the papers
+// write as symbols. Files in tests/reference do not use the library, because tests compare the library with
+// them.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ struct Matrix {
   double operator()(Index i, Index j) const { return data[i * cols + j]; }
 };
 
-// A[i, :] · B[j, :]
+// Returns A[i, :] · B[j, :].
 inline double dot(const Matrix& A, Index i, const Matrix& B, Index j) {
   double sum = 0;
   for (Index k = 0; k < A.cols; ++k) sum += A(i, k) * B(j, k);
@@ -40,7 +41,7 @@ inline Matrix transpose(const Matrix& A) {
   return B;
 }
 
-// [m, n] · [n, p] → [m, p]
+// Computes [m, n] · [n, p] → [m, p].
 inline Matrix matmul(const Matrix& A, const Matrix& B) {
   Matrix C(A.rows, B.cols);
   for (Index i = 0; i < A.rows; ++i)
@@ -58,7 +59,7 @@ inline void add_to(Matrix& A, const Matrix& B) {
   for (std::size_t i = 0; i < A.data.size(); ++i) A.data[i] += B.data[i];
 }
 
-// Columns [begin, end) of A.
+// Returns columns [begin, end) of A.
 inline Matrix columns(const Matrix& A, Index begin, Index end) {
   Matrix B(A.rows, end - begin);
   for (Index i = 0; i < A.rows; ++i)

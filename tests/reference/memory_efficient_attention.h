@@ -1,6 +1,7 @@
-// The two-pass memory-efficient attention of [Yeeboxie, FlashAttentionNote]: no scale and no maximum, O(n)
-// extra memory, every sum as a plain loop. The note's do and D are z_O and u here (docs/notation.md). Its L,
-// the normalization constants, is Lc. Q [L, d], K [T, d], V [T, dv]; z_O [L, dv].
+// Computes the two-pass memory-efficient attention of [Yeeboxie, FlashAttentionNote], without scale and
+// maximum, with O(n) extra memory. Every sum is a plain loop. The note's do and D are z_O and u here
+// (docs/notation.md). The note's L, the normalization constants, is Lc. Q [L, d], K [T, d], V [T, dv]; z_O
+// [L, dv].
 #pragma once
 
 #include "tests/reference/matrix.h"

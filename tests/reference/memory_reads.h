@@ -1,13 +1,13 @@
-// The number of entries that attention reads from slow memory, for L = T and D = d [Stratos, Efficient
-// Attention §1.3; Stratos, FlashAttention §2.2], and the size of an N×N score matrix [Attention To Tiling
-// Part II].
+// Computes the number of entries that attention reads from slow memory, for L = T and D = d [Stratos,
+// Efficient Attention §1.3; Stratos, FlashAttention §2.2]. Also computes the size of an N×N score matrix
+// [Attention To Tiling Part II].
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// Standard attention reads back the T×T matrix P.
+// Standard attention must read the T×T matrix P again.
 inline Index standard_attention_reads(Index T) {
   return T * T;
 }
@@ -19,12 +19,12 @@ inline Index flash_attention_reads(Index T, Index d, Index chunk) {
   return 2 * T * d + 2 * T * d * chunks;
 }
 
-// The largest chunk that fits in fast memory for M entries: Λ = M/(4d).
+// Returns the largest chunk that fits in fast memory for M entries: Λ = M/(4d).
 inline Index largest_chunk(Index M, Index d) {
   return M / (4 * d);
 }
 
-// Bytes of an N×N matrix of 16-bit elements.
+// Returns the bytes of an N×N matrix of 16-bit elements.
 inline Index score_matrix_bytes(Index N) {
   return 2 * N * N;
 }

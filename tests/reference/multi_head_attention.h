@@ -1,6 +1,6 @@
-// Attention layers that compute standard attention one head at a time: MHA [Stratos, Efficient Attention
-// §B.3.1; Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1] and MLA [Stratos, FlashAttention
-// eq. 8].
+// Implements attention layers that compute standard attention one head at a time: MHA [Stratos, Efficient
+// Attention §B.3.1; Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1] and MLA [Stratos,
+// FlashAttention eq. 8].
 #pragma once
 
 #include "tests/reference/standard_attention.h"

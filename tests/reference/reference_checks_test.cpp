@@ -1,4 +1,5 @@
-// Every comparison used by the reference tests can fail, and injected bugs in a backward pass are detected.
+// Tests that every comparison of the reference tests can fail, and that injected bugs in a backward pass are
+// detected.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_2.h"
@@ -42,7 +43,7 @@ TEST(Checks, PrintedNumbersAreCheckedToTheLastDigit) {
   EXPECT_TRUE(rounds_to(0.0825, "0.08"));
   EXPECT_FALSE(rounds_to(0.22451524, "0.224"));
   EXPECT_FALSE(rounds_to(0.22451524, "-0.225"));
-  EXPECT_FALSE(rounds_to(1e-9, "0"));  // without decimals it must be exact
+  EXPECT_FALSE(rounds_to(1e-9, "0"));  // without decimals, the number must be exact
   EXPECT_FALSE(rounds_to(kNaN, "0.0"));
   EXPECT_FALSE(prints_as(Vector{1, 2}, "1"));
   EXPECT_FALSE(prints_as(Vector{1}, "1 2"));
@@ -58,7 +59,7 @@ TEST(Checks, FourPointDifferencesAreExactForCubicsAndDetectErrors) {
   EXPECT_EQ(x, (Vector{0.5, -2, 3}));
 }
 
-// Typical bugs in a backward pass. Finite differences must detect each of them.
+// Finite differences must detect each of these typical bugs in a backward pass.
 TEST(Checks, InjectedBugsInABackwardAreDetected) {
   Matrix Q = random_matrix(4, 3, 1), K = random_matrix(5, 3, 2), V = random_matrix(5, 2, 3);
   const Matrix z_O = random_matrix(4, 2, 4);

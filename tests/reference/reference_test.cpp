@@ -1,5 +1,5 @@
-// The algorithms of the papers agree with each other, and their backward passes agree with finite differences
-// of their forward passes.
+// Tests that the algorithms of the papers agree with each other, and that their backward passes agree with
+// finite differences of their forward passes.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_1.h"
@@ -33,7 +33,7 @@ Problem random_problem(Index L, Index T, Index d, Index D, std::uint64_t seed) {
           random_matrix(L, D, seed + 3)};
 }
 
-// Even rows have the given scores, including the scale, and odd rows their negatives. d = 4, so Q/√d is
+// Even rows have the given scores, including the scale. Odd rows have their negatives. d = 4, so Q/√d is
 // exact.
 Problem problem_with_scores(const Vector& scores, std::uint64_t seed) {
   const Index L = 6, T = Index(scores.size());
@@ -44,7 +44,7 @@ Problem problem_with_scores(const Vector& scores, std::uint64_t seed) {
   return p;
 }
 
-// Scores that rise, fall, alternate and stay constant, between ±size. Ties and small gaps split the
+// Returns scores between ±size that rise, fall, alternate or stay constant. Ties and small gaps split the
 // probability.
 std::vector<Problem> extreme_problems(double size) {
   Vector rising, alternating, level(9, size), stairs;
@@ -111,7 +111,7 @@ Gradients flash2_gradients(const Problem& p, Index batch, Index chunk) {
   flash2_backward(p.Q, p.K, p.V, f, p.z_O, batch, chunk, z);
   return z;
 }
-// Gradients of the forms without the scale, whose z_Q is the gradient of Q/√d.
+// The z_Q of the forms without the scale is the gradient of Q/√d.
 Gradients rescaled(Gradients z, const Problem& p) {
   z.z_Q = scaled(z.z_Q, 1 / p.root_d());
   return z;
@@ -289,7 +289,7 @@ TEST(MemoryReads, FlashAttentionReadsMatchTheModel) {
     EXPECT_NEAR(flash_attention_reads(T, d, largest_chunk(M, d)) / leading, 8, 0.1);  // 2Td · T · 4d/M
     EXPECT_EQ(flash_attention_reads(T, d, largest_chunk(M, d)) < standard_attention_reads(T), 8 * d * d < M);
   }
-  EXPECT_EQ(flash_attention_reads(T, 64, T), 4 * T * 64);  // one chunk: every matrix is read once
+  EXPECT_EQ(flash_attention_reads(T, 64, T), 4 * T * 64);  // with one chunk, every matrix is read once
 }
 
 TEST(MultiHead, OneHeadEqualsAttentionOfTheProjections) {
@@ -300,7 +300,7 @@ TEST(MultiHead, OneHeadEqualsAttentionOfTheProjections) {
                     matmul(flash2_forward(matmul(Q, W_q), matmul(K, W_k), matmul(V, W_v), 2, 2).O, W_f)));
 }
 
-// The heads of [Stratos, Efficient Attention §B.3.1] as a [B, H, L, d] problem of the oracle.
+// Compares the heads of [Stratos, Efficient Attention §B.3.1] with a [B, H, L, d] problem of the oracle.
 TEST(MultiHead, HeadsAreIndependentAttentionProblems) {
   const Index L = 5, T = 7, d = 4, D = 6, H = 2;
   const Matrix Q = random_matrix(L, d, 1), K = random_matrix(T, d, 2), V = random_matrix(T, D, 3);
@@ -369,7 +369,7 @@ TEST(ReluProduct, GradientsMatchTheirClosedForms) {
   // f(u, u) = u² except at 0, where the indicator is 0: 2u + 3 + exp(u).
   const double e = std::exp(1.0);
   EXPECT_TRUE(close(shared_operand_gradient({1, -1, 0}), {5 + e, 1 + 1 / e, 4}));
-  // layer(layer(u)) = w²u where wu > 0 and w > 0, else 0.
+  // layer(layer(u)) = w²u if wu > 0 and w > 0, otherwise 0.
   const SharedLayerGradients z = shared_layer_gradients({2, -2, 3, -3}, {5, -5, -7, 7});
   EXPECT_EQ(z.z_u, (Vector{4, 0, 0, 0}));
   EXPECT_EQ(z.z_w, (Vector{20, 0, 0, 0}));

@@ -1,5 +1,5 @@
-// The user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C], and the two losses that the
-// paper differentiates with it.
+// Computes the user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C], and the two losses
+// with this op that the paper differentiates.
 #pragma once
 
 #include "tests/reference/matrix.h"
@@ -32,7 +32,7 @@ inline double shared_operand_loss(const Vector& u) {
   return loss;
 }
 
-// ∂L/∂u: u is used by three nodes, the first of which uses it twice.
+// ∂L/∂u. Three nodes use u, and the first node uses it twice.
 inline Vector shared_operand_gradient(const Vector& u) {
   Vector z_u(u.size(), 0.0);
   relu_product_backward(u, u, Vector(u.size(), 1.0), z_u, z_u);

@@ -1,5 +1,5 @@
-// Softmax in three passes, in two with the online normalizer, and its backward pass [Ye, Online Softmax §2,
-// §3; Stratos, Efficient Attention §C.1].
+// Computes softmax in three passes, in two passes with the online normalizer, and its backward pass [Ye,
+// Online Softmax §2, §3; Stratos, Efficient Attention §C.1].
 #pragma once
 
 #include "tests/reference/matrix.h"

@@ -1,4 +1,4 @@
-// Standard attention with the L×T matrices in memory [Stratos, Efficient Attention §A.1; Stratos,
+// Computes standard attention with the L×T matrices in memory [Stratos, Efficient Attention §A.1; Stratos,
 // FlashAttention §2.1, eq. 4-5]. Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
 #pragma once
 
@@ -45,7 +45,7 @@ inline Vector row_sums_of_O_z_O(const Matrix& O, const Matrix& z_O) {
 }
 
 // [Stratos, Efficient Attention §A.1]. It accumulates as in [Stratos, FlashAttention eq. 5]. P [L, T] is from
-// the forward pass; z_O [L, D].
+// the forward pass. z_O is [L, D].
 inline void standard_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Matrix& P,
                               const Matrix& z_O, Gradients& z) {
   const double root_d = std::sqrt(static_cast<double>(Q.cols));

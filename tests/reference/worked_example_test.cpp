@@ -1,6 +1,6 @@
-// The worked 4×4 example of [Attention To Tiling], number by number. Numbers are compared to their printed
-// precision. Twelve of them are wrong in the last digit, because the paper continued with rounded numbers.
-// These have more digits here, with the printed number in a comment, and closed forms at the end of the file.
+// Checks the worked 4×4 example of [Attention To Tiling], number by number, with the printed precision.
+// Twelve printed numbers are wrong in the last digit, because the paper continued with rounded numbers. Here
+// they have more digits, with the printed number in a comment, and closed forms at the end of the file.
 // Gradients have our letters (docs/notation.md): the paper's dX is z_X, its z_A is z_A, and its D is u.
 #include "tests/reference/reference_checks.h"
 
@@ -16,7 +16,7 @@ const Matrix kK(4, 4, {1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 1});
 const Matrix kV(4, 4, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
 const Matrix kz_O(4, 4, {1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0});
 
-// √d_k = 1 in the example, so Q is multiplied by √4, which is exact.
+// In the example, √d_k = 1, so Q is multiplied by √4, which is exact.
 StandardForward forward() {
   return standard_forward(scaled(kQ, 2), kK, kV);
 }
@@ -32,7 +32,7 @@ Vector row(const Matrix& A, Index i) {
   return Vector(A.data.begin() + i * A.cols, A.data.begin() + (i + 1) * A.cols);
 }
 
-// W − η·z_W
+// Computes W − η·z_W.
 Matrix updated(const Matrix& W, const Matrix& z_W) {
   Matrix updated_W = W;
   add_to(updated_W, scaled(z_W, -0.1));
@@ -100,7 +100,7 @@ TEST(WorkedExample, Gradients) {
   EXPECT_TRUE(close(tiling_backward(kQ, kK, kV, tiling_forward(kQ, kK, kV, 2), kz_O, 2), z));
 }
 
-// With X = I, the weights equal Q, K and V; η = 0.1.
+// X = I, so the weights equal Q, K and V. η = 0.1.
 TEST(WorkedExample, WeightUpdates) {
   const Gradients z = backward();
   EXPECT_TRUE(prints_as(updated(kV, z.z_V),
@@ -165,8 +165,8 @@ TEST(WorkedExample, TileTraceOfTheSecondQueryBlock) {
   EXPECT_TRUE(close(f.O, forward().O));
 }
 
-// Numbers of the paper whose error exceeds rounding: the printed number, the correct one, and the exact
-// value.
+// The errors of these numbers of the paper exceed rounding. A row has the printed number, the correct number,
+// and the exact value.
 TEST(WorkedExample, MisprintsAreCorrectedByClosedForms) {
   const StandardForward f = forward();
   const Gradients z = backward();

@@ -1,4 +1,5 @@
-// A flash_attn call with plain numbers: its results and all gradients, from the library and from the oracle.
+// A flash_attn call with plain numbers. Computes its results and all gradients with the library and with the
+// oracle.
 #pragma once
 
 #include "tests/reference/masked_attention.h"
@@ -14,7 +15,7 @@ struct AttentionCase {
   reference::AttentionShape n;
   reference::AttentionOptions o;
   DType dtype;
-  Vector q, k, v, z_o;        // random, unless they are set
+  Vector q, k, v, z_o;        // random if they are not set
   Vector z_lse = {};          // empty: only o has a gradient
   bool boolean_mask = false;  // the bias contains 0 and −∞, and is passed as a mask
 

@@ -1,5 +1,5 @@
-// AttentionCall and its gradients in f64 by definition, with all scores in memory. The fused kernels are
-// compared with it.
+// Computes an AttentionCall and its gradients in f64 by definition, with all scores in memory. Tests compare
+// the fused kernels with these results.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace tg::cpu {
 
 struct AttentionValues {                                // contiguous, f64
-  std::vector<double> q, k, v, bias, sink, z_o, z_lse;  // bias [B, H, L, T]; empty: absent
+  std::vector<double> q, k, v, bias, sink, z_o, z_lse;  // bias [B, H, L, T]; empty: no bias
 };
 struct AttentionResult {
   std::vector<double> o, lse, z_q, z_k, z_v, z_bias,

@@ -1,7 +1,6 @@
-// A trial of the fused attention kernels. It compares random operands' results, forward and backward, with
-// the definition in f64. The kernels of every instruction set run on one to three threads and must be bitwise
-// identical. Include it after
-// `#define TG_ISA baseline`.
+// A trial of the fused attention kernels. It compares the results for random operands, forward and backward,
+// with the definition in f64. The kernels of every instruction set run on one to three threads, and their
+// results must be bitwise identical. Include this file after `#define TG_ISA baseline`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +52,7 @@ inline std::vector<Isa> isas([[maybe_unused]] DType type = DType::f32) {
 
 using Values = std::vector<double>;
 
-// Memory of an operand in [B, heads, rows, size] or [B, rows, heads, size] order, with exactly its size.
+// Memory of exactly the size of an operand, in [B, heads, rows, size] or [B, rows, heads, size] order.
 struct Buffer {
   Buffer(DType t, std::int64_t B, std::int64_t heads, std::int64_t rows, std::int64_t size, bool rows_first)
       : type(t),
@@ -114,10 +113,11 @@ struct Buffer {
 struct Trial {
   AttentionCall x;
   bool rows_first = false, sink = false, z_lse = false;
-  // The axes of the bias that are kept, as bits: 8 batch, 4 head, 2 row, 1 column; -1: no bias.
+  // The axes that the bias has, as bits: 8 batch, 4 head, 2 row, 1 column. -1 means that there is no bias.
   int bias = -1;
   double bias_infinite = 0;  // fraction of the bias entries that are −∞
-  double bias_diagonal = 0;  // added to the entries with equal query and key index, if the bias has both axes
+  double bias_diagonal =
+      0;  // if the bias has both axes: added to entries whose query and key index are equal
 };
 
 inline double tolerance(DType t) {  // relative to the result; P and dS are also rounded, but only to
@@ -125,8 +125,8 @@ inline double tolerance(DType t) {  // relative to the result; P and dS are also
   return t == DType::f64 ? 1e-12 : t == DType::f32 ? 1e-5 : t == DType::bf16 ? 0x1p-7 : 0x1p-10;
 }
 
-// Checks that errors are within `tolerance` of the largest value, or of `size`, the magnitude of the terms.
-// Operands are unit normal, so terms are about 1 even if their sum vanishes.
+// Checks errors relative to the largest value or to `size`, the magnitude of the terms. They must not exceed
+// `tolerance`. Operands are unit normal, so terms are about 1 even if their sum vanishes.
 inline void expect_near(const Values& got, const Values& expected, double tolerance, const std::string& what,
                         double size = 1) {
   ASSERT_EQ(got.size(), expected.size());
@@ -195,7 +195,7 @@ inline void check(Trial s) {
     x.bias = strided(bias), x.z_bias = strided(z_bias);
   }
   AttentionResult expected = attention_oracle(x, in);
-  // the number of rows summed into one element of z_bias, whose rounding errors are independent
+  // The number of rows that are summed to one element of z_bias. Their rounding errors are independent.
   const double bias_terms = std::sqrt(
       static_cast<double>(x.B * x.H * x.L / std::max<std::int64_t>(1, kept[0] * kept[1] * kept[2])));
   Values expected_z_bias(static_cast<std::size_t>(kept[0] * kept[1] * kept[2] * kept[3]), 0);

@@ -1,5 +1,5 @@
-// Checks batch invariance: each row of a result must be bitwise identical when it is computed by itself and
-// in a batch (CompileOptions::batch_invariant).
+// Checks batch invariance (CompileOptions::batch_invariant): each row of a result must be bitwise identical
+// in a batch of one and in any other batch.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace tg::testing {
 
 using Tensors = std::vector<Tensor>;
 
-// Elements [first, first + count) along the first axis.
+// Returns elements [first, first + count) along the first axis.
 inline Array part(const Array& a, std::int64_t first, std::int64_t count) {
   Shape shape = a.shape();
   const std::int64_t rows = shape[0];
@@ -26,7 +26,7 @@ inline Array part(const Array& a, std::int64_t first, std::int64_t count) {
   return out;
 }
 
-// A function of inputs whose first axis is the row; so is the first axis of each result.
+// A function whose inputs and results have rows as their first axis.
 struct ByRows {
   std::vector<Array> inputs;
   std::function<Tensors(const Tensors&)> f;
@@ -44,7 +44,7 @@ struct ByRows {
     return eval(f(in), feeds, {.device = device, .threads = threads, .batch_invariant = true});
   }
 
-  // Compares the rows of the whole batch on one thread with the rows of smaller batches.
+  // Compares the rows of the complete batch on one thread with the rows of smaller batches.
   void check(const std::vector<std::int64_t>& counts) const {
     const std::int64_t all = inputs[0].shape()[0];
     const std::vector<Array> batch = of(0, all, 1);
@@ -69,7 +69,7 @@ inline Array random_ids(std::int64_t count, std::int32_t below) {
   return Array::of(ids);
 }
 
-// Ops that transformers apply to rows of n elements.
+// Returns ops that transformers apply to rows of n elements.
 inline ByRows ops_on_rows(DType t, std::int64_t n, Device device = Device::cpu()) {
   const auto f = [t, n](const Tensors& in) {
     Graph& g = in[0].graph();
@@ -119,7 +119,7 @@ inline std::vector<ModelKind> model_kinds() {
   return list;
 }
 
-// Features, logits and the greedy choice for 20 sequences.
+// Computes features, logits and the greedy choice for 20 sequences.
 inline ByRows texts_of(const nn::Model& model, nn::Precision precision, std::int64_t length,
                        Device device = Device::cpu()) {
   Array tokens(Shape{20, length}, i32);

@@ -1,11 +1,9 @@
-// A table of cases in a text file, for readers and writers of settings. A line
-//   NAME: key=value key=value …
-// is a case, and the base of lines
-//   NAME key=value -key
-// which set or remove some of its members. Values contain no spaces. The lines after a case that begin with
-// two spaces are its results: a word, and entries "key=value" separated by " | ". A case with a base lists
-// only the entries that differ from the base's. Empty lines are ignored, and comments, which begin with a
-// number sign.
+// Reads a table of cases for readers and writers of settings from a text file. A line "NAME: key=value
+// key=value …" is a case. Later lines "NAME key=value -key" are cases with this case as their base, in which
+// some members are set or removed. Values contain no spaces. The lines after a case that begin with two
+// spaces are its results: a word, and entries "key=value" separated by " | ". A case with a base lists only
+// the entries that differ from the base's entries. Empty lines and comments, which begin with a number sign,
+// are ignored.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +18,7 @@
 namespace tg::testing {
 
 using Members = std::map<std::string, std::string>;
-using Results = std::map<std::string, Members>;  // by word; a case that fails has only "error"
+using Results = std::map<std::string, Members>;  // results by word; a case that fails has only "error"
 
 inline std::string result_line(const std::string& word, const Members& entries) {
   std::string line;
@@ -30,7 +28,7 @@ inline std::string result_line(const std::string& word, const Members& entries) 
   return line;
 }
 
-// Entries that are not in the base, and "-key" for keys that are only in the base.
+// Returns the entries that are not in the base, and "-key" for keys that are only in the base.
 inline Members differing_entries(const Members& all, const Members& base) {
   Members others;
   for (const auto& [key, value] : all)
@@ -111,8 +109,8 @@ inline void expect_table(const std::string& path, const std::function<Results(co
                 << " differ; current results: " << written;
 }
 
-// Returns the keys of a case in the order in which their errors are reported. All keys are set to `bad`, or
-// removed if it is "-". Repeatedly, the key that the error names is corrected.
+// Returns the keys of a case in the order in which their errors are reported. First, all keys are set to
+// `bad`, or removed if `bad` is "-". Then the key that the error names is corrected, repeatedly.
 inline std::string order_of_errors(const Members& members, const std::string& bad,
                                    const std::function<std::string(const Members&)>& error) {
   Members now;

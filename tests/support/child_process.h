@@ -10,7 +10,7 @@
 
 namespace tg::testing {
 
-// The string that f returns in a child process.
+// Runs f in a child process and returns the string that f returns.
 inline std::string in_child(const std::function<std::string()>& f) {
   int ends[2];
   if (::pipe(ends) != 0) return "pipe failed";

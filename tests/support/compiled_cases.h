@@ -1,4 +1,4 @@
-// Small graphs that together need every compiler pass, each as a function that records it.
+// Small graphs that together need every compiler pass. Each is a function that records the graph.
 #pragma once
 
 #include <functional>
@@ -24,15 +24,15 @@ struct CompiledCase {
   bool on_gpu = false, fuse = true, batch_invariant = false, reuse = true;
   int ranks = 1;
   std::size_t less = 0;          // bytes by which the arena must shrink
-  std::size_t percent_less = 0;  // percentage of the arena, in addition
-  bool has_budget = false;       // set a budget even if no bytes must be saved
+  std::size_t percent_less = 0;  // percentage of the arena that is added to this
+  bool has_budget = false;       // sets a budget even if no bytes must be saved
 };
 
 inline Parameter parameter_of(const std::string& name, const Shape& shape, DType dtype = f32) {
   return Parameter(name, Array(shape, dtype));
 }
 
-// Pointwise ops: constants of every dtype are folded, results with narrow integer dtypes are stored.
+// Pointwise ops. Constants of every dtype are folded, and results with narrow integer dtypes are stored.
 inline void record_fused(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {4, 6}), y = g.input("y", {6}), h = g.input("h", {4, 6}, bf16),
@@ -48,7 +48,7 @@ inline void record_fused(Recorded& r) {
              full(g, {3}, 7) * 2,
              full(g, {2}, 5),
              square - 1,
-             matmul(x, square)};  // a constant if fused, a matrix here
+             matmul(x, square)};  // a constant if it is fused, but a matrix here
 }
 
 // A fused step has at most 24 instructions and 12 inputs.
@@ -67,15 +67,15 @@ inline void record_merged(Recorded& r) {
                row = g.input("row", {50}), h = g.input("h", {6, 50}, bf16);
   const std::vector<Tensor> of_div = gradients(a / b, {a, b}, z);
   const Tensor s = sigmoid(a), half = exp(h), number = g.input("n", {}), other = g.input("m", {});
-  const Tensor transposed = transpose(b, 0, 1) * 2;  // shares b, but has a different order in memory
+  const Tensor transposed = transpose(b, 0, 1) * 2;  // also reads b, but has a different order in memory
   r.fetch = {of_div[0], of_div[1], s,          s * (1 - s),    half,      half * 3,
              a * row,   z * row,   number * 2, number * other, transposed};
   const Tensor before = b * 5, between = cumsum(a, 1), after = b - 1;
   r.fetch.insert(r.fetch.end(), {before, between, after});
 }
 
-// The operands of a GEMM stay alive until the gelu_tanh after it if both may become one kernel that rounds
-// once. This is not the case in f32, nor for a GEMM that adds a whole matrix.
+// If a GEMM and the gelu_tanh after it may become one kernel that rounds once, the operands of the GEMM stay
+// alive until the gelu_tanh. This is not the case in f32, nor if the GEMM adds a complete matrix.
 inline void record_epilogues(Recorded& r) {
   Graph& g = r.g;
   const auto add = [&](DType t, const auto& product) {
@@ -114,16 +114,16 @@ inline void record_reduced(Recorded& r) {
              sum(kept, {-1}, true),
              kept,
              sum(exp(x), {0}),                   // not a row reduction
-             max(transpose(sin(x), 0, 1), {0}),  // rows in memory
+             max(transpose(sin(x), 0, 1), {0}),  // contiguous rows
              sum_squares(h * 3, {1}),
-             sum(i + 1, {1}),       // narrow integers are stored
+             sum(i + 1, {1}),       // narrow integers are always stored
              sum(across * x, {1}),  // also not a row reduction
-             sum(x * across, {1}),  // read by tiles
+             sum(x * across, {1}),  // this operand is read by tiles
              sum(x * unsqueeze(g.input("column", {6}), 1), {1}),
-             prod(slice(cos(x), 1, 0, 25), {1}),  // not all columns
+             prod(slice(cos(x), 1, 0, 25), {1}),  // only some columns
              sum(slice(tanh(x), 0, 0, 3), {1}),
              sum(slice(abs(x), 0, 3, 6), {1}),
-             sum(tg::pow(g.input("one", {1, 50}), 2), {0}),  // one element each
+             sum(tg::pow(g.input("one", {1, 50}), 2), {0}),  // groups of one element
              min(cube, {1, 2}),
              sum(cube, {0, 1}),
              sum(sqrt(x))};
@@ -145,7 +145,7 @@ inline void record_reduced_on_gpu(Recorded& r) {
   r.fetch.push_back(sum(gelu_tanh(matmul(x, w)), {1}));
   const Tensor n = g.input("n", {8, 16}), weight = g.input("weight", {16}), z = g.input("z", {8, 16});
   r.fetch.push_back(sum(gradients(layer_norm(n, weight), {n}, z)[0] + n, {1}));
-  // The sum of other values is not part of the norm's gradient before it.
+  // This is the sum of other values, so it is not fused with the norm's gradient before it.
   const Tensor m = g.input("m", {8, 16}), of_norm = gradients(layer_norm(m, weight), {m}, z)[0],
                of_others = sum(n + z, {1});
   r.fetch.insert(r.fetch.end(), {of_norm, of_others});
@@ -166,7 +166,7 @@ inline void record_joined(Recorded& r) {
   const Tensor parts = concat({matmul(a, b * 9).view({8, 6}), matmul(a, slice(b, 2, 1, 4)).view({8, 3})}, 1);
   const Tensor halves = contiguous(permute(matmul(a, b * 10).view({2, 2, 2, 6}), {1, 0, 2, 3}));
   const Tensor also = matmul(a, b * 11), both = concat({also, matmul(a, b * 14)}, 0),
-               more = exp(also);  // fetched, and read twice
+               more = exp(also);  // this value is fetched, and read twice
   const Tensor nested = concat({concat({matmul(a, b * 12), matmul(a, b * 13)}, 1), e}, 1);
   r.fetch = {exp(sides), merged, twice,  fetched, stays, cut,  odd,   across,
              spans,      parts,  halves, also,    both,  more, nested};
@@ -203,18 +203,18 @@ inline void record_assigned(Recorded& r) {
             w = parameter_of("w", {30, 30}), o = parameter_of("o", {30, 30}),
             first = parameter_of("first", {30, 30}), last = parameter_of("last", {30, 30});
   const Tensor x = g.input("x", {30, 30}), of_p = g.param(p), of_q = g.param(q), of_s = g.param(s);
-  const Tensor early = of_q * 3;        // read after the new value of q is computed
-  const Tensor next = matmul(of_q, x);  // a GEMM does not work in place
+  const Tensor early = of_q * 3;        // reads q after its new value is computed
+  const Tensor next = matmul(of_q, x);  // GEMMs do not work in place
   r.fetch = {of_p, sum(of_q * early), slice(of_p, 0, 0, 2)};
   r.assign = {{p, of_p + x},                 // the old value is read later
-              {q, next},                     // copied
-              {s, of_p},                     // the old value of p
-              {t, transpose(exp(x), 0, 1)},  // transposed
+              {q, next},                     // is copied
+              {s, of_p},                     // fetches the old value of p
+              {t, transpose(exp(x), 0, 1)},  // a transposed value
               {u, exp(of_s).view({900})},    // a view
-              {v, sin(x)},                   // directly
+              {v, sin(x)},                   // is written directly
               {w, transpose(of_s, 0, 1) + of_s},
-              {o, g.param(o) * 2 + sum(g.param(o), {0}, true)},  // in place
-              // Not in place, because another part of the step also reads it.
+              {o, g.param(o) * 2 + sum(g.param(o), {0}, true)},  // works in place
+              // Does not work in place, because another part of the step also reads the value.
               {first, transpose(g.param(first), 0, 1) * 2 + g.param(first)},
               {last, g.param(last) + transpose(g.param(last), 0, 1) * 2}};
 }
@@ -286,7 +286,7 @@ inline void record_cache(Recorded& r) {
   r.assign = {{keys, held[0]}, {values, held[1]}};
 }
 
-// GEMM results that are read once each, and a parameter that is read before it changes.
+// Each GEMM result is read once, and a parameter is read before it changes.
 inline void record_order(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});
@@ -298,7 +298,8 @@ inline void record_order(Recorded& r) {
   r.assign = {{w, old * 0.5 + matmul(x, x)}};
 }
 
-// A GEMM result can be freed early if all its readers can be executed together: at most 32.
+// A GEMM result can be freed early if all of its readers can be executed together. This is possible for up to
+// 32 readers.
 inline void record_many_readers(Recorded& r, int readers) {
   const Tensor x = r.g.input("x", {64, 64});
   std::vector<Tensor> products;
@@ -307,7 +308,7 @@ inline void record_many_readers(Recorded& r, int readers) {
     for (int k = 0; k < readers; ++k) r.fetch.push_back(sum(p * (k + 2)));
 }
 
-// As in training: values of the forward pass are read again in the reverse order.
+// As in training, values of the forward pass are read again in the reverse order.
 inline void record_forth_and_back(Recorded& r, DType dtype, int layers,
                                   const std::function<Tensor(const Tensor&)>& f) {
   const Tensor x = r.g.input("x", {64, 64}, dtype);
@@ -324,7 +325,7 @@ inline void record_forth_and_back(Recorded& r, DType dtype, int layers,
   r.fetch = {sum(z)};
 }
 
-// A GEMM and the gradient of its weight both read a norm.
+// A GEMM and the gradient of its weight read the same norm.
 inline void record_norm_of_two(Recorded& r) {
   const Tensor x = r.g.input("x", {64, 64});
   std::vector<Tensor> h{matmul(x, x)}, norm, product;
@@ -339,7 +340,7 @@ inline void record_norm_of_two(Recorded& r) {
   r.fetch = {z};
 }
 
-// Values of several sizes and costs of recomputation. The expensive choices turn out to be unnecessary.
+// Values have several sizes and costs of recomputation. The expensive choices prove to be unnecessary.
 inline void record_prices(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {64, 64}), column = g.input("column", {64, 1}), row = g.input("row", {1, 64});
@@ -352,8 +353,8 @@ inline void record_prices(Recorded& r) {
   r.fetch = {matmul(z, slice(wide, 1, 32, 96))};
 }
 
-// Random ops in sequence, then GEMMs with their results. Early choices turn out to be unnecessary. Their
-// costs determine which of them are undone.
+// GEMMs read the results of a sequence of random ops. Early choices prove to be unnecessary. Their costs
+// determine which of them are undone.
 inline void record_random_fused(Recorded& r, unsigned seed) {
   std::mt19937 random(seed);
   const Tensor x = r.g.input("x", {64, 64}), column = r.g.input("column", {64, 1}),
@@ -384,15 +385,15 @@ inline void record_random_fused(Recorded& r, unsigned seed) {
   r.fetch = {sum(h)};
 }
 
-// A gelu_tanh that is fetched is not recomputed, nor is its GEMM.
+// If a gelu_tanh is fetched, neither it nor its GEMM is recomputed.
 inline void record_kept_epilogue(Recorded& r) {
   record_forth_and_back(r, bf16, 4, [](const Tensor& x) { return gelu_tanh(x); });
   for (const Node& n : r.g.nodes())
     if (r.g.label_of(n) == "h.0/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
 }
 
-// A value that is first used late moves. A value of a parameter can be recomputed until the parameter
-// changes.
+// The step of a value that is first used late moves. A value that is computed from a parameter can be
+// recomputed until the parameter changes.
 inline void record_late(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});
@@ -405,7 +406,7 @@ inline void record_late(Recorded& r) {
   r.assign = {{w, y + first}};
 }
 
-// One parameter changes before the last use of its value, the other after it.
+// One parameter changes before the last use of its value. The other parameter changes after it.
 inline void record_changed(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64}), v = parameter_of("v", {64, 64});
@@ -453,14 +454,14 @@ inline void record_casts(Recorded& r) {
              softmax(cast(g.param(parameter_of("e", {16, 16})), bf16), 0)};
 }
 
-// Later steps need more memory than the casts.
+// Steps after the casts need more memory than the casts.
 inline void record_casts_before_a_peak(Recorded& r) {
   record_casts(r);
   const Tensor x = r.g.input("large", {64, 64});
   r.fetch.push_back(matmul(exp(x), x));
 }
 
-// Small GEMMs with operands of 2 MiB each, which stay alive until the GEMMs run.
+// Small GEMMs have operands of 2 MiB each, which stay alive until the GEMMs run.
 inline void record_long_products(Recorded& r, int count) {
   std::vector<Tensor> products;
   for (int i = 0; i < count; ++i) {

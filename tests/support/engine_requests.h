@@ -1,4 +1,4 @@
-// Requests for an Engine, the same requests served one by one, and models for them.
+// Requests for an Engine, models for these requests, and the results of serving them one by one.
 #pragma once
 
 #include <random>
@@ -33,7 +33,7 @@ inline std::vector<Kind> engine_kinds(std::int64_t width = 32) {
   return list;
 }
 
-// The output of a request: its tokens, and the logits from which each was chosen.
+// The output of a request: the tokens, and the logits from which each token was chosen.
 struct Written {
   Tokens tokens;
   std::vector<float> logits;
@@ -50,7 +50,7 @@ inline nn::Engine::Request keeping(nn::Engine::Request request, Written& to) {
   return request;
 }
 
-// Serves each request by itself.
+// Serves each request in a batch of one.
 inline std::vector<Written> alone(const nn::Model& model, const std::vector<nn::Engine::Request>& list,
                                   nn::Precision precision = nn::Precision::full) {
   nn::Engine engine(model, {.slots = 1, .threads = 1, .precision = precision});
@@ -63,7 +63,7 @@ inline std::vector<Written> alone(const nn::Model& model, const std::vector<nn::
   return sequences;
 }
 
-// Requests of different lengths, some with a common prefix, with greedy and random sampling.
+// Returns requests of different lengths, some with a common prefix, with greedy and random sampling.
 inline std::vector<nn::Engine::Request> requests(int count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Tokens common;
@@ -82,7 +82,7 @@ inline std::vector<nn::Engine::Request> requests(int count, std::uint64_t seed) 
   return list;
 }
 
-// Serves the requests in one batch, in which some join later.
+// Serves the requests in one batch. Some requests join it later.
 inline std::vector<Written> together(nn::Engine& engine, const std::vector<nn::Engine::Request>& list) {
   std::vector<Written> sequences(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {

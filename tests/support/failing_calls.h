@@ -1,4 +1,4 @@
-// System calls that fail when a test requests it, in the requesting thread.
+// Makes system calls fail in the thread that requests it.
 //
 //   fail_call_of("listen", EIO);     // the next call fails
 //   fail_call_of("socket", EIO, 2);  // the third call fails

@@ -11,7 +11,7 @@
 
 namespace tg::testing {
 
-// A temporary folder, which is removed with its contents when the test ends.
+// A temporary folder. It is removed with its contents when the test ends.
 struct TemporaryDirectory {
   std::filesystem::path path;
   TemporaryDirectory() {
@@ -29,7 +29,7 @@ struct TemporaryDirectory {
   }
 };
 
-// The message of the tg::Error that f throws, or "no error".
+// Returns the message of the tg::Error that f throws, or "no error".
 template <class F>
 std::string error_of(F&& f) {
   try {

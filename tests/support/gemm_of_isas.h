@@ -1,4 +1,5 @@
-// GEMMs of the instruction sets for which the test was built. The baseline's GEMMs have the namespace TG_ISA.
+// Declares the GEMMs of the instruction sets for which the test was built. The baseline's GEMMs are in the
+// namespace TG_ISA.
 #pragma once
 
 #include "backends/cpu/kernels/gemm.h"

@@ -1,4 +1,4 @@
-// Keys of a GGUF file with their values as strings, for tables of cases.
+// Reads the keys of a GGUF file and their values as strings, for tables of cases.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// Compares results with a golden file in the source tree. Each line has a name, a tab and a result. With
-// TG_WRITE_GOLDEN=1, a test writes its file instead, after an intended change. The file's difference is then
-// part of the review.
+// Compares results with a golden file in the source tree. Each line has a name, a tab and a result. After an
+// intended change, set TG_WRITE_GOLDEN=1, and the test writes its file instead. The difference of the file is
+// then part of the review.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace tg::testing {
 
-// FNV-1a hash of lines.
+// Returns the FNV-1a hash of lines.
 class Checksum {
  public:
   void add(const std::string& line) {
@@ -35,9 +35,9 @@ class Checksum {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Hash of the nodes of graphs: ops, attributes, operands, and the dtypes and layouts of results. It does not
-// depend on the order in which nodes are recorded, because compilers may evaluate the arguments of a call in
-// any order.
+// Hashes the nodes of graphs: ops, attributes, operands, and the dtypes and layouts of results. The hash does
+// not depend on the order in which nodes are recorded, because compilers may evaluate the arguments of a call
+// in any order.
 class GraphChecksum {
  public:
   void add(const Graph& g) {
@@ -68,8 +68,8 @@ class GraphChecksum {
 
 using GoldenLines = std::map<std::string, std::string>;
 
-// Compares with a file. If `complete`, the file has no other lines. Otherwise lines from other machines are
-// kept.
+// Compares lines with a file. If `complete` is set, the file must have no other lines. Otherwise, the file
+// may have lines from other machines, which are kept.
 inline void expect_golden(const std::string& path, const GoldenLines& now, bool complete = true) {
   GoldenLines golden;
   std::ifstream file(path);

@@ -1,5 +1,5 @@
-// A table of function calls. For each call, its graph with first and second gradients, or its error, is
-// compared with a file (tests/support/golden.h).
+// Compares a table of function calls with a file (tests/support/golden.h): for each call, its graph with
+// first and second gradients, or its error.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline constexpr double inf = std::numeric_limits<double>::infinity(),
                         nan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr std::int64_t far = std::int64_t{1} << 53;
 
-// Inputs by letter, created when a call first reads them.
+// Inputs by letter. Each is created when a call first reads it.
 struct In {
   Graph g;
   Tensor in(const char* name, const Shape& shape, DType t = f32) {
@@ -58,7 +58,7 @@ inline List many(const std::vector<AdamWResults>& all) {
   return l;
 }
 
-// A message without its source location.
+// Returns a message without its source location.
 inline std::string without_line(std::string s) {
   for (const char* file : {".cpp:", ".h:"})
     if (const std::size_t at = s.find(file); at != std::string::npos)
@@ -114,7 +114,7 @@ inline GoldenLines results_of(std::initializer_list<std::span<const Call>> table
   for (const std::span<const Call> table : tables)
     for (const Call& c : table) {
       std::string text = c.text;
-      std::erase(text, ' ');  // because spaces depend on the formatting of the source
+      std::erase(text, ' ');  // removes spaces, which depend on the formatting of the source
       lines[text] = result_of(c.call);
     }
   return lines;

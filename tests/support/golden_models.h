@@ -1,4 +1,4 @@
-// Golden folders of tests/io/pretrained and the models' results, for tests on every backend.
+// Golden folders of tests/io/pretrained and the results of their models, for tests on every backend.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,8 @@ inline double largest(const Array& a) {
   return most;
 }
 
-// The largest difference, or infinity for NaN. With is_transposed, b is [n, m] and a is [m, n]. Otherwise a
-// is compared with the elements of b that start at index `first`.
+// Returns the largest difference, or infinity if there is a NaN. With is_transposed, b is [n, m] and a is [m,
+// n]. Otherwise, a is compared with the elements of b that start at index `first`.
 inline double difference(const Array& a, const Array& b, bool is_transposed = false, std::int64_t first = 0) {
   double most = 0;
   const std::int64_t columns = is_transposed ? a.shape().back() : 1;
@@ -50,7 +50,7 @@ inline double difference(const Array& a, const Array& b, bool is_transposed = fa
 
 struct Computed {
   Array logits, loss;
-  std::vector<Array> gradients;  // of the model's parameters
+  std::vector<Array> gradients;  // dtype of the model's parameters
 };
 
 inline Computed compute(const nn::Pretrained& model, const Array& tokens) {

@@ -11,7 +11,7 @@ namespace tg::gradcheck {
 using Tensors = std::vector<Tensor>;
 using Backward = std::function<Tensors(const Tensors& in, const Tensors& out, const Tensors& z)>;
 
-// A case from graph code with a custom backward.
+// Makes a case from graph code with a custom backward.
 inline Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(const Tensors&)> forward,
                         Backward backward) {
   const CustomOp op = custom_op("custom", {std::move(forward), std::move(backward)});
@@ -21,7 +21,7 @@ inline Case custom_case(std::vector<SampleInput> inputs, std::function<Tensors(c
           }};
 }
 
-// A case without a gradient: its input is an integer, or its output is a comparison.
+// Makes a case without a gradient. Its input is an integer, or its output is a comparison.
 inline Case case_without_gradient(bool is_float_output) {
   const SampleInput in = is_float_output ? SampleInput{{2}, {Fill::index, 0, 5}} : SampleInput{{2}};
   return {"nothing", "case", {in}, [=](DType, Device) {
@@ -33,7 +33,7 @@ inline Case case_without_gradient(bool is_float_output) {
 
 inline const std::vector<SampleInput> matrix{{{2, 3}}};
 
-// x³ with the given backward.
+// Makes a case of x³ with the given backward.
 inline Case cube(Backward backward) {
   return custom_case(
       matrix, [](const Tensors& in) { return Tensors{in[0] * in[0] * in[0]}; }, std::move(backward));
@@ -50,14 +50,14 @@ inline Options f64_contiguous(bool fast) {
   return o;
 }
 
-// The single result of a case in f64 with the contiguous view.
+// Returns the only result of a case in f64 with the contiguous view.
 inline Result one(const Case& c, bool fast = false) {
   const auto results = check(c, f64_contiguous(fast));
   EXPECT_EQ(results.size(), 1u);
   return results.at(0);
 }
 
-// The sample of an op with this name, such as "mul/same".
+// Returns the sample of an op with this name, such as "mul/same".
 inline Case named(const std::string& text) {
   for (const Case& c : op_cases())
     if (c.text() == text) return c;

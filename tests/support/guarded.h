@@ -1,5 +1,5 @@
-// Memory that ends at an unreadable page, so a test that accesses bytes beyond an operand is killed. The
-// address sanitizer detects this, and more, in ordinary memory.
+// Memory that ends at an unreadable page, so a test that accesses bytes beyond an operand is killed. With the
+// address sanitizer, ordinary memory is used, because the sanitizer detects this and more.
 #pragma once
 
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ struct GuardedAllocator {
   static std::size_t room_of(std::size_t n) { return (n * sizeof(T) + page() - 1) / page() * page(); }
 };
 
-// A copy of bytes in such memory.
+// Makes a copy of bytes in such memory.
 class Guarded {
  public:
   Guarded() = default;

@@ -1,5 +1,5 @@
-// Difficult cases of rounding to bf16 and f16: numbers halfway between two neighbors, whose lower one is even
-// or odd.
+// Difficult cases of rounding to bf16 and f16: numbers halfway between two neighbors. The lower neighbor is
+// even or odd.
 #pragma once
 
 #include <bit>
@@ -12,8 +12,8 @@
 
 namespace tg {
 
-// Pairs of neighbors of the type, below its largest number: each number and the next one away from 0. Half:
-// bfloat16 or float16.
+// Returns pairs of neighbors of the type, below its largest number. Each pair is a number and the next number
+// away from 0. `Half` is bfloat16 or float16.
 template <class Half>
 std::vector<std::pair<float, float>> neighbours() {
   std::vector<std::pair<float, float>> pairs;
@@ -28,7 +28,7 @@ std::vector<std::pair<float, float>> neighbours() {
   return pairs;
 }
 
-// f32 numbers halfway between two neighbors, and one f32 ulp below and above.
+// Returns f32 numbers halfway between two neighbors, and the numbers one f32 ulp below and above.
 inline std::vector<float> halfway_cases() {
   std::vector<float> cases;
   const auto add = [&](const std::vector<std::pair<float, float>>& pairs) {

@@ -1,4 +1,4 @@
-// The folder of a small Llama, and its config.json, for tests that change them.
+// The folder of a small Llama, and its config.json. Tests change them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline std::string llama_with(const std::string& members) {
   return replaced(llama_json, "\"model_type\"", members + ", \"model_type\"");
 }
 
-// A folder of a model with separate weights, which tests change.
+// Makes the folder of a model with an untied head, which tests change.
 struct Folder {
   TemporaryDirectory directory;
   std::string path = directory.path.string();
@@ -47,7 +47,7 @@ struct Folder {
     io::save_parameters(directory / name, parameters);
   }
   void remove(const std::string& name) const { std::filesystem::remove(directory / name); }
-  // Splits the weights into two shards. The index names `second` as the second one.
+  // Splits the weights into two shards. The index names `second` as the second shard.
   void shard(const std::string& second = "b.safetensors") const {
     remove("model.safetensors");
     const std::vector<Parameter>& all = params.all();

@@ -22,7 +22,7 @@ struct HostFunction {
   std::function<Point(const Point& x, const Point& r, DType dtype)> gradients;
   std::vector<Point> seen = {};  // the argument x of each call of `outputs`
 
-  // y = f(x) for each element, with the derivative of f.
+  // Makes the function y = f(x) for each element, with the derivative of f.
   static std::shared_ptr<HostFunction> of_elements(std::function<double(double)> f,
                                                    std::function<double(double)> slope) {
     auto function = std::make_shared<HostFunction>();
@@ -56,7 +56,7 @@ inline void write_all(std::span<const HostView> views, const Point& all) {
       views[o].set(i, all[o].at(static_cast<std::size_t>(i)));
 }
 
-// A case that calls the function as one op. Its outputs have these shapes and the dtype of input 0.
+// Makes a case that calls the function as one op. The outputs have these shapes and the dtype of input 0.
 inline gradcheck::Case case_of(const std::shared_ptr<HostFunction>& function, std::vector<SampleInput> inputs,
                                std::vector<Shape> shapes) {
   static int cases = 0;
@@ -84,7 +84,7 @@ inline gradcheck::Case case_of(const std::shared_ptr<HostFunction>& function, st
           }};
 }
 
-// The value rounded to the dtype.
+// Returns the value rounded to the dtype.
 inline double rounded_to(DType dtype, double x) {
   Array a({1}, dtype);
   a.set(0, x);

@@ -14,7 +14,7 @@ namespace tg::testing {
 struct MistakenCall {
   const char* name;
   std::function<void()> call;
-  std::string part = {};  // part of the message
+  std::string part = {};  // a part of the message
 };
 
 // Expects that each call throws an E whose message contains the call's part.

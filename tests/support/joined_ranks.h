@@ -1,4 +1,4 @@
-// Ranks for tests, which join like the ranks of a launcher (parallel/group.h).
+// Ranks for tests. They join like the ranks of a launcher (parallel/group.h).
 #pragma once
 
 #include <set>
@@ -17,12 +17,12 @@ using parallel::World;
 using parallel::WorldError;
 using std::chrono::milliseconds;
 
-// For a process of ask(): its parent, the test, identifies the job.
+// The World of a process of ask(). The job is identified by the parent of the process, which is the test.
 inline World world_of(int rank, int size) {
   return {rank, size, rank, size, "launch", "test " + std::to_string(getppid())};
 }
 
-// The message of the exception that f throws, prefixed by its type.
+// Returns the message of the exception that f throws, prefixed by its type.
 inline std::string error_of(const std::function<void()>& f) {
   try {
     f();
@@ -34,7 +34,7 @@ inline std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// The descriptors that a program started by this process would inherit.
+// Returns the descriptors that a program would inherit if this process started it.
 inline std::set<int> inherited_descriptors() {
   std::set<int> all;
   for (int fd = 0; fd < 1024; ++fd)

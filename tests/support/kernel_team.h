@@ -45,7 +45,7 @@ void run_team(int threads, Scratch size, F&& kernel) {
   run_on_pool(threads, step);
 }
 
-// Whether this machine supports the kernels of an instruction set.
+// Returns whether this machine supports the kernels of an instruction set.
 inline bool machine_has(const char* isa) {
 #if defined(__x86_64__)
   if (std::strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

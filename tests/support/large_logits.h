@@ -1,5 +1,6 @@
-// Losses and normalizers of logits that are all large. Subtracting a number from all logits of a row changes
-// no probability. If the differences of logits are exact, losses and gradients must be bitwise identical.
+// Tests losses and normalizers of logits that are all large. Subtracting a number from all logits of a row
+// changes no probability. So if the differences of logits are exact, losses and gradients must be bitwise
+// identical.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ inline std::vector<Case> cases() {
   return all;
 }
 
-// Results of `f` for logits around 0, or around the offset.
+// Returns the results of `f` for logits around 0 or around the offset.
 template <class F>
 std::vector<Numbers> results(const Case& c, bool far, const CompileOptions& compiling, F&& f) {
   Graph g;
@@ -45,7 +46,7 @@ std::vector<Numbers> results(const Case& c, bool far, const CompileOptions& comp
   return all;
 }
 
-// cross_entropy, with and without smoothing, and its gradient; log_softmax; softmax.
+// Tests cross_entropy with and without smoothing, its gradient, log_softmax and softmax.
 inline void expect_no_bit_changes(const CompileOptions& compiling) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(std::string(name_of(c.dtype)) + ", " + std::to_string(c.classes) + " classes around " +
@@ -62,7 +63,7 @@ inline void expect_no_bit_changes(const CompileOptions& compiling) {
   }
 }
 
-// exp, log and sums are rounded; in bf16, results are rounded too.
+// exp, log and sums are rounded. In bf16, results are also rounded.
 inline void expect_near(const Case& c, const Numbers& got, const Numbers& expected) {
   const double bound = c.dtype == bf16 ? 0x1p-7 : c.dtype == f32 ? 0x1p-18 : 0x1p-46;
   for (std::size_t e = 0; e < got.size(); ++e)
@@ -80,7 +81,7 @@ inline void expect_right_logsumexp(const CompileOptions& compiling) {
   }
 }
 
-// linear_cross_entropy whose GEMM produces such logits: losses and z_w.
+// Tests the losses and z_w of a linear_cross_entropy whose GEMM produces such logits.
 inline void expect_right_head(const CompileOptions& compiling) {
   for (const Case& c : cases()) {
     const auto of_offset = [&](double offset) {

@@ -1,5 +1,5 @@
-// Attention calls whose scores are all large in magnitude and exact in f32. Results and gradients are
-// compared with standard_attn in f64, with error bounds.
+// Tests attention calls whose scores are all large in magnitude and exact in f32. Compares results and
+// gradients with standard_attn in f64, with error bounds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace tg::large_scores {
 
 using Numbers = std::vector<double>;
 
-// Random integers from −most to most.
+// Returns random integers from −most to most.
 inline Numbers integers(std::int64_t n, std::int64_t most, std::uint64_t seed) {
   Numbers x(static_cast<std::size_t>(n));
   for (double& e : x) {
@@ -29,9 +29,9 @@ struct Case {
   std::string name;
   std::int64_t B = 1, H = 1, Hk = 1, L = 5, T = 7, d = 16, dv = 8;
   double of_q = 1;
-  std::int64_t long_rows = 0;  // every n-th query is 2^18 times as long; 0: none
+  std::int64_t long_rows = 0;  // every n-th query is 2^18 times as long; 0: no query is
   std::function<double(std::int64_t i, std::int64_t j)> bias = nullptr;
-  double sink = NAN;  // none
+  double sink = NAN;  // NaN: no sink
   AttentionOptions options = {};
   bool of_many_bits = false;  // needs more bits than 16-bit types have
 
@@ -41,7 +41,7 @@ struct Case {
   }
 };
 
-// o, z_q, z_k, z_v, z_bias, z_sink.
+// Returns o, z_q, z_k, z_v, z_bias and z_sink.
 using Results = std::map<std::string, Numbers>;
 
 using Attend =
@@ -96,9 +96,9 @@ inline double largest(const Numbers& x) {
   return most;
 }
 
-// The relative rounding error of P. In rows below most_plain_lse, an exponent of 2 is below 2^11 in f32 and
-// f64. Half an ulp of ξ, of its product with log2 e and of the exponent add up to 3·2^−14 or 3·2^−43. In
-// 16-bit types an exponent is below 2^14, and GEMMs round P and z_A to 2^−9 (f16: 2^−12).
+// Returns the relative rounding error of P. In rows below most_plain_lse, exponents of 2 are below 2^11 in
+// f32 and f64. Half an ulp of ξ, of its product with log2 e and of the exponent add up to 3·2^−14 or 3·2^−43.
+// In 16-bit types, exponents are below 2^14, and GEMMs round P and z_A to 2^−9 (f16: 2^−12).
 inline double rounding_of_p(DType dtype) {
   return dtype == f64 ? std::ldexp(1, -41) : dtype == f32 ? std::ldexp(1, -12) : std::ldexp(1, -7);
 }
@@ -126,17 +126,17 @@ inline void expect_close(const Case& c, DType dtype, const Results& got, const R
   }
 }
 
-// With TF32, f32 has the rounding of f16.
+// With TF32, f32 is rounded like f16.
 inline void expect_right(const Case& c, DType dtype, const CompileOptions& compiling = {.threads = 1}) {
   expect_close(c, compiling.tf32 ? f16 : dtype, run(c, dtype, fused, compiling),
                run(c, f64, unfused, {.threads = 1}));
 }
 
-// Scores that are large because of a bias or of q·k, for all rows or some, with each option.
+// In these cases, a bias or q·k makes the scores of all or some rows large. Each option is tested.
 inline std::vector<Case> cases() {
   const double lowest = -0x1.fep127, less_low = -0x1.8p127;  // `lowest` is the lowest number in bf16
   std::vector<Case> all;
-  // After such a bias is added, f32 has no bits left for q·k.
+  // If such a bias is added, f32 has no bits left for q·k.
   for (const double b : {-1e9, 1e9, -1e30, lowest})
     all.push_back(
         {.name = "bias of all keys " + std::to_string(b), .of_q = 0, .bias = [b](auto, auto) { return b; }});

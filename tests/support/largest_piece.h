@@ -14,15 +14,15 @@
 #endif
 #endif
 
-// Bytes of the largest allocation since it was last set to 0.
+// The bytes of the largest allocation since this variable was last set to 0.
 inline std::size_t largest_piece = 0;
 // The largest allocation that a reader of a file may make.
 inline std::size_t piece_bound(std::size_t file_bytes) {
   return file_bytes + (64 << 10);
 }
 
-// Observes every allocation: by a hook of the address sanitizer, which has its own operators, or by our
-// operators.
+// Observes every allocation. The address sanitizer has its own operators and calls a hook. Without it, our
+// operators observe allocations.
 #ifdef TG_ADDRESS_SANITIZER
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t),
                                                          void (*)(const volatile void*));

@@ -7,7 +7,7 @@
 
 namespace tg::testing {
 
-// The number of lines that contain all of the words.
+// Returns the number of lines that contain all of the words.
 inline int lines_with(const std::string& text, std::initializer_list<const char*> words) {
   int n = 0;
   for (std::size_t at = 0; at < text.size();) {

@@ -1,5 +1,6 @@
-// Tests how ranks of one host join, exact to the byte and the millisecond. One side is the code under test,
-// the other one a script in virtual time. The calls of virtual_time.h and failing_calls.h are replaced.
+// Helpers that test how ranks of one host join, exact to the byte and the millisecond. One side is the code
+// under test. The other side is a script in virtual time. The calls of virtual_time.h and failing_calls.h are
+// replaced.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ inline sockaddr_un address(socklen_t& length) {
   return name;
 }
 
-// The socket that the code under test is connected to.
+// The socket to which the code under test is connected.
 struct Peer {
   FileDescriptor socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   void connects() {
@@ -67,7 +68,7 @@ struct Peer {
   }
   void comes(const Join& join) { connects(), says(bytes_of_join(join)); }
   void leaves() { ::close(std::exchange(socket.fd, -1)); }
-  // "nothing", "the end", or the kind and the text of a reply, and whether a descriptor was attached.
+  // Returns "nothing", "the end", or the kind and the text of a reply, and whether a descriptor was attached.
   std::string hears(int* descriptor = nullptr) const {
     Reply reply{};
     iovec part{&reply, sizeof reply};
@@ -87,7 +88,7 @@ struct Peer {
   }
 };
 
-// Rank 0, with peers that follow a script.
+// Runs rank 0 with peers that follow a script.
 struct Hosted {
   explicit Hosted(int size, int join_timeout = 2400)
       : world(local(0, size)),
@@ -104,7 +105,7 @@ struct Hosted {
   std::optional<Meeting> meeting;
 };
 
-// Rank 1 of three, with a rank 0 that follows a script.
+// Runs rank 1 of three with a rank 0 that follows a script.
 struct JoiningRank {
   explicit JoiningRank(int join_timeout = 2400)
       : options{.join_timeout = milliseconds(join_timeout), .report = [&](const std::string& line) {
@@ -140,7 +141,7 @@ struct JoiningRank {
   std::optional<Meeting> meeting;
 };
 
-// A group of rank 1 in the memory that the script has sent.
+// Makes a group of rank 1 in the memory that the script has sent.
 struct GroupOfRankOne {
   explicit GroupOfRankOne(JoinOptions options = {}) : memory(SharedMemory::create(3)) {
     JoiningRank g;

@@ -1,4 +1,5 @@
-// Expected reports of all ranks if one is killed, stopped or makes no progress, for every way of joining.
+// Checks the reports of all ranks if one rank is killed, is stopped or makes no progress, for every way of
+// joining.
 #pragma once
 
 #include "tests/support/joined_ranks.h"
@@ -31,7 +32,7 @@ inline void expect_killed_ranks_named(const AskThree& ask) {
   }
 }
 
-// Ranks make no progress for about twice their step_timeout.
+// For about twice their step_timeout, ranks make no progress.
 inline void expect_hanging_ranks_named(const AskThree& ask, milliseconds step_timeout) {
   for (const int hanging : {0, 2})
     for (const bool pauses : {false, true}) {
@@ -58,7 +59,7 @@ inline void expect_hanging_ranks_named(const AskThree& ask, milliseconds step_ti
     }
 }
 
-// `until_all_know`: the time until all ranks know after the first one does.
+// `until_all_know` is the time until all ranks know of the loss after the first rank knows.
 inline void expect_stopped_ranks_named(const AskThree& ask, milliseconds step_timeout,
                                        milliseconds until_all_know = milliseconds(0)) {
   for (const int stopped : {0, 1}) {

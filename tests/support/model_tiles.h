@@ -1,4 +1,4 @@
-// An emulation of AMX tiles, for tests of code that uses them.
+// Emulates AMX tiles, for tests of code that uses them.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace tg::cpu {
 
-// AMX as described in its manual, except for the treatment of denormals.
+// Implements AMX as described in its manual, except for the treatment of denormals.
 struct ModelTiles {
   static inline thread_local float tiles[8][16][16];
   static inline thread_local bool is_configured = false;

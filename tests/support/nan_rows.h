@@ -1,4 +1,4 @@
-// Tests how NaN and infinity pass through row reductions, on every backend.
+// Tests how row reductions propagate NaN and infinity, on every backend.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace tg::testing {
 
-// The maximum, the minimum and twice the sum of each of four rows, after an elementwise step that changes no
-// number.
+// Computes the maximum, the minimum and twice the sum of each of four rows, after an elementwise step that
+// changes no number.
 inline std::vector<Tensor> reductions_of_nan_rows(Graph& g, DType t) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN(),
                    inf = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// Arrays of normally distributed numbers, always the same for the same seed.
+// Makes arrays of normally distributed numbers, which are always the same for the same seed.
 #pragma once
 
 #include <random>

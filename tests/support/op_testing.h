@@ -1,5 +1,5 @@
-// Helpers for tests of ops: tensors with every kind of view and their values, and running a graph in several
-// ways that must be bitwise identical.
+// Helpers for tests of ops: tensors with every kind of view and their values, and functions that run a graph
+// in several ways, whose results must be bitwise identical.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,12 +28,12 @@ inline constexpr DType float_dtypes[] = {f64, f32, bf16, f16};
 // A tensor that is a view of an input, and its values.
 struct Given {
   Tensor input, tensor;
-  Array array;    // the input's value
-  Vector values;  // the tensor's elements, row-major, rounded to its dtype
+  Array array;    // value of the input
+  Vector values;  // elements of the tensor, row-major, rounded to its dtype
   Feed feed() const { return {input, array}; }
 };
 
-// The elements of a view of an array, row-major.
+// Returns the elements of a view of an array, row-major.
 inline Vector elements(const Array& a, const Layout& l) {
   Vector out;
   for (std::int64_t e = 0; e < l.numel(); ++e) {
@@ -47,7 +47,7 @@ inline Vector elements(const Array& a, const Layout& l) {
   return out;
 }
 
-// A tensor with this shape and view, with elements uniform in [low, high).
+// Makes a tensor with this shape and view. Elements are uniform in [low, high).
 inline Given given(Graph& g, const Shape& shape, DType dtype = f64, View view = View::contiguous,
                    std::uint64_t seed = 1, double low = -1, double high = 1) {
   Shape base = shape;
@@ -87,12 +87,12 @@ inline Vector doubles(const Array& a) {
   return a.to(f64).values<double>();
 }
 
-// Half an ulp, relative.
+// Returns half an ulp as a relative error.
 inline double rounding(DType t) {
   return t == f64 ? 0x1p-53 : t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
 }
 
-// Σ y ⊛ w with fixed random w: a loss to which each element of y contributes differently.
+// Returns Σ y ⊛ w with fixed random w, a loss to which each element of y contributes differently.
 inline Tensor weighted_sum(const Tensor& y, std::uint64_t seed = 99) {
   return sum(y * y.graph().constant(Array::of(y.shape(), random_vector(y.numel(), seed)).to(y.dtype())));
 }

@@ -1,6 +1,7 @@
-// Tables of options: each is set by itself, in pairs, and in two calls of one graph. The function fields_of()
-// names the fields of an options struct by a structured binding, which fails to compile when a field is
-// added. Then expect_each_field_is_set() fails until the table has a row for the field.
+// Tests tables of options: each option is set by itself, in pairs, and in two calls of one graph. The
+// function fields_of() names the fields of an options struct in a structured binding, which fails to compile
+// when a field is added. After the field is added there, expect_each_field_is_set() fails until the table has
+// a row for the field.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 
 namespace tg::testing {
 
-// Whether a field differs from its default.
+// Returns whether a field differs from its default.
 template <class T>
 bool is_set(const T& field, const T& initial) {
   if constexpr (std::same_as<T, Tensor>)
@@ -46,7 +47,7 @@ void expect_each_field_is_set(std::size_t rows, F options) {
     EXPECT_GT(set[field], 0) << "no row of the table sets field " << field << " of the options";
 }
 
-// Calls f(i, j) for each pair of rows with i ≤ j; i = j is a row by itself.
+// Calls f(i, j) for each pair of rows with i ≤ j. If i = j, the row is tested by itself.
 template <class F>
 void each_pair(std::size_t rows, F f) {
   for (std::size_t i = 0; i < rows; ++i)

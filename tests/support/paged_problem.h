@@ -1,6 +1,6 @@
-// A call of paged_attn and its definition in f64. Its numbers are functions of sequence, position, head and
+// A call of paged_attn, and its definition in f64. Its numbers are functions of sequence, position, head and
 // column, so they do not depend on the order of pages or on the rest of the batch. Values that no query may
-// read are NaN: page 0, pages of no sequence, and the unused part of a sequence's last page.
+// read are NaN: page 0, pages that belong to no sequence, and the unused part of a sequence's last page.
 #pragma once
 
 #include <random>
@@ -15,12 +15,12 @@ struct PagedCall {
   PagedAttentionOptions options = {};
   bool sink = false, v_in_k = false;
   std::int64_t L = 1;
-  // For each batch entry: the index of its sequence, and the number of its keys. Entries of the same sequence
-  // share its pages.
+  // For each batch entry, the index of its sequence and its number of keys. Entries of the same sequence
+  // share pages.
   std::vector<int> sequences = {0};
   std::vector<std::int64_t> lengths = {1};
   std::int64_t room = 0;    // additional pages, in the table and in the pool
-  std::uint64_t order = 1;  // seed of the pages' order
+  std::uint64_t order = 1;  // seed of the order of pages
   // Whether an earlier step computes the pools, or the table and the lengths.
   bool computed_keys = false, computed_places = false;
 
@@ -30,7 +30,8 @@ struct PagedCall {
   }
 
   enum Kind { of_q, of_k, of_v, of_sink };
-  // Approximately normal, and exact in every dtype. If v is in k, the number for v is the number for k.
+  // Returns a number that is approximately normal and exact in every dtype. If v is in k, the number for v is
+  // the number for k.
   double number(Kind kind, std::int64_t sequence, std::int64_t t, std::int64_t head, std::int64_t e) const {
     if (kind == of_v && v_in_k) kind = of_k;
     std::uint64_t x = 0x9e3779b97f4a7c15u;
@@ -41,7 +42,7 @@ struct PagedCall {
 
   struct Result {
     Array o, lse;
-    std::string choice;  // the kernels chosen
+    std::string choice;  // the chosen kernels
   };
   struct Recorded {
     AttentionResult r;
@@ -104,7 +105,7 @@ struct PagedCall {
     return got;
   }
 
-  // Results by definition, from the numbers. `spread` is o with |v| instead of v.
+  // Computes the results by definition. `spread` is o with |v| instead of v.
   struct Defined {
     Vector o, lse, spread;
   };
@@ -174,8 +175,8 @@ struct PagedCall {
   }
 };
 
-// Expects the results of the definition. Errors are at most one rounding of the result plus those of sums
-// with about 100 terms in the compute type, each up to about 10. Tensor cores also round exp(A − c).
+// Expects the results of the definition. The error is one rounding of the result plus the roundings of sums
+// of about 100 terms up to about 10, in the compute type. Tensor cores also round exp(A − c).
 inline void expect_defined(const PagedCall& c, const PagedCall::Result& got, bool tensor_cores = false) {
   const PagedCall::Defined expected = c.defined();
   const double terms = c.dtype == f64 ? 1e-12 : 1e-5;
@@ -201,7 +202,7 @@ inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, b
   expect_defined(c, c.run(how), tensor_cores);
 }
 
-// The elements of o or ξ for `count` queries starting at `from`, to compare runs bitwise.
+// Returns the elements of o or ξ for `count` queries starting at `from`, to compare runs bitwise.
 inline Vector rows(const Array& x, std::int64_t b, std::int64_t from, std::int64_t count) {
   const Shape& s = x.shape();  // [B, H, L] or [B, H, L, dv]
   const std::int64_t size = s.size() == 4 ? s[3] : 1;

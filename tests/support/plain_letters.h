@@ -1,4 +1,4 @@
-// Strings as characters with their classes, and random strings, for tests of tokenizers.
+// Splits strings into characters with their classes, and makes random strings, for tests of tokenizers.
 #pragma once
 
 #include <random>

@@ -5,7 +5,7 @@
 
 namespace tg::testing {
 
-// y ← a·y + (b·A + c·A²)·y with A = y·yᵀ, in doubles with loops; x has shape [r, c].
+// Computes y ← a·y + (b·A + c·A²)·y with A = y·yᵀ, with loops in doubles. x has shape [r, c].
 inline Vector plain_orthogonalized(const Vector& x, std::size_t r, std::size_t c, int iterations) {
   double norm = 0;
   for (const double v : x) norm += v * v;

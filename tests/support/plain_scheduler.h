@@ -21,7 +21,7 @@ class PlainPool {
 
   // The pages of a sequence and their content.
   struct Table {
-    Tokens pages = {}, rest = {};  // rest: the tokens after the full pages
+    Tokens pages = {}, rest = {};  // `rest`: the tokens after the full pages
     std::int64_t length = 0;
     std::uint64_t full = 0;  // identifies the content of the full pages
     int epoch = 0;
@@ -76,12 +76,12 @@ class PlainPool {
   int holders(std::int32_t n) const { return pages_[n].holders; }
 
   const std::int64_t size;
-  Tokens free;  // in the order of allocation
+  Tokens free;  // free pages in the order of allocation
 
  private:
   struct Page {
     int holders = 0;
-    std::uint64_t content = 0, before = 0;  // 0: it cannot be found
+    std::uint64_t content = 0, before = 0;  // 0: the page cannot be found
     Tokens tokens = {};
   };
   std::int32_t find(std::uint64_t before, const Tokens& tokens) const {
@@ -233,8 +233,9 @@ class PlainScheduler {
     stop(t);
     ++t.preemptions, ++preemptions;
   }
-  // Preempts the last sequence that was added after this one. A sequence that was already preempted three
-  // times is spared if there is another one. If there is none, this sequence itself is preempted.
+  // Preempts the last sequence that was added after this sequence. A sequence that was already preempted
+  // three times is spared if another sequence can be preempted. If there is no later sequence, preempts this
+  // sequence.
   bool make_room(Id id, std::int64_t count) {
     while (!pool.reserve(sequences.at(id).table, count, plan_.copies)) {
       Id last = 0, spared = 0;

@@ -9,8 +9,8 @@
 
 namespace tg::testing {
 
-// Values are integers, small enough to be exact in f32 and f64, so a backend may contract a·b + c. Every
-// value with a 16-bit type is an output, because values that are not stored keep more bits in a fused kernel.
+// Values are integers that are exact in f32 and f64, so a backend may contract a·b + c. Every value with a
+// 16-bit type is an output, because a fused kernel keeps more bits of values that are not stored.
 class RandomFused {
  public:
   Graph g;
@@ -31,7 +31,7 @@ class RandomFused {
     }
   }
 
-  // Describes the output elements that differ between two ways to compile.
+  // Describes the output elements that differ between two compile options.
   std::string difference(const CompileOptions& one, const CompileOptions& other) const {
     const std::vector<Array> a = eval(outputs, feeds, one), b = eval(outputs, feeds, other);
     std::string text;
@@ -59,7 +59,7 @@ class RandomFused {
     values_.push_back(pick(3) ? whole : transpose(whole, 0, 1));
   }
 
-  // The maximum of +0 and -0 may be either.
+  // The maximum of +0 and -0 may be either zero.
   Tensor reduced(const Tensor& y) {
     const int axis = pick(2);
     return is_float(y.dtype()) && pick(2) ? abs(max(y, {axis}, true)) : sum(y, {axis});

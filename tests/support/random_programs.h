@@ -1,6 +1,6 @@
-// Random programs for the compiler, each as a function that records it. They contain GEMMs with addends and
-// epilogues, pointwise ops, norms, attention with rotary embeddings, reductions, joins, caches, changing
-// parameters, and some gradients.
+// Random programs for the compiler. Each is a function that records the program. The programs contain GEMMs
+// with addends and epilogues, pointwise ops, norms, attention with rotary embeddings, reductions, joins,
+// caches, changing parameters, and some gradients.
 #pragma once
 
 #include <random>
@@ -59,7 +59,7 @@ class RandomProgram {
   static constexpr std::int64_t rows = 48, width = 16;
 
   int pick(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-  // Usually one of the last values.
+  // Returns a value, usually one of the last.
   Tensor any(const std::vector<Tensor>& from) {
     const auto n = static_cast<int>(from.size());
     return from[static_cast<std::size_t>(pick(3) ? n - 1 - pick(std::min(n, 5)) : pick(n))];
@@ -150,7 +150,7 @@ class RandomProgram {
   std::vector<Parameter> parameters_;
 };
 
-// Half of them are for a GPU, and most have to save a part of their arena.
+// Half of the programs are for a GPU, and most must save a part of their arena.
 inline std::vector<CompiledCase> random_program_cases() {
   std::vector<CompiledCase> all;
   for (unsigned seed = 0; seed < 160; ++seed)

@@ -1,10 +1,10 @@
-// Ranks for tests: processes of this host that share memory.
+// Ranks for tests, which are processes of this host that share memory.
 //
 //   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(sum_of(ranks), 6); });
 //
 // Ranks are forked, and a forked process has only the thread that forked. So the parent must not have started
-// threads before, such as the CPU backend's pool, which starts with the first program that runs. Compute
-// reference results in a rank too: ask_ranks(1, f).
+// threads before, for example the CPU backend's pool, which starts when the first program runs. Therefore,
+// compute reference results also in a rank: ask_ranks(1, f).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@
 
 namespace tg {
 
-// How a rank ended. kind: '+' it returned `text`. '-' it failed with the message `text`. 'l' it lost another
-// rank. '?' it ended without a report, as `text` describes.
+// How a rank ended. The kinds are: '+' the rank returned `text`; '-' it failed with the message `text`. 'l'
+// means that it lost another rank. '?' means that it ended without a report, as `text` describes.
 struct RankResult {
   char kind = '?';
   std::string text;
@@ -84,9 +84,9 @@ inline std::string how_it_ended(int status) {
 
 }  // namespace ranks_detail
 
-// Calls f(0) to f(n − 1) in separate processes and returns their results, by number. `f` returns bytes.
-// Failed expectations in it are failures of its process. `on_end` is called when each one ends. After
-// `seconds`, all are killed.
+// Calls f(0) to f(n − 1) in separate processes and returns their results, by number. `f` returns bytes. If an
+// expectation in `f` fails, its process fails. `on_end` is called when a process ends. After `seconds`, all
+// processes are killed.
 inline std::vector<RankResult> ask_processes(int n, const std::function<std::string(int)>& f,
                                              const std::function<void(int, const RankResult&)>& on_end,
                                              int seconds = 30) {
@@ -96,7 +96,7 @@ inline std::vector<RankResult> ask_processes(int n, const std::function<std::str
   EXPECT_EQ(std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator()), 1)
       << "ranks are forked, but this process has already started a thread";
 #endif
-  std::fflush(nullptr);  // otherwise each child prints it again
+  std::fflush(nullptr);  // otherwise each child prints buffered output again
   std::vector<Child> children;
   for (int rank = 0; rank < n; ++rank) {
     std::array<int, 2> ends{};
@@ -104,7 +104,7 @@ inline std::vector<RankResult> ask_processes(int n, const std::function<std::str
     const pid_t process = ::fork();
     if (process == 0) {
 #if defined(__linux__)
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // also when the parent is killed
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends the child even if the parent is killed
 #endif
       for (const Child& c : children) ::close(c.pipe);
       ::close(ends[0]);
@@ -173,11 +173,11 @@ inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::str
       seconds);
 }
 
-// The bytes that f returns on each of n ranks, by rank. If f fails on a rank, the test fails.
+// Returns the bytes that f returns on each of n ranks, by rank. If f fails on a rank, the test fails.
 inline std::vector<std::string> ask_ranks(int n, const std::function<std::string(Communicator&)>& f,
                                           int seconds = 30) {
   const std::vector<RankResult> results = ask_each_rank(n, f, seconds);
-  bool is_told = false;  // a rank that failed by itself was reported, so ranks that lost it are not
+  bool is_told = false;  // a rank that failed by itself was already reported
   for (const RankResult& r : results) is_told |= r.kind == '-' || r.kind == '?';
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -188,7 +188,7 @@ inline std::vector<std::string> ask_ranks(int n, const std::function<std::string
   return texts;
 }
 
-// Calls f on each of n ranks. It returns nothing, or whether it succeeded.
+// Calls f on each of n ranks. f returns nothing, or whether it succeeded.
 template <class F>
 void run_ranks(int n, const F& f, int seconds = 30) {
   ask_ranks(

@@ -1,4 +1,4 @@
-// A training run on several ranks in which a step of one rank fails, on any backend.
+// Trains on several ranks, on any backend. A step of one rank fails.
 #pragma once
 
 #include <tilegrad/tilegrad.h>
@@ -17,13 +17,13 @@ struct InjectedFault {
 };
 
 inline constexpr std::int64_t steps_until_faults = 5, saved_every = 2;
-// The last step that is saved before the fault, or 0.
+// The last step that was saved before the fault, or 0.
 inline std::int64_t saved_before(const InjectedFault& f) {
   return (f.step - 1) / saved_every * saved_every;
 }
 
-// Tokens below 12, except for one in the failing step of the rank. In the first batch it is a token without a
-// row in the embedding. In the last batch it is 12, for which a host function throws.
+// Tokens are below 12, except for one in the failing step of the rank. If this token is in the first batch,
+// the embedding has no row for it. If it is in the last batch, it is 12, for which a host function throws.
 class FaultyBatches : public train::Batches {
  public:
   FaultyBatches(const InjectedFault& fault, int ranks) : fault_(fault), ranks_(ranks) {}
@@ -70,7 +70,7 @@ inline const CustomOp& throws_at_12() {
   return op;
 }
 
-// Trains on each rank. Rank 0 saves every second step and the last one in `directory`.
+// Trains on each rank. Rank 0 saves every second step and the last step in `directory`.
 inline void train_until_fault(const std::shared_ptr<Communicator>& ranks, const InjectedFault& fault,
                               const std::string& directory, Device device = Device::cpu(),
                               std::int64_t steps = steps_until_faults) {
@@ -110,8 +110,8 @@ inline bool is_same(const std::string& a, const std::string& b) {
   return content(a) == content(b) && !content(a).empty();
 }
 
-// Expects that a fault on each rank in each of these steps ends all ranks and is reported. The saved files
-// must equal those of a run without faults at that step.
+// Expects that a fault on any rank in any of these steps ends all ranks and is reported. The saved files must
+// equal the files of a run without faults at the saved step.
 inline void expect_faults_end_all(int ranks, const InjectedFault& of_kind,
                                   const std::function<Device(const Communicator&)>& device, int seconds) {
   const TemporaryDirectory directory;

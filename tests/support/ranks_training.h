@@ -1,5 +1,5 @@
-// A small GPT that several ranks train, on any backend, and all bytes that must not depend on the number of
-// ranks.
+// Trains a small GPT on several ranks, on any backend, and returns all bytes that must not depend on the
+// number of ranks.
 #pragma once
 
 #include <tilegrad/tilegrad.h>
@@ -10,12 +10,13 @@ namespace tg::testing {
 
 inline constexpr std::int64_t rank_batch = 2, micro_batches = 4;
 
-// Ranks can divide two of its parameters evenly (16384 elements), and one with a remainder (19200).
+// Ranks can divide two of the model's parameters evenly (16384 elements), and one with a remainder (19200
+// elements).
 inline nn::ModelConfig ranks_gpt(double dropout = 0) {
   return {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64, .dropout = dropout};
 }
 
-// Rows of step `n`. Some have few targets, so batches have different weights.
+// Returns the rows of step `n`. Some rows have few targets, so batches have different weights.
 struct StepRows {
   std::vector<std::int32_t> x, y;
   StepRows(std::int64_t n, std::int64_t batches) {
@@ -59,7 +60,7 @@ inline void append(std::string& bytes, const void* from, std::size_t count) {
   bytes.append(static_cast<const char*>(from), count);
 }
 
-// The bytes of all results, the parameters and the optimizer state after training.
+// Returns the bytes of all results, and of the parameters and the optimizer state after training.
 inline std::string trained(Communicator& ranks, const How& how, Device device = Device::cpu()) {
   nn::Params params(1, f32, device);
   const nn::Model model(params, ranks_gpt(how.dropout));

@@ -1,4 +1,4 @@
-// A small GPT for tests of whole training steps, on any backend and in any precision.
+// A small GPT for tests of complete training steps, on any backend and in any precision.
 #pragma once
 
 #include <tilegrad/train/training.h>
@@ -11,7 +11,7 @@ inline nn::ModelConfig small_gpt(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
-// A batch of a document that repeats itself after 65 characters. `number` selects a part of it.
+// Returns a batch of a document that repeats itself after 65 characters. `number` selects the part.
 struct SmallBatch {
   std::vector<std::int32_t> x, y;
   explicit SmallBatch(std::int64_t number = 0) {
@@ -30,7 +30,7 @@ struct SmallGptOptions {
   Device device = Device::cpu();
   int threads = 1;
   bool verify = false;
-  std::uint64_t seed = 5;  // for dropout
+  std::uint64_t seed = 5;  // seed of dropout
 };
 
 struct SmallGpt {
@@ -51,14 +51,14 @@ struct SmallGpt {
     const SmallBatch b(number);
     return training.run(b.x, b.y, learning_rate);
   }
-  // The losses of the given number of steps, each with a different batch.
+  // Returns the losses of the given number of steps, each with a different batch.
   std::vector<double> losses(int steps, double learning_rate) {
     std::vector<double> all;
     for (int i = 0; i < steps; ++i) all.push_back(step(learning_rate, i).loss);
     return all;
   }
 
-  // All state that later steps depend on, except for the optimizer's counters.
+  // Returns all state on which later steps depend, except for the optimizer's counters.
   std::vector<Array> weights_and_moments() const {
     std::vector<Array> values;
     for (const Parameter& p : params.all()) values.push_back(p.read());
@@ -66,7 +66,7 @@ struct SmallGpt {
       if (!p.shape().empty()) values.push_back(p.read());
     return values;
   }
-  // "optimizer.<name>"
+  // Returns the parameter "optimizer.<name>".
   Parameter state(const std::string& name) const {
     for (const Parameter& p : optimizer.state())
       if (p.name() == "optimizer." + name) return p;
@@ -81,7 +81,7 @@ inline bool same_bits(const std::vector<Array>& a, const std::vector<Array>& b) 
   return a.size() == b.size();
 }
 
-// The loss scale that train --dtype selects for the precision.
+// Returns the loss scale that `train --dtype` selects for the precision.
 inline std::optional<optim::LossScale> loss_scale_for(nn::Precision p) {
   return p == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
 }

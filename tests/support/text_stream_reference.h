@@ -1,4 +1,4 @@
-// A reference implementation of TextStream's contract: on the whole text, in quadratic time.
+// A reference implementation of TextStream's contract. It processes the complete text in quadratic time.
 #pragma once
 
 #include <algorithm>
@@ -36,10 +36,10 @@ class PieceTokenizer final : public text::Tokenizer {
 
 struct StoppedText {
   std::string text,
-      stop;  // the text before the stop string, and the stop string; without one, the whole text and ""
+      stop;  // the text before the stop string, and the stop string or ""
 };
 
-// Finds the stop string that ends first. If several end at the same byte, it is the longest one.
+// Finds the stop string that ends first. If several stop strings end at the same byte, finds the longest.
 inline StoppedText stopped_text(std::string_view text, const std::vector<std::string>& stops) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::string_view longest;
@@ -50,7 +50,7 @@ inline StoppedText stopped_text(std::string_view text, const std::vector<std::st
   return {std::string(text), {}};
 }
 
-// Whether the bytes are the beginning of an incomplete UTF-8 character [RFC 3629 §4].
+// Returns whether the bytes are the beginning of an incomplete UTF-8 character [RFC 3629 §4].
 inline bool begins_character(std::string_view s) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
   if (s.empty()) return false;
@@ -71,7 +71,7 @@ inline bool begins_character(std::string_view s) {
   return true;
 }
 
-// The number of bytes of a text without a stop string that can be shown.
+// Returns the number of bytes that can be shown, for a text without a stop string.
 inline std::size_t shown_bytes(std::string_view text, const std::vector<std::string>& stops) {
   std::size_t held = 0;
   for (const std::string& stop : stops)

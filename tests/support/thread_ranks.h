@@ -1,4 +1,4 @@
-// Ranks for tests as threads of one process. They need no fork, and results can be compared directly.
+// Ranks for tests, which are threads of one process. They need no fork, and results can be compared directly.
 //
 //   run_thread_ranks(3, [&](const std::shared_ptr<Communicator>& ranks) { … });
 #pragma once
@@ -19,7 +19,7 @@ class ThreadMeeting {
   explicit ThreadMeeting(std::size_t ranks) : copies_(ranks) {}
 
   void share(std::size_t rank, std::span<const std::byte> own, const Communicator::Reader& read) {
-    copies_[rank].assign(own.begin(), own.end());  // because `read` may write to `own`
+    copies_[rank].assign(own.begin(), own.end());  // a copy, because `read` may write to `own`
     wait();
     std::vector<const std::byte*> shown;
     for (const std::vector<std::byte>& copy : copies_) {
@@ -27,7 +27,7 @@ class ThreadMeeting {
       shown.push_back(copy.data());
     }
     read(shown);
-    wait();  // before a rank shares the next bytes
+    wait();  // no rank may share the next bytes before this
   }
   void fail() {
     const std::lock_guard lock(mutex_);
@@ -48,7 +48,7 @@ class ThreadMeeting {
     if (rounds_ == round) throw RankLost("another rank failed");
   }
 
-  std::vector<std::vector<std::byte>> copies_;  // per rank
+  std::vector<std::vector<std::byte>> copies_;  // one entry per rank
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t arrived_ = 0, rounds_ = 0;

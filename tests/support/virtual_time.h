@@ -1,6 +1,6 @@
 // Virtual time for the thread of a test. While a VirtualTime exists, poll() and sleeps return immediately.
-// The clock then shows the time at which they would have returned, and scripted events run in between. So
-// tests check timeouts to the millisecond without waiting. Other threads have real time.
+// The clock then shows the time at which they would have returned, and scripted events have run in between.
+// So tests check timeouts to the millisecond without waiting. Other threads have real time.
 //
 // The functions below replace those of the system in the whole executable. Include this file only once.
 #pragma once
@@ -36,15 +36,15 @@ class VirtualTime {
   ~VirtualTime() { current = nullptr; }
   VirtualTime(const VirtualTime&) = delete;
 
-  // Runs f at this time, in ms from the beginning, while the code under test waits.
+  // Runs f at this time (in ms from the beginning) while the code under test waits.
   void at(std::int64_t ms, std::function<void()> f) { events_.emplace(ms * 1'000'000, std::move(f)); }
   std::int64_t now() const { return now_ / 1'000'000; }
   void pass(std::int64_t ms) { now_ += ms * 1'000'000; }
 
   std::vector<std::int64_t> naps;   // duration of each sleep in ms
   std::vector<std::size_t> corked;  // sizes of the messages that were sent with MSG_MORE
-  int next_recv_error = 0;          // if not 0, the next recv() fails with it
-  int next_poll_error = 0;          // the same for poll()
+  int next_recv_error = 0;          // if not 0, the next recv() fails with this error
+  int next_poll_error = 0;          // if not 0, the next poll() fails with this error
   int grace = 0;                    // real time in ms that poll() waits for messages in flight
 
   static inline thread_local VirtualTime* current = nullptr;
@@ -60,7 +60,7 @@ class VirtualTime {
     }
   }
   int recv_error() {
-    if (++recvs_ > 1'000'000) std::abort();  // as in poll()
+    if (++recvs_ > 1'000'000) std::abort();  // an endless loop, as in poll()
     return std::exchange(next_recv_error, 0);
   }
   void sleep(std::int64_t ns) {

@@ -1,4 +1,4 @@
-// Tensors of small integers, whose sums and products are exact in any order, to compare kernels with plain
+// Tensors of small integers, whose sums and products are exact in any order. Tests compare kernels with plain
 // loops element by element.
 #pragma once
 
@@ -25,7 +25,7 @@ inline Whole whole(Graph& g, const Shape& shape, DType dtype, Vector values) {
   return x;
 }
 
-// Numbers from 0 to most − 1, always the same for the same seed.
+// Returns numbers from 0 to most − 1, which are always the same for the same seed.
 inline Vector digits(std::int64_t n, int seed, int most) {
   Vector v(static_cast<std::size_t>(n));
   std::uint32_t state = static_cast<std::uint32_t>(seed) * 2654435761u + 1;
@@ -36,7 +36,7 @@ inline Vector digits(std::int64_t n, int seed, int most) {
   return v;
 }
 
-// Numbers from −4 to 4.
+// Returns numbers from −4 to 4.
 inline Whole small(Graph& g, const Shape& shape, int seed, DType dtype = f32) {
   Vector v = digits(numel(shape), seed, 9);
   for (double& e : v) e -= 4;
@@ -50,7 +50,7 @@ struct Expected {
   std::string what;
 };
 
-// Runs one program with all of them on one thread and on three. Inputs need not be operands.
+// Runs one program that computes all tensors, on one thread and on three. Some inputs may not be operands.
 inline void expect_all(const std::vector<Expected>& all, const std::vector<Feed>& feeds) {
   std::vector<Tensor> fetch;
   for (const Expected& e : all) fetch.push_back(e.y);

@@ -1,4 +1,4 @@
-// Tests the command-line parser: the accepted forms, and that every error is reported in one clear line with
+// Tests the command-line parser: the accepted forms of arguments, and errors, which are one clear line with
 // exit code 2.
 #include "tools/args.h"
 

@@ -1,4 +1,5 @@
-// Tests parts of `bench attention`: cells and their FLOPs, the model of memory traffic, and ncu's output.
+// Tests components of `bench attention`: cells and their FLOPs, the model of memory traffic, and reading
+// ncu's output.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace tg::bench {
 namespace {
 
-// The parser's error for an invalid cell.
+// Returns the parser's error for an invalid cell.
 std::string mistake(const std::string& text) {
   try {
     parse_cell(text);
@@ -120,7 +121,7 @@ TEST(AttentionCell, SuitesHaveNoDuplicateCells) {
   EXPECT_EQ(attention_suite("gpu").size(), 26u);
 }
 
-// Two heads share one key head: q has 16 elements, k 8, v 12, o 24, the scores 32, a row statistic 8.
+// Two heads share one key head. q has 16 elements, k 8, v 12, o 24, the scores 32, and a row statistic 8.
 const AttentionCell small = parse_cell("H=2,Hk=1,L=4,d=2,dv=3,causal");
 
 void expect_bytes(const Bytes& b, double read, double written) {
@@ -137,8 +138,8 @@ TEST(AttentionTraffic, FusedReadsOneSideOnceForEachTileOfTheOther) {
   const Tile tile{.queries = 2, .keys = 2};
   // Two tiles of queries see 2 and 4 keys with 5 elements each.
   expect_bytes(fused(small, false, 2, tile), 2 * (16 + 2 * 6 * 5), 2 * 24 + 4 * 8);
-  // Two tiles of keys are seen by 4 and 2 queries: 12 rows for both heads, each with 5 elements, two
-  // statistics and two sums. Before that, O, z_O and ξ are read; after it, the 16 sums.
+  // 4 and 2 queries see two tiles of keys. For both heads, these are 12 rows with 5 elements, two statistics
+  // and two sums each. O, z_O and ξ are read before, and the 16 sums afterward.
   expect_bytes(fused(small, true, 2, tile),
                2 * 2 * 24 + 4 * 8 + 2 * (8 + 12) + 12 * (2 * 5 + 2 * 4 + 2 * 4) + 4 * 16,
                2 * 4 * 8 + 4 * 16 + 12 * 2 * 4 + 2 * (8 + 12 + 16));
@@ -148,7 +149,7 @@ TEST(AttentionTraffic, FusedReadsOneSideOnceForEachTileOfTheOther) {
   EXPECT_EQ(tile.on_chip(small, true, 2), 2 * (2 * 5 + 2 * 5 + 2 * 2));
 }
 
-// [Stratos, FlashAttention §1.3]: T·d + T²·d / Λ.
+// The number of reads is T·d + T²·d / Λ [Stratos, FlashAttention §1.3].
 TEST(AttentionTraffic, DoublingTilesHalvesRepeatedReads) {
   const AttentionCell c = parse_cell("L=4096,d=64");
   const double q = 2. * 4096 * 64, once = fused(c, false, 2, {128, 128}).read - q,

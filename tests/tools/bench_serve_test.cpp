@@ -1,4 +1,5 @@
-// Tests parts of `bench serve`: traces, and the owners of a cache's parts.
+// Tests components of `bench serve`: traces, and the history that records the owner of each part of the
+// cache.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +63,8 @@ TEST(Trace, RandomTraceHasExpectedLengthsAndArrivals) {
     EXPECT_GE(trace[i].seconds, i > 0 ? trace[i - 1].seconds : 0);
     prompt += static_cast<double>(trace[i].prompt), output += static_cast<double>(trace[i].output);
   }
-  // Five standard deviations of each mean: of 69.6, 128 and ¼ of a request, divided by √20000.
+  // Tolerances are five standard deviations of each mean. The standard deviations of a request are 69.6, 128
+  // and ¼; those of the mean are smaller by √20000.
   EXPECT_NEAR(prompt / 20000, 146, 2.5);
   EXPECT_NEAR(output / 20000, 128.5, 4.6);
   EXPECT_NEAR(trace.back().seconds / 20000, 0.25, 0.009);
@@ -107,18 +109,18 @@ TEST(CacheHistory, RecordsOwnersSharingAndReuse) {
     nn::PageTable a = pool.open(tokens);
     ASSERT_TRUE(a.reserve(9, copies));
     a.append(tokens);
-    history.add({{7, &a, &tokens}});  // 0
+    history.add({{7, &a, &tokens}});  // step 0
     EXPECT_EQ(states(a, 0), (std::vector<State>{State::used, State::used, State::used, State::used,
                                                 State::used, State::reserved}));
     EXPECT_EQ(history.at((a.pages()[0] - 1) * 2, 0).request, 7);
     nn::PageTable b = pool.open(tokens);
-    history.add({{7, &a, &tokens}, {8, &b, &tokens}});  // 1
+    history.add({{7, &a, &tokens}, {8, &b, &tokens}});  // step 1
     EXPECT_EQ(states(b, 1), (std::vector<State>(4, State::shared)));
     history.add({{7, &a, &tokens}});
   }
-  history.add({});  // 3
+  history.add({});  // step 3
   nn::PageTable c = pool.open(tokens);
-  history.add({{9, &c, &tokens}});  // 4
+  history.add({{9, &c, &tokens}});  // step 4
   EXPECT_EQ(states(c, 4), (std::vector<State>(4, State::found)));
   EXPECT_EQ(states(c, 3), (std::vector<State>(4, State::free)));
   EXPECT_EQ(history.steps(), 5);

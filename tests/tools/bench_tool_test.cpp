@@ -1,5 +1,5 @@
-// tools/bench: every mode prints a table and writes the same rows as JSON. Errors are reported in one line
-// with exit code 2.
+// Tests that every mode of tools/bench prints a table and writes the same rows as JSON, and that errors are
+// one line with exit code 2.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ Outcome bench(const std::string& arguments, const std::string& environment = "")
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
 }
 
-// Null if a number does not apply.
+// Returns a number, or nullopt for null, which stands for a number that does not apply.
 std::optional<double> number_or_null(io::JsonReader& json) {
   if (json.peek() != io::JsonReader::Kind::null) return json.number();
   json.null();
@@ -42,7 +42,7 @@ std::optional<double> number_or_null(io::JsonReader& json) {
 
 struct Mode {
   const char *name, *shape;
-  std::set<std::string> rows;  // some of the rows that it must print
+  std::set<std::string> rows;  // some of the rows that the mode must print
 };
 
 void PrintTo(const Mode& m, std::ostream* out) {
@@ -60,7 +60,7 @@ TEST_P(BenchModes, PrintATableAndWriteTheSameRowsAsJson) {
   EXPECT_NE(run.output.find("multiply-add"), std::string::npos);
   EXPECT_NE(run.output.find("threads"), std::string::npos);
 
-  // The columns of every row are aligned with the head, even after a wide name.
+  // The columns of every row are aligned with the header, even after a wide name.
   std::istringstream lines(run.output.substr(run.output.find("\n\n") + 2));
   std::string head;
   std::getline(lines, head);
@@ -179,7 +179,7 @@ TEST(BenchAttention, RunsRequestedKernelsOrReportsWhyNot) {
       << gemm.output;
 }
 
-// A python3 that answers like tools/bench/torch_attention.py, or fails.
+// Installs a python3 that answers like tools/bench/torch_attention.py, or fails.
 class FakePython {
  public:
   explicit FakePython(const std::string& script)
@@ -195,7 +195,7 @@ class FakePython {
   std::string folder_;
 };
 
-// The numbers in the table's line for a cell, as strings.
+// Returns the numbers in the table's line for a cell, as strings.
 std::string line_of(const std::string& output, const std::string& start, const std::string& pass) {
   const std::size_t table = output.find("\nTFLOP/s");
   std::istringstream lines(table == std::string::npos ? "" : output.substr(table));
@@ -261,8 +261,8 @@ TEST(BenchAttention, DrawsTheRates) {
 TEST(BenchAttention, PrintsTheTrafficOfMemory) {
   const Outcome run = bench("attention --traffic --dtype bf16 --shape B=1,H=1,L=1000,d=64");
   EXPECT_EQ(run.code, 0) << run.output;
-  // Standard: 2 · (q + k + v + 2·L·T) read and 2 · (2·L·T + o) written. Fused: q, and 16 tiles of 64 queries
-  // that read all of k and v.
+  // Standard attention reads 2 · (q + k + v + 2·L·T) and writes 2 · (2·L·T + o). Fused attention reads q, and
+  // each of 16 tiles of 64 queries reads all of k and v.
   EXPECT_NE(run.output.find("4.4 + 4.1"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("4.2 + 0.1"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("not measured"), std::string::npos) << run.output;
@@ -278,7 +278,7 @@ TEST(BenchAttention, RunsOneProgramForAProfiler) {
 
 const std::string small_serve = "serve --quick --threads 1 --shape 1x2x16x64x13";
 
-// The rate in the row with this name.
+// Returns the rate in the row with this name.
 double rate_of(const std::string& output, const std::string& row) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);)
@@ -320,7 +320,8 @@ TEST(BenchServe, ComparesATraceWithOtherLibraries) {
   EXPECT_NE(run.output.find("PyTorch 9.9"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("no llama.cpp to compare with: it is not installed"), std::string::npos)
       << run.output;
-  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos) << run.output;  // 16 tokens
+  EXPECT_NE(run.output.find("2000.000          8 tokens/s"), std::string::npos)
+      << run.output;  // 16 tokens in total
   EXPECT_NE(run.output.find("PyTorch, step"), std::string::npos) << run.output;
   EXPECT_EQ(later.code, 1) << later.output;
   EXPECT_NE(later.output.find("--compare requires --rate 0: all requests must arrive at the start"),
@@ -344,12 +345,12 @@ TEST(BenchGenerate, ComparesStepsWithOtherLibraries) {
 }
 
 TEST(BenchServe, BothCachesHaveTheSameSize) {
-  // Enough for two contexts of 64 tokens, or five pages of 24.
+  // The memory is enough for two contexts of 64 tokens, or five pages of 24 tokens.
   const Outcome run = bench(small_serve + " --requests 12 --cache-memory 150tokens --page 24"),
                 small = bench(small_serve + " --cache-memory 63tokens"),
                 page = bench(small_serve + " --page 65");
   EXPECT_EQ(run.code, 0) << run.output;
-  // Two tensors with 16 elements of 4 bytes per token.
+  // A token needs two tensors with 16 elements of 4 bytes.
   EXPECT_NEAR(rate_of(run.output, "cache"), 128 * 2 * 16 * 4 * 0x1p-20, 1e-5) << run.output;
   EXPECT_EQ(small.code, 1) << small.output;
   EXPECT_NE(small.output.find("--cache-memory has room for 63 tokens, expected at least 64"),
@@ -362,7 +363,7 @@ TEST(BenchServe, BothCachesHaveTheSameSize) {
 const std::string small_train =
     "train --quick --threads 1 --layers 1 --heads 2 --width 16 --context 8 --batch 2 --vocabulary 11 ";
 
-// The numbers of the rows that have a field, by the rows' names.
+// Returns a field of the rows that have it, by the name of the row.
 std::map<std::string, double> rows_of(const std::string& path, const std::string& field) {
   const std::string text = io::read_file(path, "test");
   std::map<std::string, double> numbers;
@@ -402,8 +403,8 @@ TEST(BenchTrain, CountsTheFlopsOfAModel) {
   const std::string path = testing::TempDir() + "flops" + std::to_string(getpid()) + ".json";
   const Outcome run = bench(small_train + "--peak 0.5 --json " + path);
   ASSERT_EQ(run.code, 0) << run.output;
-  // 12·16² weights in the block and 11·16 in the head. Attention has 2 rows of 2 heads with 8·9/2 pairs, with
-  // 2·(8 + 8) FLOPs each.
+  // The block has 12·16² weights and the head 11·16. Attention has 2 rows of 2 heads with 8·9/2 pairs. A pair
+  // needs 2·(8 + 8) FLOPs.
   EXPECT_NE(run.output.find("6 · 3,248 weights · 16 tokens"), std::string::npos) << run.output;
   const double flops = 6. * 3248 * 16 + 3 * 2 * 2 * 36 * 32;
   EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9);
@@ -436,7 +437,7 @@ TEST(BenchTrain, ComparesWithPyTorchOnTheSameModel) {
        {"PyTorch 9.9", "PyTorch, eager", "PyTorch, compiled", "2.000      3.000        8,000", "1.00 MiB",
         "PyTorch, CUDA graphs           not measured: no graphs here"})
     EXPECT_NE(run.output.find(text), std::string::npos) << text << run.output;
-  // --shape selects the same sizes.
+  // --shape can select the same sizes.
   const Outcome shape = bench("train --quick --threads 1 --shape 1x2x16x8x2 --vocabulary 11 --compare",
                               FakePython(python(loss)).environment());
   EXPECT_EQ(shape.code, 0) << shape.output;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Python's safetensors opens a checkpoint, whose names and shapes are those of nanoGPT's state_dict:
-# checkpoint_in_python.sh PATH/TO/train. Skipped (77) if the package is not installed.
+# Tests that Python's safetensors opens a checkpoint and that names and shapes are those of nanoGPT's
+# state_dict: checkpoint_in_python.sh PATH/TO/train. Skipped (77) if the package is not installed.
 set -eu
 train=$1
 python=${PYTHON:-python3}

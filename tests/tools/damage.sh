@@ -26,7 +26,7 @@ files=(model.safetensors optimizer.safetensors run.safetensors manifest.json)
 
 RANDOM=$seed
 below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
-put_bytes() { dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }  # FILE OFFSET, from standard input
+put_bytes() { dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }  # FILE OFFSET: writes standard input there
 
 # Damages $dir/run once and describes the damage in $what.
 harm() {
@@ -66,7 +66,7 @@ harm() {
   esac
 }
 content() { (cd "$dir/run" && find step-* -type f -size -100M -exec cksum {} + | sort); }
-# Checks for an error of one line that names the run, and no crash.
+# Checks that the error is one line that names the run, and that nothing crashed.
 told() {  # CODE COMMAND
   [ "$1" = 1 ] || fail "damage $i, $what: $2 ends with code $1: $(head -c 300 "$dir/err")"
   [ "$(wc -l <"$dir/err")" = 1 ] && { [ $resealed = 1 ] || grep -qa "$dir/run" "$dir/err"; } || fail "damage $i, $what: $2 says: $(head -c 300 "$dir/err")"

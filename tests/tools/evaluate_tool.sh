@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. Its numbers are verified in
-# tests/train/perplexity_test.cpp and tests/interop/tuned_models.py.
+# Tests evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. tests/train/perplexity_test.cpp and
+# tests/interop/tuned_models.py verify the numbers that it prints.
 . "$(dirname "$0")/tool.sh"
 tools=$1
 evaluate=$tools/evaluate train=$tools/train export=$tools/export
@@ -18,15 +18,15 @@ grep -q '^model  *llama, 16352 parameters in bf16' "$dir/out" && grep -q "^text 
 whole=$(value loss)
 awk -v loss="$whole" -v p="$(value perplexity)" -v b="$(value bits.byte)" \
   'BEGIN { exit !((p / exp(loss) - 1) ^ 2 < 1e-9 && (b * log(2) / loss - 1) ^ 2 < 1e-9) }' || fail "the numbers are inconsistent: $(cat "$dir/out")"
-# The result does not depend on the number of windows per batch or of threads. In 16-bit precision it is
-# nearly the same.
+# The result does not depend on the number of windows per batch or the number of threads. In 16-bit precision,
+# it is nearly the same.
 for how in '--batch 1' '--batch 7 --threads 2' '--context 96 --stride 48'; do
   measure --model "$folder" $how
   awk -v a="$whole" -v b="$(value loss)" 'BEGIN { exit !((a - b) ^ 2 < 1e-10) }' || fail "$how gives $(value loss), not $whole"
 done
 measure --model "$folder" --dtype bf16
 awk -v a="$whole" -v b="$(value loss)" 'BEGIN { exit !((a - b) ^ 2 < 1e-2 && a != b) }' || fail "in bf16 it is $(value loss), not $whole"
-# With a stride equal to the context, the first token of each window is not predicted.
+# If the stride equals the context, the first token of each window is not predicted.
 measure --model "$folder" --context 50 --stride 50
 grep -q '^windows  *10 of up to 50, which predict 470 tokens$' "$dir/out" || fail "the table is: $(cat "$dir/out")"
 
@@ -42,7 +42,7 @@ measure --model "$dir/hf"
 measure --model "$dir/own/best"
 grep -q '^loss .* nats per character$' "$dir/out" || fail "characters: $(cat "$dir/out")"
 
-# Invalid input: one line.
+# The error of an invalid input is one line.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2

@@ -10,7 +10,8 @@ for i in $(seq 60); do echo "Line $i of a small text, für den Test: $((i * i)) 
 small=(--layers 2 --heads 2 --width 16 --context 32 --batch 2 --steps 20 --warmup 2 --sample 0 --threads 1)
 say() { "$generate" "$@" --prompt 'Line 7' --temperature 0 --max-tokens 24 --threads 1 2>/dev/null; }
 
-# For each architecture and kind of tokenizer, the exported folder generates the same text as the checkpoint.
+# For each architecture and kind of tokenizer, the exported folder must generate the same text as the
+# checkpoint.
 for model in gpt llama deepseek; do
   for tokenizer in chars bytes bpe; do
     run=$dir/$model-$tokenizer folder=$dir/$model-$tokenizer-hf
@@ -23,7 +24,7 @@ for model in gpt llama deepseek; do
     ls "$dir"/.[a-z]* >/dev/null 2>&1 && fail "left behind: $(ls -A "$dir")"
   done
 done
-# The same for a GGUF file, which is also read back.
+# The same is tested for a GGUF file, which is also read again.
 for model in gpt-bytes llama-bpe llama-chars; do
   "$export" --model "$dir/$model" --to gguf --out "$dir/$model.gguf" >"$dir/out" || fail "exporting $model to GGUF"
   tail -n 1 "$dir/out" | grep -q "^llama-completion -m $dir/$model.gguf" || fail "the last line is: $(tail -n 1 "$dir/out")"
@@ -42,7 +43,7 @@ grep -q "^reads  *$run/last" "$dir/out" && grep -q '^model  *Llama: 2 layers, .*
   grep -q '^tokenizer  *bpe, 280 tokens$' "$dir/out" && grep -q "^writes  *$dir/table: LlamaForCausalLM, f32, " "$dir/out" ||
   fail "the table is: $(cat "$dir/out")"
 
-# A folder converted to a different dtype, and notes about what a folder lacks.
+# Tests a folder that is converted to a different dtype, and notes about files that a folder lacks.
 "$export" --model "$dir/table" --to hf --weights-dtype bf16 --out "$dir/half" >"$dir/out" || fail "exporting a folder"
 grep -q '"dtype": "bfloat16"' "$dir/half/config.json" || fail "config.json says $(cat "$dir/half/config.json")"
 cmp -s "$dir"/{table,half}/tokenizer.json || fail "a different tokenizer"
@@ -54,7 +55,7 @@ grep -q '^tokenizer  *none$' "$dir/out" && grep -q '^dropped  *model.layers.0.se
   fail "the table of mistral is: $(cat "$dir/out")"
 tail -n 1 "$dir/out" | grep -q AutoTokenizer && fail "the printed line loads a tokenizer that does not exist"
 
-# A fine-tuned model is exported as the folder that it started from, with different weights.
+# The export of a fine-tuned model is its original folder with different weights.
 "$train" --model "$dir/table" --text "$text" --context 16 --batch 2 --steps 4 --sample 0 --threads 1 --out "$dir/tuned" >/dev/null ||
   fail "fine-tuning a folder"
 "$export" --model "$dir/tuned" --to hf --out "$dir/tuned-hf" >"$dir/out" || fail "exporting a fine-tuned model"
@@ -65,14 +66,14 @@ done
 cmp -s "$dir"/{table,tuned-hf}/model.safetensors && fail "the same weights after fine-tuning"
 [ "$(say --model "$dir/tuned")" = "$(say --model "$dir/tuned-hf")" ] || fail "a different text from a fine-tuned model"
 
-# A model without a tokenizer.
+# Tests a model without a tokenizer.
 head -c 2000 "$text" >"$dir/plain.bin"
 "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 60000 "${small[@]}" --out "$dir/plain" >/dev/null || fail "training on plain ids"
 "$export" --model "$dir/plain" --to hf --out "$dir/plain-hf" >"$dir/out" || fail "exporting a model of plain ids"
 grep -q '^tokenizer  *none: tokens are printed as numbers$' "$dir/out" || fail "the table of plain ids is: $(cat "$dir/out")"
 [ "$(ls "$dir/plain-hf")" = "$(printf 'config.json\nmodel.safetensors')" ] || fail "files are $(ls "$dir/plain-hf")"
 
-# Invalid input: one line, and no files are left.
+# The error of an invalid input is one line, and no files are left.
 before=$(ls -A "$dir" | grep -vx 'err\|out')
 refuses_command 2 'missing --model' "$export" --to hf --out "$dir/x"
 refuses_command 2 'given twice' "$export" --model "$run" --model "$dir/half" --to hf --out "$dir/x"
@@ -87,20 +88,20 @@ refuses_command 1 "$dir/no/x" "$export" --model "$run" --to hf --out "$dir/no/x"
 (ulimit -f 8
   refuses_command 1 'cannot write .*model.safetensors: File too large' "$export" --model "$run" --to hf --out "$dir/x"
   exit $failed) || failed=1
-# A tokenizer of an older checkpoint has no word list in the metadata.
+# The tokenizer of an older checkpoint has no word rule in the metadata.
 change_copy "$run/last" "$generate" sed -i 's/"words":/"older":/'
 refuses_command 1 'as older checkpoints do' "$export" --model "$dir/changed" --to hf --out "$dir/x"
 rm -r "$dir/changed"
 [ "$before" = "$(ls -A "$dir" | grep -vx 'err\|out')" ] || fail "left behind: $(ls -A "$dir")"
 
-# If it is killed at any moment, it leaves either nothing or the whole folder. The next export removes hidden
-# temporary files.
+# If export is killed at any moment, it leaves either nothing or the complete folder. The next export removes
+# hidden temporary files.
 for ms in 2 4 6 8 12 20; do
   rm -rf "$dir/killed"
   "$export" --model "$run" --to hf --out "$dir/killed" >/dev/null 2>&1 &
   sleep 0.0$(printf %02d $ms)
   kill -KILL $! 2>/dev/null
-  wait $! 2>/dev/null  # until it has exited and released its lock
+  wait $! 2>/dev/null  # waits until it has exited and released its lock
   [ ! -e "$dir/killed" ] || say --model "$dir/killed" >/dev/null || fail "an incomplete folder after $ms ms"
 done
 rm -rf "$dir/killed"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tools do not replace or follow files that they did not write: foreign_files.sh FOLDER_OF_TOOLS
+# Tests that tools neither replace nor follow files that they did not write: foreign_files.sh FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
 train=$tools/train
@@ -22,7 +22,7 @@ plant() {  # KIND PATH
   esac
 }
 kinds='file link folder_link dangling pipe folder'
-# All names, kinds, targets and contents below a folder.
+# Prints all names, kinds, targets and contents below a folder.
 content() { (cd "$1" && find . -printf '%p %y %l %i\n' | sort && find . -type f -exec cksum {} + | sort); }
 untouched() {
   [ "$(cat "$dir/outside")" = precious ] && [ "$(cat "$dir/elsewhere/file")" = precious ] && [ "$(ls "$dir/elsewhere")" = file ] &&
@@ -37,7 +37,7 @@ refuses_all() {  # WHAT FOLDER WORD COMMAND...: the command is rejected and chan
   untouched "$what"
 }
 
-# train, into a folder with a foreign file, and into a run to which a foreign file was added.
+# Runs train into a folder with a foreign file, and into a run to which a foreign file was added.
 "$train" "${small[@]}" --out "$dir/good" >/dev/null || fail "training"
 for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-tmp .checkpoint-tmp-removed .checkpoint-tmp-last; do
   for kind in $kinds; do
@@ -64,7 +64,7 @@ for kind in $kinds; do
   plant $kind "$dir/into/step-00000006"
   refuses_all "$kind for a later step" "$dir/into" "into/step-00000006" "$train" --resume --steps 6 --out "$dir/into"
 done
-# A folder that is reached through a link, and other files in it, are accepted.
+# train accepts a folder that is reached through a link, and other files in this folder.
 rm -rf "$dir/into"
 mkdir "$dir/into" && ln -s into "$dir/into_link"
 for kind in $kinds; do plant $kind "$dir/into/my_$kind"; done
@@ -75,7 +75,7 @@ done
 "$train" --resume --steps 6 --out "$dir/into_link" >/dev/null || fail "resuming there"
 for kind in $kinds; do [ -e "$dir/into/my_$kind" ] || [ -L "$dir/into/my_$kind" ] || fail "$kind was removed"; done
 untouched "other files"
-# Hard links to a run's files, for example in a backup, keep their content.
+# If other names are hard links to a run's files, for example in a backup, their content must not change.
 rm -rf "$dir/into"
 cp -al "$dir/good" "$dir/into"
 before=$(content "$dir/good")
@@ -86,7 +86,7 @@ cp -al "$dir/good" "$dir/into"
 "$train" "${small[@]}" --seed 2 --overwrite --out "$dir/into" >/dev/null || fail "replacing a copy of hard links"
 [ "$(content "$dir/good")" = "$before" ] || fail "replacing a copy of hard links changes the original"
 
-# Single files.
+# Tests tools that write a single file.
 files() {  # NAME COMMAND...: the last argument is an option for a file whose name ends in $suffix
   local name=$1 kind
   shift
@@ -121,7 +121,7 @@ files 'gradcheck --json' "$tools/gradcheck" --op exp --quick --dtypes f64 --view
 refuses_command 1 'two outputs' "$tools/inspect" "${tiny[@]}" --plot-plan "$dir/same.png" --plot-reads "$dir/same.png"
 "$tools/gradcheck" --op exp --quick --dtypes f64 --json /dev/stdout 2>&1 | grep -q '"name"\|{' || fail "no report on /dev/stdout"
 
-# export: existing targets, and its temporary folder.
+# Tests existing targets of export, and its temporary folder.
 for form in hf gguf; do
   for kind in $kinds; do
     rm -rf "$dir/file"
@@ -142,7 +142,7 @@ refuses_command 1 'would replace' "$tools/bench" serve --quick --trace "$dir/tra
 cp "$dir/trace" "$dir/plugin.so"
 refuses_command 2 'would replace' "$tools/gradcheck" --op exp --plugin "$dir/plugin.so" --json "$dir/plugin.so" --overwrite
 
-# Inputs that are pipes are rejected immediately.
+# An input that is a pipe must be rejected immediately.
 mkfifo "$dir/pipe"
 pipe=$dir/pipe
 mkdir "$dir/piped" && cp -a "$dir/good/." "$dir/piped" && rm "$dir/piped/metrics.jsonl" && mkfifo "$dir/piped/metrics.jsonl"
@@ -160,7 +160,7 @@ refuses_command 1 "$pipe" timeout 20 "$tools/export" --model "$pipe" --to hf --o
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --tokenizer "$pipe" Hello
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --text "$text" --like "$pipe" --out "$dir/x"
 
-# If a message contains a name, the message is still one short line.
+# A message that contains a strange name must still be one short line.
 refuses_command 3 'no op or layer' "$tools/gradcheck" --op $'a\nb'
 mkdir "$dir/long" && { printf '{"model_type": "'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; } >"$dir/long/config.json"
 refuses_command 1 'config.json' "$tools/generate" --model "$dir/long"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the output of tools/generate and its errors: generate_tool.sh PATH/TO/generate PATH/TO/train
+# Tests the output and the errors of tools/generate: generate_tool.sh PATH/TO/generate PATH/TO/train
 . "$(dirname "$0")/tool.sh"
 generate=$1 train=$2
 
@@ -11,14 +11,14 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
     --eval-every 150 --sample 0 --out "$dir/$name" >/dev/null 2>"$dir/err" || fail "training $model: $(cat "$dir/err")"
   run=("$generate" --model "$dir/$name" --prompt 'Line ')
 
-  # Greedy decoding gives the same text with and without the cache, within the context and beyond, for any
-  # number of threads.
+  # Greedy decoding must generate the same text with and without the cache, within the context and beyond, for
+  # any number of threads.
   for length in '' '--max-tokens 20' '--max-tokens 60 --slide'; do
     "${run[@]}" --temperature 0 $length >"$dir/cached" 2>"$dir/err" || fail "$name: $(cat "$dir/err")"
     "${run[@]}" --temperature 0 $length --no-cache --threads 2 >"$dir/plain" 2>/dev/null || fail "$name without a cache"
     cmp -s "$dir/cached" "$dir/plain" || fail "$name, $length: $(cat "$dir/cached") is not $(cat "$dir/plain")"
   done
-  # The prompt, 60 characters (some have two bytes) and a line break.
+  # The output contains the prompt, 60 characters (some have two bytes) and a line break.
   [ "$(LC_ALL=C.UTF-8 wc -m <"$dir/cached")" = 66 ] || fail "not 60 tokens: $(cat "$dir/cached")"
   grep -q '^Line ' "$dir/cached" || fail "the text does not begin with the prompt"
   grep -q 'tokens/s' "$dir/err" || fail "no tokens/s: $(cat "$dir/err")"
@@ -32,7 +32,7 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
 done
 gpt=(--model "$dir/gpt" --prompt 'Line ')
 "$generate" "${gpt[@]}" --dtype bf16 >/dev/null 2>&1 || fail "bf16"
-# With 16-bit weights, the output has the same length as with f32 and is sampled from nearly the same
+# With 16-bit weights, the output must have the same length as with f32 and is sampled from nearly the same
 # probabilities.
 for model in gpt llama deepseek; do
   for type in bf16 f16; do
@@ -43,12 +43,12 @@ for model in gpt llama deepseek; do
 done
 "$generate" "${gpt[@]}" --weights-dtype bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights-dtype and --dtype of one type"
 "$generate" --model "$dir/gpt/best" --max-tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
-# Tokens are written as they are generated, so a reader of the first ones does not wait for the rest.
+# Tokens are written as they are generated, so a reader of the first tokens does not wait for the rest.
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --max-tokens 1000000000 2>/dev/null | head -c 20)
 [ ${#first} -ge 15 ] || fail "nothing is written before the end"
 
-# Sequences generated in parallel are the same as separate ones, in the order of the prompts, however small
-# the cache is.
+# Sequences that are generated in parallel must be the same as separate sequences, in the order of the
+# prompts, for any size of the cache.
 printf 'Line 1\nLine\nLine 2 of\n' >"$dir/prompts"
 for model in gpt llama deepseek; do
   many=("$generate" --model "$dir/$model" --prompts "$dir/prompts" --max-tokens 12 --temperature 1 --seed 5)
@@ -69,23 +69,24 @@ for model in gpt llama deepseek; do
 done
 printf 'Line\\n1\n' >"$dir/escaped"
 [ "$("$generate" --model "$dir/gpt" --prompts "$dir/escaped" --max-tokens 1 --temperature 0 2>/dev/null | sed -n 2p)" = Line ] || fail "a line break in a prompt"
-# A 16-bit cache needs half the memory.
+# A 16-bit cache must need half the memory.
 bytes_of() { "$generate" "${gpt[@]}" "$@" 2>&1 >/dev/null | sed -nE 's/.*cache ([0-9]+)\.0+ KiB.*/\1/p'; }
 [ "$(bytes_of)" = $((2 * $(bytes_of --cache-dtype bf16))) ] || fail "cache: $(bytes_of) KiB, in bf16 $(bytes_of --cache-dtype bf16)"
 [ "$(bytes_of --samples 2)" = $((2 * $(bytes_of --samples 2 --cache-dtype f16))) ] || fail "f16 cache of parallel sequences"
-# A prompt that cannot be continued is reported in a line on stderr, and the others are generated.
+# If a prompt cannot be continued, a line on stderr reports it, and the other prompts are continued.
 printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
 "$generate" --model "$dir/gpt" --prompts "$dir/some" --max-tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are not a failure"
 [ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "expected one sequence: $(cat "$dir/out")"
 grep -q '^generate: prompt 2: .*empty' "$dir/err" && grep -q '^generate: prompt 3: .*context of 24' "$dir/err" || fail "not named: $(cat "$dir/err")"
-# A stop string ends a single sequence and parallel ones before the string.
+# A stop string ends a single sequence, and parallel sequences, before the string.
 whole=$("$generate" "${gpt[@]}" --temperature 0 2>/dev/null)
 stop=${whole:9:2}
 "$generate" "${gpt[@]}" --temperature 0 --stop "$stop" 2>/dev/null >"$dir/stopped"
 [ "$(cat "$dir/stopped")" = "${whole%%"$stop"*}" ] || fail "--stop '$stop' of '$whole': $(cat "$dir/stopped")"
 "$generate" "${gpt[@]}" --temperature 0 --samples 1 --stop "$stop" 2>/dev/null | tail -n +2 | cmp -s - "$dir/stopped" || fail "--stop with parallel sequences"
 
-# Invalid input: one line on stderr that names the error, no other output, and the exit code.
+# An invalid input must cause one line on stderr that names the error, no other output, and the right exit
+# code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -127,7 +128,7 @@ refuses 1 "$dir/empty" --model "$dir/empty"
 cp -rL "$dir/gpt/last" "$dir/damaged"
 printf x | dd of="$dir/damaged/model.safetensors" bs=1 seek=3000 conv=notrunc 2>/dev/null
 refuses 1 'damaged/model.safetensors' --model "$dir/damaged"
-# A checkpoint whose checksums match but whose metadata contradicts its tensors.
+# The checksums of this checkpoint match, but its metadata contradicts its tensors.
 lies() {  # WORD COMMAND...
   local word=$1
   shift
@@ -148,7 +149,7 @@ lies 'has nan at element' plant_nan
 change_copy "$dir/gpt/last" "$generate" plant_1e6
 refuses 1 'transformer.wte.weight has 1000000.000000 at element .*, too large for f16' --model "$dir/changed" --weights-dtype f16
 
-# A file that is not a regular file, or is endless.
+# The input is not a regular file, or is endless.
 for name in model.safetensors manifest.json; do
   rm -rf "$dir/piped"
   cp -rL "$dir/gpt/last" "$dir/piped"
@@ -158,7 +159,7 @@ for name in model.safetensors manifest.json; do
   refuses 1 "piped/$name: not a regular file" --model "$dir/piped"
 done
 
-# While a run saves at every step, its checkpoint is always complete.
+# While a run saves at every step, its checkpoint must always be complete.
 cp -r "$dir/llama" "$dir/running"
 "$train" --resume --steps 1000000 --save-every 1 --eval-every 1000000 --threads 1 --out "$dir/running" >/dev/null 2>&1 </dev/null &
 running=$!
@@ -169,7 +170,7 @@ kill -TERM $running
 wait $running
 [ $? = 130 ] || fail "the run that was being read ended by itself"
 
-# A Hugging Face folder with 37 single-character tokens; "c" is the end token.
+# This Hugging Face folder has 37 single-character tokens. "c" is the end token.
 folder=$dir/folder
 letters_folder llama "$folder"
 run=("$generate" --model "$folder" --prompt 'once upon')
@@ -180,7 +181,7 @@ grep -q '^once upon[^c]*$' "$dir/cached" || fail "the end token does not end a s
 [ "$(wc -c <"$dir/cached")" -lt 90 ] || fail "no end: $(cat "$dir/cached")"
 grep -q '^llama, 16352 parameters in bf16' "$dir/err" || fail "the folder is not described: $(cat "$dir/err")"
 "${run[@]}" --max-tokens 9 --weights-dtype bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
-# Each of several end tokens ends a sequence or a beam, and is not written.
+# Each of several end tokens must end a sequence or a beam, and must not be written.
 sed -i 's/"eos_token_id": 2/"eos_token_id": [2, 5, 14]/' "$folder/generation_config.json"
 for how in '--beams 4' '--samples 4'; do
   "${run[@]}" --max-tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"

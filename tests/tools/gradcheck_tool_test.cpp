@@ -1,4 +1,4 @@
-// Tests tools/gradcheck as a program: its output, its files and its exit codes.
+// Runs tools/gradcheck and tests its output, its files and its exit codes.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -142,7 +142,7 @@ TEST(GradcheckTool, MutatesLayersAndOpsByDecomposition) {
   }
 }
 
-// Before the checks run, because otherwise their results would be lost.
+// The file is checked before the checks run, because otherwise their results would be lost.
 TEST(GradcheckTool, RejectsAnUnwritableFileBeforeChecking) {
   for (const char* option : {"--json", "--plot"}) {
     for (const char* path : {"/no/such/folder/x.png", "/tmp"}) {
@@ -187,7 +187,7 @@ TEST(GradcheckTool, WritesItsResultsAsJson) {
   json.end();
   EXPECT_EQ(seed, 7);
   EXPECT_EQ(code, 1);
-  EXPECT_EQ(results, 5);  // the layouts of a vector
+  EXPECT_EQ(results, 5);  // the views of a vector
   EXPECT_NE(replay.find("--op square_wrong/vector"), std::string::npos) << replay;
   EXPECT_NE(replay.find("--seed 7"), std::string::npos) << replay;
   std::filesystem::remove(file);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests ranks on two hosts, started as torchrun does: training is bitwise identical to one rank, the token, a
-# killed rank, and a disconnected host. The hosts are two network namespaces if the system permits them,
-# otherwise both are this host.
+# Tests ranks on two hosts, which are started as torchrun does. Training must be bitwise identical to one rank. Also
+# tests the token, a killed rank, and a disconnected host. If the system permits network namespaces, each host is a
+# namespace. Otherwise, both hosts are this host.
 #   hosts_tool.sh LAUNCH TRAIN JOINED_RANK
 set -uo pipefail
 launch=$(realpath "$1") train=$(realpath "$2") joined=$(realpath "$3")
@@ -40,14 +40,15 @@ port=$((21000 + $$ % 9000))
 umask 077
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$dir/token"
 
-# rank R N COMMAND…: becomes COMMAND as rank R of N. The first half of the ranks is on host a.
+# rank R N COMMAND…: replaces this process by COMMAND as rank R of N. The first half of the ranks is on host
+# a.
 rank() {
   local r=$1 n=$2 host=a
   [ "$r" -ge $((n / 2)) ] && host=b
   on $host env RANK="$r" WORLD_SIZE="$n" LOCAL_RANK=$((r % (n / 2))) LOCAL_WORLD_SIZE=$((n / 2)) MASTER_ADDR=$address \
     MASTER_PORT=$port TORCHELASTIC_RUN_ID=run TORCHELASTIC_RESTART_COUNT="$host" TG_TOKEN_FILE="${token_file-$dir/token}" "${@:3}"
 }
-# all N COMMAND…: runs all ranks. Their output is in $dir/rank.R, their exit codes are in codes.
+# all N COMMAND…: runs all ranks. Their output is in $dir/rank.R, and their exit codes are in codes.
 all() {
   local n=$1 pids=() pid
   shift
@@ -64,7 +65,7 @@ all() {
 ended() { [ "$codes" = "$1" ] || fail "exit codes $codes, expected $1: $(head -n 3 "$dir"/rank.*)"; }
 says() { grep -q -- "$2" "$dir/rank.$1" || fail "rank $1 does not print '$2': $(cat "$dir/rank.$1")"; }
 
-# Joining and lost ranks.
+# Tests joining and lost ranks.
 all 4 "$joined" 200
 ended "0 0 0 0 "
 for r in 0 1 2 3; do says $r "rank $r of 4: 800 by"; done
@@ -79,7 +80,7 @@ all 4 "$joined" 200 hang 3 100
 ended "75 75 75 75 "
 for r in 0 1 2; do says $r 'rank 3 made no progress for .* after step 99'; done
 
-# No token, a token that others can read, and different tokens.
+# Tests a missing token, a token that others can read, and different tokens.
 token_file= all 2 "$joined" 5
 ended "2 2 "
 says 0 'cannot be read'
@@ -98,13 +99,13 @@ says 1 'has a different token'
 wait $pid
 [ $? = 75 ] || fail "after another token rank 0 ended with $?"
 says 0 "rank 1 did not join within 5.0 s (1 of 2 joined); rank 0 listens on $address:$((port + 1)); connections with a different token: "
-# Two different programs.
+# Tests two different programs.
 cp "$joined" "$dir/other" && printf x >>"$dir/other"
 all 2 sh -c 'if [ $RANK = 1 ]; then exec '"$dir/other"' 5; else exec '"$joined"' 5; fi'
 ended "2 2 "
 for r in 0 1; do says $r 'rank 1 runs build [0-9a-f]*, rank 0 [0-9a-f]*: expected the same program'; done
 
-# A disconnected host cannot report anything, not even its end.
+# A disconnected host cannot report anything, including its end.
 if [ -n "$TG_OWN_NAMESPACES" ]; then
   rm -f "$dir"/ready.*
   export TG_READY=$dir/ready
@@ -115,8 +116,8 @@ if [ -n "$TG_OWN_NAMESPACES" ]; then
   on b ip link set vb up
 fi
 
-# Training is bitwise identical to one rank, also after a rank on the other host was killed, and it resumes on
-# one rank.
+# Training must be bitwise identical to one rank, also after a rank on the other host was killed and the run
+# was resumed on one rank.
 for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and $((i * 7 % 31))"; done >"$dir/text"
 options="--text $dir/text --layers 1 --heads 2 --width 64 --context 16 --batch 2 --accumulate 4 --steps 100 --eval-every 20 --eval-batches 5
   --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
@@ -145,7 +146,7 @@ for r in 0 1 2; do says $r 'rank 3 is lost'; done
 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null || fail "it is not resumed"
 same killed
 
-# With launch on each host: a rank is killed, both restart all ranks, and the run continues.
+# launch runs on each host. A rank is killed, both launchers restart all ranks, and the run continues.
 for host in 1 0; do
   name=a
   [ $host = 1 ] && name=b
@@ -162,7 +163,7 @@ for host in 0 1; do
 done
 same launched
 
-# A host that finds a different checkpoint at the same path.
+# One host finds a different checkpoint at the same path.
 cp -r "$dir/alone" "$dir/elsewhere" && "$train" --resume --steps 120 --out "$dir/elsewhere" >/dev/null
 mkdir "$dir/link"
 ln -s "$dir/alone" "$dir/link/0" && ln -s "$dir/elsewhere" "$dir/link/1"

@@ -49,8 +49,8 @@ TEST(SizesByLayer, AreATableWithSharesAndASum) {
             "all              1,000            4,000  100.00 %\n");
 }
 
-// [Stratos, FlashAttention §1.3, §3]: 2·H·d elements per token and layer, 2·Hk·d with grouped heads, and m +
-// p with MLA.
+// A token has 2·H·d elements per layer, 2·Hk·d with grouped heads, and m + p with MLA [Stratos,
+// FlashAttention §1.3, §3].
 TEST(CacheOfToken, HasTheNumbersOfTheFormulas) {
   for (const auto& [architecture, numbers] : {std::pair<nn::Architecture, std::int64_t>{nn::Gpt{}, 2 * 4 * 8},
                                               {nn::Llama{.key_heads = 2}, 2 * 2 * 8},
@@ -79,7 +79,7 @@ TEST(CacheOfToken, IsATableByLayerAndKind) {
 }
 
 TEST(CacheFits, CountsSequencesByLength) {
-  // 1,000 tokens: 10 contexts of 100, or 61 pages of 16 and the reserved page.
+  // 1,000 tokens are 10 contexts of 100, or 61 pages of 16 and the reserved page.
   const auto fits = cache_fits(8000, 8, 100, {16}, {100, 33, 1});
   ASSERT_EQ(fits.size(), 2u);
   EXPECT_EQ(fits[0].tokens, 1000);
@@ -116,7 +116,7 @@ TEST(PartOf, ClassifiesEveryParameterOfAModel) {
   EXPECT_EQ(part_of("optimizer/adamw"), "");
 }
 
-// No rectangle of the picture covers another one, and the highest ends at the arena's size. The bytes at the
+// No rectangle of the picture covers another, and the highest ends at the arena's size. The bytes at the
 // fullest step equal the planner's count of live bytes.
 TEST(PlanPlot, DrawsBuffersWithoutOverlap) {
   SmallGpt gpt;
@@ -152,7 +152,7 @@ TEST(AttentionMemory, MatchesThePlanAndGrowsLinearlyOrQuadratically) {
   EXPECT_NEAR(peak(131072) / peak(65536), 2, 0.1);  // the tiles of each thread are small in comparison
   EXPECT_NEAR(matrix_2 / matrix, 4, 0.2);
   EXPECT_GT(matrix, 2 * 4 * 2048.0 * 2048 * 4) << "includes the score matrix";
-  // The lower bound: q, o, z_o and z_q are [B, H, L, …]; k, v and their gradients are [B, Hk, L, …].
+  // The lower bound counts q, o, z_o and z_q [B, H, L, …], and k, v and their gradients [B, Hk, L, …].
   EXPECT_GT(fused, 2 * 2048 * 4.0 * (4 * (16 + 24 + 24 + 16) + 2 * 2 * (16 + 24)));
   EXPECT_LT(fused, 2 * 4 * 2048.0 * 2048 * 4) << "does not include a score matrix";
 }
@@ -176,8 +176,8 @@ TEST(AttentionMemory, TakesTheCallFromAProgram) {
   EXPECT_EQ(error_of([&] { attention_of(compile(g, {x + 1})); }), "[inspect] the program has no attention");
 }
 
-// T = 8, d = 2, M = 12: Λ = 1 fits. Each of ⌈8/Λ⌉ chunks reads Q and O, 2·8·2 elements. K and V have the same
-// number of elements.
+// For T = 8, d = 2 and M = 12, Λ = 1 fits. Each of ⌈8/Λ⌉ chunks reads Q and O, which have 2·8·2 elements. K
+// and V have the same number of elements.
 TEST(ReadModel, CountsTheLoadsOfTheLoops) {
   const ReadModel m{.T = 8, .d = 2, .M = 12};
   EXPECT_EQ(m.mistake(), "");
@@ -188,8 +188,8 @@ TEST(ReadModel, CountsTheLoadsOfTheLoops) {
   EXPECT_EQ(m.materialised(), 64);
 }
 
-// O(T²d²/M): doubling the fast memory halves the reads, except for K and V. The best tile that fits is the
-// optimum.
+// Reads are O(T²d²/M), so doubling the fast memory halves them, except for K and V. The best tile that fits
+// is the optimum.
 TEST(ReadModel, TheLargestTileThatFitsReadsLeast) {
   const ReadModel m{.T = 65536, .d = 64, .M = 65536}, twice{.T = 65536, .d = 64, .M = 131072};
   EXPECT_EQ(m.best_chunk(), 256);
@@ -242,9 +242,9 @@ TEST(Curves, MatchTheRuns) {
   EXPECT_EQ(plot.series[2].y, (std::vector<double>{2.5, 2.75}));
   EXPECT_EQ(plot.series[4].label, "b, train");
   EXPECT_EQ(plot.series[5].label, "") << "without validation, the legend has no entry";
-  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // training loss, faint and smoothed
+  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // the training loss, faint and smoothed
   for (int i : {2, 3, 5})
-    EXPECT_NE(plot.series[0].color, plot.series[i].color) << i;  // validation, and the other run
+    EXPECT_NE(plot.series[0].color, plot.series[i].color) << i;  // validation and the other run
 }
 
 TEST(AttentionPicture, HasARowPerLayerAndVisibleTokens) {

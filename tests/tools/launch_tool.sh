@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ranks started by launch end together, with the right exit code: launch_tool.sh PATH/TO/launch
+# Tests that ranks that launch starts end together, with the right exit code: launch_tool.sh PATH/TO/launch
 # PATH/TO/joined_rank
 . "$(dirname "$0")/tool.sh"
 launch=$1 joined=$2
@@ -18,7 +18,7 @@ ends() {
 }
 has() { [ "$(grep -c -- "$2" "$dir/$1")" = "$3" ] || fail "not $3 lines with '$2' in $1: $(cat "$dir/$1")"; }  # has out|err WORD COUNT
 
-# Environment variables of the ranks, and forwarding of their output.
+# Tests environment variables of the ranks, and forwarding of their output.
 cat >"$dir/program" <<'END'
 echo "out $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:${MASTER_PORT:+port} ${TG_JOB:+job} $*"
 echo "err $RANK" >&2
@@ -40,7 +40,7 @@ err 0" ] || fail "the others' output: $(cat "$dir/err")"
 [ "$("$launch" --ranks=1 -- echo -n x)" = x ] || fail "options of the program are not passed on"
 [ "$(echo from stdin | "$launch" -n 2 sh -c '[ $RANK = 1 ] || cat')" = "from stdin" ] || fail "rank 0's input"
 
-# One of several hosts.
+# Tests launch on one of several hosts.
 ends 0 5 "$launch" -n 2 --hosts 3 --host 2 --address 10.1.2.3 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $TG_JOB'
 [ "$(cat "$dir/out" "$dir/err")" = "4/6 0/2 10.1.2.3:29500 launch
 [rank 5] 5/6 1/2 10.1.2.3:29500 launch" ] || fail "ranks of a third host: $(cat "$dir/out" "$dir/err")"
@@ -51,7 +51,7 @@ refuses_command 2 "host is 2 of 2 hosts: expected 0 to 1" "$launch" -n 2 --hosts
 ends 2 5 "$launch" -n 2 --hosts 2 --address 127.0.0.1 "$joined" 5
 has err 'neither TG_TOKEN nor TG_TOKEN_FILE is set' 2
 
-# Invalid command lines, and programs that cannot be started.
+# Tests invalid command lines, and programs that cannot be started.
 refuses_command 2 "missing --ranks" "$launch" true
 refuses_command 2 "missing the program" "$launch" -n 2
 refuses_command 2 "--ranks got '0'" "$launch" -n 0 true
@@ -59,7 +59,7 @@ refuses_command 2 "unknown option -x" "$launch" -x -n 2 true
 refuses_command 127 "cannot run no_such_program: No such file" "$launch" -n 3 no_such_program
 refuses_command 127 "cannot run /: Permission denied" "$launch" -n 3 /
 
-# Exit codes: the error of the first rank that failed by itself, whatever happens afterwards.
+# The exit code must be the error of the first rank that failed by itself, regardless of later events.
 refuses_command 3 "rank 1 ended with exit code 3" "$launch" -n 3 sh -c '[ $RANK != 1 ] || exit 3'
 refuses_command 3 "rank 1 ended with exit code 3" "$launch" -n 3 sh -c 'sleep 0.$RANK; [ $RANK = 1 ] && { sleep 0.5; exit 3; } || exit 75'
 refuses_command 75 "rank 2 was ended by signal 9 (Killed)" "$launch" -n 3 sh -c '[ $RANK != 2 ] || kill -9 $$'
@@ -67,18 +67,18 @@ refuses_command 139 "rank 0 was ended by signal 11" "$launch" -n 2 sh -c '[ $RAN
 ends 4 4 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 0 ] && exit 4; sleep 30 & wait; sleep 30'
 has err "rank 0 ended with exit code 4; others still ran 1 s later and were killed" 1
 
-# A rank that writes endlessly does not block launch.
+# A rank that writes endlessly must not block launch.
 ends 3 8 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 1 ] && exec yes; [ $RANK = 2 ] && { sleep 1; exit 3; }; sleep 30'
-# Lines are complete even if ranks end while nobody reads them. A pipe holds 64 KiB.
+# Lines must be complete even if ranks end while nobody reads them. A pipe holds 64 KiB.
 {
   "$launch" -n 4 sh -c '[ $RANK = 1 ] && for c in 1 2 3; do printf "%060000d\n" $c; done; sleep 0.$RANK'
 } 2>&1 >/dev/null | { sleep 1 && cat; } >"$dir/err"
 [ "$(wc -c <"$dir/err")" = 180030 ] || fail "lines of rank 1 were cut: $(wc -c <"$dir/err") bytes, expected 180030"
-# The number of a rank's process is not reused before launch has killed the processes that the rank left
+# The id of a rank's process must not be reused before launch has killed the processes that the rank left
 # behind.
 ends 0 5 "$launch" -n 2 sh -c 'if [ $RANK = 1 ]; then echo $$ >'"$dir/process"'; else sleep 0.5; kill -0 $(cat '"$dir/process"'); fi'
 
-# Ranks that join the group.
+# Tests ranks that join the group.
 ends 0 5 "$launch" -n 4 "$joined" 1000
 has out 'rank 0 of 4: 4000 by' 1
 has err '^\[rank [1-3]\] rank [1-3] of 4: 4000 by' 3
@@ -94,9 +94,9 @@ for rank in 0 1 2; do
 done
 ends 75 5 "$launch" -n 3 "$joined" 1000 hang 1 7
 has err "joined_rank: \[ranks\] rank 1 made no progress for [12].[0-9] s after step 6; rank [02] is waiting for it" 2
-has err "^\[rank 1\] \[ranks\] rank 1 made no progress for .* after step 6" 1  # and is ended itself
+has err "^\[rank 1\] \[ranks\] rank 1 made no progress for .* after step 6" 1  # rank 1 is then ended, too
 
-# Restarts after a loss, up to the given number, but not after an error.
+# launch must restart after a loss, up to the given number of times, but not after an error.
 ends 0 5 "$launch" -n 3 --restarts 2 "$joined" 100 kill 1 50 "$dir/once"
 has err '^launch: rank 1 was ended by signal 9 (Killed): starting all again, 1 of 2$' 1
 has out 'rank 0 of 3: 300 by' 1
@@ -116,7 +116,7 @@ await() {  # await COMMAND...: waits until it succeeds; starting a process may n
 are_ready() { [ "$(find "$dir" -name 'ready.*' | wc -l)" = "$1" ]; }
 lines_are() { [ "$(wc -l <"$1")" = "$2" ]; }
 
-# Signals are forwarded to all ranks, once.
+# Signals must be forwarded to all ranks, once.
 export TG_READY=$dir/ready
 for signal in INT TERM HUP; do
   rm -f "$dir"/ready.*
@@ -138,7 +138,7 @@ kill -INT $!  # kills the ranks
 wait $!
 got=$?
 [ $got = 130 ] || fail "exit code $got after a second SIGINT"
-# A closed terminal (SIGHUP) if SIGHUP is ignored (nohup).
+# Tests a closed terminal (SIGHUP) if SIGHUP is ignored (nohup).
 rm -f "$dir"/ready.*
 (trap '' HUP; exec "$launch" -n 2 sh -c ': >$TG_READY.$RANK; sleep 1; kill -HUP $$; echo $RANK ended') >"$dir/out.nohup" 2>&1 &
 await are_ready 2
@@ -150,7 +150,7 @@ unset TG_READY
 has err "^INT of 0" 1
 has err "^\[rank 1\] INT of 1" 1
 has err "^launch: a second signal killed the ranks$" 1
-# If launch is killed, no rank remains.
+# If launch is killed, no rank may remain.
 : >"$dir/processes"
 "$launch" -n 2 sh -c 'echo $$ >>'"$dir/processes"'; while :; do sleep 0.1; done' 2>/dev/null &
 await lines_are "$dir/processes" 2
@@ -160,7 +160,7 @@ are_gone() {
   while read -r p; do ! grep -qs '^State:[[:space:]]*[A-Y]' "/proc/$p/status" || return 1; done <"$dir/processes"
 }
 await are_gone
-# If not all ranks can be started, no rank remains, however they handle signals.
+# If some ranks cannot be started, no rank may remain, even if ranks ignore signals.
 : >"$dir/processes"
 (ulimit -n 100
  refuses_command 127 "pipe failed: Too many open files" "$launch" -n 200 sh -c 'trap "" TERM; echo $$ >>$0; while [ -e $0 ]; do sleep 0.1; done' "$dir/processes"
@@ -168,7 +168,7 @@ await are_gone
 [ -s "$dir/processes" ] || fail "no rank was started"
 await are_gone
 
-# Environments in which ranks cannot join: one line and exit code 2, immediately.
+# In environments in which ranks cannot join, launch must end immediately with one line and exit code 2.
 wrong() {  # wrong WORD VARIABLES...
   local word=$1
   shift
@@ -181,11 +181,11 @@ wrong "so there are several hosts, but MASTER_ADDR is not set" RANK=0 WORLD_SIZE
 wrong "OMPI_COMM_WORLD_RANK is 7" OMPI_COMM_WORLD_RANK=7 OMPI_COMM_WORLD_SIZE=2
 wrong "SLURM_STEP_TASKS_PER_NODE is not set" SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0
 wrong "PMI_SIZE is not set" PMI_RANK=0
-# Two different programs.
+# Tests two different programs.
 cp "$joined" "$dir/other" && printf x >>"$dir/other"
 ends 2 5 "$launch" -n 3 sh -c '[ $RANK = 2 ] && exec '"$dir/other"' 1; exec '"$joined"' 1'
 has err "\[ranks\] rank 2 runs build [0-9a-f]*, rank 0 [0-9a-f]*: expected the same program" 3
-# Started as by mpirun, by a parent that sets no job name; and a rank that does not join.
+# Tests ranks that are started as by mpirun, by a parent that sets no job name, and a rank that does not join.
 for rank in 0 1; do
   PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2 "$joined" 10 >"$dir/out$rank" 2>&1 &
 done

@@ -12,7 +12,8 @@ unset TG_LOG
 "${say[@]}" >"$dir/text0" 2>"$dir/err" || fail "generate: $(cat "$dir/err")"
 [ "$(wc -l <"$dir/err")" = 1 ] || fail "generate without TG_LOG logs: $(cat "$dir/err")"
 
-# Each level logs its own lines and the lines of the previous level. The tools' output does not change.
+# Each level must log its own lines and the lines of the previous level. The output of the tools must not
+# change.
 before=1
 for level in 1 2 3 4; do
   TG_LOG=$level "${run[@]}" --out "$dir/run$level" >"$dir/out" 2>"$dir/err" || fail "train, level $level"
@@ -26,7 +27,7 @@ for level in 1 2 3 4; do
 done
 TG_LOG=1 "$gradcheck" --op exp --quick --dtypes f32 --views contiguous 2>&1 >/dev/null | grep 'compiled in' >/dev/null || fail "gradcheck logs nothing"
 
-# An invalid level is rejected at the start.
+# An invalid level must be rejected at the start.
 for bad in 5 -1 all; do
   export TG_LOG=$bad
   refuses_command 1 "TG_LOG is '$bad', expected 0 to 4" "${run[@]}" --out "$dir/bad"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Adapters are trained, resumed, and exported separately and merged: lora_tool.sh FOLDER_OF_TOOLS
+# Tests training and resuming adapters, and exporting them separately and merged: lora_tool.sh FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$(cd "$1" && pwd)
 export=$tools/export train=$tools/train generate=$tools/generate
@@ -17,24 +17,24 @@ tune "${lora[@]}" --steps 20 --out "$dir/whole" >"$dir/table" || fail "training 
 grep -q '^lora  *rank 4, alpha 8, dropout 0.1, on 6 layers: 1,472 trained parameters in f32; the model.s parameters are frozen in f32$' "$dir/table" ||
   fail "the table is: $(cat "$dir/table")"
 
-# The first loss is exactly the base's loss, as when all parameters are trained.
+# The first loss must be exactly the base's loss, as if all parameters were trained.
 tune --steps 1 --out "$dir/full" >/dev/null || fail "training all"
 [ "$(value "$dir/whole" 1 val_loss)" = "$(value "$dir/full" 1 val_loss)" ] || fail "the first loss is $(value "$dir/whole" 1 val_loss), not the base's"
 
-# Also in bf16, in which the frozen weights are stored, as in the folder.
+# This is also tested in bf16. The frozen weights are stored in bf16, as in the folder.
 tune "${lora[@]}" --steps 1 --dtype bf16 --out "$dir/half-lora" >"$dir/table" && tune --steps 1 --dtype bf16 --out "$dir/half-full" >/dev/null || fail "training in bf16"
 grep -q ' are frozen in bf16$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 [ "$(value "$dir/half-lora" 1 val_loss)" = "$(value "$dir/half-full" 1 val_loss)" ] || fail "the first loss in bf16 is $(value "$dir/half-lora" 1 val_loss), not the base's"
 
-# Resuming is bitwise exact, from any working directory.
+# Resuming must be bitwise exact, from any working directory.
 (cd "$dir" && tune "${lora[@]}" --steps 10 --out "$dir/halves" >/dev/null) || fail "the first half"
 (cd / && "$train" --resume --steps 20 --out "$dir/halves" >"$dir/table") || fail "resuming"
 for file in model optimizer; do
   cmp "$dir"/{whole,halves}/last/$file.safetensors || fail "10 + 10 steps are not 20"
 done
 
-# Separate and merged adapters generate the same text, also with fused and with transposed layers, and in a
-# 16-bit type.
+# Separate and merged adapters must generate the same text, also with fused and with transposed layers, and in
+# a 16-bit type.
 for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
   read -r model dtype weights <<<"$how"
   rm -rf "$dir"/{model,run,peft,again,merged}
@@ -60,7 +60,7 @@ done
 [ $(($(stat -c %s "$dir/again/adapter_model.safetensors") * 2)) -lt $(($(stat -c %s "$dir/peft/adapter_model.safetensors") * 5 / 4 + 8000)) ] ||
   fail "bf16 needs as much space as f32"
 
-# Invalid input: one line.
+# The error of an invalid input is one line.
 refuses_command 2 '--lora is for --model' "$train" --text "$text" --lora 4 --out "$dir/x"
 refuses_command 2 '--lora-targets is for --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
 refuses_command 1 'target "q_prj" is not a Linear layer of the model, which has down_proj, gate_proj' "$train" --model "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"

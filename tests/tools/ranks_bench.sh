@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Tests bench ranks on several ranks: its rows, the shares of ring attention and steps relative to separate
-# ranks, a picture of several runs' files, and errors.
+# Tests `bench ranks` on several ranks: its rows, a picture from the files of several runs, and errors. Rows of ring
+# attention and of steps must contain the rate relative to separate ranks.
 #   ranks_bench.sh LAUNCH BENCH
 set -euo pipefail
 launch=$1 bench=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "ranks_bench: $*" >&2; exit 1; }
-# has FILE PATTERN: exactly one line matches the pattern.
+# has FILE PATTERN: checks that exactly one line matches the pattern.
 has() { [ "$(grep -cE "$2" "$dir/$1")" = 1 ] || fail "$1 has not one line '$2': $(cat "$dir/$1")"; }
 refuses() {  # refuses CODE MESSAGE OPTIONS…
   local code=0 wanted=$1 message=$2
@@ -30,8 +30,8 @@ for n in 1 2; do
   for way in "whole update" "divided update" "early sums" "divided sequences"; do has m$n "^step, $way .* $n ranks .* of separate ranks"; done
   grep -q "\"ranks\": $n," "$dir/a$n.json" || fail "a$n.json does not contain $n ranks"
 done
-# On one rank, rate × milliseconds is the number of FLOPs: 2·B·H·pairs·(d + dv), and 2.5 times as many in a
-# backward pass.
+# On one rank, rate × milliseconds must be the number of FLOPs. A forward pass has 2·B·H·pairs·(d + dv), and a
+# backward pass 2.5 times as many.
 grep 'attention causal\|attn causal' "$dir/a1.json" | sed 's/.*"pass": "\([a-z]*\)".*"ms": \([^,]*\), "rate": \([^,]*\),.*/\1 \2 \3/' |
   awk '{ want = 2 * 2 * 64 * 65 / 2 * 32 * ($1 == "forward" ? 1 : $1 == "backward" ? 2.5 : 3.5); have = $2 * $3 * 1e9
          if (have < 0.999 * want || have > 1.001 * want) { print $0 ": " have " FLOPs, not " want; bad = 1 } }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Kills ranks at random moments, repeatedly. All ranks end soon and no process remains. The resumed run ends
-# with the same bytes as an undisturbed run.
+# Kills ranks at random moments, repeatedly. All ranks must end soon, and no process may remain. The resumed run must
+# end with the same bytes as an undisturbed run.
 #   ranks_kills.sh LAUNCH TRAIN [KILLS [SEED]]
-# Most of the KILLS kills (default 6) hit one rank. Some hit two ranks at the same time, or launch itself. A
-# run is killed up to five times, and each time resumed on 1, 2 or 4 ranks.
+# KILLS is the number of kills (default 6). Most kills hit one rank. Some hit two ranks at the same time, or launch
+# itself. A run is killed up to five times. Each time, it is resumed on 1, 2 or 4 ranks.
 set -euo pipefail
 launch=$1 train=$2 kills=${3:-6} RANDOM=${4:-1}
 dir=$(mktemp -d)
@@ -14,7 +14,7 @@ for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and
 options="--text $dir/text --layers 1 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 600 --eval-every 40
   --save-every 10 --eval-batches 3 --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
 
-# A kill between the first checkpoint and its link `last` leaves a run that only --resume can continue.
+# If a run is killed between the first checkpoint and its link `last`, only --resume can continue it.
 holds_a_run() { compgen -G "$1/step-*" >/dev/null; }
 start() {  # start OUT: starts launch as $pid; its output is in $dir/output
   local n=$((1 << (RANDOM % 3)))
@@ -60,7 +60,7 @@ while [ $killed -lt "$kills" ]; do
     [ $took -le $longest ] || longest=$took
     [ $took -le 20000 ] || { hangs=$((hangs + 1)); fail "$took ms after a kill a rank still runs: $(cat "$dir/output")"; }
     case $code in
-      0) early=$((early + 1)); break ;;  # it had ended before the kill
+      0) early=$((early + 1)); break ;;  # the run had ended before the kill
       75 | 137) killed=$((killed + 1)) ;;
       *) fail "launch ended with $code: $(cat "$dir/output")" ;;
     esac

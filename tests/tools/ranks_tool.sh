@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests training on several ranks as users start it. Files are bitwise identical on 1, 2 and 4 ranks. A killed
-# run and a stopped run are resumed on a different number of ranks. Invalid combinations are rejected.
+# Tests training on several ranks as users start it. Files must be bitwise identical on 1, 2 and 4 ranks. A killed run
+# and a stopped run are resumed on a different number of ranks. Invalid combinations must be rejected.
 #   ranks_tool.sh LAUNCH TRAIN
 set -euo pipefail
 launch=$1 train=$2
@@ -16,7 +16,7 @@ run() {  # run N DIR OPTIONS…
   shift 2
   "$launch" -n "$n" "$train" $options --out "$dir/$out" "$@"
 }
-same() {  # same DIR DIR: the files of two runs are equal, except for times in the metrics
+same() {  # same DIR DIR: checks that the files of two runs are equal, except for times in the metrics
   for file in last/model.safetensors last/optimizer.safetensors best/model.safetensors; do
     cmp "$dir/$1/$file" "$dir/$2/$file" || fail "$file differs between $1 and $2"
   done
@@ -31,12 +31,12 @@ for n in 1 2 4; do
 done
 grep -q '^ranks  *4 on this host, each 1 of 4 batches' "$dir/on4.txt" || fail "the table does not contain 4 ranks"
 
-# Without --accumulate, each rank gets one batch per step.
+# Without --accumulate, each rank must get one batch per step.
 "$launch" -n 2 "$train" --text "$dir/text" --layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 2 --sample 0 --out "$dir/two" >"$dir/two.txt"
 grep -q '2 steps of 2 × 2 × 8 tokens' "$dir/two.txt" || fail "--accumulate is not the number of ranks"
 
-# A rank is killed: all end, one line names it, and the run continues from its checkpoint on a different
-# number of ranks.
+# If a rank is killed, all ranks end and one line names the killed rank. The run then continues from its
+# checkpoint on a different number of ranks.
 "$launch" -n 4 "$train" $options --out "$dir/killed" >/dev/null 2>"$dir/killed.txt" &
 pid=$!
 while [ ! -e "$dir/killed/last" ]; do sleep 0.01; done
@@ -51,7 +51,7 @@ grep -q 'rank 2' "$dir/killed.txt" || fail "no line names rank 2: $(cat "$dir/ki
 "$launch" -n 2 "$train" --resume --out "$dir/killed" --threads 1 >/dev/null
 same alone killed
 
-# One rank is asked to stop: all ranks stop and report it.
+# If one rank receives a request to stop, all ranks stop and report it.
 "$launch" -n 2 "$train" $options --out "$dir/asked" >"$dir/asked.txt" 2>&1 &
 pid=$!
 while [ ! -e "$dir/asked/last" ]; do sleep 0.01; done
@@ -65,7 +65,7 @@ grep -q '^stopped ' "$dir/asked.txt" || fail "rank 0 does not report that it sto
 "$train" --resume --out "$dir/asked" --threads 1 >/dev/null
 same alone asked
 
-# A run is stopped and resumed by one process.
+# A run is stopped and then resumed by one process.
 "$launch" -n 2 "$train" $options --out "$dir/stopped" >"$dir/stopped.txt" 2>&1 &
 pid=$!
 while [ ! -e "$dir/stopped/last" ]; do sleep 0.01; done
@@ -76,7 +76,7 @@ wait $pid || code=$?
 "$train" --resume --out "$dir/stopped" --threads 1 >/dev/null
 same alone stopped
 
-refused() {  # refused CODE WORDS COMMAND…: it must end with this code and a line that contains WORDS
+refused() {  # refused CODE WORDS COMMAND…: COMMAND must end with this code and a line that contains WORDS
   local wanted=$1 words=$2 code=0
   shift 2
   "$@" >/dev/null 2>"$dir/refused" || code=$?
@@ -86,8 +86,8 @@ refused() {  # refused CODE WORDS COMMAND…: it must end with this code and a l
 refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "$train" $options --out "$dir/three"
 refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
 refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
-# Ranks that were started differently. Most differences do not change the program. The path of a text may
-# differ.
+# Tests ranks that were started differently. Most differences do not change the program. The path of the
+# training data may differ.
 small="--layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 4 --sample 0"
 unlike() { "$launch" -n 2 sh -c 'eval "exec \"$0\" $1"' "$train" "$small --out $dir/unlike --overwrite $*"; }
 for option in '--seed $RANK' '--lr 0.0$((1 + RANK))' '--save-every $((1 + RANK))' '--zero $RANK'; do
@@ -97,7 +97,7 @@ cp "$dir/text" "$dir/text.0" && sed 's/line/lien/' "$dir/text" >"$dir/text.1"
 refused 1 '\[ranks\] rank 1 has different data from rank 0' unlike --text "$dir/text."'$RANK'
 cp "$dir/text" "$dir/text.1"
 unlike --text "$dir/text."'$RANK' '--threads $((1 + RANK))' >/dev/null || fail "texts with the same content are rejected"
-# Rank 0 reports which ranks it is waiting for.
+# Rank 0 must report the ranks for which it is waiting.
 RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=3 "$train" $options --out "$dir/none" >/dev/null 2>"$dir/waits" &
 pid=$!
 for _ in $(seq 300); do [ -s "$dir/waits" ] && break || sleep 0.1; done
@@ -108,7 +108,7 @@ grep -q '^train: \[ranks\] waiting for ranks 1 and 2 (1 of 3 joined)$' "$dir/wai
 grep -qE '^communication between ranks: [0-9.]+ .* if run one by one, [0-9.]+ .* exposed$' "$dir/profile.txt" || fail "no exchanges in the profile"
 refused 2 'for one rank' "$launch" -n 2 "$train" $options --trap-nan --out "$dir/none"
 
-# Sequences are split across ranks: the losses equal the losses of one rank, up to rounding.
+# If sequences are split across ranks, the losses must equal the losses of one rank, up to rounding.
 long="--text $dir/text --layers 2 --heads 2 --width 32 --context 32 --batch 2 --accumulate 3 --steps 40 --eval-every 20 --eval-batches 3
   --threads 1 --sample 0"
 losses() { grep -oE '_loss":[0-9][0-9.e+-]*' "$dir/$1/metrics.jsonl" | cut -d: -f2; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Signals at any moment end all processes of a job in time, and saved files are complete. Tests each pair of a
-# target and a state, on 2 and on 4 ranks, and tools without launch. States are awaited, not timed.
+# Tests that signals at any moment end all processes of a job in time, and that saved files are complete. Covers each
+# pair of a target and a state, on 2 and on 4 ranks, and tools without launch. The test waits for states instead of
+# waiting for fixed times.
 #   signals_tool.sh FOLDER_OF_TOOLS JOINED_RANK HELD_FSYNC [JOBS]
 . "$(dirname "$0")/tool.sh"
 tools=$1 joined=$2 held=$3 most=${4:-6}
@@ -13,9 +14,9 @@ tiny=(--text "$dir/text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 
 endless=("${tiny[@]}" --accumulate 4 --steps 100000000 --eval-every 100000000)
 evaluating=("${tiny[@]/#16/64}" --accumulate 4 --steps 100000000 --eval-every 3 --eval-batches 400)
 
-# Functions of the cases. $at is the folder of a case, $pid the process that it started.
+# Functions of the cases. $at is the folder of a case, and $pid the process that the case started.
 wrong() { echo "$name: $*: $(tail -n 3 "$at/out" 2>/dev/null)" >>"$dir/wrong"; }
-await() {  # await COMMAND...: waits until it succeeds, which may be long on a busy machine
+await() {  # await COMMAND...: waits until COMMAND succeeds, which may need long on a busy machine
   local end=$((SECONDS + 40))
   until "$@"; do
     [ $SECONDS -lt $end ] || { wrong "waited 40 s for $*"; return 1; }
@@ -27,10 +28,10 @@ has_three_rows() { has_rows 3; }
 has_rows() { [ "$(wc -l 2>/dev/null <"$at/run/metrics.jsonl" || echo 0)" -ge "$1" ]; }
 is_in_state() { grep -qs "^State:[[:space:]]*$2" "/proc/$1/status"; }
 is_over() { [ ! -e "/proc/$1" ] || is_in_state "$1" '[ZX]'; }
-# A shell starts background processes with SIGINT ignored, so a signal is lost until the program installs its
-# handler. Until the new process runs the program, it has the shell's handlers.
+# A shell starts background processes with SIGINT ignored, so a signal is lost before the program installs its
+# handler. Before the new process runs the program, it has the shell's handlers.
 shell=$(readlink /proc/$$/exe)
-catches_interrupts() {  # catches_interrupts PROCESS: true also if it has ended
+catches_interrupts() {  # catches_interrupts PROCESS: also true if the process has ended
   local caught
   [ "$(readlink "/proc/$1/exe")" != "$shell" ] || return
   caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
@@ -46,7 +47,8 @@ process_of() {  # process_of launch | RANK
     tr '\0' '\n' 2>/dev/null <"/proc/$p/environ" | grep -qx "RANK=$1" && echo "$p"
   done
 }
-# When its parent ends, the system continues a stopped process only if all its threads are stopped.
+# When the parent of a stopped process ends, the system continues the process only if all of its threads are
+# stopped.
 are_all_threads_stopped() { ! cat "/proc/$1"/task/*/status 2>/dev/null | grep '^State:' | grep -qv '[[:space:]]T'; }
 stop() { kill -STOP "$1" && await is_in_state "$1" T && await are_all_threads_stopped "$1"; }
 left() (
@@ -55,8 +57,8 @@ left() (
 )
 is_nothing_left() { [ -z "$(left)" ]; }
 is_after() { [ $SECONDS -ge "$1" ]; }  # is_after SECOND
-# ends CODES SECONDS: the process ends with one of these codes, and nothing of its job is left, in time. 20 s
-# are added for busy machines.
+# ends CODES SECONDS: checks that the process ends in time with one of these codes, and that nothing of its
+# job is left. 20 s are added for busy machines.
 ends() {
   local code begin=$SECONDS
   wait "$pid" 2>/dev/null
@@ -65,7 +67,7 @@ ends() {
   await is_nothing_left || kill -KILL $(left)
   [ $((SECONDS - begin)) -le $(($2 + 20)) ] || wrong "ended after $((SECONDS - begin)) s, expected $2"
 }
-resumes() {  # the saved files are complete: one more step is trained from them and saved
+resumes() {  # checks that the saved files are complete: one more step is trained from them and saved
   local saved next
   saved=$(readlink "$at/run/last") next=$((10#${saved#step-} + 1))
   "$train" --resume --steps $next --out "$at/run" >"$at/resumed" 2>&1 </dev/null || wrong "not resumed: $(tail -n 2 "$at/resumed")"
@@ -93,13 +95,13 @@ case_other_stopped() {
   kill -"$signal" "$p"
   ends 130 0
 }
-case_in_collective() {  # the others wait for a rank that ignores signals
+case_in_collective() {  # the other ranks wait for a rank that ignores signals
   local who
   who=$(other_than "$target" "$ranks")
   begin "$launch" -n "$ranks" --grace 1 "$joined" 1000 deaf "$who" 3 "$at/deaf"
   await [ -e "$at/deaf" ]
   kill -"$signal" "$(process_of "$target")"
-  # This program does not report signals to launch that only it receives.
+  # If only this program receives a signal, it does not report the signal to launch.
   [ "$target" = launch ] || kill -"$signal" "$pid"
   ends $((128 + $(number_of "$signal"))) 1
 }
@@ -167,7 +169,7 @@ case_launch_killed_in_save() {
   ends 137 8
   resumes
 }
-case_rank_killed_in_save() {  # the others are killed 5 s later, but not the one that saves
+case_rank_killed_in_save() {  # the other ranks are killed 5 s later, but the rank that saves is not
   saves --grace 1
   local first=$SECONDS
   kill -KILL "$(process_of $((ranks - 1)))"
@@ -176,7 +178,7 @@ case_rank_killed_in_save() {  # the others are killed 5 s later, but not the one
   ends 75 0
   resumes
 }
-case_script() {  # a program whose script is ended by the signal
+case_script() {  # the signal ends the script of the program
   begin "$launch" -n "$ranks" --grace 60 sh -c '"$@"; exit $?' sh "$train" "${endless[@]}" --out "$at/run"
   await has_rows 3
   kill -"$signal" $pid
@@ -194,7 +196,7 @@ case_output_unread() {
   ends $((128 + $(number_of "$signal"))) 1
   exec 7>&-
 }
-# Without launch. COMMAND is started in the case's folder and receives the signal when READY succeeds.
+# Cases without launch. COMMAND is started in the case's folder and receives the signal when READY succeeds.
 single() {  # single CODE SECONDS READY COMMAND...
   local code=$1 seconds=$2 ready=$3
   shift 3

@@ -11,8 +11,8 @@ tiny=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --th
 "$train" "${tiny[@]}" --steps 20 --out "$dir/run" >/dev/null || fail "training"
 rows() { wc -l <"$1/metrics.jsonl"; }
 
-# With closed streams, a file that is opened must not reuse their numbers; otherwise output would be written
-# into it.
+# If streams are closed, an opened file must not get their numbers. Otherwise, output would be written into
+# this file.
 for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- >&- 2>&-'; do
   rm -rf "$dir/closed"
   eval '"$train" "${tiny[@]}" --steps 40 --save-every 1 --out "$dir/closed" '"$closed" >"$dir/ignored" 2>&1 ||
@@ -22,7 +22,7 @@ for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- >&- 2>&-'; do
   "$train" --resume --steps 41 --out "$dir/closed" >/dev/null 2>"$dir/err" || fail "not resumed after $closed: $(cat "$dir/err")"
 done
 
-# Output that cannot be written is an error for every tool, but train still saves its weights.
+# For every tool, output that cannot be written is an error. But train must still save its weights.
 if [ -e /dev/full ]; then
   full() {  # CODE COMMAND...
     local code=$1 got
@@ -42,12 +42,13 @@ if [ -e /dev/full ]; then
   cmp -s "$dir"/{run,full}/last/model.safetensors || fail "a full output changes the trained weights"
 fi
 
-# If a reader exits, training continues, saves and reports it.
+# If the reader of the output exits, training must continue, save and report this.
 (set +o pipefail; "$train" "${tiny[@]}" --steps 20 --out "$dir/left" 2>"$dir/err"; echo $? >"$dir/code") | head -n 1 >/dev/null
 [ "$(rows "$dir/left")" = 20 ] || fail "a reader that exits ends training: $(rows "$dir/left") rows"
 cmp -s "$dir"/{run,left}/last/model.safetensors || fail "a reader that exits changes the trained weights"
 
-# A closed terminal stops a run like Ctrl-C, and the step is saved. nohup ignores it.
+# A closed terminal must stop a run like Ctrl-C, and the step must be saved. With nohup, the signal is
+# ignored.
 stops() {  # SIGNAL
   env --default-signal=HUP "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >"$dir/out" 2>"$dir/err" </dev/null &
   for _ in $(seq 1000); do [ "$(rows "$dir/$1" 2>/dev/null || echo 0)" -ge 5 ] && break; sleep 0.01; done
@@ -63,7 +64,7 @@ for _ in $(seq 1000); do [ "$(rows "$dir/nohup" 2>/dev/null || echo 0)" -ge 5 ] 
 kill -HUP $!
 wait $! || fail "a run that ignores SIGHUP is stopped by it"
 
-# Every tool validates the environment, even if it does not use it.
+# Every tool must validate the environment variables, even if it does not use them.
 for bad in abc '' 0 -1 1e3 4097 100000 ' 2'; do
   export TG_THREADS=$bad
   for tool in train generate evaluate inspect tokens export bench; do
@@ -78,7 +79,7 @@ for tool in 'train --text x' 'generate --model x' inspect 'bench gemm'; do
   refuses_command 2 'to 4096' "$tools/"$tool --threads 4097
 done
 
-# generate does not read standard input, and reports this if input is present.
+# generate does not read standard input. If there is input, it must report this.
 echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 >/dev/null 2>"$dir/err" || fail "generate with a pipe"
 grep -q 'standard input is ignored: use --prompt' "$dir/err" || fail "standard input is ignored without a message"
 echo ROMEO: | "$generate" --model "$dir/run" --max-tokens 2 --prompt Line 2>"$dir/err" >/dev/null

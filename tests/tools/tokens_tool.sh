@@ -8,7 +8,7 @@ for i in $(seq 60); do echo "Line $i of a small text, für den Test: $((i * i)) 
 small=(--layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 10 --warmup 2 --eval-every 5 --sample 20 --threads 1)
 without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
 
-# Training on the tokens of a text is bitwise identical to training on the text.
+# Training on a token file must be bitwise identical to training on the text from which it was made.
 for tokenizer in chars bytes; do
   "$tokens" --text "$text" --tokenizer $tokenizer --out "$dir/$tokenizer.tokens" >"$dir/out" || fail "tokens $tokenizer"
   "$train" --text "$text" --tokenizer $tokenizer "${small[@]}" --out "$dir/$tokenizer-text" >/dev/null || fail "text $tokenizer"
@@ -18,7 +18,7 @@ for tokenizer in chars bytes; do
     fail "different metrics from a token file: $tokenizer"
 done
 
-# A learned tokenizer, its reuse for a second text, and a resumed run.
+# Tests a learned tokenizer, its reuse for a second text, and a resumed run.
 "$tokens" --text "$text" --vocabulary 300 --out "$dir/bpe.tokens" >"$dir/out" || fail "tokens bpe"
 grep -q '^tokenizer  *bpe, 300 tokens' "$dir/out" || fail "the tool prints: $(cat "$dir/out")"
 head -n 30 "$text" >"$dir/other.txt"
@@ -32,7 +32,7 @@ cmp -s "$dir"/{bpe,again}.tokens || fail "the tokenizer of a run gives different
 mv "$dir/bpe.tokens" "$dir/moved.tokens"
 "$train" --resume --out "$dir/run" --steps 20 --tokens "$dir/moved.tokens" >/dev/null || fail "resuming after the token file moved"
 
-# A tokenizer.json: ids and tokens of a string, and token files.
+# Tests a tokenizer.json: ids and tokens of a string, and token files.
 folder=$(dirname "$0")/../io/tokenizers/llama3
 "$tokens" --tokenizer "$folder" 'Hello <|eot_id|>' >"$dir/out" || fail "tokens of a text"
 grep -q '^ids  *901 .* 903$' "$dir/out" || fail "ids are $(cat "$dir/out")"
@@ -44,7 +44,7 @@ grep -q '^tokenizer  *hf, 904 tokens' "$dir/out" || fail "the tool prints: $(cat
 "$tokens" --text "$text" --like "$dir/hf" --out "$dir/again.tokens" --overwrite >/dev/null || fail "tokens --like a run with a tokenizer.json"
 cmp -s "$dir"/{hf,again}.tokens || fail "the tokenizer.json of a run gives different tokens"
 
-# Plain ids, as other tools write them.
+# Tests plain ids, as other tools write them.
 tail -c 400 "$dir/moved.tokens" >"$dir/plain.bin"
 "$train" --tokens "$dir/plain.bin" --plain u16 --vocabulary 300 "${small[@]}" --out "$dir/plain" >"$dir/out" || fail "plain ids"
 tail -n 1 "$dir/out" | grep -E '^([0-9]+ ){20}$' >/dev/null || fail "the sample of plain ids is: $(tail -n 1 "$dir/out")"
@@ -63,7 +63,7 @@ refuses_command 1 'at byte' "$tokens" --tokenizer "$dir/cut.json" 'Hello'
 refuses_command 1 empty "$tokens" --text "$dir/empty" --out "$dir/x"
 refuses_command 1 'not a token file' "$tokens" --text "$text" --out "$dir/x" --like "$text"
 refuses_command 1 'no/x' "$tokens" --text "$text" --out "$dir/no/x"
-cp "$dir/like.tokens" "$dir/x.tokens"  # existing files remain unchanged
+cp "$dir/like.tokens" "$dir/x.tokens"  # existing files must remain unchanged
 printf 'жук' >"$dir/other_letters"
 "$tokens" --text "$text" --tokenizer chars --out "$dir/chars.tokens" --overwrite >/dev/null || fail "tokens chars"
 refuses_command 1 'not in the vocabulary' "$tokens" --text "$dir/other_letters" --like "$dir/chars.tokens" --out "$dir/x.tokens" --overwrite
@@ -92,7 +92,7 @@ refuses_command 1 'expected below the vocabulary of 100' "$train" --tokens "$dir
 refuses_command 1 'is not the data of this run' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
 head -c 300 "$dir/moved.tokens" >"$dir/cut.tokens"
 refuses_command 1 'truncated\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"
-# If a file shrinks while it is read, the run ends with one line.
+# If a file shrinks while it is read, the run must end with one line.
 shrinks() {  # FILE COMMAND...
   local file=$1 pid code
   shift

@@ -6,8 +6,8 @@ trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
 
-# Invalid input: one line on stderr that names the error, and the exit code. The command's output is left in
-# $dir/out.
+# Checks that an invalid input causes one line on stderr that names the error, and the right exit code. The
+# command's output is left in $dir/out.
 refuses_command() {  # CODE WORD COMMAND...
   local code=$1 word=$2 got
   shift 2
@@ -18,8 +18,8 @@ refuses_command() {  # CODE WORD COMMAND...
   grep -q -- "$word" "$dir/err" || fail "no '$word' for $*: $(cat "$dir/err")"
 }
 
-# Updates the manifest after a checkpoint's file was changed: CHECKPOINT COMMAND.... COMMAND reads the
-# checkpoint, so its error contains the file's current checksum.
+# Updates the manifest after a checkpoint's file was changed. The arguments are CHECKPOINT COMMAND.... COMMAND
+# reads the checkpoint, so its error contains the current checksum of the file.
 reseal() {
   local checkpoint=$1 sums
   shift
@@ -27,8 +27,8 @@ reseal() {
   [ -n "$sums" ] || fail "no checksums from $*"
   sed -i "$sums" "$checkpoint/manifest.json"
 }
-# Creates $dir/changed, a copy of a checkpoint changed by COMMAND, whose last argument is the model file. TOOL
-# is a tool that reads checkpoints. change_copy CHECKPOINT TOOL COMMAND...
+# Creates $dir/changed, a copy of a checkpoint that COMMAND changes. The last argument of COMMAND is the model
+# file. TOOL is a tool that reads checkpoints. change_copy CHECKPOINT TOOL COMMAND...
 change_copy() {
   local checkpoint=$1 tool=$2
   shift 2
@@ -38,7 +38,7 @@ change_copy() {
   reseal "$dir/changed" "$tool" --model "$dir/changed"
 }
 # Sets a metadata key of a safetensors file to a different value without changing the file's size. A shorter
-# value is padded with spaces. For a longer one, space is taken from a norm's setting. metadata KEY VALUE FILE
+# value is padded with spaces. For a longer value, a norm's setting is shortened. metadata KEY VALUE FILE
 metadata() {
   local old new=\"$1\":\"$2\" spare room
   old=$(grep -aoE "\"$1\":\"[^\"]*\"" "$3" | sed -n 1p)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Models from Hugging Face folders are fine-tuned, resumed and exported: train_from.sh FOLDER_OF_TOOLS
+# Tests fine-tuning, resuming and exporting models from Hugging Face folders: train_from.sh FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
 export=$tools/export train=$tools/train generate=$tools/generate evaluate=$tools/evaluate tokens=$tools/tokens
@@ -10,7 +10,7 @@ letters_folder llama "$folder"
 for i in $(seq 30); do printf 'the old tree stood by a river and said, good day|who are you, said the bird? i am a tree.|'; done >"$text"
 tr '|' ' ' <"$text" >"$dir/plain.txt"
 data=(--text "$text" --separator '|' --context 24 --batch 2 --warmup 0 --sample 0)
-# A constant learning rate, so the first steps do not depend on the total number of steps.
+# The learning rate is constant, so the first steps do not depend on the total number of steps.
 rate=(--lr 1e-3 --min-lr 1e-3 --eval-every 10)
 tune() { "$train" --model "$folder" "${data[@]}" "$@"; }
 value() { sed -n "$2p" "$1/metrics.jsonl" | grep -oE "\"$3\":[^,}]*"; }  # value RUN ROW KEY
@@ -21,12 +21,12 @@ grep -q "^from  *$folder: llama, weights in bf16, 31.9 KiB\$" "$dir/table" &&
   grep -q "^model  *Llama: 2 layers, 4 heads, .*, context 96, weights from $folder, dropout 0.1\$" "$dir/table" &&
   grep -q '^training  *20 steps of 2 × 24 tokens, adamw, lr 0.001' "$dir/table" && grep -q '^before  *validation loss 4\.[0-9]*$' "$dir/table" ||
   fail "the table is: $(cat "$dir/table")"
-# A document is its 48 or 40 characters and the end token.
+# A document consists of its 48 or 40 characters and the end token.
 grep -q '^text  *.*: 2,700 tokens, 37 in the vocabulary; 2,430 to train on, 270 held out$' "$dir/table" || fail "documents: $(cat "$dir/table")"
 [ "$(value "$dir/whole" 1 step)" = '"step":0' ] && [ "$(value "$dir/whole" 1 train_loss)" = '"train_loss":null' ] ||
   fail "the first row is $(head -1 "$dir/whole/metrics.jsonl")"
 
-# Resuming does not need the folder and is bitwise exact.
+# Resuming must not need the folder and must be bitwise exact.
 letters_folder llama "$dir/gone"
 "$train" --model "$dir/gone" "${data[@]}" "${rate[@]}" --steps 10 --dropout 0.1 --out "$dir/halves" >/dev/null || fail "the first half"
 rm -r "$dir/gone"
@@ -38,7 +38,7 @@ done
 columns() { sed 's/,"tokens_per_s":[^}]*//' "$1/metrics.jsonl" | sed 11d; }  # the last row of a run is validated on all held-out data
 diff <(columns "$dir/whole") <(columns "$dir/halves") >/dev/null || fail "10 + 10 steps give different rows from 20"
 
-# With a learning rate of 0 the model stays unchanged: the base's loss, and its bytes.
+# With a learning rate of 0, the model must stay unchanged: the loss and the bytes are those of the base.
 tune --lr 0 --steps 2 --eval-every 1 --out "$dir/base" >/dev/null || fail "a rate of 0"
 first=$(value "$dir/base" 1 val_loss)
 [ "$first" = "$(value "$dir/base" 2 val_loss)" ] && [ "$first" = "$(value "$dir/whole" 1 val_loss)" ] || fail "the first loss is not the base's: $first"
@@ -46,7 +46,8 @@ first=$(value "$dir/base" 1 val_loss)
 "$export" --model "$folder" --to hf --out "$dir/folder-hf" >/dev/null || fail "exporting the base"
 diff -r "$dir/folder-hf" "$dir/base-hf" || fail "an unchanged model differs after the export"
 
-# A tuned model is exported with the settings of its folder, and the exported folder generates the same text.
+# A tuned model must be exported with the settings of its folder, and the exported folder must generate the
+# same text.
 say() { "$generate" "$@" --prompt 'the old' --temperature 0 --context 40 2>/dev/null; }
 for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
   read -r model dtype <<<"$how"
@@ -60,7 +61,8 @@ for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
   cmp "$dir"/{model,hf}/tokenizer.json || fail "$model has a different tokenizer"
   [ "$(say --model "$dir/run")" = "$(say --model "$dir/hf")" ] || fail "$model writes a different text"
 done
-# LongRoPE's rotations depend on the context that a model is made for (here, whether it is above 30), its checkpoints do not.
+# LongRoPE's rotations depend on the context for which a model is created (here, on whether it is above 30).
+# The checkpoints do not.
 letters_folder phi3_long "$dir/long"
 sed -i '/original_max_position_embeddings/s/5/30/' "$dir/long/config.json"
 "$train" --model "$dir/long" "${data[@]}" --lr 3e-3 --steps 4 --out "$dir/long-run" >/dev/null || fail "tuning with LongRoPE"
@@ -71,14 +73,15 @@ for context in 20 70; do
   [ "$(loss "$dir/long-run" $context)" = "$(loss "$dir/long-hf" $context)" ] || fail "with LongRoPE it predicts otherwise in a context of $context"
 done
 [ "$(say --model "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes a different text"
-# The model learns that a sequence ends before the context is full. The sequences are short, so it learns them
-# regardless of rounding.
+# The model must learn that a sequence ends before the context is full. The sequences are short, so it learns
+# them regardless of rounding.
 for i in $(seq 60); do printf 'a tree stood by a river|who are you?|'; done >"$dir/short.txt"
 "$train" --model "$folder" --text "$dir/short.txt" "${data[@]:2}" --lr 5e-3 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
 said=$("$generate" --model "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
 [ "$said" = 'who are you?' ] || fail "it generates: $said"
 
-# Token files: with the folder's tokenizer, without one, or, if the folder has no tokenizer, with the file's.
+# Tests token files with the folder's tokenizer, without a tokenizer, and, if the folder has none, with the
+# tokenizer of the file.
 tr '|' c <"$text" >"$dir/joined.txt"
 "$tokens" --text "$dir/joined.txt" --tokenizer "$folder" --out "$dir/text.tokens" >/dev/null || fail "tokens"
 short=(--context 24 --batch 2 --steps 2 --warmup 0 --sample 0 --overwrite --out "$dir/short")
@@ -89,8 +92,8 @@ printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0%.0s' $(seq 50) >"$dir/plain"
 grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 "$train" --resume --steps 4 --out "$dir/short" >/dev/null || fail "resuming without a tokenizer"
 
-# If there are several end tokens, here c and f, the tokenizer's own ends a document, also after resuming.
-# Otherwise the first one does.
+# If there are several end tokens, here c and f, the tokenizer's end token ends a document, also after
+# resuming. If the tokenizer has none, the first end token does.
 letters_folder llama3 "$dir/chat"
 ends() {  # TOKEN EOS_TOKEN
   echo "{\"eos_token\": $2}" >"$dir/chat/tokenizer_config.json"
@@ -105,7 +108,7 @@ ends 2 null
 echo '{' >"$dir/chat/tokenizer_config.json"
 refuses_command 1 'chat: tokenizer_config.json' "$train" --model "$dir/chat" "${data[@]}" --overwrite --out "$dir/short"
 
-# Prompts and completions: only completions are learned, up to the end token. The model also answers held-out
+# Completions are learned, up to the end token, but prompts are not. The model must also answer held-out
 # prompts.
 for a in a b d e h k; do
   for b in l m n o p q; do
@@ -125,7 +128,7 @@ cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples 
 "${asked[@]}" --context 11 --steps 1 --sample 0 --out "$dir/cut" >"$dir/table"
 grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
-# From a GGUF file: the same numbers in f32, and the same exported models as from the folder.
+# A GGUF file must give the same numbers in f32, and the same exported models, as the folder.
 "$export" --model "$folder" --to gguf --out "$dir/base.gguf" --weights-dtype f32 >/dev/null || fail "exporting the base to GGUF"
 "$train" --model "$dir/base.gguf" "${data[@]}" "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole-gguf" >"$dir/table" || fail "fine-tuning a GGUF file"
 grep -q "^from  *$dir/base.gguf: llama, weights in f32, 63.9 KiB\$" "$dir/table" &&
@@ -140,8 +143,8 @@ for form in hf gguf; do
   "$export" --model "$dir/whole-gguf" --to $form --out "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
   [ "$(say --model "$dir/whole-gguf")" = "$(say --model "$dir/whole-gguf.$form")" ] || fail "a tuned GGUF file writes a different text in $form"
 done
-# With a learning rate of 0 the bytes stay unchanged, also for Q8_0: dequantized values are quantized to the
-# same blocks.
+# With a learning rate of 0, the bytes must stay unchanged, also for Q8_0, because dequantized values are
+# quantized to the same blocks.
 for dtype in bf16 q8_0; do
   "$export" --model "$folder" --to gguf --out "$dir/$dtype.gguf" --weights-dtype $dtype >/dev/null || fail "exporting the base in $dtype"
   "$train" --model "$dir/$dtype.gguf" "${data[@]}" --lr 0 --steps 1 --overwrite --out "$dir/base-gguf" >/dev/null || fail "a rate of 0 in $dtype"
@@ -149,18 +152,18 @@ for dtype in bf16 q8_0; do
   "$export" --model "$dir/$dtype.gguf" --to gguf --out "$dir/$dtype-again" --weights-dtype $dtype >/dev/null || fail "exporting $dtype.gguf"
   [ "$(tail -c 20000 "$dir/$dtype" | cksum)" = "$(tail -c 20000 "$dir/$dtype-again" | cksum)" ] || fail "$dtype.gguf, not tuned, has different bytes"
 done
-# Adapters on a GGUF model, separate and merged.
+# Tests adapters on a GGUF model, separate and merged.
 "$train" --model "$dir/q8_0.gguf" "${data[@]}" --lr 1e-2 --lora 4 --steps 20 --out "$dir/lora" >/dev/null || fail "adapters on a GGUF file"
 "$train" --resume --steps 22 --out "$dir/lora" >/dev/null || fail "resuming adapters on a GGUF file"
 "$export" --model "$dir/lora" --merge --to gguf --out "$dir/merged.gguf" --weights-dtype f32 >/dev/null || fail "merging into a GGUF file"
 [ "$(say --model "$dir/lora")" = "$(say --model "$dir/merged.gguf")" ] || fail "a merged GGUF file writes a different text"
 [ "$(say --model "$dir/lora")" = "$(say --model "$dir/q8_0.gguf" --adapter "$dir/lora")" ] || fail "a GGUF file with an adapter writes a different text"
-# Without a tokenizer: token ids.
+# Without a tokenizer, training uses token ids.
 "$export" --model "$golden/gpt2" --to gguf --out "$dir/bare.gguf" >/dev/null || fail "exporting without a tokenizer"
 "$train" --model "$dir/bare.gguf" --tokens "$dir/plain" --plain u16 "${short[@]}" >"$dir/table" || fail "plain tokens of a GGUF file"
 grep -q '^tokenizer  *none in the file; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
-# Invalid input: one line.
+# The error of an invalid input is one line.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -207,7 +210,7 @@ refuses_command 1 '--model is ' "$train" --resume --out "$dir/whole" --model "$d
 change_copy "$dir/whole/last" "$generate" sed -i 's/"folder.config.json":"{/"folder\/config.json":"[/'
 refuses_command 1 'changed/model.safetensors: config.json' "$generate" --model "$dir/changed"
 
-# Ranks that read different weights.
+# Tests ranks that read different weights.
 cp -r "$folder" "$dir/of0" && cp -r "$folder" "$dir/of1"
 on_two() { "$tools/launch" -n 2 bash -c 'exec "$0" --model "$1$RANK" "${@:2}"' "$train" "$dir/of" "${data[@]}" --steps 2 --out "$dir/ranks"; }
 on_two >/dev/null || fail "two ranks with the same weights ended with $?"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Training that is stopped, killed or out of disk space resumes bitwise exactly.
+# Tests that training that is stopped, killed or out of disk space resumes bitwise exactly.
 #   train_resume.sh PATH/TO/train [KILLS]
 # KILLS: number of kills at random moments (default 10).
 set -u
 train=$1 kills=${2:-10}
-# Runs in memory, because saving takes 1 ms there instead of 100, unless TMPDIR is set.
+# If TMPDIR is not set, runs are in memory, because saving needs 1 ms there instead of 100 ms.
 [ -n "${TMPDIR:-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 dir=$(mktemp -d) || exit 1
 mounted=0
@@ -14,7 +14,7 @@ fail() { echo "FAILED: $*"; failed=1; }
 
 text=$dir/text.txt
 for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) and $((i * 7 % 11))."; done >"$text"
-# A constant learning rate, so the first steps do not depend on the total number of steps.
+# The learning rate is constant, so the first steps do not depend on the total number of steps.
 run=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --dropout 0.1 --threads 1 --sample 0
      --warmup 0 --min-lr 1e-3 --eval-every 10)
 quiet() { "$train" "$@" >"$dir/out" 2>"$dir/err" </dev/null; }
@@ -31,24 +31,24 @@ same() {
   [ "$(find "$1" -maxdepth 1 -name 'step-*' | wc -l)" -le 2 ] || fail "$1 keeps old checkpoints: $(ls "$1")"
   [ -z "$(find "$1" -maxdepth 1 -name '.*tmp*')" ] || fail "$1 keeps temporaries: $(ls -A "$1")"
 }
-one_line() {  # one_line WORD: the last run failed with one line that contains WORD
+one_line() {  # one_line WORD: checks that the last run failed with one line that contains WORD
   [ "$(wc -l <"$dir/err")" = 1 ] && grep -q -- "$1" "$dir/err" || fail "not one line with '$1': $(cat "$dir/err")"
 }
 step_of() { readlink "$1/last" 2>/dev/null | tr -dc 0-9 | sed 's/^0*//'; }
 
 quiet "${run[@]}" --steps 20 --out "$dir/whole" || fail "$(cat "$dir/err")"
 
-# 10 + 10 steps equal 20 steps.
+# 10 + 10 steps must equal 20 steps.
 quiet "${run[@]}" --steps 10 --out "$dir/halves" || fail "$(cat "$dir/err")"
 quiet --resume --steps 20 --out "$dir/halves" || fail "$(cat "$dir/err")"
-# The tenth row was the last row then, so it was validated on all held-out data.
+# In the first run, the tenth row was the last row, so it was validated on all held-out data.
 cut -d, -f1,2,4,5 "$dir/whole/metrics.jsonl" >"$dir/whole.rows"
 cut -d, -f1,2,4,5 "$dir/halves/metrics.jsonl" | cmp -s - "$dir/whole.rows" || fail "10 + 10 steps give different rows from 20"
 for file in model optimizer; do
   cmp "$dir/whole/last/$file.safetensors" "$dir/halves/last/$file.safetensors" || fail "10 + 10 steps are not 20"
 done
 
-# With every optimizer, and with steps of several batches.
+# Tests this with every optimizer, and with steps of several batches.
 for how in '--optimizer sgd --nesterov' '--optimizer adam' '--optimizer muon' '--accumulate 2' '--recompute'; do
   rm -rf "$dir"/how-{whole,halves}
   quiet "${run[@]}" $how --steps 20 --out "$dir/how-whole" || fail "$how: $(cat "$dir/err")"
@@ -59,7 +59,7 @@ for how in '--optimizer sgd --nesterov' '--optimizer adam' '--optimizer muon' '-
   done
 done
 
-# Ctrl-C at any step, twice, and resuming with a different number of threads.
+# Tests Ctrl-C at any step, twice, and resuming with a different number of threads.
 quiet "${run[@]}" --steps 1500 --out "$dir/long" || fail "$(cat "$dir/err")"
 "$train" "${run[@]}" --steps 1500 --out "$dir/stopped" >"$dir/out" 2>"$dir/err" </dev/null &
 for wait_for in 7 500; do
@@ -77,8 +77,8 @@ done
 wait $! || fail "$(cat "$dir/err")"
 same "$dir/stopped" "$dir/long"
 
-# Kills at random moments of a run that saves at every step. Saved checkpoints are never lost, and the final
-# result is the same as without kills.
+# Kills a run that saves at every step at random moments. Saved checkpoints must never be lost, and the final
+# result must be the same as without kills.
 killed=$dir/killed before=0 landed=0
 start() {
   if [ -n "$(step_of "$killed")" ]; then
@@ -102,7 +102,7 @@ quiet "${run[@]}" --steps $steps --save-every 1 --out "$dir/never_killed" || fai
 same "$killed" "$dir/never_killed"
 echo "$landed kills, $steps steps"
 
-# A full disk: one line, and the last checkpoint is complete.
+# If the disk is full, the error must be one line, and the last checkpoint must be complete.
 full() {  # full WORD RUN: the last call resumed RUN and must have failed
   local code=$? at
   [ $code = 1 ] || fail "a full disk ($1) ends with code $code"
@@ -110,7 +110,7 @@ full() {  # full WORD RUN: the last call resumed RUN and must have failed
   at=$(step_of "$2")
   [ "${at:-0}" -ge 20 ] || fail "a full disk ($1) loses the checkpoint"
   rm -rf "$dir/moved"
-  cp -r "$2" "$dir/moved"  # to a disk with free space
+  cp -r "$2" "$dir/moved"  # moves to a disk with free space
   quiet --resume --steps 1500 --save-every 1000 --out "$dir/moved" || fail "after a full disk ($1): $(cat "$dir/err")"
   cmp "$dir/moved/last/model.safetensors" "$dir/long/last/model.safetensors" || fail "a full disk ($1) changes the run"
   echo "full disk ($1): from step $at"
@@ -125,7 +125,7 @@ if mount -t tmpfs -o size=224k tmpfs "$dir/disk" 2>/dev/null; then
   rm "$dir/disk/run/loss.png"
   quiet --resume --steps 1500 --save-every 1 --out "$dir/disk/run"
   full 'No space left' "$dir/disk/run"
-  # No space for a second checkpoint at all.
+  # The disk has no space for a second checkpoint.
   head -c 100000 /dev/zero >"$dir/disk/other" 2>/dev/null
   at=$(step_of "$dir/disk/run")
   quiet --resume --steps 1500 --save-every 1 --out "$dir/disk/run"
@@ -135,13 +135,15 @@ else
   echo "a tmpfs cannot be mounted: only the file size limit was tested"
 fi
 
-# A run copied by a tool that follows links can be resumed, and its copied links are cleaned up.
+# If a tool that follows links has copied a run, the copy can be resumed, and the folders that replaced links
+# become links again.
 cp -rL "$dir/whole" "$dir/copied"
 quiet --resume --steps 30 --out "$dir/copied" || fail "a copy is not resumed: $(cat "$dir/err")"
 quiet --resume --steps 30 --out "$dir/whole" || fail "$(cat "$dir/err")"
 same "$dir/copied" "$dir/whole"
 
-# A different configuration, a damaged file or a run in progress: one line, and no byte changes.
+# For a different configuration, a damaged file or a run in progress, the error must be one line, and no byte
+# may change.
 refuses() {  # refuses CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the output of tools/train and its errors: train_tool.sh PATH/TO/train
+# Tests the output and the errors of tools/train: train_tool.sh PATH/TO/train
 . "$(dirname "$0")/tool.sh"
 train=$1
 
@@ -8,7 +8,7 @@ for i in $(seq 40); do echo "Line $i of a small text, für den Test: $((i * i)) 
 tiny=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2)
 small=("${tiny[@]}" --steps 20 --eval-every 10 --warmup 5 --sample 30)
 
-# A successful run writes every file and prints a table before it starts.
+# A successful run must write every file and print a table before it starts.
 "$train" "${small[@]}" --out "$dir/a/deep" >"$dir/a.txt" 2>"$dir/a.err" || fail "a valid run: $(cat "$dir/a.err")"
 for file in {last,best}/{model.safetensors,manifest.json} metrics.jsonl loss.png; do
   [ -s "$dir/a/deep/$file" ] || fail "no $file"
@@ -21,7 +21,7 @@ for word in parameters memory peak 'step 20/20' sample; do
 done
 [ -s "$dir/a.err" ] && fail "a valid run writes to stderr: $(cat "$dir/a.err")"
 
-# Equal seeds give equal bytes for any number of threads. A different seed gives different bytes.
+# Equal seeds must give equal bytes for any number of threads. A different seed must give different bytes.
 without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
 for threads in 1 2 3; do
   "$train" "${small[@]}" --dropout 0.1 --threads $threads --out "$dir/t$threads" >/dev/null || fail "threads $threads"
@@ -32,8 +32,8 @@ done
 "$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
 cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail "two seeds give the same weights"
 
-# A memory budget is kept without changing the result, and its cost is printed. If it is too small, the error
-# reports the minimum.
+# A memory budget must be kept without changing the result, and its cost must be printed. If the budget is too
+# small, the error reports the minimum.
 deep=(--text "$text" --layers 4 --heads 2 --width 16 --context 16 --batch 2 --steps 4 --eval-every 2 --warmup 2 --sample 0
   --dropout 0.1)
 "$train" "${deep[@]}" --out "$dir/free" >"$dir/free.txt" || fail "without a budget"
@@ -46,7 +46,8 @@ cmp -s "$dir/free/last/model.safetensors" "$dir/limited/last/model.safetensors" 
 "$train" "${deep[@]}" --memory-budget 1GiB --out "$dir/wide" >"$dir/wide.txt" || fail "with a wide budget"
 grep -q '^budget .*1.00 GiB: nothing is recomputed' "$dir/wide.txt" || fail "a wide budget: $(grep ^budget "$dir/wide.txt")"
 
-# Every dtype trains, and weights are written in f32. On the CPU tf32 equals f32, but the 16-bit types differ.
+# Every dtype must train, and weights must be written in f32. On the CPU, tf32 equals f32, but the 16-bit
+# types differ.
 for dtype in f32 tf32 bf16 f16; do
   "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
   grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not contain $dtype"
@@ -59,7 +60,8 @@ cmp -s "$dir/f16/last/model.safetensors" "$dir/bf16/last/model.safetensors" && f
 grep -q '^loss scale *65,536; 0 steps' "$dir/f16.txt" || fail "no loss scale with f16"
 grep -q '^loss scale' "$dir/bf16.txt" && fail "a loss scale with bf16"
 
-# Every tokenizer trains and can be resumed. The learned tokenizer is saved in the checkpoint.
+# Training with every tokenizer must run and be resumable. The learned tokenizer must be saved in the
+# checkpoint.
 for tokenizer in chars bytes bpe; do
   run=("${tiny[@]}" --tokenizer $tokenizer --eval-every 10 --warmup 5 --sample 30 --out "$dir/tok-$tokenizer")
   [ $tokenizer = bpe ] && run+=(--vocabulary 300)
@@ -69,7 +71,8 @@ for tokenizer in chars bytes bpe; do
   "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
 done
 grep -q '^text .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
-# BPE is learned from the training part: a different end of the text, which is held out, changes no merge.
+# BPE is learned from the training part. So a different end of the text, which is held out, must change no
+# merge.
 for end in xy zw; do
   { head -c 1800 "$text"; printf "$end%.0s" $(seq 100); } >"$dir/$end"
   "$train" --text "$dir/$end" "${tiny[@]:2}" --tokenizer bpe --vocabulary 300 --steps 1 --sample 0 --out "$dir/tok-$end" \
@@ -82,7 +85,8 @@ printf 'ab\377cd%.0s' $(seq 100) >"$dir/any"
   fail "--text twice is accepted"
 "$train" --text "$dir/any" "${tiny[@]:2}" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null || fail "bytes that are not text"
 
-# The task: accuracy in the metrics and at the end, bitwise identical for any number of threads, and resuming.
+# Tests the task: the accuracy in the metrics and at the end, bitwise identical results for any number of
+# threads, and resuming.
 task=(--task add --digits 1 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 20 --eval-every 10 --sample 30)
 for threads in 1 2; do
   "$train" "${task[@]}" --threads $threads --out "$dir/add$threads" >"$dir/add.txt" || fail "the task"
@@ -94,7 +98,7 @@ grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are printed"
 "$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
 grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
 
-# Every architecture trains. A resumed run has the same weights as an uninterrupted one.
+# Every architecture must train. A resumed run must have the same weights as an uninterrupted run.
 for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-width 2'; do
   name=${model%% *}
   "$train" "${small[@]}" --architecture $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
@@ -110,13 +114,14 @@ grep -q "^model.*weights from PyTorch's layers" "$dir/pytorch.txt" || fail "the 
 "$train" --resume --steps 21 --out "$dir/pytorch" >/dev/null || fail "resuming with PyTorch's initial weights"
 cmp -s "$dir/pytorch/best/model.safetensors" "$dir/f32/best/model.safetensors" && fail "PyTorch's weights are GPT-2's"
 
-# Every schedule trains. The learning rate of the last step shows which one was used.
+# Every schedule must train. The learning rate of the last step shows the schedule that was used.
 for schedule in 'cosine 0.00010' 'linear 0.00016' 'constant 0.001' 'wsd 0.00032'; do
   "$train" "${small[@]}" --schedule ${schedule% *} --out "$dir/${schedule% *}" >"$dir/out" || fail "schedule $schedule"
   tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep "\"lr\":${schedule#* }" >/dev/null || fail "the last rate of $schedule"
 done
 
-# --trap-nan names the node. Without it, the run continues and reports the number of skipped steps.
+# --trap-nan must name the node. Without this option, the run continues and reports the number of skipped
+# steps.
 wild=("${tiny[@]}" --optimizer sgd --lr 1000 --clip 0 --warmup 0 --steps 30 --eval-every 30 --sample 0)
 "$train" "${wild[@]}" --out "$dir/wild" >"$dir/out" || fail "a run with steps to skip"
 grep -q '^skipped ' "$dir/out" || fail "no skipped steps: $(cat "$dir/out")"
@@ -124,14 +129,15 @@ grep -q '^skipped ' "$dir/out" || fail "no skipped steps: $(cat "$dir/out")"
 grep -qE '^train: \[trap-nan\] step [0-9]+: [a-z_]+ \(.*\) made .* of f32 \[.*\] from finite numbers \(.*:[0-9]+\)$' "$dir/err" ||
   fail "--trap-nan prints: $(cat "$dir/err")"
 
-# A profile prints the time of each step and writes no files.
+# A profile must print the time of each step and write no files.
 "$train" "${tiny[@]}" --profile 2 --threads 1 --out "$dir/profile" >"$dir/profile.txt" || fail "a profile"
 for word in 'one run: ' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceiling  step$'; do
   grep -q -- "$word" "$dir/profile.txt" || fail "the profile has no '$word'"
 done
 [ -z "$(find "$dir/profile" -type f 2>/dev/null)" ] || fail "a profile leaves files"
 
-# Invalid input: one line on stderr that names the error, no other output, and the exit code.
+# An invalid input must cause one line on stderr that names the error, no other output, and the right exit
+# code.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -177,7 +183,8 @@ refuses 1 "$text" "${small[@]}" --out "$text"
 refuses 1 'needs at least' "${deep[@]}" --memory-budget 64KiB --out "$dir/x"
 refuses 2 'size like 500MiB' "${deep[@]}" --memory-budget much --out "$dir/x"
 refuses 1 memory --text "$text" --context 16 --width 16384 --heads 1 --layers 256 --out "$dir/x"
-# Too large a batch: the error reports the required memory, the free memory, and the largest batch that fits.
+# If a batch is too large, the error must report the required memory, the free memory, and the largest batch
+# that fits.
 large=(--text "$text" --layers 64 --width 64 --heads 1 --context 128)
 refuses 1 '--batch 65536 needs .* are free: the largest that fits is --batch [1-9]' "${large[@]}" --batch 65536 --out "$dir/x"
 if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$train" --help >/dev/null 2>&1); then  # CUDA's libraries need more
@@ -193,10 +200,11 @@ if [ "$(id -u)" != 0 ]; then
   mkdir "$dir/locked" && chmod a-w "$dir/locked"
   refuses 1 locked "${small[@]}" --out "$dir/locked/run"
 fi
-# A file that reaches its size limit when a row is written: 1 KiB holds 12 rows.
+# A file reaches its size limit when a row is written. 1 KiB holds 12 rows.
 (ulimit -f 1; refuses 1 'metrics.jsonl.*File too large' "${tiny[@]}" --steps 1000 --eval-every 1000 --sample 0 --out "$dir/full"; exit $failed) || failed=1
 
-# A checkpoint with correct checksums whose metadata contradicts its tensors: no byte of the run changes.
+# If a checkpoint has correct checksums but its metadata contradicts its tensors, no byte of the run may
+# change.
 lies() {  # FILE WORD COMMAND...: COMMAND changes the file given as its last argument
   local file=$1 word=$2
   shift 2
@@ -214,7 +222,7 @@ lies model.safetensors "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tok
 lies model.safetensors 'has nan at element' plant_nan
 lies optimizer.safetensors 'has nan at element' plant_nan
 
-# State that is impossible.
+# Tests state that is impossible.
 lies run.safetensors "best_loss 'nan'" metadata best_loss nan
 lies run.safetensors "best_loss '-1'" metadata best_loss -1
 lies run.safetensors "step 19" sed -i 's/"step":"20"/"step":"19"/'
@@ -235,7 +243,7 @@ lies optimizer.safetensors 'optimizer.step has -5.*never negative' plant optimiz
 lies optimizer.safetensors 'are 19, but the run is at step 20' plant optimizer.step "$nineteen"
 lies optimizer.safetensors 'optimizer.skipped has inf' plant optimizer.skipped "$infinity"
 
-# A user's directory is never removed, whatever its name.
+# A user's directory must never be removed, regardless of its name.
 mkdir -p "$dir/kept-out/step-00000007" "$dir/kept-out/.checkpoint-tmp-old"
 echo mine | tee "$dir/kept-out/step-00000007/precious" >"$dir/kept-out/.checkpoint-tmp-old/precious"
 "$train" "${tiny[@]}" --steps 3 --out "$dir/kept-out" >/dev/null || fail "a run next to a user's directory"

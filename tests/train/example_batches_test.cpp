@@ -1,4 +1,4 @@
-// Tests examples with prompts: reading a file, the tokens that are learned, and the order of batches.
+// Tests examples with prompts: how a file is read, the tokens that are learned, and the order of batches.
 #include <tilegrad/train/examples.h>
 
 #include <gtest/gtest.h>
@@ -87,8 +87,8 @@ TEST(Examples, PromptsAreContextAndTheEndTokenIsLearned) {
   EXPECT_EQ(train::encode_example({"ab", "ab"}, bytes, {}).given, 2u);
   EXPECT_EQ(train::encode_example({"ab", ""}, bytes, {}).tokens, (Tokens{'a', 'b'}));
   EXPECT_EQ(train::encode_example({"ab", "c"}, bytes, 'c').tokens,
-            (Tokens{'a', 'b', 'c'}));  // not added twice
-  // A token that spans prompt and completion is learned.
+            (Tokens{'a', 'b', 'c'}));  // the end token is not added twice
+  // A token that contains the end of the prompt and the start of the completion is learned.
   const text::Bpe pairs = text::Bpe::train("ab ab ab ab", 257);
   const train::Example joined = train::encode_example({"xa", "b"}, pairs, {});
   EXPECT_EQ(joined.tokens, (Tokens{'x', 256}));
@@ -168,7 +168,7 @@ TEST(Examples, ValidationCoversTheHeldOutPart) {
   EXPECT_EQ(seen, (Tokens{63, 64, 65, 66, 67, 68, 69}));
 }
 
-// The order of a pass was computed by a Python program.
+// A Python program computed the order of a pass.
 TEST(Examples, OrderOfAPassMatchesPhilox) {
   const struct {
     std::uint64_t seed;
@@ -192,7 +192,7 @@ TEST(Examples, OrderOfAPassMatchesPhilox) {
   }
 }
 
-// The last tenth, at least one example, is held out. Validation batches are spread over it.
+// The last tenth of the examples, at least one, is held out. Validation batches are spread over this part.
 TEST(Examples, HeldOutPartAndItsBatches) {
   for (const std::size_t n : {2, 3, 10, 19, 20, 29, 30, 101}) {
     std::vector<train::Example> all;
@@ -244,8 +244,8 @@ TEST(Examples, HeldOutPartAndItsBatches) {
   EXPECT_EQ(error_of([] { train::ExampleBatches(some_examples(9), 1, 1, 1); }), "no error");
 }
 
-// The mean loss of a batch equals the mean over the learned tokens of its examples, each run by itself in a
-// program of its length.
+// The mean loss of a batch must equal the mean over the learned tokens of its examples. Each example runs by
+// itself in a program of its length.
 TEST(Examples, BatchedLossMatchesSingleExamples) {
   nn::Params params(4);
   const nn::Model model(
@@ -283,8 +283,8 @@ TEST(Examples, BatchedLossMatchesSingleExamples) {
 TEST(Examples, ExamplesBeyondTheContextAreSkipped) {
   const train::ExampleBatches batches({{{1, 2, 3, 4, 5}, 1}, {{1, 2, 3, 4}, 3}, {{6, 7, 8}, 1}, {{9}, 0}}, 1,
                                       1, 2);
-  EXPECT_EQ(batches.cut(), 1);       // cut to 1 2 3
-  EXPECT_EQ(batches.left_out(), 2);  // one with a prompt of 3 tokens, and one with a single token
+  EXPECT_EQ(batches.cut(), 1);       // truncated to 1 2 3
+  EXPECT_EQ(batches.left_out(), 2);  // one example has a prompt of 3 tokens, and one has a single token
   ASSERT_EQ(batches.examples().size(), 2u);
   EXPECT_EQ(batches.examples()[0].tokens, (Tokens{1, 2, 3}));
   EXPECT_NE(

@@ -1,4 +1,5 @@
-// Compares perplexity with a loop over the tokens, which runs the model on the tokens before each.
+// Compares perplexity with a loop over the tokens. For each token, the loop runs the model on the tokens
+// before it.
 #include <tilegrad/train/perplexity.h>
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ Tokens some_tokens(std::size_t n) {
   return tokens;
 }
 
-// −log p of the last token, given the tokens before it.
+// Returns −log p of the last token, given the tokens before it.
 double surprise(const nn::Model& model, std::span<const std::int32_t> tokens) {
   Graph graph;
   const auto length = std::ssize(tokens) - 1;
@@ -45,8 +46,8 @@ double surprise(const nn::Model& model, std::span<const std::int32_t> tokens) {
   return std::log(sum) - double{row[tokens.back()]};
 }
 
-// A direct implementation of the definition: one window per stride, which counts its new tokens, but not its
-// first.
+// Implements the definition directly: one window per stride. A window counts its new tokens, except its first
+// token.
 struct Expected {
   double nats = 0;
   std::int64_t tokens = 0, windows = 0;
@@ -95,7 +96,8 @@ TEST(Perplexity, StrideBelowContextPredictsAllButTheFirstToken) {
   const nn::Model model = model_on(params);
   const Tokens tokens = some_tokens(29);
   EXPECT_EQ(train::perplexity(model, tokens, {.stride = 7}).tokens, 28);
-  EXPECT_EQ(train::perplexity(model, tokens, {.stride = 8}).tokens, 25);  // 4 windows, each without its first
+  EXPECT_EQ(train::perplexity(model, tokens, {.stride = 8}).tokens,
+            25);  // 4 windows, each without its first token
   EXPECT_EQ(train::perplexity(model, tokens).windows,
             train::perplexity(model, tokens, {.stride = 4}).windows);
 }
@@ -113,7 +115,7 @@ TEST(Perplexity, ContextOfOneTokenPredictsNothing) {
   EXPECT_EQ(got.windows, 5);
 }
 
-// Its options are passed to the program: in bf16, logits are rounded.
+// perplexity() passes its options to the program. In bf16, logits are rounded.
 TEST(Perplexity, UsesTheRequestedPrecision) {
   nn::Params params(3);
   const nn::Model model = model_on(params);

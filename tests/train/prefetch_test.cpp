@@ -1,4 +1,5 @@
-// Tests batches that another thread prepares: the same for any timing, in order, each exactly once.
+// Tests batches that another thread prepares. For any timing, they must be the same, in order, and each must
+// be delivered exactly once.
 #include "train/prefetch.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +43,7 @@ TEST(Prefetch, DeliversEachBatchOnceInOrder) {
       for (std::int64_t n = 5; n <= 64; ++n) {
         const train::TokenBatch& batch = batches.next();
         nap(n % 4 == 0 ? taking : 0);
-        expect_batch(batch, n);  // and does not change while it is read
+        expect_batch(batch, n);  // the batch does not change while it is read
       }
       EXPECT_EQ(filled, 60);
       EXPECT_THROW(batches.next(), Error);

@@ -1,5 +1,5 @@
-// Tests the progress line at times that the test sets: when it is drawn, and the rate and remaining time that
-// it shows.
+// Tests the progress line at times that the test sets: when the line is drawn, and the rate and remaining
+// time that it shows.
 #include <tilegrad/train/progress.h>
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <functional>
 
 namespace {
-double clock_seconds = -1;  // below 0: the system's clock
+double clock_seconds = -1;  // negative: the system's clock
 }
 
 // Replaces the function of the C library that std::chrono::steady_clock calls.
@@ -67,7 +67,7 @@ TEST(ProgressClock, LinesAreWrittenOncePerPeriod) {
   const auto run = [](train::Progress& p) {
     for (int step = 1; step <= 60; ++step) clock_seconds += 0.25, p.update(step, step, 0.5);
   };
-  // 64 tokens every quarter of a second. The first line is written after the period.
+  // The run processes 64 tokens every quarter of a second. The first line is written after the period.
   const std::string rest = " | lr 5.0e-01 | 256 tok/s | ETA ";
   EXPECT_EQ(written(5, run), line(20, "##--------", 20, "20.0000" + rest + "00:20") +
                                  line(40, "####------", 40, "40.0000" + rest + "00:15") +
@@ -77,7 +77,7 @@ TEST(ProgressClock, LinesAreWrittenOncePerPeriod) {
                                     line(58, "#####-----", 57, "58.0000" + rest + "00:11"));
 }
 
-// The rate covers at least the last second. In the first second, it covers the whole time so far.
+// The rate covers at least the last second. In the first second, it covers all of the time so far.
 TEST(ProgressClock, RateCoversTheLastSecond) {
   const double seconds[] = {0.1, 0.3, 0.5, 0.6, 0.9, 0.2, 2.0, 0.4, 0.7, 4.0};
   const double rates[] = {640, 320, 213.3333, 170.6667, 170.6667, 116.3636, 32, 32, 116.3636, 16};
@@ -97,7 +97,7 @@ TEST(ProgressClock, RateCoversTheLastSecond) {
     EXPECT_NEAR(progress.tokens_per_s(), 16, 1e-9);
     clock_seconds += 0.5, progress.update(22, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 128, 1e-9);
-    // Steps before the first one, and a clock that does not advance, do not change it either.
+    // Neither steps before the first step nor a clock that does not advance changes the rate.
     progress.update(24, 2, 0.5);
     clock_seconds += 5, progress.update(22, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 128, 1e-9);
@@ -131,7 +131,7 @@ TEST(ProgressClock, PlainPeriodIsFiveSeconds) {
   EXPECT_EQ(size(), before + 7);
 }
 
-// The last line waits for a validation or a note, and is drawn only once.
+// The last line waits for a validation or a note and is drawn only once.
 TEST(ProgressClock, LastLineIsDrawnOnce) {
   const std::string last = line(100, "##########", 100, "2.0000 | lr 5.0e-01 | 6.40k tok/s | ETA 00:00"),
                     validated = line(100, "##########", 100,
@@ -155,7 +155,7 @@ TEST(ProgressClock, RunWithoutStepsHasNoRateAndRemainingTime) {
             line(7, "----------", 7, "1.0000 | lr 0.0e+00 | 0 tok/s | ETA --:--"));
 }
 
-// The bytes that are sent to a terminal of this width.
+// Returns the bytes that are sent to a terminal of this width.
 std::string on_terminal(int columns, const std::function<void(train::Progress&)>& run) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   EXPECT_EQ(::grantpt(terminal), 0);
@@ -201,7 +201,7 @@ TEST(ProgressClock, TerminalIsRewrittenTenTimesASecondWithinItsWidth) {
   EXPECT_EQ(on_terminal(9, [](auto& p) { p.note("x"); }), "x\r\nEND");
 }
 
-// Values next to each limit of a number's unit and digits.
+// Tests values next to each limit at which the unit or the number of digits changes.
 TEST(ProgressText, NumbersAtTheirLimits) {
   const std::pair<double, const char*> counts[] = {
       {0.4, "0"},         {999.4, "999"},     {999.6, "1.00k"},  {9994, "9.99k"},   {9995.1, "10.0k"},

@@ -1,5 +1,5 @@
-// Tests training on several ranks: it is bitwise identical to one rank for any number of ranks. Also tests
-// values on which all ranks must agree.
+// Tests that training on any number of ranks is bitwise identical to one rank. Also tests values on which all
+// ranks must agree.
 #include "tests/support/ranks_training.h"
 
 #include <csignal>
@@ -37,7 +37,8 @@ const How ways[] = {{"f32"},
 INSTANTIATE_TEST_SUITE_P(Ways, OnRanks, ::testing::ValuesIn(ways),
                          [](const auto& way) { return std::string(way.param.name); });
 
-// With other numbers of batches, ranks agree with each other, but differ from one rank in the last bits.
+// With other numbers of batches, ranks agree with each other, but their results differ from those of one rank
+// by rounding.
 TEST(RanksTraining, SixBatchesOnTwoRanks) {
   const How how{"six", nn::Precision::bf16, "adamw", 0, 0, 6, 5};
   const auto run = [&](Communicator& ranks) { return trained(ranks, how); };
@@ -87,8 +88,8 @@ TEST(RanksTraining, AllRanksSkipAStepThatIsNonFiniteOnOne) {
   EXPECT_TRUE(after[0] == after[1]);
 }
 
-// Two optimizers with sharded updates. If one rank's gradient of the second group contains infinity, no rank
-// changes either group.
+// Two optimizers have sharded updates. If one rank's gradient of the second group contains infinity, no rank
+// may change either group.
 TEST(RanksTraining, OptimizersOfOneLossSkipTheSameSteps) {
   run_ranks(2, [](Communicator& ranks) {
     const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
@@ -136,7 +137,7 @@ std::size_t bytes_of(const std::vector<Parameter>& parameters) {
   return bytes;
 }
 
-// 3 · 16384 elements of the model's parameters are sharded, and have two moments.
+// 3 · 16384 elements of the model's parameters are sharded. Each has two moments.
 TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
   for (const int n : {2, 4})
     run_ranks(n, [&](Communicator& ranks) {
@@ -148,8 +149,8 @@ TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
       EXPECT_EQ(bytes_of(alone.state()) - bytes_of(divided.state()),
                 moments - moments / static_cast<std::size_t>(n));
       EXPECT_EQ(bytes_of(divided.whole_state()), bytes_of(alone.state()));
-      // A program has the moments of its shards. In bf16, the f32 weights of other shards are only outside of
-      // it.
+      // A program contains the moments of its shards. In bf16, the f32 weights of other shards are not part
+      // of the program.
       for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
         train::ProgramOptions options{
             .batch = rank_batch, .threads = 1, .precision = precision, .accumulate = n};
@@ -175,12 +176,12 @@ TEST(RanksTraining, EarlySumsNeedLessMemory) {
           {.batch = 1, .threads = 1, .accumulate = 4, .ranks = shared, .hoist_collectives = early});
       arena[early] = training.memory().arena;
     }
-    // A rank keeps a quarter of 6 · 196608 elements in f32, plus the ones that are being exchanged.
+    // A rank keeps a quarter of 6 · 196608 elements in f32, and the elements that are being exchanged.
     EXPECT_LT(arena[1], arena[0] - 2 * 196608 * 4);
   });
 }
 
-// A rank that is killed before it sends message number `last`, counted from 0. It counts the messages.
+// A rank that counts its messages and is killed before it sends message number `last`, counted from 0.
 class Mortal final : public Communicator {
  public:
   Mortal(Communicator& ranks, std::int64_t last)
@@ -198,8 +199,9 @@ class Mortal final : public Communicator {
   std::int64_t sent_ = 0;
 };
 
-// A rank does not change other ranks' shards of a weight until they gather the weights, once after each step.
-TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreWholeAfterGathering) {
+// Until the ranks gather the weights, once after each step, a rank does not change other ranks' shards of a
+// weight.
+TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreCompleteAfterGathering) {
   run_ranks(2, [&](Communicator& ranks) {
     const auto shared = std::make_shared<Mortal>(ranks, -1);
     nn::Params params(1);
@@ -237,8 +239,8 @@ TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreWholeAfterGathering) {
   });
 }
 
-// Only "table" is read solely through its low-precision copy. An unused view reads nothing.
-TEST(RanksTraining, WeightsThatAStepReadsAreWholeAfterIt) {
+// Only "table" is read only through its low-precision copy. An unused view does not count as a reader.
+TEST(RanksTraining, WeightsThatAStepReadsAreCompleteAfterIt) {
   run_ranks(2, [](Communicator& ranks) {
     const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
     constexpr std::int64_t size = 128;
@@ -282,8 +284,8 @@ TEST(RanksTraining, WeightsThatAStepReadsAreWholeAfterIt) {
   });
 }
 
-// Only its low-precision copy is recomputed. Copies of sharded weights are cast on the ranks that own the
-// shards.
+// If a weight is written, only its low-precision copy is recomputed. Copies of sharded weights are cast on
+// the ranks that own the shards.
 TEST(RanksTraining, WeightCanBeWrittenBetweenSteps) {
   const auto losses = [](Communicator& ranks) {
     nn::Params params(1);
@@ -311,8 +313,8 @@ TEST(RanksTraining, WeightCanBeWrittenBetweenSteps) {
   for (const std::string& rank : ask_ranks(2, losses)) EXPECT_TRUE(rank == one);
 }
 
-// The state is set from the whole state, whatever number of ranks has written it.
-TEST(RanksTraining, StateIsSetFromTheWholeState) {
+// The state is set from the complete state, which any number of ranks may have written.
+TEST(RanksTraining, StateIsSetFromTheCompleteState) {
   run_ranks(2, [&](Communicator& ranks) {
     nn::Params params(1);
     const nn::Model model(params, ranks_gpt());
@@ -331,8 +333,8 @@ TEST(RanksTraining, StateIsSetFromTheWholeState) {
   });
 }
 
-// At each message from compilation to the state that is gathered for a checkpoint: all other ranks detect the
-// loss, and none ends in another way.
+// A rank is killed at any message from compilation to the gathering of the state for a checkpoint. All other
+// ranks must detect the loss, and none may end in another way.
 TEST(RanksTraining, RankKilledAtAnyMessageIsDetected) {
   const How how{"short", nn::Precision::bf16, "adamw", 0, 0, 4, 1};
   for (const int n : {2, 4}) {

@@ -1,4 +1,5 @@
-// Tests sums as a task: the text of rows, the held-out part, and the answers that count as correct.
+// Tests the task of adding numbers: the text of rows, the held-out part, and the answers that count as
+// correct.
 #include <tilegrad/train/sums.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ struct Batch {
 
 using Numbers = std::pair<std::int64_t, std::int64_t>;
 
-// Reads back the sums of a batch and checks each: it is complete and correct, and only its answer is learned.
+// Reads the sums of a batch. Checks that each is complete and correct and that only its answer is learned.
 std::vector<Numbers> read_back(const train::Sums& sums, const Batch& rows, std::int64_t batch,
                                std::int64_t context) {
   std::vector<Numbers> found;
@@ -116,7 +117,8 @@ TEST(Sums, AnswerIsCorrectIfAllDigitsAndItsEndAre) {
   EXPECT_EQ(answers, all * 4);  // three digits and the line break
 }
 
-// Computed by a Python program. The held-out part, and the draws of a seed, must never change.
+// A Python program computed the expected numbers. The held-out part and the draws of a seed must never
+// change.
 TEST(Sums, DrawsMatchPhilox) {
   const struct {
     std::int64_t digits;

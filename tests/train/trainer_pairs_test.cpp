@@ -1,5 +1,5 @@
-// Tests each option of a Trainer by itself, in pairs, and in two consecutive runs on one model. Rows of
-// metrics, saved steps and parameters are compared with plain loops over the model's formula.
+// Tests each option of a Trainer by itself, in pairs, and in two consecutive runs on one model. Compares rows
+// of metrics, saved steps and parameters with plain loops that compute the model's formula.
 #include <cmath>
 
 #include <tilegrad/nn/layers/layers.h>
@@ -49,7 +49,8 @@ using namespace testing;
 constexpr std::int64_t context = 4, width = 3, vocabulary = 5;
 constexpr double momentum = 0.5, clip = 0.25;
 
-// Short runs, whose options differ from a user's defaults. Each row of the table changes one more option.
+// The runs are short, so these options differ from the defaults. Each row of the table changes one more
+// option.
 struct ShortRun : Trainer::Options {
   ShortRun() {
     steps = 5, validate_every = 2, validation_batches = 1, save_every = 3;
@@ -100,14 +101,14 @@ ShortRun both(std::size_t a, std::size_t b) {
   return run;
 }
 
-// Why these options are rejected, or "".
+// Returns the reason why these options are rejected, or "".
 std::string refusal(const ShortRun& o) {
   if (o.trap_nan && o.program.ranks) return "trap_nan is for one rank";
   if (o.program.plan_only) return "plan_only";
   return "";
 }
 
-// Tokens and targets are functions of everything on which they may depend. Some targets are ignored.
+// Tokens and targets depend on everything on which they may depend. Some targets are ignored.
 struct HashedBatches : Batches {
   explicit HashedBatches(bool asks) : asks_(asks) {}
   static void fill(std::uint64_t kind, std::uint64_t number, Tokens x, Tokens y) {
@@ -134,12 +135,12 @@ struct HashedBatches : Batches {
   bool asks_;
 };
 
-// A table of rows E and a head H. The logits of a token are H·E[token].
+// The model has a table with rows E and a head H. The logits of a token are H·E[token].
 struct PlainModel {
   Vector e, h, me = Vector(vocabulary * width), mh = me;
 
   struct Evaluated {
-    double loss = 0, targets = 0;  // loss: the mean
+    double loss = 0, targets = 0;  // `loss` is the mean
     Vector ze = Vector(vocabulary * width), zh = ze;
     std::vector<std::int32_t> likeliest;
   };
@@ -255,7 +256,7 @@ struct Trained {
   }
 };
 
-// Weights move by at most 0.75 per step. A step has fewer than 200 roundings of numbers up to 8. In bf16,
+// Weights change by at most 0.75 per step. A step has fewer than 200 roundings of numbers up to 8. In bf16,
 // each weight, which is below 4, is rounded once, and there are 6 further roundings in sequence.
 void compare(const Record& got, const Record& expected, const ShortRun& o) {
   const bool half = o.program.precision == nn::Precision::bf16;

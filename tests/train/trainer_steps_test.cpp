@@ -1,5 +1,5 @@
-// Compares a Trainer's actions at each step with a simple list: the batches that it requests, its reports,
-// its validations and its saves.
+// Compares a Trainer's actions at each step with a list that plain code makes: the requested batches,
+// reports, validations and saves.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ void expect_same(const train::MetricsRow& a, const train::MetricsRow& b) {
   EXPECT_EQ(train::to_json(a), train::to_json(b));
 }
 
-// The events of steps first + 1 to last of a run with known rows.
+// Returns the events of steps first + 1 to last of a run with known rows.
 std::vector<std::string> expected_events(const train::Trainer::Options& o,
                                          const std::vector<train::MetricsRow>& rows, std::int64_t count,
                                          std::int64_t first, std::int64_t last, double best,
@@ -178,7 +178,7 @@ TEST(TrainerSteps, EventsMatchASimpleList) {
     EXPECT_LE(trainer.seconds(),
               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 
-    // One row for each step, also in the file.
+    // There must be one row for each step, also in the file.
     std::size_t i = c.validate_first ? 1 : 0;
     ASSERT_EQ(trainer.rows().size(), i + static_cast<std::size_t>(last));
     double best = HUGE_VAL;
@@ -213,7 +213,7 @@ TEST(TrainerSteps, EventsMatchASimpleList) {
     EXPECT_EQ(io::Checkpoint(dir / "run").step(), last);
     EXPECT_EQ(io::Checkpoint(dir / "run").best_step(), trainer.state().best_step);
 
-    // A resumed run has the same numbers as an uninterrupted run.
+    // A resumed run must have the same numbers as an uninterrupted run.
     const double best_loss = trainer.state().best_loss;
     const std::int64_t best_step = trainer.state().best_step;
     o.steps = last + 3;
@@ -226,7 +226,7 @@ TEST(TrainerSteps, EventsMatchASimpleList) {
     EXPECT_EQ(next.state().best_loss,
               best_step > 0 ? static_cast<double>(static_cast<float>(best_loss)) : HUGE_VAL);
     ASSERT_EQ(next.rows().size(), trainer.rows().size());
-    rest.events.clear();  // the files were requested to restore them
+    rest.events.clear();  // requested the files to restore them
     EXPECT_EQ(next.run().step, last + 3);
     EXPECT_EQ(rest.events, expected_events(o, next.rows(), c.count, last, last + 3, best_loss, best_step));
     EXPECT_EQ(rest.batches.trained.begin()->second, last);
@@ -264,7 +264,7 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierRun) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(dir / "run")) names.insert(entry.path().filename());
   EXPECT_EQ(names, (std::set<std::string>{"best", "last", "metrics.jsonl", "run.json", "step-00000002"}));
-  CountedRun run;  // without this hook, a checkpoint has only the optimizer's file
+  CountedRun run;  // without this hook, a checkpoint has only the file of the optimizer
   train::Trainer(run.model, run.optimizer, run.batches, {.steps = 1, .program = {.batch = batch}}, {}, &store)
       .run();
   names.clear();
@@ -280,7 +280,7 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierRun) {
     EXPECT_TRUE(restored[i].read().same_bits(state[i].read())) << i;
 }
 
-// A folder prevents a run only if it has the name of one of the run's steps.
+// A foreign folder prevents a run only if it has the name of one of the run's steps.
 TEST(TrainerSteps, ForeignFoldersOfOtherStepsAreKept) {
   for (const std::int64_t step : {0, 1, 3, 4}) {
     const TemporaryDirectory dir;
@@ -406,7 +406,7 @@ TEST(OptimizerState, CountsAndSquaresAreNotNegative) {
   }
   for (const std::string name : {"optimizer.m.w", "optimizer.v", "optimizer.vw", "w"})
     EXPECT_EQ(state_error(name, {1, -2}, 5), "no error") << name;
-  // From 2^24 on, f32 does not represent every step.
+  // f32 cannot represent every step above 2^24.
   EXPECT_NE(state_error("w", {1}, (1 << 24) - 1), "no error");
   EXPECT_EQ(state_error("w", {1}, 1 << 24), "no error");
 }

@@ -1,4 +1,4 @@
-// Tests a Trainer: the mean of a validation, the best step, and the files of a stopped run.
+// Tests the mean of a Trainer's validation, the best step, and the files of a stopped run.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ using tg::testing::TemporaryDirectory;
 
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7;
 
-// In validation batch k, every target has class k, so that all batches have different losses. Training uses
-// class 0.
+// In validation batch k, every target has class k, so all batches have different losses. Training uses class
+// 0.
 struct ClassBatches : train::Batches {
   void training(std::uint64_t, std::int64_t, Tokens x, Tokens y) const override { fill(0, x, y); }
   std::int64_t validation_count() const override { return 3; }
@@ -56,7 +56,7 @@ TEST(Trainer, ValidationLossIsTheMeanOfItsBatches) {
   EXPECT_NEAR(trainer.rows().back().val_loss, mean, 1e-5);
 }
 
-// The last batch has one target, which counts as one of 17, not as a third.
+// The last batch has one target. This target must count as one of 17 targets instead of a third of the mean.
 TEST(Trainer, ValidationLossIsTheMeanOfItsTargets) {
   Training r;
   const struct : ClassBatches {
@@ -97,7 +97,7 @@ TEST(Trainer, BestStepHasTheLowestValidationLoss) {
   EXPECT_LT(state.best_step, 12);
 }
 
-// For fine-tuning, the first row is the loss of the base model. It never counts as the best step.
+// For fine-tuning, the first row is the loss of the base model. This row never counts as the best step.
 TEST(Trainer, InitialValidationIsARowOfStepZero) {
   const TemporaryDirectory dir;
   Training r;
@@ -179,7 +179,8 @@ TEST(Trainer, StateOfADifferentStepIsRejected) {
                   ", but the checkpoint is of step 3 and names 2");
 }
 
-// Checkpoints with correct checksums. The first file has the weights, the second one has the error.
+// The checksums of these checkpoints are correct. The first file has the weights, and the second file has the
+// error.
 TEST(Trainer, ImpossibleStateIsRejectedBeforeWeightsChange) {
   const TemporaryDirectory dir;
   Training r;

@@ -1,5 +1,5 @@
-// Tests parts of training by themselves: gradient sums in a fixed tree order, a rank's tokens, the search for
-// the largest batch, learning rates, and errors of optimizers and budgets.
+// Tests components of training separately: gradient sums in a fixed tree order, a rank's tokens, the search
+// for the largest batch, learning rates, and errors of optimizers and budgets.
 #include "train/gradient_tree.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ namespace {
 
 using namespace testing;
 
-// The sum of f(first), f(first + 1), … The left half has the largest power of two below `count` terms.
+// Returns the sum of f(first), f(first + 1), … The number of terms in the left half is the largest power of
+// two below `count`.
 template <class T, class F>
 T tree(F f, int first, int count) {
   if (count == 1) return f(first);
@@ -33,7 +34,7 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// The values in every layout that a program may produce. Each element is x times 1.5.
+// Returns the values in every layout that a program may produce. Each element is x times 1.5.
 std::vector<Tensor> values_of(const Tensor& x) {  // [6, 4]
   const Tensor y = x * 1.5;
   return {y,
@@ -53,7 +54,7 @@ TEST(GradientTree, SumsInAFixedTreeForEveryLayout) {
       Graph g;
       const Tensor x = g.input("x", {6, 4}, dtype);
       std::vector<Tensor> values = values_of(x);
-      values.push_back(x);  // no step computes it
+      values.push_back(x);  // no step computes this value
       std::vector<std::string> names;
       for (std::size_t i = 0; i < values.size(); ++i) names.push_back("v" + std::to_string(i));
       train::GradientTree sums(values, names, count, Device::cpu());
@@ -65,14 +66,14 @@ TEST(GradientTree, SumsInAFixedTreeForEveryLayout) {
       Graph last;
       const std::vector<Tensor> totals = sums.sums(last);
       Program end = compile(last, totals, {.threads = 1});
-      // Reference: the values of each run.
+      // The reference values of each run.
       Graph plain;
       const Tensor px = plain.input("x", {6, 4}, dtype);
       std::vector<Tensor> wanted = values_of(px);
       wanted.push_back(px);
       std::vector<std::vector<Array>> each;
       for (const Array& input : inputs) each.push_back(eval(wanted, {{px, input}}, {.threads = 1}));
-      for (int round = 0; round < 2; ++round) {  // held values belong to one round
+      for (int round = 0; round < 2; ++round) {  // stored values belong to one round
         for (int i = 0; i < count; ++i) {
           program.run({{x, inputs[static_cast<std::size_t>(i)]}});
           if (i + 1 < count) sums.add(i);
@@ -94,7 +95,7 @@ TEST(GradientTree, SumsInAFixedTreeForEveryLayout) {
     }
 }
 
-// A step writes its whole result into the leaf. A view of a part, or an input, is copied to the leaf.
+// A step writes its complete result into the leaf. A view of a part, or an input, is copied to the leaf.
 TEST(GradientTree, ViewsAndInputsAreCopiedIntoLeaves) {
   Graph g;
   const Tensor x = g.input("x", {6, 4}), y = x * 1.5;
@@ -122,7 +123,7 @@ TEST(GradientTree, ViewsAndInputsAreCopiedIntoLeaves) {
   }
 }
 
-TEST(GradientTree, HoldsASumOfEachLevel) {
+TEST(GradientTree, StoresASumOfEachLevel) {
   for (const auto& [count, levels] : {std::pair(1, 0), {2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}})
     for (const DType dtype : {f32, bf16}) {
       Graph g;
@@ -130,7 +131,7 @@ TEST(GradientTree, HoldsASumOfEachLevel) {
       const train::GradientTree sums({x * 2, y * 2}, {"x", "y"}, count, Device::cpu());
       const auto bytes = [](std::size_t each) { return aligned(33 * each) + aligned(100 * each); };
       EXPECT_EQ(sums.leaf_bytes(), bytes(size_of(dtype)));
-      // The lowest level holds a value in its dtype; other levels hold sums in f32.
+      // The lowest level stores a value in its dtype. Other levels store sums in f32.
       const std::size_t held =
           levels == 0 ? 0 : bytes(size_of(dtype)) + static_cast<std::size_t>(levels - 1) * bytes(4);
       EXPECT_EQ(sums.bytes(), sums.leaf_bytes() + held) << count;
@@ -179,8 +180,8 @@ TEST(Targets, CountsOnlyTargetsThatAreNotIgnored) {
               static_cast<std::int64_t>(n) - (n > 0) - (n > 3));
 }
 
-// The search tries the batch at which a line through both ends meets the limit, and the middle in every third
-// step.
+// The search tries the batch at which a line through both ends crosses the limit. In every third step, it
+// tries the middle.
 TEST(LargestBatch, SearchTriesFewBatches) {
   const auto asked = [](std::int64_t too_large, std::size_t free, auto needed) {
     std::vector<std::int64_t> all;
@@ -287,7 +288,7 @@ TEST(Optimizers, UntrainableParametersAreRejected) {
   EXPECT_EQ(error_of([&] { optim::Sgd(List{a}, {.momentum = 0, .nesterov = true}); }),
             "[Sgd] nesterov needs a momentum, got 0");
   EXPECT_EQ(error_of([&] { optim::Sgd(List{a}, {.momentum = 0.99, .nesterov = true}); }), "none");
-  // The state of a different optimizer.
+  // This is the state of a different optimizer.
   const optim::AdamW optimizer(List{a, b}, {.loss_scale = optim::LossScale{}});
   std::vector<Array> values;
   for (const Parameter& p : optimizer.whole_state()) values.push_back(p.read());
@@ -312,7 +313,7 @@ TEST(Optimizers, UntrainableParametersAreRejected) {
             "[schedule] got 'cosin', expected cosine, linear, constant or wsd");
 }
 
-// An optimizer that computes no new value for its last parameter.
+// This optimizer computes no new value for its last parameter.
 class Forgetful final : public optim::Optimizer {
  public:
   explicit Forgetful(const std::vector<Parameter>& params) : Optimizer(params, 0, {}) {}
@@ -344,7 +345,7 @@ TEST(Optimizers, UpdateOptionsAreOffByDefault) {
   EXPECT_EQ(memory.loss_chunks, 1);
 }
 
-// Sums and maxima of the two programs' reports.
+// The expected sums and maxima of the two programs' reports.
 TEST(TrainingMemory, BothProgramsShareOneArena) {
   train::TrainingMemory m;
   m.training = {
@@ -360,7 +361,7 @@ TEST(TrainingMemory, BothProgramsShareOneArena) {
   for (const std::size_t budget : {1u, 501'216u}) EXPECT_THROW(m.require(budget), OutOfMemory);
 }
 
-// With several batches per step, the update by itself may exceed a budget.
+// If a step has several batches, the update by itself may exceed a budget.
 TEST(TrainingMemory, BudgetAppliesToBothPrograms) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64});
@@ -374,7 +375,7 @@ TEST(TrainingMemory, BudgetAppliesToBothPrograms) {
     EXPECT_EQ(train::plan_memory(model, optimizer, o).training.recomputed.steps, 0);
     o.memory_budget = free.training.peak();
     EXPECT_EQ(train::TrainingProgram(model, optimizer, o).memory().peak(), free.training.peak());
-    // The shared options leave enough memory for the evaluation.
+    // With the shared options, enough memory remains for the evaluation.
     const train::ProgramOptions shared = train::sharing_memory(model, o);
     EXPECT_EQ(shared.memory_budget, o.memory_budget);
     EXPECT_EQ(shared.memory_held,
@@ -388,7 +389,7 @@ TEST(TrainingMemory, BudgetAppliesToBothPrograms) {
     EXPECT_EQ(train::sharing_memory(model, own).memory_budget, 0u) << "no limit remains no limit";
     own.memory_held = 10;
     EXPECT_EQ(train::sharing_memory(model, own).memory_held, shared.memory_held + 10);
-    // Planned without allocating memory, however large the batch is.
+    // Planning allocates no memory, so any batch can be planned.
     EXPECT_TRUE(train::sharing_memory(model, {.batch = std::int64_t{1} << 34, .threads = 1}).arena);
     o.memory_budget = free.training.parameters + free.training.constants;
     EXPECT_THROW(train::TrainingProgram(model, optimizer, o), OutOfMemory);

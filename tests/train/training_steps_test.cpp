@@ -1,5 +1,5 @@
-// Tests training steps of a model that is small enough for plain loops: table[t] contains the logits of the
-// token after t. A random number in the loss depends on the step, batch and rank where it is drawn. Ranks are
+// Tests training steps of a model that is small enough for plain loops. table[t] contains the logits of the
+// token after t. The loss contains a random number that depends on the step, batch and rank. Ranks are
 // threads.
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ struct Rows {
   }
 };
 
-// The loss of some positions and the gradient of the table, as sums.
+// The summed loss of some positions, and the summed gradient of the table.
 struct Sums {
   double loss = 0;
   std::int64_t targets = 0;
@@ -82,8 +82,8 @@ struct Sums {
   }
 };
 
-// The positions of a row that a rank owns: of 2n equal pieces, the one with its number, counted from both
-// ends.
+// Returns the positions of a row that a rank owns. The row is divided into 2n equal pieces. The rank owns the
+// pieces with its number, counted from both ends.
 std::vector<std::int64_t> positions_of(int rank, int n) {
   const std::int64_t piece = context / (2 * n);
   std::vector<std::int64_t> all;
@@ -162,7 +162,7 @@ void check(const Way& way) {
     double loss = all.loss / targets;
     const int parts = way.divides_tokens ? way.ranks : 1;
     for (std::int64_t b = 0; b < way.accumulate; ++b)
-      for (int r = 0; r < parts; ++r) {  // each part's random number is weighted by its targets
+      for (int r = 0; r < parts; ++r) {  // the targets of each part are the weight of its random number
         std::int64_t own = 0;
         for (std::int64_t row = b * batch; row < (b + 1) * batch; ++row)
           for (const std::int64_t p : positions_of(r, parts == 1 ? 1 : parts))
@@ -201,7 +201,7 @@ TEST(TrainingSteps, RanksThatDivideTokensMatchLoops) {
           {.ranks = n, .accumulate = accumulate, .divides_tokens = true, .divides_update = accumulate == 2});
 }
 
-// Without targets there is nothing to learn.
+// Without targets, there is nothing to learn.
 TEST(TrainingSteps, BatchesWithoutTargetsDoNotCount) {
   for (const std::int64_t accumulate : {2, 3}) {
     Bigram bigram(f64, false);
@@ -264,7 +264,7 @@ TEST(EvaluationSteps, EveryNumberOfRanksMatchesLoops) {
     });
 }
 
-// In training and its evaluation, the head computes in bf16; elsewhere it would return f32 logits.
+// In training and its evaluation, the head computes in bf16. Elsewhere, it would return f32 logits.
 TEST(EvaluationSteps, LogitsHaveThePrecision) {
   for (const DType dtype : {f32, bf16}) {
     nn::Params params(1, dtype);
@@ -282,7 +282,7 @@ TEST(EvaluationSteps, LogitsHaveThePrecision) {
   }
 }
 
-// The row of token 4 overflows, so only a batch with it has a bad node, whatever ran before.
+// The row of token 4 overflows, so only a batch with this token has a bad node, regardless of previous steps.
 TEST(TrainingSteps, FirstBadNodeBelongsToTheFailingBatch) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     Bigram bigram(f32, false, 2);
@@ -343,7 +343,8 @@ TEST(TrainingSteps, InvalidBatchesStepsAndRanksAreRejected) {
   });
 }
 
-// The reported arena equals the allocated one. Parameters and inputs are computed from the model.
+// The reported arena must equal the allocated arena. The bytes of parameters and inputs are computed from the
+// model.
 TEST(TrainingMemory, ReportMatchesAllocations) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
   const nn::ModelConfig config{.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64};
@@ -383,7 +384,8 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
           EXPECT_EQ(reports[2].parameters, reports[1].parameters);
           EXPECT_EQ(reports[1].parameters, reports[0].parameters);
           EXPECT_EQ(reports[0].parameters, weights + state);
-          // Tokens, targets and the learning rate. For several batches, also their weight.
+          // Inputs are the tokens, the targets and the learning rate, and for several batches also their
+          // weight.
           EXPECT_EQ(reports[1].inputs, 2 * aligned(2 * 16 * 4) + 2 * 64);
           EXPECT_EQ(reports[0].inputs, 2 * aligned(2 * 16 * 4) + (n > 1 ? 2 : 1) * 64);
         }
@@ -391,7 +393,7 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
     }
 }
 
-// With one batch on one rank, the norm is computed in the optimizer, which needs one step less.
+// With one batch on one rank, the optimizer computes the norm, which needs one step less.
 TEST(TrainingSteps, NormsUseBlocksIfAStepHasSeveralBatches) {
   const auto block_norms = [](const train::ProgramOptions& o, const std::shared_ptr<Communicator>& dividing) {
     Bigram bigram;
@@ -411,11 +413,11 @@ TEST(TrainingSteps, NormsUseBlocksIfAStepHasSeveralBatches) {
   });
 }
 
-// All variants that a budget could choose, one by one. The chosen one must move the fewest bytes of all that
-// fit.
+// Compiles all variants that a budget could choose. The chosen variant must move the fewest bytes of all
+// variants that fit.
 struct Planned {
   std::pair<bool, double> cost;
-  double moved;  // by steps that are not recomputed
+  double moved;  // bytes that steps move that are not recomputed
   std::int64_t chunks;
   MemoryReport memory, program;
 };
@@ -460,7 +462,7 @@ TEST(TrainingBudget, VariantWithTheFewestBytesMovedIsChosen) {
           try {
             const Planned p = planned(in_units, optimizer, one);
             EXPECT_EQ(p.chunks, chunks);
-            // Chunks that were requested explicitly are not counted as savings.
+            // Explicitly requested chunks are not counted as savings.
             EXPECT_EQ(p.memory.recomputed.moved, p.program.recomputed.moved);
             EXPECT_EQ(p.memory.recomputed.price, p.program.recomputed.price);
             EXPECT_EQ(p.memory.recomputed.saved, p.program.recomputed.saved);
@@ -481,7 +483,7 @@ TEST(TrainingBudget, VariantWithTheFewestBytesMovedIsChosen) {
         EXPECT_EQ(got.memory.recomputed.saved, got.program.recomputed.saved);
         continue;
       }
-      // The report counts chunks as recomputation: the bytes that they move and save.
+      // The report counts the bytes that chunks move and save as recomputation.
       double least = 1e300;
       for (const bool copies : {false, true}) {
         train::ProgramOptions whole = o;
@@ -501,7 +503,7 @@ TEST(TrainingBudget, VariantWithTheFewestBytesMovedIsChosen) {
   }
 }
 
-// Budgets slightly below the memory of a step, and budgets that are too small for any step.
+// Tests budgets slightly below the memory of a step, and budgets that are too small for any step.
 TEST(TrainingBudget, BudgetIsKeptToTheByte) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 2, .heads = 2, .width = 64});
@@ -513,7 +515,8 @@ TEST(TrainingBudget, BudgetIsKeptToTheByte) {
       EXPECT_LE(train::TrainingProgram(model, optimizer, o).memory().peak(), o.memory_budget)
           << o.accumulate << " batches, " << less << " bytes less";
     }
-    // Smaller budgets are rejected. The error contains the budget and the minimum, which suffices.
+    // Smaller budgets are rejected. The error contains the budget and the minimum. The minimum must be
+    // accepted.
     std::size_t least = 0;
     const auto refused_with = [&](std::size_t budget) -> std::string {
       o.memory_budget = budget;
@@ -537,8 +540,8 @@ TEST(TrainingBudget, BudgetIsKeptToTheByte) {
   };
   for (const std::int64_t accumulate : {1, 2, 4})
     expect_kept(optim::AdamW(params.all()), {.accumulate = accumulate});
-  // For some weights, a step has only this rank's shards in f32, and low-precision copies of the whole
-  // weights.
+  // For some weights, a step contains only this rank's shards in f32, and low-precision copies of the
+  // complete weights.
   run_thread_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
     const optim::AdamW divided(params.all(), {.ranks = ranks});
     for (const std::int64_t accumulate : {2, 4})
@@ -565,8 +568,8 @@ TEST(TrainingSteps, RowsOfABatchAreDividedEvenlyIntoChunks) {
     }
 }
 
-// Each plan and the program itself record the model once. For 512 rows, up to 4 chunks are planned. More
-// chunks are not planned if nothing is recomputed, or if the loss has no chunks.
+// Each plan records the model once, and so does the program. For 512 rows, up to 4 chunks are planned. If
+// nothing is recomputed, or if the loss has no chunks, no other numbers of chunks are planned.
 TEST(TrainingBudget, OnlyUsefulVariantsArePlanned) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 1024, .context = 64, .layers = 2, .heads = 2, .width = 32});

@@ -20,7 +20,7 @@ using namespace tg;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// One step of AdamW with clipping on all parameters, in the order of the paper, in doubles.
+// Computes one step of AdamW with clipping on all parameters, in the order of the paper, in doubles.
 struct PlainAdamW {
   optim::AdamW::Options o;
   std::vector<std::vector<double>> w, m, v;
@@ -124,7 +124,7 @@ TEST(AdamW, SkipsAStepWithANonFiniteGradient) {
     EXPECT_EQ(bad.program.item<float>(bad.update.skipped), ++skipped);
     EXPECT_FALSE(std::isfinite(bad.program.item<float>(bad.update.grad_norm)));
   }
-  // It continues as if the skipped step had not run.
+  // Training continues as if the skipped step had not run.
   bad.run(b.size() == 3 ? a : b, b, 0.2f);
   good.run(a, b, 0.2f);
   const auto one = all_bits(bad), other = all_bits(good);
@@ -176,7 +176,7 @@ TEST(Schedule, LinearConstantAndWarmupStableDecay) {
   EXPECT_THROW(optim::Schedule::named("cosin"), Error);
 }
 
-// A batch of a periodic text, which is learnable, so the loss can fall to nearly 0.
+// A batch of a periodic text. The model can learn it, so the loss can fall to nearly 0.
 struct Batch {
   std::vector<std::int32_t> x, y;
   Batch(const nn::ModelConfig& c, std::int64_t batch) {
@@ -205,7 +205,7 @@ TEST(TrainingProgram, OverfitsOneBatch) {
   EXPECT_LT(result.loss, 0.1);
   EXPECT_LT(evaluation.run(b.x, b.y), 0.1);
   EXPECT_EQ(result.skipped, 0);
-  EXPECT_EQ(result.overflowed, 0);  // this and the next value: without loss scaling
+  EXPECT_EQ(result.overflowed, 0);  // with this and the next precision, there is no loss scaling
   EXPECT_EQ(result.loss_scale, 1);
 }
 
@@ -255,7 +255,7 @@ TEST(TrainingProgram, UsesAllThreadsUnlessTheirNumberIsGiven) {
   nn::Params params(1);
   const nn::Model model(params, small());
   const optim::AdamW optimizer(params.all());
-  const auto workspaces = [&](const train::ProgramOptions& options) {  // they grow with the number of threads
+  const auto workspaces = [&](const train::ProgramOptions& options) {  // grows with the number of threads
     const train::TrainingMemory memory = train::plan_memory(model, optimizer, options);
     return std::pair(memory.training.workspace, memory.evaluation.workspace);
   };
@@ -294,13 +294,13 @@ TEST(TrainingProgram, PlannedMemoryEqualsCompiledMemory) {
   EXPECT_EQ(plan.training.constants, taken.constants);
   EXPECT_EQ(plan.training.peak(), taken.peak());
   EXPECT_EQ(plan.evaluation.peak(), train::EvaluationProgram(model, options).program().memory().peak());
-  // On one arena, the evaluation needs less.
+  // If the evaluation shares the arena, it needs less memory.
   EXPECT_LT(plan.evaluation.arena, plan.training.arena);
   EXPECT_EQ(plan.without_parameters(), plan.training.peak() - plan.training.parameters +
                                            std::max(plan.evaluation.workspace, plan.training.workspace) -
                                            plan.training.workspace + plan.evaluation.inputs +
                                            plan.evaluation.constants + plan.evaluation.results);
-  // More than any machine has.
+  // This is more memory than any machine has.
   const std::size_t much = train::plan_memory(model, optimizer, {.batch = 1LL << 34}).without_parameters();
   EXPECT_GT(much, std::size_t{1} << 44);
   train::TrainingProgram planned(model, optimizer, {.batch = 4, .plan_only = true});
@@ -310,7 +310,7 @@ TEST(TrainingProgram, PlannedMemoryEqualsCompiledMemory) {
   EXPECT_FALSE(planned.program().text().empty());
 }
 
-// The model with units of 64 rows for the chunks of its loss, and the number of chunks in a program.
+// A model whose loss has chunks in units of 64 rows. Also counts the chunks in a program.
 nn::LanguageModel in_units(const nn::Model& model) {
   nn::LanguageModel with_units = model;
   with_units.loss = [model](TensorArg x, TensorArg targets, nn::LossOptions options) {
@@ -324,7 +324,7 @@ std::int64_t chunks_in(train::TrainingProgram& training) {
                                [](const Step& s) { return s.op->name == "linear_cross_entropy"; });
 }
 
-// Losses and parameters after two steps, and the memory of both programs.
+// Returns the losses and parameters after two steps, and the memory of both programs.
 struct Trained {
   std::vector<float> losses;
   std::vector<Array> parameters;
@@ -349,7 +349,7 @@ struct Trained {
   }
 };
 
-// Dropout after the rejected call has the masks of the completed steps.
+// After a rejected call, the dropout masks must depend only on the number of completed steps.
 TEST(TrainingProgram, RejectedCallDoesNotCountAsAStep) {
   for (const std::int64_t accumulate : {1, 2}) {
     const auto losses = [&](bool refused) {
@@ -373,7 +373,7 @@ TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
   for (const std::int64_t accumulate : {1, 2})
     for (const bool recompute : {false, true})
       for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
-        // With more batches per step, the update needs memory for their sums, which is less than a batch
+        // With several batches per step, the update needs memory for the sums. This is less than a batch
         // needs.
         train::ProgramOptions o{.batch = accumulate == 1 ? 4 : 15,
                                 .threads = 1,
@@ -382,7 +382,7 @@ TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
                                 .recompute = recompute};
         const Trained free(o, 0.2);
         EXPECT_EQ(free.memory.training.recomputed.steps, 0);
-        o.low_precision_copies = false;  // as for small budgets
+        o.low_precision_copies = false;  // the same as for small budgets
         const train::TrainingMemory memory = Trained(o, 0.2).memory;
         o.low_precision_copies = true;
         o.verify = accumulate == 1;
@@ -405,7 +405,7 @@ TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
           const Trained limited(o, 0.2);
           EXPECT_LE(limited.memory.peak(), o.memory_budget);
           if (precision == nn::Precision::full ||
-              less == most) {  // with low-precision copies, less may fit without changes
+              less == most) {  // with low-precision copies, a smaller budget may suffice without changes
             EXPECT_GT(limited.memory.training.recomputed.saved, 0u);
           }
           if (less == most &&
@@ -419,8 +419,8 @@ TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
       }
 }
 
-// Results are bitwise identical for any number of chunks of the loss, requested explicitly or chosen by a
-// memory budget, in GEMMs of 64 rows.
+// Results must be bitwise identical for any number of chunks of the loss, requested explicitly or chosen by a
+// memory budget. GEMMs have 64 rows.
 TEST(TrainingProgram, LossChunksKeepResultsBitwise) {
   const nn::ModelConfig config{.vocabulary = 500, .context = 23, .layers = 1, .heads = 2, .width = 16};
   for (const std::int64_t accumulate : {1, 2})
@@ -468,7 +468,7 @@ TEST(TrainingProgram, LossChunksKeepResultsBitwise) {
     }
 }
 
-// Logits of 4 MiB are most of the memory. A budget selects the smallest number of chunks that fits.
+// Most of the memory is for logits of 4 MiB. A budget selects the smallest number of chunks that fits.
 TEST(TrainingProgram, UsesTheFewestChunksThatFitTheBudget) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 4096, .context = 64, .layers = 1, .heads = 2, .width = 16});
@@ -487,7 +487,7 @@ TEST(TrainingProgram, UsesTheFewestChunksThatFitTheBudget) {
   EXPECT_EQ(planned(free.peak()).loss_chunks(), 1);
   const std::size_t logits = 8 * 64 * 4096 * 2;
   for (const std::int64_t chunks : {2, 4}) {
-    const std::size_t sum = 4096 * 16 * 4;  // sum of the weight's gradient, in f32
+    const std::size_t sum = 4096 * 16 * 4;  // the sum of the weight's gradient in f32
     const std::size_t budget =
         free.peak() - logits * static_cast<std::size_t>(chunks - 1) / static_cast<std::size_t>(chunks) +
         2 * sum;
@@ -499,8 +499,8 @@ TEST(TrainingProgram, UsesTheFewestChunksThatFitTheBudget) {
     EXPECT_EQ(planned(budget, 4).loss_chunks(), 4);  // as requested
   }
   EXPECT_THROW(planned(0, -1), Error);
-  // If a budget is too small for any number of chunks, the error reports the smallest minimum over all
-  // numbers.
+  // If a budget is too small for any number of chunks, the error reports the smallest memory over all numbers
+  // of chunks.
   const auto least = [&](std::int64_t chunks) -> std::size_t {
     try {
       planned(1 << 16, chunks);
@@ -532,7 +532,7 @@ TEST(LargestBatch, ReturnsTheLargestBatchThatFits) {
   EXPECT_EQ(train::largest_batch(65536, 1037, line), 1);
   EXPECT_EQ(train::largest_batch(65536, 1036, line), 0);
   EXPECT_EQ(train::largest_batch(1, 0, line), 0);
-  // Quadratic functions and step functions.
+  // Memory is a quadratic function or a step function of the batch.
   const auto square = [](std::int64_t b) { return static_cast<std::size_t>(b * b); };
   const auto steps = [](std::int64_t b) { return static_cast<std::size_t>(b / 100 * 4096); };
   for (const std::int64_t b : {2, 3, 500, 40000}) {
@@ -578,8 +578,8 @@ TEST(Generator, RepeatsTheLearnedSequence) {
   EXPECT_THROW(generator.extend(none, 1, {}, 1), Error);
 }
 
-// If a batch reads low-precision copies of weights, these weights are updated by a different program from the
-// batch's.
+// If a batch reads low-precision copies of weights, a different program from the batch's updates these
+// weights.
 TEST(Training, AllBatchesOfAStepUseTheSameParameters) {
   for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
     nn::Params params(1);
@@ -596,7 +596,7 @@ TEST(Training, AllBatchesOfAStepUseTheSameParameters) {
   }
 }
 
-// One element overflows if dropout keeps it. The same mask must be drawn when the step is repeated.
+// If dropout keeps a certain element, it overflows. When the step is repeated, the same mask must be drawn.
 TEST(BadNode, RepeatedStepHasTheSameDropout) {
   for (const std::int64_t accumulate : {1, 2}) {
     nn::Params params(1);

@@ -1,5 +1,5 @@
-// Tests fine-tuning: 50 steps of models from Hugging Face folders are compared with transformers and torch's
-// AdamW on the same batches. tests/interop/make_tuning_golden.py writes the reference.
+// Compares 50 fine-tuning steps of models from Hugging Face folders with transformers and torch's AdamW on
+// the same batches. tests/interop/make_tuning_golden.py writes the reference.
 #include <gtest/gtest.h>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -17,7 +17,7 @@ class Tuning : public ::testing::TestWithParam<std::string> {
       io::load_safetensors(golden_folders + "../tuning/" + GetParam() + ".safetensors");
   Array of(const std::string& name) const { return array_of(golden.tensors.at(name)); }
 
-  // Row `step` of tokens or targets [steps, batch, length].
+  // Returns row `step` of tokens or targets [steps, batch, length].
   std::vector<std::int32_t> batch(const Array& all, std::int64_t step) const {
     const std::int64_t size = all.numel() / all.shape()[0];
     const std::int32_t* first = all.data<std::int32_t>() + step * size;

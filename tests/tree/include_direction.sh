@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks includes. Every folder includes only the folders that docs/architecture.md allows, with paths from
-# the root of the tree. Headers in a room of core/ include only that room and earlier ones. Each external
-# package is used only by the folder it belongs to.
+# Checks includes. Every folder may include only the folders that docs/architecture.md allows, with paths from the root
+# of the tree. Headers in a subfolder (room) of core/ may include only that room and earlier rooms. Each external
+# package may be used only by the folder to which it belongs.
 #   include_direction.sh ROOT | --self-test
 set -euo pipefail
 
@@ -10,7 +10,8 @@ check() {  # check ROOT: prints each invalid include; fails if there are any
   find $(ls -d core ops autograd backends nn io train parallel 2>/dev/null) \
     -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort | xargs awk '
     BEGIN {
-      # Folders are listed in an order that rules out cycles: each may include only itself and earlier ones.
+      # The order of this list rules out cycles, because each folder may include only itself and earlier
+      # folders.
       may["core"] = "core"
       may["ops"] = "core ops"
       may["autograd"] = "core ops autograd"
@@ -25,7 +26,7 @@ check() {  # check ROOT: prints each invalid include; fails if there are any
       may["io/models"] = "core nn io/files io/text io/checkpoints io/models"
       may["train"] = "core ops autograd nn io/files io/plots io/text io/checkpoints io/models train"
       may["parallel"] = "core parallel"
-      rooms = "base os graph run compile report"  # of core/; headers include only the same or earlier rooms
+      rooms = "base os graph run compile report"  # rooms of core/; headers include only the same or earlier rooms
       package["xxhash"] = "core"
       package["stb"] = "io/plots"
       package["gtest"] = "tests"

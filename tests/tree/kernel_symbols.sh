@@ -3,10 +3,10 @@
 #
 # The same kernels are compiled several times, with and without AVX. If such an object emits an inline
 # function or template out of line (of the standard library or of ours), it becomes a weak symbol. The other
-# objects and the rest of the library define the same symbol, and the linker keeps any one of them. If it
-# keeps the AVX-512 one, the whole program runs AVX-512 code, and is killed by SIGILL on a machine without it.
-# A symbol is safe if the namespace is part of its name (also in a template argument), because no other object
-# can define it.
+# objects and the rest of the library define the same symbol, and the linker keeps any one of these
+# definitions. If it keeps the AVX-512 definition, the complete program runs AVX-512 code, and SIGILL kills it
+# on a machine without AVX-512. A symbol is safe if the namespace is part of its name (also in a template
+# argument), because no other object can define it.
 #
 # The objects must not initialize anything either, because an initializer runs before main(), on every
 # machine.
@@ -18,8 +18,8 @@ check() {  # check ISA OBJECT...: prints each unsafe symbol; fails if there are 
   local isa=$1
   shift
   [ $# -gt 0 ] || { echo "no objects to check"; return 1; }
-  # Upper-case letters are global symbols; u, v and w are weak ones. DW.ref.* and type information are data,
-  # which is the same in every object.
+  # Upper-case letters are global symbols. u, v and w are weak symbols. DW.ref.* and type information are
+  # data, which is the same in every object.
   "$nm" -A -C --defined-only "$@" | awk -v space="tg::cpu::$isa::" '
     / [A-Zuvw] / && !index($0, space) && !/ V (DW\.ref\.|typeinfo )/ { print "outside " space " " $0; faults++ }
     / t _GLOBAL__sub_I/ { print "runs before main() " $0; faults++ }

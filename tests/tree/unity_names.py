@@ -45,7 +45,7 @@ def name_of(declaration):
     text = re.sub(r"\[\[.*?\]\]|__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|alignas\s*\([^()]*\)|__align__\s*\([^()]*\)", " ", text)
     text = re.sub(r"^\s*template\s*(?=<)", " ", without_brackets(text))
     if ALIAS.match(text):
-        return None  # two files may declare the same alias; the compiler rejects different aliases with the same name
+        return None  # two files may declare the same alias; the compiler rejects different aliases of one name
     if match := TYPE.search(text.split("(")[0] + "{"):
         return match.group(1)
     if re.match(r"\s*(using|static_assert|extern|friend|asm)\b", text):

@@ -1,4 +1,5 @@
-// Tests rounding to bf16 in the order of tiles, on processors with its instruction, with or without AMX.
+// Tests rounding to bf16 in the order of tiles. Runs on processors with the bf16 instruction, with or without
+// AMX.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +12,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,fma,f16c")
-#pragma GCC diagnostic ignored "-Wuninitialized"  // in the compiler's own intrinsics
+#pragma GCC diagnostic ignored "-Wuninitialized"  // the compiler's intrinsics cause these warnings
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #if !defined(__AVX512F__)  // a separate preprocessor does not know the pragma
 #define __AVX512F__ 1

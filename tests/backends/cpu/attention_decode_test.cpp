@@ -104,7 +104,7 @@ struct Decoding {
   }
 };
 
-// Lengths at the edges of ranges, one for each batch entry.
+// The lengths are at the edges of ranges, one for each batch entry.
 struct Edges {
   explicit Edges(int d) {
     const std::int32_t range = range_of(d);
@@ -140,7 +140,7 @@ TEST(AttentionDecode, AcceptsHeadsOfAnySize) {
 }
 
 TEST(AttentionDecode, ReadsValuesStoredInTheFirstColumnsOfKeys) {
-  const Edges edges(576);  // a trial points to its lengths
+  const Edges edges(576);  // outlives the trials, which point to its lengths
   for (const DType type : {DType::f32, DType::bf16, DType::f64})
     for (const int H : {4, 16}) {
       SCOPED_TRACE(testing::Message() << name_of(type) << ", heads " << H);
@@ -199,7 +199,7 @@ TEST(AttentionDecode, AcceptsLengthsOfBothTypesAndNone) {
 // position.
 TEST(AttentionDecode, OneLargeScoreIsFoundAtEveryKey) {
   std::vector<std::int32_t> places = {0, 1, 15, 16, 127, 128, 511, 512, 513, 1023, 1024, 1029};
-  for (const double size : {40., -40.}) {  // above all others, or below
+  for (const double size : {40., -40.}) {  // larger than all other scores, or smaller
     Decoding s(shape(static_cast<int>(places.size()), 2, 1, 1, 1030, 32, 16, DType::f64));
     for (std::int64_t b = 0; b < s.x.B; ++b)
       for (std::int64_t e = 0; e < 32; ++e) {
@@ -214,7 +214,7 @@ TEST(AttentionDecode, OneLargeScoreIsFoundAtEveryKey) {
 
 TEST(AttentionDecode, VisibleNaNsStayNaN) {
   Decoding s(shape(1, 2, 2, 1, 600, 64, 64));
-  s.in.k[std::size_t{(600 + 530) * 64}] = std::numeric_limits<double>::quiet_NaN();  // of the second head
+  s.in.k[std::size_t{(600 + 530) * 64}] = std::numeric_limits<double>::quiet_NaN();  // row of the second head
   s.write();
   for (const Isa& isa : isas()) {
     const Outputs out = s.run(isa, 2);
@@ -254,7 +254,7 @@ TEST(AttentionDecode, ARowMatchesBitwiseInAnyBatch) {
     }
 }
 
-// The same keys, with spare room after them, and in a different memory order.
+// The second cache contains the same keys in a different memory order, with spare room after them.
 TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   const std::int32_t length[] = {1025};
   for (const DType type : {DType::f32, DType::bf16}) {
@@ -277,7 +277,8 @@ TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   }
 }
 
-// Several queries of a sequence, as when a prompt is read in chunks, and then one query at a time.
+// Computes several queries of a sequence in one call, as if a prompt is read in chunks, and then one query at
+// a time.
 TEST(AttentionDecode, AQueryMatchesBitwiseWithAnyLaterQueries) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const std::int32_t last : {7, 514, 1027}) {

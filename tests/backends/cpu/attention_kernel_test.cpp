@@ -1,5 +1,5 @@
 // Compares the fused attention kernels of every instruction set, forward and backward, with the definition in
-// f64: every option, ragged shapes, every float type.
+// f64. Covers every option, ragged shapes and every float type.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -22,7 +22,7 @@ TEST(AttentionKernel, AcceptsEveryFloatType) {
   }
 }
 
-// GEMMs on AMX tiles if the processor has them, and on a model of tiles here.
+// GEMMs use AMX tiles if the processor has them. They also run on a model of tiles.
 TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
   const auto bf16 = [](int B, int H, int Hk, int L, int T, int d, int dv) {
     return shape(B, H, Hk, L, T, d, dv, DType::bf16);
@@ -32,7 +32,7 @@ TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
   check(bf16(1, 1, 1, 130, 300, 20, 33));  // two blocks of keys, and a separate pass for z_Q
   check(bf16(1, 1, 1, 200, 17, 3, 65));
   check(bf16(1, 6, 2, 70, 70, 48, 16));
-  check(bf16(1, 4, 1, 20, 40, 16, 16));  // heads next to each other do not use tiles
+  check(bf16(1, 4, 1, 20, 40, 16, 16));  // heads that are adjacent in memory do not use tiles
   for (const auto& [L, T] : {std::pair{100, 100}, {70, 150}, {150, 70}, {300, 300}})
     check(with(bf16(1, 2, 1, L, T, 64, 64), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
   check(with(bf16(1, 1, 1, 150, 290, 40, 16), [](Trial& s) { s.x.window_left = 30, s.x.window_right = 3; }));
@@ -50,7 +50,7 @@ TEST(AttentionKernel, ReadsTransposedViewsInPlace) {
 
 TEST(AttentionKernel, SharesKeyHeadsAmongQueryHeads) {
   check(shape(2, 6, 2, 70, 70, 16, 16));
-  check(shape(1, 8, 1, 1, 100, 16, 16));  // decoding: heads next to each other
+  check(shape(1, 8, 1, 1, 100, 16, 16));  // decoding: heads are adjacent in memory
   check(shape(1, 40, 2, 5, 100, 16, 24));
 }
 
@@ -66,7 +66,7 @@ TEST(AttentionKernel, MasksByAWindow) {
     check(with(shape(1, 1, 1, 150, 170, 16, 16),
                [&](Trial& s) { s.x.window_left = left, s.x.window_right = right; }));
   check(with(shape(1, 2, 2, 600, 600, 16, 16), [](Trial& s) { s.x.causal = true, s.x.window_left = 30; }));
-  // More batch entries than tiles of queries.
+  // There are more batch entries than tiles of queries.
   for (const DType t : {DType::f32, DType::bf16})
     check(
         with(shape(3, 1, 1, 100, 100, 16, 16, t), [](Trial& s) { s.x.causal = true, s.x.window_left = 10; }));
@@ -78,7 +78,7 @@ TEST(AttentionKernel, AddsABiasOfAnyBroadcastAndReducesItsGradient) {
   check(with(shape(1, 2, 2, 150, 300, 16, 16), [](Trial& s) { s.bias = 5, s.x.causal = true; }));
   check(with(shape(1, 2, 2, 70, 90, 16, 16), [](Trial& s) { s.bias = 15, s.bias_infinite = 0.9; }));
   check(with(shape(1, 2, 2, 20, 3, 16, 16),
-             [](Trial& s) { s.bias = 15, s.bias_infinite = 0.9; }));  // whole rows
+             [](Trial& s) { s.bias = 15, s.bias_infinite = 0.9; }));  // complete rows are −∞
   check(with(shape(1, 2, 2, 70, 90, 16, 16, DType::bf16), [](Trial& s) { s.bias = 7; }));
   check(with(shape(1, 6, 1, 3, 90, 16, 16), [](Trial& s) { s.bias = 15; }));
 }
@@ -118,7 +118,7 @@ TEST(AttentionKernel, ReadsOnlyTheValidKeysOfEachRow) {
         with(shape(4, 2, 1, 20, 300, 16, 16), [&](Trial& s) { s.x.lengths = narrow, s.x.causal = causal; }));
     check(with(shape(4, 2, 1, 1, 300, 16, 16),
                [&](Trial& s) { s.x.lengths = wide, s.x.lengths_are_i64 = true, s.x.causal = causal; }));
-    // With two tiles of queries in each batch entry.
+    // Each batch entry has two tiles of queries.
     for (const DType t : {DType::f32, DType::bf16})
       check(with(shape(4, 1, 1, 100, 300, 16, 16, t),
                  [&](Trial& s) { s.x.lengths = narrow, s.x.causal = causal; }));

@@ -11,7 +11,7 @@ struct Switch {
   void (*set)(Trial&);
 };
 
-// Set on a trial with B = 1, L = 70 and T = 200.
+// Options for a trial with B = 1, L = 70 and T = 200.
 const std::int32_t lengths[] = {193, 71};
 const std::int32_t packed_q[] = {0, 30, 30, 66, 69}, packed_k[] = {0, 35, 40, 170, 199};
 const Switch switches[] = {
@@ -45,7 +45,7 @@ TEST(AttentionOptions, AgreeWithTheDefinitionInAllPairs) {
     }
 }
 
-// Triples of the options that determine together which keys are visible.
+// The triples consist of options that together determine which keys are visible.
 TEST(AttentionOptions, MaskTriplesAgreeWithTheDefinition) {
   for (const bool causal : {false, true})
     for (const bool top_left : {false, true})
@@ -68,8 +68,8 @@ TEST(AttentionOptions, MaskTriplesAgreeWithTheDefinition) {
           }
 }
 
-// One below, at and one above: the forward's tiles of 64 queries and 128 keys, the backward's tiles of 96 and
-// 192.
+// Sizes one below, at and one above the tiles: 64 queries and 128 keys in the forward, 96 and 192 in the
+// backward.
 constexpr int query_edges[] = {1, 63, 64, 65, 95, 96, 97};
 constexpr std::int32_t key_edges[] = {1, 127, 128, 129, 191, 192, 193, 255, 256, 257, 383, 384, 385};
 
@@ -95,7 +95,7 @@ TEST(AttentionSizes, SingleKeyBlocksOf16BitTypesAgreeWithTheDefinition) {
       }
 }
 
-// The last key is at the end of the valid keys, and at the end of a diagonal or a window.
+// The last visible key is the last valid key, or ends a diagonal or a window.
 TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
   const int entries = static_cast<int>(std::size(key_edges));
   for (const int L : {1, 97})
@@ -109,7 +109,7 @@ TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
       }
 }
 
-// The first key is at the start of a packed sequence or of a window.
+// The first visible key starts a packed sequence or a window.
 TEST(AttentionSizes, KeysThatBeginNextToEveryTileAgreeWithTheDefinition) {
   for (const std::int32_t edge : key_edges) {
     const std::int32_t q[] = {0, 30, 70}, k[] = {0, edge, 400};
@@ -131,7 +131,7 @@ TEST(AttentionSizes, SquaresNextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
-// A logit far above the others at every key: the maximum of a column must be found at any position.
+// For every key, its logit is far above the others. The maximum of a column must be found at any position.
 TEST(AttentionOptions, OneLargeLogitIsFoundAtEveryKey) {
   check(
       with(shape(1, 1, 1, 400, 400, 8, 8, DType::f64), [](Trial& s) { s.bias = 3, s.bias_diagonal = 1000; }));

@@ -39,7 +39,8 @@ TEST(CpuBackend, CopiesAnyNumberOfBytes) {
   }
 }
 
-// Values of one byte, empty values, and sizes not divisible by 64, from several runs.
+// The values come from several runs: values of one byte, empty values, and values whose sizes are not
+// divisible by 64.
 TEST(CpuBackend, KeepsTheValuesOfEachRun) {
   Graph g;
   const Tensor a = g.input("a", {}, u8), b = g.input("b", {3}, u8), c = g.input("c", {0}),
@@ -69,8 +70,8 @@ TEST(CpuBackend, KeepsTheValuesOfEachRun) {
   }
 }
 
-// The time of a step is the time between two step ends. No time is negative, and their sum is the time of the
-// run.
+// A step's time is the time between the end of the previous step and its own end. No time is negative, and
+// the times add up to the time of the run.
 TEST(CpuBackend, ProfilesHaveATimeForEachStep) {
   Graph g;
   const Tensor x = g.input("x", {400, 300});

@@ -1,6 +1,7 @@
-// CPU kernels divide their work and reserve memory for it. Results do not depend on this, so only these tests
-// fail if a kernel starts to copy, shares less work or needs more memory. The descriptions and scratch sizes
-// of many calls are compared with cpu_plans.txt, for each instruction set (tests/support/golden.h).
+// Compares how CPU kernels divide their work, and the memory that they reserve, with cpu_plans.txt. Results
+// do not depend on this, so only these tests fail if a kernel starts to copy, shares less work or needs more
+// memory. The file contains the descriptions and scratch sizes of many calls for each instruction set
+// (tests/support/golden.h).
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm_tiles.h"
 
@@ -66,8 +67,8 @@ const Op& op_of(const Step& s) {
   return s.op == &fused_reduction_op ? *s.attrs.as<FusedReduction>().op : *s.op;
 }
 
-// Calls f(isa, kernel, call) for the kernel of a step in each instruction set. call.plan is the step's
-// PointwisePlan, if it has one.
+// Calls f(isa, kernel, call) for the kernel of a step in each instruction set. If the step has a
+// PointwisePlan, it is call.plan.
 template <class F>
 void each_kernel(const Step& s, F&& f) {
   for (const KernelSet* set : runnable_sets())
@@ -98,7 +99,7 @@ void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) 
     });
 }
 
-// Adds one line if all sets have the same result, otherwise one line for each set.
+// Adds one line if all instruction sets have the same result, otherwise one line for each set.
 void add_lines(const std::string& what, const std::map<std::string, Checksum>& by_set, Lines& lines) {
   for (const auto& [set, sum] : by_set) lines[what + ", " + set] = sum.text();
 }
@@ -107,7 +108,7 @@ Program planned(Graph& g, const std::vector<Tensor>& ts, int threads = 4) {
   return compile(g, ts, {.threads = threads, .plan_only = true});
 }
 
-// Samples of all ops, except the types whose GEMMs depend on the processor model.
+// Adds the samples of all ops, except samples in types whose GEMMs depend on the processor model.
 void add_samples(Lines& lines) {
   for (const Op* op : all_ops()) {
     if (!op->samples || op->host) continue;
@@ -270,7 +271,7 @@ const Large large[] = {
      }},
 };
 
-// GEMMs on every set: without bf16 units, and with pairs or tiles of bf16.
+// Adds GEMMs on every instruction set: without bf16 units, with pairs and with tiles of bf16.
 struct GemmSet {
   const char* name;
   Scratch (*scratch)(const Gemm&, int);
@@ -351,8 +352,8 @@ void add_products(Lines& lines) {
 
 // ---- parts ----
 
-// Reads a private member: an explicit instantiation may name it. The counters of Team, the number of parts
-// handed out in each stretch, have no other readers.
+// Reads the private counters of Team, which count the parts handed out in each stretch. An explicit
+// instantiation may name a private member. No other code needs to read these counters.
 std::string (*read_counters)(const Team&);
 template <auto stretches>
 struct CountersOf {
@@ -372,8 +373,8 @@ struct CountersOf {
 };
 template struct CountersOf<&Team::stretch_>;
 
-// The counters after a step's last phase. One thread runs all parts: a stretch with n parts hands out n, and
-// the thread requests one more.
+// The counters after a step's last phase. One thread runs all parts: after n parts of a stretch, the thread
+// requests one more in vain.
 std::string parts_of(const Kernel& kernel, const Call& call, int threads) {
   struct Alone final : Job {
     Alone(const Kernel& kernel, const Call& call, std::byte* own, std::byte* shared)
@@ -527,7 +528,7 @@ void add_parts(Lines& lines) {
   }
 }
 
-// Scratch memory of attention, also in bf16 on the model of tiles.
+// Adds the scratch memory of attention, including bf16 on the model of tiles.
 void add_attention(Lines& lines) {
   static float number;
   const std::pair<const char*, void (*)(AttentionCall&)> options[] = {
@@ -572,10 +573,11 @@ TEST(CpuPlans, MatchTheGoldenFile) {
   add_products(now);
   EXPECT_GT(now.size(), 100u);
   tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_plans.txt", now,
-                             false);  // it has sets that a machine may lack
+                             false);  // the file has lines for instruction sets that this machine may lack
 }
 
-// Copies follow memory: either the steps of one line after another, or the lines at each step.
+// Packing copies in the order of memory: line by line if the steps of a line are contiguous, otherwise step
+// by step.
 TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
   for (const bool along : {true, false}) {
     std::vector<std::pair<std::int64_t, std::int64_t>> order, expected;
@@ -586,7 +588,7 @@ TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
   }
 }
 
-// The number of parts into which kernels divide their work, for two and five threads.
+// Compares the number of parts into which kernels divide their work, for two and five threads.
 TEST(CpuPlans, PartsMatchTheGoldenFile) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
@@ -595,8 +597,8 @@ TEST(CpuPlans, PartsMatchTheGoldenFile) {
   tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_parts.txt", now, false);
 }
 
-// Returns the smallest shared size. A step is shared if that saves more than two barriers cost: 3 µs at 20
-// GB/s and 40 GFLOP/s.
+// Returns the smallest size for which threads share the step. They share it if this saves more than 3 µs, the
+// cost of two barriers. The estimate assumes 20 GB/s and 40 GFLOP/s.
 std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
   std::int64_t low = 1, high = 1 << 24;  // shared at `high`, not at `low`
   const auto is_shared = [&](std::int64_t n) {
@@ -613,8 +615,8 @@ std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
 }
 
 TEST(CpuPlans, LargeStepsAreShared) {
-  // Bytes of operands and FLOPs; an instruction of a fused step counts as four. n elements are shared if
-  // n·seconds > 3 µs.
+  // Estimates the time of one element from its operands' bytes and its FLOPs. An instruction of a fused step
+  // counts as four FLOPs. n elements are shared if n·seconds > 3 µs.
   const auto from = [](double bytes, double flops) {
     return static_cast<std::int64_t>(3e-6 / (bytes / 20e9 + flops / 40e9)) + 1;
   };
@@ -632,7 +634,8 @@ TEST(CpuPlans, LargeStepsAreShared) {
   EXPECT_TRUE(one.choice(0).ends_with(", by one thread"));
 }
 
-// The workspace fits the largest need of any step, per thread and for all threads together.
+// The workspace has two parts, one per thread and one for all threads. Each is as large as the largest need
+// of any step.
 TEST(CpuPlans, TheWorkspaceFitsTheLargestStep) {
   for (const int threads : {1, 4}) {
     Graph g;

@@ -38,7 +38,7 @@ std::vector<Isa> isas() {
   return all;
 }
 
-// A strided operand with its own exactly sized memory, every element a small random number.
+// A strided operand in separate memory of exactly its size. Every element is a small random number.
 struct Matrix {
   Matrix(DType t, i64 batch, i64 rows, i64 cols, const std::string& layout, std::mt19937& rng,
          bool share_batch = false)
@@ -75,7 +75,7 @@ struct Matrix {
       }
     });
   }
-  // Copies the numbers of a matrix with any layout.
+  // Copies a matrix with any layout.
   void copy(const Matrix& from) {
     const std::size_t size = size_of(type);
     for (i64 e = 0; e < from.rows * from.cols; ++e) {
@@ -111,7 +111,8 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
   Matrix a(x.type, x.batch, x.m, x.k, x.a, rng), b(x.type, x.batch, x.k, x.n, x.b, rng, x.share_b);
   const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
   Matrix d(x.out, x.d == "bias" ? 1 : x.batch, x.d == "bias" ? 1 : x.m, x.n, "row", rng);
-  // The product in f64. `bound` is the possible error of k dependent multiply-adds and the final rounding.
+  // The product in f64. `bound` is the largest possible error of k dependent multiply-adds and the final
+  // rounding.
   std::vector<double> expected, bound;
   const double unit = roundoff(compute_type(x.type)), rounded = roundoff(x.out);
   for (i64 e = 0; e < x.batch; ++e)
@@ -210,7 +211,7 @@ TEST(Gemm, MultipliesPairsOfBf16IfTheProcessorCan) {
 }
 #endif
 
-// Tiles by their model, and by AMX if the processor has it.
+// GEMMs on tiles run on the model of tiles, and on AMX if the processor has it.
 std::vector<Isa> tile_units() {
   std::vector<Isa> units = {{"model of tiles", baseline::tiles_scratch, baseline::run_tiles<ModelTiles>}};
 #ifdef TILEGRAD_ISA_avx512
@@ -264,7 +265,7 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsWhenLarge) {
 }
 
 // The panels of B need more memory than one pass may have. The result must equal the result of a single
-// thread, which packs for itself and is tested above.
+// thread, which packs without other threads and is tested above.
 TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
   constexpr i64 m = 33, n = 270, k = 14600;
   std::mt19937 rng(13);
@@ -290,7 +291,7 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
 
 TEST(GemmOnTiles, EmptyOperandsGiveZerosOrTheAddend) {
 #ifdef TILEGRAD_ISA_avx512
-  if (machine_has("avx512")) {  // gemm decides that this case does not use tiles
+  if (machine_has("avx512")) {  // gemm() does not use tiles in this case
     const i64 sizes[][4] = {{2, 5, 7, 0}, {1, 0, 7, 3}, {1, 5, 0, 3}, {0, 5, 7, 3}};
     for (const auto& [batch, m, n, k] : sizes) {
       Case x{batch, m, n, k, "row", "row", "row", "bias", DType::bf16, DType::bf16, false, Bf16Unit::tiles};
@@ -393,7 +394,7 @@ void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
   }
 }
 
-TEST(GemmOfBatchInvariant, GivesARowTheSameBitsInAnyBatch) {
+TEST(GemmOfBatchInvariant, RowsMatchBitwiseInAnyBatch) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const char* b : {"column", "row", "strided"})
       for (const i64 n : {1, 5, 75})
@@ -432,7 +433,7 @@ TEST(GemmOfBatchInvariant, AgreesWithTheTripleLoop) {
         }
 }
 
-// Follows gemm(): few rows with a transposed weight are columns of the transposed GEMM.
+// Like gemm(), this treats few rows with a transposed weight as columns of the transposed GEMM.
 void rows_on_model(const Gemm& g, Worker& w) {
   baseline::run_tiles<ModelTiles>(g.m <= 16 ? baseline::swapped(g) : g, w);
 }
@@ -471,11 +472,11 @@ TEST(Gemm, SplitsLongInnerSizes) {
 TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
   check({1, 300, 270, 400, "row", "column"});
   check({2, 260, 90, 1300, "row", "row", "strided", "bias"});
-  check({1, 600, 1100, 40, "row", "row"});  // more columns than a block has
+  check({1, 600, 1100, 40, "row", "row"});  // more columns than one block
 }
 
-// Rows of A are 2 KiB apart, so they conflict in the L1 cache, or A is larger than the L2 cache. Both are
-// packed, with whole vectors if there is room.
+// Either the rows of A are 2 KiB apart, so they conflict in the L1 cache, or A is larger than the L2 cache.
+// In both cases A is packed, with complete vectors if there is room.
 TEST(Gemm, PacksRowsThatDoNotFitTheCaches) {
   for (const DType t : {DType::f32, DType::f64}) {
     check({1, 130, 300, 512, "row", "row", "row", "full", t, t});

@@ -23,7 +23,7 @@ TEST(Isa, SetsAreInAscendingOrder) {
   EXPECT_EQ(all.find(names_of_sets()), 0u) << names_of_sets();
 }
 
-// The set of a process is chosen once. An invalid name does not choose a set.
+// A process chooses its instruction set once. An invalid name does not choose one.
 TEST(Isa, FollowsTheEnvironmentVariable) {
   for (const char* name : {"mmx", "", "avx51", "baseline2"}) {
     setenv("TG_ISA", name, 1);

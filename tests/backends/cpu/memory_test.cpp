@@ -94,7 +94,7 @@ TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
   const double left = static_cast<double>(os::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
   const double available = static_cast<double>(os::available_memory());
   EXPECT_GT(available, 0);
-  // Other processes use and free memory in the meantime.
+  // Between the two readings, other processes use and free memory.
   if (free > 0) {
     EXPECT_NEAR(available / std::min(free, left), 1, 0.25);
   }

@@ -115,7 +115,7 @@ TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
 }
 
 // Stops one thread of a pool with a signal at any point, as if the system had given its processor to another
-// process. Only one thread at a time.
+// process. Only one thread can be stopped at a time.
 class Held {
  public:
   explicit Held(pthread_t thread) {
@@ -144,8 +144,8 @@ class Held {
   inline static std::atomic<bool> is_held_{false};
 };
 
-// The threads of the pool except the caller. They are found by one part for each thread, which waits for all
-// others.
+// The threads of the pool except the caller. Each thread gets one part, which waits for the parts of all
+// others, so every thread is found.
 std::vector<pthread_t> threads_of(Pool& pool) {
   std::atomic<int> here{0};
   std::vector<pthread_t> found(static_cast<std::size_t>(pool.threads()));
@@ -201,7 +201,7 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
     auto job = std::make_unique<Stages>(3, [&](Worker& w, int stage) {
       for (int phase = 0; phase < 3; ++phase) {
         if (phase > 0 && !w.barrier()) {
-          EXPECT_FALSE(w.barrier());  // it never rejoins the stage either
+          EXPECT_FALSE(w.barrier());  // nor does the thread ever rejoin the stage
           w.each(2, [](std::int64_t) { ADD_FAILURE() << "a thread that has left received a part"; });
           return;
         }
@@ -228,8 +228,8 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
   }
 }
 
-// Processor time of the whole process while a thread of the pool, or the test, is idle. A single spinning
-// thread would use all of this time.
+// Measures the processor time of the process while a thread of the pool, or the test, is idle. A single
+// spinning thread would use all of this time.
 void expect_sleep(const std::function<void(std::function<void()> idle)>& run) {
   constexpr double idle_seconds = 0.2;
   double used = -1;
@@ -409,7 +409,7 @@ TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
     const std::size_t threads = threads_of_this_process();
     other = std::thread([&] { run_on_pool(size, count_part, &count); });
     std::this_thread::sleep_for(milliseconds(30));
-    EXPECT_LE(threads_of_this_process(), threads + 1);  // only the waiting thread
+    EXPECT_LE(threads_of_this_process(), threads + 1);  // the waiting thread is the only new one
     EXPECT_EQ(count, 0);
   };
   run_on_pool(size, job);

@@ -1,6 +1,6 @@
 // Compares the f32 polynomials of the vector functions with the C library in f64, with a stride through all
-// bit patterns. They are compiled for the baseline; the pointwise kernels' own tests cover the other
-// instruction sets.
+// bit patterns. This test compiles the polynomials for the baseline; the tests of pointwise kernels cover the
+// other instruction sets.
 #define TG_ISA simd_test
 #include "backends/cpu/kernels/simd_math.h"
 #include "backends/cpu/kernels/attention/few_rows.h"
@@ -70,7 +70,8 @@ TEST(SimdMath, NormalDistribution) {
     store(out, normal_cdf(load(in)));
     for (int k = 0; k < W; ++k) {
       const double expected = 0.5 * std::erfc(-static_cast<double>(in[k]) / std::sqrt(2.0));
-      // 1.3·2⁻²⁴ from the fit. The exponential, the sum and the quotient add at most 2⁻²⁴ of rounding each.
+      // The fit causes an error of 1.3·2⁻²⁴. The exponential, the sum and the quotient each add at most 2⁻²⁴
+      // of rounding.
       ASSERT_NEAR(out[k], expected, 4.3 * 0x1p-24) << in[k];
       ASSERT_NEAR(out[k], expected, in[k] > -6 ? 3e-3 * expected : 1e-9) << in[k];  // Φ(-6) is 1e-9
     }
@@ -106,8 +107,8 @@ TEST(SimdLoads, SixteenBitTypesRoundLikeTheirScalars) {
   }
 }
 
-// Numbers halfway between two neighbors of the type, and next to halfway, for every number: ties round to
-// even.
+// For every number of the type, tests the point halfway to the next number and the points directly below and
+// above it. Ties round to even.
 TEST(SimdLoads, HalfwayCasesRoundToEven) {
   constexpr int W = lanes<F32>;
   const std::vector<float> cases = halfway_cases();
@@ -159,7 +160,7 @@ TEST(SimdPhilox, WordsOfElementsMatchTheirCounters) {
   }
 }
 
-// The row that is prefetched while a different row is read.
+// Tests which row is prefetched while a different row is read.
 TEST(SimdRows, ArePrefetchedSomeRowsAhead) {
   const float data[200] = {};
   const i64 place[] = {0, 10, 30, 60, 100};

@@ -1,6 +1,6 @@
-// A decoding step writes rows of keys and values to a cache, and attention reads the cache in the same
-// program. On a GPU, one kernel does both. The result and the cache must be bitwise identical to those of two
-// programs. Skipped if there is no GPU.
+// Tests decoding steps that write rows of keys and values to a cache and then read the cache in attention. On
+// a GPU, one kernel does both. The result and the cache must be bitwise identical to the result and cache of
+// two programs. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/normal_array.h"
 #include "tests/support/op_testing.h"
@@ -33,7 +33,7 @@ struct Inputs {
 struct Sequences {
   std::int64_t H = 4, Hk = 2, d = 64, dv = 64, page = 16, pages = 6, pool = 32;
   DType dtype = bf16;
-  Numbers lengths, rows;  // of each sequence; cache row of its new token
+  Numbers lengths, rows;  // for each sequence: its length, and the cache row of its new token
   Numbers table = {};     // empty if the cache is not paged
   std::int64_t window = -1;
   bool of_heads = false;                // the new rows are stored as [Hk, B, d]
@@ -43,9 +43,9 @@ struct Sequences {
 
   struct Result {
     Array o, k, v;
-    std::string choice;  // of index_assign's kernel
+    std::string choice;  // description of index_assign's kernel
   };
-  // Uses one program, or one program that adds and one that reads.
+  // Uses one program if `at_once`, otherwise one program that adds the rows and one that reads the cache.
   Result run(bool at_once) const {
     const Parameter k("k", normal(of_row(flat_k, d), dtype, 1), Device::cuda()),
         v("v", normal(of_row(flat_v, dv), dtype, 2), Device::cuda());
@@ -64,7 +64,7 @@ struct Sequences {
       if (reads) got.o = p.fetch(o);
       for (std::size_t s = 0; s < p.steps().size(); ++s)
         if (p.steps()[s].op->name == "index_assign") got.choice = p.choice(s);
-      (void)k.read();  // throws errors of the run
+      (void)k.read();  // throws if the run failed
     };
     run(adding, {{k, held[0]}, {v, held[1]}}, at_once);
     if (!at_once) run(reading, {}, true);
@@ -107,7 +107,8 @@ void expect_at_once_as_apart(const Sequences& sequences, bool one_kernel) {
   compare(one.o, two.o, "o"), compare(one.k, two.k, "k"), compare(one.v, two.v, "v");
 }
 
-// Five sequences in pages 0 … 29 of the pool, six pages each, and the positions of their last tokens.
+// The five sequences have six pages each, pages 0 … 29 of the pool. `rows` are the positions of their last
+// tokens.
 Sequences in_pages(std::int64_t page) {
   Sequences t{.page = page};
   t.lengths = {1, 33, static_cast<std::int32_t>(5 * page), static_cast<std::int32_t>(5 * page + 1), 17};
@@ -126,7 +127,7 @@ bool is_hopper() {
   const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
   return p.choice(0).find("wgmma") != std::string::npos;
 }
-// True if blocks have enough shared memory, as on a Hopper GPU.
+// Whether one kernel writes and reads the cache. Its blocks need as much shared memory as a Hopper GPU has.
 bool by_one_kernel() {
   const bool is = in_pages(16).run(true).choice == "done by the next step";
   EXPECT_TRUE(is || !is_hopper());
@@ -147,7 +148,7 @@ TEST_F(CudaAddedRows, AreReadWhileTheyAreWritten) {
       }
 }
 
-// A single sequence has only one row.
+// If there is a single sequence, only one row is written.
 TEST_F(CudaAddedRows, OneSequenceIsReadWhileItIsWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int32_t length : {1, 17, 33, 96})
@@ -162,8 +163,8 @@ TEST_F(CudaAddedRows, OneSequenceIsReadWhileItIsWritten) {
     }
 }
 
-// Any row numbers are allowed: no row for a sequence, the same row for two sequences, rows of other
-// sequences.
+// Rows may have any numbers: a sequence may get no row, two sequences the same row, and a sequence the row of
+// another.
 TEST_F(CudaAddedRows, MayGoAnywhere) {
   const bool one_kernel = by_one_kernel();
   Sequences t = in_pages(16);
@@ -201,7 +202,8 @@ TEST_F(CudaAddedRows, ContiguousCacheAgrees) {
   }
 }
 
-// The kernel derives the heads of the new rows from the shapes of both caches.
+// The kernel derives the heads of the new rows from the shapes of both caches, so both caches need a head
+// axis.
 TEST_F(CudaAddedRows, CacheWithoutAHeadAxisUsesASeparateKernel) {
   const bool one_kernel = by_one_kernel();
   for (const bool flat_k : {false, true})

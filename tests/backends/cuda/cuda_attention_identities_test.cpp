@@ -1,6 +1,6 @@
-// Tests identities that attention's results satisfy for any input, with every set of kernels: rows of P and
-// z_A have known sums, and u equals two different sums. Also checks that these comparisons find errors a few
-// times larger than the allowed ones. Skipped if there is no GPU.
+// Tests identities that the results of attention satisfy for any input, with every set of kernels. Rows of P
+// and z_A have known sums, and u equals two different sums. Also checks that these comparisons detect errors
+// that are a few times larger than allowed. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -64,8 +64,8 @@ struct ColumnSum {
   }
 };
 
-// If all queries of a head are q, the rows of z_K sum to (z_A).sum·q, over the head's queries and the heads
-// that share the key head. Each of these queries has a separate error, as above.
+// If all queries of a head are q, the rows of z_K sum to (z_A).sum·q. Both sums include all query heads that
+// share the key head. As above, each query contributes a separate error.
 TEST_F(CudaAttentionIdentities, KeyGradientsSumToTheGradientOfXi) {
   for_each_run("q", [](const Results& r, DType t, bool) {
     const Vector z_k = doubles(r.values[3]), q = doubles(r.inputs.at("q")),
@@ -135,7 +135,8 @@ double farthest(const Results& got, const Results& expected, DType t) {
   return units;
 }
 
-// Controls: compared with slightly wrong numbers, correct results must exceed the allowed error.
+// Checks the comparison itself: if the expected numbers are slightly wrong, correct results must exceed the
+// allowed error.
 TEST_F(CudaAttentionIdentities, TheComparisonFindsSmallErrors) {
   for (const AttentionKernels kernels : {best, tensor_cores})
     for (const DType t : {f32, bf16, f16}) {

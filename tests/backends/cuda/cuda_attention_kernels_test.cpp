@@ -1,5 +1,5 @@
-// Tests attention on a GPU with explicitly requested kernels: they run and compute the same results. If they
-// cannot run, they are refused with the reason. Skipped if there is no GPU.
+// Tests attention on a GPU with explicitly requested kernels. The requested kernels run, and all compute the
+// same results. A request for kernels that cannot run is refused with the reason. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -10,7 +10,7 @@ using enum AttentionKernels;
 
 class CudaAttentionKernels : public OnGpu {};
 
-// The description of the kernel that a forward call uses, or the reason of the refusal.
+// Returns the description of the kernel that a forward call uses, or the reason why the call is refused.
 std::string words(const Shape& q, DType dtype, const AttentionOptions& options) {
   Graph g;
   const Tensor x = g.input("x", q, dtype);
@@ -95,12 +95,13 @@ TEST_F(CudaAttentionKernels, AllComputeTheSame) {
   }
 }
 
-// Queries without keys and keys without queries fill separate tiles, next to ordinary ones.
+// Some tiles contain only queries without keys, or only keys without queries. They are next to ordinary
+// tiles.
 TEST_F(CudaAttentionKernels, FullyMaskedOperandsDoNotAffectResults) {
   using O = AttentionOptions;
   for (const AttentionKernels kernels : {best, tensor_cores, plain})
     for (const bool nondeterministic : {false, true}) {
-      if (kernels == plain && nondeterministic) continue;  // plain kernels have a single order
+      if (kernels == plain && nondeterministic) continue;  // plain kernels add in one order only
       const std::string name = std::string(name_of(kernels)) + (nondeterministic ? ", nondeterministic" : "");
       const auto check_both = [&](const Sizes& n, AttentionOptions o, const Extras& more, const char* what) {
         o.kernels = kernels, o.nondeterministic = nondeterministic;

@@ -1,5 +1,5 @@
-// Attention on a GPU gives bitwise identical results a thousand times while another stream copies memory. The
-// copies change the time at which blocks start, the latency of their loads and the contents of the caches.
+// Tests that attention on a GPU gives bitwise identical results a thousand times while another stream copies
+// memory. The copies change when blocks start, how long their loads take, and what the caches contain.
 // Skipped if there is no GPU.
 #include <cuda_runtime_api.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-#ifdef TG_RACE_RUNS  // the emulator: the same number of heads, but short
+#ifdef TG_RACE_RUNS  // on the emulator: the same number of heads, but shorter sequences
 constexpr int race_runs = TG_RACE_RUNS, shorter = 8;
 constexpr std::size_t most_bytes = 1 << 20;
 #else
@@ -18,7 +18,7 @@ constexpr int race_runs = 1000, shorter = 1;
 constexpr std::size_t most_bytes = std::size_t{64} << 30;
 #endif
 
-// Half of the free memory. Pieces of it are copied back and forth on a separate stream.
+// Uses half of the free memory. Copies pieces of one part of it to the other and back, on a separate stream.
 class BusyMemory {
  public:
   BusyMemory() {

@@ -1,6 +1,6 @@
 // Compares flash_attn and flash_attn_backward on a GPU with the CPU in f64. Covers options, dtypes and TF32,
-// head sizes, ragged lengths and memory orders, with unused memory poisoned. f32 is also compared with
-// unfused attention, and repeated runs must be bitwise identical. Skipped if there is no GPU.
+// head sizes, ragged lengths and memory orders. Unused memory is poisoned. f32 is also compared with unfused
+// attention. Repeated runs must be bitwise identical. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -86,7 +86,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionNondeterministically) {
   check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
 }
-// On 132 multiprocessors, the backward of long heads is one pass, with several blocks for each head.
+// On 132 multiprocessors, the backward of long sequences is one pass, with several blocks for each head.
 TEST_F(CudaAttention, AgreesIfBlocksIterateOverKeys) {
   for (const bool causal : {false, true})
     for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
@@ -135,7 +135,7 @@ TEST_F(CudaAttention, AcceptsRaggedLengths) {
     }
 }
 
-// Every head size that Hopper's kernels are compiled for, with more than one tile of queries and of keys.
+// Covers every head size for which Hopper's kernels are compiled, with several tiles of queries and of keys.
 TEST_F(CudaAttention, RunsOnHoppersKernels) {
   const std::int64_t pairs[][2] = {{64, 64}, {40, 72}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
   for (const auto& [d, dv] : pairs) {
@@ -157,7 +157,7 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
-// Few heads of short sequences: each block computes one head.
+// If there are few heads and short sequences, each block computes one head.
 TEST_F(CudaAttention, AcceptsShortHeads) {
   const std::int64_t sizes[][4] = {
       {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
@@ -171,10 +171,11 @@ TEST_F(CudaAttention, AcceptsShortHeads) {
   }
 }
 
-// A backward computes P = exp(A − ξ) from its input ξ. The ξ may include other keys, as in ring attention.
-// Beyond a limit, the backward computes P from its own keys only. All scores of a call are equal.
+// A backward computes P = exp(A − ξ) from its input ξ, which may include other keys, as in ring attention. If
+// the scores are beyond a limit, the backward computes P from its own keys only. All scores of a call are
+// equal.
 TEST_F(CudaAttention, ShortHeadsUseTheGivenXiUpToALimit) {
-  constexpr double limit = 8192;  // of 16-bit types
+  constexpr double limit = 8192;  // for 16-bit types
   for (const double part : {-1.5, -1.0625, -0.9375, -0.75, 0.75, 0.9375, 1.0625, 1.5})
     for (const DType t : {bf16, f16}) {
       Problem p{{1, 2, 2, 20, 24, 16, 8}, {.scale = std::abs(part) * limit / 2048}, {.z_lse = false}};
@@ -194,7 +195,7 @@ TEST_F(CudaAttention, ShortHeadsUseTheGivenXiUpToALimit) {
     }
 }
 
-// Wider heads, whose backward is portable. Values are separate, or the first columns of keys.
+// Heads wider than 256 have a portable backward. Values are separate, or are the first columns of the keys.
 TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   for (const bool shared : {true, false}) {
     const std::string what = shared ? "values are keys" : "values";
@@ -214,8 +215,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   check({{1, 1, 1, 70, 70, 8, 512}, {.causal = true}}, "narrow keys", {bf16});
 }
 
-// Few queries and many keys. On Hopper, the keys are split into ranges, whose results are merged. Queries of
-// heads that share keys are rows of one tile.
+// Tests few queries with many keys. On Hopper, the keys are split into ranges, whose results are merged.
+// Queries of heads that share keys are rows of one tile.
 std::vector<Option> options_for_few_queries(const Sizes& n) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t b = 0; b < n.B; ++b)
@@ -236,7 +237,7 @@ std::vector<Option> options_for_few_queries(const Sizes& n) {
   }
   return all;
 }
-TEST_F(CudaAttention, CutsKeysInParts) {
+TEST_F(CudaAttention, SplitsKeysIntoRanges) {
   for (const Sizes& n : {Sizes{1, 1, 1, 1, 700, 64, 64}, Sizes{1, 4, 1, 5, 650, 128, 128},
                          Sizes{3, 2, 1, 3, 390, 64, 40}, Sizes{1, 2, 2, 70, 600, 96, 72}})
     for (const Option& o : options_for_few_queries(n)) check({n, o.o, o.more}, text(n) + o.name, {bf16});
@@ -245,7 +246,7 @@ TEST_F(CudaAttention, CutsKeysInParts) {
                          Sizes{1, 1, 1, 1, 20000, 8, 8}})
     check({n, {.causal = true}}, text(n), {bf16});
 }
-TEST_F(CudaAttention, CutsKeysOfHeadsBeyond256InParts) {
+TEST_F(CudaAttention, SplitsKeysOfHeadsBeyond256IntoRanges) {
   const Sizes n{2, 2, 1, 3, 260, 320, 264};
   for (Option o : options_for_few_queries(n)) {
     o.more.values_are_keys = !o.more.sink;
@@ -261,7 +262,7 @@ TEST_F(CudaAttention, AcceptsEmptyBatchesAndHeads) {
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "only a sink");
 }
 
-// Twice the change of the numbers, in the dtype, if 0.3 is added and subtracted again.
+// Adds 0.3 to the expected numbers and subtracts it again, in the dtype. Returns twice the largest change.
 double slack(const Vector& expected, DType t) {
   const auto rounded = [&](const Vector& x) { return doubles(Array::of(x).to(t)); };
   const double more = rounded({0.3})[0];
@@ -276,8 +277,8 @@ double slack(const Vector& expected, DType t) {
   return 2 * most;
 }
 
-// FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack. With a softcap: 3·max|…| +
-// 3e-4 more.
+// Checks FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack. With a softcap, the
+// factor is 3 and the slack is 3e-4 larger.
 void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType t, bool tf32 = false) {
   SCOPED_TRACE(what + " " + (tf32 ? "TF32" : std::string(name_of(t))));
   const CompileOptions how{.device = Device::cuda(), .tf32 = tf32};
@@ -330,7 +331,7 @@ TEST_F(CudaAttention, SixteenBitTypesAreAsCloseAsUnfusedAttention) {
     }
 }
 
-// f32 numbers are multiplied as f16 numbers times powers of two. Numbers may have any magnitude, and keys
+// f32 numbers are multiplied as f16 numbers times powers of two. Operands may have any magnitude, and keys
 // that no query reads may have any value.
 TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
   const std::vector<std::int64_t> lengths{60, 33};
@@ -355,7 +356,7 @@ TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
       SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : "") +
                    (dropout > 0 ? ", dropout" : ""));
       const Problem p{n, {.dropout = dropout}, more};
-      const DType rounded = tf32 ? bf16 : f32;  // to TF32's precision, in f32's range
+      const DType rounded = tf32 ? bf16 : f32;  // TF32's precision in f32's range
       const auto expected = p.run(rounded, f64, {}),
                  got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
       for (std::size_t i = 0; i < expected.values.size(); ++i) {
@@ -372,7 +373,7 @@ TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
     }
 }
 
-#ifndef TG_RACE_RUNS  // runs take seconds on the emulator, so it has fewer
+#ifndef TG_RACE_RUNS  // each run takes seconds on the emulator
 #define TG_RACE_RUNS 1000
 #endif
 constexpr int race_runs = TG_RACE_RUNS;
@@ -398,7 +399,7 @@ TEST_F(CudaAttention, DeterministicRunsAreVerified) {
   EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
-// If nondeterministic is set, only the lowest bits of z_q may differ.
+// If `nondeterministic` is set, only the lowest bits of z_q may differ between runs.
 TEST_F(CudaAttention, KeyGradientsMatchBitwiseNondeterministically) {
   for (const bool causal : {false, true}) {
     const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .nondeterministic = true}};

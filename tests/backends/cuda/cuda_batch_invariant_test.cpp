@@ -1,5 +1,6 @@
-// Tests CompileOptions::batch_invariant on a GPU. GEMMs are compared with the CPU. A row must be bitwise
-// identical by itself, among other rows and for any layout of the rows. Skipped if there is no GPU.
+// Tests CompileOptions::batch_invariant on a GPU. GEMMs are compared with the CPU. A row's result must be
+// bitwise identical in a batch of one, among other rows and for any layout of the rows. Skipped if there is
+// no GPU.
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/runtime/written_memory.h"
 #include "tests/support/by_rows.h"
@@ -19,10 +20,10 @@ class CudaBatchInvariant : public ::testing::Test {
 struct Product {
   DType dtype;
   std::int64_t n, k;
-  bool along_k = true;                                              // weights [n, k], transposed, or [k, n]
+  bool along_k = true;                                              // weights: [n, k], transposed, or [k, n]
   enum { nothing, bias, residual, computed, wide } adds = nothing;  // wide: results are f32
   std::int64_t heads = 0;                                           // if not 0, each head has its own weights
-  std::int64_t most = 80;                                           // number of rows
+  std::int64_t most = 80;                                           // largest number of rows
 
   // If `spread` is set, rows of x are not aligned to 16 bytes.
   ByRows rows(Device device, bool spread = false) const {
@@ -40,13 +41,13 @@ struct Product {
                    right = along_k ? transpose(g.constant(w), -2, -1) : g.constant(w);
       const Tensor y = adds == bias       ? linear(x, right, g.constant(b))
                        : adds == residual ? linear(x, right, in[1])
-                       : adds == computed ? linear(x, right, relu(in[1]))  // by a step of the program
+                       : adds == computed ? linear(x, right, relu(in[1]))  // a step computes it
                        : adds == wide     ? matmul_wide(x, right)
                                           : matmul(x, right);
       return Tensors{by_head(y)};
     };
     Array x = random_rows(shape(most, k, true), dtype, 1);
-    if (spread) {  // after an unused number
+    if (spread) {  // rows begin after an unused number
       const Array narrow = x;
       x = Array(shape(most, k + 1, true), dtype);
       const auto size = static_cast<std::int64_t>(size_of(dtype));
@@ -70,7 +71,7 @@ void check(const Product& p) {
   EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(batch, 3, 9))) << "spread";
 }
 
-// The choice for the first step, "sm_90: tensor cores, …".
+// Returns the kernel that the first step uses, for example "sm_90: tensor cores, …".
 std::string choice_of(const Product& p) {
   const ByRows rows = p.rows(Device::cuda());
   Graph g;
@@ -100,7 +101,7 @@ TEST_F(CudaBatchInvariant, ProductsHaveAKernelIfWeightsAreAlignedTo16Bytes) {
 TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndRowsMatchBitwise) {
   for (const DType t : {bf16, f16, f32}) {
     check({t, 40, 328, true, Product::bias});
-    check({t, 17, 64, true, Product::residual});  // a partial tile of outputs, fewer chunks than slices
+    check({t, 17, 64, true, Product::residual});  // one partial tile of outputs; fewer chunks than slices
     check({t, 17, 64});
     check({t, 40, 328, false, Product::residual});
     check({t, 72, 24, false, Product::bias});
@@ -110,7 +111,7 @@ TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndRowsMatchBitwise) {
   }
 }
 
-// Kernels read constants before the previous kernel has ended, and computed operands after it.
+// Kernels read constants before the previous kernel has ended, and computed operands afterward.
 TEST_F(CudaBatchInvariant, ProductsAddTheResultOfAStep) {
   for (const DType t : {bf16, f16, f32})
     for (const bool along_k : {true, false}) {
@@ -121,7 +122,7 @@ TEST_F(CudaBatchInvariant, ProductsAddTheResultOfAStep) {
     }
 }
 
-// Tiles of many rows, with enough tiles for each multiprocessor.
+// There are many rows, and enough tiles for each multiprocessor.
 TEST_F(CudaBatchInvariant, ProductsOfManyRowsAndOutputsMatch) {
   for (const bool along_k : {true, false})
     Product{bf16, 4352, 360, along_k}.rows(Device::cuda()).check({9, 64});
@@ -129,14 +130,14 @@ TEST_F(CudaBatchInvariant, ProductsOfManyRowsAndOutputsMatch) {
   Product{bf16, 8704, 72, false}.rows(Device::cuda()).check({9});
 }
 
-// By wgmma on Hopper: each tile size, with partial tiles of rows, and different halves of k.
+// Tests wgmma on Hopper with each tile size, partial tiles of rows, and unequal halves of k.
 TEST_F(CudaBatchInvariant, ProductsByWgmmaMatchBitwise) {
   if (choice_of({bf16, 8, 8}).find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper";
   struct Case {
     std::int64_t m, n, k;
     std::string rows;
   };
-  // A GPU has 114 to 132 multiprocessors. The emulator may have fewer, and then fewer outputs are used.
+  // A GPU has 114 to 132 multiprocessors. If the emulator has fewer, fewer outputs are used.
   const char* const few = std::getenv("TG_EMULATOR_SMS");
   const std::int64_t processors = few ? std::atoi(few) : 132;
   for (const auto& [m, usual_n, k, rows] : {Case{80, 2304, 328, "32"},
@@ -163,15 +164,15 @@ TEST_F(CudaBatchInvariant, ProductsByWgmmaMatchBitwise) {
     }
 }
 
-// More slices than pairs of chunks, slices whose sizes differ by one, and a last chunk that is partial or
-// empty.
+// The cases are: more slices than pairs of chunks, slices whose sizes differ by one, and a last chunk that is
+// partial or empty.
 TEST_F(CudaBatchInvariant, ProductsOfUnequalSlicesMatch) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t k : {104, 296, 776, 1160})
       Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
 }
 
-// Kernels that begin before the previous kernel has ended, with a record of the time between them.
+// Records the time between kernels that begin before the previous kernel has ended.
 TEST_F(CudaBatchInvariant, StepsOfProductsCanBeTimed) {
   Graph g;
   Tensor x = g.constant(random_rows({20, 64}, bf16, 1));
@@ -220,7 +221,7 @@ TEST_F(CudaBatchInvariant, OpsOnRowsMatchBitwise) {
     for (const std::int64_t n : {34, 40}) ops_on_rows(t, n, Device::cuda()).check({1, 9});
 }
 
-// Rows of one warp and of several warps, and rows too short to give every thread an element.
+// Tests rows that one warp computes, rows for several warps, and rows with fewer elements than threads.
 TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {40, 768, 4096}) {
@@ -240,7 +241,7 @@ TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
     }
 }
 
-// Ops that the kernel of a GEMM computes in addition are bitwise identical to separate steps.
+// Ops that are fused into the kernel of a GEMM are bitwise identical to separate steps.
 struct Neighbours {
   DType dtype;
   std::int64_t m;
@@ -325,9 +326,9 @@ TEST_F(CudaBatchInvariant, ASumFusedIntoAProductMatchesToo) {
     }
 }
 
-// Fuses the norm of a single row. With 2,304 outputs a block computes 32, with 40 it computes 16. A row of
-// 2,040 numbers is one pack for nearly all threads, and zeros for the rest. A row of 72 numbers is one pack
-// for nine threads.
+// A GEMM of one row whose norm is fused into the GEMM. If there are 2,304 outputs, each block computes 32; if
+// there are 40, each computes 16. In a row of 2,040 numbers, nearly every thread has one pack, and the others
+// have zeros. In a row of 72 numbers, nine threads have one pack each.
 struct NormOfRow {
   DType dtype;
   std::int64_t k, n;
@@ -389,8 +390,8 @@ TEST_F(CudaBatchInvariant, ANormOfOneRowMatchesASeparateStepBitwise) {
       }
 }
 
-// These norms must stay separate steps: more rows, longer rows, more blocks than run at the same time, and a
-// norm whose result replaces its operand.
+// A norm must stay a separate step if there are several rows, long rows or more blocks than run at the same
+// time, or if its result replaces its operand.
 TEST_F(CudaBatchInvariant, OtherNormsAreSeparateSteps) {
   const auto is_separate = [](const NormOfRow& c, const Array& x) {
     Graph g;
@@ -410,7 +411,7 @@ TEST_F(CudaBatchInvariant, OtherNormsAreSeparateSteps) {
       << choices;
 }
 
-// If any order of additions is allowed, few rows use the same kernel on Hopper, so results are bitwise
+// Without batch_invariant, Hopper uses the same kernel if there are few rows, so results are bitwise
 // identical.
 TEST_F(CudaBatchInvariant, ProductsOfFewRowsUseThisKernelOnHopperByDefault) {
   for (const std::int64_t m : {1, 64, 256, 257}) {
@@ -435,7 +436,7 @@ TEST_F(CudaBatchInvariant, ProductsOfFewRowsUseThisKernelOnHopperByDefault) {
   }
 }
 
-// A single token, which attends only to itself.
+// Each sequence is a single token, which attends only to itself.
 TEST_F(CudaBatchInvariant, SequenceLogitsMatchInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
     SCOPED_TRACE(kind.name);

@@ -1,6 +1,6 @@
-// Tests decoding on a GPU: few queries of heads that share keys, compared with the CPU's flash_attn in f64
-// and with plain multiply-adds. Lengths are near the ends of ranges, with unused memory poisoned. Results
-// must be bitwise independent of the rest of the batch. Skipped if there is no GPU.
+// Tests decoding on a GPU: few queries of heads that share keys. Results are compared with the CPU's
+// flash_attn in f64 and with plain multiply-adds. Lengths are near the ends of ranges, and unused memory is
+// poisoned. Results must be bitwise independent of the rest of the batch. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -12,7 +12,8 @@ class CudaDecoding : public OnGpu {};
 
 using O = AttentionOptions;
 
-// As in decoding.cpp: a cache with this number of keys has ranges of 256 if heads are wider than 64.
+// As in decoding.cpp: a cache with this number of keys is split into ranges of 256 keys if heads are wider
+// than 64.
 constexpr int keys = 600, range = 256;
 
 struct Decoded {
@@ -20,11 +21,11 @@ struct Decoded {
   std::string choice;
 };
 
-// A call of the forward.
+// Describes a call of the forward.
 struct Call {
   Array q, k, v, sink = {};
   std::vector<std::int64_t> lengths = {};
-  std::int64_t values_in_keys = 0;  // if not 0, this number of key columns are the values, and v is not read
+  std::int64_t values_in_keys = 0;  // if not 0: columns of k that are the values
 
   static Call random(const Sizes& n, DType t) {
     return {random_array({n.B, n.H, n.L, n.d}, 1, t, 2), random_array({n.B, n.Hk, n.T, n.d}, 2, t),
@@ -35,7 +36,7 @@ struct Call {
     c.values_in_keys = n.dv;
     return c;
   }
-  // Entry b by itself.
+  // Entry b in a batch of one.
   Call alone(std::int64_t b) const {
     const auto of = [&](const Array& a) {
       Shape shape = a.shape();
@@ -73,8 +74,8 @@ struct Call {
       if (p.steps()[i].op->name == "flash_attn") r.choice = p.choice(i);
     return r;
   }
-  // Expects the forward's result for the same numbers in f64 on the CPU. Here, keys beyond the lengths are
-  // NaN.
+  // Compares the forward's result with f64 on the CPU, for the same numbers. On the GPU, keys beyond the
+  // lengths are NaN.
   void expect_reference(const AttentionOptions& o, bool with_sink) const {
     Call exact = *this, dead = *this;
     for (Array* a : {&exact.q, &exact.k, &exact.v, &exact.sink}) *a = a->to(f64);
@@ -126,8 +127,8 @@ TEST_F(CudaDecoding, IsUsedForFewQueries) {
   EXPECT_EQ(choice({1, 34, 2, 1, keys, 64, 64}, tensor_cores), "tensor cores");  // 17 rows
 }
 
-// f32 operands are read in place, with any row size divisible by 16 bytes. The f16 split is not used, because
-// it would copy the whole cache.
+// f32 operands are read in place if their row size is divisible by 16 bytes. The f16 split is not used,
+// because it would copy the whole cache.
 TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels = AttentionKernels::best) {
     const std::string all = Call::random(n, f32).run({.kernels = kernels}).choice;
@@ -144,7 +145,7 @@ TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   }
 }
 
-// Groups with any number of heads, several queries each, padded sizes, and more than one range.
+// Tests groups with any number of heads, several queries each, padded sizes, and several ranges.
 TEST_F(CudaDecoding, AgreesOnEveryOption) {
   for (const Sizes& n :
        {Sizes{2, 4, 2, 1, 150, 64, 64}, Sizes{1, 5, 1, 3, 330, 128, 128}, Sizes{3, 7, 1, 1, 270, 96, 40},
@@ -207,7 +208,8 @@ TEST_F(CudaDecoding, AgreesInF32) {
   }
 }
 
-// Wide heads, and latents, whose first key columns are the values. Groups of any size, several queries.
+// Tests wide heads, and latents, which are keys whose first columns are the values. Groups have any size, and
+// there are several queries.
 TEST_F(CudaDecoding, AgreesOnWideHeads) {
   const std::pair<const char*, AttentionOptions> options[] = {
       {"none", {}},
@@ -222,7 +224,7 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
         Sizes{2, 70, 1, 1, 160, 576, 512}})
     for (const DType t : {bf16, f16, f32}) {
       if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
-      if (n.H > 16 && !has_wgmma()) continue;  // this number of heads requires wgmma
+      if (n.H > 16 && !has_wgmma()) continue;  // this many heads require wgmma
       Call c = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
       for (const auto& [name, o] : options) {
         SCOPED_TRACE(text(n) + name);
@@ -244,7 +246,8 @@ TEST_F(CudaDecoding, AcceptsLengthsAroundRangesOfWideHeads) {
   }
 }
 
-// Runs an entry by itself and in a batch with shorter and longer entries, with any contents of unused memory.
+// Runs an entry in a batch of one and in a batch with shorter and longer entries. Unused memory has any
+// contents.
 TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
   for (const DType t : {bf16, f16, f32})
     for (const AttentionOptions& o : {O{}, O{.causal = true, .window_left = 200}, O{.softcap = 3.}})
@@ -272,8 +275,8 @@ TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
           EXPECT_TRUE(same(got.o, together.o)) << "entry " << b;
           EXPECT_TRUE(same(got.lse, together.lse)) << "entry " << b;
         }
-        // A query's result must also be independent of the other queries in its tile. With wgmma, the tile's
-        // rows are other heads of the same token, and the rows of a warp change their c together.
+        // A query's result must also be independent of the other queries in its tile. With wgmma, the rows of
+        // a tile are heads of the same token, and all rows of a warp change their c at the same time.
         if (n.H >= 16) continue;
         Call loud = all;
         for (std::int64_t e = 0; e < loud.q.numel(); ++e)
@@ -286,7 +289,7 @@ TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
       }
 }
 
-// Two short entries for each multiprocessor of a GPU. The emulator has few multiprocessors.
+// Two short entries for each multiprocessor of a GPU. The emulator needs fewer.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif

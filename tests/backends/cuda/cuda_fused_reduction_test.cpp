@@ -1,6 +1,6 @@
 // Tests fused pointwise ops that end in a reduction over rows, on a GPU
-// (backends/cuda/jit/fused_reduction.cpp). Results are bitwise identical to two separate steps. Skipped if
-// there is no GPU.
+// (backends/cuda/jit/fused_reduction.cpp). Results must be bitwise identical to the results of two separate
+// steps. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "core/compile/fused_reductions.h"
 #include "tests/support/nan_rows.h"
@@ -35,8 +35,8 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   eval(ts, feeds_of(in), verified);
 }
 
-// For sums of squares, whose rounding is up to the compiler: a square may be added without being rounded
-// first.
+// Used for sums of squares. Their rounding depends on the compiler, which may add a square without rounding
+// it first.
 void expect_near(const Tensor& y, const std::vector<Given>& in) {
   const Vector a = doubles(eval(y, feeds_of(in), fused)), b = doubles(eval(y, feeds_of(in), unfused));
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i] / b[i], 1, 4 * rounding(y.dtype()));
@@ -48,7 +48,8 @@ std::vector<Tensor> all_reductions(const Tensor& x, const Axes& axes, bool keepd
           prod(x, axes, keepdim), max(x, axes, keepdim),  min(x, axes, keepdim)};
 }
 
-// Rows in order: shorter than a warp, held in registers, and longer. Each has two of the reductions.
+// The rows are shorter than a warp, short enough for registers, or longer, in this order. Each length is
+// tested with two of the reductions.
 TEST_F(CudaFusedReduction, RowsOfEveryLengthMatchTwoStepsBitwise) {
   std::size_t nth = 0;
   for (DType t : {f32, f64})
@@ -88,7 +89,7 @@ TEST_F(CudaFusedReduction, ReadsInputsOfAnyLayout) {
   }
 }
 
-// The value is stored as well, and the reduction reads the stored value.
+// The value is also stored, and the reduction reads the stored value.
 TEST_F(CudaFusedReduction, StoresValuesWithOtherReaders) {
   for (DType t : {f32, bf16, f16, f64})
     for (std::int64_t n : {30, 1032}) {
@@ -119,7 +120,7 @@ TEST_F(CudaFusedReduction, ReducesUnroundedValues) {
       for (std::size_t i = 0; i < ts.size(); ++i) {
         EXPECT_EQ(joined({ts[i]}), 1u);
         const Vector a = doubles(eval(ts[i], feeds_of({x, y}), fused)), b = doubles(right[i]);
-        // One rounding of the result, and the roundings of sums in f32.
+        // The result is rounded once, and its sums are rounded in f32.
         const double most = rounding(ts[i].dtype()) + static_cast<double>(n) * 0x1p-24;
         for (std::size_t k = 0; k < a.size(); ++k) EXPECT_NEAR(a[k] / b[k], 1, 1.01 * most) << i;
       }
@@ -141,7 +142,7 @@ TEST_F(CudaFusedReduction, CountsAndAddsIntegers) {
   expect_same(ts, {x, y});
 }
 
-TEST_F(CudaFusedReduction, PassesNaNOn) {
+TEST_F(CudaFusedReduction, PropagatesNaN) {
   for (DType t : float_dtypes) {
     Graph g;
     const std::vector<Tensor> ts = reductions_of_nan_rows(g, t);
@@ -150,15 +151,15 @@ TEST_F(CudaFusedReduction, PassesNaNOn) {
   }
 }
 
-// If there are few long rows, each is split into pieces.
-TEST_F(CudaFusedReduction, CutsLongRows) {
+// If there are few rows and they are long, each row is split into pieces.
+TEST_F(CudaFusedReduction, SplitsLongRows) {
   for (DType t : {f32, f64, bf16})
     for (const Shape& shape : {Shape{2, 5000}, Shape{40000}, Shape{1, 4104}, Shape{3, 2, 70000}}) {
       SCOPED_TRACE(shape.text() + " " + std::string(name_of(t)));
       Graph g;
       const Given x = given(g, shape, t, View::contiguous, 1, 0.9, 1.1),
                   y = given(g, shape, t, View::contiguous, 2, 0.9, 1.1);
-      // Stored, so a 16-bit value is rounded as in two steps.
+      // The values are stored, so 16-bit values are rounded as in two steps.
       const Tensor product = x.tensor * y.tensor, difference = abs(x.tensor - y.tensor);
       const std::vector<Tensor> sums{product, sum(product, {-1})}, largest{difference, max(difference, {-1})};
       for (const std::vector<Tensor>& ts : {sums, largest}) {
@@ -175,7 +176,7 @@ TEST_F(CudaFusedReduction, CutsLongRows) {
   expect_same({sum(n * n, {}), max(n * n * -1, {1}), sum(greater(n, 3))}, {x});
 }
 
-// In these cases two steps are as fast.
+// In these cases, two separate steps are equally fast, so the ops are not fused.
 TEST_F(CudaFusedReduction, SkipsFewNumbersAndRowsWithoutPacks) {
   Graph g;
   const Given x = given(g, {2, 5001}, f32), y = given(g, {64, 64}, f32, View::contiguous, 2);
@@ -185,7 +186,7 @@ TEST_F(CudaFusedReduction, SkipsFewNumbersAndRowsWithoutPacks) {
   EXPECT_EQ(joined({sum(y.tensor * 2, {1})}), 1u);
 }
 
-// A row that is normalized in place.
+// A row is normalized in place.
 TEST_F(CudaFusedReduction, ResultsReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 64}, f32);

@@ -28,7 +28,8 @@ TEST(CudaFused, FusedMatchesSingleStepsOnTheCpu) {
   }
 }
 
-// Casts of parameters are one kernel, in programs that keep all of them, for any size and both 16-bit types.
+// If a program keeps all casts of its parameters, one kernel computes them, for any size and both 16-bit
+// types.
 TEST(CudaFused, CastsOfParametersAreOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<std::int64_t> sizes{1, 3, 4, 1023, 4096, 4097, 20000};
@@ -57,7 +58,7 @@ TEST(CudaFused, CastsOfParametersAreOneKernel) {
   }
 }
 
-// Small elementwise steps and the sums between them are one kernel with one block, for any compute type.
+// One kernel with one block computes small elementwise steps and the sums between them, for any compute type.
 TEST(CudaFused, HorizontalFusionIsOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {1, 31, 256, 4096}) {
@@ -88,7 +89,7 @@ TEST(CudaFused, HorizontalFusionIsOneKernel) {
   }
 }
 
-// A sum is bitwise identical by itself and next to longer steps.
+// A sum is bitwise identical in a separate kernel and in a kernel with longer steps.
 TEST(CudaFused, ASmallSumMatchesBitwiseNextToLongerSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {33, 100, 1000}) {
@@ -104,7 +105,8 @@ TEST(CudaFused, ASmallSumMatchesBitwiseNextToLongerSteps) {
   }
 }
 
-// Batch-invariant programs keep the order of their sums. Each long step has its own kernel.
+// Two kinds of steps stay separate kernels: long steps, and sums of batch-invariant programs, whose order is
+// fixed.
 TEST(CudaFused, OtherStepsAreSeparateKernels) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
@@ -116,7 +118,8 @@ TEST(CudaFused, OtherStepsAreSeparateKernels) {
   }
 }
 
-// Casts that do not fit into a list are separate steps: other dtypes, and a cast of a part.
+// Casts of other dtypes, and a cast of a part of a parameter, do not fit into a list. They are separate
+// steps.
 TEST(CudaFused, OtherCastsAreSeparateSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
@@ -126,7 +129,7 @@ TEST(CudaFused, OtherCastsAreSeparateSteps) {
     EXPECT_EQ(p.choice(i).find("casts in one"), std::string::npos) << i << ": " << p.choice(i);
 }
 
-// Every element size, whole and ragged tiles, tiles of one vector and of single elements.
+// Covers every element size, complete and partial tiles, tiles of one vector and of single elements.
 TEST(CudaFused, TransposesOperandsThatAreContiguousAcrossRows) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const DType t : {f32, bf16, f64, i64, i32, f16, u8, boolean})
@@ -159,16 +162,16 @@ TEST(CudaFused, TransposesOperandsThatAreContiguousAcrossRows) {
     }
 }
 
-TEST(CudaFused, SeveralTransposedOperandsNextToAnOverwrittenOne) {
+TEST(CudaFused, TransposesSeveralOperandsAndOverwritesOne) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
-  const Tensor s = softmax(z, -1) * 0 + z;  // dies in the step that reads it
+  const Tensor s = softmax(z, -1) * 0 + z;  // its last reader is the step
   const Tensor a = s + transpose(x, 0, 1) * transpose(y, 0, 1), b = s - transpose(x, 0, 1);
   Array xs({130, 70}, f32), ys({130, 70}, f32), zs({70, 130}, f32);
   for (Array* v : {&xs, &ys, &zs})
     for (std::int64_t i = 0; i < v->numel(); ++i) v->set(i, static_cast<double>(i * 7 % 13) - 6);
-  const Tensor four = a + transpose(x + 1, 0, 1) * transpose(abs(y), 0, 1);  // in smaller tiles
+  const Tensor four = a + transpose(x + 1, 0, 1) * transpose(abs(y), 0, 1);  // transposed in smaller tiles
   const std::vector<Feed> feeds{{x, xs}, {y, ys}, {z, zs}};
   for (const std::vector<Tensor>& ts : {std::vector{a, b}, {four, x + 1, abs(y)}}) {
     const auto expected = eval(ts, feeds, {.device = Device::cpu(), .fuse = false});
@@ -177,7 +180,7 @@ TEST(CudaFused, SeveralTransposedOperandsNextToAnOverwrittenOne) {
   }
 }
 
-// gelu, gelu_tanh and their derivatives for every 16-bit number, compared with f64.
+// Compares gelu, gelu_tanh and their derivatives with f64 for every 16-bit number.
 TEST(CudaFused, GelusOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const auto lower = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.)); };
@@ -191,7 +194,7 @@ TEST(CudaFused, GelusOf16Bits) {
     const char* name;
     Tensor (*function)(TensorArg);
     std::function<double(double)> exact;
-    double error;  // below 0.1 units in the last place, or at most this
+    double error;  // the error is below 0.1 units in the last place, or at most this
   };
   const Case cases[] = {
       {"gelu", &gelu, [&](double x) { return x * lower(x); }, 1e-8},
@@ -226,8 +229,8 @@ TEST(CudaFused, GelusOf16Bits) {
   }
 }
 
-// Every base, with exponents that are integers, fractions, large and not finite. Compared with C's pow in
-// f64, rounded, within 0.1 units in the last place.
+// Compares powers of every base with C's pow in f64, rounded, within 0.1 units in the last place. Exponents
+// are integers, fractions, large or not finite.
 TEST(CudaFused, PowersOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
@@ -247,7 +250,7 @@ TEST(CudaFused, PowersOf16Bits) {
     const Array got = eval(pow(a, b), {{a, as}, {b, bs}}, {.device = Device::cuda()});
 
     const int digits = t == bf16 ? 8 : 11, least = t == bf16 ? -126 : -14, most = t == bf16 ? 127 : 15;
-    const double beyond = std::ldexp(1, most + 1);  // the next value of a longer exponent
+    const double beyond = std::ldexp(1, most + 1);  // the next power of two
     int wrong = 0;
     for (std::int64_t i = 0; i < got.numel(); ++i) {
       const double x = as.at(i / n), y = bs.at(i % n), expected = std::pow(x, y), is = got.at(i);
@@ -263,8 +266,8 @@ TEST(CudaFused, PowersOf16Bits) {
   }
 }
 
-// Huge and infinite numbers, for which the polynomials of the formulas overflow. Extremes in pointwise_test
-// covers the limits.
+// For huge and infinite numbers, the polynomials in the formulas overflow. The suite Extremes in
+// pointwise_test covers the limits.
 TEST(CudaFused, DerivativesOfHugeNumbersMatchTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<double> at{1e3, -1e3, 2e13, -2e13, 1e20, -1e20, 3e38, -3e38, INFINITY, -INFINITY};

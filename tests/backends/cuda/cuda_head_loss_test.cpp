@@ -1,5 +1,5 @@
-// Compares linear_cross_entropy on a GPU with the CPU in f64. On Hopper, in bf16, its kernels make no pass
-// over the logits. Skipped if there is no GPU.
+// Compares linear_cross_entropy on a GPU with the CPU in f64. On Hopper, in bf16, its kernels need no
+// separate pass over the logits. Skipped if there is no GPU.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "backends/cuda/cuda.h"
 #include "ops/matmul_in_units.h"
@@ -21,7 +21,7 @@ struct Sizes {
   std::int64_t n, c, V;
 };
 
-// A head with the loss of each row, and its gradients.
+// A language-model head with the loss of each row, and its gradients.
 struct Head {
   Sizes size;
   DType dtype;
@@ -37,7 +37,7 @@ struct Head {
       targets.push_back(static_cast<std::int32_t>(r % 7 == 5 ? -100 : r * 7919 % s.V));
   }
 
-  // Loss [n], z_x and z_w of Σ loss ⊛ (1 + row / n), for rows first … last − 1.
+  // Computes the loss [n], and z_x and z_w of Σ loss ⊛ (1 + row / n), for rows first … last − 1.
   std::vector<Array> run(Device device, DType in, std::int64_t first, std::int64_t last) const {
     Graph g;
     const Tensor xs = g.input("x", {last - first, size.c}, in), ws = g.input("w", {size.V, size.c}, in),
@@ -58,7 +58,7 @@ struct Head {
 
   void expect_agreement() const {
     const auto expected = run(Device::cpu(), f64), got = run(Device::cuda(), dtype);
-    // Logits of magnitude up to 32 are not rounded if the GEMM writes exponentials; otherwise they are
+    // If the GEMM writes exponentials, logits of magnitude up to 32 are not rounded. Otherwise they are
     // rounded to the dtype.
     EXPECT_TRUE(close(doubles(got[0]), doubles(expected[0]), 32 * rounding(dtype))) << "loss";
     // An absolute error of a logit is a relative error of its probability.
@@ -76,7 +76,7 @@ struct Head {
 };
 
 constexpr LinearCrossEntropyOptions of_rows{.reduction = Reduction::none};
-// Partial tiles of rows and columns, more tiles than one block computes, and a single tile.
+// Covers partial tiles of rows and columns, more tiles than one block computes, and a single tile.
 constexpr Sizes some_sizes[] = {{77, 72, 1096}, {300, 136, 2048}, {5, 8, 1024}};
 
 TEST_F(CudaHeadLoss, AgreesInEveryTypeAndSize) {
@@ -86,13 +86,13 @@ TEST_F(CudaHeadLoss, AgreesInEveryTypeAndSize) {
   Head({40, 24, 20001}, bf16, of_rows).expect_agreement();  // rows that do not fit into registers
 }
 
-TEST_F(CudaHeadLoss, SmoothsAndAddsAZLoss) {
+TEST_F(CudaHeadLoss, SupportsLabelSmoothingAndZLoss) {
   LinearCrossEntropyOptions o = of_rows;
   o.label_smoothing = 0.1, o.z_loss = 0.01;
   for (DType t : {bf16, f32}) Head(some_sizes[0], t, o).expect_agreement();
 }
 
-// Losses from 0 to beyond 88 nats. There, exp(logit − target logit) overflows in f32.
+// Losses range from 0 to more than 88 nats, where exp(logit − target logit) overflows in f32.
 TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   Head head(some_sizes[1], bf16, of_rows, 5);
   const Vector losses = doubles(head.run(Device::cpu(), f64)[0]);
@@ -104,8 +104,8 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   EXPECT_LT(Head::difference(got[2], expected[2]), 4 * rounding(bf16));
 }
 
-// On Hopper, the 128 rows of a pair of tiles are recomputed together. Large losses are in the first pair
-// only, in a different pair, and in several pairs.
+// On Hopper, the 128 rows of a pair of tiles are recomputed together. Large losses occur in the first pair
+// only, in a different pair only, or in several pairs.
 TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInAnyTile) {
   for (const std::vector<std::int64_t>& large : {std::vector<std::int64_t>{3}, {130}, {127, 128, 256}}) {
     SCOPED_TRACE(::testing::PrintToString(large));
@@ -124,15 +124,16 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInAnyTile) {
   }
 }
 
-// Losses and gradients in chunks: one unit, several units, a partial unit, and the whole. On Hopper, the GEMM
-// adds in order along k. If operands are not aligned to 16 bytes, and on other GPUs, it adds by units.
+// Losses and gradients are computed in chunks of one unit, several units, a partial unit, or everything. On
+// Hopper, the GEMM adds in order along k. On other GPUs, or if operands are not aligned to 16 bytes, it adds
+// unit by unit.
 TEST_F(CudaHeadLoss, AnyChunksMatchBitwise) {
   struct Case {
     Sizes size;
     DType dtype;
     bool tf32;
   };
-#ifdef TG_RACE_RUNS  // the emulator: few units
+#ifdef TG_RACE_RUNS  // few units on the emulator
   const Case cases[] = {{{200, 24, 1032}, bf16, false},
                         {{140, 24, 1032}, f16, false},
                         {{140, 24, 264}, f32, false},
@@ -182,12 +183,13 @@ TEST_F(CudaHeadLoss, AnyChunksMatchBitwise) {
     }
 }
 
-// GEMMs with any k, any tiles and any layout of the operands, whole and in two parts, compared with f64.
+// Compares GEMMs with f64, for any k, any tiles and any layout of the operands. Each GEMM runs once as a
+// whole and once in two parts.
 TEST_F(CudaHeadLoss, MultipliesInUnits) {
   struct Case {
     std::int64_t m, n, k;
   };
-#ifdef TG_RACE_RUNS  // the emulator; on one multiprocessor the first has tiles of 256 columns
+#ifdef TG_RACE_RUNS  // emulator; on one multiprocessor, the first GEMM has tiles of 256 columns
   const std::vector<Case> cases{{130, 200, 64}, {280, 392, 136}};
   const std::vector<DType> dtypes{bf16};
 #else
@@ -207,7 +209,7 @@ TEST_F(CudaHeadLoss, MultipliesInUnits) {
             return std::pair(across ? transpose(x, 0, 1) : x,
                              Feed(x, Array::of(shape, random_vector(rows * columns, seed)).to(dtype)));
           };
-          // Contiguous across k: [k, m] and [k, n] in memory.
+          // The operands are contiguous across k: [k, m] and [k, n] in memory.
           const auto [a, of_a] = matrix("a", c.m, c.k, a_across, 1);
           const auto [b, of_b] = matrix("b", c.k, c.n, !b_across, 2);
           const std::int64_t half = c.k > 64 ? 64 : 0;

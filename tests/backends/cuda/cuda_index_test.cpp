@@ -1,6 +1,6 @@
-// Tests index ops on a GPU in sizes that the ops' own tests do not reach. Many additions go to few elements
-// and few to many, in chunks. Also covers units of every width and indices out of range. Skipped if there is
-// no GPU.
+// Tests index ops on a GPU in larger sizes than the tests of these ops. Many slices are added to few
+// elements, and few slices to many elements, in chunks. Also covers units of every width and indices out of
+// range. Skipped if there is no GPU.
 #include <random>
 
 #include "backends/cuda/cuda.h"
@@ -18,7 +18,7 @@ class CudaIndex : public ::testing::Test {
   }
 };
 
-// Indices in [0, size). If skewed, most of them are equal.
+// Random indices in [0, size). If `skewed`, most of them are equal.
 struct Picked {
   Picked(Graph& g, const Shape& shape, std::int64_t size, bool skewed = false, DType t = i64)
       : tensor(g.input("indices", shape, t)) {
@@ -34,8 +34,9 @@ struct Picked {
   Array array;
 };
 
-// The GPU's results equal the CPU's, and a second program gives the same results. Copied elements are bitwise
-// identical. Sums in a different order differ by at most `additions` roundings of terms up to 1.
+// Checks that the GPU's results equal the CPU's and that a second program gives the same results. Copied
+// elements must be bitwise identical. Sums in a different order may differ by `additions` roundings of terms
+// up to 1.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double additions = 0) {
   const std::vector<Array> expected = eval(ts, feeds, {.device = Device::cpu()}),
                            got = eval(ts, feeds, {.device = Device::cuda()}),
@@ -47,8 +48,8 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, 
       continue;
     }
     const Vector a = doubles(expected[i]), b = doubles(got[i]);
-    // Each of the two sums is off by at most n roundings of partial sums no larger than n, in the compute
-    // type. Then it is rounded once to the dtype.
+    // Each of the two sums has at most n roundings in the compute type, of partial sums no larger than n.
+    // Then it is rounded once to the dtype.
     const double wide = additions * additions * rounding(compute_type(ts[i].dtype()));
     for (std::size_t k = 0; k < a.size(); ++k)
       ASSERT_LE(std::abs(a[k] - b[k]), 2 * wide + 2 * rounding(ts[i].dtype()) * (std::abs(a[k]) + wide))
@@ -69,13 +70,13 @@ TEST_F(CudaIndex, AddsManySlicesToFewAndFewToMany) {
       const Given x = given(g, {c.rows, c.columns}, t, View::contiguous, 1, 0, high),
                   src = given(g, {c.count, c.columns}, t, View::contiguous, 2, 0, high);
       const Picked at(g, {c.count}, c.rows, c.skewed);
-      // Maximum number of additions to one element. If skewed, all additions may go to it.
+      // Maximum number of additions to one element. If `skewed`, all additions may have the same target.
       const double most = static_cast<double>(c.skewed ? c.count : 3 * c.count / c.rows + 50);
       expect_same({index_add(x.tensor, 0, at.tensor, src.tensor)}, {x.feed(), src.feed(), at.feed()}, most);
     }
 }
 
-// Few slices need no sort.
+// If there are few slices, their indices are not sorted.
 TEST_F(CudaIndex, AddsFewSlices) {
   struct Case {
     std::int64_t rows, columns, count;
@@ -112,7 +113,7 @@ TEST_F(CudaIndex, AssignsSlicesOfAnyAxisAndView) {
         Shape part{shape[0], shape[1], shape[2]};
         part[axis] = 30;
         const Given x = given(g, shape, t, view, 1, 0, 16), src = given(g, part, t, view, 2, 0, 16);
-        const Picked at(g, {30}, shape[axis] + 1, false, i32);  // −1 among them, and repeats
+        const Picked at(g, {30}, shape[axis] + 1, false, i32);  // some are −1, and some are repeated
         expect_same({index_assign(x.tensor, axis, at.tensor - 1, src.tensor)},
                     {x.feed(), src.feed(), at.feed()});
       }
@@ -153,7 +154,7 @@ TEST_F(CudaIndex, PicksAndMovesInUnitsOfEveryWidth) {
       }
 }
 
-// The unit width depends on the strides of all axes, not only of the indexed axis and those after it.
+// The unit width depends on the strides of all axes, including the axes before the indexed axis.
 TEST_F(CudaIndex, PicksInUnitsThatStridesAllow) {
   for (const DType t : {f32, bf16, u8})
     for (const std::int64_t width : {2, 4, 16})

@@ -1,5 +1,5 @@
-// Tests attention if all scores of a row are large in magnitude, for every family of kernels. Skipped if
-// there is no GPU.
+// Tests every family of attention kernels with rows whose scores are all large in magnitude. Skipped if there
+// is no GPU.
 #include "tests/support/large_scores.h"
 
 #include "tests/backends/cuda/attention_problem.h"
@@ -20,7 +20,7 @@ struct Size {
 // Checks every case with these sizes, kernels and dtypes.
 void expect_right_on(const std::vector<Size>& sizes, AttentionKernels kernels,
                      const std::vector<DType>& dtypes, bool tf32 = false) {
-#ifdef TG_CROWD  // the emulator: each size has some of the cases
+#ifdef TG_CROWD  // on the emulator, each size has only some of the cases
   constexpr std::size_t every = 4;
 #else
   constexpr std::size_t every = 1;

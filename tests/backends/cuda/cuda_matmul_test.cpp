@@ -63,16 +63,16 @@ TEST_F(CudaMatmul, FusesGeluInEveryWay) {
       }
 }
 
-TEST_F(CudaMatmul, GivesTheGradientsOfGelu) {
+TEST_F(CudaMatmul, ComputesTheGradientsOfGelu) {
   for (DType t : {f32, bf16}) {
     Layer l(t, 32, true);
     l.expect_same(gradients(weighted_sum(l.y), {l.x.tensor, l.w.tensor, l.bias.tensor}), 16);
   }
 }
 
-// Large GEMMs whose operands are contiguous along k or across it. If it is faster, one operand is transposed
-// by a copy (transposed_gemm.cpp). By the emulator's clock, the copy is always faster.
-TEST_F(CudaMatmul, GivesProductsOfF32InAnyLayout) {
+// The operands of large GEMMs are contiguous along k or across it. If this is faster, one operand is first
+// copied into the other layout (transposed_gemm.cpp). By the emulator's clock, the copy is always faster.
+TEST_F(CudaMatmul, MultipliesF32InAnyLayout) {
   struct Case {
     std::int64_t m, n, k;
     View a, b;  // contiguous: a along k, b across k; transposed: the opposite
@@ -97,7 +97,7 @@ TEST_F(CudaMatmul, GivesProductsOfF32InAnyLayout) {
     const std::vector<Feed> feeds = feeds_of({a, b, d});
     const CompileOptions on_gpu{.device = Device::cuda(), .tf32 = c.tf32};
     const Array expected = eval(y, feeds, {.device = Device::cpu()}), got = eval(y, feeds, on_gpu);
-    // In TF32 each factor is rounded to a relative precision of 2⁻¹¹; sums are in f32.
+    // TF32 rounds each factor with a relative error of 2⁻¹¹. Sums are in f32.
     const double error = 8 * (c.tf32 ? 0x1p-11 : 0x1p-22) * std::sqrt(2. * static_cast<double>(c.k)) / 3;
     double apart = 0;
     for (std::int64_t i = 0; i < got.numel(); ++i)
@@ -111,8 +111,8 @@ TEST_F(CudaMatmul, GivesProductsOfF32InAnyLayout) {
   }
 }
 
-// The result depends bitwise on the algorithm, so a GEMM keeps its first algorithm. Many algorithms have
-// about the same speed here.
+// The bits of a result depend on the algorithm, so a GEMM must keep its first algorithm. For this GEMM, many
+// algorithms are about equally fast.
 TEST_F(CudaMatmul, KeepsTheChosenAlgorithm) {
   std::set<std::string> choices;
   for (int i = 0; i < 12; ++i) {
@@ -124,9 +124,9 @@ TEST_F(CudaMatmul, KeepsTheChosenAlgorithm) {
   EXPECT_NE(choices.begin()->find("cuBLASLt"), std::string::npos) << *choices.begin();
 }
 
-// The gradient of an operand of three GEMMs: two of the GEMMs add to it. Computed by cuBLASLt, by kernels for
-// few rows, and by the kernel for any strides.
-TEST_F(CudaMatmul, GivesSumsOfProducts) {
+// Computes the gradient of an operand of three GEMMs. Two of the backward GEMMs add to the result of the
+// first. Covers cuBLASLt, the kernels for few rows and the kernel for any strides.
+TEST_F(CudaMatmul, AddsProductsToSums) {
   for (const DType t : {f32, bf16, f16, f64})
     for (const std::int64_t rows : {5, 70})
       for (const View view : {View::contiguous, View::transposed, View::sliced}) {
@@ -145,7 +145,7 @@ TEST_F(CudaMatmul, GivesSumsOfProducts) {
         const std::vector<Feed> feeds = feeds_of(operands);
         const Array expected = eval(z, feeds, {.device = Device::cpu()})[0],
                     got = eval(z, feeds, {.device = Device::cuda()})[0];
-        const double roundings = t == bf16 || t == f16 ? 8 : 64;  // of three results, or of 64 additions
+        const double roundings = t == bf16 || t == f16 ? 8 : 64;  // three results, or 64 additions
         EXPECT_TRUE(close(doubles(got), doubles(expected), roundings * rounding(t))) << z[0].text();
         EXPECT_TRUE(got.same_bits(eval(z, feeds, {.device = Device::cuda()})[0]));
       }
@@ -161,7 +161,7 @@ TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
     const Tensor added = softmax(c.tensor, -1), sum = matmul(a.tensor, b.tensor) + added;
     const std::vector<Feed> feeds{a.feed(), b.feed(), c.feed()};
     const CompileOptions options{.device = Device::cuda()};
-    const auto place = [&](const Program& p) {  // offsets of the sum and of the addend
+    const auto place = [&](const Program& p) {  // memory offsets of the sum and of the addend
       for (const Step& s : p.steps())
         if (s.op->name == "matmul" && s.in.size() == 3) return std::pair(s.in[2].data, s.out[0].data);
       return std::pair<std::byte*, std::byte*>();
@@ -176,8 +176,9 @@ TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
   }
 }
 
-// Small GEMMs of matrices contiguous along rows or columns, aligned to 16 bytes or not, with an addend.
-TEST_F(CudaMatmul, GivesGroupedGemms) {
+// Tests small GEMMs with an addend. Matrices are contiguous along rows or columns, and aligned to 16 bytes or
+// not.
+TEST_F(CudaMatmul, ComputesGroupedGemms) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})
     for (const auto& [m, n, k] : sizes)
@@ -200,7 +201,7 @@ TEST_F(CudaMatmul, GivesGroupedGemms) {
 }
 
 // Rows of an addend are read four numbers at a time if their layout allows it. These rows do not.
-TEST_F(CudaMatmul, GivesGroupedGemmsWithAnAddendInAnyLayout) {
+TEST_F(CudaMatmul, ComputesGroupedGemmsWithAnAddendInAnyLayout) {
   constexpr std::int64_t m = 40, n = 24;
   for (const DType t : {bf16, f16})
     for (const auto& [columns, first] :
@@ -218,8 +219,8 @@ TEST_F(CudaMatmul, GivesGroupedGemmsWithAnAddendInAnyLayout) {
       }
 }
 
-// GEMMs whose results are not needed before the last of them are one kernel. They are bitwise identical to
-// separate GEMMs.
+// Several GEMMs share a kernel if no step between them reads their results. The results are bitwise identical
+// to the results of separate GEMMs.
 TEST_F(CudaMatmul, GroupedGemmsAreOneKernel) {
   for (const DType t : {bf16, f16}) {
     Graph g;
@@ -259,8 +260,8 @@ TEST_F(CudaMatmul, AcceptsBatchesOfAnyAlignment) {
   }
 }
 
-// Operands that cuBLASLt accepts, and strides that only our own kernel accepts.
-TEST_F(CudaMatmul, GivesProductsOf16BitTypesInF32) {
+// Tests operands that cuBLASLt accepts, and strides that only our own kernel accepts.
+TEST_F(CudaMatmul, Multiplies16BitTypesIntoF32) {
   for (const DType t : {bf16, f16, f32})
     for (const View view : {View::contiguous, View::transposed, View::sliced}) {
       Graph g;

@@ -1,5 +1,5 @@
-// Compares models of every architecture on a GPU with the CPU: training steps, and generation with a
-// key-value cache. Skipped if there is no GPU.
+// Compares training steps, and generation with a key-value cache, on a GPU with the CPU, for models of every
+// architecture. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -87,8 +87,8 @@ TEST_P(CudaModels, LogitsMatchTheCpuOn16BitWeights) {
       error += (there[i] - here[i]) * (there[i] - here[i]);
       size += here[i] * here[i];
     }
-    // About 16 tensors in each of the 2 layers are rounded on either device; n errors grow like √n of one
-    // error.
+    // On each device, about 16 tensors in each of the 2 layers are rounded. The sum of n errors is about √n
+    // times one error.
     EXPECT_LT(std::sqrt(error / size), std::sqrt(2 * 16) * (dtype == bf16 ? 0x1p-8 : 0x1p-11))
         << name_of(dtype);
   }

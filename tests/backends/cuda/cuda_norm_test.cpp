@@ -1,5 +1,5 @@
-// Tests norms of rows and their gradients: sums fused into the kernel of a gradient, and rows with uneven
-// distances. Skipped if there is no GPU.
+// Tests norms of rows and their gradients on a GPU. Covers sums that are fused into the kernel of a gradient,
+// and rows at uneven distances in memory. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/by_rows.h"
 
@@ -15,7 +15,7 @@ class CudaNorm : public ::testing::Test {
   }
 };
 
-// Rows computed by one warp, rows computed by several, and rows too long for registers.
+// Rows for one warp, rows for several warps, and rows that are too long for registers.
 struct Gradients {
   DType dtype;
   std::int64_t rows, n;
@@ -69,7 +69,7 @@ TEST_F(CudaNorm, ASumFusedWithItsGradientMatchesASeparateStepBitwise) {
             << choices;
         EXPECT_TRUE(values[0].same_bits(expected));
         for (std::size_t i = 1; i < z.size(); ++i) EXPECT_TRUE(values[i].same_bits(z[i])) << i;
-        // If another step reads the gradient, too, the gradient is stored. The sum reuses the memory of
+        // If another step also reads the gradient, the gradient is stored. The sum reuses the memory of
         // `other`, which no later step reads.
         const auto columns = [](const Tensor& z_x, const Tensor& other) {
           return Tensors{sum(other + z_x, {0}), sum(z_x, {0})};
@@ -101,7 +101,7 @@ TEST_F(CudaNorm, OtherSumsAreSeparateSteps) {
   EXPECT_TRUE(is_separate([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
 }
 
-// Sums over the rows of several norms. One kernel finishes them before the first of them is read.
+// Tests sums over the rows of several norms. One kernel finishes all sums before the first of them is read.
 TEST_F(CudaNorm, SumsOverRowsOfSeveralNormsMatchSeparateOnesBitwise) {
   for (const DType t : {f32, bf16})
     for (const bool read_at_once : {true, false}) {
@@ -131,8 +131,8 @@ TEST_F(CudaNorm, SumsOverRowsOfSeveralNormsMatchSeparateOnesBitwise) {
     }
 }
 
-// Rows without a common distance, as in a slice of an axis between others. This applies to x and to the
-// operand added to its gradient.
+// Rows are not equally spaced, as in a slice of an axis between other axes. This is tested for x and for the
+// operand that is added to the gradient of x.
 TEST_F(CudaNorm, RowsMayBeUnevenlySpaced) {
   using Op = Tensor (*)(const Tensor&, const Tensor&);
   const std::pair<const char*, Op> ops[] = {
@@ -167,7 +167,7 @@ TEST_F(CudaNorm, RowsMayBeUnevenlySpaced) {
         }
 }
 
-// A sum without a reader is not finished: its memory is used for other values.
+// A sum without a reader is not finished, because other values reuse its memory.
 TEST_F(CudaNorm, UnreadSumsAreNotFinished) {
   const Gradients c{f32, 37, 64, true};
   Graph apart, g;

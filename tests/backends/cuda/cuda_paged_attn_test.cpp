@@ -1,5 +1,5 @@
-// Compares paged_attn on a GPU with its definition. A row must be bitwise independent of all other rows.
-// Skipped if there is no GPU.
+// Compares paged_attn on a GPU with its definition. A row's result must be bitwise independent of all other
+// rows. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/paged_problem.h"
 
@@ -16,7 +16,8 @@ class CudaPagedAttn : public ::testing::Test {
 };
 
 const CompileOptions on_gpu{.device = Device::cuda(), .verify = true};
-// For results that are compared with a different program: `verify` would run each program twice.
+// Options for results that are compared with a different program. They omit `verify`, which would run each
+// program twice.
 const CompileOptions once{.device = Device::cuda()};
 
 TEST_F(CudaPagedAttn, MatchesItsDefinition) {
@@ -52,7 +53,7 @@ void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequ
   }
 }
 
-// Queries divided differently, in a different batch, in other pages.
+// The same queries are divided differently, in a different batch, and in other pages.
 TEST_F(CudaPagedAttn, ARowMatchesBitwiseInAnyBatch) {
   for (const DType t : {f32, bf16}) {
     PagedCall all{.H = 2, .Hk = 1, .d = 16, .dv = 16, .page = 16, .dtype = t, .sink = true, .L = 70};
@@ -81,12 +82,13 @@ TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   EXPECT_EQ(choice({.d = 264, .dv = 8, .dtype = bf16}), "plain multiply-adds");
 }
 
-// The number of keys in the first range, as in decoding.cpp. Ranges at 1024 keys or later have 1024 keys.
+// The number of keys in the first range, as in decoding.cpp. Ranges that begin at key 1024 or later have 1024
+// keys.
 std::int64_t first_range(std::int64_t d) {
   return d <= 64 ? 1024 : d <= 128 ? 512 : 256;
 }
 
-TEST_F(CudaPagedAttn, DecodesByItsDefinition) {
+TEST_F(CudaPagedAttn, DecodingMatchesTheDefinition) {
   const std::pair<const char*, void (*)(PagedCall&)> options[] = {
       {"none", [](PagedCall&) {}},
       {"scale and sink", [](PagedCall& c) { c.options.scale = 0.3, c.sink = true; }},
@@ -124,7 +126,7 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
   for (const std::int64_t L : {1, 3})
     for (const std::int64_t d : {16, 72, 136}) {
       const std::int64_t border = first_range(d);
-      const std::int64_t dv = d > 128 ? 200 : 8;  // columns of two warps
+      const std::int64_t dv = d > 128 ? 200 : 8;  // columns for two warps
       PagedCall c{.H = 2, .Hk = 1, .d = d, .dv = dv, .dtype = bf16, .sink = d == 16, .L = L};
       c.sequences = {0, 1, 2, 3, 4, 2},
       c.lengths = {border - 1, border, border + 1, 2 * border + 1, 1, border - 1};
@@ -137,7 +139,8 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
     }
 }
 
-// In one call, in parts, and token by token; next to other sequences, in other pages and larger ones.
+// A sequence is decoded in one call, in parts, and token by token. It is next to other sequences, in other
+// pages and in larger pages.
 TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
   struct Heads {
     std::int64_t H, Hk, d, dv;
@@ -158,7 +161,7 @@ TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
       PagedCall all{
           .H = n.H, .Hk = n.Hk, .d = n.d, .dv = n.dv, .page = 16, .dtype = n.dtype, .sink = true, .L = L};
       all.v_in_k = n.v_in_k, all.sequences = {0, 1, 2}, all.lengths = {length, 70, 30};
-      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than streams hold at a time
+      if (window) all.options.window_left = 300, all.options.softcap = 5;  // more than the streams hold
       const PagedCall::Result together = all.run(on_gpu);
       PagedCall one = all;
       one.order = 3;
@@ -182,7 +185,7 @@ TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
 }
 
 // If there are many sequences, one warp computes each short sequence. There are two short sequences for each
-// multiprocessor of a GPU; the emulator has few multiprocessors.
+// multiprocessor of a GPU. The emulator needs fewer.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
@@ -211,8 +214,9 @@ TEST_F(CudaPagedAttn, AShortSequenceMatchesBitwiseInALargeBatch) {
     }
 }
 
-// Latents: the first key columns are the values. Keys are too wide for the registers of a warp.
-TEST_F(CudaPagedAttn, DecodesLatentsByTheirDefinition) {
+// The operands are latents: keys whose first columns are the values. These keys are too wide for the
+// registers of a warp.
+TEST_F(CudaPagedAttn, DecodingOfLatentsMatchesTheDefinition) {
   PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
   c.sequences = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
   const std::string choice = c.run(once).choice;
@@ -242,9 +246,9 @@ bool has_wgmma() {
   return p.choice(0).find("wgmma") != std::string::npos;
 }
 
-// On Hopper, wgmma computes 16 or more heads, and 16 heads have a separate kernel. Their ranges have 2048
-// keys; for up to 32 heads, 1024.
-TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
+// On Hopper, wgmma computes 16 or more heads. Exactly 16 heads have a separate kernel. Ranges have 1024 keys
+// for up to 32 heads, otherwise 2048.
+TEST_F(CudaPagedAttn, DecodingOfLatentsOfManyHeadsMatchesTheDefinition) {
   for (const auto& [heads, page] : {std::pair<std::int64_t, std::int64_t>{128, 16},
                                     {128, 64},
                                     {128, 24},
@@ -286,9 +290,9 @@ TEST_F(CudaPagedAttn, DecodesLatentsOfManyHeadsByTheirDefinition) {
     }
 }
 
-// For 16 heads, one block processes several sequences and ranges one after another, and reuses its buffer for
+// For 16 heads, one block computes several sequences and ranges one after another, and reuses its buffer of
 // queries.
-TEST_F(CudaPagedAttn, DecodesLatentsOfFewHeadsByTheirDefinition) {
+TEST_F(CudaPagedAttn, DecodingOfLatentsOfFewHeadsMatchesTheDefinition) {
   for (const auto& [name, o] : {std::pair<const char*, PagedAttentionOptions>{"none", {}},
                                 {"softcap", {.softcap = 2}},
                                 {"a negative scale", {.scale = -0.1}}}) {
@@ -331,7 +335,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsMatchesBitwiseInAnyBatch) {
   for (const auto& [heads, window] :
        {std::pair<std::int64_t, std::int64_t>{72, -1}, {72, 150}, {16, -1}, {16, 150}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads, window " << window);
-    const std::int64_t d = heads == 16 ? 320 : 280;  // for 16 heads in blocks of 64 numbers
+    const std::int64_t d = heads == 16 ? 320 : 280;  // the kernel for 16 heads reads blocks of 64 numbers
     PagedCall all{
         .H = heads, .Hk = 1, .d = d, .dv = 24, .page = 16, .dtype = bf16, .sink = true, .v_in_k = true};
     all.L = 12, all.sequences = {0, 1}, all.lengths = {2055, 70}, all.options.window_left = window;
@@ -339,7 +343,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsMatchesBitwiseInAnyBatch) {
   }
 }
 
-// More tiles of rows than the table of one launch holds, and more ranges than their memory holds.
+// The tiles of rows exceed the table of one launch, and the ranges exceed the memory for their results.
 TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   PagedCall all{.H = 16, .Hk = 1, .d = 8, .dv = 8, .page = 64, .dtype = bf16, .L = 1040};
   all.lengths = {1060}, all.options.window_left = 5;
@@ -355,7 +359,8 @@ TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   expect_defined(all, on_gpu, true);
 }
 
-// Refused by a separate checking kernel, by the decoding kernels and by the kernel for latents.
+// Three kernels must refuse such tables and lengths: a separate checking kernel, the decoding kernels and the
+// kernel for latents.
 TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   struct Kernels {
     DType dtype;
@@ -364,7 +369,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   for (const Kernels& kernels :
        {Kernels{f32, 6, 4}, {f32, 4, 4}, {bf16, 8, 8}, {bf16, 144, 8}, {f16, 264, 8}}) {
     SCOPED_TRACE(kernels.d);
-    for (const std::int64_t B : {2, 70}) {  // at most one number per thread of a block, and more
+    for (const std::int64_t B : {2, 70}) {  // up to one number per thread of a block, and more
       Graph g;
       const std::int64_t d = kernels.d;
       const Tensor q = g.input("q", {B, 1, 1, d}, kernels.dtype),
@@ -374,11 +379,11 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
       const Array ones = Array::of({B, 1, 1, d}, Vector(std::size_t(B * d), 1)).to(kernels.dtype),
                   pool = Array::of({3, 4, 1, d}, Vector(std::size_t(12 * d), 1)).to(kernels.dtype);
       const auto run = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n) {
-        pages.insert(pages.begin(), std::size_t(2 * B - 4), 1);  // of the last two sequences
+        pages.insert(pages.begin(), std::size_t(2 * B - 4), 1);  // the last two sequences
         n.insert(n.begin(), std::size_t(B - 2), 8);
         eval(o, {{q, ones}, {k, pool}, {table, pages}, {lengths, n}}, {.device = Device::cuda()});
       };
-      run({2, 99, 0, -7}, {4, 0});  // no keys there
+      run({2, 99, 0, -7}, {4, 0});  // no sequence has keys there
       const auto refused = [&](std::vector<std::int32_t> pages, std::vector<std::int32_t> n, int index,
                                std::int64_t position) {
         expect_error<Error>([&] { run(pages, n); },
@@ -389,7 +394,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
       refused({2, 1, -1, 2}, {5, 1}, -1, 2 * B - 2);
       refused({2, 1, 1, 7}, {0, 8}, 7, 2 * B - 1);
       refused({2, 1, 1, 2}, {9, 1}, 9, B - 2);
-      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first of several errors
+      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first of several errors is reported
     }
   }
 }

@@ -1,4 +1,4 @@
-// Tests programs on a GPU that are fed, run and read without waiting. Skipped if there is no GPU.
+// Tests that programs on a GPU are fed, run and read without waiting. Skipped if there is no GPU.
 #include <chrono>
 
 #include <tilegrad/autograd/custom_op.h>
@@ -84,7 +84,7 @@ TEST_F(CudaProgram, IsCompiledDuringTheRunOfAnother) {
   EXPECT_NEAR(pending.fetch(y).at(0), 1. / 64, 1e-6);
 }
 
-// Rows of a table by index, and a parameter that counts runs.
+// The program reads rows of a table by index and counts its runs in a parameter.
 struct Lookup {
   Parameter count{"count", Array(Shape{1}, f32), Device::cuda()};
   Graph g;
@@ -126,7 +126,7 @@ TEST_F(CudaProgram, AFaultIsReportedByTheNextReadOfAnyValue) {
   EXPECT_EQ(l.count.read().at(0), 1);
 }
 
-TEST_F(CudaProgram, AUserFunctionsExceptionIsReportedAndNothingIsAssigned) {
+TEST_F(CudaProgram, AnExceptionOfAUserFunctionIsReportedAndNothingIsAssigned) {
   const CustomOp op = register_host_op({.name = "throws_below_0", .forward = [](auto in, auto out) {
                                           const double x = in[0].at(0);
                                           if (x < 0)
@@ -193,7 +193,7 @@ TEST_F(CudaProgram, AllocatesNoMemoryBeyondItsPlan) {
   EXPECT_EQ(gpu.available_bytes(), before);
 }
 
-// 17 GB per tensor: pointwise ops, a copy, a selection, a sum and a maximum count past 2³¹.
+// Each tensor has 17 GB. Pointwise ops, a copy, a selection, a sum and a maximum must count beyond 2³¹.
 TEST_F(CudaProgram, SupportsMoreThanTwoToThe31Elements) {
   const std::int64_t n = (std::int64_t{1} << 31) + 1000;
   if (backend(Device::cuda()).available_bytes() < std::size_t{60} << 30)

@@ -1,4 +1,5 @@
-// Tests random ops on a GPU: their numbers are bitwise identical to the CPU's. Skipped if there is no GPU.
+// Tests that random ops on a GPU draw numbers that are bitwise identical to the CPU's. Skipped if there is no
+// GPU.
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
@@ -15,7 +16,7 @@ class CudaRandom : public ::testing::Test {
   }
 };
 
-// Two steps of the same program on both devices.
+// Runs two steps of the same program on both devices.
 void expect_same_bits(Graph& g, const std::vector<Tensor>& ts, const std::vector<Feed>& feeds = {}) {
   Program host = compile(g, ts, {.device = Device::cpu()}), gpu = compile(g, ts, {.device = Device::cuda()});
   for (Program* p : {&host, &gpu}) p->seed(0x123456789abcdef0u);
@@ -27,7 +28,7 @@ void expect_same_bits(Graph& g, const std::vector<Tensor>& ts, const std::vector
   }
 }
 
-// Sizes that end within a block of words, and one that exceeds the number of a GPU's threads.
+// Some sizes end within a block of words. One exceeds the number of a GPU's threads.
 const Shape shapes[] = {{1}, {3, 5, 7}, {0, 3}, {1023}, {1 << 21}};
 
 TEST_F(CudaRandom, FillsMatchTheCpu) {
@@ -39,7 +40,7 @@ TEST_F(CudaRandom, FillsMatchTheCpu) {
     }
 }
 
-// Intervals whose ends could be crossed by rounding, and one whose width f64 cannot represent.
+// Rounding could cross the ends of some intervals. f64 cannot represent the width of another interval.
 TEST_F(CudaRandom, IntervalsMatchTheCpu) {
   for (DType t : float_dtypes) {
     Graph g;

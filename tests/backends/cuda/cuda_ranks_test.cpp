@@ -1,6 +1,6 @@
-// Tests ranks on separate GPUs, and on emulated ones. If data are only sent or added, results are bitwise
-// identical to ranks on the CPU. Training is bitwise identical to one GPU. No code may use a GPU before it
-// forks.
+// Tests ranks on separate GPUs, which may be emulated. If data are only sent or added, results are bitwise
+// identical to ranks on the CPU. Training is bitwise identical to training on one GPU. No code may use a GPU
+// before it forks.
 #include "tests/support/joined_ranks.h"
 #include "tests/support/ranks_faults.h"
 #include "tests/support/ranks_training.h"
@@ -18,9 +18,9 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The number of ranks that can each have a GPU.
+// The largest number of ranks for which each rank has a separate GPU.
 int most_ranks() {
-#ifdef TG_RACE_RUNS  // emulated: in each process
+#ifdef TG_RACE_RUNS  // emulated: each process has a GPU
   return 4;
 #else
   static const int count =
@@ -46,7 +46,7 @@ std::string bytes_of(const std::vector<Array>& arrays) {
   return s;
 }
 
-// The results of every op on lists of small and of large tensors.
+// Returns the results of every op on lists of small and large tensors.
 std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
   const int n = ranks.size();
   Graph g;
@@ -136,12 +136,13 @@ TEST(CudaRanks, TrainingInBf16MatchesOneGpuBitwise) {
   expect_bits_of_one({"bf16", nn::Precision::bf16, "adamw", 0, 0, micro_batches, 4});
 }
 
-// One batch on each rank: some gradients are summed during the backward pass.
+// Each rank has one batch, so some gradients are summed during the backward pass.
 TEST(CudaRanks, EarlySumsMatchOneGpuBitwise) {
   expect_bits_of_one({"early", nn::Precision::bf16, "adamw", 0, 0, 2, 4, true, true});
 }
 
-// o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention. The heads suit tensor cores.
+// Computes o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention. Tensor cores support
+// the head size.
 std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions& options, bool on_gpu) {
   const int n = ranks.size();
   const std::int64_t own = 32, d = 64;
@@ -171,8 +172,8 @@ std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions
   return all;
 }
 
-// Both round parts of results, in different orders: the largest difference is a few roundings of the largest
-// number.
+// Both devices round parts of results, in different orders. The largest difference is a few roundings of the
+// largest number.
 TEST(CudaRanks, RingAttentionMatchesTheCpu) {
   NEEDS_GPUS(2);
   const AttentionOptions all[] = {{.causal = true}, {}, {.causal = true, .window_left = 20}};
@@ -201,13 +202,14 @@ TEST(CudaRanks, RingAttentionMatchesTheCpu) {
   }
 }
 
-// One rank fails, or is killed, while the others wait for it on their GPUs. The others must end immediately,
-// with the report of its loss. In that state, each rank destroys its programs and the exchange between GPUs.
+// One rank fails, or is killed, while the other ranks wait for it on their GPUs. The other ranks must end
+// immediately and report the lost rank. In this state, each of them destroys its programs and the exchange
+// between GPUs.
 void expect_waits_end(const std::string& line, const std::function<void(int run)>& on_last_rank) {
   for (int n : {2, 4}) {
     if (n > most_ranks()) continue;
     const std::vector<RankResult> results = ask(n, [&](int rank) -> std::string {
-      // A rank that still runs this long after the loss is ended without a message, and the test fails.
+      // If a rank still runs this long after the loss, it is ended without a message, and the test fails.
       const auto group = parallel::join(world_of(rank, n), {.end_after = std::chrono::seconds(20)});
       try {
         Graph g;
@@ -247,7 +249,7 @@ TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
   });
 }
 
-// One batch of a step on each rank, in the program that updates; and several batches, in a separate program.
+// A step has one batch on each rank, in the program that updates, or several batches, in a separate program.
 TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
   NEEDS_GPUS(2);
   for (InjectedFault::Kind kind : {InjectedFault::index, InjectedFault::host_function})
@@ -258,7 +260,7 @@ TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
 }
 
 #ifdef TG_RACE_RUNS
-// NCCL detects the lost rank immediately, and the watchdog 3 s later, as for a host that does not answer.
+// NCCL detects the lost rank immediately. The watchdog detects it 3 s later, as if a host did not answer.
 TEST(CudaRanks, ARankThatNcclReportsFirstIsLost) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(world_of(rank, 2));
@@ -281,7 +283,7 @@ TEST(CudaRanks, ARankThatHangsBeforeItJoinsIsNamed) {
     const std::shared_ptr<Communicator> ranks(group, &group->communicator());
     group->progress(0);
     if (rank == 0) return tg::testing::error_of([&] { cuda::NcclGroup::of(ranks, 0)->begin(); });
-    gather_one(*ranks, std::array<char, 112>{});  // reports its GPU
+    gather_one(*ranks, std::array<char, 112>{});  // the rank reports its GPU
     gather_one(*ranks, cuda::NcclId{});
     return tg::testing::error_of([&] {
       for (int i = 0; i < 50; ++i) nap(milliseconds(100)), ranks->check_lost();

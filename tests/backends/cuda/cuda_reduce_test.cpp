@@ -1,6 +1,6 @@
-// Compares GPU kernels for rows, columns and lists of tensors with the CPU in f64, in sizes that use each of
-// their variants. Covers column sums, norms of short and long rows, the gradient norm, and AdamW over lists.
-// Skipped if there is no GPU.
+// Compares GPU kernels for rows, columns and lists of tensors with the CPU in f64. The sizes cover each
+// variant of the kernels. Covers column sums, norms of short and long rows, the gradient norm, and AdamW over
+// lists. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
 #include "tests/support/parameter_list.h"
@@ -17,8 +17,9 @@ class CudaReduce : public ::testing::Test {
   }
 };
 
-// The GPU's results of f in a dtype equal the CPU's in f64 from the same inputs. The tolerance is `roundings`
-// of the dtype, relative to the largest element. A second program gives bitwise identical results.
+// Compares the GPU's results of f in a dtype with the CPU's results in f64 from the same inputs. The
+// tolerance is `roundings` times the dtype's unit roundoff, relative to the largest element. A second program
+// must give bitwise identical results.
 template <class F>
 void expect_near(const std::vector<Shape>& shapes, DType dtype, double roundings, F f,
                  View view = View::contiguous) {
@@ -161,10 +162,10 @@ TEST_F(CudaReduce, CrossEntropiesOfManyRows) {
   expect_near({{150, 40}}, f32, 64, losses, View::transposed);
 }
 
-// Only the forward: the backward would report them, too.
+// Only the forward runs, because the backward would report invalid targets, too.
 TEST_F(CudaReduce, CrossEntropyReportsInvalidTargets) {
   for (const DType wide : {i32, i64})
-    for (const std::int64_t n : {8, 9, 264})  // rows that fit into registers, and rows that do not
+    for (const std::int64_t n : {8, 9, 264})  // rows that fit into registers, and longer rows
       for (const std::int64_t wrong : {n, std::int64_t{-1}}) {
         Graph g;
         const Given x = given(g, {19, n}, f32);
@@ -223,7 +224,7 @@ TEST_F(CudaReduce, NormsListsInEveryRun) {
   const Tensor y = squared_norm(xs), wide = squared_norm({xs[0], list.all[9].g});
   const auto expected = eval({y, wide}, list.feeds, {.device = Device::cpu()});
   Program program = compile(list.g, {y, wide}, {.device = Device::cuda()});
-  for (const Feed& feed : list.feeds)  // includes weights and moments, which a norm does not read
+  for (const Feed& feed : list.feeds)  // the list includes weights and moments, which a norm does not read
     if (program.reads(feed.input())) program.feed(feed);
   for (int run = 0; run < 3; ++run) {  // the count of finished blocks starts again at 0
     program.run();

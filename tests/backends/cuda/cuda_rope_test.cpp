@@ -1,5 +1,5 @@
-// Tests RoPE on a GPU: in separate kernels, two in one kernel, and inside attention's kernels. Results are
-// bitwise identical to programs of one op each. Skipped if there is no GPU.
+// Tests RoPE on a GPU: one RoPE op in a kernel, two in one kernel, and RoPE inside attention's kernels.
+// Results must be bitwise identical to programs of one op each. Skipped if there is no GPU.
 #include <cmath>
 
 #include "backends/cuda/cuda.h"
@@ -27,7 +27,7 @@ bool is_hopper() {
 
 struct Ran {
   std::vector<Array> results;
-  std::vector<std::string> choices;  // of the RoPE and attention steps, in their order
+  std::vector<std::string> choices;  // kernels of the RoPE and attention steps, in order
 };
 Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<Tensor, Array>>& feeds,
         bool batch_invariant = false) {
@@ -43,8 +43,8 @@ Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<
   return ran;
 }
 
-// Attention of rotated queries and keys, forward and backward. Operands are views of [B, L, H, d], the layout
-// of projections.
+// Tests attention of rotated queries and keys, forward and backward. Operands are views of [B, L, H, d], the
+// layout of projections.
 struct Case {
   std::int64_t B = 2, H = 2, Hk = 2, L = 32, T = 32, d = 16, dv = 16;
   RopeOptions of_q = {}, of_k = {};
@@ -65,7 +65,7 @@ struct Case {
     return rope(x, arange(x.graph(), 3, 3 + static_cast<double>(x.size(2)), 1, i32), o);
   }
 
-  // o, z_q, z_k and z_v by one program.
+  // Computes o, z_q, z_k and z_v in one program.
   Ran at_once() const {
     Graph g;
     const std::vector<Array> x = operands();
@@ -83,7 +83,7 @@ struct Case {
     return run(g, fetch, {{q, x[0]}, {k, x[1]}, {v, x[2]}, {z, x[3]}});
   }
 
-  // The same by programs of one RoPE op or one attention op each.
+  // Computes the same in several programs, each with one RoPE or attention op.
   std::vector<Array> one_by_one() const {
     const std::vector<Array> x = operands();
     const auto alone = [&](const Array& a, const RopeOptions& o) {
@@ -112,8 +112,8 @@ struct Case {
   }
 };
 
-// Expects one program to be bitwise identical to several. `inside` is the number of attention kernels,
-// forward and backward, that compute RoPE on Hopper.
+// Expects the results of one program to be bitwise identical to the results of several. `inside` is the
+// number of attention kernels, forward and backward, that compute RoPE on Hopper.
 void check(const Case& c, const std::string& what, std::size_t inside) {
   SCOPED_TRACE(what + " " + std::string(name_of(c.dtype)));
   const Ran got = c.at_once();
@@ -205,7 +205,7 @@ TEST_F(CudaRope, IsAfterHoppersBackwardIfNecessary) {
           "other kernels", 0);
 }
 
-// If z_q also has a reader without RoPE, it must be stored.
+// If another step reads z_q without RoPE, z_q must be stored.
 TEST_F(CudaRope, GradientsWithOtherReadersAreStored) {
   const Case c{.reads_gradients = true};
   const Ran got = c.at_once();
@@ -217,7 +217,7 @@ TEST_F(CudaRope, GradientsWithOtherReadersAreStored) {
         << choice;
 }
 
-// As in latent attention, where the parts of a key have separate gradients.
+// In latent attention, for example, the parts of a key have separate gradients.
 TEST_F(CudaRope, AnUnrotatedGradientMayHaveReaders) {
   Graph g;
   const Tensor q = g.input("q", {2, 2, 32, 16}, bf16), k = g.input("k", {2, 2, 32, 16}, bf16);
@@ -242,7 +242,7 @@ TEST_F(CudaRope, TensorsReadTwiceAreSeparate) {
   }
 }
 
-// Two RoPE ops in one launch, if attention does not include them.
+// If attention does not include them, two RoPE ops share a launch.
 TEST_F(CudaRope, TwoAreOneKernel) {
   const Ran got = Case{.H = 4, .Hk = 2, .L = 100, .T = 100}.at_once();
   std::size_t together = 0, done = 0;
@@ -253,7 +253,7 @@ TEST_F(CudaRope, TwoAreOneKernel) {
   EXPECT_EQ(done, 2u);
 }
 
-// Elements that are not rotated are copied, or left in place. Their values do not change.
+// Elements that are not rotated are copied or stay in place. Their values do not change.
 TEST_F(CudaRope, UnrotatedElementsDoNotChange) {
   RopeOptions still{.interleaved = true, .frequencies = std::vector<double>(16, 0.0)};
   for (int i = 0; i < 8; ++i) still.frequencies.push_back(std::pow(10.0, -i));
@@ -290,7 +290,7 @@ TEST_F(CudaRope, TablesOutliveTheProgramThatCreatedThem) {
   const Array before = first->fetch(y);
   first.reset();
   second.feed({x, a}), second.run();
-  const Array z = second.fetch(back);  // 2·x: a rotation and its inverse
+  const Array z = second.fetch(back);  // 2·x, because the second rotation is the inverse of the first
   for (std::int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(z.at(i), 2 * a.at(i), 1e-5);
   Program third = compile(g, {y}, {.device = Device::cuda()});
   third.feed({x, a}), third.run();

@@ -1,4 +1,4 @@
-// Tests sample on a GPU: it draws exactly the tokens of nn::sample_token. Skipped if there is no GPU.
+// Tests that `sample` on a GPU draws exactly the tokens of nn::sample_token. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/sampled_rows.h"
 
@@ -19,7 +19,7 @@ TEST_F(CudaSample, DrawsTheTokensOfSampleToken) {
   expect_rows_of_every_kind({.device = Device::cuda()}, 8, {5000});
 }
 
-TEST_F(CudaSample, ARowOfAVocabulary) {
+TEST_F(CudaSample, AcceptsRowsAsLongAsAVocabulary) {
   std::mt19937_64 random(5);
   std::vector<SampledRow> rows = random_rows(random, 3, 50257);
   for (SampledRow& row : rows) row.sampling = {.temperature = 0.8, .top_p = 0.95};

@@ -1,5 +1,5 @@
-// Compares op kernels with the CPU over at least three blocks, chunks or pieces and a ragged last one. The
-// sizes are just beyond those of the kernels' tiles. Skipped if there is no GPU.
+// Compares op kernels with the CPU over at least three blocks, chunks or pieces. The last block is partial,
+// because the sizes are slightly larger than multiples of the kernels' tiles. Skipped if there is no GPU.
 #include <functional>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -37,7 +37,7 @@ void expect_same_bits(const std::vector<Tensor>& ts, const std::vector<Feed>& fe
   }
 }
 
-// |got − expected| ≤ 2·u·|expected| + wide, with the unit roundoff u of the result's dtype.
+// Checks |got − expected| ≤ 2·u·|expected| + wide, where u is the unit roundoff of the result's dtype.
 void expect_near(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double wide) {
   const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
   for (std::size_t i = 0; i < ts.size(); ++i) {
@@ -48,8 +48,8 @@ void expect_near(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, 
   }
 }
 
-// Few distinct numbers. Many are equal. In a floating-point type, they include two NaN and zeros of both
-// signs.
+// Returns numbers with few distinct values. Many elements are equal. Floating-point types include two NaN and
+// zeros of both signs.
 Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
   Given x = given(g, shape, t, view);
   for (std::int64_t i = 0; i < x.array.numel(); ++i) x.array.set(i, static_cast<double>(i * 7919 % 37));
@@ -60,7 +60,7 @@ Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
   return x;
 }
 
-// A block sums a line in chunks of 1,024, or each of 256 threads in a block sums one line.
+// Either a block sums a line in chunks of 1,024, or each of the 256 threads of a block sums one line.
 TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
   struct Case {
     Shape shape;
@@ -75,16 +75,16 @@ TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
         const bool floats = is_float(t);
         const Given x = given(g, c.shape, t, view, 1, floats ? -1 : 0, floats ? 1 : 4);
         const std::vector<Tensor> sums{cumsum(x.tensor, c.axis), cumsum(x.tensor, c.axis, true)};
-        // Both sum n terms up to 1 in f64, with partial sums of at most n.
+        // Both devices sum n terms up to 1 in f64, with partial sums of at most n.
         const auto n = static_cast<double>(c.shape[c.axis]);
         floats ? expect_near(sums, {x.feed()}, 2 * n * n * rounding(f64))
                : expect_same_bits(sums, {x.feed()});
       }
 }
 
-// Warps, 256 threads and 1,024 threads select from lines. They collect equal numbers in chunks, one number
-// per thread. More than 2,048 are sorted in memory. There are more lines than 32 blocks for one
-// multiprocessor.
+// A line is processed by a warp, 256 threads or 1,024 threads. Equal numbers are collected in chunks, one
+// number per thread. More than 2,048 selected numbers are sorted in memory. There are more lines than the 32
+// blocks of one multiprocessor.
 TEST_F(CudaTiles, TopKOfLinesInSeveralChunksMatchesTheCpu) {
   struct Case {
     Shape shape;
@@ -104,7 +104,7 @@ TEST_F(CudaTiles, TopKOfLinesInSeveralChunksMatchesTheCpu) {
 
 TEST_F(CudaTiles, RangesFillSeveralBlocks) {
   for (const DType t : all_dtypes) {
-    if (t == boolean || t == u8) continue;  // these have fewer distinct numbers than three blocks
+    if (t == boolean || t == u8) continue;  // three blocks have more elements than these types have numbers
     Graph g;
     expect_same_bits({arange(g, 1, 1 + 3 * 256 + 5, 1, t)}, {});
     if (is_float(t)) expect_same_bits({arange(g, -50, -50 + 3 * 64 + 1.25, 0.25, t)}, {});
@@ -120,15 +120,14 @@ TEST_F(CudaTiles, NormsOfBlocksOfListsAgreeWithTheCpu) {
       xs.push_back(given(g, s, t, xs.size() == 2 ? View::transposed : View::contiguous, xs.size() + 1));
     std::vector<Tensor> in;
     for (const Given& x : xs) in.push_back(x.tensor);
-    // √Σ x² ≤ √1024. A lane adds 32 squares, four sums become one, and 32 lanes are added: 39 roundings of Σ
-    // on each side.
-    // side.
+    // √Σ x² ≤ √1024. A lane adds 32 squares. Then four sums become one, and 32 lanes are added. So Σ has 39
+    // roundings on each side.
     expect_near(block_norms(in), feeds_of(xs), 2 * 39 * 32 * rounding(compute_type(t)));
   }
 }
 
-// Two steps of a program draw the CPU's numbers. One multiprocessor has 32 blocks of 256 threads, which draw
-// four numbers at a time.
+// In two steps, a program draws the same numbers as on the CPU. One multiprocessor runs 32 blocks of 256
+// threads, and each thread draws four numbers at a time.
 TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksMatchTheCpu) {
   const std::int64_t n = 3 * 32 * 1024 + 5;
   for (const DType t : {f32, bf16, f64}) {
@@ -171,7 +170,7 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
                         concat({y, src.tensor}, 1), slice_at(y, 0, start, 7),
                         slice_assign(src.tensor, slice(y, 1, 0, 48), 1, 3)},
                        feeds);
-      // If each element of out has one addition, no sort is needed: 3·300 elements.
+      // If each of the 3·300 elements of the result receives one addition, no sort is needed.
       const Given few = given(g, {3, 5, 300}, t, view, 3, 0, 3),
                   one = given(g, {3, 1, 300}, t, view, 4, 0, 3);
       const Tensor ones = g.input("ones", {3, 1, 300}, i32);
@@ -189,8 +188,8 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
     }
 }
 
-// More than 256 slices of the middle axis, which are sorted, and few of the first axis, which are not. A
-// block handles eight rows by 32 columns.
+// More than 256 slices are added along the middle axis, so they are sorted. Few slices are added along the
+// first axis, so they are not. A block handles eight rows by 32 columns.
 TEST_F(CudaTiles, AddedSlicesOfSeveralBlocksAgreeWithTheCpu) {
   for (const DType t : {f32, bf16, i32}) {
     Graph g;
@@ -210,7 +209,7 @@ TEST_F(CudaTiles, AddedSlicesOfSeveralBlocksAgreeWithTheCpu) {
   }
 }
 
-// Tiles of 16·16 of the kernel for operands that libraries refuse.
+// The kernel for operands that libraries refuse has tiles of 16·16.
 TEST_F(CudaTiles, ProductsOfSeveralTilesAgreeWithTheCpu) {
   for (const DType t : {f32, f64, bf16}) {
     Graph g;
@@ -220,8 +219,8 @@ TEST_F(CudaTiles, ProductsOfSeveralTilesAgreeWithTheCpu) {
   }
 }
 
-// Positions in several blocks of 256 pairs, given and counted.
-TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
+// Several blocks of 256 pairs are rotated, by given positions and by counted positions.
+TEST_F(CudaTiles, RopeInSeveralBlocksAgreesWithTheCpu) {
   for (const DType t : {f32, f64, bf16}) {
     Graph g;
     const Given x = given(g, {2, 65, 26}, t, View::contiguous, 1),
@@ -236,8 +235,8 @@ TEST_F(CudaTiles, RopesOfSeveralBlocksAgreeWithTheCpu) {
   }
 }
 
-// Sequences of one query each; one block checks 256 of them. The last block finds a sequence of negative
-// length.
+// Each sequence has one query, and one block checks 256 sequences. The last block finds a sequence of
+// negative length.
 TEST_F(CudaTiles, SequencesOfSeveralBlocksAreChecked) {
   constexpr std::int64_t n = 3 * 256 + 9;
   Graph g;
@@ -263,9 +262,9 @@ double difference(const Array& a, const Array& b) {
   return std::sqrt(apart / all);
 }
 
-// Tiles of 64 queries and of keys, in one pass over keys. For wide heads, two groups of warps divide the
-// work. In the deterministic order, z_Q then has a separate pass. P, its gradient and each result are rounded
-// to bf16.
+// The backward has tiles of 64 queries and of keys, and one pass over keys. For wide heads, two groups of
+// warps divide the work; in the deterministic order, z_Q then has a separate pass. P, its gradient and each
+// result are rounded to bf16.
 TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
   struct Case {
     std::int64_t queries, keys, d;
@@ -298,7 +297,8 @@ TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
   }
 }
 
-// Ranges of keys of several sequences, with 16 and 72 heads, whose latents Hopper's kernels decode.
+// There are several sequences with several ranges of keys, and 16 or 72 heads. Hopper's kernels decode these
+// latents.
 TEST_F(CudaTiles, LatentsOfSeveralRangesMatchTheirDefinition) {
   for (const std::int64_t heads : {16, 72}) {
     PagedCall c{.H = heads,
@@ -313,7 +313,7 @@ TEST_F(CudaTiles, LatentsOfSeveralRangesMatchTheirDefinition) {
   }
 }
 
-// Scores are so far apart that one key has nearly all of P. Any warp may compute this key. In f16, exp(A − c)
+// Scores differ so much that one key has nearly all of P. Any warp may compute this key. In f16, exp(A − c)
 // is infinite if c is not the largest score.
 TEST_F(CudaTiles, ALargestScoreIsFoundInEveryPartOfATile) {
   struct Heads {

@@ -31,7 +31,8 @@ struct Case {
   Graph g;
   Joined joined;
   std::vector<LoweredStep> steps;
-  // Two gradients of weights, the gradients that connect them, and a step that reads both.
+  // The program computes two gradients of weights, the gradients that connect them, and a step that reads
+  // both.
   Case(DType t, std::int64_t n, bool is_parameter = false) {
     const Tensor x = g.input("x", {n, n}, t), y = g.input("y", {n, n}, t),
                  w = is_parameter ? g.param(Parameter("w", Array({n, n}, t))) : x, first = matmul(w, y),
@@ -43,7 +44,7 @@ struct Case {
 TEST(ProductsLast, MovesProductsThatAreReadLater) {
   Case c(bf16, 16);
   const std::vector<ValueId> before = results(c.steps);
-  ASSERT_EQ(c.steps.size(), 6u);  // first, x·y, softmax, second, softmax, squared_norm, in this order
+  ASSERT_EQ(c.steps.size(), 6u);  // recorded order: first, x·y, softmax, second, softmax, squared_norm
   EXPECT_TRUE(products_last(c.g, c.steps, c.joined));
   const std::vector<ValueId> after = results(c.steps);
   EXPECT_EQ(after, (std::vector{before[1], before[2], before[4], before[0], before[3], before[5]}));
@@ -60,7 +61,7 @@ TEST(ProductsLast, OtherProductsStay) {
   }
 }
 
-// The result of a concat has a different name from its operands, which it would copy.
+// If a GEMM writes directly into the result of a concat, the readers name the concat instead of the GEMM.
 TEST(ProductsLast, JoinedProductsStay) {
   Graph g;
   const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x),

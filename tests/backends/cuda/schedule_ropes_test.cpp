@@ -24,7 +24,7 @@ std::vector<std::string> names(const std::vector<LoweredStep>& steps) {
   for (const LoweredStep& s : steps) all.push_back(s.op->name);
   return all;
 }
-// Whether every value is computed before it is read.
+// Returns whether every value is computed before it is read.
 bool is_in_order(const Graph& g, const std::vector<LoweredStep>& steps) {
   std::vector<bool> made(g.values().size(), false);
   for (const LoweredStep& s : steps)
@@ -37,7 +37,7 @@ bool is_in_order(const Graph& g, const std::vector<LoweredStep>& steps) {
   return true;
 }
 
-// Attention as a layer records it: each projection with its RoPE, and then the next.
+// Records attention as a layer does: a projection, its RoPE, and then the next projection.
 struct Layer {
   Graph g;
   Tensor x, w, q, k, v, rq, rk, o;
@@ -78,7 +78,7 @@ TEST(ScheduleRopes, TensorsWithEarlierReadersStay) {
   const std::vector<std::string> after = names(steps);
   const auto softmax_at = std::ranges::find(after, "softmax"), at = std::ranges::find(after, "flash_attn");
   EXPECT_EQ(std::count(after.begin(), softmax_at, "rope"), 1);
-  EXPECT_EQ(at[-1], "rope");  // of keys
+  EXPECT_EQ(at[-1], "rope");  // the RoPE of keys
   EXPECT_LT(softmax_at, at);
 }
 
@@ -96,7 +96,7 @@ TEST(ScheduleRopes, RowsAddedToACacheStayNextToIt) {
   EXPECT_EQ(names(steps), before);
 }
 
-// Positions that are computed after the gradient, as in a program that fetches them.
+// The positions are computed after the gradient, as in a program that fetches them.
 TEST(ScheduleRopes, WaitsForPositions) {
   Layer l;
   const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];

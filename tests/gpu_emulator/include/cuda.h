@@ -1,4 +1,4 @@
-// Replaces CUDA's header of the same name: tensor maps of the driver API.
+// Replaces CUDA's header of the same name. Declares the tensor maps of the driver API.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,12 @@ enum CUtensorMapL2promotion {
 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 
-// The emulator's contents of the driver's 128 bytes: a tensor of 16-bit numbers and the box of a copy.
+// The emulator stores this in the 128 bytes of a tensor map: a tensor of 16-bit numbers and the box of a
+// copy.
 struct alignas(64) CUtensorMap {
   std::uint64_t mark;  // marks a map created by cuTensorMapEncodeTiled
   const unsigned char* data;
-  std::uint64_t size[4], stride[4];  // stride in bytes, in the first 2
+  std::uint64_t size[4], stride[4];  // strides in bytes of the first 2
   std::uint32_t box[4], swizzle;
 };
 static_assert(sizeof(CUtensorMap) == 128);

@@ -1,4 +1,4 @@
-// Replaces CUDA's header of the same name: the part of CUDA C++ that the kernels use, for an ordinary
+// Replaces CUDA's header of the same name. Defines the part of CUDA C++ that the kernels use, for an ordinary
 // compiler.
 #pragma once
 
@@ -23,7 +23,7 @@
 #define __constant__
 #define __grid_constant__
 #define __forceinline__ inline
-#define __noinline__  // libstdc++ also uses this word, inside attributes
+#define __noinline__  // libstdc++ also uses this word in attributes
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static thread_local
@@ -90,7 +90,7 @@ struct Shuffle {
   int source;
   T result;
 };
-// The value of a lane. If the lane does not exist, bytes that must not be used.
+// Returns the value of a lane. If the lane does not exist, returns bytes that must not be used.
 template <class T>
 T shuffle(unsigned mask, T value, int source) {
   Shuffle<T> mine{value, source, {}};
@@ -178,7 +178,7 @@ inline unsigned __reduce_and_sync(unsigned mask, unsigned v) {
 
 // ---- memory ----
 
-// Atomic operations may access the same address concurrently: their accesses are not checked.
+// Atomic operations may access the same address concurrently, so their accesses are not checked.
 #define TG_ATOMIC    \
   template <class T> \
   __attribute__((no_sanitize("thread"))) T
@@ -362,7 +362,7 @@ inline long long __double_as_longlong(double x) {
 
 // ---- launches ----
 
-// Arguments are copied at the launch, as by CUDA.
+// Like CUDA, copies the arguments at the launch.
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** args, std::size_t shared = 0,
                              cudaStream_t stream = nullptr) {

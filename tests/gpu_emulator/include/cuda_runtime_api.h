@@ -1,6 +1,7 @@
-// Replaces CUDA's header of the same name: the part of the runtime API that backends/cuda uses. One thread
-// runs all work immediately, so streams are always in order. A captured stream keeps its work for later. A
-// kernel that fails leaves cudaErrorLaunchFailure, and its text describes the failure.
+// Replaces CUDA's header of the same name. Declares the part of the runtime API that backends/cuda uses. One
+// thread runs all work immediately, so streams are always in order. The work of a captured stream is kept for
+// later. If a kernel fails, the error is cudaErrorLaunchFailure, and the text of the error describes the
+// failure.
 #pragma once
 
 #include <cstddef>
@@ -153,14 +154,14 @@ struct cudaLaunchAttribute {
   } val;
 };
 struct cudaLaunchConfig_t {
-  dim3 grid, block;  // gridDim, blockDim: these names are macros here
+  dim3 grid, block;  // CUDA's names gridDim and blockDim are macros here
   std::size_t dynamicSmemBytes;
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
   unsigned numAttrs;
 };
 
-// For code compiled at run time (nvrtc.cpp), whose kernels are launched by the untyped function.
+// Used for code that is compiled at run time (nvrtc.cpp). The untyped function launches its kernels.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned);
 cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name);

@@ -1,4 +1,4 @@
-// Replaces CUDA's header of the same name: compiles with the host's compiler.
+// Replaces CUDA's header of the same name. Code is compiled with the host's compiler.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A header of the user with the same path as one of tilegrad, and functions that tilegrad defines in its own
-// namespace.
+// A user's header with the same path as a header of tilegrad. It declares functions that tilegrad also
+// defines, in its own namespace.
 #pragma once
 
 #include <string>

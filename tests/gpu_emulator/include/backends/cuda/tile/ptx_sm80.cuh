@@ -1,5 +1,5 @@
-// The instructions of backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. This file replaces
-// the original because the emulator's include folder has priority.
+// Implements the instructions of backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. This file
+// replaces the original because the emulator's include folder has priority.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -61,13 +61,13 @@ inline void bar_arrive(int barrier, int threads) {
   emulator::bar_arrive(barrier, threads);
 }
 
-// ---- matrices that the lanes of a warp hold together ----
+// ---- matrices that are distributed over the lanes of a warp ----
 
 struct MatrixLoad {
   const unsigned char* row;
   u32 (&x)[4];
 };
-// Element (r, c) of part n, in 16 bits.
+// The address of the 16-bit element (r, c) of part n.
 inline u32 element(void* const (&all)[32], int n, int r, int c) {
   std::uint16_t e;
   std::memcpy(&e, static_cast<const MatrixLoad*>(all[8 * n + r])->row + 2 * c, 2);
@@ -133,14 +133,14 @@ inline float number(u32 bits, __nv_bfloat16) {
 inline float number(u32 bits, __half) {
   return static_cast<float>(std::bit_cast<_Float16>(static_cast<std::uint16_t>(bits)));
 }
-// c [16, 8] += a [16, K]·b [K, 8]. A lane's words of a and b contain two neighbors along K. The order and
-// rounding of sums in tensor cores is undocumented; here they are as in wgmma (../../../../multiply.cpp), as
-// on Hopper.
+// c [16, 8] += a [16, K]·b [K, 8]. Each word of a and b contains two neighbors along K. The order and
+// rounding of sums in tensor cores are undocumented. As on Hopper, they are the same here as in wgmma
+// (../../../../multiply.cpp).
 template <class S, int K>
 void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   Product mine{c, a, {b0, b1}};
   emulator::meet_warp(~0u, &mine, [](void* const(&all)[32]) {
-    constexpr int each = K / 8;  // numbers in a word
+    constexpr int each = K / 8;  // two numbers in a word
     float left[16][K], right[K][8];
     for (int lane = 0; lane < 32; ++lane) {
       const auto& p = *static_cast<const Product*>(all[lane]);

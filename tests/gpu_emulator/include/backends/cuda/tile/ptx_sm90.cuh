@@ -1,5 +1,5 @@
-// The instructions of backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. This file replaces
-// the original because the emulator's include folder has priority.
+// Implements the instructions of backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. This file
+// replaces the original because the emulator's include folder has priority.
 #pragma once
 
 #include <cuda.h>
@@ -129,8 +129,9 @@ inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
   store_matrix<true>(address, x);
 }
 
-// nvcc assumes that the sums are ready directly after wgmma. It may move their readers before the wait,
-// unless a keep() is in between. In the emulator, the sums are therefore NaN until keep().
+// nvcc assumes that the sums are ready directly after wgmma. If there is no keep() between the wait and the
+// readers of the sums, nvcc may move the readers before the wait. In the emulator, the sums are therefore NaN
+// until keep().
 inline void keep(float& x) {
   emulator::keep_sums(&x);
 }
