@@ -646,8 +646,39 @@ def attention_tickets():
     p.write("attention-tickets.svg")
 
 
+def attention_speed():
+    """Rates of docs/benchmarks.md: causal attention with head size 128 on one H200, with cuDNN and FlashAttention-2."""
+    page = (HERE.parent / "benchmarks.md").read_text(encoding="utf8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.split("\n")
+            if line.startswith("| flash_attn causal | ") and "×16×" in line and "×128 | bf16" in line]
+    machine = next(line for line in page.split("\n") if line.startswith("NVIDIA"))
+    p = Picture(980, 340, "Causal attention, head size 128: TFLOP/s of tilegrad, cuDNN and FlashAttention-2")
+    p.text(20, 30, "Causal attention, bf16, head size 128, TFLOP/s (higher is better)", 15, weight="bold")
+    p.text(20, 50, machine.split(". Measured")[0] + ", by docs/benchmarks.md", 11.5, SOFT)
+    for n, (name, color) in enumerate((("tilegrad", BLUE), ("cuDNN", AMBER), ("FlashAttention-2", SOFT))):
+        p.rect(640 + n * 95, 20, 12, 12, color, None)
+        p.text(657 + n * 95, 31, name, 12)
+    for half, (title, column) in enumerate((("forward", 3), ("backward", 6))):
+        x0, base, most = 40 + half * 475, 290, 700
+        p.text(x0, 84, title, 13.5, weight="bold")
+        for level in (0, 200, 400, 600):
+            y = base - level / most * 190
+            p.line(x0, y, x0 + 440, y, LINE, 1)
+            p.text(x0 - 6, y + 4, str(level), 10, SOFT, anchor="end")
+        for n, row in enumerate(rows):
+            ours, flash, cudnn = float(row[column]), float(row[column + 1]), float(row[column + 2])
+            for k, (rate, color) in enumerate(((ours, BLUE), (ours / cudnn, AMBER), (ours / flash, SOFT))):
+                height, x = rate / most * 190, x0 + 14 + n * 110 + k * 28
+                p.rect(x, base - height, 25, height, color, None)
+                p.text(x + 12.5, base - height - 4, f"{rate:.0f}", 9.5, SOFT, anchor="middle")
+            p.text(x0 + 14 + n * 110 + 41, base + 18, row[1], 11, anchor="middle", mono=True)
+    p.text(20, 330, "Shapes: batch × heads × length × head size. tilegrad's backward pass is deterministic.", 11, SOFT)
+    p.write("attention-speed.svg")
+
+
 data_flow()
 folders()
+attention_speed()
 memory_plan()
 attention_forward()
 attention_backward()

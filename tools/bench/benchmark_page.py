@@ -13,8 +13,11 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 
-COMPARATORS = {", cuDNN": "cuDNN", ", FA2": "FlashAttention-2", ", PyTorch": "PyTorch"}
+# Suffixes of the rows of other libraries, or their names, and the titles of their columns.
+COMPARATORS = {", cuDNN": "cuDNN", ", FA2": "FlashAttention-2", ", PyTorch": "PyTorch", "PyTorch, eager": "PyTorch, eager",
+               "PyTorch, compiled": "PyTorch, compiled", "PyTorch, CUDA graphs": "PyTorch, CUDA graphs"}
 OPS = ("add", "gelu", "softmax", "layer_norm", "rms_norm", "cross_entropy", "rope", "embedding", "adamw", "sum over columns")
 GPT2 = ["--layers", "12", "--heads", "12", "--width", "768", "--context", "1024", "--vocabulary", "50304", "--batch", "32"]
 TOY = ["--layers", "4", "--heads", "4", "--width", "128", "--context", "64", "--batch", "12"]
@@ -22,8 +25,15 @@ TOY = ["--layers", "4", "--heads", "4", "--width", "128", "--context", "64", "--
 
 class Section:
     def __init__(self, title, text, commands, value="rate", keep=lambda row: True):
-        """value: the field of a row that the table shows: "rate", "ms", or "share" (of the machine's peak)."""
-        self.title, self.text, self.commands, self.value, self.keep = title, text, commands, value, keep
+        """commands is a list, or a dictionary whose keys label the lines of each command. value is the field that the table
+        shows: "rate", "ms", or "share" (relative to the machine's peak). keep selects the rows."""
+        self.title, self.text, self.value, self.keep = title, text, value, keep
+        self.labels = list(commands) if isinstance(commands, dict) else [""] * len(commands)
+        self.commands = list(commands.values()) if isinstance(commands, dict) else commands
+
+    def rows(self, measured):
+        return [{**row, "label": label} for label, command in zip(self.labels, self.commands)
+                for row in (measured.get(command) or {"rows": []})["rows"] if self.keep(row)]
 
 
 def starts_with(*names):
@@ -36,21 +46,20 @@ SECTIONS = {
                 "backward pass counts as 2.5 forward passes. The backward pass of tilegrad is deterministic; cuDNN's and "
                 "FlashAttention-2's are not.",
                 ["attention --dtype bf16 --compare"], keep=starts_with("flash_attn")),
-        Section("Attention, f32", "TFLOP/s, next to PyTorch's memory-efficient kernel in the same precision.",
+        Section("Attention, f32", "TFLOP/s, in the precision of TF32 and with the error of f32.",
                 ["attention --dtype tf32 --shape 4x16x2048x64", "attention --dtype f32 --shape 4x16x2048x64"],
                 keep=starts_with("flash_attn")),
         Section("Decoding, bf16", "GB/s of keys and values that are read. Shapes are B × H/Hk × L/T × d.",
-                ["decode --dtype bf16 --compare"], keep=starts_with("flash_attn", "paged_attn")),
-        Section("Training steps", "Milliseconds, AdamW and clipping included. `step` is tilegrad.",
-                ["train --dtype bf16 --compare " + " ".join(GPT2),
-                 "train --dtype bf16 --compare --architecture llama --key-heads 4 " + " ".join(GPT2),
-                 "train --dtype bf16 --compare --layers 6 --heads 6 --width 384 --context 256 --batch 64"],
+                ["decode --dtype bf16 --compare"], keep=starts_with("flash_attn", "paged_attn page 64")),
+        Section("Training steps, bf16", "Milliseconds, AdamW and clipping included.",
+                {"GPT-2 124M": "train --dtype bf16 --compare " + " ".join(GPT2),
+                 "Llama 114M": "train --dtype bf16 --compare --architecture llama --key-heads 4 " + " ".join(GPT2),
+                 "character GPT": "train --dtype bf16 --compare --layers 6 --heads 6 --width 384 --context 256 --batch 64"},
                 value="ms", keep=lambda r: r["pass"] == "step" and not r["name"].endswith("median")),
-        Section("Generation, GPT-2 124M, bf16", "Tokens per second. The first two lines of a command are a contiguous and a "
-                "paged cache.",
-                ["serve --dtype bf16 --shape 124M --requests 1 --compare",
-                 "serve --dtype bf16 --shape 124M --requests 64 --compare",
-                 "serve --dtype bf16 --shape 124M --requests 384 --cache-memory 16384tokens"],
+        Section("Generation, GPT-2 124M, bf16", "Tokens per second, with a contiguous and a paged cache.",
+                {"1 request": "serve --dtype bf16 --shape 124M --requests 1 --compare",
+                 "64 requests": "serve --dtype bf16 --shape 124M --requests 64 --compare",
+                 "384 requests, small cache": "serve --dtype bf16 --shape 124M --requests 384 --cache-memory 16384tokens"},
                 keep=lambda r: r["unit"] == "tokens/s"),
         Section("Ops, f32 and bf16", "Fraction of the measured copy bandwidth, on 4096 × 4096 elements.",
                 ["ops --dtype f32", "ops --dtype bf16"], value="share", keep=lambda r: r["name"] in OPS),
@@ -91,6 +100,10 @@ def torch_rows():
     return {(r["name"], r["shape"], r["dtype"], r["pass"]): r["ms"] for r in rows if "ms" in r}
 
 
+def wrapped(text):
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def shown(row, value):
     number = row[value]
     if number is None:
@@ -109,7 +122,8 @@ def table(section, rows):
     lines, columns, ratios = {}, [], {}
     for row in rows:
         suffix = next((s for s in COMPARATORS if row["name"].endswith(s)), "")
-        key = (row["name"].removesuffix(suffix), row["shape"], row["dtype"])
+        name = row["name"].removesuffix(suffix)
+        key = (" ".join(filter(None, [row["label"], "" if name == "step" else name])), row["shape"], row["dtype"])
         column = (row["pass"], COMPARATORS.get(suffix, ""))
         if column not in columns:
             columns.append(column)
@@ -136,7 +150,7 @@ def table(section, rows):
     means = "; ".join(f"{p or section.value} {math.exp(sum(map(math.log, r)) / len(r)):.2f} × {who}"
                       for (p, who), r in ratios.items())
     text = "\n".join("| " + " | ".join(x) + " |" for x in [head, ["---"] * len(head)] + out)
-    return text + (f"\n\nGeometric means: {means}." if means else "")
+    return text + ("\n\n" + wrapped(f"Geometric means: {means}.") if means else "")
 
 
 def main():
@@ -145,7 +159,9 @@ def main():
     p.add_argument("--bench", default="build/tools/bench", help="path of the tool")
     p.add_argument("--commit", required=True, help="commit of the tool")
     p.add_argument("--page", default="docs/benchmarks.md", type=pathlib.Path, help="page to change")
-    p.add_argument("--rows", type=pathlib.Path, help="also write all measured rows to this JSON file")
+    p.add_argument("--rows", type=pathlib.Path, default="benchmarks.json", help="JSON file for all measured rows")
+    p.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing: use the rows of this file")
+    p.add_argument("--date", default=datetime.date.today(), help="date of the measurement")
     p.add_argument("--log", default="benchmarks.log", help="file for the output of the commands")
     o = p.parse_args()
     begin, end = f"<!-- {o.device} -->", f"<!-- end of {o.device} -->"
@@ -153,29 +169,27 @@ def main():
     if begin not in page or end not in page:
         sys.exit(f"benchmark_page.py: {o.page} does not contain the lines {begin} and {end}")
 
-    measured, machine = {}, None
-    for section in SECTIONS[o.device]:
-        for command in section.commands:
-            measured[command] = bench(o.bench, o.device, command, o.log)
-            machine = machine or (measured[command] or {}).get("machine")
-    theirs = torch_rows() if o.device == "cuda" else {}
+    measured = json.loads(o.read.read_text()) if o.read else {}
+    for command in [] if o.read else [c for section in SECTIONS[o.device] for c in section.commands]:
+        measured[command] = bench(o.bench, o.device, command, o.log)
+        o.rows.write_text(json.dumps(measured, indent=1))  # after each command, in case a later one is killed
+    machine = next((m["machine"] for m in measured.values() if m), None)
+    theirs = torch_rows() if o.device == "cuda" and not o.read else {}
     if machine is None:
         sys.exit(f"benchmark_page.py: no command succeeded; {o.log} has their output")
     peak = "bf16" if o.device == "cuda" else "f32"
-    parts = [f"{machine['model']}, {datetime.date.today()}, commit {o.commit}. Measured peaks: "
+    parts = [wrapped(f"{machine['model']}, {o.date}, commit {o.commit}. Measured peaks: "
              f"{machine[f'peak_{peak}_gflops'] / 1e3:,.2f} TFLOP/s in {peak}, {machine['copy_gbytes']:,.0f} GB/s for copies "
-             "(bytes read and written)."]
+             "(bytes read and written).")]
     for section in SECTIONS[o.device]:
-        rows = [r for c in section.commands for r in (measured[c] or {"rows": []})["rows"] if section.keep(r)]
+        rows = section.rows(measured)
         for row in list(rows):
             ms = theirs.get((row["name"], row["shape"], row["dtype"], row["pass"]))
             if ms:
                 rows.append({**row, "name": row["name"] + ", PyTorch", "ms": ms})
         if rows:
-            commands = "\n".join(f"    bench {c} --backend {o.device}" for c in section.commands)
-            parts.append(f"### {section.title}\n\n{section.text}\n\n{commands}\n\n{table(section, rows)}")
-    if o.rows:
-        o.rows.write_text(json.dumps(measured, indent=1))
+            commands = "\n".join(f"    bench {c} --backend {o.device}" for c in section.commands if measured.get(c))
+            parts.append(f"### {section.title}\n\n{wrapped(section.text)}\n\n{commands}\n\n{table(section, rows)}")
     before, rest = page.split(begin, 1)
     o.page.write_text(before + begin + "\n\n" + "\n\n".join(parts) + "\n\n" + end + rest.split(end, 1)[1], encoding="utf8")
 
