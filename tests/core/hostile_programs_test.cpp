@@ -315,7 +315,7 @@ TEST_F(Hostile, ShapeRulesOfUsersAreChecked) {
           {"strides", op({{f32, {{4}, {}}}}), "0 strides"},
           {"an offset below 0", op({{f32, {{4}, {1}, -1}}}), "beyond its memory"},
           {"a stride below 0", op({{f32, {{4}, {-1}}}}), "beyond its memory"},
-          {"a view", op({{f32, {{4}, {1}}, 0}}), "no view op"},
+          {"a view", op({{f32, {{4}, {1}}, 0}}), "not a view op"},
           {"host, no outputs", host([](auto) { return std::vector<OutSpec>(); }), "[host_rule0/host_rule0]"},
           {"host, too large", host([](auto) {
              return std::vector<OutSpec>{{f32, {{huge}, {1}}}};
@@ -361,7 +361,7 @@ TEST_F(Hostile, ExceptionsOfHostOpsHaveTheirStepAndLine) {
   const auto run = [&](int value) { return [&p, this, value] { p.run({{one, value}}); }; };
   expect_error<Error>(run(1), {"throws] its C++ function threw: as it pleases " + line});
   expect_error<ShapeError>(run(2), {"threw: [inner] a shape " + line});
-  expect_error<Error>(run(3), {"no std::exception " + line});
+  expect_error<Error>(run(3), {"not a std::exception " + line});
   expect_error<ShapeError>(run(4), {"[host view] element 7 of f32 [1]", line});
   try {
     p.run({{one, 1}});

@@ -343,7 +343,7 @@ TEST_F(Hostile, TensorsOfADifferentGraphAreRefused) {
          custom_op("f", {[&](const auto&) { return std::vector{y}; },
                          [](const auto&, const auto&, const auto& z) { return z; }})(x);
        },
-       "another graph"},
+       "different graph"},
       {"gradient of a custom op",
        [&] {
          const Tensor f =
@@ -351,7 +351,7 @@ TEST_F(Hostile, TensorsOfADifferentGraphAreRefused) {
                              [&](const auto&, const auto&, const auto&) { return std::vector{y}; }})(x);
          gradients(sum(f), {x});
        },
-       "another graph"},
+       "different graph"},
   });
 }
 

@@ -212,8 +212,8 @@ TEST(Checkpoint, TwoParametersOfOneNameAreRefusedWhenSavedOrLoaded) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32)), twin("w", Array({2}, f32));
   const std::string two =
-      ": two parameters are named w: a file holds one of that name, so give them other names or "
-      "files of their own";
+      ": two parameters are named w: a file holds one of that name, so give them different names or "
+      "separate files";
   const std::string path = dir / "one.safetensors";
   EXPECT_EQ(error_of([&] { io::save_parameters(path, {w, twin}); }), "[checkpoint] " + path + two);
   EXPECT_FALSE(fs::exists(path));

@@ -653,7 +653,7 @@ TEST(SavedAdapters, AdaptersOfOtherModelsAreRefused) {
   metadata = a.metadata(model);
   const std::string config = metadata[io::adapter_key];
   metadata[io::adapter_key].replace(config.find("qkv_proj"), 8, "abc_proj");
-  EXPECT_EQ(refusal().substr(0, 34), "A: [lora] target \"abc_proj\" is no ");
+  EXPECT_EQ(refusal().substr(0, 34), "A: [lora] target \"abc_proj\" is not");
   metadata = a.metadata(model);
   parameters.emplace_back("more", Array({1}, f32));
   EXPECT_EQ(refusal(), "A: has 19 tensors, expected 2 for each of 9 modules");

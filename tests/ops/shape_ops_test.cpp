@@ -110,7 +110,7 @@ TEST(SliceAssign, RefusesAStartOutOfRangeAndKeepsTheParameter) {
 TEST(SliceAssign, RefusesMismatchedOperands) {
   Graph g;
   const Tensor x = g.input("x", {3, 4}), s = g.input("s", {3, 2}), d = g.input("d", {3, 2}, f64);
-  expect_error<ShapeError>([&] { slice_assign(x, s, 1, 3); }, {"[slice_assign]", "do not lie", "size 4"});
+  expect_error<ShapeError>([&] { slice_assign(x, s, 1, 3); }, {"[slice_assign]", "do not fit", "size 4"});
   expect_error<ShapeError>([&] { slice_assign(x, s, 1, 0, 0); }, {"step is 0"});
   expect_error<ShapeError>([&] { slice_assign(x, s, 0, 0); }, {"along axis 0 only", "f32 [3, 2]"});
   expect_error<ShapeError>([&] { slice_assign(x, s, 2, 0); }, {"axis 2", "shape_ops_test.cpp"});

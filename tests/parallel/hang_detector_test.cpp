@@ -127,12 +127,12 @@ TEST(HangDetectorRules, HoldForRandomHistories) {
       const std::string got = lost ? std::to_string(lost->rank) + " " + lost->why : "";
       ASSERT_EQ(got, rules.verdict()) << "history " << seed << ", look " << look;
       std::string verdict = "none";
-      for (const char* kind : {"hangs", "is stopped", "has ended"})
+      for (const char* kind : {"made no progress", "is stopped", "exited"})
         if (got.find(kind) != std::string::npos) verdict = kind;
       ++verdicts[verdict];
     }
   }
-  for (const char* kind : {"none", "hangs", "is stopped", "has ended"}) EXPECT_GT(verdicts[kind], 20) << kind;
+  for (const char* kind : {"none", "made no progress", "is stopped", "exited"}) EXPECT_GT(verdicts[kind], 20) << kind;
 }
 
 // Before its first check, a rank has no history, regardless of the state that it reports then.

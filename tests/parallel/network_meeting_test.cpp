@@ -688,7 +688,7 @@ TEST(NetworkMeeting, InterruptedCallsAreRepeated) {
       });
     });
     h.time.at(30, [&] { data.comes(h.port, join_bytes(1, 2, 1)); });
-    EXPECT_EQ(h.meets().substr(0, 30), error == EIO ? "lost: [ranks] rank 1 did not c" : "no error") << error;
+    EXPECT_EQ(h.meets().substr(0, 30), error == EIO ? "lost: [ranks] rank 1 did not j" : "no error") << error;
   }
 }
 

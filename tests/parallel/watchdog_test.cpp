@@ -95,7 +95,7 @@ TEST(Watchdog, ReadsTheStateOfEachRank) {
   waits(*memory);
   const Watchdog watchdog(memory, {}, nullptr, 0, {.step_timeout = milliseconds(500)});
   await(*memory, 1000);
-  EXPECT_EQ(loss_of(*memory).substr(0, 24), "2 is stopped, without a ")
+  EXPECT_EQ(loss_of(*memory).substr(0, 24), "2 is stopped: no heartbe")
       << "rank 0 is alive, and rank 1 is waiting";
 }
 

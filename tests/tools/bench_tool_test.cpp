@@ -228,7 +228,7 @@ TEST(BenchDecode, ComparesAttentionAndGemmsWithPyTorch) {
       "  [ $dtype = f32 ] || exit\n"
       "  case $what in linear) echo 3 -;; graph) echo 1 2;; *) exit;; esac\n"
       "done\n");
-  const Outcome run = bench("decode --compare --quick --threads 1 --filter thin", python.environment()),
+  const Outcome run = bench("decode --compare --quick --threads 1 --filter small-batch", python.environment()),
                 cell =
                     bench("decode --compare --quick --threads 1 --shape L=1,T=8,d=8", python.environment());
   ASSERT_EQ(run.code, 0) << run.output;
@@ -291,7 +291,7 @@ TEST(BenchServe, ReplaysATraceFromAFileAndDrawsIt) {
   std::ofstream(path) << "# seconds prompt output\n0 40 20\n0 60 5\n0.01 64 1\n";
   const Outcome run = bench(small_serve + " --trace " + path + " --shared-prefix 32 --plot " + path + ".png");
   EXPECT_EQ(run.code, 0) << run.output;
-  EXPECT_GE(rate_of(run.output, "pages of 16, reused from the cache"), 32) << run.output;
+  EXPECT_GE(rate_of(run.output, "pages of 16, reused tokens"), 32) << run.output;
   EXPECT_TRUE(io::read_file(path + ".png", "test").starts_with("\x89PNG"));
   std::ofstream(path) << "0 40 20\n0 60 6\n";
   const Outcome refused = bench(small_serve + " --trace " + path);

@@ -73,7 +73,7 @@ refuses() {  # CODE WORD ARGUMENTS...
 }
 refuses 2 --latent --latent 8
 refuses 2 --cache-memory --cache --cache-memory 64MB
-refuses 2 'requires --cache' --cache-memory 64MiB
+refuses 2 'needs --cache' --cache-memory 64MiB
 refuses 2 --program --program sleep
 refuses 2 'size like 500MiB' --memory-budget much
 refuses 2 'requires --program train' --memory-budget 1GiB --program token

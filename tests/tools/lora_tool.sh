@@ -61,8 +61,8 @@ done
   fail "bf16 needs as much space as f32"
 
 # The error of an invalid input is one line.
-refuses_command 2 '--lora is for --model' "$train" --text "$text" --lora 4 --out "$dir/x"
-refuses_command 2 '--lora-targets is for --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
+refuses_command 2 '--lora requires --model' "$train" --text "$text" --lora 4 --out "$dir/x"
+refuses_command 2 '--lora-targets requires --lora' "$train" --model "$folder" "${data[@]}" --lora-targets q_proj --out "$dir/x"
 refuses_command 1 'target "q_prj" is not a Linear layer of the model, which has down_proj, gate_proj' "$train" --model "$folder" "${data[@]}" --lora 4 --lora-targets q_prj --out "$dir/x"
 refuses_command 1 '--lora is 5, but' "$train" --resume --out "$dir/whole" --lora 5
 refuses_command 1 'has an adapter: --merge adds it to the weights, --to peft writes only the adapter' "$export" --model "$dir/whole" --to hf --out "$dir/x"

@@ -46,7 +46,7 @@ refuses 2 "together" --plot "$dir/x.png"
 refuses 2 "together" --rows "$dir/a1.json"
 refuses 2 "--layers and --rows" $files --plot "$dir/x.png" --layers 2
 refuses 2 "--json and --rows" $files --plot "$dir/x.png" --json "$dir/x.json"
-refuses 1 "two files have a row 'step, whole update, f32 2x8' of 2 ranks" $files --rows "$dir/m2.json" --plot "$dir/x.png"
+refuses 1 "two files have a row 'step, whole update, f32 2x8' for 2 ranks" $files --rows "$dir/m2.json" --plot "$dir/x.png"
 "$bench" gemm --quick --shape 8x8x8 --json "$dir/gemm.json" >/dev/null
 refuses 1 "gemm.json has no rows of the mode ranks" --rows "$dir/gemm.json" --plot "$dir/x.png"
 sed 's/"model": "[^"]*"/"model": "other"/' "$dir/a2.json" >"$dir/other.json"

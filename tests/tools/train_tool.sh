@@ -172,7 +172,7 @@ refuses 2 --digits --text "$text" --digits 3
 refuses 2 --tokenizer --task add --tokenizer bytes
 refuses 2 --vocabulary --text "$text" --vocabulary 300
 refuses 2 'chars, bytes, bpe' --text "$text" --tokenizer words
-refuses 1 'takes 12 tokens' --task add --digits 3 --context 8 --out "$dir/x"
+refuses 1 'needs 12 tokens' --task add --digits 3 --context 8 --out "$dir/x"
 refuses 1 'is not the data of this run' --resume --text "$dir/any" --out "$dir/tok-bytes"
 refuses 1 missing.txt --text "$dir/missing.txt" --out "$dir/x"
 refuses 1 empty --text "$dir/empty" --out "$dir/x"

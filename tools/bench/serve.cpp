@@ -178,10 +178,10 @@ void add_rows(const std::string& name, const std::string& shape, const Replay& r
   report.add_selected(timed(", step", r.stepping / steps).at(r.sequences, "sequences"));
   report.add_selected(timed(", host in a step", r.host / steps));
   cached(", cache in use", r.useful);
-  if (!std::isnan(r.useful_full)) cached(", in use, sequences wait", r.useful_full);
+  if (!std::isnan(r.useful_full)) cached(", in use, waiting", r.useful_full);
   cached(", most in use", r.most_useful);
   counted(", preemptions", static_cast<double>(r.preemptions), "sequences");
-  counted(", reused from the cache", static_cast<double>(r.found), "tokens");
+  counted(", reused tokens", static_cast<double>(r.found), "tokens");
   for (const auto& [part, which] : {std::pair(0.5, " p50"), {0.99, " p99"}}) {
     report.add_selected(timed(std::string(", first token") + which, percentile(r.first, part)));
     report.add_selected(timed(std::string(", between tokens") + which, percentile(r.between, part)));
