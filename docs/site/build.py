@@ -108,6 +108,13 @@ def run(command, log):
     return lines or ([f"{command[0]} failed with status {done.returncode}"] if done.returncode else [])
 
 
+def bundle_theme_script(folder):
+    """Debian's package of the theme has an import in a plain script, which browsers reject. Replaces it by the file."""
+    script, statement = folder / "furo.js", 'import Gumshoe from "./gumshoe-patched.js";'
+    text = script.read_text(encoding="utf8")
+    script.write_text(text.replace(statement, (folder / "gumshoe-patched.js").read_text(encoding="utf8")), encoding="utf8")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -134,6 +141,7 @@ def main():
     tidy_classes(xml / "xml")
     sphinx = ["sphinx-build", "-q", "-j", "auto", "-b", "html", str(source), str(out / "html")]
     warnings += run(sphinx, out / "sphinx.log")
+    bundle_theme_script(out / "html/_static/scripts")
     print("\n".join(warnings[:200]))
     print(f"{out}/html/index.html: {len(list((out / 'html').glob('**/*.html')))} pages, {len(warnings)} warnings")
     sys.exit(1 if warnings else 0)

@@ -25,8 +25,8 @@ TOY = ["--layers", "4", "--heads", "4", "--width", "128", "--context", "64", "--
 
 class Section:
     def __init__(self, title, text, commands, value="rate", keep=lambda row: True):
-        """commands is a list, or a dictionary whose keys label the lines of each command. value is the field that the table
-        shows: "rate", "ms", or "share" (relative to the machine's peak). keep selects the rows."""
+        """A table of the page. `commands` is a list, or a dictionary whose keys label the lines of each command. `value` is
+        the field that the table shows: "rate", "ms", or "share". `keep` selects the rows."""
         self.title, self.text, self.value, self.keep = title, text, value, keep
         self.labels = list(commands) if isinstance(commands, dict) else [""] * len(commands)
         self.commands = list(commands.values()) if isinstance(commands, dict) else commands
