@@ -109,10 +109,11 @@ def run(command, log):
 
 
 def bundle_theme_script(folder):
-    """Debian's package of the theme has an import in a plain script, which browsers reject. Replaces it by the file."""
+    """Replaces the import in the script of Debian's package of the theme, which browsers reject, by the imported file."""
     script, statement = folder / "furo.js", 'import Gumshoe from "./gumshoe-patched.js";'
     text = script.read_text(encoding="utf8")
-    script.write_text(text.replace(statement, (folder / "gumshoe-patched.js").read_text(encoding="utf8")), encoding="utf8")
+    if statement in text:
+        script.write_text(text.replace(statement, (folder / "gumshoe-patched.js").read_text(encoding="utf8")), encoding="utf8")
 
 
 def main():
