@@ -132,7 +132,8 @@ TEST(HangDetectorRules, HoldForRandomHistories) {
       ++verdicts[verdict];
     }
   }
-  for (const char* kind : {"none", "made no progress", "is stopped", "exited"}) EXPECT_GT(verdicts[kind], 20) << kind;
+  for (const char* kind : {"none", "made no progress", "is stopped", "exited"})
+    EXPECT_GT(verdicts[kind], 20) << kind;
 }
 
 // Before its first check, a rank has no history, regardless of the state that it reports then.

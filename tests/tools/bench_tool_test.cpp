@@ -228,7 +228,8 @@ TEST(BenchDecode, ComparesAttentionAndGemmsWithPyTorch) {
       "  [ $dtype = f32 ] || exit\n"
       "  case $what in linear) echo 3 -;; graph) echo 1 2;; *) exit;; esac\n"
       "done\n");
-  const Outcome run = bench("decode --compare --quick --threads 1 --filter small-batch", python.environment()),
+  const Outcome run =
+                    bench("decode --compare --quick --threads 1 --filter small-batch", python.environment()),
                 cell =
                     bench("decode --compare --quick --threads 1 --shape L=1,T=8,d=8", python.environment());
   ASSERT_EQ(run.code, 0) << run.output;
