@@ -261,7 +261,8 @@ void schedule(World& w) {
           ids.push_back(s.add(Draw<std::vector<int>>::of(w), w.hostile() ? Draw<I>::of(w) : 20));
           break;
         case 1:
-          ids.push_back(s.fork(id(), w.chance(0.5) ? Scheduler::ForkOrder::last : Scheduler::ForkOrder::of_parent));
+          ids.push_back(
+              s.fork(id(), w.chance(0.5) ? Scheduler::ForkOrder::last : Scheduler::ForkOrder::of_parent));
           break;
         case 2:
           s.remove(id());
