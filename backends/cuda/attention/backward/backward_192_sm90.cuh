@@ -4,8 +4,8 @@
 // warpgroup computes one part, and they take turns to compute the third.
 //
 // z_Q is computed one tile late. The other warpgroup's z_A has then arrived, so neither warpgroup waits for
-// the other. One warpgroup multiplies while the other computes exponentials. A warpgroup's own z_Q GEMM also
-// runs during its exponentials.
+// the other. One warpgroup multiplies while the other computes exponentials. A warpgroup's z_Q GEMM also runs
+// while the same warpgroup computes exponentials.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"

@@ -142,8 +142,8 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
   if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work, powers);
   constexpr int keys = At::keys * At::blocks;
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
-  // Number of a head's blocks that run concurrently. In deterministic mode under a mask, blocks with later
-  // keys start at later tiles and would wait there for earlier blocks.
+  // Number of a head's blocks that run concurrently. With a mask, blocks with later keys start at later
+  // tiles. In deterministic mode they would wait there for blocks with earlier keys.
   const int at_a_time = is_uneven(x) && !x.nondeterministic ? At::together_in_order(sections.blocks)
                                                             : std::clamp(sections.blocks, 1, 33 / At::blocks);
   sections.together =

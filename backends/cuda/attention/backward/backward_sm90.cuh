@@ -160,8 +160,8 @@ struct F16SplitConsumer : Steps<S, At, options> {
       tile::add(z_v, column / 8, product);
     }
   }
-  // z_K += z_A·Q. The low f16 values of z_A are read from shared memory. They would occupy registers while
-  // z_V is computed.
+  // z_K += z_A·Q. The low f16 values of z_A are read from shared memory, because they would occupy registers
+  // while z_V is computed.
   __device__ __forceinline__ void add_to_z_k(Accumulator<16, D>& z_k, Packed<At::queries>& z_a, u32 n) const {
     const auto high = shared.tile_q(n).template part<2>(0), low = shared.tile_q(n).template part<2>(1);
 #pragma unroll

@@ -5,8 +5,8 @@
 //   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and a quarter of the columns of z_Q = z_Aᵀ·K
 //   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another quarter of them
 //
-// A separate block with 64 keys would add as many z_Q elements as one with 128 keys, and a multiprocessor
-// sends these additions slowly. So two blocks with 64 keys each form a cluster. They process the same query
+// A block with 64 keys would add as many z_Q elements as a block with 128 keys, and a multiprocessor sends
+// these additions slowly. Two blocks with 64 keys each therefore form a cluster. They process the same query
 // tiles and exchange z_A. Each block computes half of the columns of z_Q for all 128 keys, and also keeps the
 // other block's K for these columns.
 //
