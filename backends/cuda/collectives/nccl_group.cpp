@@ -128,8 +128,7 @@ bool NcclGroup::has_failed() const {
   }
 }
 
-// Destroying a communicator waits for the other ranks to destroy theirs, which they do not do after a
-// failure.
+// Destroying a communicator waits until the other ranks destroy theirs. After a failure, they never do so.
 NcclGroup::~NcclGroup() {
   watch_.reset();  // no other thread aborts it after this
   if (aborting_.joinable())

@@ -43,7 +43,7 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast inside of a fused kernel rounds to its target dtype (a cast from i64 when it is stored). Some ops
+// A cast inside a fused kernel rounds to its target dtype. A cast from i64 rounds when it is stored. Some ops
 // have a variant for low-precision results. Every other instruction calls the function that is named after
 // its op.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
@@ -103,7 +103,7 @@ std::string fused_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<
                         bool narrow_index) {
   std::string code = fused_library() + fused_types(f.compute, vector, narrow_index) +
                      "extern \"C\" __global__ void __launch_bounds__(" + digits(fused_block) + ") chain(";
-  // An output may share an input's memory, so no operand is read through the read-only cache.
+  // An output may share memory with an input. No operand is therefore read through the read-only cache.
   for (std::size_t o = 0; o < out.size(); ++o)
     code += std::string(storage(out[o].dtype)) + "* " + numbered("out", o) + ", ";
   code += "const int* fault";

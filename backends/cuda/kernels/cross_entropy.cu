@@ -1,5 +1,5 @@
-// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp). Logits are read once, ξ is computed
-// by the online normalizer [Ye, Online Softmax §3], and no tensor of their size is saved.
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp). Logits are read once. ξ is computed
+// by the online normalizer [Ye, Online Softmax §3]. No tensor of the logits' size is saved.
 #include "ops/cross_entropy.h"
 
 #include "backends/cuda/kernels/online.cuh"
@@ -11,7 +11,7 @@ namespace {
 struct CrossEntropy {
   RowLayout x, targets, top, log_sum, z, z_x;
   bool wide;                     // targets are i64, otherwise i32
-  void *loss, *tops, *log_sums;  // [rows], the compute type: the forward's results, with c and log π
+  void *loss, *tops, *log_sums;  // [rows] of the compute type: results of the forward, with c and log π
   i64 n, rows, ignore_index;
   double hit, share;  // 1 - ε and ε/V
   bool across;

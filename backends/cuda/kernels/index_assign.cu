@@ -20,7 +20,8 @@ struct Assignment {
   }
 };
 
-// Number of tensors that a launch writes: keys and values are written to the same rows of a cache.
+// Number of tensors that a launch writes. It is 2 because keys and values are written to the same rows of a
+// cache.
 constexpr int assigned_at_once = 2;
 template <class U>
 struct Assignments {
@@ -129,7 +130,7 @@ void launch_index_assign(const Stream& s, const Call& c) {
   }
 }
 
-// No workspace is needed. Checks that offsets and positions in a slice fit 32 bits.
+// Returns 0, because no workspace is needed. Checks that offsets and positions in a slice fit 32 bits.
 std::size_t workspace_of_assign(const Call& c) {
   const i64 count = c.in.back().layout.numel();
   if (count > INT_MAX) throw DeviceError(std::to_string(count) + " indices: expected at most 2^31 - 1");

@@ -49,8 +49,8 @@ struct Dropout {
 
 // Words for a thread's four elements of a fragment of 16 queries (rows) × 8 keys: elements 0, 1 belong to
 // query i, and 2, 3 to query i + 8. Their keys are j and j + 1 with j = key0 + 2t. Two neighboring lanes need
-// the same two Philox blocks of four keys, one per query. Each lane computes one block, and they exchange
-// halves.
+// the same two Philox blocks of four keys, one per query. Each of the two lanes computes one block, and then
+// they exchange halves.
 __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                  std::uint32_t (&w)[4]) {
   const int t = threadIdx.x % 4;

@@ -43,8 +43,8 @@ __device__ __forceinline__ void load_half_for_both(auto to, const CUtensorMap& m
   for (int n = first; n < first + half; ++n)
     ptx::tma_load_for_both(to.base + n * to.block, &map, barrier, n * 64, row0, head, batch);
 }
-// Replaces load_boxes() by copies of a warp that write zeros for invalid rows without reading them. `data`
-// points to the head.
+// Replaces load_boxes() by copies of a warp. Invalid rows are not read and become zeros. `data` points to the
+// head.
 __device__ __forceinline__ void copy_rows(auto to, const auto* data, long long stride, int row0,
                                           KeyRange valid, int size) {
   constexpr int pieces = to.blocks * 8;
