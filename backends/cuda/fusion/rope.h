@@ -16,8 +16,7 @@ namespace tg::cuda {
 std::shared_ptr<const void> rope_table(const Call& rope);
 
 // is_rope_for() returns whether `rope` computes the queries or keys of a flash_attn from its whole operand.
-// is_rope_of() returns whether `rope` rotates a gradient of queries or keys that a flash_attn_backward has
-// computed.
+// is_rope_of() returns whether `rope` rotates their gradient, the result of a flash_attn_backward.
 bool is_rope_for(const Step& rope, const Step& attention);
 bool is_rope_of(const Step& attention, const Step& rope);
 

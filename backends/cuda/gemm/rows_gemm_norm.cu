@@ -1,6 +1,6 @@
 // Computes y = norm(x)·w + d for a single row x. Each block normalizes the row itself, which is faster than a
-// separate kernel before the GEMM. The norm is computed as in norm.cu for batch-invariant rows, and the GEMM
-// as in rows_gemm.cu. Results are bitwise identical to the results of these two kernels.
+// separate kernel before the GEMM. The norm is computed as in norm.cu (for batch-invariant rows). The GEMM is
+// computed as in rows_gemm.cu. Results are bitwise identical to the results of these kernels.
 #include "backends/cuda/gemm/rows_gemm_tensor.cuh"
 #include "backends/cuda/kernels/norm.cuh"
 

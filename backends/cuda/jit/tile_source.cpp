@@ -10,7 +10,8 @@ constexpr std::int64_t shortest = 16;           // shorter axes are not tiled
 constexpr std::int64_t most_shared = 48 << 10;  // available to a block without opt-in
 constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors have a bank each
 
-// Returns the number of elements in a load. A store and a cell of the transposed tile have the same number.
+// Returns the vector size of a tile kernel. Each load, each store and each cell of the transposed tile has
+// this number of elements.
 int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std::span<const Arg> out) {
   const std::size_t last = s.size.size() - 1;
   std::int64_t widest = 1;

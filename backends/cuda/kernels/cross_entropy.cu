@@ -30,8 +30,8 @@ struct Given {
     return wide ? static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low) : static_cast<int>(low);
   }
 };
-// Returns the row's class, or -1 if the row is ignored or does not exist, or if its class is not in 0 … n −
-// 1. In the last case, one thread records a fault.
+// Returns the row's class. Returns -1 if the row is ignored or does not exist, or if its class is not between
+// 0 and n − 1. If the class is out of range, one thread records a fault.
 template <class T>
 __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Given& given,
                                         const Faults& faults) {

@@ -23,10 +23,10 @@ using namespace tile;
 // The results of a block: z_K, z_V or both for its keys, or z_Q for its queries.
 enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
-// Tiling of a block's four warps: the number of 16-row groups that each warp keeps, and the number of rows in
-// a tile of the other side. Larger values of both reduce shared-memory reads per MMA. For each group, a
-// thread needs D / 2 registers per accumulator, and `passing` registers for P and z_A together. If operands
-// are split, P and z_A need 3·passing registers. A thread needs about 80 other registers.
+// Tiling of the four warps: the number of 16-row groups per warp on the kept side, and the rows per tile on
+// the other side. If both are larger, an MMA reads less shared memory. For each group, a thread needs D / 2
+// registers per accumulator, and `passing` registers for P and z_A together. If operands are split, P and z_A
+// need 3·passing registers. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
   int blocks;  // blocks per multiprocessor; 0: any number. A given number may cause register spills

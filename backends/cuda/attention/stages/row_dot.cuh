@@ -39,9 +39,9 @@ __device__ __forceinline__ C sum_over(C own, int lanes) {
 }
 
 // Computes u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] for `queries` rows of a head, starting at i0. One
-// lane per row stores u and calls f(r, row, is_inside, u), where `row` is the index of the row among the rows
-// of all heads. z_O has `terms` values per element, is read V values at a time, and is multiplied by `unit`.
-// Called by a block of 256 threads.
+// lane per row stores u and calls f(r, row, is_inside, u). `row` is the index among the rows of all heads.
+// z_O has `terms` values per element, is read V values at a time, and is multiplied by `unit`. Called by a
+// block of 256 threads.
 template <class S, int V, int queries, int terms, class Z, class F>
 __device__ __forceinline__ void for_each_u(const AttentionCall& x, const Workspace& work, int b, int h,
                                            int i0, compute_t<S> unit, F&& f) {

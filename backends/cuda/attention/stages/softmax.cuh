@@ -200,8 +200,8 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
                                          float2 unit) {
     finish(lse, i0, L, unit, [&](int r, float inverse) { tile::scale_row(o, r, inverse); });
   }
-  // Stores ξ, and calls scale(r, 1 ⊘ π) for each row r of O instead of scaling O. π is 0 or at least about 1,
-  // because at least one exponential (of a key or of the sink) is about 1 or larger.
+  // Stores ξ. Instead of scaling O, calls scale(r, 1 ⊘ π) for each row r of O. π is 0 or at least about 1,
+  // because some key or the sink has an exponential of about 1 or more.
   template <class Scale>
   __device__ __forceinline__ void finish(const LseRows& lse, int i0, int L, float2 unit, Scale&& scale) {
 #pragma unroll
