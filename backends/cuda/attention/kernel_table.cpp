@@ -29,8 +29,8 @@ const char* reason_against_tensor_cores(const AttentionCall& x) {
   return reason_against_rows(x);
 }
 
-// Whether MLA latents in a contiguous cache have at least one fixed key range per multiprocessor, and so few
-// heads that reading the keys is the bottleneck.
+// Whether MLA latents in a contiguous cache have at least one fixed key range per multiprocessor. They must
+// also have so few heads that reading the keys is the bottleneck.
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
   return decoding::takes_few_heads(x) && x.B * ranges >= gpu.processors;
@@ -121,9 +121,9 @@ bool reads_latents(const Candidate& c) {
          (c.x.table || c.batch_invariant || has_many_ranges(c.x, c.gpu));
 }
 // Whether the short-heads kernel computes a call on Hopper. One block processes all queries and keys of a
-// head, each head has its own keys, and all blocks run concurrently. It is not used with batch_invariant,
-// because the number of heads depends on the batch. It is not used either if the call requests a specific
-// kernel family.
+// head. Each head must have its own keys, and all blocks must run concurrently. It is not used with
+// batch_invariant, because the number of heads depends on the batch. It is not used either if the call
+// requests a specific kernel family.
 bool has_short_heads(const Candidate& c) {
   constexpr int longest = 64, widest = 64;
   const AttentionCall& x = c.x;

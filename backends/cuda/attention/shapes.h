@@ -19,8 +19,7 @@ constexpr int aligned(int bytes, int to) {
   return (bytes + to - 1) / to * to;
 }
 
-// The largest number of TileShape's pipeline stages that fits in a block's shared memory; 0 if not even one
-// fits.
+// The largest number of TileShape's pipeline stages that fit in a block's shared memory; 0 if no stage fits.
 template <class TileShape>
 int fitting_stages(const Gpu& gpu) {
   int n = TileShape::most_stages;
@@ -104,8 +103,8 @@ consteval Cut cut() {
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 
-// Work of a block: the batch entry, the head (by_key: the key head), its first row, its index among all
-// items, and the worker to whose z_Q accumulator it adds.
+// Work of a block: the batch entry, the head (by_key: the key head), the first row, and the index among all
+// items. `worker` determines the z_Q accumulator to which the block adds.
 struct WorkItem {
   int b, head, kept0, nth, worker;
 };

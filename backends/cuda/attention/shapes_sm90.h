@@ -13,12 +13,12 @@ namespace tg::cuda::attention::forward_sm90 {
 
 // The shape for d ≤ D and dv ≤ DV. `groups` consumer warpgroups have 64 queries each.
 // - With more than two warpgroups, each starts and ends at its own keys. Two warpgroups process the same
-//   tiles. Separate key ranges would save less for two warpgroups, and they would cost 2 to 8 % at d 128.
-// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). It is not
-//   set if queries see so few keys that the start and end of an item dominate. More warpgroups with smaller
-//   tiles and more stages then fill each other's gaps.
+//   tiles. For two warpgroups, separate key ranges would save less time. At d 128 they would cost 2 to 8 %.
+// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). If queries
+//   see few keys, the start and end of an item dominate, and takes_turns is not set. More warpgroups with
+//   smaller tiles and more stages then use each other's idle time.
 // - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor. The blocks
-//   also fill each other's gaps.
+//   also use each other's idle time.
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct TileShape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;

@@ -77,10 +77,10 @@ struct ForwardTile {
 };
 ForwardTile forward_tile(const AttentionCall& x);
 
-// Returns the call with the query heads of each key head flattened into the rows of one head, head after
-// head. Row i then has the mask of query i % L of the original head, and the sink of its query head. Returns
-// `x` unchanged if that does not reduce the number of items, or if q or o is not stored in this order. (ξ is
-// always stored in this order.)
+// Returns the call with all query heads of a key head flattened into one head. The rows of this head are the
+// rows of the query heads, head after head. Row i then has the mask of query i % L of the original head, and
+// the sink of its query head. Returns `x` unchanged if flattening does not reduce the number of items, or if
+// q or o is not stored in this order. (ξ is always stored in this order.)
 AttentionCall with_heads_as_rows(const AttentionCall& x);
 
 // Number of parts into which the keys of each item are split; 1 if no split is fastest.
@@ -125,8 +125,8 @@ struct Workspace {
   // rows with P = 0 and in far rows) and u. `seen` has the visible keys. `z_q` then has queries·width
   // accumulators per tile, in the order of its warps' registers.
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
-  // [B, tiles, 2·queries + 4]: first and last key of each query, then {from, to} of the keys that all queries
-  // see and of the keys that at least one sees.
+  // [B, tiles, 2·queries + 4]: first and last key of each query, then two ranges {from, to}: the keys that
+  // all queries see, and the keys that at least one query sees.
   int* seen = nullptr;
   // [B, H, tiles, blocks per cluster]: the number of clusters that have added to the block's columns of the
   // tile's z_Q. In decoding, this is the number of finished ranges (bytes_of_counters()). Like `taken`, it is

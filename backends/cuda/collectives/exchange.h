@@ -26,8 +26,8 @@ std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>&
 void launch_copy_list(const Stream& s, const CopyListPlan& plan);
 
 // A sum over ranks of `count` elements of type `from`, stored as type `to`. This rank's elements are at
-// `own`. The elements of the other ranks are in the workspace, starting at `received`, at a distance of
-// `stride` from rank to rank. `received` and `stride` are multiples of 16.
+// `own`. The elements of the other ranks are in the workspace. They start at `received`, and the distance
+// from rank to rank is `stride`. `received` and `stride` are multiples of 16.
 struct RankSum {
   const std::byte* own;
   std::byte* out;

@@ -37,8 +37,8 @@ void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
-// Identifies a GPU independently of the device numbers in each process, by the boot ID of its host and by its
-// PCI bus ID. `network` is the network namespace of its process.
+// Identifies a GPU by the boot ID of its host and by its PCI bus ID. The device numbers of a process do not
+// matter. `network` is the network namespace of its process.
 struct GpuPlace {
   std::array<char, 40> system, gpu;
   std::array<char, 32> network;

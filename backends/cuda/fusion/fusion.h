@@ -70,7 +70,7 @@ bool is_sum_for(const Step& sum, const Step& product);
 // Whether `norm` is the layer_norm or rms_norm of the next GEMM's left operand.
 bool is_norm_for(const Step& norm, const Step& product);
 
-// Returns an operand of such a sum with the shape of the GEMM's result, or as one row that is added to all
+// Returns an operand of such a sum. It has the shape of the GEMM's result, or is one row that is added to all
 // rows. The operand itself may have different leading axes. Returns nullopt if it has neither layout.
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 

@@ -96,7 +96,7 @@ struct HorizontalFusionPlan final : KernelPlan {
 
 // Returns the number of leading steps that one block computes as fast as separate kernels would. Each step
 // has at most 4,096 elements. It is elementwise or a sum with a single result. A single step is counted only
-// if it is a sum. The order of a sum's additions depends only on its operand, but differs from the order of
+// if it is a sum. The order of additions in a sum depends only on the operand. It differs from the order in
 // the sum kernel. If `in_their_order`, sums are therefore excluded.
 std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;

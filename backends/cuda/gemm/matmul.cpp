@@ -412,8 +412,8 @@ bool overwrites(const Step& other, const Call& product) {
          crosses(product.out[0], out);
 }
 
-// Returns the norm that the GEMM kernel computes for its row. All blocks read the norm's inputs, while one of
-// them writes its outputs. Returns nullopt if the norm's memory is laid out differently.
+// Returns the norm that the GEMM kernel computes for its row. All blocks read the norm's inputs, while one
+// block writes the norm's outputs. Returns nullopt if the norm's memory is laid out differently.
 std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu) {
   const auto& attrs = norm.attrs.as<NormAttrs>();
   const std::int64_t k = norm.out[0].layout.shape.back();
@@ -467,7 +467,7 @@ namespace {
 // Returns a plan that also computes gelu_tanh, the step after the GEMM. Returns null in these cases:
 // - cuBLASLt has no kernel for it.
 // - cuBLASLt does not document its accuracy (f32, f64).
-// - One step would overwrite memory that the other still reads.
+// - One step would overwrite memory that the other step still reads.
 PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   if (epilogue_of(gelu) != Epilogue::gelu_tanh || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
@@ -481,8 +481,8 @@ PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
 
 // Returns a plan for a GEMM of few rows. Its kernel also computes the previous step `before` (a sum or norm)
 // and the next step `gelu`. Either may be null. Results are bitwise identical to those of separate steps.
-// Returns null if the kernel cannot compute one of them, or if one step would overwrite memory that the other
-// still reads.
+// Returns null if the kernel cannot compute one of these steps, or if one step would overwrite memory that
+// another step still reads.
 PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
   auto p = make_plan(call, nullptr);
   const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;

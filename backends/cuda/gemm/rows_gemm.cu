@@ -3,7 +3,7 @@
 // Each warp computes one slice. The sums of the first four slices are added in order, and so are the sums of
 // the last four. Then the two results are added.
 //
-// Each warp copies its operands into shared memory several chunks of k ahead, and waits only for its own
+// Each warp copies its operands into shared memory, several chunks of k ahead. It waits only for its own
 // copies. Weights that no step writes are copied before the previous kernel has finished.
 //
 // 16-bit types use TensorRows (rows_gemm_tensor.cuh), and f32 uses FMAs.

@@ -44,10 +44,10 @@ struct Added {
   }
 };
 
-// The cases that a kernel has code for. Nearly all GEMMs are usual (is_usual): they have one batch item and
-// one dtype, and their elements can be accessed several at a time. For these GEMMs, the function is a
-// compile-time constant. A block executes most of its instructions once and waits for instruction fetches, so
-// kernels for usual GEMMs contain no code for other cases.
+// The cases that a kernel has code for. Nearly all GEMMs are usual (is_usual). A usual GEMM has one batch
+// item and one dtype, and several of its elements can be accessed at a time. For these GEMMs, the function is
+// a compile-time constant. A block executes most of its instructions once, and waits until they are fetched.
+// Kernels for usual GEMMs therefore contain no code for other cases.
 enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
 
 // Operands with strides along the GEMM's axes. A broadcast axis has stride 0.

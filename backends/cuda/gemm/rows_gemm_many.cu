@@ -1,6 +1,7 @@
 // rows_gemm of many rows in 16 bits. Multiplications and additions are the same as in rows_gemm.cu. Tiles are
-// staged in shared memory. Each of eight warps has 32 outputs and 32 rows, iterates over all of k, and adds
-// its sum to its total at the end of each slice. On Hopper, rows_gemm_sm90.cu computes the usual forms.
+// staged in shared memory. Each of eight warps has 32 outputs and 32 rows, and iterates over all of k. At the
+// end of each slice, it adds the sum of the slice to its total. On Hopper, rows_gemm_sm90.cu computes the
+// usual forms.
 #include "backends/cuda/gemm/rows_gemm.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
@@ -65,7 +66,7 @@ struct ManyRows {
     return place_along_n(lane % 8 + lane / 16 * 8, first_output / 8 + lane / 8 % 2);
   }
 
-  // Start the copies of a stage of x or w, unless it is beyond the last one.
+  // Start the copies of a stage of x or w. Stages after the last one are ignored.
   __device__ __forceinline__ void ask_x(int stage) const {
     const int k0 = stage * depth;
     if (k0 >= p.k) return;

@@ -8,8 +8,8 @@ namespace tg::cuda {
 
 namespace {
 
-// All copies of a warp's weights are in flight at the same time. x [k] is stored after the weights of all
-// warps, padded with zeros to a whole number of chunk pairs.
+// All copies of a warp's weights are in flight at the same time. x is stored after the weights of all warps.
+// It is padded with zeros to a whole number of chunk pairs.
 template <class Rows>
 std::size_t bytes_of_weights(const RowsGemm& p) {
   return static_cast<std::size_t>(p.longest_slice() / 2 * Rows::w_bytes);

@@ -56,7 +56,8 @@ std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }
 
-// Generates code that computes the instructions' values r0, r1, … from the inputs a0, a1, … of one element.
+// Generates code for one element. It computes the values r0, r1, … of the instructions from the inputs a0,
+// a1, ….
 std::string instructions(const FusedAttrs& f) {
   std::string code;
   for (std::size_t c = 0; c < f.code.size(); ++c) {

@@ -67,8 +67,8 @@ struct Space {
 // and address of every operand allow it, this is 16 bytes of the widest operand.
 int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out);
 
-// Return statements that declare the index of vector i along each axis (x0, x1, … from outermost to
-// innermost), and the offset of vector i in operand o.
+// Return statements that declare two things: the index of vector i along each axis (x0, x1, … from outermost
+// to innermost), and the offset of vector i in operand o.
 std::string indices(const Space& s, int vector);
 std::string offset(const Space& s, std::size_t o, int vector);
 
@@ -101,10 +101,10 @@ std::string sum_loop(const Space& s, const std::string& start, const std::string
 
 // ---- tiles ----
 
-// Tiles for fused kernels with an input that is transposed relative to the outputs, such as contiguous() of a
-// transposed tensor. If such an input were read along the outputs' innermost axis, each element would cost a
-// whole memory sector. Instead a block loads a square tile and transposes it in shared memory. The tile spans
-// the outputs' innermost axis and the axis along which the input is contiguous.
+// Tiles for fused kernels with a transposed input, such as contiguous() of a transposed tensor. Such an input
+// is transposed relative to the outputs. If it were read along the outputs' innermost axis, each element
+// would cost a whole memory sector. Instead a block loads a square tile and transposes it in shared memory.
+// The tile spans the outputs' innermost axis and the axis along which the input is contiguous.
 struct Tiles {
   std::size_t axis;          // the axis of the space along which transposed inputs are contiguous
   std::vector<bool> across;  // for each input: whether it is transposed

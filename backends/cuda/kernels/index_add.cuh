@@ -55,8 +55,8 @@ inline int sums_unit(DType t) {
 // `v` is the number of elements in a unit, 1 or sums_unit.
 void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int v, std::byte* partial);
 
-// out[a, indices[a, b, c], c] += src[a, b, c] if the axis of b has size 1, so that no element is added to
-// twice.
+// out[a, indices[a, b, c], c] += src[a, b, c]. The axis of b has size 1, so each element receives at most one
+// addition.
 void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis);
 
 }  // namespace tg::cuda

@@ -1,5 +1,5 @@
-// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, for
-// each tensor of a list.
+// index_assign: index_assign for a list of tensors. out = x, then out[p, indices[j], q] = src[p, j, q] for
+// every j with an index other than −1.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 

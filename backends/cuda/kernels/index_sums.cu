@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(threads_per_block)
   to = narrow<S>(widen(to) + widen(src[at[1]]));
 }
 
-// One warp has one key and 32 elements of a slice. It finds the positions of its key and then adds their
-// slices in that order. The code is kept short because it runs once.
+// One warp has one key and 32 elements of a slice. It finds the positions of the key and then adds the slices
+// in the order of the positions. The code is kept short because it runs once.
 constexpr int few_warps = 8;
 template <class S>
 __global__ void __launch_bounds__(32 * few_warps)

@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
-// Normalizes rows for batch-invariant programs. Each row has one block. Each thread has one pack and issues
-// all of its loads before it waits for any of them. Weight and bias are loaded before the previous kernel has
-// finished, because they may have to be fetched from memory.
+// Normalizes rows for batch-invariant programs. Each row has one block. Each thread has one pack. It issues
+// all of its loads before it waits for the first one. Weight and bias are loaded before the previous kernel
+// has finished, because they may have to be fetched from memory.
 template <class S, bool centred>
 __global__ void __launch_bounds__(1024) normalize_row_per_block(const __grid_constant__ Norm a) {
   let_next_kernel_begin();
@@ -92,9 +92,8 @@ __global__ void __launch_bounds__(1024) normalize_row_per_block(const __grid_con
   static_cast<C*>(a.scale)[r] = scale;
 }
 
-// Returns the number of blocks that fit the registers of a multiprocessor if each lane has `slots` elements
-// of a row. An element needs registers for its value, and for the element of the next row in the storage
-// type.
+// Returns the number of blocks for which a multiprocessor has registers, if each lane has `slots` elements of
+// a row. An element needs registers for its value, and for the element of the next row in the storage type.
 template <class S, int slots>
 constexpr int short_blocks() {
   constexpr int registers = 34 + slots + slots * static_cast<int>(sizeof(S)) / 4;

@@ -19,9 +19,9 @@ struct Gradient {
   bool weight_gradient, bias, across;
 };
 
-// Returns the number of blocks with four warps that fit the registers of a multiprocessor if each lane has
-// `slots` elements of a row. Each element needs registers for the sums of z ⊛ x̂ and of z, and for x and z in
-// the compute type. It also needs registers for the next row's x and z in the storage type.
+// Returns the number of blocks for which a multiprocessor has registers. A block has four warps, and each
+// lane has `slots` elements of a row. Each element needs registers for the sums of z ⊛ x̂ and of z, and for x
+// and z in the compute type. It also needs registers for the next row's x and z in the storage type.
 constexpr int short_gradient_threads = 128, short_gradient_warps = short_gradient_threads / 32;
 constexpr int most_short_gradient_blocks = 4;
 template <class S, int slots>
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<
   }
 }
 
-// Number of blocks that share the rows, which is also the number of partial sums per column.
+// Number of blocks that share the rows. Each column has the same number of partial sums.
 i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
   return std::min<i64>((rows + short_gradient_warps - 1) / short_gradient_warps, blocks * gpu.processors);
 }

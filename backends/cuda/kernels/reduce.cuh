@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(column_threads)
 #pragma unroll
     for (int e = 0; e < V; ++e) of_thread[threadIdx.y * width + threadIdx.x * V + e] = a[e];
     __syncthreads();
-    // For each column, one thread merges the results of the threads of this column, in order.
+    // For each column, one thread merges the results of all threads of the column, in order.
     for (int c = threadIdx.y * tx + threadIdx.x; c < width && first * V + c < w.outs * V; c += tx * ty) {
       State total = of_thread[c];
       for (int y = 1; y < ty; ++y) total = R::merge(total, of_thread[y * width + c]);

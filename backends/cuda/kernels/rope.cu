@@ -132,8 +132,8 @@ __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
 }
 
 // (a, b) → (a·c - b·s, a·s + b·c). A thread processes some rows. In each row, it rotates two groups of V
-// elements at a distance of half of the rotated part, or copies V elements that are not rotated. V > 1
-// requires contiguous rows with an aligned address.
+// elements, or copies V elements that are not rotated. The distance between the two groups is half of the
+// rotated part. V > 1 requires contiguous rows with an aligned address.
 template <class S, int V, class I, int count>
 __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constant__ Jobs<count> jobs) {
   begin_early();

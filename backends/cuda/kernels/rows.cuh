@@ -306,7 +306,7 @@ template <class S, int N = 1, int K = 4>
 using Held = HeldRow<S, N, K>;
 
 // A row of any length and step. Each pass reads it from memory. If the rows of all operands begin at the same
-// offset from a pack, they are read in packs, except for the first and last elements.
+// offset from a pack, rows are read in packs. Only the first and last elements are read individually.
 template <class S, int N>
 class ReadRow {
  public:

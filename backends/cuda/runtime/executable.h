@@ -50,7 +50,7 @@ class CudaExecutable final : public Executable {
   };
   // Plans a step that is not fused.
   PlanPtr plan_unfused(const Step& step, const Call& call, const PrepareOptions& options);
-  // Appends the task of the next step, and the tasks of steps that its kernel also computes.
+  // Appends the task of the next step, and the tasks of other steps that the same kernel computes.
   void add_tasks(const PrepareOptions& options);
   // Determines where deferred sums (KernelPlan::deferred_sums) are computed. Call it after all tasks have
   // been added.

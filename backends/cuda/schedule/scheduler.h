@@ -9,13 +9,13 @@
 namespace tg::cuda {
 
 // Moves RoPE steps next to attention steps. RoPE of queries and keys moves next to the attention that reads
-// them. RoPE of their gradients moves next to the attention backward that computes them. A GPU's kernel may
-// then compute them as well.
+// them. RoPE of their gradients moves next to the attention backward that computes them. A GPU's attention
+// kernel may then compute them as well.
 //
-// The resulting order is rope(q), rope(k), flash_attn, and flash_attn_backward, rope(z_q), rope(z_k). A RoPE
-// step is delayed until its attention if the attention is the first step that reads its result. A RoPE step
-// is advanced if it reads the result of an attention backward. Attention that reads a cache is not changed,
-// because the steps before it append the cache's new rows.
+// The resulting order is rope(q), rope(k), flash_attn, and flash_attn_backward, rope(z_q), rope(z_k). If the
+// first reader of a RoPE step's result is an attention step, the RoPE step is delayed until this attention
+// step. A RoPE step is advanced if it reads the result of an attention backward. Attention steps that read a
+// cache are not changed, because the steps before them append new rows to the cache.
 void schedule_ropes(const Graph& graph, std::vector<LoweredStep>& steps);
 
 // Moves small GEMMs next to each other, so that one kernel computes them

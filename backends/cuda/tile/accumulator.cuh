@@ -1,6 +1,6 @@
 // A tile of f32 elements in registers. A warp accumulates matrix products in it, and computes row by row. In
-// each 8 × 8 part, lane 4·g + t of a warp has elements (g, 2t) and (g, 2t + 1). Both mma.sync (sm_80, 16 × 8
-// sums) and wgmma (sm_90, 16 × N per warp) use this layout, so code for this tile works with either.
+// each 8 × 8 part, lane 4·g + t of a warp has elements (g, 2t) and (g, 2t + 1). mma.sync (sm_80, 16 × 8 sums)
+// and wgmma (sm_90, 16 × N per warp) use this layout. Code for this tile therefore works with both.
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm80.cuh"

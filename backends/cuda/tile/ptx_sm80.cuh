@@ -143,9 +143,10 @@ __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 
 // ---- matrix products of a warp: c [16, 8] += a [16, k]·b [k, 8], with f32 sums ----
 
-// In all of them, lane 4·g + t has c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). For k = 16, the
-// lane's four words of a are in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1. The last two words are 8
-// columns further. Its two words of b are in rows 2t, 2t + 1 and column g. b1 is 8 rows further.
+// In all of these functions, lane 4·g + t has elements (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1)
+// of c. For k = 16, the lane's four words of a are in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1. The
+// last two words are 8 columns further. Its two words of b are in rows 2t, 2t + 1 and column g. b1 is 8 rows
+// further.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

@@ -1,6 +1,6 @@
 // Tiles of 16-bit elements in shared memory in the layout of bulk copies and wgmma. Columns are split into
-// blocks of 64. The rows of a block have a stride of 128 bytes, and their 16-byte pieces are permuted by the
-// row number (the 128-byte swizzle).
+// blocks of 64. The rows of a block have a stride of 128 bytes. The 16-byte pieces of a row are permuted by
+// the row number (the 128-byte swizzle).
 #pragma once
 
 #include "backends/cuda/tile/wgmma_sm90.cuh"

@@ -24,8 +24,8 @@ namespace one_pass {
 
 using namespace tile;
 
-// Processes one work item. An item is either some keys of a key head, with all query heads of its group, or
-// some queries of a head.
+// Processes one work item. An item is either some keys of a key head or some queries of a head. With keys,
+// the block processes all query heads of the group.
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
   using At = TileShape<side, D, DV, options>;

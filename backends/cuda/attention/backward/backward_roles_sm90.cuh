@@ -1,8 +1,8 @@
 // Shared parts of Hopper's backward kernels (backward_sm90.cuh, backward_192_sm90.cuh,
 // backward_wide_sm90.cuh):
 // - the layout of a block's shared memory
-// - the producer threads, which load tiles and order the additions to z_Q
-// - the consumer steps that do not depend on how GEMMs are divided among warpgroups
+// - the producer threads: they load tiles and order the additions to z_Q
+// - the consumer steps that all of these kernels have in common
 #pragma once
 
 #include "backends/cuda/attention/ropes.h"
@@ -95,7 +95,7 @@ struct Shared {
   }
   __device__ typename At::OthersK others_k() const { return {base + others}; }
   __device__ typename At::ZA others_z_a() const { return {base + others + At::OthersK::bytes}; }
-  // The tile's z_Q as accumulated by the previous blocks, for the last block.
+  // For the last block: the tile's z_Q, as accumulated by the previous blocks.
   __device__ u32 sums_so_far() const { return base + sums; }
   __device__ Stage& rows_of(u32 use) const {
     return reinterpret_cast<Stage*>(start + rows)[ring_q().stage(use)];
@@ -108,8 +108,8 @@ struct Shared {
   __device__ Ring<2> ring_ticket() const { return {base + ticket_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
   // For clusters:
-  // - ring_z_a is full when z_A has been stored, and empty when its buffer may receive P.
-  // - ring_passed is full when the other block's z_A has arrived, and empty when this block's z_A may be
+  // - ring_z_a is full when z_A has been stored. It is empty when the buffer of z_A may receive P.
+  // - ring_passed is full when the other block's z_A has arrived. It is empty when this block's z_A may be
   //   copied to the other block.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
@@ -262,8 +262,9 @@ struct Block {
   }
 
  private:
-  // The blocks of a key head add to z_Q of a query tile in ascending order of their keys. The blocks of a
-  // cluster add to different columns. A block only waits for blocks before its cluster in the grid.
+  // All blocks of a key head add to the z_Q of a query tile. They do so in ascending order of keys. The
+  // blocks of a cluster add to different columns. A block waits only for blocks of earlier clusters in the
+  // grid.
   __device__ __forceinline__ static Ticket ticket_of(KeyRange some, int row0) {
     constexpr int keys = At::keys * At::blocks;
     const int nth = row0 / keys;

@@ -1,10 +1,10 @@
 // Decoding: the forward for few queries per key head and possibly many keys. It reads each key once, at full
-// memory bandwidth. Keys are divided into ranges. Results do not depend on which block computes a range, and
-// a query's result is bitwise independent of the rest of the batch.
+// memory bandwidth. Keys are divided into ranges. Results do not depend on which block computes a range. A
+// query's result is bitwise independent of the rest of the batch.
 //
 // The same kernels compute all calls with a paged cache. If a call has many queries, they are divided into
-// tiles with as few rows as a decoding step has. A row's result is then bitwise identical in both cases
-// (ops/paged_attn.h).
+// tiles with as few rows as in a decoding step. A row's result is then bitwise identical in a prompt and in a
+// decoding step (ops/paged_attn.h).
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
@@ -113,9 +113,10 @@ Tiles tiles_of_launch(const AttentionCall& x, int n);
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
-// Decoding of MLA latents with many heads by wgmma (decoding_latent_sm90.cu). A tile is one query with all
-// heads that share a key head, in pieces of at most 64 heads. The decision does not depend on the number of
-// sequences. For a paged cache, it does not depend on the number of queries either.
+// Decoding of MLA latents with many heads by wgmma (decoding_latent_sm90.cu). A tile is one query with the
+// heads that share a key head. If there are more than 64 heads, they are divided into pieces of at most 64.
+// The decision does not depend on the number of sequences. For a paged cache, it does not depend on the
+// number of queries either.
 bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu);
 constexpr int most_heads = 64;
 TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {

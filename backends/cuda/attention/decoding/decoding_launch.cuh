@@ -71,7 +71,7 @@ __device__ __forceinline__ void decode_items(const AttentionCall& x, const Works
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
   // If no step writes the locations of the keys, the locations may be read before the previous kernel ends.
-  // The keys themselves may not.
+  // The keys may not be read before that.
   if (!x.fixed_positions) wait_for_kernel_before();
   const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),

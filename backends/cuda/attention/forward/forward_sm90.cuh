@@ -1,8 +1,8 @@
 // The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]. Blocks are persistent and process
 // work items, each some queries of a head. A block is warp-specialized. One warp prepares items, and two
 // warps load tiles by TMA: one loads queries, the other keys and values. The consumers are warpgroups of 64
-// queries each. They use wgmma and alternate (ping-pong), so one computes its softmax while another
-// multiplies.
+// queries each. They use wgmma and alternate (ping-pong): while one warpgroup computes its softmax, another
+// warpgroup multiplies.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
@@ -31,16 +31,16 @@ struct Plan {
   float factor, cap;     // as in Score
   float2 unit;           // the value of one unit of c (unit_of_exponents)
   const Powers* powers;  // of split operands
-  // For a Divided shape. `queries` is L of the original call; x.L may cover several heads
+  // For a Divided shape. `queries` is L of the original call. x.L may include several heads
   // (with_heads_as_rows). `parts` is the number of parts of the keys, each a separate item. The parts'
-  // results are [parts, B, H, L, dv] and {c, π} [parts, B, H, L]; null if results are stored to the call's
-  // outputs.
+  // results are [parts, B, H, L, dv] and {c, π} [parts, B, H, L]. They are null if results are stored to the
+  // call's outputs.
   int queries, parts;
   float* o;
   float2* lse;
 };
 
-// A work item: some queries of a head, with the keys that they see or a part of these keys.
+// A work item: some queries of a head, and the keys that these queries see, or a part of these keys.
 template <int groups>
 struct Item {
   // Index into the result heads [parts, B, H]; < 0: no more items.

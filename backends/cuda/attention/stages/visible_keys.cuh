@@ -94,8 +94,8 @@ __device__ __forceinline__ KeyRange queries_of_sequences(const AttentionCall& x)
   return x.cu_q ? KeyRange{max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)} : KeyRange{0, x.L};
 }
 
-// Returns the first and the last query tile of a batch entry that see keys [from, to), and the keys that
-// these tiles see. A tile has range_tile queries. May be called by any warp.
+// Returns the first and the last query tile of a batch entry that see some of the keys [from, to). Also
+// returns the keys that these tiles see. A tile has range_tile queries. May be called by any warp.
 struct Meeting {
   int first, last;
   KeyRange keys;
