@@ -67,8 +67,8 @@ const char* reason_against_hopper(const AttentionCall& x, bool backward) {
 }
 
 // Number of blocks per key head for the deterministic one-pass kernel: the smallest number that keeps nearly
-// all of the GPU busy. Each one needs B·H·L·d floats of memory. 0 selects two passes: for short sequences,
-// clearing and reducing the z_Q accumulators costs more than one pass saves.
+// all of the GPU busy. Each block needs B·H·L·d floats of memory. 0 selects two passes. For short sequences,
+// clearing and reducing the z_Q accumulators costs more time than one pass saves.
 int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
   using i64 = std::int64_t;

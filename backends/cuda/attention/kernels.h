@@ -79,11 +79,12 @@ struct Choice {
 Choice choice_of(const Call& call, std::byte* base = nullptr);
 Choice paged_choice(const Call& call, std::byte* base = nullptr);
 
-// The rows that an index_assign in the previous step appends to the cache. Empty if the chosen kernel cannot
-// append them itself. Only a decoding kernel with one row per sequence can do so.
+// The rows that an index_assign in the previous step appends to the cache. nullopt if the chosen kernel
+// cannot append them. Only decoding kernels can do so, and each sequence must have one row.
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& assign);
 
-// Whether the data and all strides of `a` are aligned to 16 bytes, which are `piece` elements.
+// Whether the data and all strides of `a` are aligned to 16 bytes. `piece` is the number of elements in 16
+// bytes.
 bool in_pieces(const AttentionCall::TensorView& a, int piece);
 
 // Splits f32 operands into f16; in split_to_f16.cu.

@@ -99,7 +99,8 @@ auto with_f32_shape(const AttentionCall& x, auto&& f) {
 
 namespace tg::cuda::attention::forward_576_sm90 {
 
-// The shape for d ≤ 576 and dv ≤ 512. One warpgroup computes scores. Two accumulate P·V, 256 columns each.
+// The shape for d ≤ 576 and dv ≤ 512. One warpgroup computes scores. Two warpgroups accumulate P·V, each for
+// 256 columns.
 template <bool values_are_keys_>
 struct TileShape {
   static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,
@@ -153,7 +154,7 @@ struct TileShape {
   using Q = tile::SwizzledTile<queries, terms * D>;
   using ZO = tile::SwizzledTile<queries, terms * DV>;
   using ZA = tile::SwizzledTile<queries, terms * keys>;
-  // Data of the cluster's other block: the columns of K that this block multiplies, and z_A.
+  // Data of the other block in the cluster: the columns of K that this block multiplies, and z_A.
   using OthersK = tile::SwizzledTile<keys, D / 2>;
   static constexpr int others_bytes = wide ? OthersK::bytes + ZA::bytes : 0;
   // Layout of a tile's z_Q: the number of accumulators, the offset from the first warpgroup's accumulators to

@@ -45,10 +45,10 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
 }
 // Whether the last block that adds to a tile's z_Q also stores the result. These kernels also start early
 // (programmatic launch) and have smaller tiles. They are not used in these cases:
-// - If there are many keys, the last blocks of the grid would delay the others.
-// - If f32 elements are split into two f16 values, no shared memory is left.
-// - If f32 elements are rounded to one f16 value and there is a softcap, no registers are left.
-// - A softcap with 16-bit types is too rare to justify separate kernels.
+// - There are many keys. The last blocks of the grid would delay the others.
+// - f32 elements are split into two f16 values. No shared memory is left then.
+// - f32 elements are rounded to one f16 value, and there is a softcap. No registers are left then.
+// - 16-bit types have a softcap. This is too rare to justify separate kernels.
 inline bool last_stores(const AttentionCall& x) {
   return backward_width(x) <= 128 && !x.nondeterministic && x.T <= (is_uneven(x) ? 2048 : 1024) &&
          x.softcap == 0 && !has_two_f16(x);
@@ -65,8 +65,9 @@ constexpr int short_blocks(int width) {
 }
 
 // Work division of the forward on Hopper, in division_sm90.cpp. A work item is some queries of a head with
-// the keys that they see. With fewer items than multiprocessors, the keys of each item are split into parts
-// whose results are merged. Queries of several heads that share keys then become one tile.
+// the keys that they see. If there are fewer items than multiprocessors, the keys of each item are split into
+// parts, and the results of the parts are merged. Queries of several heads that share keys then form one
+// tile.
 
 // At head size 64, calls with fewer keys than this use different tiles.
 constexpr int few_keys = 2048;
@@ -83,7 +84,7 @@ ForwardTile forward_tile(const AttentionCall& x);
 // q or o is not stored in this order. (ξ is always stored in this order.)
 AttentionCall with_heads_as_rows(const AttentionCall& x);
 
-// Number of parts into which the keys of each item are split; 1 if no split is fastest.
+// Number of parts into which the keys of each item are split. It is 1 if no split is faster.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu);
 
 // Work counters of a forward whose blocks fetch items dynamically. `items` counts the items fetched beyond

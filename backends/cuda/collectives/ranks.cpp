@@ -171,8 +171,9 @@ class RanksPlanner {
       }
   }
 
-  // Combines all messages of a peer into one message in the workspace, with each original message aligned to
-  // 16 bytes. `copies` packs messages before they are sent, or unpacks them after they are received.
+  // Combines all messages of a peer into one message in the workspace. In this message, each original message
+  // is aligned to 16 bytes. `copies` packs messages before they are sent, or unpacks them after they are
+  // received.
   void pack(std::vector<Message>& messages, std::vector<PieceCopy>& copies, bool sent) {
     std::vector<Message> before, packed;  // before: the previous peer's messages that were packed
     for (int r = 0; r < ranks_; ++r) {

@@ -22,7 +22,7 @@ struct Upcoming {
     const Step& s = steps[i];
     return {s.in, s.out, &s.attrs, gpu, options.tf32, options.in_order, options.batch_invariant, &written};
   }
-  // Whether step i exists, and the relation holds between it and the previous step.
+  // Whether step i exists and has this relation to the previous step.
   template <class Related>
   bool is_next(Related related, std::size_t i) const {
     return i < steps.size() && related(steps[i - 1], steps[i]);
@@ -54,7 +54,7 @@ Fusion fusion_of(const Upcoming& next);
 
 // ---- adjacent steps that a kernel can compute ----
 
-// Returns the function that the step applies to its operand, or none if it computes anything else.
+// Returns the function that the step applies to its operand. If it computes anything else, returns none.
 inline Epilogue epilogue_of(const Step& step) {
   const Op* op = only_op_of(step);
   return op ? op->epilogue : Epilogue::none;
@@ -78,9 +78,9 @@ std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 // rms_norm_backward. This tensor is the gradient of the residual connection.
 bool is_sum_of(const Step& gradient, const Step& next);
 
-// Returns a plan for the gradient's kernel that also computes that sum, bitwise identical to a separate step.
-// If no other step reads z_x (`writes_z_x` is false), the kernel does not write z_x. Returns null if the
-// kernel cannot compute the sum.
+// Returns a plan for the gradient's kernel that also computes this sum. The result is bitwise identical to a
+// separate step. If no other step reads z_x (`writes_z_x` is false), the kernel does not write z_x. Returns
+// null if the kernel cannot compute the sum.
 PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the next attention step reads.

@@ -1,8 +1,8 @@
 // Computes E = exp(x·wᵀ − c) on Hopper, with one value c for each row. For each row of each tile, it also
 // writes the sum of E and the largest logit. Logits are not stored. Blocks are persistent and process one
-// tile after another. One thread copies operands by TMA. Two warpgroups process alternate tiles, so one
-// computes and stores exponentials while the other multiplies. Both blocks of a pair compute the same
-// columns. Each block copies half of the rows of w for both.
+// tile after another. One thread copies operands by TMA. Two warpgroups process alternate tiles. While one
+// computes and stores exponentials, the other multiplies. Both blocks of a pair compute the same columns.
+// Each block copies half of the rows of w for both.
 #pragma once
 
 #include "backends/cuda/kernels/launch.cuh"

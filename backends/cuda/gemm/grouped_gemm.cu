@@ -28,7 +28,7 @@ constexpr int sums_row = small_tile + 4;  // floats, with padding between rows
 constexpr int sums_bytes = small_tile * sums_row * 4;
 constexpr int most_products = 32;  // per launch
 
-// Lines are rows or columns of a matrix that are contiguous in memory.
+// Lines are rows or columns of a matrix. Their elements are contiguous in memory.
 struct Lines {
   const unsigned short* data;
   int step;        // stride between lines

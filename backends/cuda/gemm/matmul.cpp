@@ -178,9 +178,9 @@ Scales with_sum(DType t, const Gpu& gpu) {
   return {one, one};
 }
 
-// The alignment reported to cuBLASLt, in bytes: at most 16, which is enough for the longest loads. The choice
-// determines the result bitwise. An operand's offset in the arena must therefore not influence the choice in
-// any other way.
+// The alignment that cuBLASLt is given, in bytes. It is at most 16, because that is enough for the longest
+// loads. The choice determines the result bitwise. An operand's offset in the arena must therefore not
+// influence the choice in any other way.
 std::uint32_t alignment_of(std::uintptr_t place) {
   std::uint32_t bytes = 16;
   while (place % bytes != 0) bytes /= 2;
@@ -320,8 +320,8 @@ std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
-  // The alignment must hold for each cuBLASLt call. The operands of the calls begin at multiples of the
-  // strides of all leading axes except the innermost.
+  // The alignment must hold for each cuBLASLt call. The offset of a call's operand is a sum of multiples of
+  // strides, for all leading axes except the innermost.
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data, const View& v,
                          DType type) {
     std::uint32_t bytes = alignment_of(data);

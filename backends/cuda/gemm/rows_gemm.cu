@@ -253,7 +253,7 @@ void launch_form_of_rows(const Stream& s, const RowsGemm& p) {
 }
 
 // Results do not depend on the numbers of rows and outputs per block. On an H100 with 132 multiprocessors,
-// more rows per block are faster, as long as three quarters of the multiprocessors have a block.
+// more rows per block are faster if three quarters of the multiprocessors still have a block.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsGemm& p) {
   const i64 processors = s.gpu.processors;

@@ -176,7 +176,7 @@ struct TileShape {
 };
 
 // Measured on an H200 (docs/notes/h200-few-row-gemms.md). If k is short, each multiprocessor has two small
-// tiles, and one is copied while the other is multiplied. If k is long and every tile can have its own
+// tiles. One tile is copied while the other tile is multiplied. If k is long and every tile can have its own
 // multiprocessor, the tile size with the least row padding is used. Otherwise larger tiles are used, because
 // they read the weights less often.
 TileShape tile_shape(const RowsGemm& p, const Gpu& gpu) {

@@ -1,6 +1,6 @@
 // GEMMs of few rows in 16 bits on tensor cores: the work of one warp.
 //
-// Yᵀ = Wᵀ·Xᵀ: the left operand is 16 outputs, and the right one is 8 rows of x. Each mma multiplies 16
+// Yᵀ = Wᵀ·Xᵀ: the left operand is 16 outputs, and the right operand is 8 rows of x. Each mma multiplies 16
 // adjacent elements along k, as wgmma does (rows_gemm_sm90.cu). Tensor cores add 16 products independently of
 // their order, and then add the previous sum. Hopper's two instructions give bitwise identical results.
 #pragma once
@@ -92,7 +92,7 @@ struct TensorRows {
         ptx::cp_async_16((at ^ n % 2 * 64) + n * 4 * 128, from, w_left > 0 && 4 * n < w_rows ? 16 : 0);
       w += 2 * k_chunk;
     } else {
-      // In each chunk, the lane copies eight outputs of rows 8·n + g, which only this lane reads.
+      // In each chunk, the lane copies eight outputs of rows 8·n + g. Only this lane reads them.
       at += tile::lane_id() * 16;
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk)
@@ -176,8 +176,8 @@ struct TensorRows {
     x_at += place(tile::lane_id() % 8, 4 * chunk + tile::lane_id() / 8);
     add_w(w_at, chunk, [&](int n, u32(&x)[4]) { ptx::ldmatrix(x, x_at + n * 8 * 128); });
   }
-  // Multiplies a chunk for a single row, whose elements start at x_at in the order of place_in_row(). All
-  // lanes read that row. Only lanes of row 0 compute sums that are used.
+  // Multiplies a chunk for a single row. The row's elements start at x_at, in the order of place_in_row().
+  // All lanes read that row. Only lanes of row 0 compute sums that are used.
   __device__ __forceinline__ void add_chunk_of_row(u32 w_at, u32 x_at, int chunk) {
     const uint4 piece = ptx::ld_shared_v4(x_at + (4 * chunk + t) * 16);
     add_w(w_at, chunk,

@@ -39,7 +39,7 @@ struct OperandCopy {
   bool along;           // rows of the copy are contiguous along k, otherwise along the other axis
 };
 
-// Returns an operand in the unfavorable layout. If both are, returns the smaller one.
+// Returns the operand that is in the unfavorable layout. If both operands are, returns the smaller one.
 std::optional<OperandCopy> copy_of(const Call& call) {
   if (call.in[0].dtype != f32 || call.out[0].dtype != f32) return std::nullopt;
   if (call.tf32 && !call.gpu.hopper) return std::nullopt;

@@ -44,8 +44,8 @@ std::string number(double x, DType compute) {
 }
 
 // A cast inside a fused kernel rounds to its target dtype. A cast from i64 rounds when it is stored. Some ops
-// have a variant for low-precision results. Every other instruction calls the function that is named after
-// its op.
+// have a variant for low-precision results. Every other instruction calls the function with the name of its
+// op.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
   if ((i.dtype == bf16 || i.dtype == f16) &&

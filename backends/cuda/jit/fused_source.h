@@ -88,7 +88,7 @@ struct VectorAccess {
 };
 
 // Returns the source of a kernel `chain(outputs…, fault, inputs…)`. A thread processes vectors of `vector`
-// adjacent elements. It loads `times` vectors before it computes the first one.
+// adjacent elements. It loads `times` vectors before it computes any of them.
 std::string fused_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index);
 

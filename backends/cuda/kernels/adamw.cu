@@ -1,5 +1,5 @@
 // adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters. One launch updates all
-// parameters except those in f64, which a second launch updates.
+// parameters except f64 parameters. A second launch updates the f64 parameters.
 #include "ops/adamw.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"

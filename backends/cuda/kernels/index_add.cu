@@ -91,7 +91,7 @@ struct Problem {
 Problem rows_problem(const Call& c) {
   const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
-  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  // If axis a of x follows the indexed axis, it is axis a + more of src.
   const int more = indices.layout.rank() - 1;
   Problem p{};
   p.count = count_of(c), p.limit = x.layout.shape[axis];

@@ -1,5 +1,5 @@
-// index_assign: index_assign for a list of tensors. out = x, then out[p, indices[j], q] = src[p, j, q] for
-// every j with an index other than −1.
+// index_assign for each tensor of a list: out = x, then out[p, indices[j], q] = src[p, j, q] for every j with
+// an index other than −1.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -32,7 +32,7 @@ struct Assignments {
 };
 
 // A block copies a part of slice j = blockIdx.x of tensor blockIdx.z. First it checks whether a later slice
-// has the same index, which is fast because there are few slices.
+// has the same index. This is fast because there are few slices.
 template <class U>
 __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constant__ Assignments<U> all) {
   let_next_kernel_begin();
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constan
 }
 
 Assignment assignment(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis) {
-  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  // If axis a of x follows the indexed axis, it is axis a + more of src.
   const int more = indices.layout.rank() - 1;
   Assignment m{Indices(indices), {}, {}, out.layout.shape[axis], out.layout.strides[axis], s.faults};
   for (int a = 0; a <= more; ++a)

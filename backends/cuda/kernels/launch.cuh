@@ -1,6 +1,6 @@
-// Wraps launches and dynamic shared memory. Apart from keywords and the instructions in ptx_sm80.cuh, these
-// are the only constructs of kernel files that differ between CUDA C++ and plain C++. If they are replaced,
-// an ordinary compiler can compile every kernel.
+// Wraps launches and dynamic shared memory. Apart from keywords and the instructions in ptx_sm80.cuh, only
+// these constructs of kernel files differ between CUDA C++ and plain C++. If they are replaced, an ordinary
+// compiler can compile every kernel.
 #pragma once
 
 #include <cuda_runtime.h>

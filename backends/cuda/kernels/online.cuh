@@ -1,6 +1,6 @@
 // The online normalizer [Ye, Online Softmax §3]: the maximum c of a row and the sum π of its exponentials, in
-// one pass. Each thread processes its elements: π ← π·exp(c − c') + exp(x − c') with c' = max(c, x). Then the
-// team combines the results of its threads.
+// one pass. Each thread processes its elements x: π ← π·exp(c − c') + exp(x − c'), with c' = max(c, x). Then
+// the team combines the results of its threads.
 #pragma once
 
 #include "backends/cuda/kernels/rows.cuh"

@@ -1,5 +1,5 @@
 // Reductions of rows that are aligned and fit in registers. A team of threads holds a row. It starts to load
-// the next row before it processes the current one. Blocks iterate over the rows. There are as many blocks as
+// the next row before it processes the current row. Blocks iterate over the rows. There are as many blocks as
 // the GPU can run at the same time.
 //
 // A reduction R that supports this has of_row(team, row, flip) → State. All threads of the team receive the

@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(piece_threads) add_weights(const __grid_consta
   }
 }
 
-// The tokens whose logits are above `least`, and the tokens up to `last` whose logits equal `least`.
+// The tokens with logits above `least`, and the tokens up to `last` with logits equal to `least`.
 template <class Order>
 struct Likeliest {
   Order least = 0;

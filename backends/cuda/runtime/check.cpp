@@ -39,7 +39,7 @@ cudaError_t query(cudaEvent_t event) {
   if (status == cudaErrorNotReady) cudaGetLastError();  // the next launch would otherwise seem to have failed
   return status;
 }
-// A query of the current GPU takes a tenth of the time of a change.
+// Reading the current GPU takes a tenth of the time of setting it.
 void use_gpu(int ordinal) {
   int current = -1;
   if (cudaGetDevice(&current) == cudaSuccess && current == ordinal) return;

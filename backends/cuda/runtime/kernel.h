@@ -24,8 +24,8 @@ struct Gpu {
   bool hopper = false;       // sm_90a, and the library contains code for it
 };
 
-// The stream of a kernel launch. Launches are recorded once and replayed, so everything that a launch reads
-// on the host, including pointers, must stay the same in every run.
+// The stream of a kernel launch. Launches are recorded once and replayed. Everything that a launch reads on
+// the host, including pointers, must therefore stay the same in every run.
 struct Stream {
   cudaStream_t stream;
   const Gpu& gpu;

@@ -18,8 +18,8 @@ constexpr std::int64_t few = 4096;
 // (kernels/reduce_plan.cu).
 constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
 
-// Whether `next` only adds a tensor to output 0 of the previous step, and that step's kernel can compute the
-// sum.
+// Whether `next` only adds a tensor to output 0 of the previous step, and the kernel of the previous step can
+// compute the sum.
 bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   const Op* op = only_op_of(next);
   return step.op->accepts_sum && op && op->adds == 1 &&

@@ -38,8 +38,8 @@ __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
     }
 }
 
-// A left operand in registers whose elements are rounded to one 16-bit value, or split into two (terms.cuh):
-// high, low.
+// A left operand in registers. Its elements are rounded to one 16-bit value, or split into two values, high
+// and low (terms.cuh).
 template <class T, int K>
 struct PackedF16Split {
   Packed<K> term[T::count];

@@ -1,4 +1,4 @@
-// Tiles staged in shared memory: while the block processes one tile, copies of the next ones are in flight
+// Tiles staged in shared memory. While the block processes one tile, copies of the next tiles are in flight
 // (cp.async).
 #pragma once
 

@@ -11,7 +11,7 @@ namespace tg::cuda::tile {
 using ptx::u32, ptx::shared_address;
 
 // A tile [rows, columns]. The number of columns is a multiple of 16. Pieces of 8 elements are permuted within
-// a row, so that the pieces of 8 adjacent rows in one column are in different banks.
+// a row. The pieces of 8 adjacent rows in one column are therefore in different banks.
 template <int Columns>
 struct SharedTile {
   static constexpr int columns = Columns, pieces = Columns / 8;
@@ -38,9 +38,9 @@ struct SharedTile {
   static constexpr int bytes(int rows) { return rows * Columns * 2; }
 };
 
-// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile. Called by the whole block, and
-// asynchronous. Rows outside of [from, to) and columns at `size` and beyond become zeros. Rows are aligned to
-// 16 bytes, and size is a multiple of 16 bytes.
+// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile. The copies are asynchronous. Called by
+// the whole block. Rows outside of [from, to) and columns at `size` and beyond become zeros. Rows are aligned
+// to 16 bytes, and size is a multiple of 16 bytes.
 template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
                                           int from, int to, int size) {

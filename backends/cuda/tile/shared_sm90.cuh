@@ -25,12 +25,12 @@ struct SwizzledTile {
     static_assert(Columns % (64 * count) == 0);
     return {base + n * (blocks / count) * block};
   }
-  // Descriptor for wgmma: step k of 16 elements, for rows starting at row0, which is a multiple of 8.
+  // Descriptor for wgmma: step k of 16 elements, for rows starting at row0 (a multiple of 8).
   __device__ __forceinline__ u64 along_columns(int row0, int k) const {
     return descriptor(base + row0 * 128, k / 4 * block + k % 4 * 32, 1);
   }
-  // Descriptor for a transposed operand: step k of 16 rows, for columns starting at column0, which is a
-  // multiple of 64.
+  // Descriptor for a transposed operand: step k of 16 rows, for columns starting at column0 (a multiple of
+  // 64).
   __device__ __forceinline__ u64 along_rows(int column0, int k) const {
     return descriptor(base + column0 / 64 * block, k * 2048, block / 16);
   }

@@ -27,7 +27,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// Warp w of the warpgroup has rows 16·w … of d. The layout in its lanes is that of an Accumulator<16, N>. An
+// Warp w of the warpgroup has rows 16·w … of d. In the lanes, it has the layout of an Accumulator<16, N>. An
 // operand in shared memory is given by a descriptor (shared_sm90.cuh). It may be transposed (`ta`, `tb`).
 template <class S, int N>
 struct Wgmma;

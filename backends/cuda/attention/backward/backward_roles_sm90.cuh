@@ -56,7 +56,7 @@ struct WorkItem {
   float factor, unit;  // factors of q·k and z_P, for split operands
 };
 
-// Returns e such that (z_P·2^(z_o + v) − u)·2^e, multiplied by P·2^room_for_p, is z_A·2^of_z_a().
+// Returns the exponent e for which (z_P·2^(z_o + v) − u)·2^e times P·2^room_for_p equals z_A·2^of_z_a().
 __device__ __forceinline__ int power_of_difference(const Powers& p) {
   return Powers::room_for_z_a - Powers::room_for_p + p.z_a;
 }
@@ -459,7 +459,7 @@ struct Steps : Block<S, At> {
     ptx::fence_async();
   }
   // Named barrier for warpgroup `group`: z_A of tile n is in shared memory. There are two phases because one
-  // warpgroup may be a tile ahead of the other.
+  // warpgroup may be one tile ahead.
   __device__ __forceinline__ static int z_a_for(int group, u32 n) {
     return 1 + 2 * (n % 2) + group;
   }

@@ -12,9 +12,9 @@ namespace tg::cuda::attention {
 
 namespace backward_sm90 {
 
-// Prepares a query tile of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1], ξ, and counters of additions
-// set to 0. Blocks of head 0 also store the keys that the queries see. With last_stores, no block stores z_Q
-// of a tile without visible keys. It is therefore set to 0 here.
+// Prepares a query tile of a head. Computes u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1], converts ξ, and
+// sets the counters of additions to 0. Blocks of head 0 also store the keys that the queries see. With
+// last_stores, no block stores z_Q of a tile without visible keys. It is therefore set to 0 here.
 template <class S, class At>
 __global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x,
                                                const __grid_constant__ Workspace work, const Powers* powers) {

@@ -1,5 +1,5 @@
 // The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: one pass over
-// keys for z_K and z_V, and one over queries for z_Q. A block keeps some rows of one side and loops over
+// keys for z_K and z_V, and one pass over queries for z_Q. A block keeps some rows of one side and loops over
 // tiles of the other side. Both passes recompute
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ

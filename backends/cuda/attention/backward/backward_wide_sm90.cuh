@@ -12,8 +12,8 @@
 //
 // The first warpgroup passes P to the second through shared memory in register order. z_A is stored to the
 // same buffer as an MMA operand. The first GEMM of the next tile starts before the z_Q GEMMs. The other
-// block's z_A has time to arrive in the meantime. While one warpgroup computes exponentials or z_A, the GEMMs
-// of the other run.
+// block's z_A has time to arrive in the meantime. While one warpgroup computes exponentials or z_A, the other
+// warpgroup's GEMMs run.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"

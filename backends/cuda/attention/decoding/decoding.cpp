@@ -30,7 +30,7 @@ bool takes_rows(const AttentionCall& x) {
   return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
          x.B * x.Hk * ranges_of(x) <= INT32_MAX && (!is_of_latents(x) || is_in_reach(in_pages(x), x.k));
 }
-// Paged caches: supported for any L, because the choice of kernel must not depend on it.
+// Paged caches: supported for any L, because the choice of kernel must not depend on L.
 bool takes_pages(const AttentionCall& x) {
   const i64 rows = i64{x.H} / x.Hk * x.L;
   return x.pool > 0 && is_in_reach(x, x.k) && is_in_reach(x, x.v) &&

@@ -75,8 +75,9 @@ __device__ __forceinline__ float dot(const RowPart<At>& a, const RowPart<At>& b)
 }
 
 // Transposing reduction of `lanes` sums over `lanes` lanes. Each lane receives one sum, the one with the
-// lane's index. part(n) is a lane's contribution to the nth sum. Two lanes at distance `by` each keep one
-// half of the sums and exchange the other. The recursion is depth-first, so few sums are live at a time.
+// lane's index. part(n) is a lane's contribution to the nth sum. Two lanes at distance `by` exchange sums:
+// each lane keeps one half and sends the other half. The recursion is depth-first, so few sums are live at a
+// time.
 template <int lanes, int by = 1, class F>
 __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
   if constexpr (by == lanes) {

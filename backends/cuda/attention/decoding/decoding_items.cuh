@@ -1,6 +1,6 @@
 // Work items of decoding. An item is a range of a batch entry's keys, for a tile of a key head's rows. The
 // items depend on the lengths of the entries, which only the GPU knows. Each block therefore builds a table
-// of the tiles, from which it finds any item.
+// of the tiles. From this table it can find any item.
 #pragma once
 
 #include <type_traits>
@@ -53,7 +53,7 @@ __device__ __forceinline__ N sum_to_lane(N own) {
   return own;
 }
 
-// Number of ranges at a sequence's start that are shorter than the later ones.
+// Number of ranges at a sequence's start that are shorter than later ranges.
 __device__ __forceinline__ int early_ranges(EqualRanges) {
   return 0;
 }
@@ -174,7 +174,7 @@ struct Items {
     early = Count::early(entries[tiles.count].before), others = Count::others(entries[tiles.count].before);
     count = (early + others + tiles.count) * x.Hk;
     shorts = short_tiles ? short_tiles->count * x.Hk : 0;
-    // With only one or two short tiles per block, all streams together compute them faster.
+    // If a block has only one or two short tiles, all streams together compute them faster.
     if (shorts < 2 * static_cast<int>(gridDim.x)) this->short_tiles = nullptr, shorts = 0;
     const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
     own_shorts = first < shorts ? (shorts - first - 1) / step + 1 : 0;

@@ -89,8 +89,8 @@ struct Shared {
     return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
   }
   __device__ At::P tile_p(int group) const { return {base + p + group * At::P::bytes}; }
-  // Accumulators that a warpgroup sends to the other: four elements per thread for each block and group of 8
-  // heads.
+  // Accumulators that one warpgroup sends to the other. Each thread has four elements for each block and each
+  // group of 8 heads.
   __device__ float4* sent_by(int group) const {
     return reinterpret_cast<float4*>(start + sent + group * sent_bytes);
   }

@@ -116,7 +116,7 @@ __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCa
 
 // Fields of an item that loading warps read.
 struct Source {
-  decoding::LatentRowAddress place{};  // sequence and key head; later the location that a lane has looked up
+  decoding::LatentRowAddress place{};  // sequence and key head; after a lookup: a row's location
   int head, query;
   KeyRange some;
   Tiles range;
@@ -216,7 +216,8 @@ __global__ void __launch_bounds__(most_values / 4)
 #endif
 }
 
-// Rows of a box of keys: the largest number that divides both a page and a tile; 0 if it is less than 8.
+// Number of rows in a box of keys. It is the largest number that divides both a page and a tile, or 0 if this
+// number is less than 8.
 inline int box_rows_of(const AttentionCall& x) {
   const int rows = x.table ? std::gcd(x.page, tile_keys) : tile_keys;
   return rows < 8 ? 0 : rows;

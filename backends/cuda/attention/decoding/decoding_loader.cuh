@@ -98,8 +98,8 @@ struct Copies {
   }
 };
 
-// Location of a sequence's key in the pool. Each lane looks up one key, and later broadcasts the result to
-// the lanes that copy its row.
+// Location of a sequence's key in the pool. Each lane looks up one key. Later it broadcasts the result to the
+// lanes that copy the row of this key.
 struct RowAddress {
   int b, head, number, in_page;  // sequence, key head, page number, row of the page
 
@@ -145,7 +145,7 @@ struct Loader : Copies<S, At> {
   const Cache cache;
   Cursor<At, Cache> next;
   const S *k, *v;    // contiguous: the lane's piece of the next slice's first rows
-  RowAddress place;  // paged: location of the lane's slice, or of its row of the next slice
+  RowAddress place;  // paged: location of the lane's slice, or of the lane's row in the next slice
   int nth;           // next one of the slices that have been looked up
 
   __device__ __forceinline__ Loader(const AttentionCall& x, Cache cache, const Items<Cache>& items,

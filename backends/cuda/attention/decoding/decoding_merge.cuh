@@ -1,5 +1,5 @@
-// Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The last
-// block to finish a range of a key head merges the ranges of that key head.
+// Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The
+// block that finishes the last range of a key head merges all ranges of this key head.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
@@ -169,8 +169,8 @@ __device__ __forceinline__ void store_results(const StreamResults<At>& to,
   }
 }
 
-// Initializes the results of a short tile, to which its slices are added. put_short() stores them to the
-// outputs.
+// Initializes the results of a short tile. The slices are then added to these results, and put_short() stores
+// them to the outputs.
 template <class At>
 __device__ __forceinline__ void begin_short(const StreamResults<At>& to) {
 #pragma unroll 1
@@ -227,7 +227,7 @@ __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int f
   return all;
 }
 
-// Row statistics of a tile from the four warps that share its rows: the largest scores, and finally π.
+// Row statistics of a tile, from the four warps that share the rows: the largest scores, and π at the end.
 struct OfWarps {
   static constexpr int warps = 4, rows = 16;
   float top[warps][rows], sum[warps][rows];
@@ -265,7 +265,7 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
 
 // Writes results. Merges the streams' results into results of a range or of the call. Each writing warp owns
 // some rows and counts their finished ranges. If there are at most `together` ranges, the merge is bitwise
-// identical to one in groups of 16.
+// identical to a merge in groups of 16.
 template <class S, class At, class Cache, int warps, int together = 16>
 struct Results {
   static constexpr int quads = At::D / 4;

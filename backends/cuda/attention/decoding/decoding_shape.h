@@ -20,7 +20,7 @@ struct TileShape {
   static constexpr int least_blocks = streams == 8 ? 0 : 1;
   static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // keys per slice; stages per stream
   static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
-  static constexpr int step = streams * keys;  // keys from one slice of a stream to its next
+  static constexpr int step = streams * keys;  // distance in keys between two slices of a stream
   // Whether one stream can compute a short tile by itself. Eight streams of the largest shape have no
   // registers for this.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
@@ -69,8 +69,8 @@ inline int rows_of_shape(const AttentionCall& x) {
   return x.table ? most_rows(x) : rows_of(x);
 }
 
-// Calls f with the shape for a call: eight streams (four for head sizes above 128) if a block has enough
-// shared memory, otherwise half as many. A block has a multiprocessor to itself.
+// Calls f with the shape for a call. It has eight streams, or four for head sizes above 128. If a block has
+// too little shared memory, it has half as many. A block has a multiprocessor to itself.
 template <int size, int D, int rows, class F>
 auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   constexpr int most = most_streams(D);

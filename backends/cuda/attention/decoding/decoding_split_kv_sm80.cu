@@ -1,5 +1,5 @@
 // Split-KV decoding of short caches on tensor cores (sm_80 and later). A separate block computes each range
-// of a tile's keys, instead of persistent blocks that process many items. Several blocks share a
+// of a tile's keys. There are no persistent blocks that process many items. Several blocks share a
 // multiprocessor. While one block waits for its keys or merges its results, other blocks multiply. Slices,
 // streams and ranges are the same as in decoding_sm80.cu, so results are bitwise identical.
 //

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
                            : At::wide                         ? 2
                            : has_uniform_addresses || D < 128 ? D / 16
                                                               : 64 / keys;
-  // c is kept as a score in two cases: a bias might overflow as an exponent, and at head size 128 or more no
+  // c is kept as a score in two cases. With a bias, an exponent might overflow. At head size 128 or more, no
   // register is left for an exponent.
   constexpr bool by_scores = options == any || (D >= 128 && !split);
   using T = Terms<S, At::terms>;

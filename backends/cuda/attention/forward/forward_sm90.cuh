@@ -181,7 +181,7 @@ __device__ __forceinline__ Tiles uniform(const Tiles& t) {
 }
 
 // Calls f(source, index) for each item of the block; called by one warp. `source` is a copy of the fields
-// that loading warps read, so only consumers hold the item's stage.
+// that loading warps read. The loading warps therefore do not hold the item's stage.
 struct Source {
   int b, h, i0;
   KeyRange some;
@@ -224,7 +224,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   for_each_item(shared, [&](const Source& item, u32) {
     const auto [b, h, i0, some, range] = item;
     const int key_head = h / (x.H / x.Hk);
-    // The values of a tile are needed one step after its keys.
+    // The values of a tile are needed one step after the keys of this tile.
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
       if (j >= range.from) {
@@ -375,7 +375,7 @@ struct Consumer {
     return plan.powers[item.b * x.Hk + item.h / (x.H / x.Hk)];
   }
   // Processes one item and returns whether there is another. If items begin early, `s` contains the item's
-  // first S, and the first S of the next item is computed while results are stored.
+  // first S. The first S of the next item is then computed while results are stored.
   __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
     const auto& item = shared.item_of(items);
     const KeyRange every = item.every[group()];
@@ -493,7 +493,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
 #endif
 }
 
-// Launches a persistent kernel whose blocks process one item after the other. If items differ in length,
+// Launches a persistent kernel. Each block processes one item after the other. If items differ in length,
 // blocks fetch them from an atomic counter. `x` is the result of with_heads_as_rows(), and `queries` is L of
 // the original call.
 template <class At, class Kernel>

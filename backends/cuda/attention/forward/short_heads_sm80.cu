@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_head(u32 to, const AttentionCall::TensorVie
 }
 
 // Applies RoPE to 16 rows of a tile that only this warp uses. A lane processes two words of a row together.
-// They are two pairs: one word from each half, or two adjacent words if pairs are interleaved.
+// These words are two pairs. One word is from each half, or the words are adjacent if pairs are interleaved.
 template <int D>
 struct RowRotator {
   static constexpr int most = D / 8;  // units (two words) per lane

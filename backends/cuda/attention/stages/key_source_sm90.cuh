@@ -33,8 +33,8 @@ __device__ __forceinline__ void load_boxes(auto to, const CUtensorMap& map, tile
   for (int n = 0; n < to.blocks; ++n)
     ptx::tma_load(to.base + n * to.block, &map, barrier, column0 + n * 64, row0, head, batch);
 }
-// Starts TMA loads of a tile for both blocks of a cluster: each block loads half of the columns and
-// multicasts them to both.
+// Starts TMA loads of a tile for both blocks of a cluster. Each block loads half of the columns and
+// multicasts them to both blocks.
 __device__ __forceinline__ void load_half_for_both(auto to, const CUtensorMap& map, tile::u32 barrier,
                                                    int row0, int head, int batch) {
   constexpr int half = to.blocks / 2;

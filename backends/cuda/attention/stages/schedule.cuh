@@ -22,8 +22,8 @@ __device__ __forceinline__ TilePosition key_position(const AttentionCall& x, uns
   return place(n, x.Hk, x.T, rows, false);
 }
 
-// Maps blocks to positions in a cache-friendly order. Heads are grouped into sections of `together` heads
-// whose keys and values fit in the L2 cache. Within a section the longest blocks start first.
+// Maps blocks to positions in a cache-friendly order. Heads are grouped into sections of `together` heads.
+// The keys and values of a section fit in the L2 cache. Within a section the longest blocks start first.
 struct Sections {
   int blocks, together, heads, all_heads, rows;
   __host__ __device__ __forceinline__ int all() const { return blocks * all_heads; }
@@ -49,8 +49,7 @@ __device__ __forceinline__ KeyRange keys_of_part(Tiles tiles, int size, int part
   return {from * size, (from + each + (part < longer)) * size};
 }
 
-// Iterates over tiles first … last − 1 of a head, starting at `start` and wrapping around, then continues
-// with the next head.
+// Iterates over tiles first … last − 1 of each head. In a head, it starts at `start` and wraps around.
 struct Cursor {
   int tile, h;
   __device__ __forceinline__ Cursor after(int first, int last, int start) const {

@@ -74,8 +74,8 @@ __device__ __forceinline__ bool needs_mask(VisibleKeys<Queries>& seen, const Att
   return masked;
 }
 
-// A thread's elements of the 16 × 8 score fragment at (row, column): e = 0, 1 are in the first row, e = 2, 3
-// eight rows below.
+// A thread's elements of the 16 × 8 score fragment at (row, column): elements 0 and 1 are in the first row,
+// elements 2 and 3 eight rows below.
 template <bool by_query>
 struct Part {
   int row, column;
