@@ -77,11 +77,11 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
     if (before.data != after.data || !is_cache(values ? x.v : x.k, rows, x.Hk, after) ||
         call.written->others_write(after, &step))
       return std::nullopt;
-    // Blocks write results while other blocks still read the added rows.
+    // A block may write results while other blocks still read the added rows.
     for (const Arg& out : call.out)
       if (overlap(range_of(out), range_of(more))) return std::nullopt;
-    // The axes of the added rows are the axes of the indices, then heads, then elements. At most one axis of
-    // the indices is longer than 1.
+    // The added rows have the axes of the indices, then heads, then elements. At most one axis of the indices
+    // is longer than 1.
     const Layout& l = more.layout;
     const int last = l.rank() - 1;
     AttentionCall::TensorView& to = values ? added.v : added.k;

@@ -124,8 +124,8 @@ PlanPtr plan_with_added_rows(const Step& assign, const Call& attention, bool in_
 }
 
 // A plan for a flash_attn with the one or two RoPE steps before it, or for a flash_attn_backward with the
-// RoPE steps after it. Results are bitwise identical to separate steps. Null if the kernel does not support
-// these steps, or if one step would overwrite memory that another still reads.
+// RoPE steps after it. Results are bitwise identical to separate steps. The plan is null in two cases: the
+// kernel does not support these steps, or one step would overwrite memory that another step still reads.
 PlanPtr plan_with_ropes(std::span<const Step> ropes, const Call& call) {
   const Choice c = choice_of(call);
   std::optional<FusedRopes> fused = fused_ropes(ropes, call);

@@ -29,8 +29,8 @@ const char* reason_against_tensor_cores(const AttentionCall& x) {
   return reason_against_rows(x);
 }
 
-// Whether MLA latents in a contiguous cache have at least one fixed key range per multiprocessor, and so few
-// heads that reading the keys is the bottleneck.
+// Whether MLA latents in a contiguous cache have at least one fixed key range per multiprocessor. They must
+// also have so few heads that reading the keys is the bottleneck.
 bool has_many_ranges(const AttentionCall& x, const Gpu& gpu) {
   const int ranges = 1 + decoding::ranges_by_wgmma(x).of(x.T - 1);
   return decoding::takes_few_heads(x) && x.B * ranges >= gpu.processors;
@@ -67,8 +67,8 @@ const char* reason_against_hopper(const AttentionCall& x, bool backward) {
 }
 
 // Number of blocks per key head for the deterministic one-pass kernel: the smallest number that keeps nearly
-// all of the GPU busy. Each one needs B·H·L·d floats of memory. 0 selects two passes: for short sequences,
-// clearing and reducing the z_Q accumulators costs more than one pass saves.
+// all of the GPU busy. Each block needs B·H·L·d floats of memory. 0 selects two passes. For short sequences,
+// clearing and reducing the z_Q accumulators costs more time than one pass saves.
 int one_pass_workers(const AttentionCall& x, const Gpu& gpu) {
   constexpr int most = 8, least_keys = 1024;
   using i64 = std::int64_t;
@@ -121,9 +121,9 @@ bool reads_latents(const Candidate& c) {
          (c.x.table || c.batch_invariant || has_many_ranges(c.x, c.gpu));
 }
 // Whether the short-heads kernel computes a call on Hopper. One block processes all queries and keys of a
-// head, each head has its own keys, and all blocks run concurrently. It is not used with batch_invariant,
-// because the number of heads depends on the batch. It is not used either if the call requests a specific
-// kernel family.
+// head. Each head must have its own keys, and all blocks must run concurrently. It is not used with
+// batch_invariant, because the number of heads depends on the batch. It is not used either if the call
+// requests a specific kernel family.
 bool has_short_heads(const Candidate& c) {
   constexpr int longest = 64, widest = 64;
   const AttentionCall& x = c.x;

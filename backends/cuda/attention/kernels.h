@@ -79,11 +79,12 @@ struct Choice {
 Choice choice_of(const Call& call, std::byte* base = nullptr);
 Choice paged_choice(const Call& call, std::byte* base = nullptr);
 
-// The rows that an index_assign in the previous step appends to the cache, if the chosen kernel can append
-// them itself: a decoding kernel, with one row per sequence.
+// The rows that an index_assign in the previous step appends to the cache. nullopt if the chosen kernel
+// cannot append them. Only decoding kernels can do so, and each sequence must have one row.
 std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& call, const Step& assign);
 
-// Whether the data and all strides of `a` are aligned to 16 bytes, which are `piece` elements.
+// Whether the data and all strides of `a` are aligned to 16 bytes. `piece` is the number of elements in 16
+// bytes.
 bool in_pieces(const AttentionCall::TensorView& a, int piece);
 
 // Splits f32 operands into f16; in split_to_f16.cu.
@@ -99,8 +100,8 @@ void launch_latent_decoding(const Stream& s, const AttentionCall& x, const Works
 // launch_latents_sm90() calls it if decoding::takes_few_heads(); in decoding_latent_16_sm90.cu.
 void launch_few_latents_sm90(const Stream& s, const AttentionCall& x, const Workspace& work);
 
-// Recompute the softmax bases of far rows (far_rows.cuh), then the gradients of these rows, which are added
-// to the gradients of all other rows. `ropes` is applied to the gradients. In plain.cu.
+// Recompute the softmax bases of far rows (far_rows.cuh), then the gradients of these rows. These gradients
+// are added to the gradients of all other rows. `ropes` is applied to the gradients. In plain.cu.
 void launch_normalize(const Stream& s, const AttentionCall& x, const Workspace& work);
 void launch_far_gradients(const Stream& s, const AttentionCall& x, const Workspace& work, const Ropes& ropes);
 

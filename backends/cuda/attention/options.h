@@ -1,6 +1,6 @@
-// Variants that tensor-core kernels are compiled for: element types, head sizes, and score modifications
-// beyond a mask and a positive factor. The functions here call f with a call's values as compile-time
-// constants.
+// Variants for which tensor-core kernels are compiled. They differ in element types, head sizes, and score
+// modifications other than a mask and a positive factor. The functions here call f with a call's values as
+// compile-time constants.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,7 +40,8 @@ inline bool is_uneven(const AttentionCall& x) {
 template <auto value>
 using constant = std::integral_constant<decltype(value), value>;
 
-// Calls f with the first of the ascending constants that is ≥ `value`, or with the last one.
+// Calls f with the first of the ascending constants that is ≥ `value`. If there is none, calls it with the
+// last constant.
 template <auto first, auto... more, class V, class F>
 auto with_constant(V value, F&& f) {
   if constexpr (sizeof...(more) > 0)

@@ -1,7 +1,7 @@
 // Attention for any dtype and head size with plain multiply-adds: forward (FlashAttention-2) [Stratos,
-// FlashAttention §D], and backward in one pass over keys for z_K and z_V and one over queries for z_Q. Every
-// gradient is accumulated by one thread in a fixed order. For outputs wider than 64 columns, several blocks
-// each recompute the scores.
+// FlashAttention §D], and backward. The backward has one pass over keys for z_K and z_V, and one pass over
+// queries for z_Q. Every gradient is accumulated by one thread in a fixed order. For outputs wider than 64
+// columns, several blocks each recompute the scores.
 #include "backends/cuda/attention/plain.cuh"
 
 #include "backends/cuda/attention/kernels.h"
@@ -116,8 +116,8 @@ __device__ bool has_far_rows(const AttentionCall& x, const Workspace& work, int 
   return any;
 }
 
-// Applies the inverse rotation to a tile of whole rows of 64 elements, as the kernels for the other gradients
-// do. Called by all threads.
+// Applies the inverse rotation to a tile of whole rows of 64 elements. The kernels for the other gradients do
+// the same. Called by all threads.
 template <class C>
 __device__ void rotate_back(C (&sums)[4][4], Shared<C>& s, const Ropes& ropes, int row0, C factor) {
   if (!ropes.table) return;

@@ -190,8 +190,8 @@ struct Queries {
   }
 };
 
-// P ⊛ keep and z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u) for a tile of queries and the keys from j0, a multiple of 64.
-// `before_cap` multiplies z_A by the slope of the softcap, which makes it the gradient of scale·q·k.
+// Computes P ⊛ keep and z_A = P ⊛ (keep ⊛ z_O·Vᵀ − u) for a tile of queries and the keys from j0 (a multiple
+// of 64). `before_cap` multiplies z_A by the slope of the softcap. z_A is then the gradient of scale·q·k.
 template <class S, class C>
 __device__ void score_gradients(C (&p)[4][4], C (&za)[4][4], Shared<C>& s, const AttentionCall& x,
                                 const Queries<S>& n, const Rows<S>& k, const Rows<S>& v, int j0,

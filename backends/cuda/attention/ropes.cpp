@@ -57,7 +57,7 @@ std::optional<FusedRopes> fused_ropes(std::span<const Step> steps, const Call& c
     for (r.lanes = 0; 2 << r.lanes < r.pairs;) ++r.lanes;
     all.table = table;
 
-    // No other operand of the forward may be the rotated tensor, because the forward overwrites that tensor.
+    // The forward overwrites the rotated tensor, so no other operand of the forward may be this tensor.
     const auto is_mine = [&](const Arg& operand) { return overlap(range_of(mine), range_of(operand)); };
     if (std::ranges::count_if(own, is_mine) != 1) return std::nullopt;
     // Blocks run concurrently. Each reads and writes the rows of its own head.

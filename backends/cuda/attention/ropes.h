@@ -8,8 +8,8 @@
 
 namespace tg::cuda::attention {
 
-// RoPE of queries and keys before a forward, which also stores the rotated q and k, or of their gradients
-// after a backward. Results are bitwise identical to separate RoPE kernels.
+// RoPE of queries and keys before a forward, or of their gradients after a backward. The forward also stores
+// the rotated q and k. Results are bitwise identical to separate RoPE kernels.
 struct Ropes {
   const float* table = nullptr;  // [rows, 2, pairs] of cosines and sines; null: no RoPE
   int rows = 0, pairs = 0;

@@ -19,8 +19,7 @@ constexpr int aligned(int bytes, int to) {
   return (bytes + to - 1) / to * to;
 }
 
-// The largest number of TileShape's pipeline stages that fits in a block's shared memory; 0 if not even one
-// fits.
+// The largest number of TileShape's pipeline stages that fit in a block's shared memory; 0 if no stage fits.
 template <class TileShape>
 int fitting_stages(const Gpu& gpu) {
   int n = TileShape::most_stages;
@@ -30,7 +29,7 @@ int fitting_stages(const Gpu& gpu) {
 
 // Operand format on tensor cores: bf16 or f16, or f32 split into one or two f16 values.
 enum Numbers { of_16_bits, one_f16, two_f16 };
-// Result type of a kernel whose TileShape defines the format of operands of type S.
+// Result type of a kernel for operands of type S in the format of TileShape.
 template <class S, class TileShape>
 using Result = std::conditional_t<TileShape::split, float, S>;
 // Elements per row in memory of an operand with head size `size`. Split rows contain all f16 values and
@@ -79,8 +78,9 @@ enum Side { by_key, by_query };  // which rows a block keeps
 struct Cut {
   int warps, kept, passing, score_rows, score_columns, sum_rows, v_columns, own_columns, q_rows, q_columns;
 };
-// Without softcap, bias and dropout, the warps of wide heads are specialized: one group computes P, the other
-// z_P and z_A. Each warp then has one score tile of twice the width, which reads a third less shared memory.
+// Without softcap, bias and dropout, the warps of wide heads are specialized. One group computes P, and the
+// other group computes z_P and z_A. Each warp then has one score tile of twice the width, and reads a third
+// less shared memory.
 constexpr bool in_groups(int D, Options options) {
   return D > 128 && D <= 256 && options == none;
 }
@@ -104,8 +104,8 @@ consteval Cut cut() {
   return {8, 32, 64, 16, 16, 32, DV / 4, D / 4, has_wide_sums ? 32 : 16, 48};
 }
 
-// Work of a block: the batch entry, the head (by_key: the key head), its first row, its index among all
-// items, and the worker to whose z_Q accumulator it adds.
+// Work of a block: the batch entry, the head (by_key: the key head), the first row, and the index among all
+// items. `worker` determines the z_Q accumulator to which the block adds.
 struct WorkItem {
   int b, head, kept0, nth, worker;
 };

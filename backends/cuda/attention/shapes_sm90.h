@@ -13,19 +13,19 @@ namespace tg::cuda::attention::forward_sm90 {
 
 // The shape for d ≤ D and dv ≤ DV. `groups` consumer warpgroups have 64 queries each.
 // - With more than two warpgroups, each starts and ends at its own keys. Two warpgroups process the same
-//   tiles. Separate key ranges would save less for two warpgroups, and they would cost 2 to 8 % at d 128.
-// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). It is not
-//   set if queries see so few keys that the start and end of an item dominate. More warpgroups with smaller
-//   tiles and more stages then fill each other's gaps.
+//   tiles. For two warpgroups, separate key ranges would save less time. At d 128 they would cost 2 to 8 %.
+// - With takes_turns, the warpgroups alternate between GEMMs and softmax (ping-pong scheduling). If queries
+//   see few keys, the start and end of an item dominate, and takes_turns is not set. More warpgroups with
+//   smaller tiles and more stages then use each other's idle time.
 // - Heads of at most 64 queries use one warpgroup per block and several blocks per multiprocessor. The blocks
-//   also fill each other's gaps.
+//   also use each other's idle time.
 template <int D_, int DV_, int groups_, bool takes_turns_ = true, Numbers numbers = of_16_bits>
 struct TileShape {
   static constexpr bool takes_turns = takes_turns_, own_keys = groups_ > 2, split = numbers != of_16_bits;
   static constexpr int D = D_, DV = DV_, terms = numbers == two_f16 ? 2 : 1;
   static constexpr bool divided = groups_ == 1, may_be_whole = true;  // see Divided
-  // The first GEMM of the next item starts before the results of this one are stored. No registers are left
-  // for this at d 256 or with two f16 values per f32 element.
+  // The first GEMM of the next item starts before the results of this item are stored. At d 256, or with two
+  // f16 values per f32 element, no registers are left for this.
   static constexpr bool begins_early = !own_keys && D <= 192 && terms == 1;
   static constexpr bool by_scores = false, values_are_keys = false;  // by_scores: parts store c as a score
   static constexpr int groups = groups_, queries = 64 * groups, threads = 128 * (1 + groups),
@@ -33,19 +33,20 @@ struct TileShape {
       keys = !takes_turns || terms == 2 ? 64
              : D <= 192                 ? 128
                                         : 80;
-  // Stages of key and value tiles, and of the items' queries: as many as fit in shared memory.
+  // Number of pipeline stages for key and value tiles, and for the queries of items. As many are used as fit
+  // in shared memory.
   static constexpr int stages = groups == 1    ? (D <= 64 ? 3 : 2)
                                 : !takes_turns ? 8
                                 : D <= 64      ? 3
                                                : 2,
                        query_stages = terms * D <= 128 ? 2 : 1;
-  // Items that a block fetches ahead. More would leave other blocks idle at the end. Preparing an item may
-  // take as long as computing one of at most 64 queries.
+  // Number of items that a block fetches ahead. If it were larger, other blocks would be idle at the end.
+  // Preparing an item may take as long as computing an item of at most 64 queries.
   static constexpr int items = groups == 1 ? 3 : 2;
-  // O is stored through the tile of the item's queries, if the next item's queries do not need that tile
-  // immediately.
+  // Whether O is stored through the tile of the item's queries. The queries of the next item must not need
+  // that tile immediately.
   static constexpr bool stores_boxes = query_stages > 1 && !divided && !split;
-  // Registers per thread after setmaxnreg. All warps together use at most the registers that they have at
+  // Registers per thread after setmaxnreg. The sum over all warps must not exceed the number of registers at
   // launch. At launch, each thread has an equal share of the multiprocessor's 65,536 registers, rounded down
   // to a multiple of 8.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -55,8 +56,8 @@ struct TileShape {
                                             : groups == 3 ? 160
                                                           : 112;
   static_assert(128 * (producer_registers + groups * consumer_registers) <= at_launch * threads);
-  // Which 64 queries of its nth item a warpgroup computes. Without takes_turns the assignment rotates from
-  // item to item, because under a mask some groups see more keys than others.
+  // Returns which 64 queries of its nth item a warpgroup computes. With a mask, some groups of queries see
+  // more keys than others. Without takes_turns the assignment therefore rotates from item to item.
   static TG_HOST_DEVICE int group(int warpgroup, unsigned n) {
     return takes_turns ? warpgroup : static_cast<int>((warpgroup + n) % groups);
   }
@@ -98,7 +99,8 @@ auto with_f32_shape(const AttentionCall& x, auto&& f) {
 
 namespace tg::cuda::attention::forward_576_sm90 {
 
-// The shape for d ≤ 576 and dv ≤ 512. One warpgroup computes scores. Two accumulate P·V, 256 columns each.
+// The shape for d ≤ 576 and dv ≤ 512. One warpgroup computes scores. Two warpgroups accumulate P·V, each for
+// 256 columns.
 template <bool values_are_keys_>
 struct TileShape {
   static constexpr bool values_are_keys = values_are_keys_, divided = true, may_be_whole = true,
@@ -135,16 +137,16 @@ struct TileShape {
                                     : D > 128 ? 3
                                               : 2;
   static constexpr int producer_registers = 24, consumer_registers = 240;
-  // Number of a head's blocks that run concurrently in deterministic mode under a mask: an eighth of them,
-  // within measured limits.
+  // Number of a head's blocks that run concurrently in deterministic mode with a mask. It is an eighth of the
+  // blocks, within measured limits.
   static int together_in_order(int all) {
     constexpr int few = D <= 64 ? 1 : 2, most = D <= 64 ? 6 : D == 192 ? 4 : 8;
     return std::clamp(all / 8, wide ? 4 : std::clamp(all / 4, few, few + 1), most);
   }
   static constexpr bool transposes = !wide && (queries % 64 != 0 || terms == 2),
                         by_columns = D == 128 && !transposes;
-  // Number of 8-query groups whose ξ is prefetched while the previous tile is processed, as many as registers
-  // allow.
+  // Number of 8-query groups whose ξ is prefetched while the previous tile is processed. It is as large as
+  // registers allow.
   template <Options options>
   static constexpr int parts_ahead = D <= 64 && options == none ? 16 : 3;
   using K = tile::SwizzledTile<keys, terms * D>;
@@ -152,14 +154,14 @@ struct TileShape {
   using Q = tile::SwizzledTile<queries, terms * D>;
   using ZO = tile::SwizzledTile<queries, terms * DV>;
   using ZA = tile::SwizzledTile<queries, terms * keys>;
-  // Data of the cluster's other block: the columns of K that this block multiplies, and z_A.
+  // Data of the other block in the cluster: the columns of K that this block multiplies, and z_A.
   using OthersK = tile::SwizzledTile<keys, D / 2>;
   static constexpr int others_bytes = wide ? OthersK::bytes + ZA::bytes : 0;
-  // Layout of a tile's z_Q: total accumulators, the offset from the first warpgroup's accumulators to the
-  // second's, and the resulting number of parts.
+  // Layout of a tile's z_Q: the number of accumulators, the offset from the first warpgroup's accumulators to
+  // the second's, and the number of parts.
   static constexpr int sums = queries * D, sums_between = transposes || wide ? 64 * queries : sums / 2,
                        parts = sums / sums_between;
-  // A warp's rows of one part of z_Q, or of its transpose.
+  // Number of rows that a warp has in one part of z_Q, or in one part of its transpose.
   using ZQ = tile::Accumulator<16, transposes ? queries : wide ? D / 4 : by_columns ? D / 2 : D>;
 };
 

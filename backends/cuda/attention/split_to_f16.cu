@@ -1,6 +1,6 @@
 // Splits f32 attention operands into one or two f16 values per element. Measures row lengths, chooses powers
-// of two, and writes the values. Uses three launches, or one if there are enough short heads to give each a
-// block.
+// of two, and writes the values. Uses three launches. If there are enough short heads, uses one launch with a
+// block for each head.
 #include <algorithm>
 #include <cfloat>
 
@@ -61,8 +61,8 @@ __device__ int exponent_above(double square) {
   return (e + 1) >> 1;
 }
 
-// Returns k such that 2ᵏ exceeds the length of every row of the part, from the largest element of each
-// column. The result is valid in the first warp.
+// Returns k such that 2ᵏ exceeds the length of every row of the part. It is derived from the largest element
+// of each column. The result is valid in the first warp.
 template <int W, int Threads>
 __device__ __forceinline__ int exponent_of_rows(const SplitOperand& a, const Part& part) {
   __shared__ float tops[Threads];
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) a.greatest[blockIdx.x] = {k, exponent_above(double{top} * top)};
 }
 
-// One warp chooses the exponents of a key head. z_A = P ⊛ (M ⊛ z_P − u), with M of zeros and ones, is below
-// 2·|z_o|·|v| + |z_ξ| for the longest rows.
+// One warp chooses the exponents of a key head. z_A is P ⊛ (M ⊛ z_P − u), where M contains zeros and ones. It
+// is below 2·|z_o|·|v| + |z_ξ| for the longest rows.
 __global__ void __launch_bounds__(32)
     choose(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {
   const int lane = threadIdx.x;
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(block_threads, 8)
   write_terms<W, block_threads>(a, part, power_of(p, operand), operands.terms);
 }
 
-// Does all three steps in one block for one operand of a key head with few rows, so the second read hits the
-// cache. Does not read z_ξ.
+// Performs all three steps in one block, for one operand of a key head with few rows. The second read then
+// hits the cache. Does not read z_ξ.
 template <int W>
 __global__ void __launch_bounds__(head_threads, 2)
     split_heads(const __grid_constant__ AttentionCall x, const __grid_constant__ SplitOperands operands) {

@@ -1,5 +1,5 @@
-// Memory that attention needs in addition to its operands: O(B·H·L) for the backward, more for its one-pass
-// kernels, and the f16 copies of f32 operands.
+// Memory that attention needs in addition to its operands. The backward needs O(B·H·L), and its one-pass
+// kernels need more. f32 operands also need f16 copies.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -34,8 +34,8 @@ inline int backward_width(const AttentionCall& x) {
   return with_constant<64, 128, 192, 256>(x.dv > 128 ? 256 : std::max(x.d, x.dv),
                                           [](auto d) { return int{d}; });
 }
-// Queries per tile of that kernel. Two f16 values per f32 element (terms = 2) leave shared memory for fewer
-// queries.
+// Queries per tile of that kernel. With two f16 values per f32 element (terms = 2), shared memory has room
+// for fewer queries.
 constexpr int backward_queries(int width, bool last_stores, int terms) {
   return terms == 2     ? (width <= 64 ? 64 : 32)
          : width <= 64  ? 128
@@ -45,10 +45,10 @@ constexpr int backward_queries(int width, bool last_stores, int terms) {
 }
 // Whether the last block that adds to a tile's z_Q also stores the result. These kernels also start early
 // (programmatic launch) and have smaller tiles. They are not used in these cases:
-// - There are many keys: the last blocks of the grid would delay the others.
-// - f32 elements are split into two f16 values: no shared memory is left.
-// - f32 elements are rounded to one f16 value and there is a softcap: no registers are left.
-// - 16-bit types have a softcap: this is too rare to justify separate kernels.
+// - There are many keys. The last blocks of the grid would delay the others.
+// - f32 elements are split into two f16 values. No shared memory is left then.
+// - f32 elements are rounded to one f16 value, and there is a softcap. No registers are left then.
+// - 16-bit types have a softcap. This is too rare to justify separate kernels.
 inline bool last_stores(const AttentionCall& x) {
   return backward_width(x) <= 128 && !x.nondeterministic && x.T <= (is_uneven(x) ? 2048 : 1024) &&
          x.softcap == 0 && !has_two_f16(x);
@@ -65,8 +65,9 @@ constexpr int short_blocks(int width) {
 }
 
 // Work division of the forward on Hopper, in division_sm90.cpp. A work item is some queries of a head with
-// the keys that they see. With fewer items than multiprocessors, the keys of each item are split into parts
-// whose results are merged. Queries of several heads that share keys then become one tile.
+// the keys that they see. If there are fewer items than multiprocessors, the keys of each item are split into
+// parts, and the results of the parts are merged. Queries of several heads that share keys then form one
+// tile.
 
 // At head size 64, calls with fewer keys than this use different tiles.
 constexpr int few_keys = 2048;
@@ -77,13 +78,13 @@ struct ForwardTile {
 };
 ForwardTile forward_tile(const AttentionCall& x);
 
-// Returns the call with the query heads of each key head flattened into the rows of one head, head after
-// head. Row i then has the mask of query i % L of the original head, and the sink of its query head. Returns
-// `x` unchanged if that does not reduce the number of items, or if q or o is not stored in this order. (ξ
-// always is.)
+// Returns the call with all query heads of a key head flattened into one head. The rows of this head are the
+// rows of the query heads, head after head. Row i then has the mask of query i % L of the original head, and
+// the sink of its query head. Returns `x` unchanged if flattening does not reduce the number of items, or if
+// q or o is not stored in this order. (ξ is always stored in this order.)
 AttentionCall with_heads_as_rows(const AttentionCall& x);
 
-// Number of parts into which the keys of each item are split; 1 if no split is fastest.
+// Number of parts into which the keys of each item are split. It is 1 if no split is faster.
 int parts_of_keys(const AttentionCall& x, const Gpu& gpu);
 
 // Work counters of a forward whose blocks fetch items dynamically. `items` counts the items fetched beyond
@@ -99,7 +100,7 @@ struct Taken {
 #endif
 };
 
-// Device memory of a call. Null pointers are not used by the chosen kernel.
+// Device memory of a call. The chosen kernel does not use pointers that are null.
 struct Workspace {
   void* u = nullptr;             // [B, H, L] of the compute type
   void* bases = nullptr;         // [B, H, L] of RowBase<compute type>
@@ -125,12 +126,12 @@ struct Workspace {
   // rows with P = 0 and in far rows) and u. `seen` has the visible keys. `z_q` then has queries·width
   // accumulators per tile, in the order of its warps' registers.
   float* rows = nullptr;  // [B, H, tiles, {ξ, u}, queries]
-  // [B, tiles, 2·queries + 4]: first and last key of each query, then {from, to} of the keys that all queries
-  // see and of the keys that at least one sees.
+  // [B, tiles, 2·queries + 4]: first and last key of each query, then two ranges {from, to}: the keys that
+  // all queries see, and the keys that at least one query sees.
   int* seen = nullptr;
   // [B, H, tiles, blocks per cluster]: the number of clusters that have added to the block's columns of the
-  // tile's z_Q. In decoding, the number of finished ranges (bytes_of_counters()), which like `taken` is not
-  // part of the workspace.
+  // tile's z_Q. In decoding, this is the number of finished ranges (bytes_of_counters()). Like `taken`, it is
+  // then not part of the workspace.
   int* counters = nullptr;
   std::size_t bytes = 0;
 
@@ -160,32 +161,32 @@ struct Workspace {
     return z_q + ((head * groups_of_rows(x) + rows) * (x.d / 8) + column) * 128;
   }
 };
-// A larger argument makes nvcc reload its members at each use, and ptxas then spills registers.
+// If an argument is larger, nvcc reloads its members at each use, and ptxas then spills registers.
 static_assert(sizeof(Workspace) <= 128);
 
-// Scaling exponents of a key head and its query heads: the kernels multiply q·2^q instead of q, and so on for
-// the other operands.
+// Scaling exponents of a key head and its query heads. The kernels multiply q·2^q instead of q. The other
+// operands are scaled in the same way.
 struct Powers {
   int q, k, v, z_o;
   int z_a;  // kernels multiply z_A ⋅ 2^(room_for_z_a + z_o + v + z_a) and P ⋅ 2^room_for_p
-  // P is at most 1 for the ξ of these scores, but flash_attn_backward accepts any ξ. f16 can hold P up to 2⁸,
-  // and z_A up to 2⁶ times its bound for P ≤ 1.
+  // P is at most 1 for the ξ of these scores, but flash_attn_backward accepts any ξ. f16 has room for P up to
+  // 2⁸. It has room for z_A up to 2⁶ times its bound for P ≤ 1.
   static constexpr int longest = 14, room_for_p = 8, room_for_z_a = 10;
   // The exponent of the factor by which z_A is scaled in the kernels' GEMMs.
   TG_HOST_DEVICE int of_z_a() const { return room_for_z_a + z_o + v + z_a; }
 };
 
 // f32 operands of a call as f16 values, scaled by a power of two 2ᵉ. With one value per element, x·2ᵉ is
-// rounded to f16, which has TF32's 10 fraction bits and multiplies twice as fast. With two, x·2ᵉ = high +
-// low, and three f16 GEMMs give f32 accuracy (tile/terms.cuh).
-// Each operand and key head has its own e, chosen such that its longest row has at most length 2¹⁴. One value
-// keeps all of its fraction bits for elements down to 2⁻²⁸ of that length. Two values lose less than 2⁻²² of
-// the element or 2⁻³⁸ of the longest row, whichever is larger.
+// rounded to f16. An f16 has 10 fraction bits, like TF32, and f16 GEMMs are twice as fast. With two, x·2ᵉ =
+// high + low, and three f16 GEMMs give f32 accuracy (tile/terms.cuh). Each operand of each key head has its
+// own e. It is chosen such that the longest row has at most length 2¹⁴. With one value, elements down to 2⁻²⁸
+// of that length keep all fraction bits. With two values, the error is less than 2⁻²² of the element or 2⁻³⁸
+// of the longest row, whichever is larger.
 struct SplitOperands {
   struct SplitOperand {
     AttentionCall::TensorView from;
     __half* to = nullptr;      // [B, heads, rows, terms·width]
-    int2* greatest = nullptr;  // [B, heads, chunks]: k with 2ᵏ above the length of each row, and k of |z_ξ|
+    int2* greatest = nullptr;  // [B, heads, chunks]: exponents k of bounds 2ᵏ: of row lengths, of |z_ξ|
     int heads = 0, rows = 0, size = 0;
     bool keys = false;
     TG_HOST_DEVICE int chunks() const { return (rows + chunk - 1) / chunk; }
@@ -200,7 +201,8 @@ struct SplitOperands {
   Powers* powers;           // [B, Hk]
   std::size_t bytes = 0;
 
-  // `boxes`: pad for Hopper's TMA boxes of 64 columns, each with one value per element.
+  // If `boxes` is set, rows are padded for Hopper's TMA boxes of 64 columns. Each box has one value per
+  // element.
   SplitOperands(const AttentionCall& x, bool backward, bool boxes, std::byte* base);
 };
 

@@ -26,8 +26,8 @@ std::shared_ptr<const CopyListPlan> plan_copy_list(const std::vector<PieceCopy>&
 void launch_copy_list(const Stream& s, const CopyListPlan& plan);
 
 // A sum over ranks of `count` elements of type `from`, stored as type `to`. This rank's elements are at
-// `own`. The elements of the other ranks are in the workspace, starting at `received`, at a distance of
-// `stride` from rank to rank. Both numbers are multiples of 16.
+// `own`. The elements of the other ranks are in the workspace. They start at `received`, and the distance
+// from rank to rank is `stride`. `received` and `stride` are multiples of 16.
 struct RankSum {
   const std::byte* own;
   std::byte* out;
@@ -41,8 +41,8 @@ constexpr int most_summed_ranks = 8;
 // Tables for one launch of all sums.
 struct OrderedSumPlan;
 std::shared_ptr<const OrderedSumPlan> plan_ordered_sum(const std::vector<RankSum>& sums);
-// Sums in f32 (f64 elements in f64) in the order of a binary tree. The left half of the tree has the largest
-// power of two below `ranks`.
+// Sums in f32 (f64 for f64 elements), in the order of a binary tree. The left half of the tree has the
+// largest power of two below `ranks`.
 void launch_ordered_sum(const Stream& s, const OrderedSumPlan& plan, int rank, int ranks);
 
 }  // namespace tg::cuda

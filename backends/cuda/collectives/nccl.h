@@ -1,5 +1,5 @@
 // NCCL, loaded at run time. Everything except multi-GPU exchanges works without it. The declarations below
-// are the part of NCCL's interface that is used here, as in NCCL's header since 2.10.
+// are the part of NCCL's interface that is used here. They match NCCL's header since version 2.10.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -45,16 +45,16 @@ const Nccl& nccl();
 // Communicator::check_lost(). CUDA graphs that use the communicator must be destroyed before it.
 class NcclGroup {
  public:
-  // Returns the group of these ranks on this GPU. The first call creates it, and all ranks must make that
-  // call. Throws DeviceError if two ranks have the same GPU.
+  // Returns the group of these ranks on this GPU. The first call creates the group, and all ranks must make
+  // that call. Throws DeviceError if two ranks have the same GPU.
   static std::shared_ptr<NcclGroup> of(const std::shared_ptr<Communicator>& ranks, int gpu);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
 
   int rank() const { return ranks_->rank(); }
   int size() const { return ranks_->size(); }
-  // Calls between begin() and end() are one operation on the stream, in which each send waits for its peer's
-  // recv. Throws DeviceError, or RankLost if a rank is lost.
+  // Calls between begin() and end() are one operation on the stream. In this operation, each send waits for
+  // its peer's recv. Throws DeviceError, or RankLost if a rank is lost.
   void begin() const;
   void send(const void* from, std::size_t bytes, int to, cudaStream_t stream) const;
   void recv(void* to, std::size_t bytes, int from, cudaStream_t stream) const;

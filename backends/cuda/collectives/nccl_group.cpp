@@ -37,8 +37,8 @@ void check_nccl(NcclResult result, const char* what, Communicator& ranks) {
   throw DeviceError("[ranks] NCCL, " + std::string(what) + ": " + nccl().get_error_string(result));
 }
 
-// Identifies a GPU independently of the device numbers in each process, by the boot ID of its host and by its
-// PCI bus ID. `network` is the network namespace of its process.
+// Identifies a GPU by the boot ID of its host and by its PCI bus ID. The device numbers of a process do not
+// matter. `network` is the network namespace of its process.
 struct GpuPlace {
   std::array<char, 40> system, gpu;
   std::array<char, 32> network;
@@ -62,7 +62,7 @@ void check_places(Communicator& ranks, int gpu) {
       if (all[a].system == all[b].system && all[a].gpu == all[b].gpu)
         throw DeviceError("[ranks] ranks " + std::to_string(a) + " and " + std::to_string(b) +
                           " have the same GPU, " + all[a].gpu.data() + ": each rank needs its own GPU");
-  // Ranks of one host need only the loopback interface, but NCCL prefers external ones. It reads this
+  // Ranks of one host need only the loopback interface, but NCCL prefers external interfaces. It reads this
   // variable when a group's ID is created.
   const bool is_one_host = std::all_of(all.begin(), all.end(), [&](const GpuPlace& p) {
     return p.system == all[0].system && p.network == all[0].network;
@@ -109,8 +109,8 @@ void NcclGroup::connect() const {
 NcclGroup::NcclGroup(std::shared_ptr<Communicator> ranks, NcclComm comm, int gpu)
     : ranks_(std::move(ranks)), comm_(comm), gpu_(gpu), watch_(ranks_->on_lost([this] { abort(); })) {}
 
-// comm_abort ends exchanges immediately. It then waits until no graph uses the communicator, and the caller
-// may have to destroy that graph.
+// comm_abort ends exchanges immediately. It then waits until no graph uses the communicator. The thread that
+// calls it may have to destroy such a graph.
 void NcclGroup::abort() {
   aborting_ = std::thread([comm = comm_, gpu = gpu_] {
     cudaSetDevice(gpu);  // this thread would otherwise initialize another GPU
@@ -128,8 +128,7 @@ bool NcclGroup::has_failed() const {
   }
 }
 
-// Destroying a communicator waits for the other ranks to destroy theirs, which they do not do after a
-// failure.
+// Destroying a communicator waits until the other ranks destroy theirs. After a failure, they never do so.
 NcclGroup::~NcclGroup() {
   watch_.reset();  // no other thread aborts it after this
   if (aborting_.joinable())

@@ -23,15 +23,15 @@ struct Message {
   }
 };
 
-// Messages of one NCCL group call. NCCL needs microseconds for each message, so messages to the same rank,
-// for a list of tensors, are packed into one.
+// Messages of one NCCL group call. NCCL needs microseconds for each message. All messages to the same rank
+// are therefore packed into one.
 struct Exchange {
   std::vector<Message> sent, received;
   std::vector<PieceCopy> packed, unpacked;  // copies before and after the NCCL call
   std::shared_ptr<const CopyListPlan> pack, unpack;
 };
 
-// An exchange, copies and sums. If a rank sums only its shard, a second exchange follows.
+// The plan of an exchange with its copies and sums. If a rank sums only its shard, a second exchange follows.
 struct RanksPlan final : KernelPlan {
   std::shared_ptr<NcclGroup> group;
   Exchange first, second;
@@ -116,8 +116,8 @@ class RanksPlanner {
   }
 
   // If there are few elements, each rank sends all of them to all ranks, and each rank computes the complete
-  // sum. Two ranks do the same for any size. They then need not send sums, which may be twice as wide.
-  // Otherwise each rank sums a shard and sends the sums to all ranks.
+  // sum. If there are two ranks, they do so for any size. They then do not send sums, which may be twice as
+  // wide. Otherwise each rank sums a shard and sends the sums to all ranks.
   void add_sum(const Arg& x, const Arg& y) {
     constexpr std::int64_t few = 1 << 14, granule = 64;
     const std::int64_t n = x.layout.numel();
@@ -171,8 +171,9 @@ class RanksPlanner {
       }
   }
 
-  // Combines all messages of a peer into one message in the workspace, with each original message aligned to
-  // 16 bytes. `copies` packs messages before they are sent, or unpacks them after they are received.
+  // Combines all messages of a peer into one message in the workspace. In this message, each original message
+  // is aligned to 16 bytes. `copies` packs messages before they are sent, or unpacks them after they are
+  // received.
   void pack(std::vector<Message>& messages, std::vector<PieceCopy>& copies, bool sent) {
     std::vector<Message> before, packed;  // before: the previous peer's messages that were packed
     for (int r = 0; r < ranks_; ++r) {

@@ -1,5 +1,5 @@
 // Collectives (ops/ranks.cpp) on GPUs. NCCL transfers the data between ranks, and our kernel adds the
-// received data in a fixed order. So a sum depends bitwise neither on NCCL's algorithms nor on the
+// received data in a fixed order. A sum is therefore bitwise independent of NCCL's algorithms and of the
 // interconnect.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace tg::cuda {
 // that are not row-major, and for sums over more than most_summed_ranks ranks.
 PlanPtr plan_ranks(const Step& step, std::shared_ptr<NcclGroup> group);
 
-// While an instance exists, this rank counts as waiting on its GPU, perhaps for other ranks. `ranks` may be
-// null.
+// While an instance exists, this rank counts as waiting for its GPU. The GPU may be waiting for other ranks.
+// `ranks` may be null.
 class RankWait {
  public:
   explicit RankWait(Communicator* ranks) : ranks_(ranks) {

@@ -1,4 +1,4 @@
-// f32 → bf16 or f16, rounded to nearest, for a list of tensors.
+// Casts a list of tensors from f32 to bf16 or f16. Values are rounded to nearest.
 #include <algorithm>
 #include <string>
 

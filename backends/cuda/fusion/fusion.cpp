@@ -12,9 +12,9 @@ extern const FusionRule cast_list_rule, grouped_gemm_rule, horizontal_fusion_rul
 
 namespace {
 
-// The first rule that matches and has a plan is used, so rules for many steps precede rules for few. A list
-// of casts is faster than a horizontally fused kernel that contains them. A GEMM in a list of small GEMMs is
-// not fused with adjacent steps, and its operands are not copied.
+// The first rule that matches and has a plan is used. Rules for many steps therefore precede rules for few. A
+// list of casts is faster than a horizontally fused kernel that contains them. A GEMM in a list of small
+// GEMMs is not fused with adjacent steps, and its operands are not copied.
 const FusionRule* const rules[] = {
     &cast_list_rule,               // casts to one 16-bit type
     &grouped_gemm_rule,            // independent GEMMs with few tiles
@@ -30,7 +30,7 @@ const FusionRule* const rules[] = {
     &transposed_gemm_rule,         // a copy of an operand and a GEMM
 };
 
-// Whether both are the same elements in the same order.
+// Whether both consist of the same elements in the same order.
 bool is_all_of(const Arg& read, const Arg& made) {
   return read.data == made.data && read.dtype == made.dtype && read.layout.is_contiguous() &&
          made.layout.is_contiguous() && read.layout.numel() == made.layout.numel();

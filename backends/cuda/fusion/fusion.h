@@ -11,7 +11,7 @@
 
 namespace tg::cuda {
 
-// The steps of a program that have no plan yet, and how to plan them.
+// The steps of a program that have no plan yet, and the means to plan them.
 struct Upcoming {
   std::span<const Step> steps;
   const PrepareOptions& options;
@@ -22,7 +22,7 @@ struct Upcoming {
     const Step& s = steps[i];
     return {s.in, s.out, &s.attrs, gpu, options.tf32, options.in_order, options.batch_invariant, &written};
   }
-  // Whether step i exists, and the relation holds between it and the previous step.
+  // Whether step i exists and has this relation to the previous step.
   template <class Related>
   bool is_next(Related related, std::size_t i) const {
     return i < steps.size() && related(steps[i - 1], steps[i]);
@@ -49,12 +49,12 @@ struct Fusion {
 };
 
 // Returns the steps and the plan of the first rule that matches and has a plan, in the order of the list in
-// fusion.cpp. If there is none, `steps` is the first step and `plan` is null.
+// fusion.cpp. If no rule has a plan, `steps` is the first step and `plan` is null.
 Fusion fusion_of(const Upcoming& next);
 
 // ---- adjacent steps that a kernel can compute ----
 
-// Returns the function that the step applies to its operand, or none if it computes anything else.
+// Returns the function that the step applies to its operand. If it computes anything else, returns none.
 inline Epilogue epilogue_of(const Step& step) {
   const Op* op = only_op_of(step);
   return op ? op->epilogue : Epilogue::none;
@@ -70,32 +70,31 @@ bool is_sum_for(const Step& sum, const Step& product);
 // Whether `norm` is the layer_norm or rms_norm of the next GEMM's left operand.
 bool is_norm_for(const Step& norm, const Step& product);
 
-// Returns an operand of such a sum in the shape of the GEMM's result, or as one row that is added to all
-// rows. The operand's shape may have different leading axes. Returns nullopt if the operand has neither of
-// these two layouts.
+// Returns an operand of such a sum. It has the shape of the GEMM's result, or is one row that is added to all
+// rows. The operand itself may have different leading axes. Returns nullopt if it has neither layout.
 std::optional<Arg> in_shape_of(const Arg& a, const Arg& result);
 
 // Whether `next` only adds a tensor of the same shape to z_x of the previous layer_norm_backward or
 // rms_norm_backward. This tensor is the gradient of the residual connection.
 bool is_sum_of(const Step& gradient, const Step& next);
 
-// Returns a plan for the gradient's kernel that also computes that sum, bitwise identical to a separate step.
-// If no other step reads z_x (`writes_z_x` is false), the kernel does not write z_x. Returns null if the
-// kernel cannot compute the sum.
+// Returns a plan for the gradient's kernel that also computes this sum. The result is bitwise identical to a
+// separate step. If no other step reads z_x (`writes_z_x` is false), the kernel does not write z_x. Returns
+// null if the kernel cannot compute the sum.
 PlanPtr plan_with_sum(const Call& gradient, const Step& sum, bool writes_z_x);
 
 // Whether `assign` writes rows of keys and values into the cache that the next attention step reads.
 bool appends_cache_for(const Step& assign, const Step& attention);
 
 // Returns whether a step sums floating-point elements over some axes, with at most 32 terms per sum and 2²⁰
-// in total. An example is a positional embedding's gradient over the rows of a small batch. A single thread
+// in total. An example is the gradient of a positional embedding, summed over a small batch. A single thread
 // then computes each sum and adds its terms in order. The kernels for other sums split each sum among
 // threads.
 bool is_sum_of_few(const Step& step);
 
-// Returns the number of leading steps that one kernel can compute as a list of casts. All of them cast f32 to
-// the same 16-bit type, and operands are contiguous. No step reads an earlier result or overwrites an earlier
-// operand. If the number is 0 or 1, there is no list.
+// Returns the number of leading steps that one kernel can compute as a list of casts. All of these steps cast
+// f32 to the same 16-bit type, and their operands are contiguous. No step reads an earlier result or
+// overwrites an earlier operand. A result of 0 or 1 means that there is no list.
 std::size_t casts_together(std::span<const Step> steps);
 
 }  // namespace tg::cuda

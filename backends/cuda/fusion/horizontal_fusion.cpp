@@ -1,5 +1,5 @@
-// Horizontal fusion: one block computes several steps with few elements. A launch takes longer than an
-// elementwise kernel for few elements, such as the steps between a loss and its gradient.
+// Horizontal fusion: one block computes several steps with few elements. For few elements, a launch takes
+// longer than the computation. Examples are the steps between a loss and its gradient.
 
 #include <algorithm>
 #include <string>
@@ -94,10 +94,10 @@ struct HorizontalFusionPlan final : KernelPlan {
   }
 };
 
-// Returns the number of leading steps that one block computes as fast as separate kernels would. Each step is
-// elementwise, or sums to a single element, and has at most 4,096 elements. A single step counts only if it
-// is a sum. The order of a sum's additions depends only on its operand, but differs from the order of the sum
-// kernel. If `in_their_order`, sums are therefore excluded.
+// Returns the number of leading steps that one block computes as fast as separate kernels would. Each step
+// has at most 4,096 elements. It is elementwise or a sum with a single result. A single step is counted only
+// if it is a sum. The order of additions in a sum depends only on the operand. It differs from the order in
+// the sum kernel. If `in_their_order`, sums are therefore excluded.
 std::size_t horizontal_fusion_together(std::span<const Step> steps, bool in_their_order) {
   std::size_t n = 0;
   bool sums = false;

@@ -1,4 +1,5 @@
-// RoPE: the parts that kernels share, namely a table of cosines and sines, and one launch for two RoPE steps.
+// The parts of RoPE that several kernels share: a table of cosines and sines, and one launch for two RoPE
+// steps.
 #pragma once
 
 #include <memory>
@@ -8,14 +9,14 @@
 
 namespace tg::cuda {
 
-// Returns cos and sin of position·ω for each row of x [..., L, d] of a RoPE call with implicit positions. The
-// table is in device memory, in x's compute type: [L, 2, pairs]. All calls in the process with equal
-// parameters share it. Returns null if positions are given, or if the table would exceed 4 MiB. Each run then
-// computes the values.
+// Returns the table of cosines and sines of position·ω for the rows of x [..., L, d]. The RoPE call must have
+// implicit positions. The table is in device memory, [L, 2, pairs], in the compute type of x. All calls in
+// the process with equal parameters share it. If positions are given, or if the table would exceed 4 MiB,
+// returns null, and each run computes the values.
 std::shared_ptr<const void> rope_table(const Call& rope);
 
-// Whether `rope` computes the queries or keys of a flash_attn from its whole operand, and whether it rotates
-// their gradient from a flash_attn_backward.
+// is_rope_for() returns whether `rope` computes the queries or keys of a flash_attn from its whole operand.
+// is_rope_of() returns whether `rope` rotates their gradient, the result of a flash_attn_backward.
 bool is_rope_for(const Step& rope, const Step& attention);
 bool is_rope_of(const Step& attention, const Step& rope);
 

@@ -1,4 +1,4 @@
-// Sums of few terms (fusion.h), with a separately compiled kernel for each.
+// Sums of few terms (fusion.h). Each sum has a separately compiled kernel.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -20,8 +20,8 @@ namespace tg::cuda {
 
 namespace {
 
-// The choices for one GPU, in memory and in its file. A line of the file is a key (two words) and an
-// algorithm (eight words), in hexadecimal.
+// The choices for one GPU, in memory and in the file of this GPU. A line of the file is a key (two words) and
+// an algorithm (eight words), in hexadecimal.
 class AlgorithmCache {
  public:
   std::set<ChoiceKey> shared;  // choices that all ranks received from rank 0

@@ -1,8 +1,8 @@
-// Caches the fastest cuBLASLt algorithm of each matmul, and whether one of our kernels is faster than several
-// steps. The cache is saved to a file, so later runs choose the same algorithms and are bitwise identical.
-// The file is in $XDG_CACHE_HOME/tilegrad (or ~/.cache/tilegrad), one for each GPU model and cuBLASLt
-// version. If it cannot be written, choices last for the life of the process. Also contains the stopwatch
-// that compares launches.
+// Caches which cuBLASLt algorithm is fastest for each matmul, and whether one of our kernels is faster than
+// several steps. The cache is saved to a file, so later runs choose the same algorithms and are bitwise
+// identical. There is one file for each GPU model and cuBLASLt version, in $XDG_CACHE_HOME/tilegrad (or
+// ~/.cache/tilegrad). If it cannot be written, choices last for the life of the process. This header also has
+// the stopwatch that compares launches.
 #pragma once
 
 #include <cublasLt.h>
@@ -22,11 +22,11 @@ using SavedChoice = std::array<std::uint64_t, sizeof(cublasLtMatmulAlgo_t) / 8>;
 using ChoiceKey = std::array<std::uint64_t, 2>;
 
 std::optional<SavedChoice> known_choice(const ChoiceKey& key, const Gpu& gpu);
-// Saves a choice and returns the one to use. nullopt: there was no memory to time any algorithm.
+// Saves a choice and returns the choice to use. nullopt means that there was no memory to time any algorithm.
 std::optional<SavedChoice> save_choice(const ChoiceKey& key, const Gpu& gpu,
                                        std::optional<SavedChoice> choice);
 
-// While an instance exists, this thread uses rank 0's choices, and all ranks must make the same choices in
+// While an instance exists, this thread uses rank 0's choices. All ranks must then make the same choices in
 // the same order. Otherwise two GPUs of the same model might measure different algorithms as fastest, and
 // results would differ bitwise between ranks. `ranks` is null if there is only one rank.
 class SharedChoices {

@@ -1,8 +1,8 @@
-// Computes E = exp(x·wᵀ − c) on Hopper, where c is a value per row. For each row of each tile, it also writes
-// the sum of E and the largest logit. No logit is stored. Blocks are persistent and process one tile after
-// another. One thread copies operands by TMA. Two warpgroups process alternate tiles, so one computes and
-// stores exponentials while the other multiplies. Both blocks of a pair compute the same columns. Each block
-// copies half of the rows of w for both.
+// Computes E = exp(x·wᵀ − c) on Hopper, with one value c for each row. For each row of each tile, it also
+// writes the sum of E and the largest logit. Logits are not stored. Blocks are persistent and process one
+// tile after another. One thread copies operands by TMA. Two warpgroups process alternate tiles. While one
+// computes and stores exponentials, the other multiplies. Both blocks of a pair compute the same columns.
+// Each block copies half of the rows of w for both.
 #pragma once
 
 #include "backends/cuda/kernels/launch.cuh"
@@ -15,8 +15,8 @@ using namespace tile;
 using i64 = long long;
 
 constexpr int rows = 64, columns = 256, depth = 64, stages = 5, pair_rows = 2 * rows;
-// Number of row pairs that are processed for a column tile before the next column tile. Their rows of x stay
-// in the L2 cache, and all of them read the same columns of w.
+// Number of pairs of row tiles that are processed for one column tile before the next column tile starts. All
+// of these pairs read the same columns of w. Their rows of x stay in the L2 cache.
 constexpr int together = 16;
 constexpr float log2_e = 1.44269504f;
 
@@ -31,14 +31,14 @@ struct Plan {
   const float* shift;  // c [n]; ∞: E is 0 for the whole row
   void* E;             // [n, V]
   Sum* sums;           // [column_tiles, n]
-  // Null: all row tiles are computed. Otherwise flags: some[0] is set if any pair of row tiles must be
-  // computed, and some[1 + i] if pair i must be.
+  // If this is null, all row tiles are computed. Otherwise it contains flags: some[0] is set if any pair of
+  // row tiles must be computed, and some[1 + i] is set if pair i must be computed.
   const int* some;
 };
 
 using X = SwizzledTile<rows, depth>;
-// Rows of w are permuted so that a thread's accumulators belong to adjacent columns of E: of 128 rows,
-// position 32·i + 2·j + e contains row 8·j + 2·i + e. TMA sees a tensor [4, V / 8, 2, c].
+// Rows of w are permuted, so that a thread's accumulators belong to adjacent columns of E. In each group of
+// 128 rows, position 32·i + 2·j + e contains row 8·j + 2·i + e. TMA sees a tensor [4, V / 8, 2, c].
 using W = SwizzledTile<columns, depth>;
 
 using Shared = OperandStages<X, W, stages>;
@@ -92,7 +92,7 @@ struct Consumer {
   int warpgroup;
   u32 rank, use = 0;
 
-  // A warpgroup starts its GEMM of a tile after the other warpgroup has issued its whole GEMM.
+  // A warpgroup starts its GEMM of a tile when the other warpgroup has issued all instructions of its GEMM.
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(1 + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(1 + (warpgroup ^ 1), 256); }
 

@@ -1,7 +1,7 @@
 // Small GEMMs, with one block for each tile of 32 × 32 elements (matmul.h). The warps of a block process
 // chunks of k round-robin. Each warp copies its own operands and does not wait for other warps' copies. The
-// warps' sums are added in order, so a GEMM's result depends bitwise only on its shape, not on other GEMMs in
-// the launch.
+// warps' sums are added in order. A GEMM's result is therefore bitwise independent of other GEMMs in the
+// launch.
 #include "backends/cuda/gemm/matmul.h"
 
 #include <algorithm>
@@ -28,11 +28,11 @@ constexpr int sums_row = small_tile + 4;  // floats, with padding between rows
 constexpr int sums_bytes = small_tile * sums_row * 4;
 constexpr int most_products = 32;  // per launch
 
-// Lines of elements that are contiguous in memory: rows or columns of a matrix.
+// Lines are rows or columns of a matrix. Their elements are contiguous in memory.
 struct Lines {
   const unsigned short* data;
   int step;        // stride between lines
-  bool along_k;    // a line runs along k, and there is one for each row of a or column of b
+  bool along_k;    // a line runs along k, and is a row of a or a column of b
   bool in_pieces;  // lines consist of aligned 16-byte pieces
 };
 
@@ -50,8 +50,8 @@ struct GroupedGemms {
   GroupedGemm at[most];
 };
 
-// A warp copies a chunk of an operand to shared memory: elements k0 … k0 + 31 of k and i0 … i0 + 31 of the
-// other axis. Missing elements are zero. The code is kept short because it runs once.
+// A warp copies a chunk of an operand to shared memory. The chunk has elements k0 … k0 + 31 along k and i0 …
+// i0 + 31 along the other axis. Missing elements are zero. The code is kept short because it runs once.
 __device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, const Lines& x, int k0, int k,
                                            int i0, int others) {
   const int first = x.along_k ? i0 : k0, lines = x.along_k ? others : k, from = x.along_k ? k0 : i0,
@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_chunk(tile::SharedTile<small_chunk> to, con
   }
 }
 
-// sum += the product of a chunk, [32, 32].
+// Adds the product of a chunk, [32, 32], to `sum`.
 template <class S>
 __device__ __forceinline__ void add_chunk(float (&sum)[2][4][4], tile::SharedTile<small_chunk> a,
                                           bool a_along_k, tile::SharedTile<small_chunk> b, bool b_along_k) {
@@ -177,7 +177,7 @@ bool is_aligned(const void* p, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Returns the lines of a matrix whose axis `k_axis` is k. The step is 0 if it has no contiguous lines.
+// Returns the lines of a matrix whose axis `k_axis` is k. If no lines are contiguous, the step is 0.
 Lines lines_of(const Arg& x, int k_axis) {
   const Layout& l = x.layout;
   const std::int64_t k = l.shape[k_axis], others = l.shape[1 - k_axis], of_k = l.strides[k_axis],
@@ -196,7 +196,7 @@ i64 tiles_of(const Layout& y) {
   return (y.shape[0] + small_tile - 1) / small_tile * ((y.shape[1] + small_tile - 1) / small_tile);
 }
 
-// Whether d can be the addend: a tensor of the result's shape, or a single row.
+// Whether d can be the addend. It must have the result's shape or be a single row.
 bool is_addend(const Arg& d, const Arg& y) {
   const Layout &l = d.layout, &of_y = y.layout;
   const int last = l.rank() - 1;

@@ -1,6 +1,6 @@
-// linear_cross_entropy without a pass over the logits (target.cuh), with c = l_t, so that e_t = 1. If a row's
-// sum exceeds 2^64 (a loss above 44 nats), exponentials might overflow. Further kernels then recompute the
-// row with c = its largest logit. They return immediately if there is no such row.
+// linear_cross_entropy without a pass over the logits (target.cuh). c is l_t, so e_t is 1. If a row's sum
+// exceeds 2^64 (a loss above 44 nats), exponentials might overflow. Further kernels then recompute the row,
+// where c is the row's largest logit. If there is no such row, they return immediately.
 
 #include <algorithm>
 
@@ -28,7 +28,7 @@ struct HeadLoss {
   __nv_bfloat16* G;
   float *own, *shift;  // [n]: l_t, and the value subtracted from logits
   Sum* sums;           // [column_tiles, n]
-  int* again;          // flags: any row to recompute, then one for each pair of row tiles
+  int* again;          // flags: whether any row must be recomputed, then one flag for each pair of row tiles
 };
 
 // Computes l_t of each row, one warp per row.
@@ -120,7 +120,7 @@ Places places_of(const Call& c) {
 bool is_for_head_loss(const Call& call) {
   const Arg &x = call.in[0], &w = call.in[1];
   const Layout &lx = x.layout, &lw = w.layout;
-  // With fewer logits in a row, a cuBLASLt GEMM and a separate pass are used.
+  // If rows have fewer logits, a cuBLASLt GEMM and a separate pass are used.
   constexpr i64 least = 1024, largest = i64{1} << 30;
   return call.gpu.hopper && x.dtype == DType::bf16 && lx.strides[1] == 1 && lw.strides[0] == 1 &&
          has_rows_of_pieces(x, lx.strides[0]) && has_rows_of_pieces(w, lw.strides[1]) &&

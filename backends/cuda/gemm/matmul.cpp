@@ -49,8 +49,8 @@ struct Matrix {
   bool column_major() const { return (row == 1 || rows == 1) && (col >= rows || columns == 1); }
 };
 
-// The last two axes of x as a matrix, and the strides of its leading axes, which are broadcast to the leading
-// axes of the GEMM.
+// The last two axes of x as a matrix, and the strides of the leading axes. The leading axes are broadcast to
+// the leading axes of the GEMM.
 struct View {
   Matrix matrix;
   std::array<std::int64_t, max_rank> batch{};
@@ -160,9 +160,9 @@ Scales without_sum(DType t) {
   return t == f64 ? Scales{&wide[0], &wide[1]} : Scales{&narrow[0], &narrow[1]};
 }
 
-// α and β are ones in the GPU's memory, which cuBLASLt cannot read when it selects a kernel. If cuBLASLt knew
-// that β = 1 and C and D were the same buffer, it would round the product before the addition in memory.
-// Whether they are the same buffer depends on the arena, so the result would depend on the arena too.
+// α and β are ones in the GPU's memory. cuBLASLt cannot read them when it selects a kernel. If it knew that β
+// is 1, and C and D were the same buffer, it would round the product before the addition in memory. Whether
+// they are the same buffer depends on the arena, so the result would depend on the arena too.
 Scales with_sum(DType t, const Gpu& gpu) {
   static std::mutex mutex;
   static auto& ones = *new std::map<int, std::shared_ptr<void>>;  // by device ordinal; never freed
@@ -178,9 +178,9 @@ Scales with_sum(DType t, const Gpu& gpu) {
   return {one, one};
 }
 
-// The alignment reported to cuBLASLt, in bytes: at most 16, which is enough for the longest loads. An
-// operand's offset in the arena must not influence the choice further, because the choice determines the
-// result bitwise.
+// The alignment that cuBLASLt is given, in bytes. It is at most 16, because that is enough for the longest
+// loads. The choice determines the result bitwise. An operand's offset in the arena must therefore not
+// influence the choice in any other way.
 std::uint32_t alignment_of(std::uintptr_t place) {
   std::uint32_t bytes = 16;
   while (place % bytes != 0) bytes /= 2;
@@ -213,15 +213,15 @@ void set(Plan& p, cublasLtMatmulDescAttributes_t what, const T& value) {
   check_lt(cublasLtMatmulDescSetAttribute(p.desc, what, &value, sizeof value), "a product");
 }
 
-// Uses the algorithm that was chosen before, or otherwise times each one on the real operands, with a
-// separate output, and uses the fastest. Returns false if none of them ran.
+// Uses the algorithm that was chosen before. If there is none, times each algorithm on the real operands,
+// with a separate output, and uses the fastest one. Returns false if no algorithm ran.
 bool choose(Plan& p, const Call& call, std::span<const cublasLtMatmulHeuristicResult_t> found,
             const ChoiceKey& key) {
   const auto take = [&](const cublasLtMatmulHeuristicResult_t& r) {
     p.algo = r.algo, p.bytes = r.workspaceSize;
   };
   take(found[0]);
-  if (!call.out[0].data) {  // planned without memory: enough workspace for whichever is chosen later
+  if (!call.out[0].data) {  // planned without memory: enough workspace for any later choice
     for (const auto& r : found) p.bytes = std::max(p.bytes, r.workspaceSize);
     return true;
   }
@@ -320,8 +320,8 @@ std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
   check_lt(cublasLtMatmulPreferenceCreate(&preference), "a product");
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace,
                                        sizeof most_workspace);
-  // The alignment must hold for each cuBLASLt call. The operands of the calls begin at multiples of the
-  // strides of all leading axes except the innermost.
+  // The alignment must hold for each cuBLASLt call. The offset of a call's operand is a sum of multiples of
+  // strides, for all leading axes except the innermost.
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t what, const std::byte* data, const View& v,
                          DType type) {
     std::uint32_t bytes = alignment_of(data);
@@ -340,7 +340,7 @@ std::unique_ptr<Plan> make_plan(const Call& call, std::byte* gelu) {
                                                                preference, candidates, found, &count);
   cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    p.own = true;  // a shape or alignment that cuBLASLt has no kernel for
+    p.own = true;  // cuBLASLt has no kernel for this shape or alignment
     return made;
   }
   if (!choose(p, call, std::span(found, static_cast<std::size_t>(count)), key_of(p, call)) && gelu)
@@ -405,15 +405,15 @@ extern const Kernel matmul_kernel{&plan};
 
 namespace {
 
-// Whether a step that is fused with the GEMM would overwrite its operands or part of its result.
+// Whether a step that is fused with the GEMM would overwrite the GEMM's operands or part of its result.
 bool overwrites(const Step& other, const Call& product) {
   const Arg& out = other.out[0];
   return overlap(range_of(product.in[0]), range_of(out)) || overlap(range_of(product.in[1]), range_of(out)) ||
          crosses(product.out[0], out);
 }
 
-// Returns the norm that the GEMM kernel computes for its row. All blocks read the norm's inputs, while one of
-// them writes its outputs. Returns nullopt if the norm's memory is laid out differently.
+// Returns the norm that the GEMM kernel computes for its row. All blocks read the norm's inputs, while one
+// block writes the norm's outputs. Returns nullopt if the norm's memory is laid out differently.
 std::optional<RowNorm> norm_of_row(const Step& norm, const Call& product, const Step* gelu) {
   const auto& attrs = norm.attrs.as<NormAttrs>();
   const std::int64_t k = norm.out[0].layout.shape.back();
@@ -467,7 +467,7 @@ namespace {
 // Returns a plan that also computes gelu_tanh, the step after the GEMM. Returns null in these cases:
 // - cuBLASLt has no kernel for it.
 // - cuBLASLt does not document its accuracy (f32, f64).
-// - One step would overwrite memory that the other still reads.
+// - One step would overwrite memory that the other step still reads.
 PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   if (epilogue_of(gelu) != Epilogue::gelu_tanh || overwrites(gelu, call)) return nullptr;
   if (call.in.size() == 3 && overlap(range_of(call.in[2]), range_of(gelu.out[0]))) return nullptr;
@@ -479,10 +479,10 @@ PlanPtr plan_with_gelu(const Call& call, const Step& gelu) {
   return p->own ? nullptr : std::move(p);
 }
 
-// Returns a plan for a GEMM of few rows. Its kernel also computes the sum or norm `before` it and `gelu`
-// after it (null: there is no such step). Results are bitwise identical to those of separate steps. Returns
-// null if the kernel cannot compute one of them, or if one step would overwrite memory that the other still
-// reads.
+// Returns a plan for a GEMM of few rows. Its kernel also computes the previous step `before` (a sum or norm)
+// and the next step `gelu`. Either may be null. Results are bitwise identical to those of separate steps.
+// Returns null if the kernel cannot compute one of these steps, or if one step would overwrite memory that
+// another step still reads.
 PlanPtr plan_of_rows(const Call& call, const Step* before, const Step* gelu) {
   auto p = make_plan(call, nullptr);
   const Step *norm = before && before->op != &fused_op ? before : nullptr, *sum = norm ? nullptr : before;

@@ -1,5 +1,6 @@
 // matmul_in_units. On Hopper, one kernel sums along k in order if it can. Otherwise each unit is a separate
-// GEMM. Units of the same size share one plan, so they use the same algorithm in a GEMM of any length.
+// GEMM. Units of the same size share one plan. They therefore use the same algorithm, whatever the length of
+// the GEMM.
 #include "ops/matmul_in_units.h"
 
 #include <algorithm>

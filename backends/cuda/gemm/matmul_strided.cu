@@ -13,7 +13,8 @@ struct Operands {
   i64 row[4], col[4];
 };
 
-// One thread per element of C. Tiles of A and B are staged in shared memory. O: the dtype of C and D.
+// One thread computes one element of C. Tiles of A and B are staged in shared memory. O is the dtype of C and
+// D.
 template <class S, class O>
 __global__ void multiply(const S* a, const S* b, const O* d, O* c, Operands o, i64 m, i64 n, i64 k,
                          i64 batches) {

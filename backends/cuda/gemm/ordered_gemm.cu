@@ -13,8 +13,8 @@ namespace {
 
 static_assert(ordered::depth == ordered_gemm_step);
 
-// The stride between rows or columns of a matrix of aligned 16-byte pieces; 0 if the matrix is not of that
-// form.
+// The stride between rows or columns of a matrix. The matrix must consist of aligned 16-byte pieces,
+// otherwise the result is 0.
 i64 pitch_of(const Arg& a, int along) {
   const Layout& l = a.layout;
   const i64 pitch = l.strides[1 - along];

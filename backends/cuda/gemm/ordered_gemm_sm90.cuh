@@ -1,9 +1,9 @@
 // C = A·B or C = A·B + D on Hopper, in 16 bits. Sums start at D and are accumulated in f32 along k in order.
-// So k may be split between any two steps of `depth`: the partial sum is stored and read again, and the
-// result is bitwise identical. The result of an element does not depend on m or n either. Blocks are
+// k may therefore be split between any two steps of `depth`. The partial sum is then stored and read again,
+// and the result is bitwise identical. The result of an element does not depend on m or n either. Blocks are
 // persistent and process one tile after another. One thread copies operands by TMA. Each of two warpgroups
-// multiplies half of the tile's rows. Both blocks of a pair compute the same columns, and each copies half of
-// their part of B for both.
+// multiplies half of the tile's rows. Both blocks of a pair compute the same columns. Each block copies half
+// of the columns of B for both.
 #pragma once
 
 #include "backends/cuda/kernels/launch.cuh"
@@ -29,7 +29,7 @@ struct Plan {
   bool is_wide;  // C is f32
 };
 
-// Tiles of `columns` columns. Operands are contiguous along k, or across it (along m or n).
+// Tiles have `columns` columns. Operands are contiguous along k, or along m or n.
 template <class S_, int columns_, bool a_across_, bool b_across_>
 struct Tiles {
   using S = S_;

@@ -1,9 +1,9 @@
-// y = x·w + d. Each element's summation order is the same for any number of rows of x. A block computes 16 or
-// 32 outputs (columns of w) for up to 64 rows. k is split into 8 slices at fixed positions, one for each
-// warp. The sums of the first four slices are added in order, and so are the sums of the last four. Then the
-// two results are added.
+// Computes y = x·w + d. The summation order of an element is the same for any number of rows of x. A block
+// computes 16 or 32 outputs (columns of w) for up to 64 rows. k is split into 8 slices at fixed positions.
+// Each warp computes one slice. The sums of the first four slices are added in order, and so are the sums of
+// the last four. Then the two results are added.
 //
-// Each warp copies its operands into shared memory several chunks of k ahead, and waits only for its own
+// Each warp copies its operands into shared memory, several chunks of k ahead. It waits only for its own
 // copies. Weights that no step writes are copied before the previous kernel has finished.
 //
 // 16-bit types use TensorRows (rows_gemm_tensor.cuh), and f32 uses FMAs.
@@ -15,7 +15,7 @@ namespace tg::cuda {
 
 namespace {
 
-// f32. A lane's number is 8·g + t.
+// Rows in f32. A lane's number is 8·g + t.
 template <bool along_k, int rows_>
 struct PlainRows {
   using type = float;
@@ -30,7 +30,8 @@ struct PlainRows {
   const RowsGemm& p;
   const int g = tile::lane_id() / 8, t = tile::lane_id() % 8, i0, j0, first;
   const float *x, *w;
-  // along_k: partial sums of outputs 4·n + g over the lane's pieces of k. Otherwise: of outputs 4·t + n.
+  // If along_k, partial sums of outputs 4·n + g over the lane's pieces of k. Otherwise, sums of outputs 4·t +
+  // n.
   float sum[4 * rows] = {};
 
   __device__ __forceinline__ PlainRows(const RowsGemm& p, int item, int i0, int j0, int first, int)
@@ -80,9 +81,9 @@ struct PlainRows {
     }
   }
 
-  // Calls f(n, address, whether it is within k) for the lane's pieces of a chunk. A piece of w is four
-  // adjacent elements along k of output 4·n + g, or four outputs of row 8·g + n. A piece of x is four
-  // elements of a row.
+  // Calls f(n, address, is_inside) for the lane's pieces of a chunk. is_inside states whether the piece is
+  // within k. A piece of w is four adjacent elements along k of output 4·n + g, or four outputs of row 8·g +
+  // n. A piece of x is four elements of a row.
   template <class F>
   __device__ __forceinline__ void each_w(int nth, F&& f) const {
     const int k0 = nth * k_chunk;
@@ -132,7 +133,7 @@ struct PlainRows {
 
  private:
   // Reduces the first `count` sums over the lanes that have the same outputs, with lane distances `by`, by /
-  // 2, …. Each lane of a pair keeps half of the sums, starting at index `from`. One of them (`own`) keeps the
+  // 2, …. Each lane of a pair keeps half of the sums, starting at index `from`. The lane with `own` keeps the
   // last sum.
   template <int by, int count, class F>
   __device__ __forceinline__ void fold(int from, bool own, F& f) {
@@ -252,8 +253,7 @@ void launch_form_of_rows(const Stream& s, const RowsGemm& p) {
 }
 
 // Results do not depend on the numbers of rows and outputs per block. On an H100 with 132 multiprocessors,
-// the fastest choice is the largest number of rows per block that still leaves blocks for three quarters of
-// the multiprocessors.
+// more rows per block are faster if three quarters of the multiprocessors still have a block.
 template <class S, bool along_k>
 void launch_tensor_rows(const Stream& s, const RowsGemm& p) {
   const i64 processors = s.gpu.processors;
@@ -293,7 +293,7 @@ bool is_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
 }
 
-// Whether all addresses at multiples of `stride` and along the batch are aligned to 16 bytes.
+// Whether all addresses are aligned to 16 bytes, at every multiple of `stride` and in every batch item.
 bool in_pieces(const RowsGemm& p, int which, i64 stride, i64 count) {
   const Strides& batch = p.batch[which];
   bool fits = is_aligned(p.data[which]) && stride % count == 0;
@@ -301,8 +301,8 @@ bool in_pieces(const RowsGemm& p, int which, i64 stride, i64 count) {
   return fits;
 }
 
-// Number of adjacent elements along n of all addends and results that one instruction can access: 8, 4, 2 or
-// 1.
+// Number of adjacent elements along n that one instruction can access: 8, 4, 2 or 1. It applies to all
+// addends and results.
 int together_in(const RowsGemm& p) {
   const auto fit = [&](int count) {
     bool all = p.n % count == 0 && is_aligned(p.sum) && is_aligned(p.result);

@@ -17,7 +17,7 @@ namespace tg::cuda {
 // the second half. Then the two results are added.
 constexpr int k_slices = 8;
 constexpr int k_chunk =
-    32;  // elements of k per multiplication of a warp; a slice is a whole number of chunks
+    32;  // elements of k in a chunk, which a warp multiplies at a time; slices consist of whole chunks
 constexpr int k_slice_threads = 32 * k_slices;
 constexpr int piece_bytes = 512;  // bytes that the lanes of a warp copy at a time
 
@@ -28,8 +28,8 @@ __device__ __forceinline__ void add_slice(int slice, float of_slice, float& half
   if (slice == k_slices - 1) sum = half + sum;
 }
 
-// The addends of V adjacent elements of y along n, as stored in memory: d, or d and e, whose sum is added.
-// They are converted only when they are needed, so no thread waits for them earlier.
+// The addends of V adjacent elements of y along n, as stored in memory. They are d, or d and e. They are
+// converted only when they are needed, so no thread waits for them earlier.
 template <int V>
 struct Added {
   unsigned d[V], e[V];
@@ -44,20 +44,21 @@ struct Added {
   }
 };
 
-// The cases that a kernel has code for. Nearly all GEMMs are usual (is_usual): they have one batch item and
-// one dtype, and their elements can be accessed several at a time. For them, the function is a compile-time
-// constant. A block executes most of its instructions once and waits for instruction fetches, so kernels for
-// usual GEMMs contain no code for other cases.
+// The cases that a kernel has code for. Nearly all GEMMs are usual (is_usual). A usual GEMM has one batch
+// item and one dtype, and several of its elements can be accessed at a time. For these GEMMs, the function is
+// a compile-time constant. A block executes most of its instructions once, and waits until they are fetched.
+// Kernels for usual GEMMs therefore contain no code for other cases.
 enum class Form { any, usual, usual_gelu, usual_gelu_tanh };
 
 // Operands with strides along the GEMM's axes. A broadcast axis has stride 0.
 struct RowsGemm {
   enum Which { x, w, d, e, y, operands };
-  // Each block needs these fields. They are adjacent because every launch fetches them from memory.
+  // Every block needs these fields. Every launch fetches them from memory, so they are adjacent.
   int m, n, k, batches;
   const std::byte* data[operands];  // null if there is no such operand
   i64 row[operands], col[operands];
-  // `sum` is d + e and `result` is `function` of y, both [batches, m, n], or null if no step reads them.
+  // `sum` is d + e, and `result` is `function` applied to y. Both are [batches, m, n], and each is null if no
+  // step reads it.
   std::byte *sum, *result;
   Epilogue function;
   bool constant[operands];  // no step of the program writes it
@@ -71,8 +72,8 @@ struct RowsGemm {
   template <class S, Form form = Form::any>
   __device__ __forceinline__ const S* at(Which which, int item) const {
     if constexpr (form != Form::any) return reinterpret_cast<const S*>(data[which]);
-    // A loop that is not unrolled keeps the kernel short, so its instructions are fetched in time. Most GEMMs
-    // have one item and skip the loop.
+    // The loop is not unrolled. The kernel is therefore short, and its instructions are fetched in time. Most
+    // GEMMs have one item and skip the loop.
     i64 offset = 0;
     auto left = static_cast<unsigned>(item);
 #pragma unroll 1
@@ -88,7 +89,7 @@ struct RowsGemm {
   i64 tiles(int rows, int outputs) const {
     return (i64{m} + rows - 1) / rows * ((i64{n} + outputs - 1) / outputs) * batches;
   }
-  // Slices begin at even chunks, so in 16 bits they consist of whole 128-byte lines.
+  // Slices begin at even chunks. With 16-bit elements, they therefore consist of whole 128-byte lines.
   __host__ __device__ int longest_slice() const {  // in chunks
     return static_cast<int>((pairs_of_chunks() + k_slices - 1) / k_slices * 2);
   }
@@ -100,7 +101,8 @@ struct RowsGemm {
     return (static_cast<unsigned>(k) + 2 * k_chunk - 1) / (2 * k_chunk);
   }
 
-  // Reads V elements of d and e, starting at (i, j): only constant operands, or only the others.
+  // Reads V elements of d and e, starting at (i, j). It reads either only constant operands, or only the
+  // other operands.
   template <class S, Form form, int V>
   __device__ __forceinline__ void read_added(Added<V>& to, bool those, int item, int i, int j) const {
     if (i >= m || j >= n || (form == Form::any && together < V)) return;
@@ -110,8 +112,8 @@ struct RowsGemm {
       read_added_as<S, form>(to, those, item, i, j);
   }
 
-  // Prefetches into the L2 cache the constant operands among d and e, for `outputs` elements of a row
-  // starting at (i, j0). They are read after the tile has been multiplied.
+  // Prefetches d and e into the L2 cache if they are constant, for `outputs` elements of a row starting at
+  // (i, j0). They are read after the tile has been multiplied.
   template <class S, int outputs>
   __device__ __forceinline__ void prefetch_added(int item, int i, int j0) const {
     const int j = j0 + threadIdx.x;
@@ -201,8 +203,8 @@ struct RowsGemm {
     put(result, number, packed<T>(value));
   }
 
-  // Writes elements of y one by one, for operands with other layouts, or if some elements are beyond the end
-  // of a row.
+  // Writes elements of y one by one. This is for operands with other layouts, and for tiles with elements
+  // beyond the end of a row.
   template <class T, int V>
   __device__ __forceinline__ void write_one_by_one(int item, int i, int j, const float (&sums)[V]) const {
 #pragma unroll
@@ -246,9 +248,9 @@ void with_usual_form(const RowsGemm& p, F&& f) {
                                : f(std::integral_constant<Form, Form::usual_gelu_tanh>());
 }
 
-// Lets a GEMM begin before the previous kernel has finished, on Hopper. Returns whether all of its blocks are
-// then resident. A GEMM and the next one share the multiprocessors. Enough shared memory is reserved to keep
-// a third one out.
+// On Hopper, lets a GEMM begin before the previous kernel has finished. Returns whether all of its blocks are
+// then resident. Two consecutive GEMMs share the multiprocessors. Enough shared memory is reserved to keep a
+// third GEMM out.
 inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
   shape.early = gpu.hopper;
   const bool resident = shape.early && blocks <= 2 * gpu.processors;
@@ -257,19 +259,19 @@ inline bool begins_early(LaunchShape& shape, i64 blocks, const Gpu& gpu) {
   return resident;
 }
 
-// rows_gemm_norm.cu: for a single row, which the kernel also normalizes.
+// rows_gemm_norm.cu: a GEMM with a single row. The kernel also normalizes this row.
 bool has_room_for_norm(const RowsGemm& p, const Gpu& gpu);
 void launch_with_norm(const Stream& s, const RowsGemm& p, const RowNorm& norm, DType t);
 
-// rows_gemm_sm90.cu: uses wgmma for usual forms with weights along k, if the blocks of rows_gemm.cu would not
-// all be resident at the same time.
+// rows_gemm_sm90.cu: a GEMM by wgmma. It is used for usual forms with weights along k, if the blocks of
+// rows_gemm.cu would not all be resident at the same time.
 bool takes_wide_tiles(const RowsGemm& p, const Gpu& gpu);
 int wide_tile_rows(const RowsGemm& p, const Gpu& gpu);
 void launch_wide_tiles(const Stream& s, const RowsGemm& p, DType t);
 
-// rows_gemm_many.cu: for more than 16 rows, if it has more tiles than there are multiprocessors. With fewer,
-// smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take 81 µs, the tiles of rows_gemm.cu
-// 48 µs).
+// rows_gemm_many.cu: a GEMM of more than 16 rows. It is used if it has more tiles than there are
+// multiprocessors. If it has fewer, smaller tiles are faster (256 × 4,096 × 4,096 on an H200: 128 tiles take
+// 81 µs, the tiles of rows_gemm.cu 48 µs).
 bool are_many_rows(const RowsGemm& p, const Gpu& gpu);
 void launch_many_rows(const Stream& s, const RowsGemm& p, DType t, bool along_k);
 

@@ -1,6 +1,7 @@
 // rows_gemm of many rows in 16 bits. Multiplications and additions are the same as in rows_gemm.cu. Tiles are
-// staged in shared memory. Each of eight warps has 32 outputs and 32 rows, iterates over all of k, and adds
-// its sum to its total at the end of each slice. On Hopper, rows_gemm_sm90.cu computes the usual forms.
+// staged in shared memory. Each of eight warps has 32 outputs and 32 rows, and iterates over all of k. At the
+// end of each slice, it adds the sum of the slice to its total. On Hopper, rows_gemm_sm90.cu computes the
+// usual forms.
 #include "backends/cuda/gemm/rows_gemm.cuh"
 #include "backends/cuda/tile/terms.cuh"
 
@@ -17,7 +18,8 @@ struct ManyRows {
   static constexpr int row_bytes = 2 * depth;  // bytes of a row of x, or of w along k
   static constexpr int x_bytes = rows * row_bytes, stage_bytes = x_bytes + outputs * row_bytes;
   static constexpr int shared_row = outputs + 4;  // floats between rows of sums
-  // Totals of the first half of the slices are stored after the stages. Overall totals replace the stages.
+  // Totals of the first half of the slices are stored after the stages. Totals of all slices overwrite the
+  // stages.
   static constexpr int half_at = stages * stage_bytes, bytes = half_at + rows * shared_row * 4;
   static_assert(rows * shared_row * 4 <= half_at);
 
@@ -58,13 +60,13 @@ struct ManyRows {
   static __device__ __forceinline__ u32 place_along_n(int row, int piece) {
     return static_cast<u32>(row * 2 * outputs + (piece ^ row % 8) * 16);
   }
-  // The row of an 8 × 8 matrix whose address the lane passes to ldmatrix. The matrices are outputs 0 … 8 and
-  // 8 … 16, then the same outputs of the next eight rows along k.
+  // The row of an 8 × 8 matrix whose address the lane passes to ldmatrix. The first two matrices are outputs
+  // 0 … 8 and 8 … 16. The other two are the same outputs of the next eight rows along k.
   __device__ __forceinline__ u32 place_of_matrix() const {
     return place_along_n(lane % 8 + lane / 16 * 8, first_output / 8 + lane / 8 % 2);
   }
 
-  // Start the copies of a stage of x or w, unless it is beyond the last one.
+  // Start the copies of a stage of x or w. Stages after the last one are ignored.
   __device__ __forceinline__ void ask_x(int stage) const {
     const int k0 = stage * depth;
     if (k0 >= p.k) return;

@@ -1,6 +1,6 @@
-// y = norm(x)·w + d for a single row x, which each block normalizes itself. That is faster than a separate
-// kernel before the GEMM. The norm is computed as in norm.cu for batch-invariant rows, and the GEMM as in
-// rows_gemm.cu, so results are bitwise identical to theirs.
+// Computes y = norm(x)·w + d for a single row x. Each block normalizes the row itself, which is faster than a
+// separate kernel before the GEMM. The norm is computed as in norm.cu (for batch-invariant rows). The GEMM is
+// computed as in rows_gemm.cu. Results are bitwise identical to the results of these kernels.
 #include "backends/cuda/gemm/rows_gemm_tensor.cuh"
 #include "backends/cuda/kernels/norm.cuh"
 
@@ -8,8 +8,8 @@ namespace tg::cuda {
 
 namespace {
 
-// All copies of a warp's weights are in flight at the same time. x, [k] and zero-padded to a whole number of
-// chunk pairs, is stored after the weights of all warps.
+// All copies of a warp's weights are in flight at the same time. x is stored after the weights of all warps.
+// It is padded with zeros to a whole number of chunk pairs.
 template <class Rows>
 std::size_t bytes_of_weights(const RowsGemm& p) {
   return static_cast<std::size_t>(p.longest_slice() / 2 * Rows::w_bytes);

@@ -1,7 +1,7 @@
 // rows_gemm in 16 bits by wgmma. Multiplications and additions are the same as in rows_gemm.cu. One warp
 // copies tiles of x and w by TMA. Two warpgroups multiply 64 outputs (left operand) by the tile's rows (right
-// operand). Each warpgroup has half of the slices of k. At the end of a slice, its sum is added to the half's
-// total.
+// operand). Each warpgroup has half of the slices of k. At the end of a slice, the slice's sum is added to
+// the total of its half.
 #include <limits>
 
 #include "backends/cuda/gemm/rows_gemm.cuh"
@@ -176,9 +176,9 @@ struct TileShape {
 };
 
 // Measured on an H200 (docs/notes/h200-few-row-gemms.md). If k is short, each multiprocessor has two small
-// tiles, and one is copied while the other is multiplied. If k is long, one tile per multiprocessor with the
-// least row padding is used, provided that every tile has its own multiprocessor. Otherwise larger tiles
-// read the weights less often.
+// tiles. One tile is copied while the other tile is multiplied. If k is long and every tile can have its own
+// multiprocessor, the tile size with the least row padding is used. Otherwise larger tiles are used, because
+// they read the weights less often.
 TileShape tile_shape(const RowsGemm& p, const Gpu& gpu) {
   constexpr TileShape of_32{32, 2}, of_64{64, 2}, of_96{96, 1}, of_128{128, 1};
   const bool is_short = p.k <= 1024;

@@ -1,8 +1,8 @@
 // GEMMs of few rows in 16 bits on tensor cores: the work of one warp.
 //
-// Yᵀ = Wᵀ·Xᵀ: the left operand is 16 outputs, and the right one is 8 rows of x. Each mma multiplies 16
+// Yᵀ = Wᵀ·Xᵀ: the left operand is 16 outputs, and the right operand is 8 rows of x. Each mma multiplies 16
 // adjacent elements along k, as wgmma does (rows_gemm_sm90.cu). Tensor cores add 16 products independently of
-// their order, and then the previous sum. Hopper's two instructions give bitwise identical results.
+// their order, and then add the previous sum. Hopper's two instructions give bitwise identical results.
 #pragma once
 
 #include "backends/cuda/gemm/rows_gemm.cuh"
@@ -20,8 +20,8 @@ inline bool are_almost_two(const RowsGemm& p, const Gpu& gpu, int rows) {
 
 // Whether blocks with this number of rows have 16 outputs instead of 32. Measured on an H100: 16 outputs are
 // faster if each multiprocessor then has one block, or almost all have two. They are slower if some
-// multiprocessors have two blocks and most have one. A mixture is acceptable if slices are long, because the
-// copies in flight are then a small part of them.
+// multiprocessors have two blocks and most have one. If slices are long, such a mixture is acceptable,
+// because the copies in flight are then a small part of a slice.
 inline bool computes_16_outputs(const RowsGemm& p, const Gpu& gpu, int rows) {
   const i64 narrow = p.tiles(rows, 16), processors = gpu.processors;
   const bool few = p.m <= rows || rows == 32, is_long = p.longest_slice() > 8;
@@ -29,7 +29,7 @@ inline bool computes_16_outputs(const RowsGemm& p, const Gpu& gpu, int rows) {
          (is_long && 10 * narrow >= 14 * processors && narrow <= 2 * processors);
 }
 
-// along_k: w is contiguous along k, otherwise along n. A lane's number is 4·g + t.
+// If along_k, w is contiguous along k, otherwise along n. A lane's number is 4·g + t.
 template <class S, bool along_k, int groups, int outputs_, Form form_>
 struct TensorRows {
   using type = S;
@@ -37,9 +37,9 @@ struct TensorRows {
   static constexpr int outputs = outputs_, rows = 8 * groups, tiles = outputs / 16;
   static constexpr int pieces_w = along_k ? outputs / 8 : 4;  // of a chunk
   static_assert(along_k || outputs == 32);
-  // A stage is two chunks, so copies of rows along k are 128-byte lines. With half lines, the L2 cache has
-  // less throughput. As many stages are in flight as fit in shared memory. A multiprocessor of Hopper holds
-  // two blocks, or one block of 64 rows. GPUs with 99 KiB of shared memory hold one block.
+  // A stage is two chunks, so a row along k is copied in 128-byte lines. The L2 cache has less throughput for
+  // half lines. As many stages are in flight as fit in shared memory. A multiprocessor of Hopper holds two
+  // blocks, or one block of 64 rows. GPUs with 99 KiB of shared memory hold one block.
   static constexpr int blocks = rows == 64 ? 1 : 2;  // per multiprocessor
   static constexpr int w_bytes = 2 * pieces_w * piece_bytes, x_bytes = 2 * groups * piece_bytes;
   static constexpr int room(bool hopper) { return rows == 64 ? 24576 : hopper ? 14336 : 12288; }
@@ -49,9 +49,9 @@ struct TensorRows {
 
   const RowsGemm& p;
   const int g = tile::lane_id() / 4, t = tile::lane_id() % 4;
-  // Source of the lane's next copies: 16 bytes in rows lane / 8, lane / 8 + 4, … along k, or outputs in a row
-  // of w along n. Beyond the end of n, the last outputs are recomputed, or computed from zeros. They are not
-  // written.
+  // Source of the lane's next copies. Along k, they are 16 bytes in each of the rows lane / 8, lane / 8 + 4,
+  // …. Along n, they are outputs in a row of w. Outputs beyond the end of n are not written. They repeat the
+  // last outputs or are computed from zeros.
   const unsigned short *x, *w;
   const int x_rows, w_rows;  // number of rows from the lane's first row to the end
   int x_left, w_left;        // elements of k from its next copy to the end
@@ -92,7 +92,7 @@ struct TensorRows {
         ptx::cp_async_16((at ^ n % 2 * 64) + n * 4 * 128, from, w_left > 0 && 4 * n < w_rows ? 16 : 0);
       w += 2 * k_chunk;
     } else {
-      // In each chunk, the lane copies eight outputs of rows 8·n + g, which only this lane reads.
+      // In each chunk, the lane copies eight outputs of rows 8·n + g. Only this lane reads them.
       at += tile::lane_id() * 16;
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk)
@@ -127,9 +127,9 @@ struct TensorRows {
   __device__ __forceinline__ void multiply(u32 memory, int chunks, int longest, bool constant,
                                            Wait&& before_x) {
     // If all blocks are resident, only a few stages of weights are in flight before x is read. More would
-    // delay the previous GEMM's copies of x, which wait in the same queues. The limit is one stage if the
-    // stages can hold a whole slice. Otherwise it is 4 KiB, or one stage if that is larger, because weights
-    // must then arrive at memory bandwidth.
+    // delay the previous GEMM's copies of x, which wait in the same queues. If the stages can hold a whole
+    // slice, the limit is one stage. Otherwise weights must arrive at memory bandwidth, and the limit is 4
+    // KiB or one stage, whichever is larger.
     constexpr int early = w_bytes < 4096 ? 4096 / w_bytes : 1;
     const bool one_by_one = p.resident && longest / 2 <= p.w_ahead;
     const u32 x_memory = memory + min(longest / 2, p.w_ahead) * w_bytes;
@@ -176,8 +176,8 @@ struct TensorRows {
     x_at += place(tile::lane_id() % 8, 4 * chunk + tile::lane_id() / 8);
     add_w(w_at, chunk, [&](int n, u32(&x)[4]) { ptx::ldmatrix(x, x_at + n * 8 * 128); });
   }
-  // Multiplies a chunk for a single row, whose elements start at x_at in the order of place_in_row(). All
-  // lanes read that row. Only lanes of row 0 compute sums that are used.
+  // Multiplies a chunk for a single row. The row's elements start at x_at, in the order of place_in_row().
+  // All lanes read that row. Only lanes of row 0 compute sums that are used.
   __device__ __forceinline__ void add_chunk_of_row(u32 w_at, u32 x_at, int chunk) {
     const uint4 piece = ptx::ld_shared_v4(x_at + (4 * chunk + t) * 16);
     add_w(w_at, chunk,
@@ -189,7 +189,7 @@ struct TensorRows {
     return k / k_chunk * 2 * k_chunk + k % k_chunk / 8 * 4;
   }
 
-  // x(n, words) provides elements 2t, 2t + 1 of each 8 of a chunk of row 8·n + g.
+  // x(n, words) provides a chunk of row 8·n + g: elements 2t and 2t + 1 of each group of 8.
   template <class X>
   __device__ __forceinline__ void add_w(u32 w_at, int chunk, X&& x) {
     tile::Fragment left[tiles][2];  // 16 outputs and 16 elements of k

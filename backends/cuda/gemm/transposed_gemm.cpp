@@ -36,10 +36,10 @@ Layout transposed(const Layout& l) {
 
 struct OperandCopy {
   std::size_t operand;  // 0 or 1
-  bool along;           // rows of the copy are contiguous along k; otherwise across it
+  bool along;           // rows of the copy are contiguous along k, otherwise along the other axis
 };
 
-// Returns the smaller one of the operands in the unfavorable layout.
+// Returns the operand that is in the unfavorable layout. If both operands are, returns the smaller one.
 std::optional<OperandCopy> copy_of(const Call& call) {
   if (call.in[0].dtype != f32 || call.out[0].dtype != f32) return std::nullopt;
   if (call.tf32 && !call.gpu.hopper) return std::nullopt;
@@ -47,8 +47,8 @@ std::optional<OperandCopy> copy_of(const Call& call) {
     for (const Arg& a : operands)
       if (a.layout.rank() != 2) return std::nullopt;
   const Layout &a = call.in[0].layout, &b = call.in[1].layout;
-  // The minimum number of multiplications, because a smaller GEMM needs only a few µs, and the maximum size
-  // of the copy.
+  // The minimum number of multiplications, and the maximum size of the copy. A smaller GEMM needs only a few
+  // µs.
   constexpr double least = 1e8, most_bytes = 1 << 28;
   const auto size = [](std::int64_t n) { return static_cast<double>(n); };
   if (size(a.shape[0]) * size(a.shape[1]) * size(b.shape[1]) < least) return std::nullopt;

@@ -1,6 +1,6 @@
 // Kernels that are compiled at run time from CUDA C++ source, once for each GPU, and cached by the hash of
-// the source. Also manages the folder that caches them and the algorithm choices (algorithms.h) between
-// processes: $XDG_CACHE_HOME/tilegrad, or ~/.cache/tilegrad.
+// the source. Also manages the cache folder: $XDG_CACHE_HOME/tilegrad, or ~/.cache/tilegrad. It keeps these
+// kernels and the algorithm choices (algorithms.h) for later processes.
 #pragma once
 
 #include <cuda_runtime_api.h>

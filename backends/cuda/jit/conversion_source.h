@@ -1,6 +1,6 @@
-// Conversions of 16-bit types for the run-time compiler, each one instruction. A 16-bit value is stored as an
-// unsigned short. Results are rounded to nearest even. tests/gpu_emulator has a version of this file in plain
-// C++.
+// Conversions of 16-bit types for the run-time compiler. Each is one instruction. A 16-bit value is stored as
+// an unsigned short. Results are rounded to nearest even. tests/gpu_emulator has a version of this file in
+// plain C++.
 #pragma once
 
 namespace tg::cuda {

@@ -1,4 +1,5 @@
-// Fused elementwise kernels: one kernel per op sequence and layout, from generated source (fused_source.h).
+// Fused elementwise kernels. Each op sequence and layout has a kernel, whose source is generated
+// (fused_source.h).
 #include <algorithm>
 #include <utility>
 
@@ -12,8 +13,9 @@ namespace tg::cuda {
 
 namespace {
 
-// Number of vectors per thread: enough to keep 64 bytes of each operand in flight. The number is limited by
-// the available registers. It is also limited so that every multiprocessor has at least two blocks.
+// Returns the number of vectors per thread. It keeps 64 bytes of each operand in flight. The number is
+// limited by the available registers. It is also limited so that every multiprocessor has at least two
+// blocks.
 int times_of(std::int64_t vectors, std::size_t operands, const Gpu& gpu) {
   int times = operands <= 3 ? 4 : operands <= 8 ? 2 : 1;
   while (times > 1 && vectors < std::int64_t{2} * gpu.processors * fused_block * times) times /= 2;

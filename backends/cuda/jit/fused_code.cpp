@@ -43,9 +43,9 @@ std::string number(double x, DType compute) {
   return text;
 }
 
-// A cast inside of a fused kernel rounds to its target dtype (a cast from i64 when it is stored). Some ops
-// have a variant for low-precision results. Every other instruction calls the function that is named after
-// its op.
+// A cast inside a fused kernel rounds to its target dtype. A cast from i64 rounds when it is stored. Some ops
+// have a variant for low-precision results. Every other instruction calls the function with the name of its
+// op.
 std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   constexpr std::string_view with_half_form[] = {"pow", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope"};
   if ((i.dtype == bf16 || i.dtype == f16) &&
@@ -56,7 +56,8 @@ std::string function_of(const FusedAttrs::Instruction& i, DType compute) {
   return "op_" + (rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
 }
 
-// Generates code that computes the instructions' values r0, r1, … from the inputs a0, a1, … of one element.
+// Generates code for one element. It computes the values r0, r1, … of the instructions from the inputs a0,
+// a1, ….
 std::string instructions(const FusedAttrs& f) {
   std::string code;
   for (std::size_t c = 0; c < f.code.size(); ++c) {
@@ -103,7 +104,7 @@ std::string fused_begin(const FusedAttrs& f, std::span<const Arg> in, std::span<
                         bool narrow_index) {
   std::string code = fused_library() + fused_types(f.compute, vector, narrow_index) +
                      "extern \"C\" __global__ void __launch_bounds__(" + digits(fused_block) + ") chain(";
-  // An output may share an input's memory, so no operand is read through the read-only cache.
+  // An output may share memory with an input. No operand is therefore read through the read-only cache.
   for (std::size_t o = 0; o < out.size(); ++o)
     code += std::string(storage(out[o].dtype)) + "* " + numbered("out", o) + ", ";
   code += "const int* fault";

@@ -1,6 +1,6 @@
-// Elementwise kernels with a fused reduction over rows (core/compile/fused_reductions.h): one kernel per op
-// sequence and layout, from generated source. Teams of threads process rows as the reduction kernels do, on
-// the same input values, so results are bitwise identical to a separate reduction.
+// Elementwise kernels with a fused reduction over rows (core/compile/fused_reductions.h). Each op sequence
+// and layout has a kernel, whose source is generated. Teams of threads process rows in the same way as the
+// reduction kernels. Results are therefore bitwise identical to a separate reduction.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -20,8 +20,8 @@ namespace tg::cuda {
 
 namespace {
 
-// The code of a reduction: its initial value, how to add a value v to a total s, and how to merge totals a
-// and b. Totals have type R. Sums and products are rounded separately.
+// The code of a reduction: the initial value, the addition of a value v to a total s, and the merge of totals
+// a and b. Totals have type R. Sums and products are rounded separately.
 struct Ending {
   std::string_view op;
   const char *none, *add, *merge;
@@ -151,7 +151,8 @@ std::string row_loop(const Rows& w) {
          access.stores + added + "      }\n    }\n";
 }
 
-// Returns the code that merges the totals of a team's threads, `totals` each, into one total `all`.
+// Returns the code that merges the totals of a team's threads into one total `all`. Each thread has `totals`
+// of them.
 std::string team_total(int threads, int totals) {
   const int width = std::min(threads, 32);
   std::string code;
@@ -196,7 +197,7 @@ std::string source_begin(const Rows& w, bool narrow_index, int threads, const ch
          "(";
 }
 
-// Returns the kernel's main loop: one team per job, which starts with `totals` empty totals.
+// Returns the kernel's main loop. Each job has one team, and starts with `totals` empty totals.
 std::string each_job(std::int64_t jobs, int threads, int totals, const std::string& work) {
   const std::string teams = "(I)" + digits(block_of(threads) / threads), team = digits(threads);
   return std::string(fused_begins_early) + fused_stopped + "  const I jobs = " + digits(jobs) +

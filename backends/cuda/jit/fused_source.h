@@ -1,5 +1,5 @@
-// Generates the source of fused elementwise kernels, with sizes and strides as literals. There are loops over
-// vectors (fused_source.cpp), and tiles for transposed inputs (tile_source.cpp).
+// Generates the source of fused elementwise kernels. Sizes and strides are literals. Kernels loop over
+// vectors (fused_source.cpp), or use tiles for transposed inputs (tile_source.cpp).
 #pragma once
 
 #include <functional>
@@ -63,18 +63,18 @@ struct Space {
   bool is_linear() const;  // whether is_linear(o) holds for every operand
 };
 
-// Returns the number of adjacent elements along the innermost axis that are loaded at a time. It corresponds
-// to 16 bytes of the widest operand if every operand's strides and address allow it.
+// Returns the number of adjacent elements along the innermost axis that are loaded at a time. If the strides
+// and address of every operand allow it, this is 16 bytes of the widest operand.
 int vector_of(const Space& s, std::span<const Arg> in, std::span<const Arg> out);
 
-// Return statements that declare the index of vector i along each axis (x0, x1, … from outermost to
-// innermost), and the offset of vector i in operand o.
+// Return statements that declare two things: the index of vector i along each axis (x0, x1, … from outermost
+// to innermost), and the offset of vector i in operand o.
 std::string indices(const Space& s, int vector);
 std::string offset(const Space& s, std::size_t o, int vector);
 
-// The source of the memory accesses in a loop over vectors, where iteration n processes vector i. It consists
-// of the declarations v0[times], v1[times], …, the loads of inputs, and the stores of results. A condition
-// may be prepended to each store. The space has `outs` outputs before its inputs.
+// The source of the memory accesses in a loop over vectors. Iteration n processes vector i. The source
+// consists of the declarations v0[times], v1[times], …, the loads of inputs, and the stores of results. Each
+// store may have a condition. The operands of the space are `outs` outputs, then the inputs.
 struct VectorAccess {
   std::string declared, loads, stores;
 
@@ -87,8 +87,8 @@ struct VectorAccess {
   std::vector<bool> is_one;  // for each input: whether one element is loaded for a whole vector
 };
 
-// Returns the source of a kernel `chain(outputs…, fault, inputs…)`. Its threads process vectors of `vector`
-// adjacent elements, and load `times` vectors before they compute the first.
+// Returns the source of a kernel `chain(outputs…, fault, inputs…)`. A thread processes vectors of `vector`
+// adjacent elements. It loads `times` vectors before it computes any of them.
 std::string fused_source(const FusedAttrs& f, const Space& s, int vector, int times, std::span<const Arg> in,
                          std::span<const Arg> out, bool narrow_index);
 
@@ -101,10 +101,10 @@ std::string sum_loop(const Space& s, const std::string& start, const std::string
 
 // ---- tiles ----
 
-// Tiles for fused kernels with an input that is transposed relative to the outputs, such as contiguous() of a
-// transposed tensor. If it were read along the outputs' innermost axis, each element would cost a whole
-// memory sector. Instead a block loads a square tile and transposes it in shared memory. The tile spans that
-// axis and the axis along which the input is contiguous.
+// Tiles for fused kernels with a transposed input, such as contiguous() of a transposed tensor. Such an input
+// is transposed relative to the outputs. If it were read along the outputs' innermost axis, each element
+// would cost a whole memory sector. Instead a block loads a square tile and transposes it in shared memory.
+// The tile spans the outputs' innermost axis and the axis along which the input is contiguous.
 struct Tiles {
   std::size_t axis;          // the axis of the space along which transposed inputs are contiguous
   std::vector<bool> across;  // for each input: whether it is transposed

@@ -10,7 +10,8 @@ constexpr std::int64_t shortest = 16;           // shorter axes are not tiled
 constexpr std::int64_t most_shared = 48 << 10;  // available to a block without opt-in
 constexpr std::int64_t widest_vector = 4;       // bytes; 32 such vectors have a bank each
 
-// Returns the number of elements in a load, a store and a cell of the transposed tile.
+// Returns the vector size of a tile kernel. Each load, each store and each cell of the transposed tile has
+// this number of elements.
 int tile_vector(const Space& s, const Tiles& tiles, std::span<const Arg> in, std::span<const Arg> out) {
   const std::size_t last = s.size.size() - 1;
   std::int64_t widest = 1;
@@ -59,8 +60,8 @@ std::optional<Tiles> tiles_of(const Space& s, std::span<const Arg> in, std::span
   }
   if (tiles.axis == none) return std::nullopt;
   tiles.vector = tile_vector(s, tiles, in, out);
-  // The side is 64 elements. It is 128 if rows would otherwise have few bytes, and 32 if many tiles share the
-  // memory.
+  // The side is 64 elements. If rows would have few bytes, it is 128. If many tiles share the memory, it is
+  // 32.
   const bool is_long = std::min(s.size[last], s.size[tiles.axis]) > 64;
   tiles.side = tiles.vector > 1 && is_long ? 128 : 64;
   while (shared_bytes(tiles, tiles.side, in) > most_shared) tiles.side /= 2;

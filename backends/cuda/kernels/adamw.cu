@@ -1,5 +1,5 @@
 // adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters. One launch updates all
-// parameters except those in f64, which a second launch updates.
+// parameters except f64 parameters. A second launch updates the f64 parameters.
 #include "ops/adamw.h"
 
 #include "backends/cuda/kernels/tensor_list.cuh"
@@ -8,7 +8,8 @@ namespace tg::cuda {
 
 namespace {
 
-// How a parameter's elements are read: one at a time, or in packs if p, m and v have one dtype.
+// How a parameter's elements are read. If p, m and v have the same dtype, they are read in packs, otherwise
+// one at a time.
 enum class Read : int { any, f32, f32_bf16, f32_f16, bf16 };
 
 struct Tensors {
@@ -142,7 +143,7 @@ __device__ __forceinline__ void ask_for_packs(const Tensors& a, i64 begin) {
     ptx::prefetch_line(static_cast<const char*>(o->data) + i * (o->type == DType::f32 ? 4 : 2));
 }
 
-// Rows of the tables. `chunks` chunks of `size` elements belong to this launch.
+// Rows of the tables. A launch has `chunks` chunks of `size` elements.
 template <class C>
 __global__ void __launch_bounds__(list_block)
     update(const Tensors* tensors, const Chunk* chunks, int count, i64 size,

@@ -1,5 +1,5 @@
-// Elements of a dtype that is only known at launch, for operands that are small or rarely read. A switch
-// without divergence costs less than a kernel per dtype.
+// Elements of a dtype that is only known at launch. This is for operands that are small or rarely read. A
+// switch without divergence costs less than a kernel for each dtype.
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
@@ -7,8 +7,8 @@
 
 namespace tg::cuda {
 
-// Calls f(null pointer of the storage type) for the dtypes that are computed in C: integers and booleans in
-// i64, floats in float or double.
+// Calls f(null pointer of the storage type) for the dtypes that are computed in C. Integers and booleans are
+// computed in i64, floats in float or double.
 template <class C, class F>
 __device__ __forceinline__ auto with_stored(DType type, F f) {
   if constexpr (std::is_same_v<C, i64>) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void unpack(const Words<S, V>& words, compute_t<S> (&
     for (int e = 0; e < V; ++e) to[e] = widen(from[e]);
   }
 }
-// The maximum of the elements. NaN only if all are.
+// The maximum of the elements. It is NaN only if all elements are NaN.
 template <class S, int V>
 __device__ __forceinline__ compute_t<S> largest(Words<S, V> words) {
   if constexpr (sizeof(S) == 2 && V > 2) {

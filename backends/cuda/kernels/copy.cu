@@ -6,8 +6,8 @@ namespace tg::cuda {
 
 namespace {
 
-// An index on one axis that is only known at run time. Operand `operand` of a copy (0: to, 1: from) begins
-// index·step units later, where 0 ≤ index < bound.
+// An index on one axis that is only known at run time, with 0 ≤ index < bound. Operand `operand` of a copy
+// (0: to, 1: from) begins index·step units later.
 struct Start {
   Indices index;
   i64 bound, step;
@@ -67,7 +67,7 @@ void move_region(const Stream& s, DType dtype, Region<2> r, std::byte* to, const
   int v = r.vector(most, {bytes, bytes}, {to, from}, start.step);
   bool fill = false;
   if (v == 1 && r.rank > 0 && r.stride[last][1] == 0) {
-    Region<2> both = r;  // region in which `from` has the layout of `to`
+    Region<2> both = r;  // the region, with `from` in the layout of `to`
     for (int a = 0; a < r.rank; ++a) both.stride[a][1] = r.stride[a][0];
     fill = both.vector(most, {bytes, bytes}, {to, to}, start.operand == 0 ? start.step : 0) == most;
     if (fill) {

@@ -1,5 +1,5 @@
-// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp). Logits are read once, ξ is computed
-// by the online normalizer [Ye, Online Softmax §3], and no tensor of their size is saved.
+// cross_entropy, forward and backward (formulas: ops/cross_entropy.cpp). Logits are read once. ξ is computed
+// by the online normalizer [Ye, Online Softmax §3]. No tensor of the logits' size is saved.
 #include "ops/cross_entropy.h"
 
 #include "backends/cuda/kernels/online.cuh"
@@ -11,7 +11,7 @@ namespace {
 struct CrossEntropy {
   RowLayout x, targets, top, log_sum, z, z_x;
   bool wide;                     // targets are i64, otherwise i32
-  void *loss, *tops, *log_sums;  // [rows], the compute type: the forward's results, with c and log π
+  void *loss, *tops, *log_sums;  // [rows] of the compute type: results of the forward, with c and log π
   i64 n, rows, ignore_index;
   double hit, share;  // 1 - ε and ε/V
   bool across;
@@ -30,8 +30,8 @@ struct Given {
     return wide ? static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low) : static_cast<int>(low);
   }
 };
-// Returns the row's class, or -1 if the row is ignored or does not exist, or if its class is not in 0 … n −
-// 1. In the last case, one thread records a fault.
+// Returns the row's class. Returns -1 if the row is ignored or does not exist, or if its class is not between
+// 0 and n − 1. If the class is out of range, one thread records a fault.
 template <class T>
 __device__ __forceinline__ i64 class_of(const CrossEntropy& a, const T& team, i64 row, const Given& given,
                                         const Faults& faults) {

@@ -1,6 +1,5 @@
 // cumsum: out_i = Σ_{j ≤ i} x_j along an axis, or Σ_{j ≥ i} x_j in reverse. Floats are summed in f64. A block
-// processes a line, one chunk at a time. If there are many lines and they interleave in memory, each thread
-// processes a line.
+// processes one line, chunk by chunk. If many lines interleave in memory, each thread processes one line.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/index.h"
 
@@ -17,7 +16,7 @@ struct Lines {
 
 constexpr int block = 256, each = 4;
 
-// Returns Σ v over all previous threads. `total` becomes the sum over all threads.
+// Returns the sum of v over all previous threads. `total` becomes the sum over all threads.
 template <class C>
 __device__ __forceinline__ C sum_before(C v, C& total) {
   __shared__ C of_warp[block / 32];

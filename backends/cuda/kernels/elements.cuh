@@ -1,4 +1,4 @@
-// Elements on the device: storage types that are widened to compute types, and operands with any strides.
+// Elements on the device: conversion of storage types to compute types, and operands with any strides.
 #pragma once
 
 #include <cuda_bf16.h>

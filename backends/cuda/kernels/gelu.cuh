@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// f32 results: gelu_of(a), …. Results that are rounded to a 16-bit type: HalfGelu.
+// gelu_of(a), … compute f32 results. HalfGelu computes results that are rounded to a 16-bit type.
 __device__ __forceinline__ float gelu_inverse(float x) {
   return __fdividef(1.f, x);
 }

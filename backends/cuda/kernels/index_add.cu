@@ -1,8 +1,9 @@
 // index_add and scatter_add. Each addition has a destination (key) and a source (position). A stable sort
 // orders them by key, and the sorted list is split into chunks of a fixed length. A thread sums a chunk's
-// sources for one unit of a slice. If a key is contained in one chunk, its sum is added directly to out. If
-// it spans several, its sums are partial, and a second kernel adds them. All sums are in the compute type, in
-// an order that depends only on the shapes. Few slices are added without a sort (add_few).
+// sources for one unit of a slice. If one chunk contains all entries of a key, the sum is added directly to
+// out. Otherwise each chunk has a partial sum, and a second kernel adds these sums. All sums are in the
+// compute type, in an order that depends only on the shapes. If there are few slices, they are added without
+// a sort (add_few).
 #include <cub/device/device_radix_sort.cuh>
 #include <optional>
 
@@ -15,7 +16,7 @@ namespace {
 
 // ---- keys and positions ----
 
-// index_add: the key of position j is indices[j]. A key out of range becomes `limit`, which is skipped.
+// For index_add, the key of position j is indices[j]. A key out of range becomes `limit` and is skipped.
 __global__ void __launch_bounds__(threads_per_block)
     find_rows(Indices indices, const __grid_constant__ Region<1> number, i64 limit, Key* keys,
               unsigned* positions, Faults faults) {
@@ -28,8 +29,8 @@ __global__ void __launch_bounds__(threads_per_block)
   positions[j] = static_cast<unsigned>(j);
 }
 
-// scatter_add: the key is the row-major element number [a, indices[a, b, c], c] of out. `places` returns the
-// offsets of an index and of [a, 0, c] in out.
+// For scatter_add, the key is the row-major number of element [a, indices[a, b, c], c] of out. `places`
+// returns the offset of an index, and the offset of [a, 0, c] in out.
 __global__ void __launch_bounds__(threads_per_block)
     find_places(Indices indices, const __grid_constant__ Region<2> places, i64 size, i64 step, i64 limit,
                 Key* keys, unsigned* positions, Faults faults) {
@@ -66,7 +67,7 @@ struct Additions {
     sort(count, limit, nullptr, nullptr);
     temporary = take(temporary_bytes);
   }
-  // If memory is null, computes the required size.
+  // If memory is null, only computes the required size.
   void sort(i64 count, i64 limit, void* memory, cudaStream_t stream) {
     int bits = 1;
     while (bits < 63 && limit >> bits != 0) ++bits;
@@ -90,7 +91,7 @@ struct Problem {
 Problem rows_problem(const Call& c) {
   const Arg &x = c.in[0], &indices = c.in[1], &src = c.in[2], &out = c.out[0];
   const int axis = static_cast<int>(c.attrs->as<AxisAttrs>().axis);
-  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  // If axis a of x follows the indexed axis, it is axis a + more of src.
   const int more = indices.layout.rank() - 1;
   Problem p{};
   p.count = count_of(c), p.limit = x.layout.shape[axis];
@@ -125,8 +126,8 @@ void add_up(const Stream& s, const Call& c, Problem& p, Additions& a) {
   sum_up(s, c.out[0], c.in[2], m, p.v, s.workspace + a.bytes);
 }
 
-// Returns the parameters of add_few if the slices are equally spaced and so few that scanning all indices for
-// each key is faster than a sort.
+// Returns the parameters of add_few. The slices must be equally spaced. They must also be so few that a scan
+// of all indices for each key is faster than a sort.
 std::optional<FewSlices> few_slices(const Call& c, const Problem& p) {
   const Region<1> places = region_of(c.in[1].layout);
   const Sums& m = p.sums;
@@ -177,7 +178,8 @@ std::size_t workspace_of(Problem p, DType dtype) {
   p.sums.cut(p.v);
   return Additions(p.count, p.limit, nullptr).bytes + p.sums.partial_bytes(dtype, p.v);
 }
-// Addresses are not known yet, so this is the larger of the sizes for whole units and for single elements.
+// Addresses are not known yet. The size is therefore the larger of two sizes: for whole units and for single
+// elements.
 std::size_t workspace_rows(const Call& c) {
   check_count(c);
   Problem p = rows_problem(c), single = p;

@@ -18,8 +18,8 @@ struct Sums {
   Region<2> columns;  // units of a slice: in out and in src
   i64 chunk, chunks;  // sorted entries per thread; number of chunks
 
-  // Converts from elements to units of v, and chooses the chunks. There are enough to fill any GPU, so their
-  // number need not depend on the GPU.
+  // Converts from elements to units of v, and chooses the chunks. There are enough chunks to fill any GPU, so
+  // their number does not depend on the GPU.
   void cut(int v) {
     columns.group(v);
     step /= v;
@@ -52,11 +52,11 @@ inline int sums_unit(DType t) {
   return static_cast<int>(loaded < held ? loaded : held);
 }
 
-// v: the number of elements in a unit, 1 or sums_unit.
+// `v` is the number of elements in a unit, 1 or sums_unit.
 void sum_up(const Stream& s, const Arg& out, const Arg& src, const Sums& m, int v, std::byte* partial);
 
-// out[a, indices[a, b, c], c] += src[a, b, c] if the axis of b has size 1, so that no element is added to
-// twice.
+// out[a, indices[a, b, c], c] += src[a, b, c]. The axis of b has size 1, so each element receives at most one
+// addition.
 void add_single(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis);
 
 }  // namespace tg::cuda

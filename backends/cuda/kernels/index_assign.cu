@@ -1,5 +1,5 @@
-// index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, for
-// each tensor of a list.
+// index_assign for each tensor of a list: out = x, then out[p, indices[j], q] = src[p, j, q] for every j with
+// an index other than −1.
 #include "backends/cuda/kernels/region.cuh"
 #include "ops/index.h"
 
@@ -20,7 +20,8 @@ struct Assignment {
   }
 };
 
-// Number of tensors that a launch writes: keys and values are written to the same rows of a cache.
+// Number of tensors that a launch writes. It is 2 because keys and values are written to the same rows of a
+// cache.
 constexpr int assigned_at_once = 2;
 template <class U>
 struct Assignments {
@@ -31,7 +32,7 @@ struct Assignments {
 };
 
 // A block copies a part of slice j = blockIdx.x of tensor blockIdx.z. First it checks whether a later slice
-// has the same index, which is fast because there are few slices.
+// has the same index. This is fast because there are few slices.
 template <class U>
 __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constant__ Assignments<U> all) {
   let_next_kernel_begin();
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(threads_per_block) assign(const __grid_constan
 }
 
 Assignment assignment(const Stream& s, const Arg& indices, const Arg& src, const Arg& out, int axis) {
-  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  // If axis a of x follows the indexed axis, it is axis a + more of src.
   const int more = indices.layout.rank() - 1;
   Assignment m{Indices(indices), {}, {}, out.layout.shape[axis], out.layout.strides[axis], s.faults};
   for (int a = 0; a <= more; ++a)
@@ -129,7 +130,7 @@ void launch_index_assign(const Stream& s, const Call& c) {
   }
 }
 
-// No workspace is needed. Checks that offsets and positions in a slice fit 32 bits.
+// Returns 0, because no workspace is needed. Checks that offsets and positions in a slice fit 32 bits.
 std::size_t workspace_of_assign(const Call& c) {
   const i64 count = c.in.back().layout.numel();
   if (count > INT_MAX) throw DeviceError(std::to_string(count) + " indices: expected at most 2^31 - 1");

@@ -6,9 +6,9 @@ namespace tg::cuda {
 
 namespace {
 
-// One thread per unit and chunk. Sums of keys that begin and end in the chunk are added to out. Other sums
-// are stored in `partial`, [chunks, 2, units]. They are at index 0 for a key that began in an earlier chunk,
-// and at index 1 for a key that begins here and continues in the next chunk.
+// One thread computes one unit of one chunk. Sums of keys that begin and end in the chunk are added to out.
+// Other sums are stored in `partial`, [chunks, 2, units]. The sum of a key that began in an earlier chunk has
+// index 0. The sum of a key that begins here and continues in the next chunk has index 1.
 template <class S, int V, class I>
 __global__ void __launch_bounds__(threads_per_block)
     sum_chunks(Unit<S, V>* out, const Unit<S, V>* src, Unit<compute_t<S>, V>* partial,
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(threads_per_block)
   }
 }
 
-// One block per chunk and `across` elements of a slice. If a key begins in the chunk and continues in the
-// next one, the block adds its partial sums. The chunks are distributed over threadIdx.y.
+// One block has one chunk and `across` elements of a slice. If a key begins in the chunk and continues in the
+// next chunk, the block adds the partial sums of this key. The chunks are distributed over threadIdx.y.
 template <class S>
 __global__ void __launch_bounds__(threads_per_block)
     sum_partials(S* out, const compute_t<S>* partial, const __grid_constant__ Sums m, int v, int across) {
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(threads_per_block)
   to = narrow<S>(widen(to) + widen(src[at[1]]));
 }
 
-// One warp per key and 32 elements of a slice. It finds the positions of its key and then adds their slices
-// in that order. The code is kept short because it runs once.
+// One warp has one key and 32 elements of a slice. It finds the positions of the key and then adds the slices
+// in the order of the positions. The code is kept short because it runs once.
 constexpr int few_warps = 8;
 template <class S>
 __global__ void __launch_bounds__(32 * few_warps)

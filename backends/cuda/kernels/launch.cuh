@@ -1,6 +1,6 @@
-// Wraps launches and dynamic shared memory. Apart from keywords, these are the only constructs of kernel
-// files that differ between CUDA C++ and plain C++. With this file and ptx_sm80.cuh for instructions, an
-// ordinary compiler compiles every kernel.
+// Wraps launches and dynamic shared memory. Apart from keywords and the instructions in ptx_sm80.cuh, only
+// these constructs of kernel files differ between CUDA C++ and plain C++. If they are replaced, an ordinary
+// compiler can compile every kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,11 +23,11 @@ namespace tg::cuda {
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared;  // bytes of dynamic shared memory
-  // On Hopper: the kernel may begin before the previous one has finished. Each of its threads must wait for
-  // the previous kernel (begin_early or wait_for_kernel_before).
+  // On Hopper, the kernel may begin before the previous kernel has finished. Each of its threads must wait
+  // for the previous kernel (begin_early or wait_for_kernel_before).
   bool early = false;
-  // On Hopper: the number of adjacent blocks in x that run at the same time and can access each other's
-  // shared memory.
+  // On Hopper, the number of adjacent blocks in x that form a cluster. They run at the same time and can
+  // access each other's shared memory.
   unsigned cluster = 1;
 
   LaunchShape(dim3 grid, dim3 block, std::size_t shared = 0) : grid(grid), block(block), shared(shared) {}
@@ -68,8 +68,8 @@ void launch_early(const Stream& s, LaunchShape shape, void (*kernel)(P...),
   launch_kernel(s, shape, kernel, args...);
 }
 
-// Returns as many pairs of blocks as can run at the same time, but no more than tiles. Each pair processes
-// tiles one after another.
+// Returns the number of pairs of blocks that can run at the same time, at most the number of tiles. Each pair
+// processes tiles one after another.
 inline LaunchShape pairs_of_blocks(const Gpu& gpu, int tiles, unsigned threads, std::size_t shared) {
   const int pairs = std::clamp(gpu.processors / 2, 1, tiles);
   LaunchShape shape(dim3(static_cast<unsigned>(2 * pairs)), dim3(threads), shared);

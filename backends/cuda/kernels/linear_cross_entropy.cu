@@ -1,5 +1,5 @@
 // linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp) for calls that head_loss.cu does not support.
-// The logits x·w are stored in the memory of G. Then each of their rows is overwritten by its row of G, with
+// The logits x·w are stored in the memory of G. Each row of logits is then overwritten by the row of G, with
 // c = ξ.
 #include "backends/cuda/kernels/online.cuh"
 #include "backends/cuda/kernels/target.cuh"

@@ -1,5 +1,5 @@
-// layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp). First the mean is computed, and then
-// the mean square of the differences from it, both from registers.
+// layer_norm and rms_norm over the last axis (formulas: ops/norm.cpp). The mean is computed first. The mean
+// square of the differences from the mean is computed second. Both read registers.
 #include "backends/cuda/kernels/norm_short.cuh"
 
 namespace tg::cuda {
@@ -9,7 +9,7 @@ namespace {
 struct Norm {
   RowLayout x, y;
   NormVector weight, bias;
-  void *mean, *scale;  // [rows], the compute type; no mean for rms_norm
+  void *mean, *scale;  // [rows] of the compute type; rms_norm has no mean
   i64 n, rows;
   double eps, part;  // part: 1/n
   bool across;
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(most_threads) normalize(const __grid_constant_
   }
 }
 
-// Normalizes rows with a block per row, for batch-invariant programs. Each thread has one pack and issues all
-// of its loads before it waits for any of them. Weight and bias are loaded before the previous kernel has
-// finished, because they may have to be fetched from memory.
+// Normalizes rows for batch-invariant programs. Each row has one block. Each thread has one pack. It issues
+// all of its loads before it waits for the first one. Weight and bias are loaded before the previous kernel
+// has finished, because they may have to be fetched from memory.
 template <class S, bool centred>
 __global__ void __launch_bounds__(1024) normalize_row_per_block(const __grid_constant__ Norm a) {
   let_next_kernel_begin();
@@ -92,16 +92,16 @@ __global__ void __launch_bounds__(1024) normalize_row_per_block(const __grid_con
   static_cast<C*>(a.scale)[r] = scale;
 }
 
-// Returns the number of blocks that fit the registers of a multiprocessor if each lane has `slots` elements
-// of a row. An element needs registers for its value and for the next row's element in the storage type.
+// Returns the number of blocks for which a multiprocessor has registers, if each lane has `slots` elements of
+// a row. An element needs registers for its value, and for the element of the next row in the storage type.
 template <class S, int slots>
 constexpr int short_blocks() {
   constexpr int registers = 34 + slots + slots * static_cast<int>(sizeof(S)) / 4;
   return registers <= 62 ? 4 : registers <= 78 ? 3 : 2;
 }
 
-// Normalizes short rows, with a warp per row. A warp starts to load its next row before it processes this
-// one.
+// Normalizes short rows. Each row has one warp. A warp starts to load its next row before it processes the
+// current row.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_threads, short_blocks<S, V * K>())
     normalize_short(const __grid_constant__ Norm a) {

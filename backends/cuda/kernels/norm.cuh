@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// weight or bias [n], with its own dtype and step. data is null if there is none.
+// A weight or bias vector [n], with its own dtype and step. If there is none, data is null.
 struct NormVector {
   const void* data = nullptr;
   DType type = DType::f32;
@@ -38,7 +38,8 @@ __device__ __forceinline__ C element(const NormVector& v, i64 i) {
 
 // The vector in shared memory, because registers limit the number of rows in flight on a multiprocessor. It
 // is divided into packs of V elements, and packs into pieces of 16 bytes. The first pieces of all packs are
-// stored first, then all second pieces. Lanes that read adjacent packs therefore have no bank conflicts.
+// stored first, then the second pieces of all packs. Lanes that read adjacent packs therefore have no bank
+// conflicts.
 template <class C, int V>
 struct StagedVector {
   static constexpr int E = 16 / static_cast<int>(sizeof(C));
@@ -55,7 +56,7 @@ struct StagedVector {
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < packs * V; i += threads)
       data[(i % V / E * packs + i / V) * E + i % E] = element<C>(v, i);
   }
-  // Returns the elements of pack p of a row. For packs beyond its end, they are undefined.
+  // Returns the elements of pack p of a row. If the pack is beyond the end of the row, they are undefined.
   __device__ __forceinline__ void get(int p, C (&to)[V]) const {
     p = min(p, packs - 1);
 #pragma unroll
@@ -65,7 +66,7 @@ struct StagedVector {
       for (int e = 0; e < E; ++e) to[q * E + e] = piece.at[e];
     }
   }
-  // Multiply x by the vector, or add the vector to x. x is unchanged if there is no vector.
+  // Multiply x by the vector, or add the vector to x. If there is no vector, x is unchanged.
   __device__ __forceinline__ void multiply(C (&x)[V], int p) const {
     if (!given) return;
     C v[V];
@@ -82,8 +83,8 @@ struct StagedVector {
   }
 };
 
-// Normalizes a row: (x − μ)/σ ⊛ w + b. Each thread has a pack x, or none if !here. sum_of_row(v) returns the
-// sum of v over the row's threads, bitwise identical in all of them. `part` is 1/n.
+// Normalizes a row: (x − μ)/σ ⊛ w + b. Each thread has a pack x. If `here` is false, it has none.
+// sum_of_row(v) returns the sum of v over the row's threads, bitwise identical in all of them. `part` is 1/n.
 template <bool centred, class C, int V, class Sum>
 __device__ __forceinline__ void normalise_pack(C (&x)[V], const C (&w)[V], const C (&b)[V], bool here, C part,
                                                C eps, Sum&& sum_of_row, C& mu, C& scale) {

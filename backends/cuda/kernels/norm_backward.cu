@@ -1,6 +1,6 @@
 // Gradients of layer_norm and rms_norm (formulas: ops/norm.cpp). z_w and z_b are sums over rows. Each block
 // sums its rows, and then a second launch sums the results of all blocks. If there are few blocks, one launch
-// does so for several norms (KernelPlan::deferred_sums).
+// sums the results of several norms (KernelPlan::deferred_sums).
 #include "backends/cuda/fusion/fusion.h"
 #include "backends/cuda/kernels/norm_short.cuh"
 #include "backends/cuda/kernels/reductions.h"
@@ -14,14 +14,14 @@ struct Gradient {
   RowLayout x, z, z_x, mean, scale;
   RowLayout other, total;  // total = z_x + other, if this step is fused; z_x may then be null
   NormVector weight;
-  void* partial;  // [blocks, sums, n], the compute type
+  void* partial;  // [blocks, sums, n] of the compute type
   i64 n, rows;
   bool weight_gradient, bias, across;
 };
 
-// Returns the number of blocks with four warps that fit the registers of a multiprocessor if each lane has
-// `slots` elements of a row. Each element needs registers for sums of z ⊛ x̂ and of z, for x and z in the
-// compute type, and for the next row's x and z in the storage type.
+// Returns the number of blocks for which a multiprocessor has registers. A block has four warps, and each
+// lane has `slots` elements of a row. Each element needs registers for the sums of z ⊛ x̂ and of z, and for x
+// and z in the compute type. It also needs registers for the next row's x and z in the storage type.
 constexpr int short_gradient_threads = 128, short_gradient_warps = short_gradient_threads / 32;
 constexpr int most_short_gradient_blocks = 4;
 template <class S, int slots>
@@ -30,7 +30,7 @@ constexpr int short_gradient_blocks() {
   return registers <= 128 ? most_short_gradient_blocks : registers <= 168 ? 3 : 2;
 }
 
-// x becomes z_x + other, as in separate steps: z_x is rounded before it is added.
+// x becomes z_x + other. z_x is rounded before the addition, as in separate steps.
 template <class S, class C, int V>
 __device__ __forceinline__ void add_other(C (&x)[V], const Words<S, V>& other) {
   const Words<S, V> rounded = packed<S>(x);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(most_threads) differentiate(const __grid_const
   }
 }
 
-// z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows, for rows that are not held in registers. A block has
+// Computes z_w = Σ z ⊛ x̂ and z_b = Σ z over each range of rows. Rows are not held in registers. A block has
 // 32 columns by 8 rows of threads.
 template <class S, bool centred>
 __global__ void __launch_bounds__(256) sum_columns(const __grid_constant__ Gradient a, i64 stretches) {
@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(sum_columns_of_block* sum_groups)
   store_as(s.to, s.type, i * s.step, sum);
 }
 
-// Computes the gradients of short rows, with a warp per row. A warp starts to load its next row before it
-// processes this one.
+// Computes the gradients of short rows. Each row has one warp. A warp starts to load its next row before it
+// processes the current row.
 template <class S, bool centred, int V, int K>
 __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<S, V * K>())
     differentiate_short(const __grid_constant__ Gradient a) {
@@ -286,12 +286,12 @@ __global__ void __launch_bounds__(short_gradient_threads, short_gradient_blocks<
   }
 }
 
-// Number of blocks that share the rows, which is also the number of partial sums per column.
+// Number of blocks that share the rows. Each column has the same number of partial sums.
 i64 short_parts(int blocks, i64 rows, const Gpu& gpu) {
   return std::min<i64>((rows + short_gradient_warps - 1) / short_gradient_warps, blocks * gpu.processors);
 }
-// Least number of threads in a block. Rows of 16-bit elements need the same number of registers but half the
-// time, so more threads share the weights.
+// Minimum number of threads in a block. Rows of 16-bit elements need as many registers as f32 rows but half
+// the time. More threads therefore share the weights.
 constexpr unsigned least_threads(std::size_t element_size) {
   return element_size == 2 ? 512 : 256;
 }
@@ -345,13 +345,13 @@ Gradient gradient_of(const Call& c) {
 }
 
 struct GradientPlan final : KernelPlan {
-  // The sum of z_x and another tensor, both contiguous. nullopt: there is none.
+  // The sum of z_x and another tensor, both contiguous. nullopt means that there is no such sum.
   struct WithSum {
     Arg other, total;
     bool writes_z_x;
   };
   std::optional<WithSum> with;
-  i64 parts = 0;                  // number of parts of the deferred sums, in separate memory; 0: none
+  i64 parts = 0;                  // number of parts of the deferred sums; 0: no deferred sums
   std::shared_ptr<void> partial;  // [parts, sums, n], f32
 
   void launch(const Stream& s, const Call& c) const override;
@@ -464,8 +464,8 @@ PlanPtr plan_with_sum(const Call& c, const Step& sum, bool writes_z_x) {
   const Gradient a = is_centred(c) ? gradient_of<true>(c) : gradient_of<false>(c);
   bool held = false;
   with_float(c.in[0].dtype, [&](auto* type) { held = is_held<pointee_t<decltype(type)>>(a); });
-  // Each thread reads a row's elements and then writes the same elements. Everything that is read by all
-  // threads or written in a different order must be separate memory.
+  // Each thread reads a row's elements and then writes the same elements. Memory that all threads read, or
+  // that is written in a different order, must not overlap with other operands.
   const Arg &z_x = c.out[0], &other = sum.in[sum.in[0].data == z_x.data], &total = sum.out[0];
   const bool apart = !crosses(c.in[0], total) && !crosses(c.in[1], total) && !crosses(other, total) &&
                      !crosses(other, z_x) && !meets(total, c.in.subspan(2)) &&

@@ -1,6 +1,6 @@
-// layer_norm and rms_norm of short rows, with a warp per row. There is no barrier between the threads of a
-// row, and the next row is loaded while one is processed. Registers limit the warps of a multiprocessor, so
-// `weight` and `bias` are read from shared memory.
+// layer_norm and rms_norm of short rows, with one warp for each row. The threads of a row need no barrier.
+// The next row is loaded while the current row is processed. Registers limit the warps of a multiprocessor,
+// so `weight` and `bias` are read from shared memory.
 #pragma once
 
 #include "backends/cuda/kernels/norm.cuh"
@@ -26,7 +26,8 @@ __device__ __forceinline__ C sum_of_warp(C v) {
   return v;
 }
 
-// A lane's share of a row with n ≤ 32·V·K elements: packs of V elements, at a distance of 32 packs.
+// A lane's share of a row with n ≤ 32·V·K elements. It consists of packs of V elements, at a distance of 32
+// packs.
 template <class S, int V, int K>
 struct ShortRow {
   Words<S, V> pack[K];

@@ -1,6 +1,6 @@
 // The online normalizer [Ye, Online Softmax §3]: the maximum c of a row and the sum π of its exponentials, in
-// one pass. Each thread processes its elements, and then the team combines its results: π ←
-// π·exp(c − c') + exp(x − c') with c' = max(c, x).
+// one pass. Each thread processes its elements x: π ← π·exp(c − c') + exp(x − c'), with c' = max(c, x). Then
+// the team combines the results of its threads.
 #pragma once
 
 #include "backends/cuda/kernels/rows.cuh"
@@ -38,7 +38,7 @@ struct Normalizer {
 #pragma unroll
     for (int e = 0; e < count; ++e) sum += exp_below(x[e] - low);
   }
-  // The value to subtract from x before exp. It is 0 if all x are -∞, so that exp returns 0 instead of NaN.
+  // The value to subtract from x before exp. If all x are -∞, it is 0, so that exp returns 0 instead of NaN.
   __device__ __forceinline__ C shift() const {
     return max == static_cast<C>(-__builtin_huge_val()) ? C(0) : max;
   }

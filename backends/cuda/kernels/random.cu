@@ -10,7 +10,7 @@ namespace tg::cuda {
 
 namespace {
 
-// The graph's random state {seed, step}, and the node's number.
+// The graph's random state {seed, step}, and the number of the node.
 struct Source {
   const i64* state;
   i64 stride;
@@ -38,7 +38,8 @@ __device__ __forceinline__ i64 all_threads() {
   return static_cast<i64>(gridDim.x) * threads_per_block;
 }
 
-// V elements, starting at index i·V: x·scale if the element's word is at or above the bound, otherwise 0.
+// Computes V elements, starting at index i·V. An element is x·scale if its word is at or above the bound,
+// otherwise 0.
 template <class C, int V>
 __device__ __forceinline__ void drop_pack(C (&x)[V], std::uint64_t i, std::uint64_t key, std::uint32_t bound,
                                           C scale) {
@@ -53,7 +54,8 @@ __device__ __forceinline__ void drop_pack(C (&x)[V], std::uint64_t i, std::uint6
   }
 }
 
-// Processes consecutive packs of V. The next one is loaded while the words for this one are computed.
+// Processes consecutive packs of V. The next pack is loaded while the words for the current pack are
+// computed.
 template <class S, int V>
 __global__ void __launch_bounds__(threads_per_block)
     drop_dense(Words<S, V>* y, const Words<S, V>* x, i64 packs, Source source, std::uint32_t bound,
@@ -119,7 +121,7 @@ void launch_dropout(const Stream& s, const Call& c) {
   });
 }
 
-// Calls f(words, values), the function of an op. It uses `each` words of a block for a value.
+// Calls f(words, values), the function of an op. It uses `each` words of a block for each value.
 template <class S, int each, class F>
 __global__ void __launch_bounds__(threads_per_block)
     make(S* out, i64 numel, Source source, const __grid_constant__ F f) {
@@ -221,8 +223,8 @@ void launch_randint(const Stream& s, const Call& c) {
   });
 }
 
-// keep[b, h, i, j] = word j % 4 of block (b·H + h, i, j / 4) is at or above the bound. Each thread computes a
-// block of words.
+// keep[b, h, i, j] is true if word j % 4 of block (b·H + h, i, j / 4) is at or above the bound. Each thread
+// computes one block of words.
 __global__ void __launch_bounds__(threads_per_block)
     keep_mask(bool* keep, i64 rows, i64 queries, i64 keys, Source source, std::uint32_t bound) {
   begin_early();

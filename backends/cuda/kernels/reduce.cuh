@@ -1,5 +1,5 @@
 // Reductions over any axes, in one of two ways. If the innermost axis in memory is reduced, threads iterate
-// along rows. If it is kept, they iterate down columns, with adjacent threads on adjacent columns. Long
+// along rows. Otherwise they iterate down columns, and adjacent threads have adjacent columns. Long
 // reductions are split between several blocks, and a second launch combines their results. The order of
 // operations depends only on the shapes and the GPU.
 //
@@ -17,7 +17,7 @@ namespace tg::cuda {
 // The layout of a reduction's elements. Strides are in elements or in packs of them.
 struct Walk {
   Strides kept, kept_out, reduced;
-  i64 outs, count, splits;  // results (packs of them for columns), elements per result, splits per result
+  i64 outs, count, splits;  // results (for columns: packs), elements per result, splits per result
   i64 out_step;             // stride between the results of a pack
   int group;                // rows: threads per result
 };
@@ -39,7 +39,7 @@ struct Results {
   void* data;
   DType type;
   double divisor = 1;
-  bool flip = false;  // the order of elements was reversed, so the results are reversed back
+  bool flip = false;  // results are reversed, because the order of elements was
 
   __device__ void put(i64 at, const typename R::State& s) const {
     auto v = R::finish(s);
@@ -71,7 +71,7 @@ struct Integers {
     v[0] = load_as<i64>(data, type, at);
   }
 };
-// The states of a first launch as elements of the second.
+// The states of a first launch, as elements of the second launch.
 template <class T>
 struct Partials {
   using value = T;
@@ -87,7 +87,7 @@ struct Merge : R {
   static __device__ __forceinline__ void add(State& s, const State& v, i64) { s = R::merge(s, v); }
 };
 
-// Not inlined, because divisions need many instructions and this is called at many sites.
+// Not inlined, because divisions need many instructions and this function has many callers.
 static __device__ __noinline__ i64 place_of_many(const Strides& s, i64 i) {
   return i < (1ll << 31) ? s.offset(static_cast<unsigned>(i)) : s.offset(i);
 }
@@ -132,7 +132,7 @@ __device__ __forceinline__ void add_pack(typename R::State (&a)[V], const Source
   for (int e = 0; e < V; ++e) R::add(a[e], v[e], index + e);
 }
 
-// One group of threads for each split of each row. `reduced` counts packs of V. If a row's length is not a
+// Each split of each row has one group of threads. `reduced` counts packs of V. If a row's length is not a
 // multiple of V, the row is contiguous, and the last split processes the remainder.
 template <class R, class Source, int V>
 __global__ void __launch_bounds__(reduce_block)
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(reduce_block)
   }
 }
 
-// Blocks of blockDim.x packs of columns. The blockDim.y threads of each column share its rows.
+// A block has blockDim.x packs of columns. The blockDim.y threads of each column share its rows.
 template <class R, class Source, int V>
 __global__ void __launch_bounds__(column_threads)
     reduce_columns(Source x, const __grid_constant__ Walk w, Results<R> out) {
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(column_threads)
 #pragma unroll
     for (int e = 0; e < V; ++e) of_thread[threadIdx.y * width + threadIdx.x * V + e] = a[e];
     __syncthreads();
-    // One thread per column merges the results of the rows' threads in order.
+    // For each column, one thread merges the results of all threads of the column, in order.
     for (int c = threadIdx.y * tx + threadIdx.x; c < width && first * V + c < w.outs * V; c += tx * ty) {
       State total = of_thread[c];
       for (int y = 1; y < ty; ++y) total = R::merge(total, of_thread[y * width + c]);
@@ -238,7 +238,7 @@ struct ReducePlan {
   i64 outs = 1, count = 1, splits = 1;
   bool columns;
 
-  // `ordered`: elements are numbered row-major. Otherwise axes are sorted by the order in memory.
+  // If `ordered`, elements are numbered row-major. Otherwise axes are sorted by their order in memory.
   ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool keepdim, bool ordered, const Gpu& gpu);
 };
 
@@ -249,11 +249,11 @@ inline ReducePlan reduce_plan(const Call& c, bool ordered = false) {
 }
 
 Walk walk_of(const ReducePlan& p, int pack, bool columns);
-// Whether packs of this many elements can be read: every stride is a whole number of packs.
+// Whether packs of this many elements can be read. Every stride must then be a whole number of packs.
 bool takes_packs(const ReducePlan& p, const void* data, int pack, int element_size);
 
-// The block shape for columns: packs of columns by threads that share their rows. It has 256 threads in
-// total, or more if these do not fill the GPU, and each thread has at least eight rows.
+// The block shape for columns: packs of columns × threads that share the rows. A block has 256 threads, or
+// more if 256 do not fill the GPU. Each thread has at least eight rows.
 inline dim3 column_block(int pack, i64 outs, i64 count, i64 splits, std::size_t state, const Gpu& gpu) {
   unsigned tx = pack > 1 ? static_cast<unsigned>(std::max(column_width / pack, 8)) : 32;
   unsigned most = reduce_block / tx, ty = 1;

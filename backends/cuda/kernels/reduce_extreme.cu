@@ -6,7 +6,7 @@ namespace tg::cuda {
 
 namespace {
 
-// Whether a is the maximum rather than b.
+// Whether a, and not b, is the maximum.
 template <class C>
 __device__ __forceinline__ bool beats(C a, C b) {
   if constexpr (std::is_same_v<C, i64>)
@@ -22,7 +22,7 @@ __device__ __forceinline__ C least() {
     return static_cast<C>(-__builtin_huge_val());
 }
 
-// The values, negated if `flip`, which reverses their order.
+// The values. If `flip`, they are negated, which reverses their order.
 template <class S, int V>
 __device__ __forceinline__ Words<S, V> negated_if(Words<S, V> words, bool flip) {
   const unsigned signs = !flip ? 0 : sizeof(S) == 2 ? 0x80008000u : 0x80000000u;

@@ -1,8 +1,9 @@
-// Reductions of rows that are aligned and fit in registers. A team of threads holds a row and starts to load
-// the next one before it processes it. Blocks iterate over the rows. There are as many blocks as the GPU can
-// run at the same time.
+// Reductions of rows that are aligned and fit in registers. A team of threads holds a row. It starts to load
+// the next row before it processes the current row. Blocks iterate over the rows. There are as many blocks as
+// the GPU can run at the same time.
 //
-// A reduction R that supports this has of_row(team, row, flip) → State, the same for all threads of the team.
+// A reduction R that supports this has of_row(team, row, flip) → State. All threads of the team receive the
+// same State.
 #pragma once
 
 #include "backends/cuda/kernels/reduce.cuh"
@@ -10,7 +11,7 @@
 
 namespace tg::cuda {
 
-// Rows are not written, so more of a row can be in flight than in kernels whose results are rows.
+// Rows are not written. More of a row can therefore be in flight than in kernels that write rows.
 template <class S>
 using ReducedRow = Held<S, 1, sizeof(S) < 8 ? 8 : 4>;
 
@@ -38,17 +39,17 @@ __global__ void __launch_bounds__(most_threads)
   }
 }
 
-// Whether a plan reduces unsplit rows of adjacent elements. Sets x and y in this case.
+// Whether a plan reduces unsplit rows of adjacent elements. If so, sets x and y.
 bool is_of_rows(const ReducePlan& p, const void* data, HeldReduction& a);
 
-// Whether rows fit in registers and threads use at least half of their slots. Sets x and y in this case.
+// Whether rows fit in registers and threads use at least half of their slots. If so, sets x and y.
 template <class S>
 bool is_held(const ReducePlan& p, const void* data, HeldReduction& a) {
   using Row = ReducedRow<S>;
   return is_of_rows(p, data, a) && fits<S, Row>(a.n, a.rows, {&a.x}) && a.n >= 16 * Row::per_thread;
 }
 
-// Returns false and does nothing unless rows can be held.
+// If rows cannot be held in registers, returns false and does nothing.
 template <class R, class S>
 bool reduce_held(const Stream& s, const ReducePlan& p, const void* data, const Results<R>& out,
                  bool flip = false) {

@@ -54,7 +54,7 @@ ReducePlan::ReducePlan(const Layout& x, const Layout& y, const Axes& axes, bool 
   for (int a = 0; a < reduced_rank; ++a) step = step < 0 ? reduced[a].in : std::min(step, reduced[a].in);
   columns = kept_rank > 0 && (reduced_rank == 0 || kept[kept_rank - 1].in < step);
   if (outs == 0) return;
-  // Eight blocks for each multiprocessor, unless splits would be too short to justify a second launch.
+  // Each multiprocessor gets eight blocks, unless splits would be too short to justify a second launch.
   const i64 enough = 8ll * gpu.processors;
   const i64 blocks = columns ? (outs + column_width - 1) / column_width : outs,
             shortest = columns ? 64 : 4096;

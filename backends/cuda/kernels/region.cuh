@@ -1,5 +1,5 @@
-// A region over which several operands are accessed together, each with any strides, and copies between such
-// regions.
+// A region over which several operands are accessed together. Each operand may have any strides. Also copies
+// between such regions.
 #pragma once
 
 #include <initializer_list>
@@ -9,8 +9,8 @@
 namespace tg::cuda {
 
 // The axes of the region from outermost to innermost. Two adjacent axes are merged if, in every operand, the
-// outer stride equals the inner stride times the inner size. Strides are in elements, or in units of several
-// elements once the region is grouped.
+// outer stride equals the inner stride times the inner size. Strides are in elements. After group(), they are
+// in units of several elements.
 template <int N>
 struct Region {
   int rank = 0;
@@ -31,8 +31,8 @@ struct Region {
   }
 
   // Returns the number of adjacent elements along the innermost axis that one access can read in all
-  // operands. They must be contiguous and aligned. It is at most `most`, a power of two. `step`: an
-  // additional stride between addresses.
+  // operands. These elements must be contiguous and aligned. The number is at most `most`, a power of two.
+  // `step` is an additional stride between addresses.
   int vector(int most, const std::size_t (&bytes)[N], const void* const (&address)[N], i64 step = 0) const {
     for (int v = rank > 0 ? most : 1; v > 1; v /= 2) {
       bool fits = size[rank - 1] % v == 0 && step % v == 0;
@@ -54,8 +54,8 @@ struct Region {
       for (int k = 0; k < N; ++k) stride[a][k] /= v;
   }
 
-  // Returns the offset of element i of the region in each operand. I is unsigned if it is large enough, which
-  // is several times faster than unsigned long long.
+  // Returns the offset of element i of the region in each operand. If `unsigned` is large enough, I is
+  // `unsigned`. It is several times faster than unsigned long long.
   template <class I>
   __device__ __forceinline__ void offsets(I i, i64 (&at)[N]) const {
     for (int k = 0; k < N; ++k) at[k] = 0;
@@ -84,7 +84,7 @@ inline Region<1> region_of(const Layout& l) {
   return r;
 }
 
-// Calls f with a null pointer to a type of this many bytes: elements, and units of them up to 16 bytes.
+// Calls f with a null pointer to a type of this many bytes: an element, or a unit of up to 16 bytes.
 template <class F>
 void with_element(std::size_t bytes, F&& f) {
   if (bytes == 1) return f(static_cast<unsigned char*>(nullptr));
@@ -139,7 +139,7 @@ void launch_threads(const Stream& s, i64 n, void (*kernel)(P...), const std::typ
   launch_early(s, {blocks_for(n, threads_per_block), threads_per_block}, kernel, args...);
 }
 
-// to = from, with the same shape and dtype and any strides. They must not overlap.
+// to = from. Both have the same shape and dtype, and any strides. They must not overlap.
 void copy(const Stream& s, const Arg& to, const Arg& from);
 
 }  // namespace tg::cuda

@@ -1,6 +1,6 @@
-// RoPE: rotates all rows of x by a table of cosines and sines that has a row for each distinct position. If
-// positions are given, each run computes the table first. If positions are implicit, plans share a table that
-// is computed once.
+// RoPE: rotates all rows of x by a table of cosines and sines. The table has a row for each distinct
+// position. If positions are given, each run computes the table first. If positions are implicit, plans share
+// a table that is computed once.
 #include "backends/cuda/fusion/rope.h"
 
 #include <map>
@@ -44,7 +44,8 @@ struct TableRows {
 };
 
 // table [rows, 2, pairs]: cos and sin of position·ω_i for pairs first … first + n - 1. The angle is in f64,
-// because a large position times ω needs all of its digits. Without positions, they start at `start`.
+// because the product of a large position and ω needs the precision. If no positions are given, they start at
+// `start`.
 template <class C, class I>
 __global__ void __launch_bounds__(threads_per_block)
     make_table(C* table, const __grid_constant__ Region<1> rows, Indices positions, i64 start, int first,
@@ -83,17 +84,17 @@ std::size_t bytes_of_table(i64 rows, std::size_t pairs, DType compute) {
   return static_cast<std::size_t>(rows) * 2 * pairs * size_of(compute);
 }
 
-// The same threads rotate rows of x that share a row of the table, this many at a time.
+// Number of rows of x that a thread rotates at a time. These rows share a row of the table.
 constexpr int rows_at_once = 4;
 
 // The rotated part of a row: elements first … first + 2·pairs − 1. The other elements are copied, or not
 // accessed if x and out are the same memory.
 struct Rotation {
-  Region<3> rows;  // of x, out and the table, without the axis along which rows of x share a row of the table
+  Region<3> rows;                 // of x, out and the table, without the axis of length `sharing`
   i64 x_step, out_step;           // along a row
-  i64 sharing, x_next, out_next;  // the length of that axis, and the strides along it
+  i64 sharing, x_next, out_next;  // axis whose rows share a row of the table: length, strides
   int pairs, first, rest;         // rotated pairs, elements before them, and all copied elements
-  int table_pairs;                // pairs of a row of the table; the rotated pairs are its last ones
+  int table_pairs;                // pairs of a row of the table; the last ones are rotated
   bool interleaved, inverse;
 };
 struct Job {
@@ -115,8 +116,8 @@ template <class S>
 __device__ __forceinline__ void unpack(const Unit<S, 1>& piece, compute_t<S> (&to)[1]) {
   to[0] = widen(piece.at[0]);
 }
-// Writes 16 bytes by one instruction. The compiler writes half of these structs word by word, which causes
-// four times as many L2 cache accesses.
+// Writes 16 bytes by one instruction. The compiler would write half of these structs word by word. This would
+// cause four times as many L2 cache accesses.
 template <class S, int V>
 __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
   if constexpr (V == 1) {
@@ -131,8 +132,8 @@ __device__ __forceinline__ void put(S* to, const compute_t<S> (&from)[V]) {
 }
 
 // (a, b) → (a·c - b·s, a·s + b·c). A thread processes some rows. In each row, it rotates two groups of V
-// elements at a distance of half of the rotated part, or copies V elements that are not rotated. V > 1
-// requires contiguous rows with an aligned address.
+// elements, or copies V elements that are not rotated. The distance between the two groups is half of the
+// rotated part. V > 1 requires contiguous rows with an aligned address.
 template <class S, int V, class I, int count>
 __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constant__ Jobs<count> jobs) {
   begin_early();
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
   const S* const source = static_cast<const S*>(job.x) + at[0] + shared * m.x_next;
   S* const target = static_cast<S*>(job.out) + at[1] + shared * m.out_next;
   const auto here = [&](int h) { return shared + h < m.sharing; };
-  // Loads row h's elements, starting at e. If there is no row h, loads the first row instead.
+  // Loads elements of row h, starting at element e. If there is no row h, loads the first row instead.
   const auto load = [&](int h, i64 e) {
     return *reinterpret_cast<const Piece<S, V>*>(source + (here(h) ? h * m.x_next : 0) + e * m.x_step);
   };
@@ -217,8 +218,8 @@ __global__ void __launch_bounds__(threads_per_block) rotate(const __grid_constan
   });
 }
 
-// Number of leading pairs in interleaved rows with frequency 0, as in latent attention, rounded down to whole
-// vectors.
+// Number of leading pairs with frequency 0 in interleaved rows, rounded down to whole vectors. Latent
+// attention has such pairs.
 int still_pairs(const RopeAttrs& a, int vector) {
   std::size_t n = 0;
   while (a.interleaved && n < a.frequencies.size() && a.frequencies[n] == 0) ++n;
@@ -227,7 +228,7 @@ int still_pairs(const RopeAttrs& a, int vector) {
 
 struct RopeWork {
   Job job;
-  bool whole;  // consists of aligned pieces of 16 bytes
+  bool whole;  // all rows consist of aligned pieces of 16 bytes
   i64 threads;
 };
 template <class S>
@@ -326,9 +327,9 @@ PlanPtr two_ropes(const Call& first, const Call& second) {
   return p;
 }
 
-// Returns null if one of two RoPE steps, such as a layer's queries and keys, needs the other's result or
-// memory. Also returns null if one of them has no shared table, or has rows that do not consist of aligned
-// pieces of 16 bytes.
+// Returns a plan for two RoPE steps, such as a layer's queries and keys. Returns null if one step needs the
+// other step's result or memory. Also returns null if one step has no shared table, or if its rows do not
+// consist of aligned pieces of 16 bytes.
 PlanPtr plan_two_ropes(const Call& first, const Call& second) {
   const Arg &a = first.out[0], &b = second.out[0];
   if (a.dtype != b.dtype || meets(a, second.in) || meets(a, second.out) || meets(b, first.in)) return nullptr;
@@ -347,7 +348,7 @@ std::shared_ptr<const void> rope_table(const Call& c) {
   const std::int64_t rows = c.in[0].layout.shape[c.in[0].layout.rank() - 2];
   const std::size_t bytes = bytes_of_table(rows, a.frequencies.size(), compute);
   if (bytes == 0 || bytes > most) return nullptr;
-  // Programs and their copies use few different tables. A table lives as long as any plan that uses it.
+  // Programs and their copies use few different tables. A table exists as long as any plan uses it.
   using Key = std::tuple<int, DType, std::int64_t, std::int64_t, std::vector<double>>;
   static std::mutex guard;
   static auto& tables = *new std::map<Key, std::weak_ptr<const void>>;

@@ -1,5 +1,5 @@
-// Rows along one axis, each processed by a team of threads. If rows are aligned and fit in registers, they
-// are held there, so that memory is read once. Otherwise each pass reads them again.
+// Rows along one axis. A team of threads processes each row. If rows are aligned and fit in registers, they
+// are held there, so memory is read only once. Otherwise each pass reads the rows again.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct RowLayout {
   i64 step;  // between elements of a row
 
   RowLayout() = default;
-  // axis -1: every element is a row.
+  // If `axis` is -1, every element is a row.
   RowLayout(const Arg& a, int axis) : data(a.data), step(1) {
     const Layout& l = a.layout;
     for (int i = 0; i < l.rank(); ++i) {
@@ -34,7 +34,7 @@ struct RowLayout {
     if (axis >= 0 && l.shape[axis] == 1) step = 1;
   }
 
-  // quick: the launch has checked quick_to_find().
+  // `quick` states that the launch has checked quick_to_find().
   template <class S, bool quick = false>
   __device__ __forceinline__ S* at(i64 row) const {
     return static_cast<S*>(data) + offset<quick>(row);
@@ -46,7 +46,7 @@ struct RowLayout {
     const auto inner = static_cast<unsigned>(outer.size[1]), first = static_cast<unsigned>(row) / inner;
     return first * outer.stride[0] + (static_cast<unsigned>(row) - first * inner) * outer.stride[1];
   }
-  // Whether the address of a row can be computed inline. A call would force register spills.
+  // Whether the address of a row can be computed inline. A function call would cause register spills.
   bool quick_to_find(i64 rows) const { return outer.rank <= 1 || (outer.rank == 2 && rows < (1ll << 31)); }
 
  private:
@@ -65,9 +65,9 @@ inline bool takes_packs(const RowLayout& r, i64 n, int pack, int element_size) {
 
 constexpr int most_threads = 512;
 
-// The shape of a launch over rows. A team is one or more warps: the threads with the same threadIdx.y. A
-// block has blockDim.y teams and at least `least` threads. If rows interleave in memory (`across`), a team is
-// the 8 threads with the same threadIdx.x, and a block has 32 teams.
+// The shape of a launch over rows. A team is one or more warps. Its threads have the same threadIdx.y. A
+// block has blockDim.y teams and at least `least` threads. If rows interleave in memory (`across`), the 8
+// threads with the same threadIdx.x are a team, and a block has 32 teams.
 struct Teams {
   dim3 block;
   i64 rows_per_block;
@@ -86,7 +86,7 @@ struct Teams {
 };
 
 // Launches a kernel whose blocks iterate over the rows. There are as many blocks as the GPU can run at the
-// same time. A block's work before its first row is then done once, and all blocks have the same number of
+// same time. Each block then performs its initial work only once, and all blocks have the same number of
 // rows. The kernel begins with begin_early().
 template <class... P>
 void launch_rows(const Stream& s, const Teams& teams, i64 rows, void (*kernel)(P...),
@@ -123,7 +123,7 @@ __device__ __forceinline__ Two<C> from_lane_xor(const Two<C>& v, int by) {
 // A thread's rank in its team. All threads of a block must call reduce().
 template <bool any_shape>
 struct Team {
-  int rank, size, index;  // index: of the team in its block
+  int rank, size, index;  // `index` is the index of the team in its block
   bool across;
 
   __device__ explicit Team(bool across_rows) : across(any_shape && across_rows) {
@@ -148,7 +148,7 @@ struct Team {
 #pragma unroll
     for (int by = 16; by > 0; by /= 2) v = op(v, from_lane_xor(v, by));
     if (size == 32) return v;
-    half_ ^= 32;  // threads may still read the other half, so one barrier is enough
+    half_ ^= 32;  // threads may still read the other half, so one barrier per call is enough
     const int warps = size / 32, first = half_ + index * warps;
     if (rank % 32 == 0) of_warp[first + rank / 32] = v;
     __syncthreads();
@@ -170,9 +170,9 @@ struct Team {
   int half_ = 0;
 };
 
-// The elements of one row of N operands, held in registers in the storage type, with at most K packs of each
-// operand per thread. Loads are not awaited before the elements are used, so a thread can load a row ahead of
-// time. Beyond the end of a row, functions receive zeros and their results are ignored.
+// The elements of one row of N operands, held in registers in the storage type. A thread has at most K packs
+// of each operand. It waits for loads only when it uses the elements, so it can load a row ahead of time.
+// Beyond the end of a row, functions receive zeros and their results are ignored.
 template <class S, int N, int K>
 class HeldRow {
  public:
@@ -191,7 +191,7 @@ class HeldRow {
         if (here(k)) pack_[o][k] = reinterpret_cast<const Words<S, V>*>(in[o])[place(k)];
       }
   }
-  // The maximum of this thread's elements. -∞ if there are none.
+  // The maximum of this thread's elements, or -∞ if there are none.
   __device__ __forceinline__ C max() const {
     static_assert(N == 1);
     C top = static_cast<C>(-__builtin_huge_val());
@@ -301,12 +301,12 @@ class HeldRow {
   Words<S, V> pack_[N][K];
 };
 
-// A row of N operands. A thread has enough registers to hold it while the next row is loaded.
+// A row of N operands. A thread has enough registers to hold this row while it loads the next one.
 template <class S, int N = 1, int K = 4>
 using Held = HeldRow<S, N, K>;
 
-// A row of any length and step, which each pass reads from memory. If the rows of all operands begin at the
-// same offset from a pack, they are read in packs, except for the first and last elements.
+// A row of any length and step. Each pass reads it from memory. If the rows of all operands begin at the same
+// offset from a pack, rows are read in packs. Only the first and last elements are read individually.
 template <class S, int N>
 class ReadRow {
  public:

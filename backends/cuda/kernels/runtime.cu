@@ -1,5 +1,5 @@
-// Kernels of the runtime: memory fills, short copies, and the recording of a host function's exception as a
-// fault of the program, after which parameters are not modified.
+// Kernels of the runtime: memory fills, short copies, and a kernel that records an exception of a host
+// function as a fault of the program. After a fault, parameters are not modified.
 #include "backends/cuda/kernels/runtime.h"
 
 #include "backends/cuda/kernels/launch.cuh"

@@ -1,10 +1,10 @@
 // sample: draws a token for each row of logits, with the weights of ops/sample.h. Long rows are split into
-// pieces, one per block. One kernel finds the most likely token of every piece, and a second one sums the
-// weights of each piece. A third one, with a block per row, draws the token. Short rows, and rows restricted
-// by top_k or top_p, use only the last kernel, which may read the logits several times. A model's weights
-// evict code from the L2 cache, so code that runs once per token is fetched from memory. The common path is
-// therefore short, and loops are unrolled only if that is faster. Compiled without FMA contraction, as
-// random.cu is.
+// pieces, one per block. One kernel finds the most likely token of each piece, and a second kernel sums the
+// weights of each piece. A third kernel has one block for each row and draws the token. Short rows, and rows
+// restricted by top_k or top_p, use only the last kernel. It may read the logits several times. A model's
+// weights evict code from the L2 cache. Code that runs once per token is therefore fetched from memory. For
+// this reason the common path is short, and loops are unrolled only if that is faster. Like random.cu, this
+// file is compiled without FMA contraction.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/sample.h"
 
@@ -25,8 +25,8 @@ struct SampleRows {
   int bits;                   // sample_bits(n); std::bit_width differs in device code (nvcc 13.0)
   bool constant_temperature;  // no step writes it
   int* out;                   // [B]
-  // For the pieces of each row, [B, pieces], if there are any: the most likely token, its order, and the sum
-  // of the weights.
+  // If rows have pieces, for each piece [B, pieces]: the most likely token, its order, and the sum of the
+  // weights.
   int pieces;
   int* likeliest;
   Weight *orders, *weights;
@@ -60,8 +60,8 @@ __device__ T sum_over_block(T v) {
   return over_block(v, [](T a, T b) { return a + b; });
 }
 
-// The most likely of some tokens, or the first of equal ones. Token is as wide as Order, so that there is no
-// padding.
+// The most likely of some tokens. If several are equally likely, it is the first. Token is as wide as Order,
+// so that there is no padding.
 template <class Order>
 struct Likely {
   using Token = std::conditional_t<sizeof(Order) == 8, i64, int>;
@@ -80,7 +80,7 @@ struct Likelier {
   }
 };
 
-// A row of logits that the block's threads read.
+// A row of logits. All threads of the block read it.
 template <class S>
 struct LogitRow {
   using C = compute_t<S>;
@@ -119,9 +119,9 @@ struct LogitRow {
     each(begin, end, threadIdx.x, blockDim.x, [&](i64 i, C x) { total += f(i, x); });
     return sum_over_block(total);
   }
-  // Returns the first of tokens begin … end − 1 for which the running sum of f exceeds `target`, which is
-  // below the total. The remaining range is split among the warps, and the piece that contains the token
-  // becomes the new range.
+  // Returns the first of tokens begin … end − 1 at which the running sum of f exceeds `target`. `target` is
+  // below the total. In each round, the remaining range is split among the warps. The piece that contains the
+  // token becomes the new range.
   template <class F>
   __device__ i64 find(i64 begin, i64 end, Weight target, F f) const {
     __shared__ Weight of_piece[most_sample_warps];
@@ -150,7 +150,7 @@ struct Draw {
   using C = compute_t<S>;
   double logit, rate;  // logit of the most likely token; 1/temperature
   int bits;
-  bool any;  // false if the maximum is infinite or NaN: then there is no choice
+  bool any;  // false if the maximum is infinite or NaN, so no token is drawn by weight
 
   __device__ Draw(const SampleRows& a, const LogitRow<S>& row, i64 best, double temperature)
       : logit(static_cast<double>(row.at(best))),
@@ -162,8 +162,8 @@ struct Draw {
   }
 };
 
-// Returns the most likely token of a row, given those of its pieces. Each warp computes it, because they are
-// few.
+// Returns the most likely token of a row, given the most likely tokens of its pieces. There are few pieces,
+// so each warp computes the result.
 template <class S>
 __device__ Likely<typename LogitRow<S>::Order> best_of_pieces(const SampleRows& a, i64 r) {
   using Order = typename LogitRow<S>::Order;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(piece_threads) add_weights(const __grid_consta
   }
 }
 
-// The tokens whose logits are above `least`, and the tokens up to `last` whose logits equal `least`.
+// The tokens with logits above `least`, and the tokens up to `last` with logits equal to `least`.
 template <class Order>
 struct Likeliest {
   Order least = 0;
@@ -210,8 +210,8 @@ struct Likeliest {
   __device__ bool has(Order order, i64 i) const { return order > least || (order == least && i <= last); }
 };
 
-// Returns the smallest set of most likely tokens whose total `amount` is at least `needed`. Equal tokens are
-// ordered by index. Finds `least` in digits of two bits, starting at the highest.
+// Returns the smallest set of most likely tokens with a total `amount` of at least `needed`. Equally likely
+// tokens are ordered by index. Finds `least` in digits of two bits, from the highest to the lowest.
 template <class S, class F>
 __device__ Likeliest<typename LogitRow<S>::Order> likeliest(const LogitRow<S>& row, Weight needed, F amount) {
   using Order = typename LogitRow<S>::Order;
@@ -255,7 +255,7 @@ __device__ i64 token_of(const SampleRows& a, i64 r, double temperature) {
     const i64 k = load_as<i64>(a.top_k.data, a.top_k_type, a.top_k.offset(r));
     const double p = load_as<double>(a.top_p.data, a.top_p_type, a.top_p.offset(r));
     if (k > 0 && k < a.n) kept = likeliest(row, static_cast<Weight>(k), [](i64, C) -> Weight { return 1; });
-    // The weights of tokens that top_k excludes are not needed to reach the share of top_p.
+    // The share of top_p is reached before any token that top_k excludes. `weight` therefore needs no check.
     if (p < 1) kept = likeliest(row, kept_weight(row.sum(0, a.n, kept_weight_of), p), weight);
   }
   const i64 key = 2 * r;

@@ -1,6 +1,6 @@
 // softmax and log_softmax along one axis, and their gradients (formulas: ops/softmax.cpp). Rows that fit are
-// held in registers. For longer ones, one pass computes maximum and sum [Ye, Online Softmax §3], and a second
-// one writes.
+// held in registers. For longer rows, one pass computes the maximum and the sum [Ye, Online Softmax §3], and
+// a second pass writes the result.
 #include "ops/index.h"
 
 #include "backends/cuda/kernels/online.cuh"
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(most_threads) softmax_rows(const __grid_consta
   }
 }
 
-// z_x = P ⊛ (z - Σ P ⊛ z), of log P: z - P·Σ z
+// z_x = P ⊛ (z - Σ P ⊛ z) for softmax, z_x = z - P·Σ z for log_softmax
 template <class S, class Row>
 __global__ void __launch_bounds__(most_threads) softmax_gradients(const __grid_constant__ Softmax a) {
   begin_early();

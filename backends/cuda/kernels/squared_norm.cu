@@ -1,7 +1,7 @@
 // Norms of a list of tensors, each op in one launch. squared_norm: Σ x². global_norm: √Σ x². Each thread sums
 // its elements, and each block sums its threads' sums in f64. The last block to finish adds the blocks' sums
 // in order, so results are bitwise identical in every run on the same GPU. block_norms: a warp computes √Σ x²
-// of a block. The result depends bitwise neither on the block's position in a tensor nor on the tensor's
+// of a block. The result is bitwise independent of the block's position in a tensor and of the tensor's
 // length. If squares overflow or underflow, they are summed again in f64 (ops/square_sums.h).
 #include <tilegrad/ops/block_norms.h>
 #include "backends/cuda/kernels/tensor_list.cuh"
@@ -46,7 +46,7 @@ __device__ __forceinline__ C squares_of_packs(const Source& a, i64 begin, i64 en
   return sum[0];
 }
 
-// Σ (factor·x)² in f64 over the elements that squares_of assigns to this thread: every V-th of [begin, end).
+// Σ (factor·x)² in f64 over the elements that squares_of assigns to this thread.
 __device__ __noinline__ double squares_again(const Source& a, i64 begin, i64 end, int v, double factor) {
   double sum = 0;
   const auto add = [&](i64 i) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ SquareSums sum_of_block(const SquareSums& v) {
   return {sum_of_block(v.mid), sum_of_block(v.big), sum_of_block(v.small)};
 }
 
-// partial: the sums of each block. done: the number of blocks that have written their sums, 0 between
-// launches.
+// `partial` has the sums of each block. `done` is the number of blocks that have written their sums. Between
+// launches it is 0.
 template <class C>
 __global__ void __launch_bounds__(list_block)
     sum_squares(const Source* tensors, const Chunk* chunks, int count, SquareSums* partial, unsigned* done,
@@ -182,8 +182,8 @@ struct NormedBlocks {
   void* to;
 };
 
-// The thread's share of Σ x² over elements begin … end − 1: four adjacent elements, then four that are 128
-// further, and so on.
+// The thread's share of Σ x² over elements begin … end − 1. The thread has four adjacent elements of every
+// 128.
 template <class C>
 __device__ C share_of_block(const Source& a, i64 begin, i64 end) {
   C sum[4] = {};

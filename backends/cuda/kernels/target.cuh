@@ -1,6 +1,6 @@
 // Shared by the kernels of linear_cross_entropy: a row's class, h of a row, and the plan of head_loss.cu. On
-// Hopper, that file avoids a pass over the logits: the GEMM stores exp(l − c) instead of logits and sums its
-// rows (formulas: ops/linear_cross_entropy.cpp).
+// Hopper, head_loss.cu avoids a pass over the logits. Its GEMM stores exp(l − c) instead of logits, and sums
+// the rows (formulas: ops/linear_cross_entropy.cpp).
 #pragma once
 
 #include "backends/cuda/kernels/any.cuh"
@@ -16,8 +16,8 @@ struct Targets {
 
   Targets(const Arg& a, i64 ignore_index)
       : data(a.data), step(a.layout.strides[0]), ignore_index(ignore_index), wide(a.dtype == DType::i64) {}
-  // Returns -1 if the row is ignored or its class is not in 0 … n − 1. In the second case, one thread of the
-  // row records a fault.
+  // Returns the row's class. Returns -1 if the row is ignored or its class is not in 0 … n − 1. If the class
+  // is out of range, one thread of the row records a fault.
   __device__ __forceinline__ i64 at(i64 row, i64 n, const Faults& faults, bool reports) const {
     const i64 t =
         wide ? static_cast<const i64*>(data)[row * step] : static_cast<const int*>(data)[row * step];
@@ -28,7 +28,7 @@ struct Targets {
   }
 };
 
-// 1 + 2λξ, the factor of a row's probabilities. Never 0, because the target's 1 is divided by it.
+// 1 + 2λξ, the factor of a row's probabilities. It is never 0, because the target's 1 is divided by it.
 template <class C>
 __device__ __forceinline__ C row_factor(C log_sum, C z_loss) {
   const C h = 1 + 2 * z_loss * log_sum, least = static_cast<C>(least_row_factor);

@@ -10,8 +10,8 @@ namespace tg::cuda {
 
 inline constexpr int list_block = 256;   // threads
 inline constexpr i64 list_chunk = 4096;  // elements
-// The chunk size for few elements, so that every multiprocessor has a chunk. Each block then has only one
-// chunk.
+// The chunk size. If there are few elements, it is so small that every multiprocessor has a chunk. Each block
+// then has only one chunk.
 inline constexpr i64 short_chunk = 1024;
 inline i64 chunk_of(i64 all, const Gpu& gpu) {
   return all <= list_chunk * gpu.processors ? short_chunk : list_chunk;
@@ -53,12 +53,12 @@ struct ListOperand {
   }
 };
 
-// The number of blocks for a number of chunks: enough to fill the GPU, each with several chunks.
+// The number of blocks for a number of chunks. The blocks fill the GPU, and each has several chunks.
 inline unsigned list_grid(std::size_t chunks, const Gpu& gpu) {
   return static_cast<unsigned>(std::min<std::size_t>(chunks, 8ull * static_cast<unsigned>(gpu.processors)));
 }
 
-// The tables during construction. They list tensors of `count` elements, or memory ranges.
+// Builds the tables. They list tensors of `count` elements, or memory ranges.
 template <class T>
 struct TensorList {
   std::vector<T> tensors;

@@ -1,6 +1,6 @@
 // top_k: values and indices of the k largest elements of each line in descending order. Equal elements are
-// ordered by index, and NaN is larger than any number. A block finds the k-th largest by its bits, eight at a
-// time, collects the elements that are not below it, and sorts them.
+// ordered by index, and NaN is larger than any number. A block first finds the k-th largest element by its
+// bits, eight at a time. It then collects the elements that are not below this element, and sorts them.
 #include "backends/cuda/kernels/rows.cuh"
 #include "ops/index.h"
 
@@ -35,13 +35,13 @@ struct Choice {
   RowLayout x, values, places;
   DType type;
   i64 n, count, k, room;  // room: k rounded up to a power of two
-  Entry* lists;           // [blocks, room], if they do not fit in shared memory
+  Entry* lists;           // [blocks, room], if the lists do not fit in shared memory
 };
 
 constexpr i64 most_shared = 2048;  // entries
 
-// The key of the k-th largest element, the number of elements with that key among the k, and whether there
-// are no others.
+// The key of the k-th largest element, and how many of the k elements have this key. Also states whether no
+// other element has this key.
 template <class K>
 struct Threshold {
   K key;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(1024) choose(const __grid_constant__ Choice a)
       const K key = key_of(load_as<C>(a.x.data, a.type, x + i * a.x.step));
       if (key > t.key || (t.all && key == t.key)) list[atomicAdd(&taken, 1ull)] = {key, i};
     }
-    // Collect the first elements that equal the k-th: chunk by chunk, in the order of their indices.
+    // Collect the first elements that equal the k-th, chunk by chunk, in the order of their indices.
     i64 seen = 0;
     for (i64 first = 0; !t.all && seen < t.equal && first < a.n; first += blockDim.x) {
       const i64 i = first + threadIdx.x;

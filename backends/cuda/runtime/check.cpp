@@ -11,7 +11,7 @@ namespace tg::cuda {
 
 namespace {
 
-// A kernel failed at run time, and CUDA returns its error from every later call.
+// Errors of a kernel that failed at run time. CUDA returns such an error from every later call.
 constexpr cudaError_t sticky[] = {
     cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
     cudaErrorInvalidPc,      cudaErrorIllegalInstruction, cudaErrorHardwareStackError,
@@ -39,7 +39,7 @@ cudaError_t query(cudaEvent_t event) {
   if (status == cudaErrorNotReady) cudaGetLastError();  // the next launch would otherwise seem to have failed
   return status;
 }
-// Querying the current GPU costs a tenth of setting it.
+// Reading the current GPU takes a tenth of the time of setting it.
 void use_gpu(int ordinal) {
   int current = -1;
   if (cudaGetDevice(&current) == cudaSuccess && current == ordinal) return;

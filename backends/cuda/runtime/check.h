@@ -21,8 +21,8 @@ cudaError_t query(cudaEvent_t event);
 // Makes a GPU the current one of the calling thread.
 void use_gpu(int ordinal);
 
-// Whether TG_STEPWISE=1 is set. Programs then wait after every step, so that an error names its step, and put
-// each step into an NVTX range with its name.
+// Whether TG_STEPWISE=1 is set. Programs then wait after every step, so that an error names the step. They
+// also put each step into an NVTX range with the step's name.
 bool stepwise();
 
 }  // namespace tg::cuda

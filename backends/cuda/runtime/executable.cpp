@@ -20,13 +20,13 @@ namespace tg::cuda {
 
 namespace {
 
-// Alignment that kernels expect of their workspace.
+// The alignment that kernels expect for their workspace.
 std::size_t aligned(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// Whether the step is a gradient sum that leaves each rank its shard. Such sums are not read before the
-// update, so they use the side stream.
+// Whether the step sums gradients and gives each rank its shard. Such sums are not read before the update, so
+// they run on the side stream.
 bool is_on_side_stream(const Step& step) {
   return step.op->collective == Collective::reduce_scatter;
 }
@@ -54,8 +54,8 @@ CudaExecutable::CudaExecutable(std::span<const Step> steps, const PrepareOptions
   programs_.push_back(this);
 }
 
-// A deferred sum is computed as late as possible: before the first step that reads one of the sums. Most
-// other deferred sums are then available too and share the launch.
+// Deferred sums are computed as late as possible, before the first step that reads one of them. Most deferred
+// sums can then share one launch.
 void CudaExecutable::plan_deferred_sums() {
   std::vector<DeferredSum> left;
   std::vector<const Arg*> outputs;  // outputs of the deferred sums

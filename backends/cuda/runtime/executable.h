@@ -1,4 +1,5 @@
-// A program on the GPU: its launches are recorded once as a CUDA graph and replayed with one call per run.
+// A program on the GPU. Its launches are recorded once as a CUDA graph. Each run replays the graph with one
+// call.
 #pragma once
 
 #include <vector>
@@ -14,8 +15,8 @@ namespace tg::cuda {
 
 class CudaExecutable final : public Executable {
  public:
-  // Selects and plans the kernels. Throws DeviceError for a step without a kernel. `programs`, a list of the
-  // backend, contains this program while it exists, so that the next read reports its faults.
+  // Selects and plans the kernels. Throws DeviceError for a step without a kernel. While this program exists,
+  // the backend's list `programs` contains it, so that the next read reports its faults.
   CudaExecutable(std::span<const Step> steps, const PrepareOptions& options, const Gpu& gpu,
                  cudaStream_t stream, Staging& staging, std::vector<CudaExecutable*>& programs);
   ~CudaExecutable() override;
@@ -30,8 +31,8 @@ class CudaExecutable final : public Executable {
   std::string choice(std::size_t step) const override;
 
   // Throws the fault of a run, if it has one. Otherwise throws RankLost if a rank is lost. The first report
-  // of a fault in the current epoch begins a new epoch. Runs that were started before it do not change
-  // parameters and report the same fault. Runs that are started after it are not affected.
+  // of a fault in the current epoch begins a new epoch. Runs that were started before this report do not
+  // change parameters, and they report the same fault. Later runs are not affected.
   void report(const Fault& fault, int epoch);
   // Throws DeviceError for an error that CUDA reports for a run, and names the program. Throws RankLost as
   // above.
@@ -49,7 +50,7 @@ class CudaExecutable final : public Executable {
   };
   // Plans a step that is not fused.
   PlanPtr plan_unfused(const Step& step, const Call& call, const PrepareOptions& options);
-  // Appends the task of the next step, and the tasks of steps that its kernel also computes.
+  // Appends the task of the next step, and the tasks of other steps that the same kernel computes.
   void add_tasks(const PrepareOptions& options);
   // Determines where deferred sums (KernelPlan::deferred_sums) are computed. Call it after all tasks have
   // been added.
@@ -68,14 +69,14 @@ class CudaExecutable final : public Executable {
   Staging& staging_;
   std::vector<CudaExecutable*>& programs_;
   std::vector<Task> tasks_;
-  std::vector<std::size_t> ends_;  // for each group of steps that one kernel computes: the next step
+  std::vector<std::size_t> ends_;  // for each group of fused steps: the step after the group
   struct AddUp {
     std::size_t before;  // this step
     std::vector<DeferredSum> sums;
   };
   std::vector<AddUp> deferred_sums_;  // sorted by `before`
   std::size_t workspace_bytes_ = 0,
-              side_bytes_ = 0;  // side-stream workspace, which follows the main stream's workspace
+              side_bytes_ = 0;  // workspace of the side stream, stored after the main stream's workspace
   ProgramMemory memory_{};
   std::span<const Step> steps_;
   const WrittenMemory written_;

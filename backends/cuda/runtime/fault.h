@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 
-// The results in a program's memory begin with this many bytes, which contain only a Fault.
+// Size of the Fault at the start of the results in a program's memory.
 inline constexpr std::size_t status_bytes = 64;
 
 struct alignas(status_bytes) Fault {
@@ -16,7 +16,7 @@ struct alignas(status_bytes) Fault {
   static constexpr long long thrown = -1;  // the position if a host function threw
   int step;                                // the lowest step with a fault, or `none`
   unsigned lock;
-  long long index, size, position;  // position: where the index is among all indices
+  long long index, size, position;  // position of the index among all indices
 };
 
 // A launch's view of its program's fault.

@@ -9,7 +9,8 @@
 
 namespace tg::cuda {
 
-// An exception of a host function. Until it has been reported, no other host function of the program runs.
+// An exception of a host function. Until the exception has been reported, no other host function of the
+// program runs.
 struct Thrown {
   std::atomic<bool> any{false};
   std::exception_ptr what;

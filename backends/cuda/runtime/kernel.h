@@ -24,8 +24,8 @@ struct Gpu {
   bool hopper = false;       // sm_90a, and the library contains code for it
 };
 
-// The stream of a kernel launch. Launches are recorded once and replayed, so everything that a launch reads
-// on the host, including pointers, must stay the same in every run.
+// The stream of a kernel launch. Launches are recorded once and replayed. Everything that a launch reads on
+// the host, including pointers, must therefore stay the same in every run.
 struct Stream {
   cudaStream_t stream;
   const Gpu& gpu;
@@ -51,9 +51,9 @@ inline bool is_constant(const Arg& a, const Call& call) {
   return call.written && !call.written->overlaps(a);
 }
 
-// A deferred sum over the blocks of a norm's weight or bias gradient (z_w or z_b), which no step before the
-// optimizer reads. One kernel computes the deferred sums of several norms. Element i of an output is the sum,
-// in order, of `parts` elements with stride `stride`, starting at partial[i].
+// A deferred sum over blocks, for the gradient of a norm's weight or bias (z_w or z_b). No step before the
+// optimizer reads it. One kernel computes the deferred sums of several norms. Element i of an output is a sum
+// of `parts` elements, which start at partial[i] and have stride `stride`. They are added in order.
 struct DeferredSum {
   const float* partial;
   std::byte* to;
@@ -62,8 +62,8 @@ struct DeferredSum {
   int n, parts, stride;
 };
 
-// How a kernel computes one call, or one call and adjacent steps. A kernel's plan class stores the choices
-// that were made for the call when the program was compiled.
+// A plan for how a kernel computes one call, or one call and adjacent steps. It stores the choices that were
+// made when the program was compiled.
 class KernelPlan {
  public:
   KernelPlan() = default;
@@ -81,8 +81,7 @@ class KernelPlan {
 };
 using PlanPtr = std::unique_ptr<const KernelPlan>;
 
-// Computes the deferred sums of norm gradients (KernelPlan::deferred_sums), with one launch for every 32 of
-// them.
+// Computes the deferred sums of norm gradients (KernelPlan::deferred_sums). One launch computes 32 sums.
 void add_up(const Stream& s, std::span<const DeferredSum> sums);
 
 // Makes a plan that only needs its call.
@@ -91,8 +90,8 @@ PlanPtr plan_as(const Call& call) {
   return std::make_unique<Plan>(call);
 }
 
-// The kernel of an op. It plans a call once, when the program is compiled: it chooses algorithms and compiles
-// code. A kernel without choices consists of a launch function and an optional workspace function.
+// The kernel of an op. When the program is compiled, it plans each call once. It chooses algorithms and
+// compiles code. A kernel without choices consists of a launch function and an optional workspace function.
 class Kernel {
  public:
   using Planner = PlanPtr(const Call&);

@@ -16,7 +16,7 @@ std::shared_ptr<void> memory(std::size_t count) {
   return {p, [](void* q) { cudaFree(q); }};
 }
 
-// Waits for the copy, because programs run on a different stream.
+// The copy must be complete on return, because programs run on a different stream.
 void wait() {
   check(cudaStreamSynchronize(nullptr), "a kernel's table");
 }

@@ -24,7 +24,8 @@ std::shared_ptr<const T> on_device(const std::vector<T>& table) {
 // Returns host memory that the GPU can read and write. Throws OutOfMemory with the size.
 std::byte* pinned_memory(std::size_t bytes, std::string_view what);
 
-// Temporary memory for a measurement. Null if no bytes are requested, or if the GPU has less free memory.
+// Temporary memory for a measurement. Null if no bytes are requested, or if the GPU has too little free
+// memory.
 class ScratchMemory {
  public:
   explicit ScratchMemory(std::size_t bytes);

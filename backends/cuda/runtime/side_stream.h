@@ -1,5 +1,5 @@
-// A second stream for steps that run concurrently with later steps, while a program is recorded: exchanges
-// between ranks overlap the backward pass.
+// A second stream, used while a program is recorded. Its steps run concurrently with later steps. For
+// example, exchanges between ranks overlap the backward pass.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,10 +19,10 @@ class SideStream {
   SideStream(const SideStream&) = delete;
 
   // Records f on the side stream, after everything recorded so far on the main stream. The step's operands
-  // are in use until the main stream has waited for it.
+  // are in use until the main stream has waited for the step.
   void run(const Step& step, const std::function<void(cudaStream_t)>& f);
-  // Makes the main stream wait for the side stream if `steps` conflict with a step there: they write its
-  // operands or results, or they read its results.
+  // If `steps` conflict with a step on the side stream, makes the main stream wait for it. They conflict if
+  // they write that step's operands or results, or if they read its results.
   void wait_before(std::span<const Step> steps);
   void wait();
 

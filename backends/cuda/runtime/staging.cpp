@@ -17,9 +17,9 @@ namespace tg::cuda {
 
 namespace {
 
-// Copies to `to`, which is 64-byte aligned. On x86-64 it uses non-temporal stores, because the GPU and not
-// the CPU reads the bytes next. A plain store would first fetch the cache line that it writes to. The bytes
-// are visible after end_of_copies_for_gpu().
+// Copies to `to`, which is 64-byte aligned. On x86-64 it uses non-temporal stores, because the next reader of
+// the bytes is the GPU. A plain store would first fetch the cache line. The bytes are visible after
+// end_of_copies_for_gpu().
 void copy_for_gpu(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   const std::byte* end = from + bytes / 64 * 64;

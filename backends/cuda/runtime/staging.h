@@ -14,9 +14,9 @@ class Staging {
  public:
   explicit Staging(cudaStream_t stream) : stream_(stream) {}
 
-  // Waits only if all chunks are being copied. Consecutive writes to adjacent buffers of a region (at most 63
-  // bytes apart) become one copy. A region is memory of one allocation, in which gaps between buffers may be
-  // overwritten. Null: no region.
+  // Waits only if all chunks are being copied. A region is memory of one allocation, and gaps between its
+  // buffers may be overwritten. Consecutive writes to adjacent buffers of a region (at most 63 bytes apart)
+  // become one copy. Null means that there is no region.
   void write(std::byte* to, const std::byte* from, std::size_t bytes, const void* region);
   // Enqueues everything written so far. Call it before anything else is enqueued.
   [[nodiscard]] cudaError_t flush();
@@ -28,8 +28,8 @@ class Staging {
     cudaEvent_t copied = nullptr;  // when it has passed, the chunk is free
     std::uint64_t filled = 0;      // a count that orders chunks by the time they were filled
   };
-  // Selects the first free chunk, not the one filled longest ago. Small batches then use few chunks, and the
-  // others are not even allocated.
+  // Selects the first free chunk, not the chunk that was filled longest ago. Small batches then use few
+  // chunks, and the other chunks are not allocated.
   void next_chunk();
 
   cudaStream_t stream_;

@@ -10,7 +10,8 @@ namespace tg::cuda {
 
 namespace {
 
-// The driver's function, looked up at run time so that programs also start on machines without a driver.
+// The driver's function. It is looked up at run time, so that programs also start on machines without a
+// driver.
 auto* encode() {
   static const auto found = [] {
     void* f = nullptr;

@@ -14,8 +14,8 @@ namespace tg::cuda {
 
 namespace {
 
-// Polls, and lets other threads run in between. A thread that sleeps until the GPU wakes it finds its caches
-// cold, and waking it takes a microsecond. If the wait exceeds the duration of inference steps, the thread
+// Polls, and lets other threads run in between. If a thread slept until the GPU wakes it, its caches would be
+// cold, and the wake-up would take a microsecond. If the wait is longer than inference steps, the thread
 // sleeps between polls.
 cudaError_t wait_for(cudaEvent_t event) {
   using std::chrono::steady_clock;

@@ -17,8 +17,8 @@ class CudaTransfer final : public Transfer {
   CudaTransfer(const CudaTransfer&) = delete;
   CudaTransfer& operator=(const CudaTransfer&) = delete;
 
-  // memory.results begins with the program's fault, which is always copied. Ranges within memory.results are
-  // part of the same copy.
+  // memory.results begins with the program's fault. The fault is always copied. Ranges within memory.results
+  // are part of the same copy.
   void start(CudaExecutable& program, std::span<const Piece> pieces, const ProgramMemory& memory,
              cudaStream_t stream, int epoch);
   bool done() override;

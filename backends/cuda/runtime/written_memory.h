@@ -1,5 +1,5 @@
-// The memory that a program's steps write. All other memory that they read is constant during a run, so a
-// kernel may read it before the previous kernels have finished.
+// The memory that a program's steps write. All other memory is constant during a run. A kernel may therefore
+// read it before the previous kernels have finished.
 #pragma once
 
 #include <span>
@@ -22,8 +22,8 @@ inline bool overlap(const MemoryRange& a, const MemoryRange& b) {
 // Whether `a` shares memory with any of `others`.
 bool meets(const Arg& a, std::span<const Arg> others);
 
-// Whether an element may be overwritten before it is read, if a thread reads element i of one operand and
-// then writes element i of the other.
+// Whether an element may be overwritten before it is read. Each thread reads element i of one operand and
+// then writes element i of the other operand.
 bool crosses(const Arg& read, const Arg& written);
 
 class WrittenMemory {
@@ -32,7 +32,7 @@ class WrittenMemory {
   explicit WrittenMemory(std::span<const Step> steps);  // steps whose operands have addresses
 
   bool overlaps(const Arg& a) const;
-  // Whether any step except `step` writes a part of it.
+  // Whether any step except `step` writes a part of the range.
   bool others_write(const Arg& a, const Step* step) const;
 
  private:

@@ -6,7 +6,7 @@ namespace tg::cuda {
 
 namespace {
 
-// For at most this number of multiply-adds, a launch takes longer than the GEMM.
+// If a GEMM has at most this number of multiply-adds, a launch takes longer than the GEMM.
 constexpr std::int64_t most_multiplied = 1 << 24;
 
 bool is_small(const Graph& graph, const LoweredStep& s, const Joined& joined) {
@@ -27,7 +27,8 @@ bool products_last(const Graph& graph, std::vector<LoweredStep>& steps, const Jo
     for (ValueId v : steps[i].in) reader[graph.values()[v].root] = i;
   const auto read_at = [&](std::size_t i) { return reader[steps[i].out[0]]; };
 
-  // Iterates backward over the small GEMMs. A GEMM is moved if its result is read only after the last one.
+  // Iterates backward over the small GEMMs. A GEMM is moved if its result is read only after the last small
+  // GEMM.
   std::vector<bool> moves(n, false);
   std::size_t last = n, place = n, count = 0;
   for (std::size_t i = n; i-- > 0;) {

@@ -73,7 +73,7 @@ class Moving {
 
   const Graph& graph_;
   std::vector<LoweredStep>& steps_;
-  std::vector<std::size_t> maker_, first_reader_;          // for each root, or steps_.size() if there is none
+  std::vector<std::size_t> maker_, first_reader_;          // for each root; steps_.size(): none
   std::vector<bool> moves_;                                // by step
   std::vector<std::vector<std::size_t>> before_, behind_;  // for each attention step, its RoPE steps
 };

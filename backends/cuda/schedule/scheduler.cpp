@@ -13,12 +13,13 @@ namespace {
 // If a sum has at most this number of elements, one launch computes both the sum and the previous fused step
 // (horizontal_fusion.cpp).
 constexpr std::int64_t few = 4096;
-// A row is not split if it is this short, or if there are this many rows. Otherwise it is split into whole
-// packs of up to this many elements, so that all multiprocessors have work (kernels/reduce_plan.cu).
+// A row is not split if it has at most short_row elements, or if there are at least many_rows rows. Otherwise
+// it is split into whole packs of at most longest_pack elements, so that all multiprocessors have work
+// (kernels/reduce_plan.cu).
 constexpr std::int64_t short_row = 4096, many_rows = 2048, longest_pack = 8;
 
-// Whether `next` only adds a tensor to output 0 of the previous step, and that step's kernel can compute the
-// sum.
+// Whether `next` only adds a tensor to output 0 of the previous step, and the kernel of the previous step can
+// compute the sum.
 bool is_accepted_sum(const Graph& graph, const LoweredStep& step, const LoweredStep& next) {
   const Op* op = only_op_of(next);
   return step.op->accepts_sum && op && op->adds == 1 &&

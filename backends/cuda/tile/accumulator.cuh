@@ -1,6 +1,6 @@
-// A tile of f32 elements in registers, in which a warp accumulates matrix products and computes row by row.
-// In each 8 × 8 part, lane 4·g + t of a warp has elements (g, 2t) and (g, 2t + 1). Both mma.sync (sm_80,
-// 16 × 8 sums) and wgmma (sm_90, 16 × N per warp) use this layout, so code for this tile works with either.
+// A tile of f32 elements in registers. A warp accumulates matrix products in it, and computes row by row. In
+// each 8 × 8 part, lane 4·g + t of a warp has elements (g, 2t) and (g, 2t + 1). mma.sync (sm_80, 16 × 8 sums)
+// and wgmma (sm_90, 16 × N per warp) use this layout. Code for this tile therefore works with both.
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm80.cuh"
@@ -10,7 +10,7 @@ namespace tg::cuda::tile {
 __device__ __forceinline__ int lane_id() {
   return threadIdx.x % 32;
 }
-// The first row and column of a tile that belong to the lane.
+// The first row and the first column of the lane's elements in a tile.
 __device__ __forceinline__ int lane_row() {
   return lane_id() / 4;
 }
@@ -22,9 +22,9 @@ template <int Rows, int Columns>
 struct Accumulator {
   static constexpr int groups = Rows / 16, parts = Columns / 8;
   static constexpr int rows = Rows / 8, columns = Columns / 4;  // per thread
-  float x[groups][parts][4];  // rows g, g, g + 8, g + 8 of 16; columns 2t, 2t + 1 of 8
+  float x[groups][parts][4];  // rows g, g, g + 8, g + 8 of a group; columns 2t, 2t + 1 of a part
 
-  // The element in row r and column c of the thread's elements.
+  // The thread's element in its row r and column c.
   __device__ __forceinline__ float& operator()(int r, int c) { return x[r / 2][c / 2][r % 2 * 2 + c % 2]; }
   // Positions of the thread's rows and columns in the tile, relative to lane_row() and lane_column().
   __device__ static constexpr int row(int r) { return r / 2 * 16 + r % 2 * 8; }
@@ -128,8 +128,8 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ double exp2_fast(double x) {
   return exp2(x);
 }
-// 1 / x for a normal number x, without the division's branch for special values. All bits except the last are
-// correct.
+// 1 / x for a normal number x. Unlike a division, it has no branch for special values. All bits except the
+// last are correct.
 __device__ __forceinline__ float reciprocal(float x) {
   const float y = ptx::rcp(x);
   return fmaf(y, fmaf(-x, y, 1.f), y);

@@ -1,5 +1,6 @@
-// Tensor core GEMMs by mma.sync (sm_80 and later) of tiles in shared memory and in registers, added to an
-// Accumulator. A whole warp calls each function. T is Terms<S, 1> for unsplit 16-bit elements.
+// Tensor core GEMMs by mma.sync (sm_80 and later). Operands are tiles in shared memory or in registers.
+// Results are added to an Accumulator. A whole warp calls each function. For unsplit 16-bit elements, T is
+// Terms<S, 1>.
 #pragma once
 
 #include "backends/cuda/tile/terms.cuh"
@@ -10,7 +11,7 @@ namespace tg::cuda::tile {
 // sums of thousands of products. Split-precision GEMMs therefore start from zero for each 64 elements of k.
 // An addition that rounds to nearest then adds the result to the sum.
 
-// How far ahead of its mma an operand is loaded, depending on the available registers:
+// How far an operand is loaded ahead of its mma. This depends on the available registers:
 // - none: not ahead
 // - rows_of_b: 16 rows of b, one mma ahead
 // - step: both operands, one step of 16 elements ahead

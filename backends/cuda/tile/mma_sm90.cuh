@@ -11,7 +11,7 @@
 namespace tg::cuda::tile {
 
 // Keeps the compiler from moving uses of the registers across this point. The compiler does not know that
-// wgmma still uses the registers after the instruction.
+// wgmma uses these registers asynchronously.
 template <int Rows, int Columns>
 __device__ __forceinline__ void keep(Accumulator<Rows, Columns>& c) {
   for_each(c, [](int, int, float& e) { ptx::keep(e); });
@@ -38,8 +38,8 @@ __device__ __forceinline__ void pack(Packed<K>& to, Accumulator<16, K>& from) {
     }
 }
 
-// A left operand in registers whose elements are rounded to one 16-bit value, or split into two (terms.cuh):
-// high, low.
+// A left operand in registers. Its elements are rounded to one 16-bit value, or split into two values, high
+// and low (terms.cuh).
 template <class T, int K>
 struct PackedF16Split {
   Packed<K> term[T::count];
@@ -67,7 +67,7 @@ __device__ __forceinline__ void wait_for_products() {
   ptx::wgmma_wait<pending>();
 }
 
-// Step k of a tile as an operand, starting at `first`: its rows or, if transposed, its columns.
+// Step k of a tile as an operand, starting at row `first`, or at column `first` if transposed.
 template <bool transposed, class Tile>
 __device__ __forceinline__ u64 operand(Tile tile, int first, int k) {
   return transposed ? tile.along_rows(first, k) : tile.along_columns(first, k);
@@ -180,10 +180,10 @@ __device__ __forceinline__ void begin_terms_AtBt(Accumulator<16, N>& c, A a, int
   begin_adding_AtBt<S, K>(c, a_high, a0, b_high);
 }
 
-// A sum c += a·b, with a in registers. Unsplit operands are accumulated by the tensor cores. These truncate
-// each addend to the 24 bits of the sum, always toward zero, which is visible in f32 sums of thousands of
-// products. So split operands start each GEMM from zero, and an addition that rounds to nearest adds its
-// result to the sum.
+// A sum c += a·b, with a in registers. Unsplit operands are accumulated by the tensor cores. Tensor cores
+// truncate each addend to the 24 bits of the sum, always toward zero. This is visible in f32 sums of
+// thousands of products. With split operands, each GEMM therefore starts from zero. An addition that rounds
+// to nearest then adds the result to the sum.
 template <class T, int N>
 struct SumOfProducts {
   Accumulator<16, N> all;

@@ -1,4 +1,4 @@
-// Tiles staged in shared memory: while the block processes one tile, copies of the next ones are in flight
+// Tiles staged in shared memory. While the block processes one tile, copies of the next tiles are in flight
 // (cp.async).
 #pragma once
 
@@ -31,7 +31,7 @@ struct Pipeline {
     if (stages == 2 && n + 1 < end) acquire(n + 1);
   }
   __device__ __forceinline__ void wait_for_second(int) {}
-  // The warp no longer needs tile n.
+  // Reports that the warp no longer needs tile n.
   __device__ __forceinline__ void release(int n) {
     if (stages == 2 || n + 1 >= end) return;
     __syncthreads();
@@ -40,8 +40,8 @@ struct Pipeline {
 };
 
 // One stage for two operands that are used alternately. While the block processes the first operand of a
-// tile, the second is being copied, and then the first operand of the next tile. `first` and `second` start
-// these copies.
+// tile, the second operand is copied. While it processes the second operand, the first operand of the next
+// tile is copied. `first` and `second` start these copies.
 template <class First, class Second>
 struct AlternatingPipeline {
   First first;

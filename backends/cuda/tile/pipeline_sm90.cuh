@@ -18,13 +18,14 @@ struct Ring {
   __device__ __forceinline__ u32 empty(u32 use) const { return full(use) + 8; }
   __device__ __forceinline__ static int stage(u32 use) { return use % Stages; }
 
-  // Called by one thread before a block barrier. `consumers` warps release a stage, and `producers` fill it.
+  // Called by one thread before a block barrier. A stage is released by `consumers` warps and filled by
+  // `producers`.
   __device__ __forceinline__ void init(int consumers, int producers = 1) const {
     for (u32 n = 0; n < Stages; ++n)
       ptx::mbarrier_init(full(n), producers), ptx::mbarrier_init(empty(n), consumers);
   }
   // For the producer. acquire() waits until consumers have released the stage. Then one thread calls
-  // expect(), which announces that copies of `size` bytes will complete at full(use).
+  // expect(). It announces that copies of `size` bytes will complete at full(use).
   __device__ __forceinline__ void acquire(u32 use) const {
     ptx::mbarrier_wait(empty(use), use / Stages % 2 ^ 1);
   }
@@ -35,7 +36,7 @@ struct Ring {
   __device__ __forceinline__ void expect(u32 use, int size) const {
     ptx::mbarrier_arrive_expect(full(use), size);
   }
-  // Announces a stage that was written by ordinary stores.
+  // Announces that ordinary stores have filled a stage.
   __device__ __forceinline__ void announce(u32 use) const { ptx::mbarrier_arrive(full(use)); }
   __device__ __forceinline__ void announce_by_warp(u32 use) const {
     __syncwarp();

@@ -1,6 +1,6 @@
-// PTX instructions that CUDA C++ has no function for, one function each. Shared memory addresses are from
-// shared_address(). Kernels contain no other inline assembly, because tests/gpu_emulator replaces this file
-// by plain C++.
+// PTX instructions for which CUDA C++ has no function. Each function here is one instruction. Shared memory
+// addresses are from shared_address(). Kernels contain no other inline assembly, because tests/gpu_emulator
+// replaces this file by plain C++.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
-// cp_async_16 for a thread that soon copies the rest of the 128-byte line: the L2 cache fetches the whole
-// line.
+// Like cp_async_16, but the L2 cache fetches the whole 128-byte line. This is for threads that soon copy the
+// rest of the line.
 __device__ __forceinline__ void cp_async_16_of_line(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 __device__ __forceinline__ void cp_async_8(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
-// cp_async_16 with an L2 cache policy. If ptxas 13.0 adds a uniform register to `to`, it generates an
+// Like cp_async_16, with an L2 cache policy. If ptxas 13.0 adds a uniform register to `to`, it generates an
 // instruction that is invalid on every GPU. When you copy to a stage, keep the whole address in a per-lane
 // variable.
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, int bytes, std::uint64_t policy) {
@@ -143,9 +143,10 @@ __device__ __forceinline__ void red_add_v4(float* to, const float (&x)[4]) {
 
 // ---- matrix products of a warp: c [16, 8] += a [16, k]·b [k, 8], with f32 sums ----
 
-// In all of them, lane 4·g + t has c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). For k = 16, the lane
-// has elements of a in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last two), and elements of
-// b in rows 2t, 2t + 1 (b1: + 8) and column g.
+// In all of these functions, lane 4·g + t has elements (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1)
+// of c. For k = 16, the lane's four words of a are in rows g, g + 8, g, g + 8 and columns 2t, 2t + 1. The
+// last two words are 8 columns further. Its two words of b are in rows 2t, 2t + 1 and column g. b1 is 8 rows
+// further.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

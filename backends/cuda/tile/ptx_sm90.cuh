@@ -1,5 +1,6 @@
-// Hopper's instructions, one function each, as in ptx_sm80.cuh: bulk tile copies (TMA), barriers in shared
-// memory (mbarrier) and register reallocation between warpgroups. wgmma is in wgmma_sm90.cuh.
+// Hopper's instructions. As in ptx_sm80.cuh, each function is one instruction. This file has bulk tile copies
+// (TMA), barriers in shared memory (mbarrier) and register reallocation between warpgroups. wgmma is in
+// wgmma_sm90.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +22,7 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and adds `bytes` of bulk copies that the phase also waits for.
+// Arrives, and adds `bytes` to the number of bytes that the phase waits for.
 __device__ __forceinline__ void mbarrier_arrive_expect(u32 barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -62,7 +63,7 @@ __device__ __forceinline__ void mbarrier_arrive_at(u32 cluster_address) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address)
                : "memory");
 }
-// mbarrier_wait() for a barrier of this block where threads of other blocks arrive.
+// Like mbarrier_wait(), for a barrier of this block at which threads of other blocks arrive.
 __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\nagain: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
@@ -87,7 +88,7 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// tma_load for data that is read once, which the L2 cache evicts first. `policy` is evict_first().
+// Like tma_load, for data that is read once. The L2 cache evicts such data first. `policy` is evict_first().
 __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                          int head, int batch, std::uint64_t policy) {
   asm volatile(
@@ -96,8 +97,8 @@ __device__ __forceinline__ void tma_load(u32 to, const CUtensorMap* map, u32 bar
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "l"(policy)
       : "memory");
 }
-// tma_load into both blocks of a cluster of two, at the same address of each. The bytes count at each block's
-// barrier.
+// Like tma_load, but copies to both blocks of a cluster of two, at the same address in each block. The bytes
+// count at each block's barrier.
 __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map, u32 barrier, int x, int row,
                                                   int head, int batch) {
   asm volatile(
@@ -106,8 +107,8 @@ __device__ __forceinline__ void tma_load_for_both(u32 to, const CUtensorMap* map
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(head), "r"(batch), "h"(short{3})
       : "memory");
 }
-// Copies a box from shared memory to the tensor. Elements outside of the tensor are not written. Such copies
-// belong to a group of the thread that starts them.
+// Copies a box from shared memory to the tensor. Elements outside of the tensor are not written. Each copy
+// belongs to a group of the thread that starts it.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, u32 from, int x, int row, int head,
                                           int batch) {
   asm volatile(
@@ -130,8 +131,9 @@ __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Copies bytes of this block's shared memory to another block, where they count at a barrier. Both addresses
-// there are from shared_of(). The number of bytes and all addresses are multiples of 16.
+// Copies bytes of this block's shared memory to another block. They count at a barrier of that block. The two
+// addresses in the other block are from shared_of(). The number of bytes and all addresses are multiples of
+// 16.
 __device__ __forceinline__ void bulk_copy_to(u32 cluster_to, u32 from, int bytes, u32 cluster_barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -144,7 +146,8 @@ __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Makes other blocks' writes to global memory, which this thread has acquired, visible to its bulk copies.
+// Makes writes to global memory by other blocks visible to bulk copies of this thread. The thread must have
+// acquired these writes.
 __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
@@ -170,11 +173,11 @@ __device__ __forceinline__ void add_release(int* p, int x) {
 
 // ---- programmatic dependent launch ----
 
-// For a kernel that begins early: waits until the previous kernel has finished and its writes are visible.
+// For a kernel that begins early. Waits until the previous kernel has finished and its writes are visible.
 __device__ __forceinline__ void wait_for_kernel_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// Lets the next kernel, if it begins early, occupy multiprocessors as they become free.
+// If the next kernel begins early, lets it occupy multiprocessors as they become free.
 __device__ __forceinline__ void let_next_kernel_begin() {
   asm volatile("griddepcontrol.launch_dependents;");
 }

@@ -1,5 +1,5 @@
-// Right operands of mma.sync that stay in registers, for 8 to 16 rows. A left operand has 16 rows, most of
-// which would be padding. GEMMs are transposed accordingly: sums are [many, few].
+// Right operands of mma.sync that stay in registers, for 8 to 16 rows. In a left operand of 16 rows, most
+// rows would be padding. GEMMs are therefore transposed, and sums are [many, few].
 #pragma once
 
 #include "backends/cuda/tile/terms.cuh"
@@ -45,7 +45,7 @@ __device__ __forceinline__ RightOperand<Rows, K> right_operand(Accumulator<K, Ro
 }
 
 // c += (rows a0 … of a)·bᵀ. Even and odd steps have separate sums, because an mma waits for the previous mma
-// with the same sum.
+// that adds to the same sum.
 template <class S, int Rows, int Columns, int K>
 __device__ __forceinline__ void mma_ABt(Accumulator<Rows, Columns>& c, SharedTile<K> a,
                                         const RightOperand<Columns, K>& b) {

@@ -11,7 +11,7 @@ namespace tg::cuda::tile {
 using ptx::u32, ptx::shared_address;
 
 // A tile [rows, columns]. The number of columns is a multiple of 16. Pieces of 8 elements are permuted within
-// a row, so that 8 rows of a column of pieces are in different banks.
+// a row. The pieces of 8 adjacent rows in one column are therefore in different banks.
 template <int Columns>
 struct SharedTile {
   static constexpr int columns = Columns, pieces = Columns / 8;
@@ -25,9 +25,9 @@ struct SharedTile {
   __device__ u32 address(int row, int piece) const {
     return base + (row * pieces + permuted(row, piece)) * 16;
   }
-  // The address for row row0 + row and piece pair·2 + piece, where row0 is a multiple of 8 and piece is 0 or
-  // 1. The lane's part of the address is computed once for all row0 and pairs. Tiles are aligned to 1024
-  // bytes, or 256 if they have at most 128 columns.
+  // The address of piece pair·2 + piece in row row0 + row. row0 is a multiple of 8, and `piece` is 0 or 1.
+  // The lane's part of the address is computed once for all row0 and pairs. Tiles are aligned to 1024 bytes,
+  // or 256 if they have at most 128 columns.
   __device__ __forceinline__ u32 address(int row0, int row, int pair, int piece) const {
     if constexpr ((pieces & (pieces - 1)) == 0) {
       return ((base + (row * pieces + permuted(row, piece)) * 16) ^ (pair * 32)) + row0 * (pieces * 16);
@@ -38,9 +38,9 @@ struct SharedTile {
   static constexpr int bytes(int rows) { return rows * Columns * 2; }
 };
 
-// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile, asynchronously, by the whole block. Rows
-// outside of [from, to) and columns at `size` and beyond become zeros. Rows are aligned to 16 bytes, and size
-// is a multiple of 16 bytes.
+// Copies rows row0 … row0+Rows-1 of a matrix [_, size] into a tile. The copies are asynchronous. Called by
+// the whole block. Rows outside of [from, to) and columns at `size` and beyond become zeros. Rows are aligned
+// to 16 bytes, and size is a multiple of 16 bytes.
 template <int Rows, int Threads, int Columns, class S>
 __device__ __forceinline__ void load_rows(SharedTile<Columns> tile, const S* data, long long stride, int row0,
                                           int from, int to, int size) {

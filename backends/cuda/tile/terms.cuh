@@ -1,7 +1,7 @@
-// Operands of mma.sync whose elements consist of one or two 16-bit values. A single value is the element
-// itself, or an f32 rounded to f16, which has TF32's 10 mantissa bits. Two values are an f16 split of an f32,
-// x = high + low. Then a·b ≈ low·high + high·low + high·high, with a relative error of 2⁻²². The caller
-// scales f32 by powers of two into f16's range (attention/split_to_f16.cu).
+// Operands of mma.sync with elements of one or two 16-bit values. A single value is the element itself, or an
+// f32 rounded to f16. An f16 has 10 mantissa bits, like TF32. Two values are an f16 split of an f32, x = high
+// + low. Then a·b ≈ low·high + high·low + high·high, with a relative error of 2⁻²². The caller scales f32
+// elements by powers of two, so that they fit in f16 (attention/split_to_f16.cu).
 //
 // A shared tile [rows, D] of split elements is a SharedTile<2·D>. Its first D columns contain the high parts,
 // and its last D the low parts.
@@ -27,8 +27,8 @@ struct SplitFragment {
   Fragment term[T::count];  // high, low
 };
 
-// Loads four 8 × 8 parts of columns 16·pair … of a tile, starting at row0, optionally each transposed. The
-// second part is below the first (`down`) or to its right.
+// Loads four 8 × 8 parts of a tile, starting at row0 and column 16·pair. Each part may be transposed. The
+// second part is below the first one (`down`) or to the right of it.
 template <class T, bool transposed, bool down, int C>
 __device__ __forceinline__ SplitFragment<T> load_parts(SharedTile<C> tile, int row0, int pair) {
   const int l = lane_id(), row = down ? l % 16 : l / 16 * 8 + l % 8, piece = down ? l / 16 : l / 8 % 2;
@@ -58,7 +58,7 @@ template <class T, int C>
 __device__ __forceinline__ SplitFragment<T> operand_bt(SharedTile<C> b, int column0, int k) {
   return load_parts<T, false, false>(b, column0, k);
 }
-// A left operand from columns 16·k … +16 of 16 rows of rounded sums. Both layouts are the same.
+// A left operand from columns 16·k … +16 of 16 rows of rounded sums. Sums and operands have the same layout.
 template <class T, int Parts>
 __device__ __forceinline__ SplitFragment<T> operand_a(const float (&c)[Parts][4], int k) {
   SplitFragment<T> a;

@@ -1,6 +1,7 @@
-// wgmma: matrix products of a warpgroup's four warps, d [64, N] = or += a [64, 16]·b [16, N], with f32 sums
-// and bf16 or f16 operands. The instruction is asynchronous, and `wgmma_wait` waits for it. Inline assembly
-// has no loops, so the widths that kernels use are listed below. The emulator supports any width.
+// wgmma: matrix products of the four warps of a warpgroup. d [64, N] is set to a [64, 16]·b [16, N], or this
+// product is added to d. Sums are f32, operands bf16 or f16. The instruction is asynchronous, and
+// `wgmma_wait` waits for it. Inline assembly has no loops. The widths that kernels use are therefore listed
+// below. The emulator supports any width.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,8 +27,8 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// Warp w of the warpgroup has rows 16·w … of d, each lane as an Accumulator<16, N>. An operand in shared
-// memory is given by a descriptor (shared_sm90.cuh) and may be transposed: `ta`, `tb`.
+// Warp w of the warpgroup has rows 16·w … of d. In the lanes, it has the layout of an Accumulator<16, N>. An
+// operand in shared memory is given by a descriptor (shared_sm90.cuh). It may be transposed (`ta`, `tb`).
 template <class S, int N>
 struct Wgmma;
 
@@ -72,7 +73,7 @@ struct Wgmma;
 
 #define TG_PRODUCT(type, N, n)                                                                               \
   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" TG_NAMES_##n "}, "
-// N = 16·n columns. The other arguments are the numbers of the operands that follow the 8·n sums.
+// N is 16·n columns. The other arguments are the numbers of the operands that follow the 8·n sums.
 #define TG_WGMMA(S, type, N, n, A, B, C, D, E, F)                                                            \
   template <>                                                                                                \
   struct Wgmma<S, N> {                                                                                       \

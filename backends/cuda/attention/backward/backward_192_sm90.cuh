@@ -1,11 +1,11 @@
 // The backward on Hopper for head size 192 with values of size 128 (MLA), similar to backward_sm90.cuh. z_K
 // and z_V need 160 of 240 registers. S is therefore converted to P before z_P starts, and each GEMM completes
 // before another needs its registers. z_Q is computed transposed, in three parts of 64 columns. Each
-// warpgroup computes one part, and they take turns to compute the third.
+// warpgroup computes one part. The two warpgroups alternate in computing the third part.
 //
 // z_Q is computed one tile late. The other warpgroup's z_A has then arrived, so neither warpgroup waits for
-// the other. One warpgroup multiplies while the other computes exponentials. A warpgroup's own z_Q GEMM also
-// runs during its exponentials.
+// the other. One warpgroup multiplies while the other computes exponentials. A warpgroup's z_Q GEMM also runs
+// while the same warpgroup computes exponentials.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"

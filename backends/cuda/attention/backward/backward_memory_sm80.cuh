@@ -1,5 +1,6 @@
-// Shared memory of both portable backward kernels: the rows that a block keeps, and staged tiles of the other
-// side. For keys, a is K and b is V; for queries, a is Q and b is z_O.
+// Shared memory of both portable backward kernels. It contains the rows that a block keeps. It also contains
+// the pipeline stages for tiles of the other side. For keys, a is K and b is V; for queries, a is Q and b is
+// z_O.
 #pragma once
 
 #include "backends/cuda/attention/stages/score_gradient.cuh"

@@ -4,15 +4,14 @@
 //   P = exp(A − ξ), z_A = P ⊛ (V·z_Oᵀ − u)   [keys, queries],  A from S = K·Qᵀ
 //   z_V += (P ⊛ keep)·z_O,  z_K += z_A·Q,  and perhaps  z_Q += z_Aᵀ·K  in global memory
 //
-// z_Q in global memory is optional. Alternatively, a block keeps some queries and loops over tiles of keys to
-// compute only z_Q: z_Q += z_A·K, with z_A [queries, keys]. This second pass is for wide heads without z_Q
-// accumulators in global memory.
+// z_Q in global memory is optional. Without it, a second pass computes z_Q: a block keeps some queries and
+// loops over tiles of keys, z_Q += z_A·K, with z_A [queries, keys]. Wide heads use this second pass.
 //
 // In nondeterministic mode, all blocks add to the same z_Q accumulator. In deterministic mode, each key head
-// has `workers` blocks, which share its keys and have separate accumulators.
+// has `workers` blocks. They share the keys and have separate accumulators.
 //
 // Shared-memory reads limit the speed. A warp's GEMM of r rows by c columns reads 4096/c + 4096/r bytes per
-// mma, and a multiprocessor executes 0.6 mma in the time needed to read 128 bytes.
+// mma. In the time needed to read 128 bytes, a multiprocessor executes 0.6 mma.
 #include "backends/cuda/attention/backward/backward_memory_sm80.cuh"
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/shapes.h"
@@ -25,8 +24,8 @@ namespace one_pass {
 
 using namespace tile;
 
-// Processes one work item: some keys of a key head, with all query heads of its group; or some queries of a
-// head.
+// Processes one work item. An item is either some keys of a key head or some queries of a head. With keys,
+// the block processes all query heads of the group.
 template <class S, Side side, int D, int DV, Options options>
 struct Block {
   using At = TileShape<side, D, DV, options>;
@@ -89,8 +88,8 @@ struct Block {
   }
 
   // Computes P and z_A and calls add_to_sums(), with two specialized groups of warps. While the second group
-  // computes z_A from P and its z_P, the first adds to z_V, which does not need z_A. P is passed in z_A's
-  // buffer if no other GEMM needs P.
+  // computes z_A from P and z_P, the first group adds to z_V. z_V does not need z_A. If no other GEMM needs
+  // P, it is passed in z_A's buffer.
   __device__ __forceinline__ void add_in_groups(Sums& sums, int row0, int column0, int n, int stage, int h,
                                                 int i0, int j0, bool masked) const {
     constexpr int all = At::threads, half = all / 2, row_pieces = cut.kept / cut.score_rows;

@@ -1,8 +1,8 @@
 // Shared parts of Hopper's backward kernels (backward_sm90.cuh, backward_192_sm90.cuh,
 // backward_wide_sm90.cuh):
 // - the layout of a block's shared memory
-// - the producer threads, which load tiles and order the additions to z_Q
-// - the consumer steps that do not depend on how GEMMs are divided among warpgroups
+// - the producer threads: they load tiles and order the additions to z_Q
+// - the consumer steps that all of these kernels have in common
 #pragma once
 
 #include "backends/cuda/attention/ropes.h"
@@ -56,13 +56,13 @@ struct WorkItem {
   float factor, unit;  // factors of q·k and z_P, for split operands
 };
 
-// Returns e such that (z_P·2^(z_o + v) − u)·2^e, multiplied by P·2^room_for_p, is z_A·2^of_z_a().
+// Returns the exponent e for which (z_P·2^(z_o + v) − u)·2^e times P·2^room_for_p equals z_A·2^of_z_a().
 __device__ __forceinline__ int power_of_difference(const Powers& p) {
   return Powers::room_for_z_a - Powers::room_for_p + p.z_a;
 }
 
-// A block's position in the order of additions to a tile's z_Q: nth is its index, or −1 if it has nothing to
-// add. The last block stores the result.
+// A block's position in the order of additions to a tile's z_Q. `nth` is the position, or −1 if the block has
+// nothing to add. The last block stores the result.
 struct Ticket {
   int nth;
   bool last;
@@ -95,7 +95,7 @@ struct Shared {
   }
   __device__ typename At::OthersK others_k() const { return {base + others}; }
   __device__ typename At::ZA others_z_a() const { return {base + others + At::OthersK::bytes}; }
-  // The tile's z_Q as accumulated by the previous blocks, for the last block.
+  // For the last block: the tile's z_Q, as accumulated by the previous blocks.
   __device__ u32 sums_so_far() const { return base + sums; }
   __device__ Stage& rows_of(u32 use) const {
     return reinterpret_cast<Stage*>(start + rows)[ring_q().stage(use)];
@@ -103,13 +103,13 @@ struct Shared {
   __device__ Ring<1> ring_kept() const { return {base + kept_ring}; }     // filled once
   __device__ Ring<At::stages> ring_q() const { return {base + q_ring}; }  // Q and Rows
   __device__ Ring<At::stages> ring_z_o() const { return {base + z_o_ring}; }
-  // ring_ticket full: the block may add to the tile's z_Q, and if it is the last, the sums so far have
-  // arrived. ring_added full: the block has added.
+  // ring_ticket is full when the block may add to the tile's z_Q. For the last block, the sums so far have
+  // then arrived, too. ring_added is full when the block has added.
   __device__ Ring<2> ring_ticket() const { return {base + ticket_ring}; }
   __device__ Ring<2> ring_added() const { return {base + added_ring}; }
   // For clusters:
-  // - ring_z_a is full when z_A has been stored, and empty when its buffer may receive P.
-  // - ring_passed is full when the other block's z_A has arrived, and empty when this block's z_A may be
+  // - ring_z_a is full when z_A has been stored. It is empty when the buffer of z_A may receive P.
+  // - ring_passed is full when the other block's z_A has arrived. It is empty when this block's z_A may be
   //   copied to the other block.
   __device__ Ring<1> ring_z_a() const { return {base + z_a_ring}; }
   __device__ Ring<1> ring_passed() const { return {base + passed_ring}; }
@@ -137,8 +137,8 @@ struct Block {
   __device__ __forceinline__ int tiles() const { return shared.item().met.last - shared.item().met.first; }
   __device__ __forceinline__ u32 passes() const { return max(tiles(), 0) * plan.group; }
 
-  // Before the roles diverge: starts loading the block's keys and values, and finds the query tiles that see
-  // them. Called by one warp.
+  // Starts loading the block's keys and values, and finds the query tiles that see them. Called by one warp,
+  // before the roles diverge.
   __device__ __forceinline__ void keep_rows(TilePosition at) const {
     const int rank = At::blocks > 1 ? ptx::cluster_rank() : 0, row0 = at.row0,
               others_row = row0 + (rank ^ 1) * At::keys, column = rank * At::OthersK::columns;  // of z_Q
@@ -214,8 +214,8 @@ struct Block {
     }
   }
 
-  // Thread of a cluster's block that copies z_A to the other block and signals that the other block's z_A has
-  // arrived here.
+  // Role of one thread of each block of a cluster. It copies z_A to the other block, and signals when the
+  // other block's z_A has arrived here.
   __device__ __forceinline__ void pass_z_a() const {
     const Ring<1> own = shared.ring_z_a(), passed = shared.ring_passed();
     const u32 other = ptx::cluster_rank() ^ 1, all = passes();
@@ -231,8 +231,8 @@ struct Block {
     }
   }
 
-  // await_tickets(): thread that waits until the block may add to each tile. end_tickets(): thread that then
-  // admits the next block.
+  // await_tickets() is the role of a thread that waits until the block may add to each tile. end_tickets() is
+  // the role of a thread that then admits the next block.
   __device__ __forceinline__ void await_tickets() const {
     for_each_ticket([&](u32 n, const int* counter) {
       shared.ring_q().wait(n);
@@ -262,8 +262,9 @@ struct Block {
   }
 
  private:
-  // The blocks of a key head add to z_Q of a query tile in ascending order of their keys. The blocks of a
-  // cluster add to different columns. A block only waits for blocks before its cluster in the grid.
+  // All blocks of a key head add to the z_Q of a query tile. They do so in ascending order of keys. The
+  // blocks of a cluster add to different columns. A block waits only for blocks of earlier clusters in the
+  // grid.
   __device__ __forceinline__ static Ticket ticket_of(KeyRange some, int row0) {
     constexpr int keys = At::keys * At::blocks;
     const int nth = row0 / keys;
@@ -286,7 +287,8 @@ struct Block {
   }
 };
 
-// Scales accumulators by `factor`. For split operands, also by 2^e(), which removes their scaling.
+// Scales accumulators by `factor`. If operands are split, also scales them by 2^e(), to remove the scaling of
+// the operands.
 template <class At>
 __device__ __forceinline__ void scale_result(auto& sums, float factor, auto&& e) {
   if constexpr (At::split)
@@ -319,7 +321,7 @@ struct Factors<At> {
       }
     }
   }
-  // Applies the inverse rotation to rows that are first rounded to S, like a separate RoPE kernel.
+  // Rounds rows to S and then applies the inverse rotation, like a separate RoPE kernel.
   template <class S>
   __device__ __forceinline__ void rotate_rows(Accumulator<16, 2 * pairs>& c) const {
 #pragma unroll
@@ -355,8 +357,8 @@ __device__ __forceinline__ void store_z_q(typename At::ZQ& part, const Attention
           x.d - nth * columns);
 }
 
-// Steps of a consumer warpgroup other than its GEMMs. Its rows are keys, 16 per warp. For split operands, P
-// is scaled by 2^room_for_p (included in the loaded ξ), and z_A by 2^of_z_a().
+// Steps of a consumer warpgroup, without its GEMMs. Rows are keys, 16 per warp. For split operands, P is
+// scaled by 2^room_for_p (included in the loaded ξ), and z_A by 2^of_z_a().
 template <class S, class At, Options options>
 struct Steps : Block<S, At> {
   using R = Result<S, At>;
@@ -457,14 +459,14 @@ struct Steps : Block<S, At> {
     ptx::fence_async();
   }
   // Named barrier for warpgroup `group`: z_A of tile n is in shared memory. There are two phases because one
-  // warpgroup may be a tile ahead of the other.
+  // warpgroup may be one tile ahead.
   __device__ __forceinline__ static int z_a_for(int group, u32 n) {
     return 1 + 2 * (n % 2) + group;
   }
 
-  // Converts S and z_P of the nth tile to P and z_A, and signals the other warpgroup. S is complete when at
-  // most `products` GEMMs are in flight, and the remaining ones compute z_P. `to` must keep its registers
-  // while the previous tile's additions to z_Q are in flight.
+  // Converts S and z_P of the nth tile to P and z_A, and signals the other warpgroup. When at most `products`
+  // GEMMs are in flight, S is complete. These GEMMs compute z_P. While the previous tile's additions to z_Q
+  // are in flight, the registers of `to` must not be reused.
   template <int products>
   __device__ __forceinline__ void make_operands(Scores& s, Scores& z_p, PackedTile& p, PackedTile& z_a, u32 n,
                                                 const auto& stats, const Score<S>& score, int j0, bool masked,
@@ -482,14 +484,14 @@ struct Steps : Block<S, At> {
     ptx::bar_arrive(z_a_for(group ^ 1, n), 256);
   }
 
-  // Hides a tile's address from the compiler, which then computes descriptors where they are used. Keeping
-  // the descriptors of all GEMMs would need too many registers.
+  // Hides a tile's address from the compiler. The compiler then computes each descriptor where it is used.
+  // Keeping the descriptors of all GEMMs would need too many registers.
   __device__ __forceinline__ static auto again(auto tile) {
     ptx::keep(tile.base);
     return tile;
   }
 
-  // Zeros the queries that belong to no sequence, whose memory may contain anything. Called by both
+  // Zeros the queries that belong to no sequence. Their memory may contain anything. Called by both
   // warpgroups.
   __device__ __forceinline__ void clear_others(u32 n, int i0) const {
     const KeyRange valid = queries_of_sequences(x);

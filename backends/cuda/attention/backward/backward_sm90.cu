@@ -12,9 +12,9 @@ namespace tg::cuda::attention {
 
 namespace backward_sm90 {
 
-// Prepares a query tile of a head: u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1], ξ, and counters of additions
-// set to 0. Blocks of head 0 also store the keys that the queries see. With last_stores, z_Q of a tile that
-// sees no keys is set to 0 here, because no block stores it.
+// Prepares a query tile of a head. Computes u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1], converts ξ, and
+// sets the counters of additions to 0. Blocks of head 0 also store the keys that the queries see. With
+// last_stores, no block stores z_Q of a tile without visible keys. It is therefore set to 0 here.
 template <class S, class At>
 __global__ void __launch_bounds__(256) prepare(const __grid_constant__ AttentionCall x,
                                                const __grid_constant__ Workspace work, const Powers* powers) {
@@ -142,8 +142,8 @@ void launch(const Stream& s, const AttentionCall& x, const Workspace& work, cons
   if (tiles > 0) launch_kernel(s, for_tiles, prepare<S, At>, x, work, powers);
   constexpr int keys = At::keys * At::blocks;
   Sections sections{(x.T + keys - 1) / keys, 1, x.Hk, static_cast<int>(x.B) * x.Hk, keys};
-  // Number of a head's blocks that run concurrently. In deterministic mode under a mask, blocks with later
-  // keys start at later tiles and would wait there for earlier blocks.
+  // Number of a head's blocks that run concurrently. With a mask, blocks with later keys start at later
+  // tiles. In deterministic mode they would wait there for blocks with earlier keys.
   const int at_a_time = is_uneven(x) && !x.nondeterministic ? At::together_in_order(sections.blocks)
                                                             : std::clamp(sections.blocks, 1, 33 / At::blocks);
   sections.together =

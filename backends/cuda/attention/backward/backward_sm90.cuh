@@ -9,10 +9,11 @@
 // from both warpgroups. Blocks add z_Q from registers to one f32 accumulator in global memory, in a fixed
 // order, so results are deterministic. In nondeterministic mode no block waits for another.
 //
-// For f32 split into two f16 values, each GEMM becomes three. The contributions of a tile to z_V and z_K are
-// accumulated from zero and then added by ordinary additions, because tensor cores round sums towards zero.
-// This needs more registers. Shared memory holds both f16 values, so tiles have 64 or 32 queries. Each
-// warpgroup computes 64 columns of z_Q, transposed. At head size 64, the two warpgroups alternate instead.
+// For f32 split into two f16 values, each GEMM becomes three. Tensor cores round sums towards zero. The
+// contributions of a tile to z_V and z_K are therefore accumulated from zero and then added by ordinary
+// additions. This needs more registers. Shared memory holds both f16 values, so tiles have 64 or 32 queries.
+// Each warpgroup computes 64 columns of z_Q, transposed. At head size 64, the two warpgroups alternate
+// instead.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
@@ -160,8 +161,8 @@ struct F16SplitConsumer : Steps<S, At, options> {
       tile::add(z_v, column / 8, product);
     }
   }
-  // z_K += z_A·Q. The low f16 values of z_A are read from shared memory. They would occupy registers while
-  // z_V is computed.
+  // z_K += z_A·Q. The low f16 values of z_A are read from shared memory, because they would occupy registers
+  // while z_V is computed.
   __device__ __forceinline__ void add_to_z_k(Accumulator<16, D>& z_k, Packed<At::queries>& z_a, u32 n) const {
     const auto high = shared.tile_q(n).template part<2>(0), low = shared.tile_q(n).template part<2>(1);
 #pragma unroll

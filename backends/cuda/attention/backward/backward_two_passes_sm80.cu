@@ -1,11 +1,11 @@
 // The backward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D] without atomics: one pass over
-// keys for z_K and z_V, and one over queries for z_Q. A block keeps some rows of one side and loops over
-// tiles of the other. Both passes recompute
+// keys for z_K and z_V, and one pass over queries for z_Q. A block keeps some rows of one side and loops over
+// tiles of the other side. Both passes recompute
 //
 //   P = exp(A − ξ),  z_A = P ⊛ (keep ⊛ z_P − u),  A from q·k, z_P = z_O·Vᵀ
 //
-// in registers. Kept rows are the rows of these tiles and the other side's rows are their columns, which is
-// the layout of the next GEMM's left operand. Supports bf16, f16, and f32 split into f16. Split operands are
+// in registers. In these tiles, rows are the kept rows and columns are the rows of the other side. The next
+// GEMM needs its left operand in this layout. Supports bf16, f16, and f32 split into f16. Split operands are
 // scaled by powers of two, and the dropout factor 1/(1 − p) is applied at the end. Head size 96 has no
 // separate kernels, because they would increase compile time and only few or short sequences use them.
 #include "backends/cuda/attention/backward/backward_memory_sm80.cuh"
@@ -23,10 +23,10 @@ using namespace tile;
 // The results of a block: z_K, z_V or both for its keys, or z_Q for its queries.
 enum Pass { for_keys_and_values, for_keys, for_values, for_queries };
 
-// Tiling of a block's four warps: 16-row groups of kept rows per warp, and rows per tile of the other side.
-// Larger values of both reduce shared-memory reads per MMA. For each group, a thread needs D / 2 registers
-// per accumulator, and `passing` registers for P and z_A together. If operands are split, P and z_A need
-// 3·passing registers. A thread needs about 80 other registers.
+// Tiling of the four warps: the number of 16-row groups per warp on the kept side, and the rows per tile on
+// the other side. If both are larger, an MMA reads less shared memory. For each group, a thread needs D / 2
+// registers per accumulator, and `passing` registers for P and z_A together. If operands are split, P and z_A
+// need 3·passing registers. A thread needs about 80 other registers.
 struct Cut {
   int groups, passing;
   int blocks;  // blocks per multiprocessor; 0: any number. A given number may cause register spills
@@ -69,8 +69,8 @@ struct TileShape {
                        bytes = seen + int(sizeof(VisibleKeys<queries>));
 };
 
-// A block computes gradients either for some keys of a key head, in a loop over the query heads of its group,
-// or for some queries of a head. For keys, a is K and b is V. For queries, a is Q and b is z_O.
+// A block computes gradients for some keys of a key head or for some queries of a head. For keys, it loops
+// over the query heads of the group. For keys, a is K and b is V. For queries, a is Q and b is z_O.
 template <class S, class R, Numbers numbers, Pass pass, int D, Options options>
 __global__ void __launch_bounds__(TileShape<numbers, pass, D, options>::threads,
                                   TileShape<numbers, pass, D, options>::c.blocks)

@@ -5,15 +5,15 @@
 //   first:   S = K·Qᵀ,  P = exp(A − ξ),        z_V += P·z_O      and a quarter of the columns of z_Q = z_Aᵀ·K
 //   second:  z_P = V·z_Oᵀ,  z_A = P ⊛ (z_P − u),  z_K += z_A·Q      and another quarter of them
 //
-// A separate block with 64 keys would add as many z_Q elements as one with 128 keys, and a multiprocessor
-// sends these additions slowly. So two blocks with 64 keys each form a cluster. They process the same query
-// tiles and exchange z_A. Each block computes half of the columns of z_Q for all 128 keys, and also keeps the
-// other block's K for these columns.
+// A block with 64 keys would add as many z_Q elements as a block with 128 keys, and a multiprocessor sends
+// these additions slowly. Two blocks with 64 keys each therefore form a cluster. They process the same query
+// tiles and exchange z_A. Each block computes half of the columns of z_Q for all 128 keys. It therefore also
+// keeps the other block's K for these columns.
 //
 // The first warpgroup passes P to the second through shared memory in register order. z_A is stored to the
-// same buffer as an MMA operand. The first GEMM of the next tile starts before the z_Q GEMMs, which gives the
-// other block's z_A time to arrive. While one warpgroup computes exponentials or z_A, the GEMMs of the other
-// run.
+// same buffer as an MMA operand. The first GEMM of the next tile starts before the z_Q GEMMs. The other
+// block's z_A has time to arrive in the meantime. While one warpgroup computes exponentials or z_A, the other
+// warpgroup's GEMMs run.
 #pragma once
 
 #include "backends/cuda/attention/backward/backward_roles_sm90.cuh"
@@ -169,8 +169,8 @@ struct WideConsumer : Steps<S, At, options> {
     begin_ABt<S, DV>(z_p, shared.tile_v(), 0, shared.tile_z_o(n));
   }
 
-  // Issues z_Q = z_Aᵀ·K for the warpgroup's columns: one GEMM for this block's keys and one for the other
-  // block's.
+  // Issues z_Q = z_Aᵀ·K for the warpgroup's columns: one GEMM for this block's keys and one GEMM for the
+  // other block's keys.
   __device__ __forceinline__ void begin_z_q(ZQ& z_q, u32 n) const {
     const int column = group * D / 4;
     begin_AB<S, At::keys>(z_q, shared.tile_z_a(n), 0, shared.tile_k(),

@@ -1,6 +1,6 @@
 // Gradients of attention's bias and sink, from recomputed scores. Calls that need these gradients are rare,
-// so the fast kernels do not compute them. One block computes all sums over broadcast axes of the bias, in a
-// fixed order.
+// so the fast kernels do not compute them. Each sum over broadcast axes of the bias is computed by one block,
+// in a fixed order.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/plain.cuh"
 
@@ -8,7 +8,7 @@ namespace tg::cuda::attention {
 
 namespace plain {
 
-// Divides z_bias into parts. An axis that the bias broadcasts is not divided.
+// Divides z_bias into parts. Broadcast axes are not divided.
 struct BiasGrid {
   int batches, heads, tiles, blocks;
   explicit BiasGrid(const AttentionCall& x) {
@@ -19,8 +19,8 @@ struct BiasGrid {
   i64 parts() const { return i64(batches) * heads * tiles * blocks; }
 };
 
-// Computes one part. Sums z_A (after the softcap) over the broadcast axes of the bias, tile by tile, then
-// sums the resulting tile over its rows or columns if these are broadcast.
+// Computes one part. First sums z_A (after the softcap) over the broadcast axes of the bias, tile by tile. If
+// rows or columns are broadcast, then sums the resulting tile over them.
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     bias_gradient(const __grid_constant__ AttentionCall x, BiasGrid grid,

@@ -1,5 +1,5 @@
-// Prepares the backward (Stratos, Lemma 2.1): u = (O ⊛ z_O).sum − z_ξ of each row, ξ and u in the format of
-// the tensor-core kernels, and the keys that query tiles see.
+// Prepares the backward (Stratos, Lemma 2.1). Computes u = (O ⊛ z_O).sum − z_ξ of each row, converts ξ and u
+// to the format of the tensor-core kernels, and finds the keys that query tiles see.
 #include "backends/cuda/attention/kernels.h"
 #include "backends/cuda/attention/stages/far_rows.cuh"
 #include "backends/cuda/attention/stages/row_dot.cuh"

@@ -26,11 +26,11 @@ bool is_in_reach(const AttentionCall& x, const AttentionCall::TensorView& a) {
 }
 // Contiguous caches: supported for few rows.
 bool takes_rows(const AttentionCall& x) {
-  constexpr int few_keys = 64;  // if L > 1, another forward computes so few keys as one tile
+  constexpr int few_keys = 64;  // if L > 1, another forward kernel computes so few keys in one tile
   return i64{x.H} / x.Hk * x.L <= most_rows(x) && x.B <= most_entries && (x.L == 1 || x.T > few_keys) &&
          x.B * x.Hk * ranges_of(x) <= INT32_MAX && (!is_of_latents(x) || is_in_reach(in_pages(x), x.k));
 }
-// Paged caches: supported for any L, because the choice of kernel must not depend on it.
+// Paged caches: supported for any L, because the choice of kernel must not depend on L.
 bool takes_pages(const AttentionCall& x) {
   const i64 rows = i64{x.H} / x.Hk * x.L;
   return x.pool > 0 && is_in_reach(x, x.k) && is_in_reach(x, x.v) &&
@@ -69,8 +69,8 @@ bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu) {
 }
 
 // Ranges are short enough for several blocks to share a batch entry. They are long enough to hide the writes
-// of the previous range's results: about 3 µs, or 100 KB, on an H200. There are at most 32 ranges, because a
-// single block merges them.
+// of the previous range's results, which take about 3 µs (100 KB) on an H200. There are at most 32 ranges,
+// because a single block merges them.
 EqualRanges InOnePiece::ranges(const AttentionCall& x) {
   const int size = std::max(x.d, x.dv),
             narrow = x.T <= 2048   ? 256

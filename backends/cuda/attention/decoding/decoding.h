@@ -1,10 +1,10 @@
 // Decoding: the forward for few queries per key head and possibly many keys. It reads each key once, at full
-// memory bandwidth. Keys are divided into ranges. Results do not depend on which block computes a range, and
-// a query's result is bitwise independent of the rest of the batch.
+// memory bandwidth. Keys are divided into ranges. Results do not depend on which block computes a range. A
+// query's result is bitwise independent of the rest of the batch.
 //
 // The same kernels compute all calls with a paged cache. If a call has many queries, they are divided into
-// tiles with as few rows as a decoding step has. A row's result is then bitwise identical in both cases
-// (ops/paged_attn.h).
+// tiles with as few rows as in a decoding step. A row's result is then bitwise identical in a prompt and in a
+// decoding step (ops/paged_attn.h).
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
@@ -15,7 +15,7 @@ constexpr int most_entries = 1024;  // tiles per launch; each block keeps a tabl
 constexpr int item_bytes = 64;
 constexpr int most_noted = 40;  // items per block in a shared-memory table; limited by 99 KiB
 
-// Queries of all heads that share a key head form the rows of a GEMM: row r is query r / group of head r %
+// The rows of a GEMM are the queries of all heads that share a key head. Row r is query r / group of head r %
 // group.
 TG_HOST_DEVICE inline int group_of(const AttentionCall& x) {
   return x.H / x.Hk;
@@ -44,7 +44,7 @@ struct EqualRanges {
 };
 // Ranges for paged caches, independent of the cache's capacity. Ranges are short at the start of a sequence,
 // so that several blocks share a short sequence. Later ranges have 1024 keys. After 32 · 1024 keys, ranges
-// grow: each doubling of the length adds 16 ranges, so that the number of ranges to merge stays small.
+// grow. Each doubling of the length then adds 16 ranges, so few ranges must be merged.
 struct GrowingRanges {
   static constexpr int each = 1024, grow_from = 32 * each;
   int bits;  // ranges within the first 1024 keys have 2^bits keys
@@ -62,8 +62,8 @@ struct GrowingRanges {
   }
 };
 
-// Layouts of keys, which determine the ranges. Ranges depend on the capacity (contiguous caches only) and on
-// the head sizes, but not on the batch or the GPU.
+// Layouts of keys. They determine the ranges. Ranges depend on the head sizes and, for contiguous caches, on
+// the capacity. They do not depend on the batch or the GPU.
 struct InOnePiece {
   using Ranges = EqualRanges;
   static constexpr bool values_in_keys = false;  // whether values are the first columns of keys
@@ -83,27 +83,28 @@ struct OfLatents {
   static EqualRanges ranges(const AttentionCall& x);
 };
 
-// Returns a call with a contiguous cache as one with a paged cache: each batch entry is one page, and no
+// Converts a call with a contiguous cache to a call with a paged cache. Each batch entry is one page, and no
 // table is needed.
 inline AttentionCall in_pages(AttentionCall x) {
   if (!x.table) x.page = x.T, x.pages = 1, x.pool = static_cast<int>(x.B);
   return x;
 }
 
-// Whether decoding supports a call: bf16 or f16 that tensor cores support, or f32 with 16-byte aligned rows.
+// Whether decoding supports a call. bf16 and f16 calls must be supported by tensor cores. f32 calls need
+// 16-byte aligned rows.
 bool takes(const AttentionCall& x, const Gpu& gpu);
 
 // Maximum number of ranges of a sequence.
 int ranges_of(const AttentionCall& x);
 
-// Whether a separate block computes each range (decoding_split_kv_sm80.cu), which is faster if a sequence has
+// Whether a separate block computes each range (decoding_split_kv_sm80.cu). This is faster if a sequence has
 // few ranges. Results are bitwise identical.
 constexpr int most_split = 8;
 bool uses_split_kv(const AttentionCall& x, int ranges, const Gpu& gpu);
 
-// The tiles that a launch computes for all key heads. A tile has `rows` rows, or fewer at the end, and each
-// batch entry has of_entry tiles. For a contiguous cache, one launch computes all tiles. For a paged cache,
-// their number is limited by the table and by the memory for partial results.
+// The tiles that a launch computes for all key heads. A tile has `rows` rows, except that the last one may
+// have fewer. Each batch entry has of_entry tiles. For a contiguous cache, one launch computes all tiles. For
+// a paged cache, their number is limited by the table and by the memory for partial results.
 struct Tiles {
   int first, count, of_entry, rows;
 };
@@ -112,9 +113,10 @@ Tiles tiles_of_launch(const AttentionCall& x, int n);
 
 Workspace workspace(const AttentionCall& x, std::byte* base);
 
-// Decoding of MLA latents with many heads by wgmma (decoding_latent_sm90.cu). A tile is one query with all
-// heads that share a key head, in pieces of at most 64 heads. The decision does not depend on the number of
-// sequences or, for a paged cache, of queries.
+// Decoding of MLA latents with many heads by wgmma (decoding_latent_sm90.cu). A tile is one query with the
+// heads that share a key head. If there are more than 64 heads, they are divided into pieces of at most 64.
+// The decision does not depend on the number of sequences. For a paged cache, it does not depend on the
+// number of queries either.
 bool takes_by_wgmma(const AttentionCall& x, const Gpu& gpu);
 constexpr int most_heads = 64;
 TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {
@@ -123,8 +125,9 @@ TG_HOST_DEVICE inline int heads_of_piece(const AttentionCall& x) {
 TG_HOST_DEVICE inline int pieces_of(const AttentionCall& x) {
   return (group_of(x) + most_heads - 1) / most_heads;
 }
-// Whether few heads share a single key head, which has a separate kernel (decoding_latent_16_sm90.cu). A
-// contiguous cache must also be dense. The decision is the same for all paged caches.
+// Whether few heads share a single key head. A separate kernel computes this case
+// (decoding_latent_16_sm90.cu). A contiguous cache must also be dense. The decision is the same for all paged
+// caches.
 constexpr int few_heads = 16;
 inline bool takes_few_heads(const AttentionCall& x) {
   const bool dense = x.T % 8 == 0 && (x.B == 1 || x.k.batch == x.T * x.k.row);

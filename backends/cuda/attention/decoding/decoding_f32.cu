@@ -6,9 +6,9 @@
 //   c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
 //   G ← exp(c_old − c)·G + P·V
 //
-// A lane multiplies four or eight columns of each key. After the reduction over lanes, each lane holds the
-// scores of one of the eight rows for every fourth key. P is passed through shared memory, and a lane has the
-// same columns of V as of K.
+// A lane multiplies four or eight columns of each key. After the reduction over lanes, each lane holds scores
+// of one row, for every fourth key. P is passed through shared memory. A lane has the same columns of V as of
+// K.
 //
 // The order of all sums depends only on the head size. A row's result is therefore bitwise identical in tiles
 // of 8 and of 16 rows.
@@ -74,9 +74,10 @@ __device__ __forceinline__ float dot(const RowPart<At>& a, const RowPart<At>& b)
   return sum;
 }
 
-// Transposing reduction of `lanes` sums over `lanes` lanes: returns the sum with the lane's index. part(n) is
-// a lane's contribution to the nth sum. Lanes that are `by` apart exchange the halves that they do not keep.
-// The recursion is depth-first, so few sums are live at a time.
+// Transposing reduction of `lanes` sums over `lanes` lanes. Each lane receives one sum, the one with the
+// lane's index. part(n) is a lane's contribution to the nth sum. Two lanes at distance `by` exchange sums:
+// each lane keeps one half and sends the other half. The recursion is depth-first, so few sums are live at a
+// time.
 template <int lanes, int by = 1, class F>
 __device__ __forceinline__ float own_sum(const F& part, int n = 0) {
   if constexpr (by == lanes) {
@@ -151,8 +152,8 @@ struct RowSums {
 #pragma unroll
     for (Part& e : of) e.fill(to);
   }
-  // Multiplies each row by its factor, which the lanes of that row have. Nothing is done if all factors are
-  // 1, as in most cases.
+  // Multiplies each row by its factor. The lanes of a row have the factor of this row. In most cases all
+  // factors are 1, and nothing is done.
   __device__ __forceinline__ void scale(float by) {
     if (!__any_sync(~0u, by != 1)) return;
 #pragma unroll

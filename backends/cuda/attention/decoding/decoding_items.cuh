@@ -1,6 +1,6 @@
 // Work items of decoding. An item is a range of a batch entry's keys, for a tile of a key head's rows. The
 // items depend on the lengths of the entries, which only the GPU knows. Each block therefore builds a table
-// of the tiles, from which it finds any item.
+// of the tiles. From this table it can find any item.
 #pragma once
 
 #include <type_traits>
@@ -53,7 +53,7 @@ __device__ __forceinline__ N sum_to_lane(N own) {
   return own;
 }
 
-// Number of ranges at a sequence's start that are shorter than the later ones.
+// Number of ranges at a sequence's start that are shorter than later ranges.
 __device__ __forceinline__ int early_ranges(EqualRanges) {
   return 0;
 }
@@ -61,8 +61,8 @@ __device__ __forceinline__ int early_ranges(GrowingRanges ranges) {
   const int all = GrowingRanges::each >> ranges.bits;
   return all > 1 ? all : 0;
 }
-// Counts of early ranges and of all others, packed into one word. If a launch has early ranges (at most 4 per
-// tile), it has fewer than 2¹⁹ other ranges.
+// The number of early ranges and the number of other ranges, packed into one word. If a launch has early
+// ranges (at most 4 per tile), it has fewer than 2¹⁹ other ranges.
 template <class Ranges>
 struct Counted {
   static constexpr int bits = std::is_same_v<Ranges, GrowingRanges> ? 19 : 31;
@@ -128,7 +128,7 @@ struct ShortTiles {
 
 // Maps item numbers to items, longest items first, because each of n blocks processes every nth item. The
 // order is:
-// - short tiles, which are distributed over the streams of all blocks
+// - short tiles; they are distributed over the streams of all blocks
 // - ranges that are neither early nor the last of their tile
 // - last ranges, of any length
 // - early ranges
@@ -174,7 +174,7 @@ struct Items {
     early = Count::early(entries[tiles.count].before), others = Count::others(entries[tiles.count].before);
     count = (early + others + tiles.count) * x.Hk;
     shorts = short_tiles ? short_tiles->count * x.Hk : 0;
-    // With only one or two short tiles per block, all streams together compute them faster.
+    // If a block has only one or two short tiles, all streams together compute them faster.
     if (shorts < 2 * static_cast<int>(gridDim.x)) this->short_tiles = nullptr, shorts = 0;
     const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
     own_shorts = first < shorts ? (shorts - first - 1) / step + 1 : 0;
@@ -187,7 +187,7 @@ struct Items {
     __syncthreads();
   }
 
-  // Items of a streaming warp: its short items, then all other items of its block.
+  // Items of a streaming warp: first the warp's short items, then all other items of the block.
   __device__ int first(int stream) const {
     return or_long(static_cast<int>(blockIdx.x + stream * gridDim.x));
   }
@@ -205,8 +205,8 @@ struct Items {
     const int i = noted ? place_in_table(n) : most_noted;
     return i < most_noted ? noted[i] : find(n);
   }
-  // Returns an item in shared memory, because a multiplying stream has no registers for it. The item is valid
-  // until the stream's next call. Called by the stream's warp.
+  // Returns an item in shared memory, because a stream has no registers for the item while it multiplies. The
+  // item is valid until the stream's next call. Called by the stream's warp.
   __device__ const Item* kept(int n, int stream) const {
     const int i = place_in_table(n);
     if (i < most_noted) return noted + i;

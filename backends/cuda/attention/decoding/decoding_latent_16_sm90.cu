@@ -1,14 +1,15 @@
-// Decoding of latents by wgmma if at most 16 heads share a key head. It is bound by reading the keys. A wgmma
-// has M = 64, so its rows are keys and then value columns, and the heads are its few columns:
+// Decoding of latents by wgmma if at most 16 heads share a key head. Reading the keys limits its speed. A
+// wgmma has M = 64. Its rows are therefore keys in the first GEMM and value columns in the second. The heads
+// are its few columns:
 //
 //   Aᵀ = K·Qᵀ, c ← max(c, A.max), P = exp(A − c), π ← exp(c_old − c)·π + P.sum
 //   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ
 //
-// Items are the same as in decoding_latent_items_sm90.cuh. Warps of the first warpgroup prepare them and load
-// tiles of 64 keys in thirds of their columns. Seven thirds fit in shared memory, so at least one tile is in
-// flight while another is multiplied. The two consumer warpgroups process alternate tiles of an item
-// independently. The tile's position in the sequence determines its warpgroup. At the end, each warpgroup
-// sends the other its accumulators of half of the columns.
+// Items are the same as in decoding_latent_items_sm90.cuh. Warps of the first warpgroup prepare items and
+// load tiles of 64 keys. A tile is loaded in thirds of its columns. Seven thirds fit in shared memory, so at
+// least one tile is in flight while another tile is multiplied. The two consumer warpgroups process alternate
+// tiles of an item independently. The tile's position in the sequence determines its warpgroup. At the end,
+// each warpgroup sends half of its accumulator columns to the other warpgroup.
 #include "backends/cuda/attention/decoding/decoding_latent_items_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
 
@@ -60,8 +61,8 @@ struct At {
   using P = SwizzledTile<rows, tile_keys>;
   static constexpr int blocks = most_values / 64;  // blocks of 64 columns of V (rows of Gᵀ)
   using Block = Accumulator<16, rows>;             // a warp's part of a block
-  // Within an item, only the first third of a tile uses a stage that the other warpgroup used last (see
-  // multiply()).
+  // Within an item, the other warpgroup was the last user of the stage of a tile's first third. This is not
+  // so for the other thirds (see multiply()).
   static_assert(stages == groups * thirds + 1);
 };
 using decoding::OfWarps;  // one per warpgroup; a warp has 16 keys of a tile, and rows are heads
@@ -88,8 +89,8 @@ struct Shared {
     return {base + k + Ring<At::stages>::stage(use) * At::K::bytes};
   }
   __device__ At::P tile_p(int group) const { return {base + p + group * At::P::bytes}; }
-  // Accumulators that a warpgroup sends to the other: four elements per thread for each block and group of 8
-  // heads.
+  // Accumulators that one warpgroup sends to the other. Each thread has four elements for each block and each
+  // group of 8 heads.
   __device__ float4* sent_by(int group) const {
     return reinterpret_cast<float4*>(start + sent + group * sent_bytes);
   }
@@ -127,7 +128,7 @@ struct Boxes {
     set = (from.range.to - 1) / together;
     now = looked_up(set), next = looked_up(set - 1);
   }
-  // Box `nth` of a tile, which must be in the current set or in the one before it (towards the start).
+  // Box `nth` of a tile. The tile must be in the current set or in the previous set (towards the start).
   __device__ __forceinline__ void move_to(int tile) {
     if (plan.box_rows > 0 && tile / together < set) now = next, next = looked_up(--set - 1);
   }
@@ -144,8 +145,8 @@ struct Boxes {
   }
 };
 
-// Warp that loads tiles of keys in whole boxes. It starts before the previous kernel has ended, if that
-// kernel does not write the data.
+// Warp that loads tiles of keys in whole boxes. If the previous kernel does not write the data, it starts
+// before that kernel has ended.
 __device__ __forceinline__ void load(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   const std::uint64_t once = ptx::evict_first();
   if (!x.fixed_positions) ptx::wait_for_kernel_before();
@@ -221,7 +222,7 @@ struct Consumer {
   const int group, warp;
   u32 thirds = 0, items = 0;
 
-  // Wait at a named barrier: for the threads of this warpgroup, and for the threads of both.
+  // Wait at a named barrier, for the threads of this warpgroup or of both warpgroups.
   __device__ __forceinline__ void sync() const { ptx::bar_sync(1 + group, 128); }
   __device__ __forceinline__ static void sync_both() { ptx::bar_sync(1 + At::groups, 128 * At::groups); }
   // The block of columns of V that the nth accumulator belongs to. The second warpgroup begins with the
@@ -233,10 +234,10 @@ struct Consumer {
   __device__ __forceinline__ void multiply(At::Block& s, u32 nth) const {
 #pragma unroll
     for (int n = 0; n < At::thirds; ++n) {
-      // Loads may complete in any order. If the previous third in this stage, which belongs to the other
-      // warpgroup, had not arrived, a wait for this third would return immediately. For the other stages this
-      // cannot happen: this warpgroup has waited for their previous thirds of the same item, and both
-      // warpgroups have waited for all thirds of earlier items.
+      // Loads may complete in any order. The previous third in this stage belongs to the other warpgroup. If
+      // it had not arrived, a wait for this third would return immediately. This cannot happen for the other
+      // stages. Within an item, this warpgroup has waited for their previous thirds. Both warpgroups have
+      // waited for all thirds of earlier items.
       if (n == 0) shared.ring_k().acquire(nth);
       shared.ring_k().wait(nth + n);
       const At::K k = shared.third_of_k(nth + n);
@@ -428,8 +429,9 @@ __global__ void __launch_bounds__(At::threads, 1)
 #endif
 }
 
-// Creates the tensor map of keys if pages are contiguous in memory. Its axes are 64 columns, 8 rows, blocks
-// of 64 columns, and groups of 8 rows of the whole pool. Otherwise all tiles are copied row by row.
+// Creates the tensor map of keys if pages are contiguous in memory. Its axes are 64 columns, 8 rows, the
+// blocks of 64 columns, and the groups of 8 rows in the whole pool. Otherwise all tiles are copied row by
+// row.
 inline void set_boxes(Plan& plan, const AttentionCall& x) {
   const bool dense = x.page % 8 == 0 && (x.pool == 1 || x.k.batch == x.page * x.k.row) &&
                      i64{x.pool} * x.page / 8 <= INT32_MAX;

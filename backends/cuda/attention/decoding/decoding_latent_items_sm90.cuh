@@ -1,9 +1,10 @@
 // Common part of the wgmma kernels for latents (decoding_latent_sm90.cu, decoding_latent_16_sm90.cu). An item
-// is a range of the keys that one query sees, for some of its heads. All rows of a tile therefore see the
-// same keys. A row's result is bitwise independent of other queries and of the block that computes a range.
+// is one query with some of its heads, and a range of the keys that this query sees. All rows of a tile
+// therefore see the same keys. A row's result is bitwise independent of other queries and of the block that
+// computes a range.
 //
-// A paged cache is read in boxes of a tensor map, several per tile of 64 keys. A contiguous cache has one
-// page per sequence (in_pages()). Each range stores O, c and π, which a second kernel merges.
+// A paged cache is read in boxes of a tensor map. A tile of 64 keys has several boxes. A contiguous cache has
+// one page per sequence (in_pages()). Each range stores O, c and π, and a second kernel merges them.
 #pragma once
 
 #include <numeric>
@@ -41,8 +42,8 @@ __device__ __forceinline__ KeyRange keys_of(const AttentionCall& x, const Plan& 
   return keys_visible_to(one, at / plan.queries, at % plan.queries);
 }
 
-// Finds items; used by one warp. All ranges except the last of each query come first, then the last ones,
-// which may be short. The pieces of heads of a range are adjacent.
+// Finds items; used by one warp. The last range of each query may be short. The last ranges therefore follow
+// all other ranges. The pieces of heads of a range are adjacent.
 struct Items {
   const AttentionCall& x;
   const Plan& plan;
@@ -79,9 +80,9 @@ struct Items {
   int found = 0;  // its query
 };
 
-// Scheduler warp. It prepares the first item before the previous kernel has ended, if that kernel does not
-// write the lengths. An item must have the fields of forward_sm90::Item that are set here. It must also have
-// the query of its sequence, its first head as h, and set_seen(), which a warp calls with the visible keys.
+// Scheduler warp. If the previous kernel does not write the lengths, it prepares the first item before that
+// kernel has ended. An item must have the fields of forward_sm90::Item that are set here. It must also have
+// the query of its sequence, and its first head as h. A warp calls its set_seen() with the visible keys.
 template <class Shared>
 __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCall& x, const Plan& plan) {
   if (!x.fixed_positions) ptx::wait_for_kernel_before();
@@ -115,7 +116,7 @@ __device__ __forceinline__ void schedule(const Shared& shared, const AttentionCa
 
 // Fields of an item that loading warps read.
 struct Source {
-  decoding::LatentRowAddress place{};  // sequence and key head; later the location that a lane has looked up
+  decoding::LatentRowAddress place{};  // sequence and key head; after a lookup: a row's location
   int head, query;
   KeyRange some;
   Tiles range;
@@ -215,7 +216,8 @@ __global__ void __launch_bounds__(most_values / 4)
 #endif
 }
 
-// Rows of a box of keys: the largest number that divides both a page and a tile; 0 if it is less than 8.
+// Number of rows in a box of keys. It is the largest number that divides both a page and a tile, or 0 if this
+// number is less than 8.
 inline int box_rows_of(const AttentionCall& x) {
   const int rows = x.table ? std::gcd(x.page, tile_keys) : tile_keys;
   return rows < 8 ? 0 : rows;
@@ -232,8 +234,8 @@ inline Plan plan_of(const AttentionCall& x, const Workspace& work, int item_rows
   plan.parts = work.parts, plan.o = work.o, plan.lse = work.lse;
   return plan;
 }
-// Computes a call, which must be in_pages(), with a kernel of `threads` threads and `shared` bytes of shared
-// memory per block. A merge follows each launch.
+// Computes a call that is in_pages(). A block of the kernel has `threads` threads and `shared` bytes of
+// shared memory. A merge follows each launch.
 template <class S, class Kernel>
 void launch_items(const Stream& s, const AttentionCall& x, Plan plan, unsigned threads, std::size_t shared,
                   Kernel kernel) {

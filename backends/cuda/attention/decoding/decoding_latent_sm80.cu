@@ -1,13 +1,13 @@
 // Decoding of latent attention (MLA with absorbed projections [Stratos, FlashAttention §3.2]) on tensor
 // cores. Keys have up to 576 elements, and the first elements (up to 512) are also the values. Such a row is
-// read once and is too long for the registers of one warp. The warps of a block therefore share a tile of 64
+// read once. It is too long for the registers of one warp. The warps of a block therefore share a tile of 64
 // keys and 16 rows:
 //
 //   Aᵀ = K·Qᵀ                               each warp: 16 keys and 8 rows
 //   c ← max(c, A.max), P = exp(A − c)       over all keys, through shared memory
 //   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·Pᵀ          each warp: 64 columns of V and all rows
 //
-// Each range stores O, c and π, which a second kernel merges.
+// Each range stores O, c and π, and a second kernel merges them.
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding/decoding_merge.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -21,7 +21,7 @@ namespace tg::cuda::attention {
 namespace decoding {
 
 // Prefetches tiles, item after item. A warp copies eight rows. A lane copies every eighth 16-byte piece of
-// two rows, and looks up the page of one of the eight rows, one tile ahead.
+// two rows. It also looks up the page of one of the eight rows, one tile ahead.
 template <class S>
 struct LatentLoader {
   using At = LatentShape;
@@ -39,7 +39,7 @@ struct LatentLoader {
     end = to + At::stages * At::tile;
     find(blockIdx.x);
   }
-  // Starts copying the next tile and commits the copies as a group, which is empty after the last tile.
+  // Starts copying the next tile and commits the copies as a group. After the last tile, the group is empty.
   __device__ __forceinline__ void prefetch() {
     if (!next.at_end()) {
       const u32 begin = place.begin<S>(x, x.k);
@@ -76,8 +76,9 @@ struct LatentLoader {
   }
 };
 
-// Data that the warps of a block share for a tile. For each row and group of 16 keys, `top` is the largest
-// score and `sum` finally π. `by` is the factor of G for each row, and `seen` its visible keys.
+// Data that the warps of a block share for a tile. For each row and each group of 16 keys, `top` is the
+// largest score, and `sum` is π at the end. For each row, `by` is the factor of G, and `seen` has the visible
+// keys.
 struct LatentRows : OfWarps {
   using At = LatentShape;
   static_assert(At::groups == warps && At::rows == rows);

@@ -1,5 +1,6 @@
 // Decoding of latents by wgmma if many heads share a key head. The roles are the same as in
-// forward_576_sm90.cuh, with items of decoding_latent_items_sm90.cuh, for up to 64 heads of a query.
+// forward_576_sm90.cuh. Items are defined in decoding_latent_items_sm90.cuh. An item has up to 64 heads of a
+// query.
 #include "backends/cuda/attention/decoding/decoding_latent_items_sm90.cuh"
 #include "backends/cuda/attention/forward/forward_576_sm90.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -10,8 +11,8 @@ namespace latents_sm90 {
 
 using At = forward_576_sm90::TileShape<true>;
 static_assert(At::keys == tile_keys && At::V::columns == most_values);
-// Warps that look up pages need more registers than warps that load tiles of one tensor. The score warpgroup
-// needs fewer than it has at launch.
+// The loading warps also look up pages here, so they need more registers than in the forward. The score
+// warpgroup needs fewer registers than it has at launch.
 constexpr int producer_registers = 48, scorer_registers = 112;
 static_assert(producer_registers + scorer_registers + 2 * At::adder_registers <= 512);
 

@@ -1,6 +1,6 @@
 // The decoding kernel and its launch. The template argument Multiplied is the arithmetic of the streaming
 // warps: tensor cores (decoding_sm80.cu) or f32 multiply-adds (decoding_f32.cu). It defines the element type
-// S and the shape At, and its members are a streaming warp's registers.
+// S and the shape At. Its members are registers of a streaming warp.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
@@ -10,9 +10,9 @@
 
 namespace tg::cuda::attention::decoding {
 
-// Main loop of a streaming warp that has items: its short items, then all other items of the block. `alone`:
-// the block has at most one item that is not short. Score and loader are not members of `Multiplied`, because
-// nvcc would then reload the item's key range for each row that the loader copies.
+// Main loop of a streaming warp that has items: its short items, then all other items of the block. `alone`
+// states that the block has at most one item that is not short. Score and loader are not members of
+// `Multiplied`, because nvcc would then reload the item's key range for each row that the loader copies.
 template <class Multiplied, class Cache>
 __device__ __forceinline__ void stream_items(const AttentionCall& x, const Plan<Cache>& plan,
                                              const Items<Cache>& items, unsigned char* memory, int stream,
@@ -71,7 +71,7 @@ __device__ __forceinline__ void decode_items(const AttentionCall& x, const Works
   TG_DYNAMIC_SHARED(memory, 1024);
   let_next_kernel_begin();
   // If no step writes the locations of the keys, the locations may be read before the previous kernel ends.
-  // The keys themselves may not.
+  // The keys may not be read before that.
   if (!x.fixed_positions) wait_for_kernel_before();
   const bool crowded = At::takes_short && plan.tiles.count * x.Hk >= 2 * static_cast<int>(gridDim.x);
   const Items<Cache> items(x, plan.ranges, plan.tiles, reinterpret_cast<Entry*>(memory + At::entries),

@@ -21,7 +21,7 @@ __device__ __forceinline__ int first_key(KeyRange keys, int stream) {
 }
 
 // First key of an item's slices for a stream, and the step to its next slice. One warp processes all slices
-// of a short tile. They are between two adjacent multiples of At::step, so they are in the order of their
+// of a short tile. The slices are between two adjacent multiples of At::step, so they are in the order of the
 // streams.
 template <class At>
 __device__ __forceinline__ int first_key(const Item& item, int stream) {
@@ -98,8 +98,8 @@ struct Copies {
   }
 };
 
-// Location of a sequence's key in the pool. Each lane looks up one key, and later broadcasts the result to
-// the lanes that copy its row.
+// Location of a sequence's key in the pool. Each lane looks up one key. Later it broadcasts the result to the
+// lanes that copy the row of this key.
 struct RowAddress {
   int b, head, number, in_page;  // sequence, key head, page number, row of the page
 
@@ -120,7 +120,7 @@ struct RowAddress {
            head * static_cast<u32>(a.head / each);
   }
 };
-// A RowAddress that also supports a contiguous cache, in which each sequence is one page (in_pages()).
+// A RowAddress that also supports a contiguous cache. Each sequence is then one page (in_pages()).
 struct LatentRowAddress : RowAddress {
   __device__ __forceinline__ void look_up(const AttentionCall& x, int j, KeyRange keys) {
     if (x.table) return RowAddress::look_up(x, j, keys);
@@ -133,10 +133,10 @@ __device__ __forceinline__ const S* at_piece(const AttentionCall::TensorView& a,
 }
 
 // Loader of contiguous and paged caches. Pages may have any number of keys. If pages consist of whole slices,
-// the lanes look up the pages of 32 slices together, and a lane's rows have the same distance as in a
-// contiguous cache. This hides the latency of the lookup, which under load exceeds the time of a slice.
-// Otherwise the rows of a slice are looked up individually, one slice ahead. Values that are the first
-// columns of keys are only read once.
+// the lanes look up the pages of 32 slices together. A lane's rows then have the same distance as in a
+// contiguous cache. This hides the latency of the lookup. Under load, a lookup takes longer than a slice.
+// Otherwise the rows of a slice are looked up individually, one slice ahead. If values are the first columns
+// of keys, they are read only once.
 template <class S, class At, class Cache>
 struct Loader : Copies<S, At> {
   static constexpr bool in_pages = std::is_same_v<Cache, InPages>;
@@ -145,7 +145,7 @@ struct Loader : Copies<S, At> {
   const Cache cache;
   Cursor<At, Cache> next;
   const S *k, *v;    // contiguous: the lane's piece of the next slice's first rows
-  RowAddress place;  // paged: location of the lane's slice, or of its row of the next slice
+  RowAddress place;  // paged: location of the lane's slice, or of the lane's row in the next slice
   int nth;           // next one of the slices that have been looked up
 
   __device__ __forceinline__ Loader(const AttentionCall& x, Cache cache, const Items<Cache>& items,
@@ -157,7 +157,8 @@ struct Loader : Copies<S, At> {
   __device__ __forceinline__ u32 values(u32 stage) const {
     return cache.values_in_keys ? stage : stage + At::half;
   }
-  // Starts copying the next slice and commits the copies as a group, which is empty after the last slice.
+  // Starts copying the next slice and commits the copies as a group. After the last slice, the group is
+  // empty.
   __device__ __forceinline__ void prefetch() {
     if (!next.at_end()) {
       if constexpr (!in_pages) {

@@ -1,5 +1,5 @@
-// Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The last
-// block to finish a range of a key head merges the ranges of that key head.
+// Merges decoding results in a fixed order: first over the streams of a block, then over the ranges. The
+// block that finishes the last range of a key head merges all ranges of this key head.
 #pragma once
 
 #include "backends/cuda/attention/decoding/decoding_items.cuh"
@@ -17,8 +17,9 @@ __device__ __forceinline__ float4 multiply_add(float w, const float4& a, const f
   return {fmaf(w, a.x, to.x), fmaf(w, a.y, to.y), fmaf(w, a.z, to.z), fmaf(w, a.w, to.w)};
 }
 
-// Combines results over two sets of keys with largest scores `before` and c (−∞: no keys, nothing changes).
-// All code that combines results uses these instructions, so results are bitwise identical.
+// Combines results over two sets of keys, whose largest scores are `before` and c. A score of −∞ means that
+// the set has no keys, and the results of the other set do not change. All code that combines results uses
+// these instructions, so results are bitwise identical.
 struct Joined {
   float top, by, by_c;  // the larger score; factors of the results
   bool some;
@@ -74,7 +75,7 @@ struct MergedSets : SoftmaxState<OwnQuery> {
     const float by = exp_of_difference(top[0], now, exponent);
     top[0] = now, sum[0] = fmaf(sum[0], by, exp_of_difference(c, now, exponent)), o = scaled(o, by);
   }
-  // Returns these results as one set with its O, bitwise as if they were merged with sets of no keys.
+  // Returns these results as one set with its O. A merge with sets of no keys would be bitwise identical.
   __device__ __forceinline__ MergedSets as_one(float exponent) const {
     const float2 own[1] = {stats()};
     const float4 g[1] = {finished()};
@@ -168,8 +169,8 @@ __device__ __forceinline__ void store_results(const StreamResults<At>& to,
   }
 }
 
-// Initializes the results of a short tile, to which its slices are added. put_short() stores them to the
-// outputs.
+// Initializes the results of a short tile. The slices are then added to these results, and put_short() stores
+// them to the outputs.
 template <class At>
 __device__ __forceinline__ void begin_short(const StreamResults<At>& to) {
 #pragma unroll 1
@@ -226,7 +227,7 @@ __device__ __forceinline__ MergedSets merge_ranges(const Partial& range_0, int f
   return all;
 }
 
-// Row statistics of a tile from the four warps that share its rows: the largest scores, and finally π.
+// Row statistics of a tile, from the four warps that share the rows: the largest scores, and π at the end.
 struct OfWarps {
   static constexpr int warps = 4, rows = 16;
   float top[warps][rows], sum[warps][rows];
@@ -244,8 +245,8 @@ struct OfWarps {
   }
 };
 
-// Whether this warp is the last of `count` warps to arrive. Its preceding writes are then visible to the last
-// warp, which also resets the counter to 0.
+// Returns whether this warp is the last of `count` warps to arrive. The last warp sees all writes that the
+// other warps made before they arrived. It also resets the counter to 0.
 __device__ __forceinline__ bool is_last(int* counter, int count) {
   __syncwarp();
   int last = 0;
@@ -262,9 +263,9 @@ __device__ __forceinline__ bool is_last(int* counter, int count) {
   return last;
 }
 
-// Writes results: merges the streams' results into results of a range or of the call. Each writing warp owns
+// Writes results. Merges the streams' results into results of a range or of the call. Each writing warp owns
 // some rows and counts their finished ranges. If there are at most `together` ranges, the merge is bitwise
-// identical to one in groups of 16.
+// identical to a merge in groups of 16.
 template <class S, class At, class Cache, int warps, int together = 16>
 struct Results {
   static constexpr int quads = At::D / 4;
@@ -299,7 +300,7 @@ struct Results {
 
  private:
   // Calls f(row, column) for the lane's groups of four columns of an item. One warp writes all columns of a
-  // row and its ξ, so its count of finished ranges covers them all.
+  // row and the row's ξ. The warp's count of finished ranges therefore covers the whole row.
   template <class F>
   __device__ __forceinline__ void for_each_quad(const Item& item, F&& f) const {
     constexpr int each = quads < 32 ? 32 : quads;
@@ -313,8 +314,8 @@ struct Results {
 };
 
 // Main loop of a warp that writes the results of a block's items. The warp counts a finished range one item
-// later. By then the writes of that range have completed, so the warp need not wait for them. If the block
-// has a single item (`alone`), streaming warps also write, because they are idle and the call waits for these
+// later. By then the writes of that range have completed, so the warp does not wait for them. If the block
+// has a single item (`alone`), streaming warps also write. They are idle then, and the call waits for these
 // results.
 template <class S, class At, class Cache, bool alone>
 __device__ __forceinline__ void write_items(const AttentionCall& x, const Workspace& work,

@@ -13,14 +13,14 @@ template <int size_, int D_, int rows_, int streams_>
 struct TileShape {
   static constexpr int size = size_, D = D_, rows = rows_, streams = streams_, writers = rows == 8 ? 4 : 2,
                        threads = 32 * (streams + writers);
-  // The minimum number of blocks per multiprocessor, for ptxas. In fact there is always one. With eight
+  // The minimum number of blocks per multiprocessor, for ptxas. The real number is always 1. With eight
   // streams the number is left unspecified (0), because 1 causes spills. Eight streams have 64 to 128 KiB of
   // loads in flight, and 64 KiB saturate the memory bandwidth. Four streams are for GPUs whose shared memory
   // is too small for eight.
   static constexpr int least_blocks = streams == 8 ? 0 : 1;
   static constexpr int keys = (D <= 64 ? 64 : 32) / size, stages = 2;  // keys per slice; stages per stream
   static constexpr int half = keys * D * size, stage = 2 * half, ring = stages * stage;  // keys, then values
-  static constexpr int step = streams * keys;  // keys from one slice of a stream to its next
+  static constexpr int step = streams * keys;  // distance in keys between two slices of a stream
   // Whether one stream can compute a short tile by itself. Eight streams of the largest shape have no
   // registers for this.
   static constexpr bool takes_short = !(D == 128 && rows == 16 && streams == 8);
@@ -53,7 +53,7 @@ constexpr int most_streams(int D) {
   return D > 128 ? 4 : 8;
 }
 // Whether a GPU that this code is compiled for may launch the shape. A GPU with 227 KiB of shared memory per
-// block always uses the maximum number of streams, so nvcc can skip the others, which saves minutes.
+// block always uses the maximum number of streams. nvcc can then skip the other shapes, which saves minutes.
 #if defined(__CUDA_ARCH__)
 template <class At>
 constexpr bool may_be_launched = arch < 900 || arch >= 1200 || At::streams == most_streams(At::D);
@@ -69,8 +69,8 @@ inline int rows_of_shape(const AttentionCall& x) {
   return x.table ? most_rows(x) : rows_of(x);
 }
 
-// Calls f with the shape for a call: eight streams (four for head sizes above 128) if a block has enough
-// shared memory, otherwise half as many. A block has a multiprocessor to itself.
+// Calls f with the shape for a call. It has eight streams, or four for head sizes above 128. If a block has
+// too little shared memory, it has half as many. A block has a multiprocessor to itself.
 template <int size, int D, int rows, class F>
 auto with_streams(const AttentionCall& x, const Gpu& gpu, F&& f) {
   constexpr int most = most_streams(D);
@@ -90,7 +90,7 @@ auto with_shape(const AttentionCall& x, const Gpu& gpu, F&& f) {
   });
 }
 
-// Shape of the latent kernel. Tiles have 64 keys, and a pair of warps multiplies each 16 keys.
+// Shape of the latent kernel. Tiles have 64 keys. Each pair of warps multiplies 16 keys.
 struct LatentShape {
   static constexpr int D = 576, D_v = 512, rows = 16, keys = 64, stages = 2, warps = 8, threads = 32 * warps,
                        streams = 1, step = keys, groups = keys / 16;

@@ -4,10 +4,11 @@
 //   Aᵀ = K·Qᵀ, c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum
 //   Gᵀ ← exp(c_old − c)·Gᵀ + Vᵀ·exp(Aᵀ − c)
 //
-// Keys and values are left operands with 16 rows. Queries are right operands with 8 columns: all heads that
-// share a key head, with little padding. Each stream has its own ring of slices and waits for no other warp
-// during an item. It prefetches the first slice of the next item before it finishes this one. At the end it
-// stores c, π and Gᵀ for the writing warps (decoding_merge.cuh), and continues while these wait for memory.
+// Keys and values are left operands with 16 rows. Queries are right operands with 8 columns. These are all
+// heads that share a key head, so there is little padding. Each stream has its own ring of slices and waits
+// for no other warp during an item. It prefetches the first slice of the next item before it finishes the
+// current item. At the end it stores c, π and Gᵀ for the writing warps (decoding_merge.cuh). It continues
+// while the writing warps wait for memory.
 //
 // Streams first compute short tiles, each by one warp. The warp combines the results of its slices in the
 // same order as several streams would, so results are bitwise identical.

@@ -1,14 +1,15 @@
 // Split-KV decoding of short caches on tensor cores (sm_80 and later). A separate block computes each range
-// of a tile's keys, instead of persistent blocks that process many items. Several blocks share a
-// multiprocessor. While one waits for its keys or merges its results, others multiply. Slices, streams and
-// ranges equal those of decoding_sm80.cu, and results are bitwise identical.
+// of a tile's keys. There are no persistent blocks that process many items. Several blocks share a
+// multiprocessor. While one block waits for its keys or merges its results, other blocks multiply. Slices,
+// streams and ranges are the same as in decoding_sm80.cu, so results are bitwise identical.
 //
-// A stream prefetches keys as soon as it has multiplied the previous slice's keys, and likewise values. One
-// stage of each is therefore enough.
+// A stream prefetches keys as soon as it has multiplied the keys of the previous slice. It prefetches values
+// in the same way. One stage for keys and one for values are therefore enough.
 //
 // The kernel can also append the key and value of a decoding step to the cache (AttentionCall::added). No
-// step of the program then writes the other keys and values, so they are prefetched before the previous
-// kernel ends. The added rows are multiplied directly from their source and never read from the cache.
+// step of the program then writes the other keys and values. They are therefore prefetched before the
+// previous kernel ends. The added rows are multiplied directly from their source and never read from the
+// cache.
 #include "backends/cuda/attention/decoding/decoding_loader.cuh"
 #include "backends/cuda/attention/decoding/decoding_merge.cuh"
 #include "backends/cuda/attention/kernels.h"
@@ -27,7 +28,7 @@ TG_HOST_DEVICE inline int pages_of_range(const AttentionCall& x, Ranges ranges, 
   return static_cast<int>((end - 1) / x.page - begin / x.page) + 1;
 }
 
-// Checks the inputs of a block's range: the length of its sequence, and the table entries of its pages.
+// Checks the inputs of a block's range: the sequence length, and the table entries of the pages.
 template <class Cache>
 __device__ __forceinline__ void check_range(const AttentionCall& x, const Plan<Cache>& plan, int b, int range,
                                             const Faults& faults) {
@@ -141,12 +142,12 @@ struct Slices {
         copy(n, from, sees(key + Lanes::row() + n));
     }
   }
-  // The row of the slice that corresponds to a row of the cache; −1 if the slice does not contain it or it is
-  // not visible. Called by all lanes.
+  // The row of the slice that corresponds to a row of the cache; −1 if the row is not visible or not in the
+  // slice. Called by all lanes.
   __device__ __forceinline__ int row_of(int of_cache) const {
     int found = -1;
     if constexpr (in_pages) {
-      // Keys of a page are adjacent. A run of them is in one page.
+      // Keys of a page are adjacent in memory. All keys of a run are in one page.
       const int run = x.page < At::keys ? x.page : At::keys, begin = place.number * x.page + place.in_page;
 #pragma unroll 1
       for (int n = 0; n < At::keys && key + n < item.keys.to; n += run) {
@@ -171,8 +172,8 @@ __device__ __forceinline__ void for_each_piece(const AttentionCall& x, F&& f) {
 }
 
 // The cache row to which sequence b's key and value are appended; −1: none. If several sequences have the
-// same row, the last one is used. Called by a warp. Faults are reported for the previous step, which
-// specifies the rows.
+// same row, the last one is used. Called by a warp. The previous step specifies the rows, so faults are
+// reported for that step.
 __device__ __forceinline__ int added_row(const AttentionCall& x, int b, const Faults& faults) {
   const int row = x.added.rows[b], page = x.table ? x.page : x.T;
   bool again = false;

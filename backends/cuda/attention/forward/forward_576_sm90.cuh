@@ -6,7 +6,7 @@
 //   second, third:  G ← exp(c_old − c)·G + P·V, half of the columns each
 //
 // P is passed through shared memory in register order. While the first warpgroup computes exponentials, the
-// GEMMs of the other two run.
+// GEMMs of the other two warpgroups run.
 #pragma once
 
 #include "backends/cuda/attention/forward/forward_sm90.cuh"
@@ -198,7 +198,8 @@ struct Scorer {
 };
 
 // Second or third consumer warpgroup: columns column0 … of G, in two halves. One instruction for both halves
-// would need more registers than a thread of a 512-thread block has before setmaxnreg (ptxas message C7602).
+// would need too many registers. Before setmaxnreg, a thread of a 512-thread block has fewer (ptxas message
+// C7602).
 template <class S, class At, class Memory = Shared<At>>
 struct Adder {
   static constexpr int columns = At::V::columns / 2;

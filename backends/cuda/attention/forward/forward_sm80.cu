@@ -1,5 +1,5 @@
 // The forward on tensor cores (FlashAttention-2) [Stratos, FlashAttention §D]. One block computes some
-// queries of a head and prefetches key tiles while it processes the previous one.
+// queries of a head. It prefetches a key tile while it processes the previous tile.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
                            : At::wide                         ? 2
                            : has_uniform_addresses || D < 128 ? D / 16
                                                               : 64 / keys;
-  // c is kept as a score in two cases: a bias might overflow as an exponent, and at head size 128 or more no
+  // c is kept as a score in two cases. With a bias, an exponent might overflow. At head size 128 or more, no
   // register is left for an exponent.
   constexpr bool by_scores = options == any || (D >= 128 && !split);
   using T = Terms<S, At::terms>;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(TileShape<numbers, D, DV, options>::threads,
   }
   wait();
 
-  // Warps with the same rows have the same ξ. One of them writes it.
+  // Warps with the same rows have the same ξ. Only one of these warps writes it.
   softmax.finish(o, lse_of_call(x, i64(bh) * x.L), i0 + row, column == 0 ? x.L : 0, unit);
   R* out = x.o.at<R>(b, h) + column;
   if constexpr (split)

@@ -1,8 +1,8 @@
 // The forward on Hopper (FlashAttention-3) [Stratos, FlashAttention §D]. Blocks are persistent and process
 // work items, each some queries of a head. A block is warp-specialized. One warp prepares items, and two
 // warps load tiles by TMA: one loads queries, the other keys and values. The consumers are warpgroups of 64
-// queries each. They use wgmma and alternate (ping-pong), so one computes its softmax while another
-// multiplies.
+// queries each. They use wgmma and alternate (ping-pong): while one warpgroup computes its softmax, another
+// warpgroup multiplies.
 //
 //   c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum, G ← exp(c_old − c)·G + exp(A − c)·V
 //   O = G ⊘ π, ξ = c + log π
@@ -31,16 +31,16 @@ struct Plan {
   float factor, cap;     // as in Score
   float2 unit;           // the value of one unit of c (unit_of_exponents)
   const Powers* powers;  // of split operands
-  // For a Divided shape. `queries` is L of the original call; x.L may cover several heads
+  // For a Divided shape. `queries` is L of the original call. x.L may include several heads
   // (with_heads_as_rows). `parts` is the number of parts of the keys, each a separate item. The parts'
-  // results are [parts, B, H, L, dv] and {c, π} [parts, B, H, L]; null if results are stored to the call's
-  // outputs.
+  // results are [parts, B, H, L, dv] and {c, π} [parts, B, H, L]. They are null if results are stored to the
+  // call's outputs.
   int queries, parts;
   float* o;
   float2* lse;
 };
 
-// A work item: some queries of a head, with the keys that they see or a part of these keys.
+// A work item: some queries of a head, and the keys that these queries see, or a part of these keys.
 template <int groups>
 struct Item {
   // Index into the result heads [parts, B, H]; < 0: no more items.
@@ -181,7 +181,7 @@ __device__ __forceinline__ Tiles uniform(const Tiles& t) {
 }
 
 // Calls f(source, index) for each item of the block; called by one warp. `source` is a copy of the fields
-// that loading warps read, so only consumers hold the item's stage.
+// that loading warps read. The loading warps therefore do not hold the item's stage.
 struct Source {
   int b, h, i0;
   KeyRange some;
@@ -224,7 +224,7 @@ __device__ __forceinline__ void load(const Shared<At>& shared, const AttentionCa
   for_each_item(shared, [&](const Source& item, u32) {
     const auto [b, h, i0, some, range] = item;
     const int key_head = h / (x.H / x.Hk);
-    // The values of a tile are needed one step after its keys.
+    // The values of a tile are needed one step after the keys of this tile.
 #pragma unroll 1
     for (int j = range.to - 1; j >= range.from - 1; --j, ++tiles) {
       if (j >= range.from) {
@@ -375,7 +375,7 @@ struct Consumer {
     return plan.powers[item.b * x.Hk + item.h / (x.H / x.Hk)];
   }
   // Processes one item and returns whether there is another. If items begin early, `s` contains the item's
-  // first S, and the first S of the next item is computed while results are stored.
+  // first S. The first S of the next item is then computed while results are stored.
   __device__ __forceinline__ bool attend(Scores& s, Tiles range, Tiles own) {
     const auto& item = shared.item_of(items);
     const KeyRange every = item.every[group()];
@@ -493,7 +493,7 @@ __global__ void __launch_bounds__(At::threads, At::blocks)
 #endif
 }
 
-// Launches a persistent kernel whose blocks process one item after the other. If items differ in length,
+// Launches a persistent kernel. Each block processes one item after the other. If items differ in length,
 // blocks fetch them from an atomic counter. `x` is the result of with_heads_as_rows(), and `queries` is L of
 // the original call.
 template <class At, class Kernel>

@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_head(u32 to, const AttentionCall::TensorVie
 }
 
 // Applies RoPE to 16 rows of a tile that only this warp uses. A lane processes two words of a row together.
-// They are two pairs: one word from each half, or two adjacent words if pairs are interleaved.
+// These words are two pairs. One word is from each half, or the words are adjacent if pairs are interleaved.
 template <int D>
 struct RowRotator {
   static constexpr int most = D / 8;  // units (two words) per lane
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(2 * N)
   store(o, q, row, x.o.at<S>(b, h), x.o.row, row, x.L, x.dv);
 }
 
-// In far rows (far_rows.cuh), whose ξ in units of log 2 is beyond the limit, replaces s by s − c and xi by
-// log2 π, with c and π recomputed from these scores. Then P = 2^((s − c)·factor − log2 π).
+// Handles far rows (far_rows.cuh), in which ξ in units of log 2 is beyond the limit. Recomputes c and π from
+// the scores, and replaces s by s − c and xi by log2 π. P is then 2^((s − c)·factor − log2 π).
 template <int N>
 __device__ __forceinline__ void normalize_far_rows(Accumulator<16, N>& s, RowVector<16>& xi, float factor,
                                                    float limit) {

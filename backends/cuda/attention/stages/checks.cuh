@@ -1,5 +1,5 @@
-// Validates sequence boundaries, lengths and page tables, which are inputs and may be out of range. Kernels
-// never access memory outside the tensors, even if these checks fail.
+// Validates sequence boundaries, lengths and page tables. They are inputs, so their values may be out of
+// range. Kernels never access memory outside the tensors, even if these checks fail.
 #pragma once
 
 #include "backends/cuda/kernels/elements.cuh"
@@ -7,7 +7,8 @@
 
 namespace tg::cuda::attention {
 
-// Number of entries to check: lengths [B] and page table [B, pages], whichever has more.
+// Number of entries to check. It is the size of the lengths [B] or of the page table [B, pages], whichever is
+// larger.
 TG_HOST_DEVICE inline i64 checked_places(const AttentionCall& x) {
   const i64 lengths = x.lengths ? x.B : 0, table = x.table ? x.B * x.pages : 0;
   return lengths > table ? lengths : table;
@@ -31,7 +32,7 @@ __device__ inline void check_place(const AttentionCall& x, const Faults& faults,
   if (x.table && n < x.B * x.pages) check_page(x, faults, n);
 }
 
-// Checks all entries of the launch. Every block calls it with its `threads` threads; `thread` is the caller's
+// Checks all entries of the launch. Called by all `threads` threads of every block; `thread` is the caller's
 // index.
 __device__ inline void check_places(const AttentionCall& x, const Faults& faults, int thread, int threads) {
   const i64 all = checked_places(x), step = i64{gridDim.x} * threads;

@@ -47,10 +47,10 @@ struct Dropout {
   __device__ C factor(std::uint32_t word) const { return word >= bound ? kept : C(0); }
 };
 
-// Words for a thread's four elements of a fragment of 16 queries (rows) × 8 keys: elements 0, 1 belong to
-// query i, and 2, 3 to query i + 8. Their keys are j and j + 1 with j = key0 + 2t. Two neighboring lanes need
-// the same two Philox blocks of four keys, one per query. Each lane computes one block, and they exchange
-// halves.
+// Words for a thread's four elements of a fragment of 16 queries (rows) × 8 keys: elements 0 and 1 belong to
+// query i, elements 2 and 3 to query i + 8. Their keys are j and j + 1 with j = key0 + 2t. Two neighboring
+// lanes need the same two Philox blocks of four keys, one per query. Each of the two lanes computes one
+// block, and then they exchange halves.
 __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                  std::uint32_t (&w)[4]) {
   const int t = threadIdx.x % 4;
@@ -61,9 +61,9 @@ __device__ inline void row_words(const Dropout<float>& d, int batch_head, int i,
   w[0] = odd ? a : own.x, w[1] = odd ? b : own.y;
   w[2] = odd ? own.z : a, w[3] = odd ? own.w : b;
 }
-// Words for a thread's four elements of a fragment of 16 keys (rows) × 8 queries: elements 0, 1 belong to key
-// j = key0 + g, and 2, 3 to key j + 8. Their queries are i and i + 1. Four lanes share four Philox blocks,
-// and each lane computes one of them.
+// Words for a thread's four elements of a fragment of 16 keys (rows) × 8 queries: elements 0 and 1 belong to
+// key j = key0 + g, elements 2 and 3 to key j + 8. Their queries are i and i + 1. Four lanes share four
+// Philox blocks, and each lane computes one of them.
 __device__ inline void column_words(const Dropout<float>& d, int batch_head, int i, int key0,
                                     std::uint32_t (&w)[4]) {
   const int g = threadIdx.x % 32 / 4, me = g % 4;

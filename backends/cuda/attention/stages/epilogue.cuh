@@ -52,8 +52,9 @@ __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, R* da
   }
 }
 
-// Stores c likewise, but 16-bit results pass through rows tile_row … of a shared tile of any architecture.
-// Only this warp may use these rows. Global rows must be aligned as for load_rows().
+// Also stores c, but writes 16-bit results first to rows tile_row … of a shared tile. Tiles of all
+// architectures are supported. Only this warp may use these rows. Global rows must be aligned as for
+// load_rows().
 template <class R, int Rows, int Columns, class SharedTile>
 __device__ __forceinline__ void store(tile::Accumulator<Rows, Columns>& c, SharedTile tile, int tile_row,
                                       R* data, long long stride, int row0, int rows, int size) {

@@ -1,7 +1,7 @@
 // Far rows of a backward, with |ξ| beyond most_plain_lse (ops/attention_call.h). The plain kernels
 // (plain.cuh) recompute their c and π, and compute their gradients. Tensor-core kernels treat far rows as P =
-// 0, and launch_far_gradients() adds their gradients. So neither the rounding of ξ nor a different summation
-// order of scores changes P, and ordinary rows need no extra instructions.
+// 0, and launch_far_gradients() adds their gradients. P therefore depends neither on the rounding of ξ nor on
+// the summation order of scores. Ordinary rows need no extra instructions.
 #pragma once
 
 #include "backends/cuda/attention/stages/score.cuh"
@@ -9,7 +9,8 @@
 
 namespace tg::cuda::attention {
 
-// P = exp((A − shift) − offset): {ξ, 0} for ordinary rows, {c, log π} for far rows, {0, ∞} if P is 0.
+// P is exp((A − shift) − offset). The pair {shift, offset} is {ξ, 0} for ordinary rows, {c, log π} for far
+// rows, and {0, ∞} if P is 0.
 template <class C>
 struct RowBase {
   C shift, offset;
@@ -20,8 +21,9 @@ __device__ __forceinline__ bool is_far(DType type, C lse) {
   return fabs(lse) > static_cast<C>(most_plain_lse(type)) && lse != -INFINITY;
 }
 
-// Stores the bases of `queries` rows of a head, starting at i0, a multiple of 16. Marks groups of 16 rows
-// that have far rows; launch_normalize() then computes their bases. Called by all warps of a block.
+// Stores the bases of `queries` rows of a head, starting at i0 (a multiple of 16). Marks groups of 16 rows
+// that contain far rows. launch_normalize() then computes the bases of these groups. Called by all warps of a
+// block.
 template <class S, int queries>
 __device__ __forceinline__ void mark_far_rows(const AttentionCall& x, const Workspace& work, int b, int h,
                                               int i0) {

@@ -13,10 +13,10 @@
 
 namespace tg::cuda::attention {
 
-// Describes an operand [batch, heads, rows, size] of 16-bit elements for copies of `box_rows` (at most 256)
-// rows × 64 columns in the layout of a SwizzledTile. A box of several heads or batch entries stores them
-// consecutively. Elements outside the operand are read as zero. Rows must be 16-byte aligned and no stride
-// may be 0.
+// Describes an operand [batch, heads, rows, size] of 16-bit elements. It is copied in boxes of `box_rows` (at
+// most 256) rows × 64 columns, in the layout of a SwizzledTile. A box of several heads or batch entries
+// stores them consecutively. Elements outside the operand are read as zero. Rows must be 16-byte aligned and
+// no stride may be 0.
 inline CUtensorMap tensor_map(DType type, const AttentionCall::TensorView& x, std::int64_t batch, int heads,
                               int rows, int size, int box_rows, int box_heads = 1, int box_batches = 1) {
   const auto stride = [&](std::int64_t of, std::int64_t count) { return count == 1 ? 8 : of; };
@@ -33,8 +33,8 @@ __device__ __forceinline__ void load_boxes(auto to, const CUtensorMap& map, tile
   for (int n = 0; n < to.blocks; ++n)
     ptx::tma_load(to.base + n * to.block, &map, barrier, column0 + n * 64, row0, head, batch);
 }
-// Starts TMA loads of a tile for both blocks of a cluster: each block loads half of the columns and
-// multicasts them to both.
+// Starts TMA loads of a tile for both blocks of a cluster. Each block loads half of the columns and
+// multicasts them to both blocks.
 __device__ __forceinline__ void load_half_for_both(auto to, const CUtensorMap& map, tile::u32 barrier,
                                                    int row0, int head, int batch) {
   constexpr int half = to.blocks / 2;
@@ -43,8 +43,8 @@ __device__ __forceinline__ void load_half_for_both(auto to, const CUtensorMap& m
   for (int n = first; n < first + half; ++n)
     ptx::tma_load_for_both(to.base + n * to.block, &map, barrier, n * 64, row0, head, batch);
 }
-// Replaces load_boxes() by copies of a warp that write zeros for invalid rows without reading them. `data`
-// points to the head.
+// Replaces load_boxes() by copies of a warp. Invalid rows are not read and become zeros. `data` points to the
+// head.
 __device__ __forceinline__ void copy_rows(auto to, const auto* data, long long stride, int row0,
                                           KeyRange valid, int size) {
   constexpr int pieces = to.blocks * 8;
@@ -62,8 +62,8 @@ __device__ __forceinline__ void copy_rows(auto to, const auto* data, long long s
 
 // Stores c, rounded to 16 bits, to rows row0 … of a head. A warp writes the rows into a shared tile, starting
 // at tile_row, and TMA stores them with a tensor map of 16-row boxes. This needs a quarter of the
-// instructions of per-lane stores. No other warp may use these rows of the tile until lane 0 has waited for
-// its stores.
+// instructions of per-lane stores. Until lane 0 has waited for its stores, no other warp may use these rows
+// of the tile.
 template <class R, int Columns, class Tile>
 __device__ __forceinline__ void store_boxes(tile::Accumulator<16, Columns>& c, Tile tile, int tile_row,
                                             const CUtensorMap& map, int row0, int head, int batch) {

@@ -1,4 +1,4 @@
-// Row-wise dot products (a ⊛ b).sum, each computed by several lanes, and u for a tile of queries.
+// Row-wise dot products (a ⊛ b).sum. Several lanes compute one row. Also computes u for a tile of queries.
 #pragma once
 
 #include "backends/cuda/attention/workspace.h"
@@ -39,7 +39,7 @@ __device__ __forceinline__ C sum_over(C own, int lanes) {
 }
 
 // Computes u = (O ⊛ z_O).sum − z_ξ [Stratos, Lemma 2.1] for `queries` rows of a head, starting at i0. One
-// lane per row stores u and calls f(r, row, is_inside, u). `row` is its index among the rows of all heads.
+// lane per row stores u and calls f(r, row, is_inside, u). `row` is the index among the rows of all heads.
 // z_O has `terms` values per element, is read V values at a time, and is multiplied by `unit`. Called by a
 // block of 256 threads.
 template <class S, int V, int queries, int terms, class Z, class F>

@@ -9,8 +9,8 @@ namespace tg::cuda::attention {
 struct TilePosition {
   int batch_head, b, head, row0;
 };
-// Position of block n, head by head. from_end reverses the rows of a head. Then the longest blocks start
-// first, as for queries under a causal mask.
+// Position of block n, head by head. from_end reverses the rows of a head. With a causal mask, the longest
+// blocks then start first.
 __device__ __forceinline__ TilePosition place(unsigned n, int heads, int length, int rows, bool from_end) {
   const int blocks = (length + rows - 1) / rows, nth = n % blocks, batch_head = n / blocks;
   return {batch_head, batch_head / heads, batch_head % heads, (from_end ? blocks - 1 - nth : nth) * rows};
@@ -22,8 +22,8 @@ __device__ __forceinline__ TilePosition key_position(const AttentionCall& x, uns
   return place(n, x.Hk, x.T, rows, false);
 }
 
-// Maps blocks to positions in a cache-friendly order. Heads are grouped into sections of `together` heads
-// whose keys and values fit in the L2 cache. Within a section the longest blocks start first.
+// Maps blocks to positions in a cache-friendly order. Heads are grouped into sections of `together` heads.
+// The keys and values of a section fit in the L2 cache. Within a section the longest blocks start first.
 struct Sections {
   int blocks, together, heads, all_heads, rows;
   __host__ __device__ __forceinline__ int all() const { return blocks * all_heads; }
@@ -41,16 +41,15 @@ struct Tiles {
   __device__ Tiles(KeyRange r, int size) : from(r.from / size), to((r.to + size - 1) / size) {}
 };
 
-// Keys of one part if the tiles are divided evenly into `parts` parts. Tile counts of the parts differ by at
-// most one.
+// Returns the keys of one part, if the tiles are divided into `parts` parts. The parts have equal numbers of
+// tiles, or numbers that differ by one.
 __device__ __forceinline__ KeyRange keys_of_part(Tiles tiles, int size, int part, int parts) {
   const int each = (tiles.to - tiles.from) / parts, longer = (tiles.to - tiles.from) % parts,
             from = tiles.from + part * each + min(part, longer);
   return {from * size, (from + each + (part < longer)) * size};
 }
 
-// Iterates over tiles first … last − 1 of a head, starting at `start` and wrapping around, then continues
-// with the next head.
+// Iterates over tiles first … last − 1 of each head. In a head, it starts at `start` and wraps around.
 struct Cursor {
   int tile, h;
   __device__ __forceinline__ Cursor after(int first, int last, int start) const {

@@ -42,8 +42,8 @@ TG_HOST_DEVICE inline Units units_of(const AttentionCall& x) {
   return {1, two_floats(ln_2)};
 }
 
-// The value of one unit of the exponents of 2. For plain scores these are q·k times the rounded factor, so
-// the unit equals log 2 up to the rounding of that factor.
+// The value of one unit of the exponents of 2. For plain scores, these exponents are q·k times the rounded
+// factor. The unit is then log 2, except for the rounding of that factor.
 TG_HOST_DEVICE inline float2 unit_of_exponents(const AttentionCall& x) {
   if (!has_plain_scores(x)) return two_floats(ln_2);
   const float2 scale = two_floats(x.scale);
@@ -51,12 +51,13 @@ TG_HOST_DEVICE inline float2 unit_of_exponents(const AttentionCall& x) {
   return {high, (scale.y - fmaf(high, factor, -scale.x)) / factor};
 }
 
-// ξ = c·unit + log π as its rounded value and the remainder. c is given as a sum of two floats.
+// ξ = c·unit + log π, as a rounded value and the remainder. c is given as a sum of two floats.
 __device__ __forceinline__ float2 split_lse(float2 c, float log_pi, float2 unit) {
   const float more = fmaf(c.y, unit.x, log_pi), value = fmaf(c.x, unit.x, more);
   return {value, fmaf(c.x, unit.x, -value) + fmaf(c.x, unit.y, more)};
 }
-// A positive normal float as mantissa·power, with the mantissa in [1/2, 1) and a power of two, and 1 / power.
+// A positive normal float as mantissa·power, where the mantissa is in [1/2, 1) and `power` is a power of two.
+// Also returns 1 / power.
 struct MantissaAndPower {
   float mantissa, power, inverse;
 };
@@ -102,7 +103,7 @@ struct Score {
         bias_row(x.bias.row),
         bias_col(x.bias.col) {}
 
-  // Without a bias; scores are in units of log 2.
+  // The case without a bias. Scores are in units of log 2.
   __device__ Score(C factor, C cap) : factor(factor), cap(cap), bias(nullptr), bias_row(0), bias_col(0) {}
 
   // Returns has_plain_scores() of a call without a bias.

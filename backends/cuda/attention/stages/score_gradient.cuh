@@ -19,8 +19,8 @@ __device__ __forceinline__ C score_gradient(C p, C z_p, C keep, C u, C slope) {
   return p * (z_p * keep - u) * slope;
 }
 
-// Starts copying {ξ, u} of queries i0 … i0 + Queries − 1 of a head. Values beyond L are zeros. They give
-// P = 1 and z_A = 0, which multiply rows of zeros.
+// Starts copying {ξ, u} of queries i0 … i0 + Queries − 1 of a head. Values beyond L are zeros. They give P =
+// 1 and z_A = 0, but these multiply rows of zeros.
 template <int Queries>
 __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, const Workspace& work, int b,
                                             int h, int i0) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void fetch_stats(float2* to, const AttentionCall& x, 
 }
 
 // Loop bounds of a backward block: tiles first … last − 1 of the other side, and the rows of each side that
-// are read. If the block keeps queries, also the keys that all of them see.
+// are read. If the block keeps queries, the bounds also contain the keys that all of these queries see.
 struct Traversal {
   int first, last;
   KeyRange kept, passing, every;
@@ -60,7 +60,8 @@ __device__ __forceinline__ Traversal traversal(const AttentionCall& x, const Wor
 }
 
 // Whether some query of the block, starting at i0, does not see all of the `keys` keys from j0. If so, fills
-// `seen` for mask(). `every`, the keys that all queries see, is only valid if the block keeps queries.
+// `seen` for mask(). `every` contains the keys that all queries see. It is only valid if the block keeps
+// queries.
 template <bool by_query, int keys, int Queries>
 __device__ __forceinline__ bool needs_mask(VisibleKeys<Queries>& seen, const AttentionCall& x,
                                            const Workspace& work, int b, int i0, int j0, KeyRange every) {
@@ -73,8 +74,8 @@ __device__ __forceinline__ bool needs_mask(VisibleKeys<Queries>& seen, const Att
   return masked;
 }
 
-// A thread's elements of the 16 × 8 score fragment at (row, column): e = 0, 1 are in the first row, e = 2, 3
-// eight rows below.
+// A thread's elements of the 16 × 8 score fragment at (row, column): elements 0 and 1 are in the first row,
+// elements 2 and 3 eight rows below.
 template <bool by_query>
 struct Part {
   int row, column;
@@ -180,7 +181,8 @@ struct ScoreGradient {
   }
 };
 
-// Initializes the accumulator of z_P: to −u if z_P − u needs no factor in between, otherwise to 0.
+// Initializes the accumulator of z_P. If z_P needs no factor before u is subtracted, the initial value is −u,
+// otherwise 0.
 template <Options options, bool by_query>
 __device__ __forceinline__ void begin(auto& z, const float2* stats, int row0, int column0) {
   const auto begin_part = [&](int row, int column, float(&b)[4]) {

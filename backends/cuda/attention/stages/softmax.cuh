@@ -1,5 +1,5 @@
 // Online softmax: running maximum c and sum π of each score row, and ξ at the end. All forward and decoding
-// kernels share one state. They differ in their rule for when c is updated.
+// kernels share one state. They differ in the condition under which c is updated.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,7 @@ struct LseRows {
     if (rest) rest[i] = xi.y;
   }
 };
-// Destination in the results of a call, starting at `row`.
+// Returns the destination in the results of a call, starting at `row`.
 __device__ __forceinline__ LseRows lse_of_call(const AttentionCall& x, i64 row) {
   float* const rest = static_cast<float*>(x.lse_rest);
   return {static_cast<float*>(x.lse) + row, rest ? rest + row : nullptr, nullptr};
@@ -30,8 +30,8 @@ __device__ __forceinline__ LseRows lse_of_call(const AttentionCall& x, i64 row) 
 
 // Representation of a row's largest score c. Near 0, c is the rounded exponent of 2. Then 2^(s·f − c) is one
 // fused multiply-add, and the rounding changes P, π and G by the same factor. Beyond `limit`, that rounding
-// could overflow. A far c is therefore the score itself times a power of two, and c·ratio is the exponent.
-// Both representations increase with the score.
+// could overflow. A far c is therefore the score itself, multiplied by a power of two. The exponent is then
+// c·ratio. Both representations increase with the score.
 struct Largest {
   float ratio, limit;
 
@@ -114,7 +114,8 @@ struct SoftmaxState {
   // The decoding step, for scores [keys, queries]: c ← max(c, A.max), π ← exp(c_old − c)·π + exp(A − c).sum,
   // and A becomes exp(A − c). Calls rescale(q, exp(c_old − c)) for G. A query's c changes whenever one of its
   // own scores exceeds it. A rule that depends on other queries would not be batch-invariant. The exponent is
-  // always computed from a difference. This is slower than one multiply-add but hidden by the key loads.
+  // always computed from a difference. This takes longer than one multiply-add, but the key loads hide the
+  // time.
   template <class Scores, class Rescale>
   __device__ __forceinline__ void step(Scores& s, float exponent, Rescale&& rescale) {
 #pragma unroll
@@ -137,7 +138,8 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   RowVector<Rows> shrink;
   float factor;
 
-  // The sink counts as a first key with value 0; −∞: none. `natural` is the value of a score of 1.
+  // The sink counts as a first key with value 0. If it is −∞, there is no sink. `natural` is the value of a
+  // score of 1.
   __device__ __forceinline__ OnlineSoftmax(float sink, float factor, float natural)
       : OnlineSoftmax([&](int) { return sink; }, factor, natural) {}
   // Uses sink(i) as the sink of the warp's ith query.
@@ -191,15 +193,15 @@ struct OnlineSoftmax : SoftmaxState<QueriesAsRows<Rows>> {
   __device__ __forceinline__ void rescale(Accumulator<Rows, Columns>& o) const {
     tile::scale_rows(o, shrink);
   }
-  // O = G ⊘ π and ξ = c + log π for queries i0 …. `unit` is the value of one unit of c, which is an exponent
-  // of 2, or a score if by_scores.
+  // O = G ⊘ π and ξ = c + log π for queries i0 …. `unit` is the value of one unit of c. c is an exponent of
+  // 2, or a score if by_scores.
   template <int Columns>
   __device__ __forceinline__ void finish(Accumulator<Rows, Columns>& o, const LseRows& lse, int i0, int L,
                                          float2 unit) {
     finish(lse, i0, L, unit, [&](int r, float inverse) { tile::scale_row(o, r, inverse); });
   }
-  // Stores ξ, and calls scale(r, 1 ⊘ π) for each row r of O instead of scaling O. π is 0 or at least about 1,
-  // because the exponential for some key or for the sink is about 1 or larger.
+  // Stores ξ. Instead of scaling O, calls scale(r, 1 ⊘ π) for each row r of O. π is 0 or at least about 1,
+  // because some key or the sink has an exponential of about 1 or more.
   template <class Scale>
   __device__ __forceinline__ void finish(const LseRows& lse, int i0, int L, float2 unit, Scale&& scale) {
 #pragma unroll

@@ -1,5 +1,5 @@
 // Visible keys of each query, of any query and of all queries in a tile (keys_visible_to in
-// ops/attention_call.h). Also finds the query tiles that see given keys, and applies the mask.
+// ops/attention_call.h). This file also finds the query tiles that see given keys, and applies the mask.
 #pragma once
 
 #include <climits>
@@ -28,12 +28,12 @@ template <int Queries>
 struct VisibleKeys {
   int first[Queries], last[Queries];
 
-  // Sets the keys of queries i0 …, by `threads` threads; by the whole block if not given.
+  // Sets the keys of queries i0 …. Called by `threads` threads, by default by the whole block.
   __device__ void set(const AttentionCall& x, int b, int i0) { set(x, b, i0, threadIdx.x, blockDim.x); }
   __device__ void set(const AttentionCall& x, int b, int i0, int thread, int threads) {
     set_each([&](int n) { return keys_visible_to(x, b, i0 + n); }, thread, threads);
   }
-  // Sets the keys, by one warp, if the x.L queries belong to several heads with `each` queries.
+  // Sets the keys if the x.L queries belong to several heads with `each` queries. Called by one warp.
   __device__ void set_of_heads(const AttentionCall& x, int b, int i0, int each) {
     AttentionCall one = x;
     one.L = each;
@@ -52,7 +52,7 @@ struct VisibleKeys {
   __device__ void keep(KeyRange keys) {
     set_each([&](int n) { return KeyRange{max(first[n], keys.from), min(last[n], keys.to)}; });
   }
-  // set() by the block, then unite() over its queries below x.L.
+  // The block calls set(), then unite() over its queries below x.L.
   __device__ SeenByTile set_and_unite(const AttentionCall& x, int b, int i0) {
     set(x, b, i0);
     __syncthreads();
@@ -73,7 +73,7 @@ struct VisibleKeys {
   }
 
  private:
-  // Sets the keys of the nth query to keys(n), by one warp unless specified.
+  // Sets the keys of the nth query to keys(n). By default, one warp calls it.
   template <int unrolled = 1>
   __device__ __forceinline__ void set_each(auto&& keys, int thread = lane_id(), int threads = 32) {
 #pragma unroll unrolled
@@ -94,8 +94,8 @@ __device__ __forceinline__ KeyRange queries_of_sequences(const AttentionCall& x)
   return x.cu_q ? KeyRange{max(x.cu_q[0], 0), min(x.cu_q[x.segments], x.L)} : KeyRange{0, x.L};
 }
 
-// The first and last of a batch entry's query tiles (range_tile queries each) that see keys [from, to), and
-// the keys that these tiles see. May be called by any warp.
+// Returns the first and the last query tile of a batch entry that see some of the keys [from, to). Also
+// returns the keys that these tiles see. A tile has range_tile queries. May be called by any warp.
 struct Meeting {
   int first, last;
   KeyRange keys;
