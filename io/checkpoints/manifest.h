@@ -30,11 +30,11 @@ inline constexpr std::uint64_t max_manifest_bytes = 1 << 20;
 // Returns the content of manifest.json.
 std::string to_json(const Manifest& manifest);
 
-// Whether `text` identifies our format, whichever version it has and even if it is incomplete or damaged.
+// Whether `text` begins like one of our manifests, of any version. It may be incomplete or damaged.
 bool is_manifest(std::string_view text);
 
-// Returns the names of all files that a manifest lists, finished or not. For an invalid manifest, those
-// before the first mistake.
+// Returns the names of all files that a manifest lists, finished or not. If the manifest is invalid, returns
+// the names before the first mistake.
 std::set<std::string> names_in_manifest(std::string_view text);
 
 // Parses a manifest. Throws FormatError, beginning with `where`, if it is invalid. Examples are a missing

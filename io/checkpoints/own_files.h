@@ -29,7 +29,7 @@ bool holds_only_own_files(const std::string& directory);
 // files do no harm.
 void remove_checkpoint(const std::string& directory);
 
-// ---- run.json: the names of the files that runs have written to the output directory of a training run
+// ---- run.json: the names of the files that runs have written to their output directory
 
 inline constexpr const char* run_marker_name = "run.json";
 

@@ -53,8 +53,7 @@ std::string hf_generation_json(const HfConfig& config);
 std::string hf_config_with_dtype(std::string_view text, const std::string& where, DType dtype);
 std::string_view hf_dtype_name(DType dtype);  // "bfloat16"
 
-// ---- Families: a model is written for the first family whose config.json has the model's settings when it
-// is read
+// ---- Families: a model is written for the first family that can represent it
 
 // Returns the model in the normal form of config.json: default sizes are filled in, and settings without
 // effect have their default values. A GPT has biases.

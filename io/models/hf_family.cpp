@@ -76,8 +76,8 @@ bool is_same(const auto& a, const auto& b) {
   return a == b;
 }
 
-// Returns the settings of model a, such as "qk_norm whole", in which it differs from b. Both models are in
-// normal form.
+// Compares two models. Returns the settings that differ, with their values in model a, such as "qk_norm
+// whole". Both models are in normal form.
 std::vector<std::string> differing(ModelConfig a, ModelConfig b) {
   std::vector<std::string> names;
   const Metadata values = to_metadata(a);

@@ -52,8 +52,9 @@ struct GgufRowOrder {
   std::int64_t heads = 1, keys = 0, values = 0;
 };
 
-// Returns the tensors that store the parameter with this name and shape: one, or two for Change::keys and
-// values. gguf_architecture() must know the family. Throws Error for an unknown name.
+// Returns the tensors that store the parameter with this name and shape. Usually there is only one. kv_b_proj
+// is stored in two tensors (Change::keys and Change::values). gguf_architecture() must know the family.
+// Throws Error for an unknown name.
 std::vector<GgufRowOrder> gguf_rows(const std::string& family, const nn::ModelConfig& model,
                                     const std::string& parameter, const Shape& shape);
 
