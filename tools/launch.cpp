@@ -216,7 +216,7 @@ class Watch {
   }
 
   // Whether the rank's process group contains a program that publishes its state. The program is the rank's
-  // process, or was started by it if that is a script.
+  // process. If that process is a script, the script started the program.
   bool has_program(std::size_t i) const {
     const os::ProcessId program = state(i) ? state(i)->process.load() : 0;
     return program > 0 && os::is_in_group(program, ranks_[i].process);

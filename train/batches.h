@@ -42,8 +42,9 @@ class Batches {
 // Batches of random crops of one long token sequence, whose last tenth is held out.
 class TextBatches : public Batches {
  public:
-  // A training step has `step_rows` rows, a validation batch `batch` rows, of `context` tokens each. `tokens`
-  // must outlive the object. Throws Error if the training or the held-out part is shorter than context + 1.
+  // A row has `context` tokens. A training step has `step_rows` rows, and a validation batch has `batch`
+  // rows. `tokens` must outlive the object. Throws Error if the training or the held-out part is shorter than
+  // context + 1.
   TextBatches(const text::TokenView& tokens, std::int64_t step_rows, std::int64_t batch, std::int64_t context)
       : split_(text::split_text(tokens)),
         train_(split_.train, step_rows, context, "the text to train on (nine tenths)"),

@@ -34,10 +34,10 @@ struct ProgramOptions {
   // are ready. Keeps only the rank's shard of the sum (ZeRO stage 2). Results are bitwise identical. It helps
   // if each rank has one batch per step.
   bool hoist_collectives = false;
-  // Number of chunks of a batch's rows: head and loss are computed one chunk after the other, so that only
-  // one chunk's logits exist at a time. 0: chosen by memory_budget. Results are bitwise identical for any
-  // number. Chunks consist of full row units (LinearCrossEntropyOptions). Their sizes, and hence their
-  // number, can differ slightly from this.
+  // Number of chunks into which the rows of a batch are divided. Head and loss are computed one chunk after
+  // the other, so that only the logits of one chunk exist at a time. 0: chosen by memory_budget. Results are
+  // bitwise identical for any number. Chunks consist of full row units (LinearCrossEntropyOptions). The
+  // number of chunks can therefore differ slightly from this number.
   std::int64_t loss_chunks = 0;
   // Store only the inputs of blocks for the backward pass, which recomputes the blocks.
   bool recompute = false;
@@ -63,9 +63,9 @@ struct ProgramOptions {
 // - small ones that add gradients;
 // - one for clipping and update.
 //
-// Graph, plan and memory are then those of one batch, plus one set of gradients per tree level. Batches are
-// weighted by their number of targets that are not ignored. The step thus equals a step with an `accumulate`
-// times larger batch, up to rounding and dropout.
+// The graph and the plan are then for one batch. The memory is enough for one batch and for one set of
+// gradients per tree level. Batches are weighted by their number of targets that are not ignored. The step
+// thus equals a step with an `accumulate` times larger batch, up to rounding and dropout.
 //
 // With ranks, gradients and losses are summed over the ranks, in f32 for 16-bit types. Every rank performs
 // the same update or, if the optimizer has the same ranks, its share of it. Parameters, results and skipped
@@ -73,9 +73,8 @@ struct ProgramOptions {
 // for any number of ranks that divides both `accumulate` and 16.
 class TrainingProgram {
  public:
-  // Compiles the step and allocates its memory. `seed` is that of dropout. Errors of the model's runs name
-  // the source line of this call. Throws Error for invalid options, OutOfMemory if memory_budget is too
-  // small.
+  // Compiles the step and allocates its memory. `seed` is for dropout. Errors of the model's runs name the
+  // source line of this call. Throws Error for invalid options, OutOfMemory if memory_budget is too small.
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                   const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */,
                   const Where& where = Where::current());

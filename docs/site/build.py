@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Builds the documentation site: build.py OUTPUT
 
-OUTPUT/html is a static site with the pages of docs/ and a reference of the public headers. Doxygen reads the headers'
-comments, Breathe and Sphinx render them with the pages. Any warning is an error: a public declaration without a
-comment, a link to a page, a heading or a file that does not exist. Exit status: 0 if the site is complete, otherwise 1.
+OUTPUT/html is a static site with the pages of docs/ and a reference of the public headers. Doxygen reads the
+headers' comments, Breathe and Sphinx render them with the pages. Any warning is an error. Examples are a
+public declaration without a comment, and a link to a page, heading or file that does not exist. Exit status:
+0 if the site is complete, otherwise 1.
 """
 import pathlib
 import re
@@ -62,7 +63,7 @@ def stage_page(path, to, missing):
 
 
 def stage_reference(headers, to):
-    """One page for each header, and one for each area."""
+    """Writes one page for each header, and one for each area."""
     to.mkdir(parents=True)
     for name, folders in AREAS:
         mine = [h for h in headers if any(h == f or h.startswith(f + "/") for f in folders)]
@@ -109,7 +110,8 @@ def run(command, log):
 
 
 def bundle_theme_script(folder):
-    """Debian's package of the theme has an import in a plain script, which browsers reject. Replaces it by the file."""
+    """In Debian's package of the theme, a plain script contains an import, which browsers reject. Replaces
+    the import by the imported file."""
     script, statement = folder / "furo.js", 'import Gumshoe from "./gumshoe-patched.js";'
     text = script.read_text(encoding="utf8")
     script.write_text(text.replace(statement, (folder / "gumshoe-patched.js").read_text(encoding="utf8")), encoding="utf8")

@@ -103,8 +103,8 @@ ModelSource source_at(const std::string& path, bool with_tokenizer = true);
 void load(const WeightReader& weights, const std::string& where, const std::vector<Parameter>& parameters);
 void load(const ModelSource& source, const std::vector<Parameter>& parameters);
 
-// As nn::pretrained_info() and nn::from_pretrained(), for a source that is already open. Its files must include a
-// config.json.
+// As nn::pretrained_info() and nn::from_pretrained(), for a source that is already open. Its files must
+// include a config.json.
 nn::PretrainedInfo pretrained_info(const ModelSource& source);
 nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options);
 

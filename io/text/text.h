@@ -47,12 +47,12 @@ struct TextSplit {
 // Splits tokens into a training part and a held-out part, the last tenth.
 TextSplit split_text(const TokenView& tokens);
 
-// Cuts batches of rows from a token sequence. Each row is a crop of `context` tokens; its targets are the
-// following token of each.
+// Cuts batches of rows from a token sequence. Each row is a crop of `context` consecutive tokens. The target
+// of a token is the next token.
 class BatchSampler {
  public:
-  // `tokens` must outlive the sampler. Throws Error if there are fewer than context + 1 tokens; `what`
-  // ("training text") names them in the message.
+  // `tokens` must outlive the sampler. Throws Error if there are fewer than context + 1 tokens. In the
+  // message, `what` ("training text") is the name of the tokens.
   BatchSampler(const TokenView& tokens, std::int64_t batch, std::int64_t context, std::string_view what);
 
   // Rows per batch.
@@ -73,7 +73,7 @@ class BatchSampler {
   }
 
   // Writes batch k of `count` to x and y, both [batch, context]. The count·batch crops start at evenly spaced
-  // positions, from the first possible one to the last.
+  // positions, from the first to the last possible position.
   void evaluation(std::int64_t k, std::int64_t count, std::span<std::int32_t> x,
                   std::span<std::int32_t> y) const;
 

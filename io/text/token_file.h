@@ -19,8 +19,8 @@ struct TokenHeader {
   std::size_t begin = 0;       // byte offset of the first id
 };
 
-// Parses the header of a file with these bytes. Throws FormatError, beginning with `where`, if it breaks a
-// rule or the ids do not end at the end of the file.
+// Parses the header of a file with these bytes. Throws FormatError if the header breaks a rule, or if the ids
+// do not end at the end of the file. The message begins with `where`.
 TokenHeader parse_token_header(std::string_view file, const std::string& where);
 
 // A token file, mapped into memory.

@@ -111,7 +111,7 @@ struct Engine::Run {
     options.assign = assign, options.batch_invariant = true, options.arena = arena;
     return compile(graph, {next, logits}, options);
   }
-  // Returns the rows from which tokens are drawn, [singles + groups, 1, …], of x [rows, 1, …].
+  // Selects from x [rows, 1, …] the rows from which tokens are drawn. Returns [singles + groups, 1, …].
   Tensor ends_of(const Tensor& x) const {
     std::vector<Tensor> parts;
     if (singles > 0) parts.push_back(slice(x, 0, 0, singles));
@@ -119,8 +119,8 @@ struct Engine::Run {
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
   }
 
-  // Sets entry b of the call, which is a single token or a group, to tokens [begin, end) of a sequence. There
-  // are at most as many tokens as the entry has rows. Only the last token may be unknown.
+  // Sets entry b of the call, which is a single token or a group, to tokens [begin, end) of a sequence. The
+  // entry must have a row for each token. Only the last token may be unknown.
   void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> sequence,
            const PageTable& pages) {
     const auto [at, n] = rows_of(b);

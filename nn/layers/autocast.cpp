@@ -128,7 +128,7 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   if (!a) return w;
   Tensor& half = a->weights_[p.key()];
   if (!half.defined()) {
-    // As for a parameter, the copy is not recomputed with the segment that used it first.
+    // Like a parameter, the copy is not recomputed with the segment that used it first.
     const SegmentScope outside(-1);
     const bool is_wider = p.dtype() == f32 || p.dtype() == f64;
     half = a->copies_ && is_wider ? a->copies_->tensor(p, graph, where) : cast({w, where}, *a->dtype_);

@@ -1,6 +1,6 @@
-// Layers: each creates its parameters on a Path and, when called, appends graph nodes under its name. Sizes
-// that do not fit throw ShapeError with the source line of the user's call. Default initial values are
-// GPT-2's: N(0, 0.02²) for weights, 0 for biases, 1 for gains.
+// A layer creates its parameters on a Path. A call appends graph nodes under the layer's name. If sizes do
+// not fit, it throws ShapeError with the source line of the user's call. Default initial values are GPT-2's:
+// N(0, 0.02²) for weights, 0 for biases, 1 for gains.
 #pragma once
 
 #include <string_view>

@@ -25,7 +25,7 @@ enum class Mode {
 struct CallArgs {
   Mode mode = Mode::evaluate;  // training or evaluation
   CacheCall* cache = nullptr;  // if any, the tokens follow those in the cache, to which attention appends
-  Tensor residual = {};        // if defined, added to the layer's result, whose shape it must have
+  Tensor residual = {};        // if defined, added to the layer's result; has the same shape
   // A model stores only each block's input for the backward pass and recomputes the block.
   bool recompute = false;
 };

@@ -18,8 +18,8 @@ struct RopeScaling {
   // - "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
   //   beta_fast and beta_slow times in C;
   // - "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] for sequences of more than C tokens,
-  //   otherwise ω_i / short_factors[i]. A cache stores rotated keys, so with a cache, the model's context
-  //   length decides.
+  //   otherwise ω_i / short_factors[i]. A cache stores rotated keys. With a cache, the factors therefore
+  //   depend on the model's context length instead.
   std::string type = "none";
   double factor = 1;                             // for longrope, only `magnitude` depends on it
   double first_context = 0;                      // C, in tokens: for llama3, yarn and longrope
@@ -37,8 +37,8 @@ struct RopeScaling {
   void check(std::int64_t d) const;
   // Returns the d/2 frequencies of a model for sequences of up to `context` tokens.
   std::vector<double> frequencies(std::int64_t d, double theta, std::int64_t context) const;
-  // Returns the largest length in tokens of a call without a cache for which frequencies differ from those
-  // for `context` tokens: C for longrope if the context is longer, otherwise 0.
+  // Returns C for longrope if `context` is longer than C, otherwise 0. If a call without a cache has at most
+  // this number of tokens, its frequencies differ from the frequencies for `context` tokens.
   std::int64_t short_length(std::int64_t context) const;
 
   // Calls field(name, member, setting) for each setting; see settings_of.

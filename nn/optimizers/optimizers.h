@@ -109,15 +109,15 @@ class Muon final : public Optimizer {
     double clip = 1.0;                             // maximum norm of all gradients together; 0: no clipping
     double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // of AdamW
     int iterations = 5;                            // of orthogonalized()
-    // dtype of the matmuls in orthogonalized(): f64, f32, bf16 or f16. Default: that of the weights, but at
+    // dtype of the matmuls in orthogonalized(): f64, f32, bf16 or f16. Default: the weights' dtype, but at
     // least f32. Jordan's code uses bf16.
     std::optional<DType> products = {};
     std::optional<LossScale> loss_scale = {};  // dynamic loss scaling; none: no scaling
     // Selects Muon's parameters; default: hidden_matrix.
     std::function<bool(const Parameter&)> takes = {};
     Decay decay = {};  // weight decay by parameter, instead of weight_decay
-    // These divide the update, except that of Muon's matrices, whose orthogonalization needs the whole
-    // matrix.
+    // These ranks divide the update. Muon's matrices are not divided, because orthogonalization needs the
+    // whole matrix.
     std::shared_ptr<Communicator> ranks = {};
   };
   // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range,

@@ -90,7 +90,7 @@ class Trainer:
             return self.model(tokens[places], tokens[places + 1])
 
     def step(self, t):
-        """Starts a step. Returns (loss, gradient norm) as tensors that may still be being computed."""
+        """Starts a step. Returns (loss, gradient norm) as tensors, whose values may not be ready yet."""
         losses = []
         for starts in self.starts[t].split(self.batch):
             loss = self.loss(self.train, starts) / self.parts

@@ -108,9 +108,9 @@ struct FullestStep {
 FullestStep fullest_step(const Program& program);
 
 // Plots a program's memory plan. Each buffer of the arena is a rectangle of its lifetime (x) and addresses
-// (y). x: steps, counted from 0, each from its number to the next. y: MiB from the start of the arena. The
-// color shows the part of the model (model_parts in tools/train_report.h) whose step first writes the buffer.
-// The title begins with `name`.
+// (y). The x axis shows steps: step n extends from n to n + 1. The y axis shows MiB from the start of the
+// arena. The color shows the part of the model (model_parts in tools/train_report.h) whose step first writes
+// the buffer. The title begins with `name`.
 plot::Plot plan_plot(const Program& program, const std::string& name);
 
 // Table of the cache size of one token. Each row shows the elements in each tensor of a layer and their
