@@ -295,8 +295,8 @@ class Watch {
     const int code = code_of(r.status, ending_.asked_by != 0);
     if (code == 0 || r.was_killed_here) return;
     if (deadline_from_ == 0) deadline_from_ = monotonic_ms();
-    // Priority of reasons to report: a rank that failed by itself, then a rank that was killed, then ranks
-    // that noticed the loss.
+    // The order in which reasons are reported: first a rank that failed by itself, then a rank that was
+    // killed, then ranks that noticed the loss.
     const int priority = code != parallel::exit_rank_lost ? 3 : r.status.signal != 0 ? 2 : 1;
     if (priority <= priority_) return;
     priority_ = priority, ending_.code = code;

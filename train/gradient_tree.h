@@ -27,7 +27,7 @@ class GradientTree {
   // Adds the leaves to the partial sums. Must be called after run i = 0 … count − 2 of the program of the
   // values.
   void add(std::int64_t i);
-  // Returns the sums as nodes of `graph`, which runs after the last run of the program of the values.
+  // Returns the sums as nodes of `graph`. Run its program after the last run of the program of the values.
   std::vector<Tensor> sums(Graph& graph) const;
   // The memory of the leaves in bytes.
   std::size_t leaf_bytes() const;

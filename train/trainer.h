@@ -18,7 +18,7 @@ class Trainer {
  public:
   // Options of a run.
   struct Options {
-    std::int64_t steps = 2000;          // total number of steps, including those before a resume
+    std::int64_t steps = 2000;          // total number of steps, including the steps before a resume
     optim::Schedule schedule = {};      // learning rate of each step
     std::uint64_t seed = 1;             // of batches and dropout
     ProgramOptions program = {};        // of the training step and the evaluation
@@ -27,7 +27,7 @@ class Trainer {
     std::int64_t validation_batches = 20;
     // Steps between saves; also saves after a better validation loss and at the end.
     std::int64_t save_every = 250;
-    // Also validate before the first step, as a row of step 0 that is never the best one.
+    // Also validate before the first step. The result is a row of step 0 and never counts as the best one.
     bool validate_first = false;
     bool trap_nan = false;  // stop with an Error that names the node of the first non-finite gradient
   };
@@ -74,7 +74,7 @@ class Trainer {
 
   // The current position of the run.
   const State& state() const { return state_; }
-  // The metrics so far, including those of a resumed run.
+  // The metrics so far, including the metrics from before a resume.
   const std::vector<MetricsRow>& rows() const { return rows_; }
   // The result of the latest step.
   const TrainingProgram::Result& last() const { return last_; }

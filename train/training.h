@@ -43,22 +43,21 @@ struct ProgramOptions {
   bool recompute = false;
   // Limit in bytes for a training step, including parameters and the optimizer's state; 0: no limit. See
   // CompileOptions::memory_budget. Variants of the step differ in loss_chunks and in whether low-precision
-  // weight copies are used. The one with the lowest estimated time, including recomputation, is used among
-  // those that fit. EvaluationProgram ignores it.
+  // weight copies are used. Among the variants that fit, the one with the lowest estimated time is used. This
+  // time includes recomputation. EvaluationProgram ignores it.
   std::size_t memory_budget = 0;
   std::size_t memory_held = 0;  // bytes of memory_budget that other objects already use
-  // In bf16 and f16, read weights from low-precision copies that the optimizer's pass writes
-  // (nn::LowPrecisionCopies), 2 bytes per element. false: cast weights in every step, with bitwise identical
-  // results.
+  // In bf16 and f16, read weights from low-precision copies (nn::LowPrecisionCopies). The update writes them;
+  // they need 2 bytes per element. false: cast weights in every step, with bitwise identical results.
   bool low_precision_copies = true;
   // Memory shared with programs that never run at the same time. Default: a separate arena, which both
   // programs of `accumulate` share.
   std::shared_ptr<SharedArena> arena = {};
 };
 
-// Forward with dropout, backward, gradient clipping and the optimizer's update in one Program. With
-// `accumulate`, the gradients of a step's batches are summed by a fixed tree (gradient_tree.h). If a rank has
-// several batches, more programs are used:
+// A training step: forward with dropout, backward, gradient clipping and the optimizer's update in one
+// Program. With `accumulate`, the gradients of a step's batches are summed by a fixed tree (gradient_tree.h).
+// If a rank has several batches, more programs are used:
 // - one for forward and backward, which is run once per batch;
 // - small ones that add gradients;
 // - one for clipping and update.
@@ -68,13 +67,14 @@ struct ProgramOptions {
 // thus equals a step with an `accumulate` times larger batch, up to rounding and dropout.
 //
 // With ranks, gradients and losses are summed over the ranks, in f32 for 16-bit types. Every rank performs
-// the same update or, if the optimizer has the same ranks, its share of it. Parameters, results and skipped
-// steps are therefore the same on all ranks. If `accumulate` is a power of two, they are bitwise identical
-// for any number of ranks that divides both `accumulate` and 16.
+// the same update. If the optimizer has the same ranks, each performs its share of the update. Parameters,
+// results and skipped steps are therefore the same on all ranks. If `accumulate` is a power of two, they are
+// bitwise identical for any number of ranks that divides both `accumulate` and 16.
 class TrainingProgram {
  public:
   // Compiles the step and allocates its memory. `seed` is for dropout. Errors of the model's runs name the
-  // source line of this call. Throws Error for invalid options, OutOfMemory if memory_budget is too small.
+  // source line of this call. Throws Error for invalid options, and OutOfMemory if memory_budget is too
+  // small.
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                   const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */,
                   const Where& where = Where::current());

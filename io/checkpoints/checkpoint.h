@@ -42,7 +42,7 @@ class Checkpoint {
   // Opens the checkpoint in `path`, a directory with a manifest. If `path` is a run's directory
   // (io/checkpoints/checkpoint_store.h), opens its last checkpoint. The files stay open as long as the object
   // exists. All reads therefore see the same checkpoint, even if the run replaces it in the meantime. Throws
-  // Error if there is no checkpoint, FormatError for an invalid manifest.
+  // Error if there is no checkpoint, and FormatError for an invalid manifest.
   explicit Checkpoint(const std::string& path);
 
   // The directory with the manifest.

@@ -10,8 +10,8 @@ namespace tg::io {
 namespace {
 
 // An element is not finite if all bits of its exponent are set. Adding 1 to such an exponent carries into the
-// sign bit. The carry never reaches the next element, so one 64-bit addition tests several elements. Blocks
-// are tested without branches.
+// sign bit. The carry never reaches the next element, so one 64-bit addition tests several elements. A block
+// of elements is tested without branches.
 template <class Word>
 std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte> values) {
   constexpr Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));

@@ -37,9 +37,9 @@ bool is_manifest(std::string_view text);
 // the names before the first mistake.
 std::set<std::string> names_in_manifest(std::string_view text);
 
-// Parses a manifest. Throws FormatError, beginning with `where`, if it is invalid. Examples are a missing
-// key, an unknown version, a file name that leads out of the directory, and a checksum that does not have 32
-// digits.
+// Parses a manifest. Throws FormatError with a message that begins with `where` if the manifest is invalid.
+// Examples are a missing key, an unknown version, a file name that leads out of the directory, and a checksum
+// that does not have 32 digits.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tg::io

@@ -12,8 +12,8 @@ namespace tg::io {
 Metadata to_metadata(nn::ModelConfig config);
 
 // Returns the model configuration from such metadata. Its architecture must be one of `known`. Other keys are
-// ignored. Throws FormatError, beginning with `where`, if a key is missing or malformed, or if sizes are
-// inconsistent.
+// ignored. Throws FormatError if a key is missing or malformed, or if sizes are inconsistent. The message
+// begins with `where`.
 nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
 // Returns the configuration from a file's metadata. The file must contain exactly the model's tensors, with

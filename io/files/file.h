@@ -9,7 +9,7 @@
 namespace tg::io {
 
 // Returns the whole content of a regular file. Throws Error if it is missing, unreadable or not a regular
-// file, OutOfMemory if it does not fit into memory. Here and below, `who` begins the error message.
+// file, and OutOfMemory if it does not fit into memory. Here and below, `who` begins the error message.
 std::string read_file(const std::string& path, std::string_view who);
 
 // Replaces the file with the concatenated pieces, completely or not at all. Writes a temporary file in the
@@ -25,7 +25,7 @@ enum class Existing {
   refuse    // throw an Error that names --overwrite
 };
 
-// Throws those errors of replace_file() that can be detected in advance. Examples are a missing or unwritable
+// Throws an Error if it is already known that replace_file() will fail. Examples are a missing or unwritable
 // folder, and a symbolic link or a pipe at the path. Call it before the work whose result is written to
 // `path`.
 void require_replaceable(const std::string& path, std::string_view who,

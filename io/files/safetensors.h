@@ -1,5 +1,5 @@
 // Reads and writes safetensors files: named tensors without executable content. The loader enforces every
-// rule of the reference implementation and rejects an inconsistent file before it uses any of its bytes.
+// rule of the reference implementation. It rejects an inconsistent file before it uses the file's bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // AdapterSource: the source of an adapter to be loaded into a model. It is a PEFT folder (load_adapter() in
-// io/models/peft.h) or a run of train --lora. This header also declares functions that merge the adapter of
-// such a run into the weights of its model, and functions for PEFT folders.
+// io/models/peft.h) or a run of train --lora. This header also declares functions for PEFT folders. Other
+// functions merge the adapter of such a run into its model's weights.
 #pragma once
 
 #include <string>
@@ -32,8 +32,8 @@ std::string peft_config_json(const PeftConfig& config, const std::vector<nn::Lor
 
 // ---- The folder
 
-// Returns a function that maps a Linear layer of the model to its module in transformers and to its rows in
-// that module.
+// Returns a function that finds the module of a Linear layer in transformers, and the layer's rows in that
+// module.
 nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model);
 
 // Creates the folder from a config and from tensors with tilegrad's names ("<module>.lora_A.weight").

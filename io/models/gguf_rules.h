@@ -33,8 +33,8 @@ struct GgufArchitecture {
   bool windows = false;
   // Every n-th layer has no rotary positions; 0: all layers have them.
   std::int64_t unrotated_period = 0;
-  // A model with this number of layers scales its scores by 1/√(width / heads) instead of 1/√(head size). 0:
-  // no model does.
+  // Models with this number of layers scale scores by 1/√(width / heads). Other models scale them by 1/√(head
+  // size). 0: there are no such models.
   std::int64_t layers_by_width = 0;
 };
 

@@ -1,6 +1,6 @@
 // config.json of a Hugging Face folder: the configuration of the model, with its rotary positions. This
-// header declares functions that read the file, and functions that write it for the first family that has the
-// model's settings.
+// header declares functions that read and write the file. It is written for the first family that can
+// represent the model.
 #pragma once
 
 #include <optional>

@@ -28,8 +28,8 @@ nn::RopeScaling plain(const nn::RopeScaling& s) {
   return p;
 }
 
-// Converts a list, which has one number per layer or a single number for all layers, to one number per layer.
-// Returns an empty list if all numbers are `usual`.
+// Converts a list to one number per layer. The list has one number per layer, or a single number for all
+// layers. Returns an empty list if all numbers are `usual`.
 std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::int64_t layers,
                                    std::int64_t usual) {
   if (list.empty()) return {};
@@ -107,8 +107,8 @@ ModelConfig hf_plain(ModelConfig m) {
 HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const std::string& family) {
   model.check();
   const ModelConfig form = hf_plain(model);
-  // The settings that the closest family cannot represent, or the reason why the reader of that family
-  // rejects the text.
+  // The settings that the closest family cannot represent. If it can represent all of them, the reason why
+  // its reader rejects the text.
   std::vector<std::string> least;
   std::string nearest, refusal;
   for (const std::string& name : hf_written_families()) {

@@ -112,9 +112,9 @@ nn::Pretrained from_source(const ModelSource& source, Device device, const nn::P
 // it exists. Throws FormatError with a message that begins with `where`.
 HfConfig config_in(const nn::FolderFiles& files, const std::string& where);
 
-// Returns the config with which Hugging Face's classes open the model: the config of its files if it still
-// describes the model, otherwise hf_config_for(). Start and end token ids are taken from the files or, if
-// there are none, from the tokenizer.
+// Returns the config with which Hugging Face's classes open the model. If the config in the model's files
+// still describes the model, it is used, otherwise hf_config_for(). Start and end token ids are taken from
+// the files or, if there are none, from the tokenizer.
 HfConfig hf_config_of(const ModelSource& source, const std::string& where);
 
 }  // namespace tg::io

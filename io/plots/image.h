@@ -44,8 +44,8 @@ class Image {
  public:
   // Maximum width and height in pixels.
   static constexpr int most = 16384;
-  // Creates a canvas filled with `background`. Throws Error unless both sizes are 1 to `most`, OutOfMemory if
-  // there is no memory for it.
+  // Creates a canvas filled with `background`. Throws Error unless both sizes are 1 to `most`, and
+  // OutOfMemory if there is no memory for it.
   Image(int width, int height, Color background);
 
   // Width in pixels.

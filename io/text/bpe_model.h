@@ -17,8 +17,8 @@
 namespace tg::text {
 
 // ---- The alphabet in which GPT-2 writes bytes [Radford, GPT-2], so that its tokens are strings. Bytes
-// 33-126, 161-172 and 174-255 are the characters with that number; the other 68 bytes are, in order, U+0100 …
-// U+0143.
+// 33-126, 161-172 and 174-255 are written as the characters with these code points. The other 68 bytes are,
+// in order, U+0100 … U+0143.
 
 // Returns bytes in this alphabet, as UTF-8.
 std::string to_byte_letters(std::string_view bytes);

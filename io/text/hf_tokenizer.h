@@ -1,6 +1,6 @@
 // The tokenizer of a Hugging Face folder (tokenizer.json) with byte-pair encoding: byte-level as in GPT-2,
-// Llama 3, Qwen 2 and 3 and DeepSeek-V3, or on characters as in Llama 2, Mistral and Gemma. Token ids equal
-// those of the package `tokenizers` (docs/interop.md).
+// Llama 3, Qwen 2 and 3 and DeepSeek-V3, or on characters as in Llama 2, Mistral and Gemma. Token ids are the
+// same as in the package `tokenizers` (docs/interop.md).
 #pragma once
 
 #include <memory>

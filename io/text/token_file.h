@@ -26,7 +26,7 @@ TokenHeader parse_token_header(std::string_view file, const std::string& where);
 // A token file, mapped into memory.
 class TokenFile {
  public:
-  // Throws Error if the file cannot be read, FormatError if it is not a token file.
+  // Throws Error if the file cannot be read, and FormatError if it is not a token file.
   explicit TokenFile(const std::string& path);
   // Maps a file of ids without a header. Ids have `bytes_each` bytes (2 or 4) and must be below `vocabulary`.
   // Throws FormatError if the file size is not a multiple of bytes_each.

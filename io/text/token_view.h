@@ -32,8 +32,8 @@ class TokenView {
   std::size_t size() const { return count_; }
   // Returns a view of ids first … first + count − 1. Throws ShapeError if they are out of range.
   TokenView part(std::size_t first, std::size_t count) const;
-  // Copies ids first … first + out.size() − 1. Throws ShapeError if they are out of range, Error for an id
-  // outside the vocabulary.
+  // Copies ids first … first + out.size() − 1. Throws ShapeError if they are out of range, and Error for an
+  // id outside the vocabulary.
   void copy(std::size_t first, std::span<std::int32_t> out) const;
 
  private:

@@ -44,8 +44,8 @@ class Tokenizer {
   virtual io::Metadata metadata() const = 0;
 };
 
-// Creates the tokenizer that the metadata describes. Ignores other keys. Throws FormatError, beginning with
-// `where`, if there is no tokenizer, its kind is unknown, or it breaks a rule of its kind.
+// Creates the tokenizer that the metadata describes. Ignores other keys. Throws FormatError if there is no
+// tokenizer, its kind is unknown, or it breaks a rule of its kind. The message begins with `where`.
 std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const std::string& where);
 
 // A tokenizer whose 256 tokens are bytes. It encodes any bytes, UTF-8 or not.

@@ -1,8 +1,8 @@
 // Page tables of a paged key-value cache [Stratos, PagedAttention]: host-side bookkeeping without tensors. A
 // page stores the keys and values of consecutive tokens of a sequence. Sequences with a common prefix share
 // pages and copy one only before they write to it (copy on write). Pages without a sequence keep their
-// content until their memory is needed, so a later sequence with the same prefix can use it. The page that
-// was released first is reused first.
+// content until their memory is needed. A later sequence with the same prefix can use that content. The page
+// that was released first is reused first.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class PageTable;
 class PagePool {
  public:
   // Creates pages 1 … `pages` of `page_size` tokens each. No sequence uses page 0, which stands for rows that
-  // are not written. Throws ShapeError for sizes that are not positive, OutOfMemory for too many pages for
-  // the host. Tests use fewer hash_bits to make hashes collide. Collisions cost only time.
+  // are not written. Throws ShapeError for sizes that are not positive, and OutOfMemory for too many pages
+  // for the host. Tests use fewer hash_bits to make hashes collide. Collisions cost only time.
   PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits = ~std::size_t{0});
   PagePool(const PagePool&) = delete;  // page tables point to it and must not outlive it
   PagePool& operator=(const PagePool&) = delete;

@@ -27,8 +27,8 @@ inline void check_cached_attention(const Graph& graph, const std::string& who) {
                   (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
 }
 
-// A run over few tokens is short. If it needs fewer than this number of multiplications by weights, one
-// thread finishes before several threads could be coordinated.
+// A run over few tokens is short. If it needs fewer multiplications by weights than this number, a single
+// thread is faster than several threads.
 inline int threads_for(const LanguageModel& model, std::int64_t tokens, int threads) {
   constexpr std::int64_t worth_threads = std::int64_t{1} << 22;
   return threads == 0 && model.count() < worth_threads / tokens ? 1 : threads;
@@ -41,8 +41,8 @@ inline CompileOptions options_for(const LanguageModel& model, std::int64_t token
 
 }  // namespace detail
 
-// Number of consecutive prompt tokens that are read together: the number of rows in the smallest GPU
-// attention tiles. Larger groups would add padding rows at the end of each prompt.
+// Number of consecutive prompt tokens that are read together. The smallest GPU attention tiles have this
+// number of rows. Larger groups would add padding rows at the end of each prompt.
 constexpr std::int64_t group_size = 8;
 
 // A program that reads single tokens and groups of tokens. For each single token and for the last token of

@@ -17,8 +17,8 @@ class KvCache {
   // `pages` pages of `page_size` tokens each. Either every sequence has one page, which limits its length, or
   // sequences have many small pages from a PagePool. Tensors are allocated, as zeros, when the first graph
   // extends them. Keys and values are stored, and attention is computed, in `dtype`; default: the dtype of
-  // the first keys and values. Throws ShapeError for sizes that are not positive, DTypeError for a dtype that
-  // is not floating.
+  // the first keys and values. Throws ShapeError for sizes that are not positive, and DTypeError for a dtype
+  // that is not floating.
   KvCache(std::int64_t pages, std::int64_t page_size, Device device = Device::cpu(),
           std::optional<DType> dtype = {});
   KvCache(const KvCache&) = delete;
@@ -73,16 +73,16 @@ class CacheCall {
   // An input of a paged cache: for each single token and each group, the number of tokens in its sequence up
   // to its last token.
   const Tensor& lengths() const { return lengths_; }
-  // An input of a paged cache: for each single token and each group, the pages of its sequence, as many as
-  // are needed for that number of tokens.
+  // An input of a paged cache: for each single token and each group, the pages of its sequence that contain
+  // these tokens.
   const Tensor& table() const { return table_; }
 
   // The positions of the new tokens in their sequences, i32 [sequences, length]. For a paged cache, an
   // input to be fed, with 0 for padding rows.
   const Tensor& positions() const { return positions_; }
 
-  // Throws ShapeError unless x is [sequences, length, …] with the sizes of the call, Error if ranks divide
-  // sequences.
+  // Throws ShapeError unless x is [sequences, length, …] with the sizes of the call, and Error if ranks
+  // divide sequences.
   void check(TensorArg x) const;
   // Appends keys [sequences, Hk, length, d] and values [sequences, Hk, length, dv] to the cache's tensors
   // name + ".k" and ".v". Then computes attention: each query [sequences, H, length, d] sees the keys of its
@@ -94,8 +94,8 @@ class CacheCall {
   // only once, under `name`.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
                 const PagedAttentionOptions& options = {});
-  // The assignments of the appended rows, for CompileOptions::assign. compile() throws Error for a program
-  // that computes attend() without them.
+  // The assignments of the appended rows, for CompileOptions::assign. If a program computes attend() without
+  // them, compile() throws Error.
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:

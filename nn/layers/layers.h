@@ -66,8 +66,8 @@ class Embedding : public Module {
 };
 
 // Learned positions: a table [context, width] ("weight"). tokens [B, L] → the table rows of their positions,
-// [L, width]. Positions are 0 to L − 1 or those of the rank's tokens (ContextParallel). With a cache, they
-// follow the cached tokens, and the result is [B, L, width].
+// [L, width]. Positions are 0 to L − 1 or, with ContextParallel, the positions of the rank's tokens. With a
+// cache, they follow the cached tokens, and the result is [B, L, width].
 class PositionEmbedding : public Module {
  public:
   // Creates the table below `at`. Throws ShapeError unless the sizes are positive.

@@ -24,8 +24,9 @@ enum class Mode {
 // The arguments of a layer's call, in addition to x.
 struct CallArgs {
   Mode mode = Mode::evaluate;  // training or evaluation
-  CacheCall* cache = nullptr;  // if any, the tokens follow those in the cache, to which attention appends
-  Tensor residual = {};        // if defined, added to the layer's result; has the same shape
+  // if set, the tokens follow the cached tokens, and attention appends to the cache
+  CacheCall* cache = nullptr;
+  Tensor residual = {};  // if defined, added to the layer's result; has the same shape
   // A model stores only each block's input for the backward pass and recomputes the block.
   bool recompute = false;
 };

@@ -115,8 +115,8 @@ class Params {
     return {Kind::unset, dtype, device};
   }
 
-  // Adds a parameter. Throws Error if the path exists or `init` is out of range, ShapeError for a size that
-  // is not positive.
+  // Adds a parameter. Throws Error if the path exists or `init` is out of range, and ShapeError for a size
+  // that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init,
                    const std::source_location& where = std::source_location::current());
 

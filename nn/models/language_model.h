@@ -19,10 +19,10 @@ struct LossOptions {
 // A language model as a set of functions.
 struct LanguageModel {
   // Maps tokens i32 [B, L], L ≤ `context`, to features [B, L, …]. Row t may depend only on tokens 0 … t. With
-  // a cache in the call, the tokens follow those in the cache.
+  // a cache in the call, the tokens follow the cached tokens.
   std::function<Tensor(TensorArg tokens, const CallArgs& call)> features = {};
-  // Maps features of any rows [B, n, …] to logits [B, n, vocabulary], so that generation computes logits of
-  // few rows only. If empty, the features are the logits.
+  // Maps features of any rows [B, n, …] to logits [B, n, vocabulary]. Generation computes logits of only a
+  // few rows. If empty, the features are the logits.
   std::function<Tensor(TensorArg features)> head = {};
   // Maximum sequence length in tokens. Rows of training batches have this length.
   std::int64_t context = 0;

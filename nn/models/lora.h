@@ -1,4 +1,5 @@
-// LoRA: low-rank adapters on the Linear layers of a model whose own parameters are frozen (Hu et al., 2021).
+// LoRA: low-rank adapters on the Linear layers of a model (Hu et al., 2021). The model's own parameters are
+// frozen.
 //
 //    tg::nn::add_lora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
 //    tg::optim::AdamW optimizer(model.parameters());  // trains the adapters

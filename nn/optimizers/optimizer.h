@@ -1,5 +1,5 @@
-// Optimizer: the parts that all optimizers share. It appends gradients, their norm, clipping, skipping of
-// non-finite steps and loss scaling to the graph of the loss. Forward, backward, clipping and update then
+// Optimizer: the parts that all optimizers share. It appends the gradients, their norm, clipping and loss
+// scaling to the graph of the loss, and skips non-finite steps. Forward, backward, clipping and update then
 // form one Program. Ranks can divide the update and its state.
 #pragma once
 

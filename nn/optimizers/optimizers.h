@@ -95,9 +95,8 @@ class AdamW final : public Optimizer {
 };
 
 // Muon (Jordan et al., 2024): updates matrices by their orthogonalized momentum. With gradient g of a matrix
-// p [r, c]:
-//  b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o
-// The last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate serves
+// p [r, c]: b' = μ·b + g, o = orthogonalized(g + μ·b'), p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o The last factor
+// makes updates as large as AdamW's updates (Liu et al., 2025). One learning rate is therefore suitable for
 // both. Matrices of equal shape, up to transposition, are orthogonalized in one batch. AdamW updates all
 // other parameters (embeddings, head, gains, biases).
 class Muon final : public Optimizer {
@@ -120,7 +119,7 @@ class Muon final : public Optimizer {
     // whole matrix.
     std::shared_ptr<Communicator> ranks = {};
   };
-  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range,
+  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range, and
   // ShapeError if `takes` selects a parameter that does not have two dimensions.
   Muon(const std::vector<Parameter>& params, Options options);
   // As above, with default options.

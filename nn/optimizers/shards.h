@@ -54,7 +54,7 @@ std::optional<DType> copy_type(const WeightReading& reading, std::size_t place);
 class Shards {
  public:
   // Null `ranks` mean one rank. `is_divisible` returns whether the elements of a parameter are updated
-  // independently of each other; default: true for all.
+  // independently of each other. If it is empty, all parameters are divisible.
   Shards(std::vector<Parameter> parameters, std::shared_ptr<Communicator> ranks,
          const std::function<bool(const Parameter&)>& is_divisible);
 
@@ -64,8 +64,8 @@ class Shards {
   const std::vector<Shard>& list() const { return list_; }               // shards of a parameter are adjacent
   // The parameter that a shard belongs to.
   const Parameter& parameter_of(std::size_t shard) const { return parameters_[list_[shard].place]; }
-  bool has_rest(std::size_t shard) const;  // whether the next shard is the rest of this piece's parameter
-  // Returns the parameter's shape if the shard is all of it, otherwise [count].
+  bool has_rest(std::size_t shard) const;  // whether the next shard is the rest of the same parameter
+  // Returns the parameter's shape if the shard is the whole parameter, otherwise [count].
   Shape shape_of(std::size_t shard) const;
 
   // Sums over the ranks, in f32 for 16-bit types; with one rank, the inputs.

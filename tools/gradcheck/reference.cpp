@@ -44,8 +44,8 @@ SampleNode node_of(const Op& op, const Sample& s, DType dtype) {
   return c;
 }
 
-// Whether the op accepts the dtype. This is the case if an operand has the dtype in a call of the sample with
-// this dtype, but not in a call with a different dtype.
+// Whether the op accepts the dtype. The sample is called with this dtype and with a different one. An operand
+// must have the dtype only in the first call.
 bool takes(const Op& op, const Sample& s, DType dtype) {
   const SampleNode c = node_of(op, s, dtype), other = node_of(op, s, dtype == bf16 ? f16 : bf16);
   if (c.refused) return false;

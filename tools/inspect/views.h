@@ -29,7 +29,7 @@ plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
 // its code, such as \x07.
 std::string visible_token(const std::string& token);
 
-// A call of attention. Its memory with flash_attn is compared with its memory if the score matrix is stored.
+// A call of attention. Its memory is compared for flash_attn and for attention that stores the score matrix.
 // q has the shape [batch, heads, L, width]. k has key_heads heads. v has key_heads heads and value_width
 // columns.
 struct AttentionCall {
