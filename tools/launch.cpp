@@ -304,7 +304,7 @@ class Watch {
   }
 
   // Time in ms until running ranks are killed. While one rank saves, the longer limit for saving applies to
-  // all ranks, because the others may wait for it.
+  // all ranks, because other ranks may wait for the rank that saves.
   std::int64_t time_left() const {
     const bool has_deadline = ending_.asked_by != 0 || (deadline_from_ != 0 && is_any_running());
     if (!has_deadline || was_killed_) return 200;

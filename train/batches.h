@@ -50,13 +50,13 @@ class TextBatches : public Batches {
         train_(split_.train, step_rows, context, "the text to train on (nine tenths)"),
         held_out_(split_.validation, batch, context, "the held-out text (the last tenth)") {}
 
-  // As in BatchSampler::random().
+  // Does the same as BatchSampler::random().
   void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
     train_.random(seed, static_cast<std::uint64_t>(step), x, y);
   }
-  // As in BatchSampler::evaluation_count().
+  // Does the same as BatchSampler::evaluation_count().
   std::int64_t validation_count() const override { return held_out_.evaluation_count(); }
-  // As in BatchSampler::evaluation().
+  // Does the same as BatchSampler::evaluation().
   void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
     held_out_.evaluation(k, count, x, y);
   }

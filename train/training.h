@@ -63,8 +63,8 @@ struct ProgramOptions {
 // - one for clipping and update.
 //
 // The graph and the plan are then for one batch. The memory is enough for one batch and for one set of
-// gradients per tree level. Batches are weighted by their number of targets that are not ignored. The step
-// thus equals a step with an `accumulate` times larger batch, up to rounding and dropout.
+// gradients per tree level. Batches are weighted by their number of targets that are not ignored. Up to
+// rounding and dropout, the step is therefore equal to a step with an `accumulate` times larger batch.
 //
 // With ranks, gradients and losses are summed over the ranks, in f32 for 16-bit types. Every rank performs
 // the same update. If the optimizer has the same ranks, each performs its share of the update. Parameters,
@@ -174,7 +174,7 @@ class TrainingProgram {
   std::unique_ptr<Parts> parts_;
   Graph gather_graph_;
   std::optional<Program> gather_;    // gathers weights; none if each rank has complete weights
-  std::size_t scattered_bytes_ = 0;  // memory of those weights, in addition to the shards that the step holds
+  std::size_t scattered_bytes_ = 0;  // memory of these weights, in addition to the step's shards
   bool is_scattered_ = false;
   std::vector<Tensor> results_;
   std::optional<Program> program_;
@@ -233,7 +233,7 @@ ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions opt
                               const Where& where = Where::current());
 
 // Returns the largest batch below `too_large` with needed(batch) ≤ `free`, or 0 if there is none. `needed`
-// must increase with the batch. A few calls of it suffice, because memory is nearly linear in the batch.
+// must increase with the batch. Calls it only a few times, because memory is nearly linear in the batch.
 std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
                            const std::function<std::size_t(std::int64_t)>& needed);
 

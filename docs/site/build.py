@@ -37,8 +37,8 @@ def public_headers():
 
 
 def stage_page(path, to, missing):
-    """Copies a page. Links to pages stay; links to other files of the repository become names, because the site has no
-    copy of the sources. A link to a file that does not exist is added to `missing`."""
+    """Copies a page. Keeps links to pages. Replaces links to other files of the repository by names, because
+    the site has no copy of the sources. A link to a file that does not exist is added to `missing`."""
 
     def link(match):
         target = (path.parent / match[2]).resolve()

@@ -6,8 +6,8 @@ enum value documents that field. The first block of a file documents the file. A
 documents nothing. If one declaration has several names, all of them get its comment. Lines that are indented
 by two or more spaces, except the following lines of a list item, are preformatted. Private members are left
 out, except virtual functions. Deleted functions, and defaulted functions without a comment, are left out too.
-None of these has a contract. Every declaration stays on its line, so Doxygen's warnings have the header's
-line numbers.
+None of these has a contract. Every declaration keeps its line number, so Doxygen's warnings have the line
+numbers of the header.
 """
 import re
 import sys
@@ -98,7 +98,8 @@ def split_names(code, above, after):
 
 
 def without_private(lines):
-    """The lines, with empty ones instead of private sections. Virtual functions stay: derived classes define them."""
+    """The lines, with empty ones instead of private sections. Keeps virtual functions, because derived
+    classes define them."""
     out, inside, label = [], None, 0
     for at, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())

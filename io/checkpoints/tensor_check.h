@@ -22,8 +22,8 @@ void check_names(const std::vector<Parameter>& parameters, const std::string& wh
 // Adds the settings of the parameters to the metadata of their file.
 void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata);
 
-// How check_settings() handles the settings of other layers, which have none of the parameters. Use `refuse`
-// if the parameters form a complete model.
+// How check_settings() handles the settings of layers that have none of the given parameters. Use `refuse` if
+// the parameters form a complete model.
 enum class OtherSettings { ignore, refuse };
 
 // Compares the settings of the parameters with the metadata. Throws FormatError if a value differs, or if the

@@ -74,7 +74,7 @@ inline constexpr std::size_t q8_0_numbers = 32, q8_0_bytes = 34;  // elements an
 // must be finite and fill complete blocks. `to` must have the size of these blocks. Returns false if a d is
 // too large for f16; `to` is then undefined.
 bool to_q8_0(std::span<const float> from, std::span<std::byte> to);
-// The inverse of to_q8_0().
+// Converts rows from Q8_0. This is the inverse of to_q8_0().
 void from_q8_0(std::span<const std::byte> from, std::span<float> to);
 
 // ---- Writing: the part of a new file before its data

@@ -42,7 +42,7 @@ class MappedFile {
    public:
     // Unmaps the file when the last owner is destroyed.
     virtual ~Pages() = default;
-    // As MappedFile::check().
+    // Does the same as MappedFile::check().
     virtual void check() const = 0;
   };
   // The shared state of the mapping; null after a move.

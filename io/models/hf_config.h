@@ -95,8 +95,8 @@ HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual);
 // rope_scaling.
 HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsualRope& usual);
 
-// The inverse: hf_rope_json() returns rope_parameters of transformers 5. The next function returns
-// rope_scaling of transformers 4, or null.
+// These functions write rotary positions. hf_rope_json() returns rope_parameters of transformers 5. The next
+// function returns rope_scaling of transformers 4, or null.
 std::string hf_rope_json(const HfRope& rope);
 std::string hf_rope_scaling_json(const HfRope& rope);
 

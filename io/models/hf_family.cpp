@@ -67,8 +67,7 @@ nn::DeepSeek plain(nn::DeepSeek d, ModelConfig& m) {
   return d;
 }
 
-// Whether two numbers are equal except for rounding errors, because one may have been computed from the
-// other.
+// Whether two numbers are equal up to rounding errors. One of them may have been computed from the other.
 bool is_same(double a, double b) {
   return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
 }

@@ -61,8 +61,8 @@ std::vector<GgufRowOrder> gguf_rows(const std::string& family, const nn::ModelCo
 // Copies elements of any dtype from the parameter to the rows of the tensor, and returns the bytes of these
 // rows. Change::plus_one is not applied.
 std::vector<std::byte> to_place(const GgufRowOrder& place, const TensorView& parameter);
-// The reverse: writes the rows of the tensor into the bytes of the complete parameter. Other elements of the
-// parameter do not change.
+// Writes the rows of the tensor into the bytes of the complete parameter. Other elements of the parameter do
+// not change.
 void from_place(const GgufRowOrder& place, const TensorView& rows, std::span<std::byte> parameter,
                 std::int64_t parameter_rows);
 

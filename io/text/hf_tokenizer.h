@@ -77,7 +77,7 @@ class HfTokenizer final : public Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const override {
     return encode(text, EncodeOptions{});
   }
-  // As encode(), between before() and after().
+  // As encode(), with before() and after() around the tokens.
   std::vector<std::int32_t> encode_whole(std::string_view text) const override {
     return encode(text, {.whole = true});
   }

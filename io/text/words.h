@@ -24,7 +24,7 @@ enum class WordRule : std::uint8_t {
   //   to the next word.
   bytes,
   // [Radford, GPT-2]: a contraction as above, or letters, digits or other signs after an optional space.
-  // Otherwise white space, whose last character belongs to the next word.
+  // Otherwise white space; its last character belongs to the next word.
   gpt2,
   // Contractions in either case. Letters, after an optional character that is neither a digit nor a line
   // break. Up to three digits. Other signs, after an optional space and before optional line breaks. White

@@ -136,7 +136,7 @@ class Engine {
   // The number of logits per token.
   std::int64_t vocabulary() const { return vocabulary_; }
   // Seconds that all steps so far have spent in the model's runs, including the wait for their results. The
-  // rest of a step is work of the host.
+  // host needs the rest of a step's time.
   double run_seconds() const { return run_seconds_; }
 
  private:

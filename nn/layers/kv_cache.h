@@ -42,7 +42,8 @@ class KvCache {
 };
 
 // One call of a model on tokens that follow those in a cache. Attention layers append to the cache and read
-// all of it. The number of cached tokens is an input, so one program serves every position in every sequence.
+// all of it. The number of cached tokens is an input, so one program can be used for every position in every
+// sequence.
 class CacheCall {
  public:
   // For a cache with one page per sequence: each sequence has `length` new tokens. Adds the input "cached" to

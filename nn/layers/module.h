@@ -1,4 +1,4 @@
-// Module, the base class of layers, and Layer, a value that holds any Module. Blocks and models consist of
+// Module is the base class of layers. Layer is a value that holds any Module. Blocks and models consist of
 // Layers. Calling either records graph nodes under the layer's name.
 #pragma once
 
@@ -94,7 +94,7 @@ class Layer {
   bool is_empty() const { return !module_; }
   // Calls the layer. Throws Error if it is empty.
   Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
-  // As Module::as_matmul(). Throws Error if the layer is empty.
+  // Does the same as Module::as_matmul(). Throws Error if the layer is empty.
   std::optional<Product> as_matmul(TensorArg x) const;
 
  private:

@@ -1,7 +1,7 @@
 // Params: a model's parameters in order of creation, with paths like PyTorch's
-// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on seed and path, so they are the same
-// on every backend and independent of the rest of the model. Weight and LowRank: handles to parameters for
-// layers and adapters.
+// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on the seed and the path. They are the
+// same on every backend and do not depend on the rest of the model. Weight and LowRank: handles to parameters
+// for layers and adapters.
 #pragma once
 
 #include <functional>

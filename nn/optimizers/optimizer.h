@@ -60,8 +60,8 @@ class Optimizer {
   //
   // If several optimizers with different parameters use the same loss, either all of them step or all skip.
   // If one gradient is not finite, none of them changes anything. Their loss scales change together. A
-  // program with one of the updates also computes the gradient norms of the others. Each optimizer clips by
-  // the norm of its own gradients, like clip_grad_norm_.
+  // program with one of the updates also computes the gradient norms for the other updates. Each optimizer
+  // clips by the norm of its own gradients, like clip_grad_norm_.
   //
   // `copies` are low-precision copies of parameters() in the same order, or empty Parameters
   // (nn::LowPrecisionCopies). The update writes the new weights to them in their dtype.

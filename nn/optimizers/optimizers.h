@@ -125,8 +125,8 @@ class Muon final : public Optimizer {
   // As above, with default options.
   explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
 
-  // Whether a parameter has two dimensions and is neither embedding nor head by its name ("wte", "wpe",
-  // "embed_tokens", "lm_head").
+  // Whether a parameter has two dimensions and is not an embedding or a head. These are recognized by their
+  // names ("wte", "wpe", "embed_tokens", "lm_head").
   static bool hidden_matrix(const Parameter& p);
 
  private:
@@ -147,7 +147,8 @@ class Muon final : public Optimizer {
 };
 
 // Returns matrices x [..., r, c] with their singular values moved near 1 (0.7 to 1.2). Starts with x/‖x‖ and
-// repeats x ← a·x + (b·A + c·A²)·x with A = x·xᵀ and Jordan's coefficients. Zeros stay zeros.
+// repeats x ← a·x + (b·A + c·A²)·x with A = x·xᵀ and Jordan's coefficients. A matrix of zeros does not
+// change.
 Tensor orthogonalized(const Tensor& x, int iterations = 5);
 
 }  // namespace tg::optim

@@ -93,8 +93,8 @@ class Shards {
   // Fills `to`, a result of whole(). All ranks must call it; `to` is empty on ranks that do not need the
   // values.
   void gather(std::size_t shard, const std::vector<Parameter>& kept, Parameter to) const;
-  // The reverse of gather(): sets `kept` from a value with the shape and dtype of whole(). Throws ShapeError
-  // or DTypeError for any other value.
+  // Sets `kept` from a value with the shape and dtype of whole(). This is the reverse of gather(). Throws
+  // ShapeError or DTypeError for any other value.
   void scatter(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;
   // Throws as scatter() does.
   void check(std::size_t shard, const std::vector<Parameter>& kept, const Array& value) const;

@@ -101,7 +101,7 @@ std::vector<AttentionCell> default_cells(const Settings& settings) {
 void report_ring(const AttentionCell& c, Report& report) {
   const Settings& settings = report.settings;
   const int n = settings.ranks->size();
-  // Such as "ring_attention causal window 4096".
+  // The name, such as "ring_attention causal window 4096".
   const std::string name = "ring_attention" + c.name().substr(std::string("flash_attn").size());
   if (!report.selects(name)) return;
   ring_positions(0, n, c.L);  // throws if the ranks cannot split the sequence
