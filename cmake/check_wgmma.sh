@@ -1,6 +1,6 @@
 #!/bin/sh
 # check_wgmma.sh COMPILER ...: runs the compiler. Fails if ptxas warns (C75xx) that it serializes wgmma
-# instructions. Such a kernel is correct, but half as fast.
+# instructions. A kernel with such instructions is correct, but half as fast.
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 "$@" >"$log" 2>&1

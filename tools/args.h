@@ -144,8 +144,8 @@ class Args {
     return std::nullopt;
   }
 
-  // Reports an error that only the tool can detect ("--width 130 is not divisible by --heads 4") in the same
-  // way: one line and exit code 2.
+  // Reports an error that only the tool can detect, such as "--width 130 is not divisible by --heads 4". Like
+  // other errors, it is one line, with exit code 2.
   int fail(const std::string& mistake, std::FILE* err = stderr) const {
     std::fprintf(err, "%s: %s (see %s --help)\n", tool_.c_str(), printable(mistake).c_str(), tool_.c_str());
     return 2;

@@ -35,8 +35,8 @@ struct Form {
   const char* what;                 // for --help
   std::vector<std::string> dtypes;  // choices of --weights-dtype
   bool is_adapter;                  // writes only the adapter of a run of train --lora
-  // Prints rows about the output, writes it, and returns commands that load it in the other program. If that
-  // fails, throws Error with a message of one line and leaves no files behind.
+  // Prints rows about the output and writes the output. Returns commands that load it in the other program.
+  // If writing fails, throws Error with a message of one line and leaves no files.
   std::string (*write)(ExportSource& source, const ExportOptions& options);
 };
 

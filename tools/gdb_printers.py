@@ -60,7 +60,8 @@ class ArrayPrinter:
 
 
 def deque_at(deque, number):
-    """Element `number` of a libstdc++ std::deque, whose blocks have 512 bytes, or one element if that is larger."""
+    """Element `number` of a libstdc++ std::deque. Its blocks have 512 bytes, or the size of one element if
+    that is larger."""
     start = deque["_M_impl"]["_M_start"]
     each = max(1, 512 // start["_M_cur"].dereference().type.sizeof)
     at = number + int(start["_M_cur"] - start["_M_first"])

@@ -216,7 +216,7 @@ class Watch {
   }
 
   // Whether the rank's process group contains a program that publishes its state. The program is the rank's
-  // process, or was started by it if that is a script.
+  // process. If that process is a script, the script started the program.
   bool has_program(std::size_t i) const {
     const os::ProcessId program = state(i) ? state(i)->process.load() : 0;
     return program > 0 && os::is_in_group(program, ranks_[i].process);
@@ -295,8 +295,8 @@ class Watch {
     const int code = code_of(r.status, ending_.asked_by != 0);
     if (code == 0 || r.was_killed_here) return;
     if (deadline_from_ == 0) deadline_from_ = monotonic_ms();
-    // Priority of reasons to report: a rank that failed by itself, then a rank that was killed, then ranks
-    // that noticed the loss.
+    // The order in which reasons are reported: first a rank that failed by itself, then a rank that was
+    // killed, then ranks that noticed the loss.
     const int priority = code != parallel::exit_rank_lost ? 3 : r.status.signal != 0 ? 2 : 1;
     if (priority <= priority_) return;
     priority_ = priority, ending_.code = code;
@@ -304,7 +304,7 @@ class Watch {
   }
 
   // Time in ms until running ranks are killed. While one rank saves, the longer limit for saving applies to
-  // all ranks, because the others may wait for it.
+  // all ranks, because other ranks may wait for the rank that saves.
   std::int64_t time_left() const {
     const bool has_deadline = ending_.asked_by != 0 || (deadline_from_ != 0 && is_any_running());
     if (!has_deadline || was_killed_) return 200;

@@ -34,8 +34,9 @@ inline void require_not_input(const char* tool, const std::string& path,
                   ": expected another name");
 }
 
-// Throws Error if an output file cannot be written: it exists and --overwrite is not set, it is not a regular
-// file, or it is also an input. Must be called before the work starts. Empty names are ignored.
+// Throws Error if an output file cannot be written. Reasons are that it exists and --overwrite is not set,
+// that it is not a regular file, or that it is also an input. Must be called before the work starts. Empty
+// names are ignored.
 inline void check_outputs(const char* tool, std::initializer_list<std::string> paths, bool overwrite,
                           const std::vector<std::string>& inputs = {}) {
   for (const std::string* path = paths.begin(); path != paths.end(); ++path) {

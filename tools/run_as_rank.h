@@ -30,8 +30,8 @@ inline std::string own_gpu(const std::string& backend, int ranks) {
 }
 
 // Calls run_tool with f(join). f calls join() once the command line is parsed. join() connects the ranks.
-// After that, only rank 0 prints to standard output. If f throws, all ranks end: this rank exits with
-// `failure` (default 1), and the others report its error and exit with exit_rank_lost.
+// After that, only rank 0 prints to standard output. If f throws, all ranks end. This rank exits with
+// `failure` (default 1). The other ranks report its error and exit with exit_rank_lost.
 template <class F>
 int run_as_rank(const char* tool, F&& f, int failure = 1) {
   std::shared_ptr<parallel::Group> group;

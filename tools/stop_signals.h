@@ -80,8 +80,8 @@ inline bool is_asked_to_stop() {
 class OrderlyStop {
  public:
   OrderlyStop() { stop_signals::is_orderly = true; }
-  // If the process received a request, its time limit to exit remains. The same is true for a rank of launch.
-  // It may have stopped because another rank received the signal, before launch's signal arrives.
+  // If the process received a request, its time limit to exit remains. It also remains for a rank of launch.
+  // Such a rank may have stopped because another rank received the signal, before launch's signal arrives.
   ~OrderlyStop() {
     if (!is_asked_to_stop() && !stop_signals::launch) stop_signals::is_orderly = false;
   }

@@ -217,8 +217,8 @@ class Run {
                       std::to_string(resumed_->best_step()));
   }
 
-  // Throws FormatError if the metadata of the weights file has a different model from the start of the run,
-  // or a model that does not match the file's tensors.
+  // Throws FormatError in two cases. The model in the metadata of the weights file differs from the model at
+  // the start of the run, or it does not match the file's tensors.
   void check_same_model() {
     const std::string where = resumed_->directory() + "/" + model_file;
     for (const auto& [key, value] : io::to_metadata(o_.model)) {

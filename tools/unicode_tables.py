@@ -64,7 +64,8 @@ def case_of(c):
 
 
 def combining(c, nfd=normalizers.NFD()):
-    """The combining class, or 0 if the reference does not know it. Then it leaves c after U+0345, which has class 240."""
+    """The combining class, or 0 if the reference does not know it. In that case, the reference does not move
+    c before U+0345, which has class 240."""
     value = unicode.combining(chr(c))
     return value if value in (0, 240) or nfd.normalize_str("\u0345" + chr(c))[0] != "\u0345" else 0
 

@@ -42,20 +42,21 @@ class Batches {
 // Batches of random crops of one long token sequence, whose last tenth is held out.
 class TextBatches : public Batches {
  public:
-  // A training step has `step_rows` rows, a validation batch `batch` rows, of `context` tokens each. `tokens`
-  // must outlive the object. Throws Error if the training or the held-out part is shorter than context + 1.
+  // A row has `context` tokens. A training step has `step_rows` rows, and a validation batch has `batch`
+  // rows. `tokens` must outlive the object. Throws Error if the training or the held-out part is shorter than
+  // context + 1.
   TextBatches(const text::TokenView& tokens, std::int64_t step_rows, std::int64_t batch, std::int64_t context)
       : split_(text::split_text(tokens)),
         train_(split_.train, step_rows, context, "the text to train on (nine tenths)"),
         held_out_(split_.validation, batch, context, "the held-out text (the last tenth)") {}
 
-  // As in BatchSampler::random().
+  // Does the same as BatchSampler::random().
   void training(std::uint64_t seed, std::int64_t step, Tokens x, Tokens y) const override {
     train_.random(seed, static_cast<std::uint64_t>(step), x, y);
   }
-  // As in BatchSampler::evaluation_count().
+  // Does the same as BatchSampler::evaluation_count().
   std::int64_t validation_count() const override { return held_out_.evaluation_count(); }
-  // As in BatchSampler::evaluation().
+  // Does the same as BatchSampler::evaluation().
   void validation(std::int64_t k, std::int64_t count, Tokens x, Tokens y) const override {
     held_out_.evaluation(k, count, x, y);
   }

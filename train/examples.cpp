@@ -14,7 +14,7 @@ namespace tg::train {
 
 namespace {
 
-// A node number for random numbers. No node of a graph has it, nor do BatchSampler and Sums.
+// A node number for random numbers. It is not used by nodes of a graph, BatchSampler or Sums.
 constexpr std::uint32_t order_node = 0xfffffffdu;
 
 // Reads a string member.

@@ -28,19 +28,19 @@ struct Example {
   std::size_t given = 0;                  // number of leading tokens that are not learned
 };
 
-// Encodes prompt and completion as one document, with the tokenizer's start token, and appends `end`. Leading
-// tokens that the encoded prompt has too are not learned. A token that spans prompt and completion is
-// learned.
+// Encodes prompt and completion as one document, with the tokenizer's start token, and appends `end`. The
+// leading tokens that are equal to tokens of the encoded prompt are not learned. A token that spans prompt
+// and completion is learned.
 Example encode_example(const ExampleText& text, const text::Tokenizer& tokenizer,
                        std::optional<std::int32_t> end);
 
 // Batches with one example per row, at the start of the row. The rest of the row has no targets and does not
 // affect the example. The last tenth of the examples, at least one, is held out. Examples of more than
-// context + 1 tokens are truncated. An example that then has nothing to learn is omitted.
+// context + 1 tokens are truncated. If an example then has no tokens to learn, it is omitted.
 class ExampleBatches : public Batches {
  public:
-  // A training step has `step_rows` rows, a validation batch `batch` rows, of `context` tokens each. Throws
-  // Error for a size that is not positive, and if fewer than 2 examples remain.
+  // A row has `context` tokens. A training step has `step_rows` rows, and a validation batch has `batch`
+  // rows. Throws Error for a size that is not positive, and if fewer than 2 examples remain.
   ExampleBatches(std::vector<Example> examples, std::int64_t step_rows, std::int64_t batch,
                  std::int64_t context);
   // Frees the examples.

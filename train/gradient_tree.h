@@ -7,10 +7,10 @@
 namespace tg::train {
 
 // Adds `count` values of each tensor in a list. Each run of the values' program writes one value of each
-// tensor to leaves(). For a tensor's values v₀, v₁, …, the left half of the tree has the largest power of two
-// of values that is below their number. For four values, the sum is (v₀ + v₁) + (v₂ + v₃). Values are stored
-// in their dtype and added in f32 or f64. One partial sum per level is kept until the right half is complete,
-// as in a binary counter.
+// tensor to leaves(). If a tensor has n values v₀, v₁, …, the left half of the tree has the first 2^k of
+// them, where 2^k is the largest power of two below n. For four values, the sum is (v₀ + v₁) + (v₂ + v₃).
+// Values are stored in their dtype and added in f32 or f64. One partial sum per level is kept until the right
+// half is complete, as in a binary counter.
 //
 // N ranks with count/N values each can split the tree if N and count/N are powers of two. The all_reduce of
 // their sums is then bitwise identical to the sum on one rank.
@@ -27,7 +27,7 @@ class GradientTree {
   // Adds the leaves to the partial sums. Must be called after run i = 0 … count − 2 of the program of the
   // values.
   void add(std::int64_t i);
-  // Returns the sums as nodes of `graph`, which runs after the last run of the program of the values.
+  // Returns the sums as nodes of `graph`. Run its program after the last run of the program of the values.
   std::vector<Tensor> sums(Graph& graph) const;
   // The memory of the leaves in bytes.
   std::size_t leaf_bytes() const;

@@ -42,8 +42,8 @@ class MetricsWriter {
   io::OutputFile file_;
 };
 
-// Reads the rows of such a file. Drops an incomplete last line, which a killed run leaves. Throws FormatError
-// with the line number for any other line that is not a row.
+// Reads the rows of such a file. Drops an incomplete last line, because a killed run may leave one. Throws
+// FormatError with the line number for any other line that is not a row.
 std::vector<MetricsRow> read_metrics(const std::string& path);
 
 // Returns the rows up to `step` and replaces the file with them, so that a writer can append. Returns no rows

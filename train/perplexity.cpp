@@ -26,9 +26,9 @@ std::vector<Window> windows_of(std::size_t tokens, std::size_t context, std::siz
   return all;
 }
 
-// Writes a row of a batch: the window's tokens and, at the position before each predicted token, that token
-// as target. Returns the number of targets. The rest of a short row may have any values, because later tokens
-// do not affect predictions.
+// Writes a row of a batch: the window's tokens, and each predicted token as the target of the position before
+// it. Returns the number of targets. The rest of a short row may have any values, because later tokens do not
+// affect predictions.
 std::int64_t fill(const Window& w, std::span<const std::int32_t> tokens, std::span<std::int32_t> x,
                   std::span<std::int32_t> y) {
   const auto predicted = tokens.subspan(w.predicted, w.last - w.predicted);

@@ -37,12 +37,13 @@ struct Perplexity {
   double value() const { return std::exp(loss()); }
 };
 
-// Computes the perplexity over sliding windows of the model's context length, which begin at 0, stride,
-// 2·stride, … until one reaches the end. A window predicts those of its tokens that earlier windows did not
-// predict, except its first token. If the stride is below the context length, every token except the first of
-// the sequence is predicted once, from at least context − stride tokens (fewer near the beginning). If the
-// stride equals the context length, the first token of each window is not predicted. Throws ShapeError for
-// fewer than 2 tokens, and for a stride that is negative or above the context length.
+// Computes the perplexity over sliding windows of the model's context length. They begin at 0, stride,
+// 2·stride, … until a window reaches the end. A window predicts the tokens that earlier windows did not
+// predict, but never its own first token. If the stride is below the context length, every token except the
+// first of the sequence is predicted once. At least context − stride tokens precede it in its window, or
+// fewer near the beginning of the sequence. If the stride equals the context length, the first token of each
+// window is not predicted. Throws ShapeError for fewer than 2 tokens, and for a stride that is negative or
+// above the context length.
 Perplexity perplexity(const nn::LanguageModel& model, std::span<const std::int32_t> tokens,
                       const PerplexityOptions& options = {}, const Where& where = Where::current());
 

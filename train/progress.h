@@ -1,5 +1,5 @@
-// The progress display of training: on a terminal, a line that is updated in place; otherwise, a plain line
-// from time to time.
+// The progress display of training. On a terminal, it updates one line in place. Otherwise it writes a plain
+// line from time to time.
 #pragma once
 
 #include <chrono>

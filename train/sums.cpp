@@ -10,7 +10,7 @@
 namespace tg::train {
 namespace {
 
-constexpr std::uint32_t sums_node = 0xfffffffeu;  // no node of a graph, nor BatchSampler, has this number
+constexpr std::uint32_t sums_node = 0xfffffffeu;  // not used by nodes of a graph or by BatchSampler
 // An arbitrary constant, so that the held-out sums never change.
 constexpr std::uint64_t held_out_key = 0x73756d73686f6c64;
 

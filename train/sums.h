@@ -23,14 +23,15 @@ class Sums {
   // Returns the line for a + b up to and including the '='.
   std::string question(std::int64_t a, std::int64_t b) const;
 
-  // Whether a + b is held out. About a tenth of all sums is; the order of a and b does not matter. The other
-  // sums are for training.
+  // Whether a + b is held out. About a tenth of all sums is held out, and the others are for training. The
+  // order of a and b does not matter.
   static bool held_out(std::int64_t a, std::int64_t b);
 
   // Writes a training batch. Each row begins with a sum that is not held out and is padded with line breaks.
-  // Row b of the batch is row first_row + b of the step. A row depends only on the seed, the step and that
-  // number. Both x and y are [batch, context]. Targets y are the next tokens within the answer and its line
-  // break, and −100 elsewhere, which cross_entropy ignores. Throws ShapeError for x or y of a different size.
+  // Row b of the batch is row first_row + b of the step. A row depends only on the seed, the step and its
+  // number in the step. Both x and y are [batch, context]. Targets y are the next tokens within the answer
+  // and its line break, and −100 elsewhere, which cross_entropy ignores. Throws ShapeError for x or y of a
+  // different size.
   void random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row, std::span<std::int32_t> x,
               std::span<std::int32_t> y) const;
   // Writes batch k of the held-out sums, which is always the same.

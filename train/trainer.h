@@ -18,7 +18,7 @@ class Trainer {
  public:
   // Options of a run.
   struct Options {
-    std::int64_t steps = 2000;          // total number of steps, including those before a resume
+    std::int64_t steps = 2000;          // total number of steps, including the steps before a resume
     optim::Schedule schedule = {};      // learning rate of each step
     std::uint64_t seed = 1;             // of batches and dropout
     ProgramOptions program = {};        // of the training step and the evaluation
@@ -27,7 +27,7 @@ class Trainer {
     std::int64_t validation_batches = 20;
     // Steps between saves; also saves after a better validation loss and at the end.
     std::int64_t save_every = 250;
-    // Also validate before the first step, as a row of step 0 that is never the best one.
+    // Also validate before the first step. The result is a row of step 0 and never counts as the best one.
     bool validate_first = false;
     bool trap_nan = false;  // stop with an Error that names the node of the first non-finite gradient
   };
@@ -48,11 +48,11 @@ class Trainer {
 
   // Plans the training step and the evaluation, and allocates one arena for both. The arguments must outlive
   // the Trainer, except options and hooks. With a store, checkpoints and metrics.jsonl are written to its
-  // directory. With program.ranks, all ranks run the same steps, and the run ends on all ranks if `stop`
-  // returns true on one. The ranks divide the batches of each step and of each validation or, with
-  // program.context_parallel, the tokens of each batch. Exactly one rank has a store, usually rank 0. All
-  // ranks resume from the same checkpoint, which does not depend on the number of ranks. Throws OutOfMemory
-  // if program.memory_budget is too small. Throws Error for invalid options:
+  // directory. With program.ranks, all ranks run the same steps. If `stop` returns true on one rank, the run
+  // ends on all ranks. The ranks divide the batches of each step and of each validation. With
+  // program.context_parallel, they divide the tokens of each batch instead. Exactly one rank has a store,
+  // usually rank 0. All ranks resume from the same checkpoint, which does not depend on the number of ranks.
+  // Throws OutOfMemory if program.memory_budget is too small. Throws Error for invalid options:
   // - negative steps or an interval below 1;
   // - program.plan_only;
   // - trap_nan with ranks;
@@ -62,9 +62,10 @@ class Trainer {
           const Where& where = Where::current());
 
   // Resumes from a checkpoint: restores the optimizer and the files of Hooks::files. Without `state`, the
-  // state is read from the checkpoint's manifest and metrics.jsonl; with ranks, all use that of the rank with
-  // the store. Throws FormatError for values that no run saves: values that are not finite, negative second
-  // moments, or step counts that differ from the manifest. No parameter has then changed.
+  // state is read from the checkpoint's manifest and metrics.jsonl. All ranks then use the state that the
+  // rank with the store has read. Throws FormatError for values that no run saves. Examples are values that
+  // are not finite, negative second moments, and step counts that differ from the manifest. No parameter has
+  // then changed.
   void resume(const io::Checkpoint& checkpoint, const std::optional<State>& state = {});
 
   // Runs the remaining steps, until stop() returns true, and saves. It starts each step before it reads the
@@ -73,11 +74,11 @@ class Trainer {
 
   // The current position of the run.
   const State& state() const { return state_; }
-  // The metrics so far, including those of a resumed run.
+  // The metrics so far, including the metrics from before a resume.
   const std::vector<MetricsRow>& rows() const { return rows_; }
   // The result of the latest step.
   const TrainingProgram::Result& last() const { return last_; }
-  // The number of batches in a validation; `whole`: in the last one.
+  // The number of batches in a validation or, if `whole` is set, in the last validation.
   std::int64_t validation_batches(bool whole) const;
   // Time spent in steps, without validations and checkpoints.
   double seconds() const { return seconds_; }
@@ -95,8 +96,8 @@ class Trainer {
   void validate(bool whole, MetricsRow& row);
   void validate_start();
   bool divides_tokens() const;  // among ranks
-  // Without other ranks, no step waits for others. If the run is stopped, its steps still lead to the last
-  // checkpoint.
+  // Whether there are no other ranks. Steps then never wait for other ranks. If the run is stopped, its
+  // running steps still lead to the last checkpoint.
   bool is_alone() const { return !o_.program.ranks; }
   bool stops() const;  // whether any rank is to stop
   void save();

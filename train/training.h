@@ -34,47 +34,46 @@ struct ProgramOptions {
   // are ready. Keeps only the rank's shard of the sum (ZeRO stage 2). Results are bitwise identical. It helps
   // if each rank has one batch per step.
   bool hoist_collectives = false;
-  // Number of chunks of a batch's rows: head and loss are computed one chunk after the other, so that only
-  // one chunk's logits exist at a time. 0: chosen by memory_budget. Results are bitwise identical for any
-  // number. Chunks consist of full row units (LinearCrossEntropyOptions). Their sizes, and hence their
-  // number, can differ slightly from this.
+  // Number of chunks into which the rows of a batch are divided. Head and loss are computed one chunk after
+  // the other, so that only the logits of one chunk exist at a time. 0: chosen by memory_budget. Results are
+  // bitwise identical for any number. Chunks consist of full row units (LinearCrossEntropyOptions). The
+  // number of chunks can therefore differ slightly from this number.
   std::int64_t loss_chunks = 0;
   // Store only the inputs of blocks for the backward pass, which recomputes the blocks.
   bool recompute = false;
   // Limit in bytes for a training step, including parameters and the optimizer's state; 0: no limit. See
   // CompileOptions::memory_budget. Variants of the step differ in loss_chunks and in whether low-precision
-  // weight copies are used. The one with the lowest estimated time, including recomputation, is used among
-  // those that fit. EvaluationProgram ignores it.
+  // weight copies are used. Among the variants that fit, the one with the lowest estimated time is used. This
+  // time includes recomputation. EvaluationProgram ignores it.
   std::size_t memory_budget = 0;
   std::size_t memory_held = 0;  // bytes of memory_budget that other objects already use
-  // In bf16 and f16, read weights from low-precision copies that the optimizer's pass writes
-  // (nn::LowPrecisionCopies), 2 bytes per element. false: cast weights in every step, with bitwise identical
-  // results.
+  // In bf16 and f16, read weights from low-precision copies (nn::LowPrecisionCopies). The update writes them;
+  // they need 2 bytes per element. false: cast weights in every step, with bitwise identical results.
   bool low_precision_copies = true;
   // Memory shared with programs that never run at the same time. Default: a separate arena, which both
   // programs of `accumulate` share.
   std::shared_ptr<SharedArena> arena = {};
 };
 
-// Forward with dropout, backward, gradient clipping and the optimizer's update in one Program. With
-// `accumulate`, the gradients of a step's batches are summed by a fixed tree (gradient_tree.h). If a rank has
-// several batches, more programs are used:
+// A training step: forward with dropout, backward, gradient clipping and the optimizer's update in one
+// Program. With `accumulate`, the gradients of a step's batches are summed by a fixed tree (gradient_tree.h).
+// If a rank has several batches, more programs are used:
 // - one for forward and backward, which is run once per batch;
 // - small ones that add gradients;
 // - one for clipping and update.
 //
-// Graph, plan and memory are then those of one batch, plus one set of gradients per tree level. Batches are
-// weighted by their number of targets that are not ignored. The step thus equals a step with an `accumulate`
-// times larger batch, up to rounding and dropout.
+// The graph and the plan are then for one batch. The memory is enough for one batch and for one set of
+// gradients per tree level. Batches are weighted by their number of targets that are not ignored. Up to
+// rounding and dropout, the step is therefore equal to a step with an `accumulate` times larger batch.
 //
 // With ranks, gradients and losses are summed over the ranks, in f32 for 16-bit types. Every rank performs
-// the same update or, if the optimizer has the same ranks, its share of it. Parameters, results and skipped
-// steps are therefore the same on all ranks. If `accumulate` is a power of two, they are bitwise identical
-// for any number of ranks that divides both `accumulate` and 16.
+// the same update. If the optimizer has the same ranks, each performs its share of the update. Parameters,
+// results and skipped steps are therefore the same on all ranks. If `accumulate` is a power of two, they are
+// bitwise identical for any number of ranks that divides both `accumulate` and 16.
 class TrainingProgram {
  public:
-  // Compiles the step and allocates its memory. `seed` is that of dropout. Errors of the model's runs name
-  // the source line of this call. Throws Error for invalid options, OutOfMemory if memory_budget is too
+  // Compiles the step and allocates its memory. `seed` is for dropout. Errors of the model's runs name the
+  // source line of this call. Throws Error for invalid options, and OutOfMemory if memory_budget is too
   // small.
   TrainingProgram(const nn::LanguageModel& model, const optim::Optimizer& optimizer,
                   const ProgramOptions& options, std::uint64_t seed = 0 /* of dropout */,
@@ -175,7 +174,7 @@ class TrainingProgram {
   std::unique_ptr<Parts> parts_;
   Graph gather_graph_;
   std::optional<Program> gather_;    // gathers weights; none if each rank has complete weights
-  std::size_t scattered_bytes_ = 0;  // memory of those weights, in addition to the shards that the step holds
+  std::size_t scattered_bytes_ = 0;  // memory of these weights, in addition to the step's shards
   bool is_scattered_ = false;
   std::vector<Tensor> results_;
   std::optional<Program> program_;
@@ -234,7 +233,7 @@ ProgramOptions sharing_memory(const nn::LanguageModel& model, ProgramOptions opt
                               const Where& where = Where::current());
 
 // Returns the largest batch below `too_large` with needed(batch) ≤ `free`, or 0 if there is none. `needed`
-// must increase with the batch. A few calls of it suffice, because memory is nearly linear in the batch.
+// must increase with the batch. Calls it only a few times, because memory is nearly linear in the batch.
 std::int64_t largest_batch(std::int64_t too_large, std::size_t free,
                            const std::function<std::size_t(std::int64_t)>& needed);
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Builds the documentation site: build.py OUTPUT
 
-OUTPUT/html is a static site with the pages of docs/ and a reference of the public headers. Doxygen reads the headers'
-comments, Breathe and Sphinx render them with the pages. Any warning is an error: a public declaration without a
-comment, a link to a page, a heading or a file that does not exist. Exit status: 0 if the site is complete, otherwise 1.
+OUTPUT/html is a static site with the pages of docs/ and a reference of the public headers. Doxygen reads the
+headers' comments, Breathe and Sphinx render them with the pages. Any warning is an error. Examples are a
+public declaration without a comment, and a link to a page, heading or file that does not exist. Exit status:
+0 if the site is complete, otherwise 1.
 """
 import pathlib
 import re
@@ -36,8 +37,8 @@ def public_headers():
 
 
 def stage_page(path, to, missing):
-    """Copies a page. Links to pages stay; links to other files of the repository become names, because the site has no
-    copy of the sources. A link to a file that does not exist is added to `missing`."""
+    """Copies a page. Keeps links to pages. Replaces links to other files of the repository by names, because
+    the site has no copy of the sources. A link to a file that does not exist is added to `missing`."""
 
     def link(match):
         target = (path.parent / match[2]).resolve()
@@ -62,7 +63,7 @@ def stage_page(path, to, missing):
 
 
 def stage_reference(headers, to):
-    """One page for each header, and one for each area."""
+    """Writes one page for each header, and one for each area."""
     to.mkdir(parents=True)
     for name, folders in AREAS:
         mine = [h for h in headers if any(h == f or h.startswith(f + "/") for f in folders)]

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Prints a header with its // comments as comments that Doxygen reads: comments.py HEADER
 
-A block of // lines directly above a declaration documents that declaration. A // comment after a field or an enum value
-documents that field. The first block of a file documents the file. A block that an empty line follows documents nothing.
-If one declaration has several names, all of them get its comment. Lines that are indented by two or more spaces, except
-the following lines of a list item, are preformatted. Private members (except virtual functions), deleted functions
-and defaulted ones without a comment are left out: they have no contract. Every declaration stays on its line, so Doxygen's warnings have the header's line numbers.
+A block of // lines directly above a declaration documents that declaration. A // comment after a field or an
+enum value documents that field. The first block of a file documents the file. A block before an empty line
+documents nothing. If one declaration has several names, all of them get its comment. Lines that are indented
+by two or more spaces, except the following lines of a list item, are preformatted. Private members are left
+out, except virtual functions. Deleted functions, and defaulted functions without a comment, are left out too.
+None of these has a contract. Every declaration keeps its line number, so Doxygen's warnings have the line
+numbers of the header.
 """
 import re
 import sys
@@ -23,8 +25,9 @@ PRIVATE = re.compile(r"^( +)private:$")
 
 
 def escaped(text):
-    """Escapes characters that begin a command, a tag or a link for Doxygen. A number or a sign that would begin a list item
-    gets a space of no width before it. Doxygen reads nothing in `code` and in a "string" of one line."""
+    """Escapes characters that begin a command, a tag or a link for Doxygen. A zero-width space is inserted
+    before a number or a sign that would begin a list item. In `code` and in a "string" on one line, nothing
+    is escaped."""
     text = re.sub(r"^(\s*)(?=(?:\+|\d+[.)])\s)", "\\1\u200b", text, flags=re.M)
     parts = re.split(r'(`[^`]*`|"[^"\n]*")', text)
     return "".join(part if at % 2 else re.sub(r"---?|[<>#@\\%&*_|~$]", lambda m: "\\" + m.group(), part)
@@ -32,8 +35,8 @@ def escaped(text):
 
 
 def documentation(lines):
-    """The lines of a // comment as text for Doxygen, one for each line. Indented lines are preformatted: the command that
-    begins them is at the end of the line before, so that no line is added."""
+    """Converts the lines of a // comment to text for Doxygen, line by line. Indented lines are preformatted.
+    The command that begins them is appended to the previous line, so that no line is added."""
     lines = [re.sub(r"^\s*// ?", "", line) for line in lines]
     kinds, item = [], False
     for line in lines:
@@ -95,7 +98,8 @@ def split_names(code, above, after):
 
 
 def without_private(lines):
-    """The lines, with empty ones instead of private sections. Virtual functions stay: derived classes define them."""
+    """The lines, with empty ones instead of private sections. Keeps virtual functions, because derived
+    classes define them."""
     out, inside, label = [], None, 0
     for at, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
@@ -149,7 +153,8 @@ def converted(lines, name):
             while above and out[-1].strip():
                 out.pop()
                 at -= 1
-        line = re.sub(r"(?<=\d)'(?=\d{3})", "", line)  # Doxygen reads 1'000 as the begin of a character literal
+        # Doxygen reads the ' of 1'000 as the start of a character literal
+        line = re.sub(r"(?<=\d)'(?=\d{3})", "", line)
         out += [split_names(line, above, after)] + [""] * (end - at - 1)
         above = ""
         at = end

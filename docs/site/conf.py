@@ -14,13 +14,13 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
-myst_heading_anchors = 4  # headings are anchors with the names that GitHub gives them
+myst_heading_anchors = 4  # headings have the same anchors as on GitHub
 nitpicky = False
-smartquotes = False  # would make -- a dash
+smartquotes = False  # true would replace -- by a dash
 
 
 class OncePerNamespace(logging.Filter):
-    """Each header opens the namespaces again, and Sphinx warns of each time after the first."""
+    """Drops Sphinx's warnings about repeated namespaces. Every header opens the same namespaces."""
 
     def filter(self, record):
         return "Duplicate C++ declaration" not in record.getMessage()

@@ -76,7 +76,7 @@ void assign_all(const std::vector<Parameter>& parameters, const std::vector<Arra
   for (std::size_t i = 0; i < parameters.size(); ++i) Parameter(parameters[i]).write(values[i]);
 }
 
-// Whether the path now refers to a different directory from the open directory.
+// Whether the path no longer leads to the open directory.
 bool leads_elsewhere(const std::string& path, int directory) {
   const os::FileStatus open = os::status(directory);
   return open.error != 0 || os::status(path).id != open.id;
@@ -141,8 +141,8 @@ Checkpoint::Checkpoint(const std::string& path) {
   if (!open(path) && !open(path + "/last")) throw Error("[checkpoint] there is no checkpoint in " + path);
 }
 
-// Returns false if the directory has no manifest. A run that saves moves its links to the new checkpoint
-// before it removes the old one. If a file is missing, the link may therefore already refer to the new
+// Returns false if the directory has no manifest. A run that saves a checkpoint first moves its links to it,
+// and then removes the old one. If a file is missing, the link may therefore already refer to the new
 // checkpoint.
 bool Checkpoint::open(const std::string& directory) {
   for (;;) {

@@ -28,21 +28,21 @@ enum class Dtypes {
 
 // Creates the directory, which must not exist, and writes every file and the manifest. All of it is on disk
 // when the function returns. Until the checkpoint is complete, a manifest without files marks the directory
-// as ours. Throws Error, after which the caller removes the directory, for:
-// - two parameters of one name in a file, or a parameter with a NaN or an infinity;
-// - a negative step;
-// - no files, or a file name that contains a folder or begins with a dot;
-// - a failed write.
+// as ours. In the following cases, throws Error, and the caller removes the directory:
+// - two parameters in a file have the same name, or a parameter contains a NaN or an infinity;
+// - the step is negative;
+// - there are no files, or a file name contains a folder or begins with a dot;
+// - writing fails.
 void write_checkpoint(const std::string& directory, std::int64_t step, std::int64_t best_step,
                       std::span<const CheckpointFile> files);
 
 // A checkpoint opened for reading. Copies share the open files.
 class Checkpoint {
  public:
-  // `path` is a directory with a manifest, or a run's directory (io/checkpoints/checkpoint_store.h), whose
-  // last checkpoint is opened. Files stay open as long as the object exists. All reads therefore see the same
-  // checkpoint, even if the run replaces it in the meantime. Throws Error if there is no checkpoint,
-  // FormatError for an invalid manifest.
+  // Opens the checkpoint in `path`, a directory with a manifest. If `path` is a run's directory
+  // (io/checkpoints/checkpoint_store.h), opens its last checkpoint. The files stay open as long as the object
+  // exists. All reads therefore see the same checkpoint, even if the run replaces it in the meantime. Throws
+  // Error if there is no checkpoint, and FormatError for an invalid manifest.
   explicit Checkpoint(const std::string& path);
 
   // The directory with the manifest.
@@ -52,8 +52,8 @@ class Checkpoint {
   // The step of the run's best checkpoint so far; 0 before the first validation.
   std::int64_t best_step() const { return manifest_.best_step; }
 
-  // Reads one file. Throws FormatError that names it if the manifest does not list it, it is missing, its
-  // size or checksum differs from the manifest, or it violates the format.
+  // Reads one file. Throws FormatError that names the file if it is not in the manifest, is missing, differs
+  // from the manifest in size or checksum, or violates the format.
   SafeTensors load(const std::string& name) const;
 
   // Writes the files' values into the parameters. Names, shapes and dtypes must match. If a file has settings
@@ -75,15 +75,16 @@ class Checkpoint {
   std::shared_ptr<const Files> files_;
 };
 
-// Throws FormatError, beginning with `where`, that names the first parameter with a NaN or an infinity.
+// If a parameter contains a NaN or an infinity, throws FormatError with the name of the first such parameter.
+// The message begins with `where`.
 void check_finite(const std::vector<Parameter>& parameters, const std::string& where);
-// As above, for `values` of the parameters, one Array per parameter.
+// Does the same for `values`, which has one Array for each parameter.
 void check_finite(const std::vector<Parameter>& parameters, std::span<const Array> values,
                   const std::string& where);
 
-// Saves parameters as one safetensors file, which replaces an existing file or leaves it unchanged. The
-// parameters' settings are added to the metadata as "setting.<name>". Throws Error for two parameters of one
-// name, and for one with a NaN or an infinity.
+// Saves parameters as one safetensors file. If saving fails, an existing file stays unchanged; otherwise it
+// is replaced. The parameters' settings are added to the metadata as "setting.<name>". Throws Error if two
+// parameters have the same name, or if a parameter contains a NaN or an infinity.
 void save_parameters(const std::string& path, const std::vector<Parameter>& parameters,
                      const Metadata& metadata = {});
 

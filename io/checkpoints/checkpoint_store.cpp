@@ -199,8 +199,8 @@ void CheckpointStore::remove_old_steps() const {
     if (name != keep[0] && name != keep[1]) remove_step(name);
 }
 
-// First renames the checkpoint to a name that the next run removes. If the process is killed, nothing that
-// looks like a checkpoint remains. Keeps a checkpoint to which someone has added files.
+// Removes a checkpoint, unless someone has added files to it. The checkpoint first gets a temporary name. If
+// the process is killed before it is removed, the next run removes the directory with that name.
 void CheckpointStore::remove_step(const std::string& name) const {
   if (!holds_only_own_files(path(name))) return;
   std::error_code error;

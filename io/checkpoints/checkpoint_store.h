@@ -4,9 +4,9 @@
 //    RUN/last, RUN/best      symbolic links to them
 //    RUN/run.json            names of the other files that runs have written to RUN
 //
-// A checkpoint is written under a temporary name, synced, renamed, and only then linked, by a second rename.
-// If the process is killed at any moment or the disk is full, `last` still leads to an intact checkpoint: the
-// new one or the previous one.
+// A checkpoint is written under a temporary name, synced to disk and renamed. Only then is the link replaced,
+// by a second rename. If the process is killed at any moment or the disk is full, `last` still leads to an
+// intact checkpoint: the new one or the previous one.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,9 @@ class CheckpointStore {
  public:
   // Creates the directory if needed, and removes unfinished files of a killed run. Throws Error if the
   // directory cannot be created or another process is training in it. Also throws Error, without changing
-  // anything, in two cases. Something in the directory has a name that a run writes, but neither run.json nor
-  // a checkpoint manifest marks it. Or such a name is a symbolic link to a file elsewhere.
+  // anything, in two cases:
+  // - Something in the directory has a name that a run writes, but neither run.json nor a manifest marks it.
+  // - Something with such a name is a symbolic link to a file elsewhere.
   explicit CheckpointStore(const std::string& directory);
   // Unlocks the directory.
   ~CheckpointStore();
@@ -35,21 +36,23 @@ class CheckpointStore {
   const std::string& directory() const { return directory_; }
   // Whether `last` leads to a checkpoint.
   bool has_checkpoint() const;
-  // Removes all checkpoints, except damaged ones and those that contain files that no run wrote.
+  // Removes all checkpoints. Keeps damaged checkpoints, and checkpoints to which other files were added.
   void clear();
 
-  // Throws Error if a checkpoint of any of the steps first … last could not be saved, because its name is
-  // used by something that no run wrote.
+  // Throws Error if the name of a checkpoint of the steps first … last is already used by something that no
+  // run wrote. That checkpoint could not be saved.
   void require_free_steps(std::int64_t first, std::int64_t last) const;
 
-  // For a file that the run writes next to its checkpoints. Throws Error if `name` exists in the directory
-  // and run.json does not list it, or if it is not a regular file.
+  // Checks the name of a file that the run writes next to its checkpoints. Throws Error if a file with this
+  // name exists but is not listed in run.json, or if it is not a regular file.
   void require_own(const std::string& name) const;
-  // As require_own(), and adds the name to run.json. Call it before the file is created or replaced.
+  // Does the same as require_own(), then adds the name to run.json. Call it before the file is created or
+  // replaced.
   void claim(const std::string& name);
 
-  // Saves a checkpoint and links `last` to it, and `best` too if best_step equals step. Then removes earlier
-  // checkpoints without a link. Throws Error if writing fails (full disk …); both links are then unchanged.
+  // Saves a checkpoint and links `last` to it. If best_step equals step, also links `best` to it. Then
+  // removes earlier checkpoints without a link. Throws Error if writing fails (full disk …); both links are
+  // then unchanged.
   void save(std::int64_t step, std::int64_t best_step, std::span<const CheckpointFile> files);
 
  private:

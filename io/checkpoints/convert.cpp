@@ -15,8 +15,8 @@ constexpr std::int64_t no_element = -1;
 template <class S>
 using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
-// Converts n elements, which may be unaligned. Returns the index of the first finite element whose result is
-// not finite, or no_element if there is none.
+// Converts n elements, which may be unaligned. If finite elements become infinite, returns the index of the
+// first one, otherwise no_element.
 template <class From, class To>
 std::int64_t convert(const std::byte* from, std::byte* to, std::int64_t n) {
   std::int64_t too_large = no_element;

@@ -9,9 +9,9 @@
 namespace tg::io {
 namespace {
 
-// An element is not finite if all bits of its exponent are set. If the exponent's lowest bit is added, the
-// carry then reaches the sign bit, but never the next element. One 64-bit addition therefore tests several
-// elements. Blocks are tested without branches.
+// An element is not finite if all bits of its exponent are set. Adding 1 to such an exponent carries into the
+// sign bit. The carry never reaches the next element, so one 64-bit addition tests several elements. A block
+// of elements is tested without branches.
 template <class Word>
 std::optional<std::int64_t> first_with(Word exponent, std::span<const std::byte> values) {
   constexpr Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));

@@ -30,16 +30,16 @@ inline constexpr std::uint64_t max_manifest_bytes = 1 << 20;
 // Returns the content of manifest.json.
 std::string to_json(const Manifest& manifest);
 
-// Whether `text` identifies our format, whichever version it has and even if it is incomplete or damaged.
+// Whether `text` begins like one of our manifests, of any version. It may be incomplete or damaged.
 bool is_manifest(std::string_view text);
 
-// Returns the names of all files that a manifest lists, finished or not. For an invalid manifest, those
-// before the first mistake.
+// Returns the names of all files that a manifest lists, finished or not. If the manifest is invalid, returns
+// the names before the first mistake.
 std::set<std::string> names_in_manifest(std::string_view text);
 
-// Parses a manifest. Throws FormatError, beginning with `where`, if it is invalid. Examples are a missing
-// key, an unknown version, a file name that leads out of the directory, and a checksum that does not have 32
-// digits.
+// Parses a manifest. Throws FormatError with a message that begins with `where` if the manifest is invalid.
+// Examples are a missing key, an unknown version, a file name that leads out of the directory, and a checksum
+// that does not have 32 digits.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace tg::io

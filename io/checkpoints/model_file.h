@@ -11,14 +11,14 @@ namespace tg::io {
 // parameters and results depend.
 Metadata to_metadata(nn::ModelConfig config);
 
-// Returns the configuration that such metadata describes, with one of the `known` architectures. Other keys
-// are ignored. Throws FormatError, beginning with `where`, if a key is missing or malformed, or if sizes are
-// inconsistent.
+// Returns the model configuration from such metadata. Its architecture must be one of `known`. Other keys are
+// ignored. Throws FormatError if a key is missing or malformed, or if sizes are inconsistent. The message
+// begins with `where`.
 nn::ModelConfig model_config(const Metadata& metadata, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
-// As above, from a file's metadata. The file's tensors must be the model's: each name, each shape, one
-// floating dtype. Otherwise throws FormatError. Allocates no parameters, so a false size in a file costs no
-// memory.
+// Returns the configuration from a file's metadata. The file must contain exactly the model's tensors, with
+// their shapes, all of the same floating dtype. Otherwise throws FormatError. Allocates no parameters, so a
+// false size in a file costs no memory.
 nn::ModelConfig model_config(const SafeTensors& file, const std::string& where,
                              const std::vector<nn::Architecture>& known = nn::architectures());
 

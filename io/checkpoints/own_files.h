@@ -24,12 +24,12 @@ bool is_checkpoint(const std::string& directory);
 // killed while it wrote or removed the checkpoint, some files and even the manifest may be missing.
 bool holds_only_own_files(const std::string& directory);
 
-// Removes a directory for which holds_only_own_files() is true. The manifest is removed last, so that a
-// partly removed directory is still marked. Keeps any other directory. Does not throw, because remaining
-// files do no harm.
+// Removes a directory if holds_only_own_files() is true for it, and keeps it otherwise. The manifest is
+// removed last, so that a partly removed directory is still marked. Does not throw, because remaining files
+// do no harm.
 void remove_checkpoint(const std::string& directory);
 
-// ---- run.json: the names of the files that runs have written to the output directory of a training run
+// ---- run.json: the names of the files that runs have written to their output directory
 
 inline constexpr const char* run_marker_name = "run.json";
 

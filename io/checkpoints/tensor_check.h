@@ -22,12 +22,12 @@ void check_names(const std::vector<Parameter>& parameters, const std::string& wh
 // Adds the settings of the parameters to the metadata of their file.
 void add_settings(const std::vector<Parameter>& parameters, Metadata& metadata);
 
-// How check_settings() handles settings of layers to which none of the parameters belongs. `refuse` is for
-// parameters that form a complete model.
+// How check_settings() handles the settings of layers that have none of the given parameters. Use `refuse` if
+// the parameters form a complete model.
 enum class OtherSettings { ignore, refuse };
 
-// Throws FormatError in two cases: the metadata has a different value for a setting of the parameters, or a
-// setting that their layer does not have. A file or layer without settings is not compared.
+// Compares the settings of the parameters with the metadata. Throws FormatError if a value differs, or if the
+// metadata has a setting that the parameter's layer lacks. A file or layer without settings is not compared.
 void check_settings(const std::vector<Parameter>& parameters, const Metadata& metadata,
                     const std::string& where, OtherSettings others = OtherSettings::ignore);
 // Does the same for the complete model of a configuration. Compares settings that cannot be derived from the

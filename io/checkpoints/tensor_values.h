@@ -24,7 +24,7 @@ Array converted(const TensorView& from, const Shape& shape, DType dtype, const s
 // Returns the index of the first NaN or infinity, or nothing. Integers are always finite. Tests only
 // exponents, so it takes no longer than reading the values.
 std::optional<std::int64_t> first_not_finite(const Array& values);
-// Does the same for elements of a dtype that may be unaligned.
+// Does the same for elements that may be unaligned.
 std::optional<std::int64_t> first_not_finite(std::span<const std::byte> values, DType dtype);
 // If a value is not finite, throws FormatError, "<what> has a number that is not finite at element …". The
 // message counts elements starting at `first`.

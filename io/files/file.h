@@ -9,13 +9,13 @@
 namespace tg::io {
 
 // Returns the whole content of a regular file. Throws Error if it is missing, unreadable or not a regular
-// file, OutOfMemory if it does not fit into memory. Here and below, `who` begins the error message.
+// file, and OutOfMemory if it does not fit into memory. Here and below, `who` begins the error message.
 std::string read_file(const std::string& path, std::string_view who);
 
-// Replaces the file with the concatenated pieces, or leaves it unchanged: writes a temporary file in the same
-// directory, then calls fsync, rename and fsync of the directory. Keeps the permissions of an existing file.
-// A device in /dev and a stream of the process, such as /dev/stdout, are written in place. Throws Error if
-// writing fails (unwritable directory, full disk, short write …), and for a symbolic link, a pipe or a
+// Replaces the file with the concatenated pieces, completely or not at all. Writes a temporary file in the
+// same directory, syncs it to disk, renames it and syncs the directory. Keeps the permissions of an existing
+// file. A device in /dev and a stream of the process, such as /dev/stdout, are written in place. Throws Error
+// if writing fails (unwritable directory, full disk, short write …), and for a symbolic link, a pipe or a
 // socket.
 void replace_file(const std::string& path, std::span<const std::string_view> pieces, std::string_view who);
 
@@ -25,8 +25,8 @@ enum class Existing {
   refuse    // throw an Error that names --overwrite
 };
 
-// Throws every Error of a later replace_file() that can be foreseen: a missing or unwritable folder, or
-// something at the path that replace_file() does not replace. Call it before work whose result is written to
+// Throws an Error if it is already known that replace_file() will fail. Examples are a missing or unwritable
+// folder, and a symbolic link or a pipe at the path. Call it before the work whose result is written to
 // `path`.
 void require_replaceable(const std::string& path, std::string_view who,
                          Existing existing = Existing::replace);
@@ -42,9 +42,9 @@ void overwrite_start(const std::string& path, std::string_view bytes, std::strin
 // Makes creations, renames and removals of files in a directory durable (fsync). Throws Error if that fails.
 void sync_directory(const std::string& directory, std::string_view who);
 
-// A file written piece by piece: either a new file that replaces an existing regular file, or the existing
-// file, to which bytes are appended. Symbolic links are not followed. Every failure throws Error, except in
-// the destructor: call close() to learn whether all bytes were written.
+// A file written piece by piece. It is a new file that replaces an existing regular file, or an existing file
+// to which bytes are appended. Symbolic links are not followed. Every failure throws Error, except in the
+// destructor: call close() to learn whether all bytes were written.
 class OutputFile {
  public:
   // Where writing begins.

@@ -1,6 +1,6 @@
 // GGUF, the file format of llama.cpp: keys with typed values, and named tensors. GgufStart writes the part of
-// a new file before its data. gguf_metadata.h defines the meaning of the keys, tensor_names.h the meaning of
-// the tensors.
+// a new file before its data. The meaning of the keys is defined in gguf_metadata.h, the meaning of the
+// tensors in tensor_names.h.
 //
 //    "GGUF" · u32 version · i64 tensors · i64 keys · keys · tensors · zeros up to the alignment · data
 //
@@ -59,7 +59,7 @@ std::uint64_t gguf_bytes(GgufType type, const std::vector<std::int64_t>& shape);
 
 // Rounds a number of bytes up to a multiple of the alignment.
 std::uint64_t gguf_padded(std::uint64_t bytes, std::uint64_t alignment = gguf_alignment);
-std::string gguf_padding(std::uint64_t bytes);  // only the padding that follows this number of bytes
+std::string gguf_padding(std::uint64_t bytes);  // the padding after this number of bytes
 
 // Returns the string at this offset of a checked file.
 std::string_view gguf_string_at(std::string_view file, std::uint64_t at);
@@ -74,7 +74,7 @@ inline constexpr std::size_t q8_0_numbers = 32, q8_0_bytes = 34;  // elements an
 // must be finite and fill complete blocks. `to` must have the size of these blocks. Returns false if a d is
 // too large for f16; `to` is then undefined.
 bool to_q8_0(std::span<const float> from, std::span<std::byte> to);
-// The inverse of to_q8_0().
+// Converts rows from Q8_0. This is the inverse of to_q8_0().
 void from_q8_0(std::span<const std::byte> from, std::span<float> to);
 
 // ---- Writing: the part of a new file before its data

@@ -76,7 +76,7 @@ void check_gguf_text(const BoundedReader& reader, std::string_view text, const s
 // of tokens need not be UTF-8.
 void skip_gguf_value(BoundedReader& reader, GgufKind kind, const std::string& what);
 
-// The record of a tensor, checked as far as that is possible without the rest of the file.
+// The record of a tensor. It is checked as far as possible without the rest of the file.
 struct GgufRecord {
   std::string_view name;
   std::vector<std::int64_t> shape = {};

@@ -45,8 +45,7 @@ class JsonReader {
   Kind peek();
   // Reads the start of an object. Then call next_key() until it returns nothing.
   void begin_object();
-  // Returns the next key of the open object, whose value must be read next, or nothing at the end of the
-  // object.
+  // Returns the next key of the open object, or nothing at the end of the object. Read the key's value next.
   std::optional<std::string> next_key();
   // Reads a whole object. For each member, calls its function, which must read the value. Calls `other` for
   // keys that are not listed; without `other`, their values are skipped.
@@ -54,8 +53,7 @@ class JsonReader {
               const std::function<void(const std::string& key)>& other = {});
   // Reads the start of an array. Then call next_item() until it returns false.
   void begin_array();
-  // Returns true if the open array has another item, which must be read next, or false at the end of the
-  // array.
+  // Returns true if the open array has another item, or false at the end of the array. Read the item next.
   bool next_item();
   // Reads a string and returns it decoded, as UTF-8.
   std::string string();
@@ -67,9 +65,9 @@ class JsonReader {
   bool boolean();
   // Reads null.
   void null();
-  // Reads any one value, which must be valid JSON too, and discards it.
+  // Reads a value of any kind, checks that it is valid JSON, and discards it.
   void skip();
-  // Reads any one value and returns its text. The view points into the constructor's `text`.
+  // Reads a value of any kind and returns its text. The view points into the constructor's `text`.
   std::string_view raw();
   // Checks that no object or array is open and that only white space follows.
   void end();
@@ -105,10 +103,10 @@ std::string json_string(std::string_view s);
 // Returns s as a JSON string for a message: at most the first 80 bytes, then "…".
 std::string json_excerpt(std::string_view s);
 
-// Returns the shortest digits that read back as the same value. NaN and infinities, which JSON lacks, become
-// null.
+// Returns the shortest digits that read back as the same value. NaN and infinities become null, because JSON
+// cannot represent them.
 std::string json_number(double x);
-// As above, for the shortest digits that read back as the same f32 value.
+// Returns the shortest digits that read back as the same f32 value.
 std::string json_number(float x);
 
 }  // namespace tg::io

@@ -11,8 +11,8 @@ namespace tg::io {
 
 // A read-only mapping of a whole file. A file may be truncated while it is mapped, or its disk may fail.
 // Reading a lost page then gives zeros, and check() throws. For this, the first mapping of a process installs
-// a SIGBUS handler. It passes a fault at any other address to the previously installed handler. A handler
-// that is installed later replaces it and should call it for faults that it does not expect.
+// a SIGBUS handler. It passes faults at other addresses to the previously installed handler. If the program
+// installs a different handler later, that handler should pass unexpected faults to this one.
 class MappedFile {
  public:
   // Maps the file. Throws Error, "[who] …: path …", if it is missing, empty, not a regular file or cannot be
@@ -32,8 +32,9 @@ class MappedFile {
   // Drops the pages of a byte range, which is no longer needed, from this process's memory. Later accesses
   // read them again. Does nothing if the range is outside the file.
   void release(std::size_t offset, std::size_t bytes) const;
-  // Copies bytes of the file without mapping pages: cheaper than reading each byte of bytes() once. Throws
-  // Error if the range is outside the file, or the file cannot be read or was moved from. Thread-safe.
+  // Copies bytes of the file without mapping pages. If each byte is read only once, this is cheaper than
+  // bytes(). Throws Error if the range is outside the file, if the file cannot be read, or if the object was
+  // moved from. Thread-safe.
   void read(std::size_t offset, std::span<std::byte> to) const;
 
   // The mapping's state, for a view that may outlive a move of this object.
@@ -41,14 +42,14 @@ class MappedFile {
    public:
     // Unmaps the file when the last owner is destroyed.
     virtual ~Pages() = default;
-    // As MappedFile::check().
+    // Does the same as MappedFile::check().
     virtual void check() const = 0;
   };
   // The shared state of the mapping; null after a move.
   std::shared_ptr<const Pages> pages() const { return pages_; }
 
  private:
-  std::shared_ptr<const Pages> pages_;  // the mapping and the open file; none in an object that was moved
+  std::shared_ptr<const Pages> pages_;  // the mapping and the open file; null after a move
   std::string_view bytes_;
 };
 

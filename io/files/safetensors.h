@@ -1,5 +1,5 @@
 // Reads and writes safetensors files: named tensors without executable content. The loader enforces every
-// rule of the reference implementation and rejects an inconsistent file before it uses any of its bytes.
+// rule of the reference implementation. It rejects an inconsistent file before it uses the file's bytes.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ using TensorMap = std::map<std::string, TensorView>;
 // The string metadata of a file, by key.
 using Metadata = std::map<std::string, std::string>;
 
-// A loaded file. The views point into `storage`, so it can be moved but not copied. Files of our writer and
-// of the reference writer give views aligned to their element size; other files may not.
+// A loaded file. The views point into `storage`, so it can be moved but not copied. If the file was written
+// by this library or by the reference implementation, views are aligned to their element size.
 struct SafeTensors {
   TensorMap tensors;    // views into `storage`, by name
   Metadata metadata;    // the header's "__metadata__"
@@ -40,11 +40,12 @@ struct SafeTensors {
   SafeTensors& operator=(SafeTensors&&) noexcept = default;
 };
 
-// Loads a file. Throws Error if it cannot be read, FormatError that names the file, the tensor and the
-// violated rule. Values are not checked (NaN is allowed), but nonzero bytes of bool tensors become 1.
+// Loads a file. Throws Error if the file cannot be read. Throws FormatError with the file, the tensor and the
+// violated rule if the file is invalid. Values are not checked, so NaN is allowed. Nonzero bytes of bool
+// tensors become 1.
 SafeTensors load_safetensors(const std::string& path);
 
-// As load_safetensors(), for a file's bytes that are already in memory. `where` begins error messages.
+// Does the same for the bytes of a file that are already in memory. `where` begins error messages.
 SafeTensors parse_safetensors(std::string file, std::string_view where);
 
 // A mapped file: only accessed pages are read.
@@ -64,14 +65,15 @@ struct SafeTensorsContent {
   // Header and tensors, in file order.
   std::vector<std::string_view> pieces() const;
 };
-// Makes the content of a file from tensors, whose bytes must outlive it. Tensors are ordered by element size,
-// widest first, then by name. The first one begins at a multiple of 8, so that each is aligned to its
-// elements. Throws ShapeError if bytes and shape disagree, FormatError for a name or metadata string that is
-// not UTF-8 and for a header above 100 MB. `where` begins error messages.
+// Makes the content of a file from tensors. Their bytes must outlive the result. Tensors are sorted by
+// element size, widest first, then by name. The first tensor begins at a multiple of 8, so every tensor is
+// aligned to its element size. Throws ShapeError if the bytes of a tensor do not match its shape. Throws
+// FormatError if a name or metadata string is not UTF-8, or if the header is larger than 100 MB. `where`
+// begins error messages.
 SafeTensorsContent safetensors_content(const TensorMap& tensors, const Metadata& metadata,
                                        const std::string& where);
 
-// Replaces a file with such content, or leaves it unchanged. Throws as replace_file() (io/files/file.h) and
+// Replaces a file with such content, completely or not at all. Throws as replace_file() (io/files/file.h) and
 // safetensors_content() do.
 void save_safetensors(const std::string& path, const TensorMap& tensors, const Metadata& metadata = {});
 

@@ -16,7 +16,7 @@ struct TensorKind {
 
 struct SafeTensorsStart {
   std::string bytes;               // length of the header and header; the bytes of the tensors follow
-  std::vector<std::string> order;  // of the tensors: widest dtype first, then by name
+  std::vector<std::string> order;  // names of the tensors: widest dtype first, then by name
 };
 
 // Throws FormatError if a name or metadata string is not UTF-8 or the header is above 100 MB. Throws

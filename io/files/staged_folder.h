@@ -10,10 +10,10 @@ namespace tg::io {
 // Throws Error, "[who] …", if the name exists or the folder cannot be created.
 void require_new_folder(const std::string& folder, const std::string& who);
 
-// Files are written to a hidden folder next to the new one, ".NAME.unfinished", which publish() renames.
-// Until then, the hidden folder has a file ".unfinished" as a mark. If a folder with that name has no mark,
-// the constructor throws Error. If a process is killed, the next process that creates the same folder removes
-// the remains. It does not disturb a process that is still writing.
+// Files are written to a hidden folder ".NAME.unfinished" next to the new one. publish() renames the hidden
+// folder. Until then, it is marked by a file ".unfinished" in it. If a folder with the hidden name exists
+// without this mark, the constructor throws Error. If a process is killed, the next process that creates the
+// same folder removes the remains. It never removes files of a process that is still writing.
 class StagedFolder {
  public:
   // Throws Error, "[who] …", if the name exists, the parent folder is missing or not writable, or another

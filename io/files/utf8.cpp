@@ -38,7 +38,7 @@ std::size_t utf8_valid_bytes(std::string_view s) {
 
 std::size_t utf8_incomplete_bytes(std::string_view s) {
   for (std::size_t n = 1; n <= std::min<std::size_t>(3, s.size()); ++n) {
-    // If the bytes can be completed, the smallest or the largest continuation bytes complete them.
+    // If any continuation bytes complete the character, then the smallest or the largest ones do so.
     for (const char filler : {'\x80', '\xbf'}) {
       char bytes[4];
       std::fill(s.copy(bytes, n, s.size() - n) + bytes, std::end(bytes), filler);

@@ -12,11 +12,12 @@ namespace tg::io {
 // sequence.
 std::size_t utf8_valid_bytes(std::string_view s);
 
-// Returns the number of bytes at the end of s that begin an incomplete character: 0 to 3. Bytes that no
-// continuation can make well formed do not count.
+// Returns the number of bytes at the end of s that begin an incomplete character: 0 to 3. Returns 0 if no
+// further bytes can complete these bytes to a well-formed character.
 std::size_t utf8_incomplete_bytes(std::string_view s);
 
-// Returns s or, if it is longer than `most` bytes, its complete characters within `most` bytes and "…".
+// Returns s if it has at most `most` bytes. Otherwise returns the complete characters in its first `most`
+// bytes, then "…".
 std::string utf8_shortened(std::string_view s, std::size_t most);
 
 // Returns the code point at byte i < s.size() and advances i to the next code point. Throws FormatError for

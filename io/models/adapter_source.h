@@ -1,6 +1,6 @@
 // AdapterSource: the source of an adapter to be loaded into a model. It is a PEFT folder (load_adapter() in
-// io/models/peft.h) or a run of train --lora. This header also declares functions that merge the adapter of
-// such a run into the weights of its model, and functions for PEFT folders.
+// io/models/peft.h) or a run of train --lora. This header also declares functions for PEFT folders. Other
+// functions merge the adapter of such a run into its model's weights.
 #pragma once
 
 #include <string>
@@ -22,9 +22,9 @@ struct PeftConfig {
   bool targets_complete = true;  // whether options.targets are exactly the modules with an adapter
 };
 
-// Parses an adapter_config.json. Throws FormatError for an unsupported or unknown key, except for keys that
-// are null, false or empty, because these do not change results. The message begins with `where` and contains
-// the key and its value.
+// Parses an adapter_config.json. Throws FormatError for an unsupported or unknown key. Ignores such a key if
+// it is null, false or empty, because it then has no effect. The message begins with `where` and contains the
+// key and its value.
 PeftConfig parse_peft_config(std::string_view text, const std::string& where);
 // The inverse of parse_peft_config(), with keys in PEFT's order. If the options have no targets, writes the
 // modules as targets.
@@ -32,8 +32,8 @@ std::string peft_config_json(const PeftConfig& config, const std::vector<nn::Lor
 
 // ---- The folder
 
-// Returns a function that maps a Linear layer of the model to its module in transformers and to its rows in
-// that module.
+// Returns a function that finds the module of a Linear layer in transformers, and the layer's rows in that
+// module.
 nn::ModuleOf module_of(const std::string& family, const nn::ModelConfig& model);
 
 // Creates the folder from a config and from tensors with tilegrad's names ("<module>.lora_A.weight").
@@ -85,9 +85,9 @@ struct SavedAdapter final : AdapterSource {
 
 SavedAdapter saved_adapter(const std::string& checkpoint);  // also throws the errors of Checkpoint
 
-// Returns the base model with W + s·B·A instead of each W that has an adapter. The sum is computed in f32
-// when it is read, and rounded once when it is written. Throws FormatError if the adapter does not fit the
-// model.
+// Returns the base model, in which each weight W with an adapter is replaced by W + s·B·A. The sum is
+// computed in f32 when it is read, and rounded once when it is written. Throws FormatError if the adapter
+// does not fit the model.
 ModelSource with_adapter(ModelSource base, SavedAdapter adapter);
 
 }  // namespace tg::io

@@ -18,8 +18,8 @@ namespace tg::io {
 
 namespace {
 
-// Head sizes up to twice this number are supported. A longer list would need memory before the head size is
-// known.
+// The maximum number of divisors in a list: one for each pair of elements of a head. Longer lists are
+// rejected early, because the head size is not known yet.
 constexpr std::size_t max_factors = 512;
 
 // Converts the keys of a file to members of a config.json.
@@ -68,7 +68,7 @@ struct ConfigReader : JsonMembers {
     return embedding->shape[0];
   }
 
-  // Returns the values of a tensor, multiplied by `factor`, which divides all frequencies.
+  // Returns the divisors of the rotary frequencies from a tensor. Each is multiplied by `factor`.
   std::string factors(const char* tensor, double factor) {
     tensors.insert(tensor);
     const auto t = file.tensor(tensor);
@@ -352,7 +352,7 @@ HfConfig read_gguf_config(const Gguf& file, std::set<std::string>* tensors) {
     if (reader.has(experts) && reader.whole(experts) > 0 && family != "deepseek_v3")
       file.refuse(reader.key(experts), "0: mixture-of-experts layers are not supported");
   reader.check_layers();
-  with_format_errors(file.where(),  // of settings that no model may have, such as position scaling
+  with_format_errors(file.where(),  // invalid settings, such as position scaling
                      [&] {
                        if (family == "gpt2")
                          reader.read_gpt();

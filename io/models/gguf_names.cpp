@@ -126,7 +126,7 @@ bool is_latent(const GgufRowOrder& place) {
   return place.change == GgufRowOrder::Change::keys || place.change == GgufRowOrder::Change::values;
 }
 
-// Copies between `parameter` and the tensor's rows, in the direction of copy(parameter, rows, bytes).
+// Calls copy(offset in the parameter, offset in the tensor's rows, number of bytes) for all elements.
 void each_copy(const GgufRowOrder& place, std::int64_t rows, std::size_t bytes, std::size_t size,
                auto&& copy) {
   if (is_latent(place)) {

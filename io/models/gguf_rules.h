@@ -33,8 +33,8 @@ struct GgufArchitecture {
   bool windows = false;
   // Every n-th layer has no rotary positions; 0: all layers have them.
   std::int64_t unrotated_period = 0;
-  // A model with this number of layers scales its scores by 1/√(width / heads) instead of 1/√(head size). 0:
-  // no model does.
+  // Models with this number of layers scale scores by 1/√(width / heads). Other models scale them by 1/√(head
+  // size). 0: there are no such models.
   std::int64_t layers_by_width = 0;
 };
 
@@ -47,14 +47,15 @@ inline constexpr std::int64_t most_gguf_layers = 512;
 
 // ---- Windows: the layers that have one if the file does not specify it
 
-// Returns the element of a list for a layer. The list is repeated if it is shorter. Returns `usual` if it is
-// empty.
+// Returns the element of a list for a layer. A list that is too short is repeated. Returns `usual` for an
+// empty list.
 inline std::int64_t of_gguf_layer(const std::vector<std::int64_t>& list, std::int64_t layer,
                                   std::int64_t usual) {
   return list.empty() ? usual : list[static_cast<std::size_t>(layer) % list.size()];
 }
 
-// Returns n: in llama.cpp, every layer except each n-th one has a window. Returns 0 if no layer has a window.
+// In llama.cpp, each n-th layer has no window, and all other layers have one. Returns n, or 0 if no layer has
+// a window.
 inline std::int64_t usual_gguf_pattern(const std::string& architecture) {
   return architecture == "gemma2" ? 2 : architecture == "gemma3" ? 6 : 0;
 }

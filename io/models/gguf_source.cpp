@@ -79,8 +79,8 @@ class GgufReader final : public WeightReader {
   mutable std::vector<float> numbers_;
 };
 
-// Finds the tensors of every parameter and checks their shapes. Throws FormatError if the file has a tensor
-// that is neither one of these nor in `others`.
+// Finds the tensors of every parameter and checks their shapes. Throws FormatError if the file has any other
+// tensor, unless `others` contains it.
 std::map<std::string, GgufReader::Parameter> match(const Gguf& file, const HfConfig& config,
                                                    const std::set<std::string>& others) {
   std::map<std::string, GgufReader::Parameter> parameters;

@@ -74,8 +74,8 @@ bool has_space_before(const HfTokenizer& tokenizer, const std::string& where) {
 class Pieces {
  public:
   Pieces(const HfTokenizer& tokenizer, const std::string& where) : tokenizer_(tokenizer), where_(where) {
-    // Excludes added tokens, because they are matched earlier, except tokens that check_space_marks() leaves
-    // to merges.
+    // Excludes added tokens, because they are matched earlier. Includes the tokens that check_space_marks()
+    // leaves to merges.
     for (std::int32_t id = 0; id < tokenizer.size(); ++id) {
       std::string text = tokenizer.token_text(id);
       const bool is_cut =
@@ -197,8 +197,8 @@ bool strips_as_phi3(const HfTokenizer& tokenizer) {
   });
 }
 
-// Rejects tokens that can overlap in a string. In that case, this tokenizer matches the first token, and
-// llama.cpp the longer one.
+// Rejects tokens that can overlap in a string. In such a string, this tokenizer matches the first token, but
+// llama.cpp matches the longer one.
 void check_overlaps(const std::vector<text::AddedToken>& added, const std::string& where) {
   struct Longest {
     std::size_t size = 0, index = 0, other = 0;  // of the two longest tokens with this prefix
@@ -310,8 +310,8 @@ void add_ids(const HfTokenizer& tokenizer, const HfConfig& config, const std::st
   to.add("tokenizer.ggml.add_eos_token", !tokenizer.after().empty());
 }
 
-// Returns the score −r for the token that the merge of rank r makes. Tokens that no merge makes get lower
-// scores.
+// Returns the scores of all tokens. If the merge of rank r makes a token, its score is −r. Tokens that no
+// merge makes have lower scores.
 std::vector<float> scores_of(const HfTokenizer& tokenizer, std::size_t tokens) {
   std::unordered_map<std::string, std::size_t> ranks;
   for (std::size_t r = 0; r < tokenizer.merges().size(); ++r)
@@ -390,8 +390,8 @@ std::string merges_json(const Gguf& file) {
   return text;
 }
 
-// Derives merges for a vocabulary with scores, which has none. Two tokens are joined if the result is a
-// token, best scores first.
+// Derives the merges for a vocabulary that has scores instead of merges. Two tokens are joined if the joined
+// string is a token. Merges are sorted by the score of that token, best first.
 std::string merges_by_score(const Gguf& file, const Vocabulary& v) {
   const char* key = "tokenizer.ggml.scores";
   check_count(file, key, v.tokens.size());

@@ -23,8 +23,8 @@ class GgufWriter {
   GgufType type() const { return type_; }         // of matrices
   std::uint64_t bytes() const { return bytes_; }  // size of all tensors
   bool has_tokenizer() const { return has_tokenizer_; }
-  // Notes for the user, one sentence each: different results in llama.cpp, and tensors that have a different
-  // type.
+  // Notes for the user, one sentence each. They report different results in llama.cpp, and tensors of a
+  // different type.
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Creates the file, which must not exist. The file appears when all its data is on disk, or not at all.

@@ -1,6 +1,6 @@
 // config.json of a Hugging Face folder: the configuration of the model, with its rotary positions. This
-// header declares functions that read the file, and functions that write it for the first family that has the
-// model's settings.
+// header declares functions that read and write the file. It is written for the first family that can
+// represent the model.
 #pragma once
 
 #include <optional>
@@ -53,8 +53,7 @@ std::string hf_generation_json(const HfConfig& config);
 std::string hf_config_with_dtype(std::string_view text, const std::string& where, DType dtype);
 std::string_view hf_dtype_name(DType dtype);  // "bfloat16"
 
-// ---- Families: a model is written for the first family whose config.json has the model's settings when it
-// is read
+// ---- Families: a model is written for the first family that can represent it
 
 // Returns the model in the normal form of config.json: default sizes are filled in, and settings without
 // effect have their default values. A GPT has biases.
@@ -96,8 +95,8 @@ HfRope hf_rope(const JsonObject& config, const HfUsualRope& usual);
 // rope_scaling.
 HfRope hf_rope_of(const JsonObject& rope, const JsonObject& config, const HfUsualRope& usual);
 
-// The inverse: hf_rope_json() returns rope_parameters of transformers 5. The next function returns
-// rope_scaling of transformers 4, or null.
+// These functions write rotary positions. hf_rope_json() returns rope_parameters of transformers 5. The next
+// function returns rope_scaling of transformers 4, or null.
 std::string hf_rope_json(const HfRope& rope);
 std::string hf_rope_scaling_json(const HfRope& rope);
 

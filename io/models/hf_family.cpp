@@ -28,8 +28,8 @@ nn::RopeScaling plain(const nn::RopeScaling& s) {
   return p;
 }
 
-// Converts a list, which has one number per layer or a single number for all layers, to one number per layer.
-// Returns an empty list if all numbers are `usual`.
+// Converts a list to one number per layer. The list has one number per layer, or a single number for all
+// layers. Returns an empty list if all numbers are `usual`.
 std::vector<std::int64_t> by_layer(const std::vector<std::int64_t>& list, std::int64_t layers,
                                    std::int64_t usual) {
   if (list.empty()) return {};
@@ -67,8 +67,7 @@ nn::DeepSeek plain(nn::DeepSeek d, ModelConfig& m) {
   return d;
 }
 
-// Whether two numbers are equal except for rounding errors, because one may have been computed from the
-// other.
+// Whether two numbers are equal up to rounding errors. One of them may have been computed from the other.
 bool is_same(double a, double b) {
   return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
 }
@@ -76,8 +75,8 @@ bool is_same(const auto& a, const auto& b) {
   return a == b;
 }
 
-// Returns the settings of model a, such as "qk_norm whole", in which it differs from b. Both models are in
-// normal form.
+// Compares two models. Returns the settings that differ, with their values in model a, such as "qk_norm
+// whole". Both models are in normal form.
 std::vector<std::string> differing(ModelConfig a, ModelConfig b) {
   std::vector<std::string> names;
   const Metadata values = to_metadata(a);
@@ -107,8 +106,8 @@ ModelConfig hf_plain(ModelConfig m) {
 HfConfig hf_config_for(const ModelConfig& model, const std::string& where, const std::string& family) {
   model.check();
   const ModelConfig form = hf_plain(model);
-  // The settings that the closest family cannot represent, or the reason why the reader of that family
-  // rejects the text.
+  // The settings that the closest family cannot represent. If it can represent all of them, the reason why
+  // its reader rejects the text.
   std::vector<std::string> least;
   std::string nearest, refusal;
   for (const std::string& name : hf_written_families()) {

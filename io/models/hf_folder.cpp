@@ -70,7 +70,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   return files;
 }
 
-// Returns the first names of a list and the number of the others.
+// Returns the first names of a list, and the number of omitted names.
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t most = 5;
   const std::string text = list_text(std::span(names).first(std::min(most, names.size())), ", ");

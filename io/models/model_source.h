@@ -96,13 +96,15 @@ ModelSource source_of_gguf(const std::string& path);
 // Throws the errors of the two functions above.
 ModelSource source_at(const std::string& path, bool with_tokenizer = true);
 
-// Writes values of any floating dtype into parameters. The reader must have all of them. Values are rounded
-// to the parameter's dtype (nearest, ties to even). Throws FormatError if a number is not finite or too large
-// for the dtype. The message begins with the file or `where`. Some parameters may then already be written.
+// Copies the values of all parameters from the reader, which must have all of them. Values may have any
+// floating dtype and are rounded to the parameter's dtype (nearest, ties to even). Throws FormatError if a
+// number is not finite or too large for the dtype. The message begins with the file or `where`. Some
+// parameters may then already be written.
 void load(const WeightReader& weights, const std::string& where, const std::vector<Parameter>& parameters);
 void load(const ModelSource& source, const std::vector<Parameter>& parameters);
 
-// nn::pretrained_info() and nn::from_pretrained() for an open source whose files include a config.json.
+// As nn::pretrained_info() and nn::from_pretrained(), for a source that is already open. Its files must
+// include a config.json.
 nn::PretrainedInfo pretrained_info(const ModelSource& source);
 nn::Pretrained from_source(const ModelSource& source, Device device, const nn::PretrainedOptions& options);
 
@@ -110,9 +112,9 @@ nn::Pretrained from_source(const ModelSource& source, Device device, const nn::P
 // it exists. Throws FormatError with a message that begins with `where`.
 HfConfig config_in(const nn::FolderFiles& files, const std::string& where);
 
-// Returns the config with which Hugging Face's classes open the model: the config of its files if it still
-// describes the model, otherwise hf_config_for(). Start and end token ids are taken from the files or, if
-// there are none, from the tokenizer.
+// Returns the config with which Hugging Face's classes open the model. If the config in the model's files
+// still describes the model, it is used, otherwise hf_config_for(). Start and end token ids are taken from
+// the files or, if there are none, from the tokenizer.
 HfConfig hf_config_of(const ModelSource& source, const std::string& where);
 
 }  // namespace tg::io

@@ -14,13 +14,13 @@
 
 namespace tg::nn {
 
-// As add_lora() for Model, with `options.targets` matched against the module names of transformers. For
-// example, phi3's qkv_proj is one module there and three layers here.
+// Does the same as add_lora() for Model, but `options.targets` are names of modules in transformers. For
+// example, phi3's qkv_proj is one module in transformers and three layers in this library.
 void add_lora(Pretrained& model, const LoraOptions& options);
 
 // Adds the adapter of a PEFT folder to the model, with parameters in f32. Checks everything before the model
-// changes. Throws Error for a file that cannot be read. Throws FormatError, in one line with file, key or
-// tensor, and value, for:
+// changes. Throws Error if a file cannot be read. Throws FormatError in the following cases. The message is
+// one line with the file, the key or tensor, and the value:
 // - an adapter of a different model;
 // - a target without a match;
 // - an unsupported setting (DoRA, biases, full modules …).
@@ -28,12 +28,12 @@ void load_adapter(Pretrained& model, const std::string& folder);
 
 // Options of save_adapter().
 struct SaveAdapterOptions {
-  std::optional<DType> dtype = {};  // dtype of the saved tensors; none: that of the parameters
+  std::optional<DType> dtype = {};  // dtype of the saved tensors; none: the parameters' dtype
 };
-// Creates a folder, which must not exist, that PeftModel.from_pretrained() opens. The folder names the
-// model's folder as its base. An adapter that was loaded from a folder is saved with the same bytes. Throws
-// Error for a model without an adapter, an existing name or a full disk; FormatError for a value that is not
-// finite or too large for the dtype.
+// Creates a folder that PeftModel.from_pretrained() can open. The folder must not exist. It refers to the
+// model's folder as the base model. An adapter that was loaded from a folder is saved with the same bytes.
+// Throws Error if the model has no adapter, if the folder exists, or if the disk is full. Throws FormatError
+// if a value is not finite or is too large for the dtype.
 void save_adapter(const std::string& folder, const Pretrained& model, const SaveAdapterOptions& options = {});
 
 }  // namespace tg::nn

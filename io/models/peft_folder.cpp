@@ -58,8 +58,8 @@ class PeftFolder final : public AdapterSource, StoredWeights {
   // not a LoRA weight.
   explicit PeftFolder(const std::string& path);
 
-  // Throws FormatError if a target is not a module, if the modules with tensors are not the targets, or if a
-  // tensor has a wrong shape.
+  // Throws FormatError if a target is not a module, if the targets differ from the modules with tensors, or
+  // if a tensor has a wrong shape.
   nn::LoraOptions options_for(const nn::Pretrained& model) const override;
   // PEFT saves the head's weight with an adapter of the head. Throws FormatError if that weight is in the
   // folder and differs from the model's weight.

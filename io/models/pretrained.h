@@ -19,14 +19,14 @@ namespace tg::nn {
 
 // Options of from_pretrained().
 struct PretrainedOptions {
-  DType dtype = f32;  // of the parameters, whatever the dtype in the file
+  DType dtype = f32;  // of the parameters; the file may have a different one
   // Maximum sequence length in tokens; 0: the length in config.json. With a cache, LongRoPE uses its long
   // factors if this is above original_max_position_embeddings.
   std::int64_t context = 0;
 };
 
-// The small files of a folder, by name: they describe the model, and its tokenizer for other programs. They
-// are kept with the model, so that it can be saved with the same files.
+// The small files of a folder, by name. They describe the model and its tokenizer to other programs. A loaded
+// model keeps these files, so that it can be saved with them.
 using FolderFiles = std::map<std::string, std::string>;
 // The names of these files.
 inline constexpr const char* folder_file_names[] = {"config.json", "generation_config.json",
@@ -65,9 +65,9 @@ struct Pretrained {
 // reads no weights. Throws as from_pretrained() does.
 PretrainedInfo pretrained_info(const std::string& folder);
 
-// Throws FormatError, beginning with `where`, for a tokenizer that cannot belong to the model: it has more
-// tokens than the model, or none of the model's end tokens. It may have fewer tokens, because vocabulary
-// sizes are often rounded up.
+// Throws FormatError if the tokenizer has more tokens than the model or none of the model's end tokens. Such
+// a tokenizer cannot belong to the model. The message begins with `where`. A tokenizer may have fewer tokens
+// than the model, because vocabulary sizes are often rounded up.
 void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenizer, const std::string& where);
 
 // Loads a model from a GGUF file, or from a folder with config.json and model.safetensors (or its shards and
@@ -75,29 +75,28 @@ void check_tokenizer(const PretrainedInfo& info, const text::Tokenizer& tokenize
 // deepseek_v2 and deepseek_v3 with dense layers (docs/interop.md). Weights in f32, f16 or bf16 are read
 // tensor by tensor into parameters of options.dtype. Throws Error for a file that cannot be read. Throws
 // FormatError that names file, key and value for a model that cannot be represented exactly. Both are thrown
-// before any parameter is created. Throws OutOfMemory if memory is short, FormatError for a weight that is
-// not finite.
+// before any parameter is created. Throws OutOfMemory if there is not enough memory, and FormatError if a
+// weight is not finite.
 Pretrained from_pretrained(const std::string& folder, Device device = Device::cpu(),
                            const PretrainedOptions& options = {});
 
 // Options of save_pretrained().
 struct SaveOptions {
-  std::optional<DType> dtype = {};  // of the weights in the file; none: that of the parameters
+  std::optional<DType> dtype = {};  // of the weights in the file; none: the parameters' dtype
   // Maximum size of a file in bytes. Larger models are split into several files with an index.
   std::uint64_t shard_bytes = 50'000'000'000;
-  // Progress: called with the bytes of weights written so far, and the total. An exception from it aborts the
-  // export.
+  // Called to report progress, with the bytes of weights written so far and in total. An exception from it
+  // aborts the export.
   std::function<void(std::uint64_t written, std::uint64_t all)> written = {};
 };
 
-// Creates a Hugging Face folder, which must not exist and which AutoModelForCausalLM and AutoTokenizer of
-// transformers open. Files: config.json, model.safetensors, generation_config.json, tokenizer.json and
+// Creates a Hugging Face folder that AutoModelForCausalLM and AutoTokenizer of transformers can open. The
+// folder must not exist. Files: config.json, model.safetensors, generation_config.json, tokenizer.json and
 // tokenizer_config.json. A model that was loaded from a folder keeps that folder's settings. Any other model
-// is saved as the first class of the families above that computes the same. The folder appears only when all
-// of it is on disk. Needs memory for one tensor at a time. Throws Error for an existing name, a full disk,
-// and a tokenizer that tokenizer.json cannot represent. Throws FormatError that names the settings for a
-// model that no class can represent. Throws FormatError for a value that is not finite or too large for the
-// dtype.
+// is saved for the first of the families above that can represent it. The folder appears only when all of it
+// is on disk. Needs memory for one tensor at a time. Throws Error if the folder exists, if the disk is full,
+// or if tokenizer.json cannot represent the tokenizer. Throws FormatError with the settings if no class can
+// represent the model. Throws FormatError if a value is not finite or is too large for the dtype.
 void save_pretrained(const std::string& folder, const Pretrained& model,
                      const text::Tokenizer* tokenizer = nullptr, const SaveOptions& options = {});
 // As above, for a model that was not loaded from a folder.
@@ -106,16 +105,16 @@ void save_pretrained(const std::string& folder, const Model& model, const ModelC
 
 // Options of save_gguf().
 struct GgufOptions {
-  // dtype of matrices: "f32", "f16", "bf16" or "q8_0"; "": that of the parameters. Vectors and norms are
+  // dtype of matrices: "f32", "f16", "bf16" or "q8_0"; "": the parameters' dtype. Vectors and norms are
   // stored in f32.
   std::string dtype = {};
   std::function<void(std::uint64_t written, std::uint64_t all)> written = {};  // as in SaveOptions
 };
 
-// Creates a GGUF file, which must not exist, for llama.cpp and from_pretrained(). It appears only when all of
-// it is on disk. Needs memory for one tensor at a time. Throws Error for an existing name, an unknown dtype
-// or a full disk. Throws FormatError, naming the setting, for a model or a tokenizer that llama.cpp lacks,
-// and for a value that is not finite or too large for the dtype.
+// Creates a GGUF file for llama.cpp and from_pretrained(). The file must not exist. It appears only when all
+// of it is on disk. Needs memory for one tensor at a time. Throws Error if the file exists, if the dtype is
+// unknown, or if the disk is full. Throws FormatError with the setting if llama.cpp does not support the
+// model or the tokenizer. Throws FormatError if a value is not finite or is too large for the dtype.
 void save_gguf(const std::string& path, const Pretrained& model, const text::Tokenizer* tokenizer = nullptr,
                const GgufOptions& options = {});
 // As above, for a model that was not loaded from a folder.

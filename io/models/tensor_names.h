@@ -52,16 +52,17 @@ struct GgufRowOrder {
   std::int64_t heads = 1, keys = 0, values = 0;
 };
 
-// Returns the tensors that store the parameter with this name and shape: one, or two for Change::keys and
-// values. gguf_architecture() must know the family. Throws Error for an unknown name.
+// Returns the tensors that store the parameter with this name and shape. Usually there is only one. kv_b_proj
+// is stored in two tensors (Change::keys and Change::values). gguf_architecture() must know the family.
+// Throws Error for an unknown name.
 std::vector<GgufRowOrder> gguf_rows(const std::string& family, const nn::ModelConfig& model,
                                     const std::string& parameter, const Shape& shape);
 
 // Copies elements of any dtype from the parameter to the rows of the tensor, and returns the bytes of these
 // rows. Change::plus_one is not applied.
 std::vector<std::byte> to_place(const GgufRowOrder& place, const TensorView& parameter);
-// The reverse: writes the rows of the tensor into the bytes of the complete parameter. Other elements of the
-// parameter do not change.
+// Writes the rows of the tensor into the bytes of the complete parameter. Other elements of the parameter do
+// not change.
 void from_place(const GgufRowOrder& place, const TensorView& rows, std::span<std::byte> parameter,
                 std::int64_t parameter_rows);
 

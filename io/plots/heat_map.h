@@ -25,12 +25,12 @@ struct HeatMaps {
   std::vector<HeatMap> maps = {};                              // in reading order
 };
 
-// Returns the shade of a value. It depends on the value's square root, so that small values can be
-// distinguished; 0 is white.
+// Returns the shade of a value. The shade is proportional to the square root of the value, so that small
+// values can be distinguished. 0 is white.
 Color heat_color(float value);
 
 // Draws the maps. If a map has more cells than pixels, each pixel shows the largest of its cells. Throws
-// ShapeError if sizes do not match, Error for a picture larger than an Image can be.
+// ShapeError if sizes do not match, and Error for a picture larger than an Image can be.
 Image draw_heat_maps(const HeatMaps& h);
 
 }  // namespace tg::plot

@@ -32,7 +32,7 @@ struct TextStyle {
     center,  // in the middle of the text
     right    // at the end of the text
   };
-  float size = 20;            // height of a line in pixels; capital letters have 0.7 of it
+  float size = 20;            // height of a line in pixels; capital letters are 0.7 times as high
   Color color{};              // black by default
   Align align = Align::left;  // where the anchor is
   bool upwards = false;       // rotated by 90°, to be read from bottom to top
@@ -44,8 +44,8 @@ class Image {
  public:
   // Maximum width and height in pixels.
   static constexpr int most = 16384;
-  // Creates a canvas filled with `background`. Throws Error unless both sizes are 1 to `most`, OutOfMemory if
-  // there is no memory for it.
+  // Creates a canvas filled with `background`. Throws Error unless both sizes are 1 to `most`, and
+  // OutOfMemory if there is no memory for it.
   Image(int width, int height, Color background);
 
   // Width in pixels.
@@ -57,8 +57,8 @@ class Image {
   // Sets a pixel. Does nothing outside the image.
   void set(int x, int y, Color color);
 
-  // Fills the rectangle [x0, x1) × [y0, y1), in whole pixels, clipped to the image. `alpha` is the opacity of
-  // the color, here and below; throws Error unless it is 0 to 1.
+  // Fills the rectangle [x0, x1) × [y0, y1), in whole pixels, clipped to the image. Here and below, `alpha`
+  // is the opacity of the color. Throws Error unless `alpha` is 0 to 1.
   void fill(int x0, int y0, int x1, int y1, Color color, float alpha = 1);
   // Draws lines with round ends and joins. They are blended once, so that crossings and overlaps are not
   // darker.

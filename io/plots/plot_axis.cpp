@@ -53,8 +53,8 @@ void linear_ticks(PlotAxis& axis, int count) {
   }
 }
 
-// Labels 10^n at every k-th power. Minor ticks are the powers in between or, if k = 1, 2 … 9 times each
-// power. If there is space, 2 and 5 times each power are labeled too. If the axis is shorter than 0.7
+// Labels 10^n at every k-th power. Minor ticks are the powers in between. If k = 1, they are 2 to 9 times
+// each power. If there is space, 2 and 5 times each power are labeled too. If the axis is shorter than 0.7
 // decades, every multiple is labeled.
 void log_ticks(PlotAxis& axis, int count) {
   const double decades = axis.hi - axis.lo;

@@ -36,7 +36,7 @@ struct StrokedText {
   float width = 0;
 };
 
-// Lays out one line of UTF-8 text. `size` is the line height; capital letters have 0.7 of it.
+// Lays out one line of UTF-8 text. `size` is the line height; capital letters are 0.7 times as high.
 StrokedText stroke_text(std::string_view utf8, float size);
 
 // Stroke width at regular weight, as a fraction of the size.

@@ -148,7 +148,7 @@ void draw_series(Image& image, const Plot& plot, const Frame& f) {
 }
 
 // Returns the upper left corner of a legend of this size. Chooses the corner of the plot in which the legend
-// hides the fewest pixels that are darker than the grid.
+// hides the least. Pixels that are darker than the grid are counted.
 Point legend_corner(const Image& image, const Frame& f, float width, float height) {
   constexpr float inset = 16, margin = 8;
   const auto pixel = [](float v, int most) { return std::clamp(static_cast<int>(v), 0, most); };

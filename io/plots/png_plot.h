@@ -40,8 +40,8 @@ struct Plot {
 // Returns color i of a palette for color-blind readers. It repeats after eight colors.
 Color palette(std::size_t i);
 
-// Draws a plot. Throws ShapeError if x and y of a series differ in length, Error for a size that cannot hold
-// a plot.
+// Draws a plot. Throws ShapeError if x and y of a series differ in length, and Error for a size that cannot
+// hold a plot.
 Image draw_plot(const Plot& plot);
 // Draws a plot and saves it as PNG. Throws as draw_plot() and Image::save_png() do.
 void save_plot(const std::string& path, const Plot& plot);

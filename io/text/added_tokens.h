@@ -22,8 +22,8 @@ struct AddedToken {
   bool special = false;      // does not represent text
 };
 
-// The tokens of one kind, normalized or not, and the strings that match them. If several tokens match, the
-// leftmost match is used. If several tokens match there, the longest one is used.
+// The added tokens of one kind, normalized or not, and the strings that match them. The leftmost match is
+// used. If several tokens match at the same position, the longest one is used.
 class AddedTokenFinder {
  public:
   // Adds a token. `text` must not be empty. Returns false if a token with this string exists.

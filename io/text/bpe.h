@@ -1,6 +1,6 @@
 // Byte-level byte-pair encoding [Sennrich, BPE], on bytes as in [Radford, GPT-2]. Tokens 0 … 255 are the
-// bytes. Token 256 + k is the pair of tokens that merge k joins, within the words of GPT-2. Any byte string
-// can be encoded, and decodes unchanged.
+// bytes. Merge k joins two tokens to token 256 + k. Merges never cross the boundaries of words. The words are
+// GPT-2's. Any byte string can be encoded. Decoding returns the same bytes.
 #pragma once
 
 #include <functional>
@@ -20,17 +20,20 @@ class Bpe final : public Tokenizer {
   // The two tokens that a merge joins.
   using Merge = std::pair<std::int32_t, std::int32_t>;
 
-  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of an older checkpoint; throws Error for
-  // any other rule. Throws FormatError for a merge of tokens that do not exist before it, a duplicate merge,
-  // a token of more than max_word_bytes bytes, and more than max_vocabulary tokens.
+  // `words` is WordRule::gpt2, or WordRule::bytes for the tokenizer of an older checkpoint. Throws Error for
+  // any other rule. Throws FormatError in these cases:
+  // - a merge uses a token that does not exist yet
+  // - two merges are equal
+  // - a token has more than max_word_bytes bytes
+  // - there are more than max_vocabulary tokens
   explicit Bpe(std::vector<Merge> merges, WordRule words = WordRule::gpt2);
 
-  // Trains a tokenizer. Repeatedly joins the most frequent pair of tokens within words that makes a token of
-  // at most max_word_bytes bytes, until there are `vocabulary` tokens or no pair occurs twice. If pairs are
-  // equally frequent, it joins the one with the smaller ids. The result depends only on the text. Calls
-  // `text_read` after the last use of the text and before the merges, which need most of the time. An
-  // exception from it ends the training; use it for MappedFile::check. Throws Error for a vocabulary below
-  // 257 or above max_vocabulary.
+  // Trains a tokenizer. Each merge joins the most frequent pair of tokens within words. If pairs are equally
+  // frequent, it joins the pair with the smaller ids. A pair is never joined if the new token would have more
+  // than max_word_bytes bytes. Training ends when there are `vocabulary` tokens or no pair occurs twice. The
+  // result depends only on the text. Calls `text_read` after the last use of the text. The merges follow and
+  // need most of the time. An exception from `text_read` ends the training, so it can call MappedFile::check.
+  // Throws Error for a vocabulary below 257 or above max_vocabulary.
   static Bpe train(std::string_view text, std::int64_t vocabulary,
                    const std::function<void()>& text_read = {});
   // The largest number of tokens.
@@ -55,11 +58,11 @@ class Bpe final : public Tokenizer {
   WordRule words_;
   std::shared_ptr<const MergeTable> table_;
   std::string bytes_;                // of all tokens, one after the other
-  std::vector<std::uint32_t> from_;  // where those of each begin; one more for the end
+  std::vector<std::uint32_t> from_;  // offset of the first byte of each token; one more for the end
 };
 
-// Parses merges, one per line as two token ids: "116 104\n32 256\n". Throws FormatError, beginning with
-// `where` and naming the line.
+// Parses merges, one per line as two token ids: "116 104\n32 256\n". Throws FormatError that names the line.
+// The message begins with `where`.
 std::vector<Bpe::Merge> parse_merges(std::string_view text, const std::string& where);
 
 }  // namespace tg::text

@@ -17,8 +17,8 @@
 namespace tg::text {
 
 // ---- The alphabet in which GPT-2 writes bytes [Radford, GPT-2], so that its tokens are strings. Bytes
-// 33-126, 161-172 and 174-255 are the characters with that number; the other 68 bytes are, in order, U+0100 …
-// U+0143.
+// 33-126, 161-172 and 174-255 are written as the characters with these code points. The other 68 bytes are,
+// in order, U+0100 … U+0143.
 
 // Returns bytes in this alphabet, as UTF-8.
 std::string to_byte_letters(std::string_view bytes);
@@ -59,9 +59,9 @@ class BpeModel {
   // is no unknown token.
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
-  // If a word is cut before each ▁ that follows a different character, its tokens do not change, except after
-  // the characters in this list. No merge joins a token that ends with any other character to a token that
-  // begins with ▁. Empty if there is no such list.
+  // The characters after which a word must not be cut before ▁. After any other character except ▁, such a
+  // cut does not change the tokens. No merge joins a token that ends with that character to a token that
+  // begins with ▁. No value if words must not be cut before ▁ at all.
   const std::optional<std::vector<std::string>>& kept_before_spaces() const { return kept_before_spaces_; }
 
  private:

@@ -134,9 +134,9 @@ AddedToken read_added_token(JsonReader& json) {
   return token;
 }
 
-// An added token must have the id of that string in the vocabulary or, if it is not in the vocabulary, the
-// next id after the vocabulary. The package `tokenizers` assigns ids in this way and ignores the ids in the
-// file.
+// If the vocabulary contains the string of an added token, the token must have that id. Otherwise it must
+// have the next id after the vocabulary. The package `tokenizers` assigns ids in this way and ignores the ids
+// in the file.
 void check_ids(const std::vector<AddedToken>& added, const BpeModel& model) {
   std::unordered_set<std::string_view> contents;
   auto next = static_cast<std::int64_t>(model.vocabulary().size());

@@ -44,8 +44,8 @@ struct HfStages {
   bool byte_level = false;  // the model's tokens are bytes
   // Tokens before and after a document, as defined by a TemplateProcessing.
   std::vector<std::int32_t> before, after;
-  // The decoder is ByteLevel, or it replaces ▁ by a space. decodes_bytes: it also replaces <0xNN> by a byte.
-  // strips_first_space: it then removes a space at the start of the text.
+  // The decoder is ByteLevel, or it replaces ▁ by a space. If decodes_bytes is set, it also replaces <0xNN>
+  // by a byte. If strips_first_space is set, it finally removes a space at the start of the text.
   bool decodes_bytes = false, strips_first_space = false;
 };
 

@@ -1,6 +1,6 @@
 // The tokenizer of a Hugging Face folder (tokenizer.json) with byte-pair encoding: byte-level as in GPT-2,
-// Llama 3, Qwen 2 and 3 and DeepSeek-V3, or on characters as in Llama 2, Mistral and Gemma. Token ids equal
-// those of the package `tokenizers` (docs/interop.md).
+// Llama 3, Qwen 2 and 3 and DeepSeek-V3, or on characters as in Llama 2, Mistral and Gemma. Token ids are the
+// same as in the package `tokenizers` (docs/interop.md).
 #pragma once
 
 #include <memory>
@@ -18,12 +18,13 @@ struct AddedToken;  // io/text/added_tokens.h
 // A tokenizer read from tokenizer.json. It is immutable; copies share its tables.
 class HfTokenizer final : public Tokenizer {
  public:
-  // Parses the content of a tokenizer.json. Throws FormatError, beginning with `where` and naming key and
-  // value, for content that is not JSON or breaks a rule, and for an unsupported normalizer, pre-tokenizer,
-  // model, post-processor or decoder.
+  // Parses the content of a tokenizer.json. Throws FormatError if the content is not JSON or breaks a rule.
+  // Also throws it for an unsupported normalizer, pre-tokenizer, model, post-processor or decoder. The
+  // message begins with `where` and contains the key and its value.
   HfTokenizer(std::string json, const std::string& where);
 
-  // Reads a tokenizer.json, or the one in a folder. Throws Error if it cannot be read, FormatError as above.
+  // Reads a tokenizer.json, or a folder that contains one. Throws Error if the file cannot be read, and
+  // FormatError as the constructor does.
   static HfTokenizer open(const std::string& path);
 
   // How encode() treats special tokens.
@@ -76,17 +77,17 @@ class HfTokenizer final : public Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const override {
     return encode(text, EncodeOptions{});
   }
-  // As encode(), between before() and after().
+  // As encode(), with before() and after() around the tokens.
   std::vector<std::int32_t> encode_whole(std::string_view text) const override {
     return encode(text, {.whole = true});
   }
-  // Returns the bytes of the tokens: the encoded bytes of byte-level tokens, and the strings of special
-  // tokens. An id without a token gives nothing, even one of size() or above, which a model with more rows
-  // than tokens can generate. Throws Error for a negative id.
+  // Returns the bytes of the tokens: the bytes that byte-level tokens encode, and the strings of special
+  // tokens. An id without a token adds nothing. A model with more rows than tokens can generate such ids,
+  // even of size() or above. Throws Error for a negative id.
   std::string decode(std::span<const std::int32_t> ids) const override;
-  // As Tokenizer's. Throws Error for a negative id.
+  // As Tokenizer::continuation(). Throws Error for a negative id.
   std::string continuation(std::int32_t id) const override;
-  // As Tokenizer's. Returns 0 if this tokenizer's words do not allow cuts.
+  // As Tokenizer::safe_cut(). Returns 0 if this tokenizer's words do not allow cuts.
   std::size_t safe_cut(std::string_view text, std::size_t limit) const override;
   // Contains the whole tokenizer.json.
   io::Metadata metadata() const override;
@@ -96,9 +97,9 @@ class HfTokenizer final : public Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// Returns the content of a tokenizer.json that has the ids of `tokenizer`: an HfTokenizer, ByteTokenizer,
-// CharVocab or Bpe. Throws Error for a tokenizer that tokenizer.json cannot represent: a Bpe with
-// WordRule::bytes (older checkpoints), a NumberTokenizer, or a CharVocab that contains ▁.
+// Returns the content of a tokenizer.json with the same ids as `tokenizer`, which is an HfTokenizer,
+// ByteTokenizer, CharVocab or Bpe. Throws Error for a tokenizer that tokenizer.json cannot represent: a Bpe
+// with WordRule::bytes (older checkpoints), a NumberTokenizer, or a CharVocab that contains ▁.
 std::string tokenizer_json(const Tokenizer& tokenizer);
 
 }  // namespace tg::text

@@ -16,9 +16,9 @@ class MergeTable {
   // it then keeps its rank.
   bool add(std::int32_t left, std::int32_t right, std::uint32_t rank, std::int32_t token);
 
-  // Joins pairs until none is left. The pair with the lowest rank is joined first; among equal pairs, the
-  // leftmost one. Replaces the word's n tokens with the result and returns its size. Needs O(n log n) time
-  // and O(n) memory.
+  // Joins pairs until no pair of the word is in the table. The pair with the lowest rank is joined first;
+  // among equal pairs, the leftmost one. Replaces the word's n tokens with the result and returns its size.
+  // Needs O(n log n) time and O(n) memory.
   std::size_t apply(std::span<std::int32_t> tokens) const;
 
  private:

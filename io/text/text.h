@@ -7,8 +7,8 @@
 
 namespace tg::text {
 
-// Returns the content of a UTF-8 text file. Throws Error if it is missing, a directory, unreadable or empty;
-// FormatError with the offset of the first bad byte if it is not UTF-8.
+// Returns the content of a UTF-8 text file. Throws Error if it is missing, a directory, unreadable or empty.
+// Throws FormatError with the offset of the first bad byte if it is not UTF-8.
 std::string load_text(const std::string& path);
 
 // A tokenizer whose tokens are Unicode code points. Ids are indices into the sorted list of characters, so
@@ -47,12 +47,12 @@ struct TextSplit {
 // Splits tokens into a training part and a held-out part, the last tenth.
 TextSplit split_text(const TokenView& tokens);
 
-// Cuts batches of rows from a token sequence. Each row is a crop of `context` tokens; its targets are the
-// following token of each.
+// Cuts batches of rows from a token sequence. Each row is a crop of `context` consecutive tokens. The target
+// of a token is the next token.
 class BatchSampler {
  public:
-  // `tokens` must outlive the sampler. Throws Error if there are fewer than context + 1 tokens; `what`
-  // ("training text") names them in the message.
+  // `tokens` must outlive the sampler. Throws Error if there are fewer than context + 1 tokens. In the
+  // message, `what` ("training text") is the name of the tokens.
   BatchSampler(const TokenView& tokens, std::int64_t batch, std::int64_t context, std::string_view what);
 
   // Rows per batch.
@@ -62,8 +62,8 @@ class BatchSampler {
 
   // Writes a batch of random crops, drawn with replacement, to x and y, both [batch, context]. Row r of a
   // step starts at ⌊u·(n − context)⌋, where n is the number of tokens and u the 64-bit fraction of Philox
-  // block r under (seed, step). The batch consists of rows first_row, first_row + 1, … Therefore a step that
-  // is split into parts or across processes sees the same rows as an undivided step.
+  // block r under (seed, step). The batch consists of rows first_row, first_row + 1, …. A step can therefore
+  // be split into parts or across processes without changing its rows.
   void random(std::uint64_t seed, std::uint64_t step, std::int64_t first_row, std::span<std::int32_t> x,
               std::span<std::int32_t> y) const;
   // As above, with first_row = 0.
@@ -73,7 +73,7 @@ class BatchSampler {
   }
 
   // Writes batch k of `count` to x and y, both [batch, context]. The count·batch crops start at evenly spaced
-  // positions, from the first possible one to the last.
+  // positions, from the first to the last possible position.
   void evaluation(std::int64_t k, std::int64_t count, std::span<std::int32_t> x,
                   std::span<std::int32_t> y) const;
 

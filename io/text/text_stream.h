@@ -11,12 +11,12 @@
 
 namespace tg::text {
 
-// The concatenated results of add() and finish() are the text of all tokens, byte for byte. If the text
-// contains a stop string, they are only the text before it. The result does not depend on how the text is
-// divided into tokens.
+// The results of add() and finish(), concatenated, are the text of all tokens, byte for byte. If the text
+// contains a stop string, they end before it. The result does not depend on how the text is divided into
+// tokens.
 //
-// If the text contains several stop strings, the one that ends first is used, and of those that end at the
-// same byte, the longest. A stop string may begin and end within tokens and within characters.
+// If the text contains several stop strings, the one that ends first is used. If several end at the same
+// byte, the longest one is used. A stop string may begin and end within tokens and within characters.
 //
 // A copy continues independently.
 class TextStream {
@@ -44,9 +44,10 @@ class TextStream {
   // Matches one stop string incrementally [Knuth, Morris, Pratt, Pattern matching].
   struct Match {
     std::string stop;
-    // [n − 1]: the longest m < n for which the last m of its first n bytes equal its first m bytes.
+    // Element n − 1 is for the first n bytes of `stop`. It is the length of their longest proper prefix that
+    // is also a suffix of them.
     std::vector<std::size_t> shorter;
-    std::size_t matched = 0;  // length of its longest prefix with which the bytes so far end
+    std::size_t matched = 0;  // length of the longest prefix of `stop` that ends the text so far
 
     explicit Match(const std::string& text);
     void follow(char byte);

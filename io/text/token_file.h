@@ -19,14 +19,14 @@ struct TokenHeader {
   std::size_t begin = 0;       // byte offset of the first id
 };
 
-// Parses the header of a file with these bytes. Throws FormatError, beginning with `where`, if it breaks a
-// rule or the ids do not end at the end of the file.
+// Parses the header of a file with these bytes. Throws FormatError if the header breaks a rule, or if the ids
+// do not end at the end of the file. The message begins with `where`.
 TokenHeader parse_token_header(std::string_view file, const std::string& where);
 
 // A token file, mapped into memory.
 class TokenFile {
  public:
-  // Throws Error if the file cannot be read, FormatError if it is not a token file.
+  // Throws Error if the file cannot be read, and FormatError if it is not a token file.
   explicit TokenFile(const std::string& path);
   // Maps a file of ids without a header. Ids have `bytes_each` bytes (2 or 4) and must be below `vocabulary`.
   // Throws FormatError if the file size is not a multiple of bytes_each.

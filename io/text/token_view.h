@@ -21,9 +21,9 @@ class TokenView {
   TokenView(const std::vector<std::int32_t>& ids) : TokenView(std::span(ids)) {}
   TokenView(std::vector<std::int32_t>&& ids) = delete;  // it would be a view of a temporary
   // A view of `count` unsigned ids of `bytes_each` bytes at the address `at`, which need not be aligned.
-  // Throws Error unless `bytes_each` is 2 or 4 and `vocabulary` is 1 to 2^31 − 1. An id of `vocabulary` or
-  // above is an Error when it is read; the message contains `file` and the id's index. If the ids are in a
-  // mapped file, pass its pages() as `pages`: copy() then throws Error if a page was lost.
+  // Throws Error unless `bytes_each` is 2 or 4 and `vocabulary` is 1 to 2^31 − 1. If an id is `vocabulary` or
+  // above, reading it throws Error with `file` and the id's index. If the ids are in a mapped file, pass its
+  // pages() as `pages`. copy() then throws Error if a page was lost.
   TokenView(const void* at, std::size_t count, int bytes_each,
             std::int64_t vocabulary = std::numeric_limits<std::int32_t>::max(), std::string file = {},
             std::shared_ptr<const io::MappedFile::Pages> pages = nullptr);
@@ -32,8 +32,8 @@ class TokenView {
   std::size_t size() const { return count_; }
   // Returns a view of ids first … first + count − 1. Throws ShapeError if they are out of range.
   TokenView part(std::size_t first, std::size_t count) const;
-  // Copies ids first … first + out.size() − 1. Throws ShapeError if they are out of range, Error for an id
-  // outside the vocabulary.
+  // Copies ids first … first + out.size() − 1. Throws ShapeError if they are out of range, and Error for an
+  // id outside the vocabulary.
   void copy(std::size_t first, std::span<std::int32_t> out) const;
 
  private:

@@ -29,14 +29,14 @@ class Tokenizer {
   // Returns the text of tokens. Throws Error for an id outside [0, size), except for HfTokenizer.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  // Encodes a complete document: as encode(), between the tokenizer's start and end tokens (bos, eos), if it
+  // Encodes a complete document. As encode(), but adds the tokenizer's start and end tokens (bos, eos), if it
   // has any.
   virtual std::vector<std::int32_t> encode_whole(std::string_view text) const { return encode(text); }
   // Returns the bytes that the token appends to a text. For the first token of a text, decode() may return
   // fewer.
   virtual std::string continuation(std::int32_t id) const { return decode({&id, 1}); }
-  // Returns the last position up to `limit` at which the text can be cut without changing its tokens: both
-  // parts, encoded separately, have the same tokens as the whole. Returns 0 if there is no such position.
+  // Returns the last position up to `limit` at which the text can be cut. If both parts are encoded
+  // separately, they have the same tokens as the whole text. Returns 0 if there is no such position.
   virtual std::size_t safe_cut(std::string_view text, std::size_t limit) const;
 
   // Returns the metadata from which load_tokenizer() creates this tokenizer: "tokenizer", and keys that
@@ -44,8 +44,8 @@ class Tokenizer {
   virtual io::Metadata metadata() const = 0;
 };
 
-// Creates the tokenizer that the metadata describes. Ignores other keys. Throws FormatError, beginning with
-// `where`, if there is no tokenizer, its kind is unknown, or it breaks a rule of its kind.
+// Creates the tokenizer that the metadata describes. Ignores other keys. Throws FormatError if there is no
+// tokenizer, its kind is unknown, or it breaks a rule of its kind. The message begins with `where`.
 std::unique_ptr<Tokenizer> load_tokenizer(const io::Metadata& metadata, const std::string& where);
 
 // A tokenizer whose 256 tokens are bytes. It encodes any bytes, UTF-8 or not.

@@ -10,20 +10,21 @@ namespace tg::text {
 // Maximum length in bytes of a Bpe token and of a WordRule::bytes word.
 inline constexpr std::size_t max_word_bytes = 128;
 
-// Rules that split text into words. The patterns are those of tokenizer.json files (io/text/hf_stages.h): the
-// first alternative that matches is used, and each is greedy. \p{L}, \p{M}, \p{N}, \p{P}, \p{S} are Unicode's
-// categories and \s its white space, in version 16.0. A byte that is not UTF-8 is a character without a
-// category.
+// Rules that split text into words. The patterns are the patterns of tokenizer.json files
+// (io/text/hf_stages.h). The first alternative that matches is used, and every alternative is greedy. \p{L},
+// \p{M}, \p{N}, \p{P}, \p{S} are the categories of Unicode 16.0, and \s is its white space. A byte that is
+// not UTF-8 is a character without a category.
 enum class WordRule : std::uint8_t {
   // The rule of older checkpoints: similar to gpt2, but on bytes instead of characters. A word has at most
   // max_word_bytes bytes and is the first of:
   // - 's 't 'm 'd 're 've 'll
   // - a run of letters (a-z, A-Z and every byte from 0x80), after an optional space;
   // - a run of digits, or of other signs, after an optional space;
-  // - white space. If there are two or more and the last one is a space, it belongs to the next word.
+  // - white space. If there are two or more such characters and the last one is a space, that space belongs
+  //   to the next word.
   bytes,
   // [Radford, GPT-2]: a contraction as above, or letters, digits or other signs after an optional space.
-  // Otherwise white space, whose last character belongs to the next word.
+  // Otherwise white space; its last character belongs to the next word.
   gpt2,
   // Contractions in either case. Letters, after an optional character that is neither a digit nor a line
   // break. Up to three digits. Other signs, after an optional space and before optional line breaks. White
@@ -57,8 +58,8 @@ std::size_t word_end(WordRule rule, std::string_view text, std::size_t i);
 // As above, with WordRule::bytes.
 std::size_t word_end(std::string_view text, std::size_t i);
 
-// Returns the last position up to `limit` where a word begins regardless of the text before it, for all rules
-// from `bytes` to `deepseek_words`. Such a position is before a space between two ASCII letters, or after a
+// Returns the last position up to `limit` at which every rule from `bytes` to `deepseek_words` begins a word,
+// whatever the text before it is. Such a position is before a space between two ASCII letters, or after a
 // line break between two characters that are not white space. Both parts of the text can then be split into
 // words separately. Returns 0 if there is no such position.
 std::size_t safe_cut(std::string_view text, std::size_t limit);

@@ -69,8 +69,8 @@ class WordScanner {
     return end;
   }
 
-  // Returns where a run of up to `most` characters of a class ends or, at any other character, where the next
-  // run begins.
+  // If the character at i has the class, returns the end of its run, which has at most `most` characters.
+  // Otherwise returns the start of the next run.
   std::size_t isolated(std::size_t i, int kind, std::size_t most) const {
     return at(i).is(kind) ? run(i, kind, most) : run_without(i, kind);
   }
@@ -128,8 +128,8 @@ class WordScanner {
     return i;
   }
 
-  // Whether a letter or mark can count as upper case or as lower case: this is true if it does not have the
-  // `other` case.
+  // Whether the character is a letter or mark that does not have the `other` case. It can then count as the
+  // opposite case.
   bool has_case(const Char& c, int other) const {
     return c.is(letter | mark) && (letter_cases()[c.code] & other) == 0;
   }

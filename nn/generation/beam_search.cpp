@@ -37,7 +37,7 @@ void BeamSearch::offer(std::size_t beam, std::span<const float> logits) {
   for (std::size_t t = 0; t < logits.size(); ++t)
     if (const double p = value(logits[t]); p > nothing)
       list.push_back({live_[beam].score + (p - log_sum), beam, static_cast<std::int32_t>(t)});
-  // Keeps enough candidates: besides `beams_` continuations, each end token may be one of the candidates.
+  // Keeps enough candidates for `beams_` continuations, even if each end token is among the candidates.
   const std::size_t kept = std::min(list.size(), beams_ + ends_.size());
   const auto first = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.token < b.token;

@@ -55,8 +55,8 @@ Scheduler::Options scheduling(const Engine::Options& o, i64 context) {
           .host_pages = static_cast<std::int32_t>(host)};
 }
 
-// Rounds n up to one of a few program sizes. The size 80 exists because, on an H200, GEMMs of 65 to 128 rows
-// use tiles whose time grows with the number of sequences.
+// Rounds n up to one of a few program sizes. The size 80 exists because of the H200: the time of its GEMMs
+// with 65 to 128 rows grows with the number of sequences.
 i64 one_of(std::initializer_list<i64> sizes, i64 n, i64 most) {
   for (const i64 size : sizes)
     if (n <= size) return std::min(size, most);

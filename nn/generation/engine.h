@@ -34,15 +34,15 @@ class Engine {
     std::int64_t cache_tokens = 0;  // capacity of the cache in tokens; 0: a full context for each slot
     std::int64_t page_size = 16;    // tokens per page
     std::int64_t chunk = 256;       // maximum number of prompt tokens per step
-    // Host memory, in tokens, for the cache of preempted sequences; without it, they are recomputed.
+    // Host memory for the cache of preempted sequences, in tokens; 0: preempted sequences are recomputed.
     std::int64_t host_tokens = 0;
     int threads = 0;                        // 0: all cores of the machine
     Precision precision = Precision::full;  // of layers; see Autocast
     std::optional<DType> cache_dtype = {};  // of cached keys and values; default: the computed dtype
     // Start a step before the previous step's tokens are known, unless a beam search is running. The tokens
-    // stay on the device, so the device never waits for the host. A sequence that ends has then run one
-    // unused extra step. The output is the same. Default: true on a GPU. Default on a CPU: false, because it
-    // has no benefit there.
+    // stay on the device, so the device never waits for the host. A sequence that ends has then run one extra
+    // step, whose token is not used. The output is the same. Default: true on a GPU. Default on a CPU: false,
+    // because it has no benefit there.
     std::optional<bool> ahead = {};
   };
   // Identifies a sequence or a search; never reused.
@@ -58,7 +58,8 @@ class Engine {
     Handle sequence;     // the sequence
     std::int32_t token;  // id of the token
     End end;             // `no`, or the reason why this is the sequence's last token
-    // The logits [vocabulary] from which the token was chosen, if Request::logits; valid during the call.
+    // If Request::logits is set: the logits [vocabulary] from which the token was chosen, valid during the
+    // call.
     std::span<const float> logits;
   };
   // A sequence to generate.
@@ -84,33 +85,34 @@ class Engine {
     std::function<void(std::vector<Hypothesis>)> report = {};  // called once, likeliest first
   };
 
-  // Allocates the cache. Parameters are read at every run. Layers that combine tokens must read earlier ones
-  // from the call's cache; throws Error for a flash_attn that does not. Throws ShapeError for options that
-  // are not positive, OutOfMemory if the cache does not fit. Errors of the model's runs name the source line
-  // of this call.
+  // Allocates the cache. Parameters are read at every run. Layers that combine tokens must read earlier
+  // tokens from the call's cache. Throws Error for a flash_attn that does not use the cache. Throws
+  // ShapeError for options that are not positive, and OutOfMemory if the cache does not fit. Errors of the
+  // model's runs name the source line of this call.
   Engine(LanguageModel model, const Options& options,
          const std::source_location& where = std::source_location::current());
   // Ends all sequences without a report.
   ~Engine();
 
-  // Compiles all programs that steps may need and runs each once on no sequence. Otherwise a step compiles a
-  // program when it first needs it.
+  // Compiles all programs that steps may need, and runs each program once without a sequence. If prepare() is
+  // not called, a step compiles each program when it first needs it.
   void prepare();
 
-  // Adds a sequence. Throws Error for an empty prompt, a token outside the vocabulary, more tokens than the
-  // context or the whole cache can hold, and sampling options out of range.
+  // Adds a sequence. Throws Error if the prompt is empty, if a token is outside the vocabulary, or if a
+  // sampling option is out of range. Also throws Error if the tokens do not fit into the context or into the
+  // whole cache.
   Handle add(Request request);
-  // Starts a beam search. Throws Error as add() does, and for more beams than slots or than the whole cache
-  // can hold without sharing.
+  // Starts a beam search. Throws the errors of add(). Also throws Error if there are more beams than slots,
+  // or if the whole cache cannot store all beams without sharing.
   Handle search(Search request);
-  // Adds a copy of a sequence with its tokens so far, which draws its own random numbers.
+  // Adds a copy of a sequence with its tokens so far. The copy draws separate random numbers.
   Handle fork(Handle sequence, std::uint64_t seed, std::function<bool(const Token&)> report = {});
   // Ends a sequence or a search without further reports. Does nothing if it has already ended.
   void cancel(Handle sequence);
 
   // Generates one token for each sequence that occupies a slot and whose prompt has been read. Returns
   // whether any sequence or search is left. If the run throws, all sequences keep their tokens and are
-  // recomputed. Throws Error for a sequence or a search whose logits are all NaN. It ends; the others
+  // recomputed. If all logits of a sequence or a search are NaN, ends it and throws Error. The others
   // continue.
   bool step();
   // Calls step() until no sequence is left.
@@ -119,7 +121,7 @@ class Engine {
     }
   }
 
-  // Call it after the weights have changed: sequences that join later use nothing that was computed before.
+  // Call it after the weights have changed. Sequences that join later then use no results of the old weights.
   // With Options::ahead, the next step has already been computed with the old weights.
   void forget();
 
@@ -134,7 +136,7 @@ class Engine {
   // The number of logits per token.
   std::int64_t vocabulary() const { return vocabulary_; }
   // Seconds that all steps so far have spent in the model's runs, including the wait for their results. The
-  // rest of a step is work of the host.
+  // host needs the rest of a step's time.
   double run_seconds() const { return run_seconds_; }
 
  private:

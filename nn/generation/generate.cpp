@@ -55,7 +55,7 @@ Generator::Generator(LanguageModel model, const Options& options, const std::sou
 
 void Generator::read(std::span<const std::int32_t> tokens) {
   while (!tokens.empty()) {
-    // The lengths of runs are powers of two, so a few programs suffice for all sequences.
+    // The lengths of runs are powers of two, so that only a few programs are needed for all sequences.
     const std::size_t length = std::bit_floor(tokens.size());
     std::shared_ptr<Run>& run = runs_[static_cast<std::int64_t>(length)];
     if (!run)

@@ -15,8 +15,8 @@ namespace tg::nn {
 
 // Generates one sequence at a time. While a sequence fits into the model's context, a KvCache stores the keys
 // and values of all tokens so far. The prompt is then read in a few runs, and each further token needs a run
-// over one token. A longer sequence is truncated to its last `context` tokens. Because that changes every
-// token's position, each further token then needs a run over all of them.
+// over one token. A longer sequence is truncated to its last `context` tokens. Each further token then needs
+// a run over all these tokens, because their positions have changed.
 class Generator {
  public:
   // Options of a generator.
@@ -28,24 +28,24 @@ class Generator {
     bool cache = true;
   };
   // Accepts a Model or any other LanguageModel. Parameters are read at every run. With a cache, layers that
-  // combine tokens must read earlier ones from the call's cache; throws Error for a flash_attn that does not.
-  // Errors of the model's runs name the source line of this call.
+  // combine tokens must read earlier tokens from the call's cache. Throws Error for a flash_attn that does
+  // not use the cache. Errors of the model's runs name the source line of this call.
   Generator(LanguageModel model, const Options& options,
             const std::source_location& where = std::source_location::current());
   // As above, with default options.
   explicit Generator(LanguageModel model, const std::source_location& where = std::source_location::current())
       : Generator(std::move(model), Options{}, where) {}
 
-  // Returns the logits [vocabulary] of the token after a sequence of at least one token, valid until the next
-  // call. The prefix that the sequence shares with the previous one is not recomputed. Call forget() after
-  // the weights change.
+  // Returns the logits [vocabulary] of the token that follows the sequence. The sequence must have at least
+  // one token. The result is valid until the next call. A common prefix with the previous sequence is not
+  // recomputed. Call forget() after the weights change.
   std::span<const float> next(std::span<const std::int32_t> sequence);
   // Discards the cached keys and values.
   void forget() { cached_.clear(); }
 
-  // Appends up to `count` tokens to a sequence and calls report() for each; false from report() ends the
-  // sequence. Calls forget() first. Equal seeds give equal sequences. Throws Error for a negative count and
-  // for sampling options out of range; the sequence is then unchanged.
+  // Appends up to `count` tokens to a sequence and calls report() for each. If report() returns false, the
+  // sequence ends. Calls forget() first. Equal seeds give equal sequences. Throws Error for a negative count,
+  // and for a sampling option out of range. The sequence is then unchanged.
   void extend(std::vector<std::int32_t>& sequence, std::int64_t count, const Sampling& sampling,
               std::uint64_t seed, const std::function<bool(std::int32_t)>& report = {});
 

@@ -1,8 +1,8 @@
 // Page tables of a paged key-value cache [Stratos, PagedAttention]: host-side bookkeeping without tensors. A
 // page stores the keys and values of consecutive tokens of a sequence. Sequences with a common prefix share
 // pages and copy one only before they write to it (copy on write). Pages without a sequence keep their
-// content until their memory is needed, so a later sequence with the same prefix can use it. The page that
-// was released first is reused first.
+// content until their memory is needed. A later sequence with the same prefix can use that content. The page
+// that was released first is reused first.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class PageTable;
 class PagePool {
  public:
   // Creates pages 1 … `pages` of `page_size` tokens each. No sequence uses page 0, which stands for rows that
-  // are not written. Throws ShapeError for sizes that are not positive, OutOfMemory for too many pages for
-  // the host. For tests, fewer hash_bits make hashes collide, which costs only time.
+  // are not written. Throws ShapeError for sizes that are not positive, and OutOfMemory for too many pages
+  // for the host. Tests use fewer hash_bits to make hashes collide. Collisions cost only time.
   PagePool(std::int32_t pages, std::int32_t page_size, std::size_t hash_bits = ~std::size_t{0});
   PagePool(const PagePool&) = delete;  // page tables point to it and must not outlive it
   PagePool& operator=(const PagePool&) = delete;
@@ -36,16 +36,16 @@ class PagePool {
   std::int32_t pages() const { return static_cast<std::int32_t>(pages_.size()) - 1; }
   // Tokens per page.
   std::int32_t page_size() const { return page_size_; }
-  // The number of pages that no sequence uses. Some may still contain tokens that a sequence will find.
+  // The number of pages that no sequence uses. Some may still contain tokens that a later sequence can use.
   std::int32_t free() const { return free_; }
   // Returns the number of sequences that use page n. Throws Error unless 1 ≤ n ≤ pages().
   std::int32_t holders(std::int32_t n) const;
 
-  // Returns a page table with the longest prefix of the sequence that full pages of the pool contain. The
-  // prefix is at least one token shorter than the sequence, because the last token must be read to continue
-  // it.
+  // Returns a page table for a sequence. It contains the longest prefix of the sequence that is stored in
+  // full pages of the pool. The prefix is at least one token shorter than the sequence, because the last
+  // token must be read to continue it.
   PageTable open(std::span<const std::int32_t> sequence);
-  // Call it after the weights have changed: later calls of open() find no content from before.
+  // Call it after the weights have changed. Later calls of open() then find no older content.
   void forget();
 
  private:
@@ -57,7 +57,7 @@ class PagePool {
     std::int32_t holders = 0;            // number of sequences that use it
     std::int32_t before = 0, after = 0;  // neighbors in the list of free pages
     Content found = 0;                   // identifies its content; 0: it cannot be found
-    // For a page that can be found. Its tokens are compared, not only their hash.
+    // The next fields are for a page that can be found. A search compares its tokens, not only their hash.
     Content after_content = 0;
     std::size_t hash = 0;
     std::int32_t next = 0;  // the next page of the same hash list; 0: none
@@ -108,8 +108,8 @@ class PageTable {
   std::int64_t row(std::int64_t position) const;
 
   // Reserves pages for `count` more tokens. If the first of them would be written to a page that another
-  // sequence shares, the table gets a new page instead, and `copies` one more entry. Returns false, without
-  // changing anything, if there are too few free pages.
+  // sequence shares, the table gets a new page instead, and an entry is added to `copies`. Returns false,
+  // without changing anything, if there are too few free pages.
   bool reserve(std::int64_t count, std::vector<PageCopy>& copies);
   // Records that the given next tokens are in the cache. Once their page is full, other sequences can find
   // it. Throws Error if there is no room, or if another sequence has started to share the page of the first

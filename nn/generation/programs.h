@@ -27,8 +27,8 @@ inline void check_cached_attention(const Graph& graph, const std::string& who) {
                   (who == "generate" ? ", or the Generator {.cache = false} " : " ") + at_line(n.where));
 }
 
-// A run over few tokens is short. If it needs fewer than this number of multiplications by weights, one
-// thread finishes before several threads could be coordinated.
+// A run over few tokens is short. If it needs fewer multiplications by weights than this number, a single
+// thread is faster than several threads.
 inline int threads_for(const LanguageModel& model, std::int64_t tokens, int threads) {
   constexpr std::int64_t worth_threads = std::int64_t{1} << 22;
   return threads == 0 && model.count() < worth_threads / tokens ? 1 : threads;
@@ -41,8 +41,8 @@ inline CompileOptions options_for(const LanguageModel& model, std::int64_t token
 
 }  // namespace detail
 
-// Number of consecutive prompt tokens that are read together: the number of rows in the smallest GPU
-// attention tiles. Larger groups would add padding rows at the end of each prompt.
+// Number of consecutive prompt tokens that are read together. The smallest GPU attention tiles have this
+// number of rows. Larger groups would add padding rows at the end of each prompt.
 constexpr std::int64_t group_size = 8;
 
 // A program that reads single tokens and groups of tokens. For each single token and for the last token of
@@ -111,7 +111,7 @@ struct Engine::Run {
     options.assign = assign, options.batch_invariant = true, options.arena = arena;
     return compile(graph, {next, logits}, options);
   }
-  // Returns the rows from which tokens are drawn, [singles + groups, 1, …], of x [rows, 1, …].
+  // Selects from x [rows, 1, …] the rows from which tokens are drawn. Returns [singles + groups, 1, …].
   Tensor ends_of(const Tensor& x) const {
     std::vector<Tensor> parts;
     if (singles > 0) parts.push_back(slice(x, 0, 0, singles));
@@ -119,8 +119,8 @@ struct Engine::Run {
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
   }
 
-  // Sets entry b of the call, which is a single token or a group, to tokens [begin, end) of a sequence. There
-  // are at most as many tokens as the entry has rows. Only the last token may be unknown.
+  // Sets entry b of the call, which is a single token or a group, to tokens [begin, end) of a sequence. The
+  // entry must have a row for each token. Only the last token may be unknown.
   void set(std::size_t b, std::int64_t begin, std::int64_t end, std::span<const std::int32_t> sequence,
            const PageTable& pages) {
     const auto [at, n] = rows_of(b);

@@ -12,7 +12,8 @@ struct Sampling {
   // Divides the logits; 0: choose the likeliest token, the first one in case of ties.
   double temperature = 1;
   std::int64_t top_k = 0;  // choose only among the k likeliest tokens; 0: all
-  // After top_k: choose only among the fewest likeliest tokens whose probabilities sum up to this; 1: all.
+  // Applied after top_k: choose only among the likeliest tokens, as few as reach this total probability; 1:
+  // all.
   double top_p = 1;
 };
 
@@ -50,8 +51,9 @@ class BeamSearch {
   bool complete() const { return offered_ == live_.size(); }
   // Extends the search by one token; call it when complete(). The n likeliest one-token extensions become
   // live(). If scores are equal, the earlier beam and the lower token win. Extensions that end do not count
-  // among the n; the n likeliest ended ones are stored separately. Returns for each new live continuation the
-  // index of the one that it extends, in the order before the call. Returns nothing when the search is over.
+  // among the n; the n likeliest ended ones are stored separately. For each new live continuation, returns
+  // the index of the continuation that it extends, in the previous live(). Returns nothing when the search is
+  // over.
   std::vector<std::size_t> advance();
   // Returns the likeliest continuations, at most n, when the search is over.
   std::vector<Hypothesis> results() const;

@@ -1,6 +1,7 @@
-// Decides before each step which sequences a model reads next, which of their tokens, and in which cache
-// pages. Runs on the host without tensors [Stratos, PagedAttention §2]. Sequences join and leave at any step.
-// If pages run out, the sequence that joined last is preempted. It is recomputed when pages are free.
+// Before each step, decides which sequences and which of their tokens a model reads next, and which cache
+// pages they use. Runs on the host without tensors [Stratos, PagedAttention §2]. Sequences join and leave at
+// any step. If pages run out, the sequence that joined last is preempted. It is recomputed when pages are
+// free.
 #pragma once
 
 #include <deque>
@@ -76,13 +77,13 @@ class Scheduler {
   explicit Scheduler(const Options& options);
 
   // Adds a sequence that will have at most `most` tokens. Sequences are served in the order of their ids.
-  // Throws Error for an empty sequence, a sequence of more than `most` tokens, and one that does not fit into
-  // all pages.
+  // Throws Error for an empty sequence, for a sequence of more than `most` tokens, and for a sequence that is
+  // too long for all pages together.
   Id add(std::vector<std::int32_t> sequence, std::int64_t most);
   // The position of a forked sequence in the waiting order.
   enum class ForkOrder {
     last,       // after the sequences that wait
-    of_parent,  // may occupy a free slot before sequences that wait, as a part of its parent
+    of_parent,  // may occupy a free slot before sequences that wait
   };
   // Adds a copy of a sequence with its known tokens. If it need not wait and a slot is free, it runs
   // immediately and shares its parent's pages. Otherwise it waits. Throws Error for an unknown id.
@@ -90,8 +91,8 @@ class Scheduler {
   // Adds a generated token. Throws Error if the sequence already has `most` tokens.
   void append(Id sequence, std::int32_t token);
   // Announces a token that a started run will generate and that append() will add later. Until then, the
-  // sequence is planned as if it had the token, but it cannot join. Throws Error as append() does, and for a
-  // sequence with unread tokens.
+  // sequence is planned as if it had the token, but it cannot join. Throws the errors of append(), and Error
+  // for a sequence with unread tokens.
   void expect(Id sequence);
   // Removes a sequence that has ended or was canceled. Its pages become free, but sequences with the same
   // prefix may still find them.
@@ -109,8 +110,9 @@ class Scheduler {
     std::int64_t first;               // index into the sequence's pages
     std::vector<std::int32_t> pages;  // page numbers in the cache
   };
-  // The work of a step, in this order, to be done before the next plan. Copy the pages of `out` to the host
-  // and those of `in` back. Then do `copies`. Then read the parts. Each sequence has at most one part.
+  // The work of a step, which the caller does before the next plan. It first copies the pages of `out` to the
+  // host and the pages of `in` back. It then does `copies`, and finally reads the parts. Each sequence has at
+  // most one part.
   struct Plan {
     std::vector<Moved> out, in;         // pages to the host, and from the host
     std::vector<PageCopy> copies;       // pages to copy within the cache
@@ -118,10 +120,11 @@ class Scheduler {
     // Whether no tokens are read.
     bool is_empty() const { return single.empty() && several.empty(); }
   };
-  // Plans the next step. Each running sequence with unread tokens reads its one token, or as many as the
-  // step's remaining `chunk` allows. Then waiting sequences join while there are slots and enough pages for
-  // all their tokens, unless a sequence has just been preempted. A sequence without unread tokens is idle. It
-  // keeps its pages until others need them, and rejoins after it has got a token. Valid until the next call.
+  // Plans the next step. Each running sequence with a single unread token reads it. A sequence with several
+  // unread tokens reads as many as the rest of the step's `chunk` allows. Then waiting sequences join if
+  // there are slots and enough pages for all their tokens. None joins if a sequence has just been preempted.
+  // A sequence without unread tokens is idle. It keeps its pages until others need them, and rejoins after it
+  // has got a token. Valid until the next call.
   const Plan& plan();
   // Records that the tokens of a part are in the cache. Throws Error for a part that does not follow the
   // sequence's cached tokens, and for a part with an expected token.

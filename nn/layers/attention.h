@@ -64,7 +64,7 @@ class GroupedAttention : public Module {
     bool rotate = true;       // apply RoPE to queries and keys
     RopeOptions rope = {};    // theta, pairing, frequencies; Llama's weights use pairs (i, i + d/2)
     double magnitude = 1;     // factor of rotated queries and keys (YaRN, LongRoPE)
-    // LongRoPE: frequencies of the rotated pairs for calls without a cache on at most short_length tokens.
+    // LongRoPE: frequencies of the rotated pairs if a call has no cache and at most short_length tokens.
     std::vector<double> short_frequencies = {};
     std::int64_t short_length = 0;    // in tokens; see short_frequencies
     Init init = Init::gpt2();         // initial values of q_proj, k_proj and v_proj
@@ -114,8 +114,8 @@ class LatentAttention : public Module {
     std::int64_t head_width = 0;           // d, even; 0: width / heads
     std::int64_t value_width = 0;          // dv; 0: d
     double theta = 10000;                  // base of the rotary frequencies
-    std::vector<double> frequencies = {};  // p/2 rotary frequencies ω_i, instead of those of theta
-    // LongRoPE: replace `frequencies` in calls without a cache on at most short_length tokens.
+    std::vector<double> frequencies = {};  // p/2 rotary frequencies ω_i; empty: computed from theta
+    // LongRoPE: these replace `frequencies` if a call has no cache and at most short_length tokens.
     std::vector<double> short_frequencies = {};
     std::int64_t short_length = 0;    // in tokens; see short_frequencies
     bool interleaved = true;          // rotary pairs (2i, 2i + 1); false: (i, i + p/2)
@@ -149,8 +149,8 @@ class LatentAttention : public Module {
   Linear kv_a_;
   RmsNorm kv_norm_;
   Linear kv_b_, o_proj_;
-  // For calls with `frequencies`, and with short_frequencies. With interleaved pairs, query_rope_ covers
-  // whole query rows, whose first d elements do not rotate.
+  // The first element is for calls with `frequencies`, the second one for calls with short_frequencies. With
+  // interleaved pairs, query_rope_ covers whole query rows. Their first d elements do not rotate.
   RopeOptions query_rope_[2], key_rope_[2];
 };
 

@@ -44,8 +44,8 @@ struct LowPrecisionCopies::State {
   std::optional<Program> casts;                        // writes the copies at indices in_casts
   std::vector<std::size_t> in_casts;
 
-  // Refreshes only stale copies. A copy that is not stale must not be refreshed: this rank may have new
-  // values only for its shard of the weight, whereas the copy is complete (optim::WeightReading).
+  // Refreshes only stale copies. Other copies must not be refreshed. This rank may have new values only for
+  // its shard of the weight, but the copy is complete (optim::WeightReading).
   void refresh() {
     std::vector<std::size_t> stale;
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -128,7 +128,7 @@ Tensor Autocast::weight(const Parameter& p, Graph& graph, std::source_location w
   if (!a) return w;
   Tensor& half = a->weights_[p.key()];
   if (!half.defined()) {
-    // As for a parameter, the copy is not recomputed with the segment that used it first.
+    // Like a parameter, the copy is not recomputed with the segment that used it first.
     const SegmentScope outside(-1);
     const bool is_wider = p.dtype() == f32 || p.dtype() == f64;
     half = a->copies_ && is_wider ? a->copies_->tensor(p, graph, where) : cast({w, where}, *a->dtype_);

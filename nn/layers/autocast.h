@@ -33,9 +33,10 @@ class LowPrecisionCopies {
   // Copies will have the given dtype. Throws DTypeError unless it is bf16 or f16.
   explicit LowPrecisionCopies(DType dtype);
 
-  // Returns cast(p, dtype), including its gradient, but reads it from a copy, which the first call for p
-  // allocates. Before each run of the graph's programs, a copy is refreshed if its weight was changed by
-  // anything except the run that also wrote the copy. Throws DTypeError unless p is f32 or f64.
+  // Returns cast(p, dtype), including its gradient, but reads the value from a copy. The first call for p
+  // allocates the copy. An update writes the weight and the copy together. If the weight was changed in any
+  // other way, the copy is refreshed before the next run of the graph's programs. Throws DTypeError unless p
+  // is f32 or f64.
   Tensor tensor(const Parameter& p, Graph& graph, std::source_location where);
 
   // Returns the copy of each parameter, for Optimizer::update, or an empty Parameter if there is none.
@@ -48,14 +49,15 @@ class LowPrecisionCopies {
   std::shared_ptr<State> state_;
 };
 
-// While it exists, layers that this thread calls for this graph compute in bf16 or f16, if the precision is
-// one of these. Each weight is cast once, however often it is used. Inputs are cast if they are wider. Gains
-// of norms are not cast, because the kernels accept any dtype. Similar to torch.autocast.
+// While it exists, layers that this thread calls for this graph compute in bf16 or f16, if that is the
+// precision. Each weight is cast only once. Inputs are cast if they are wider. Gains of norms are not cast,
+// because the kernels accept any dtype. Similar to torch.autocast.
 class Autocast {
  public:
-  // A head with a 16-bit weight gives f32 logits. With low_precision_logits, it gives logits in the 16-bit
-  // type, like a head with an f32 weight; use it in training, where logits and their gradients are the
-  // largest tensors. With `copies`, wider weights are read from them instead of cast.
+  // A head with a 16-bit weight returns f32 logits. With low_precision_logits, it returns logits in the
+  // 16-bit type, as a head with an f32 weight does. Use this in training, because logits and their gradients
+  // are the largest tensors there. If there are `copies`, wider weights are not cast but read from the
+  // copies.
   Autocast(Graph& graph, Precision precision, bool low_precision_logits = false,
            LowPrecisionCopies* copies = nullptr);
   // Restores the previous Autocast of this thread.
@@ -63,8 +65,8 @@ class Autocast {
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
-  // For layers: returns x, which is about to be multiplied by a weight (Weight::tensor), in the dtype to
-  // compute in. Without an Autocast, returns x.
+  // For layers: converts x, before it is multiplied by a weight (Weight::tensor), to the dtype of the
+  // multiplication. Without an Autocast, returns x.
   static Tensor input(TensorArg x);
   // For heads: whether logits are always in the 16-bit type (low_precision_logits).
   static bool has_low_precision_logits(TensorArg x);

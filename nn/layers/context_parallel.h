@@ -8,13 +8,13 @@
 namespace tg::nn {
 
 // While it exists, layers that this thread calls for `graph` process only the rank's tokens, in the order of
-// ring_positions (ops/ring_attention.h). The rows of their inputs are those positions of sequences that are
+// ring_positions (ops/ring_attention.h). Their inputs contain only these positions. The full sequences are
 // `ranks` times as long. Attention is ring attention, and positions are those of the full sequence. Only
 // attention needs communication.
 //
 // A loss over the rank's tokens is part of the total loss. Each rank must compute a mean over the same number
-// of tokens. The all_reduce of these means, divided by the number of ranks, is then the total loss; the same
-// holds for its gradients.
+// of tokens. The total loss is then the all_reduce of these means, divided by the number of ranks. The
+// gradients are computed in the same way.
 //
 // Layers throw Error for a call with a cache, and for dropout of attention weights in training.
 class ContextParallel {

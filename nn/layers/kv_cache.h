@@ -1,6 +1,6 @@
-// KvCache: keys and values of the tokens that a model has read, so that each further token costs one row of
-// all computations, except that attention reads the whole cache. Its tensors are parameters that programs
-// extend at the end of a run. CacheCall: the interface of a cache for a model's layers.
+// KvCache stores the keys and values of the tokens that a model has read. For each further token, layers then
+// compute only one row; only attention reads the whole cache. The tensors of the cache are parameters, which
+// programs extend at the end of a run. CacheCall is the interface of a cache for a model's layers.
 #pragma once
 
 #include <map>
@@ -17,8 +17,8 @@ class KvCache {
   // `pages` pages of `page_size` tokens each. Either every sequence has one page, which limits its length, or
   // sequences have many small pages from a PagePool. Tensors are allocated, as zeros, when the first graph
   // extends them. Keys and values are stored, and attention is computed, in `dtype`; default: the dtype of
-  // the first ones. Throws ShapeError for sizes that are not positive, DTypeError for a dtype that is not
-  // floating.
+  // the first keys and values. Throws ShapeError for sizes that are not positive, and DTypeError for a dtype
+  // that is not floating.
   KvCache(std::int64_t pages, std::int64_t page_size, Device device = Device::cpu(),
           std::optional<DType> dtype = {});
   KvCache(const KvCache&) = delete;
@@ -42,16 +42,18 @@ class KvCache {
 };
 
 // One call of a model on tokens that follow those in a cache. Attention layers append to the cache and read
-// all of it. The number of cached tokens is an input, so one program serves every position in every sequence.
+// all of it. The number of cached tokens is an input, so one program can be used for every position in every
+// sequence.
 class CacheCall {
  public:
   // For a cache with one page per sequence: each sequence has `length` new tokens. Adds the input "cached" to
   // the graph (i32 [sequences]). A run in which a sequence exceeds its page fails with an Error. Throws
   // ShapeError for a length outside 1 … page_size.
   CacheCall(Graph& graph, KvCache& cache, std::int64_t length);
-  // The size of a call on a paged cache. Its rows x [singles + groups · length, 1, …] are one token each.
-  // First is the last token of each of `singles` sequences, then `groups` groups of `length` consecutive
-  // tokens. Several groups may belong to one sequence; they see the tokens of its earlier groups.
+  // The size of a call on a paged cache. Each row of x [singles + groups · length, 1, …] is one token. The
+  // first `singles` rows are single tokens, each the last token of its sequence. They are followed by
+  // `groups` groups of `length` consecutive tokens. Several groups may belong to one sequence; they see the
+  // tokens of its earlier groups.
   struct InPages {
     std::int64_t singles = 0, groups = 0;  // number of single tokens and of groups
     std::int64_t length = 1;               // tokens per group
@@ -69,32 +71,32 @@ class CacheCall {
   // An input of a paged cache: for each token, its cache row, page·page_size + offset, or −1 to write
   // none.
   const Tensor& rows() const { return rows_; }
-  // An input of a paged cache: for each single token and each group, the sequence's number of tokens up to
-  // and including its last one.
+  // An input of a paged cache: for each single token and each group, the number of tokens in its sequence up
+  // to its last token.
   const Tensor& lengths() const { return lengths_; }
-  // An input of a paged cache: for each single token and each group, the sequence's pages, as many as its
-  // length needs.
+  // An input of a paged cache: for each single token and each group, the pages of its sequence that contain
+  // these tokens.
   const Tensor& table() const { return table_; }
 
   // The positions of the new tokens in their sequences, i32 [sequences, length]. For a paged cache, an
   // input to be fed, with 0 for padding rows.
   const Tensor& positions() const { return positions_; }
 
-  // Throws ShapeError unless x is [sequences, length, …] with the sizes of the call, Error if ranks divide
-  // sequences.
+  // Throws ShapeError unless x is [sequences, length, …] with the sizes of the call, and Error if ranks
+  // divide sequences.
   void check(TensorArg x) const;
   // Appends keys [sequences, Hk, length, d] and values [sequences, Hk, length, dv] to the cache's tensors
-  // name + ".k" and ".v". Then computes attention: each query [sequences, H, length, d] sees its sequence's
-  // keys up to its own. Returns o [sequences, H, length, dv] in q's dtype. Throws ShapeError or DTypeError
-  // for tensors that do not fit the call or the cache.
+  // name + ".k" and ".v". Then computes attention: each query [sequences, H, length, d] sees the keys of its
+  // sequence up to its own position. Returns o [sequences, H, length, dv] in q's dtype. Throws ShapeError or
+  // DTypeError for tensors that do not fit the call or the cache.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, TensorArg v,
                 const PagedAttentionOptions& options = {});
-  // As above, if the first `value_width` elements (1 … d) of each key are its value. They are stored once,
-  // under `name`.
+  // As above, but the first `value_width` elements (1 … d) of each key are also its value. They are stored
+  // only once, under `name`.
   Tensor attend(const std::string& name, TensorArg q, TensorArg k, std::int64_t value_width,
                 const PagedAttentionOptions& options = {});
-  // The assignments of the appended rows, for CompileOptions::assign. compile() throws Error for a program
-  // that computes attend() without them.
+  // The assignments of the appended rows, for CompileOptions::assign. If a program computes attend() without
+  // them, compile() throws Error.
   const std::vector<Assign>& assign() const { return assign_; }
 
  private:

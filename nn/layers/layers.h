@@ -1,6 +1,6 @@
-// Layers: each creates its parameters on a Path and, when called, appends graph nodes under its name. Sizes
-// that do not fit throw ShapeError with the source line of the user's call. Default initial values are
-// GPT-2's: N(0, 0.02²) for weights, 0 for biases, 1 for gains.
+// A layer creates its parameters on a Path. A call appends graph nodes under the layer's name. If sizes do
+// not fit, it throws ShapeError with the source line of the user's call. Default initial values are GPT-2's:
+// N(0, 0.02²) for weights, 0 for biases, 1 for gains.
 #pragma once
 
 #include <string_view>
@@ -66,8 +66,8 @@ class Embedding : public Module {
 };
 
 // Learned positions: a table [context, width] ("weight"). tokens [B, L] → the table rows of their positions,
-// [L, width]. Positions are 0 to L − 1 or those of the rank's tokens (ContextParallel). With a cache, they
-// follow the cached tokens, and the result is [B, L, width].
+// [L, width]. Positions are 0 to L − 1 or, with ContextParallel, the positions of the rank's tokens. With a
+// cache, they follow the cached tokens, and the result is [B, L, width].
 class PositionEmbedding : public Module {
  public:
   // Creates the table below `at`. Throws ShapeError unless the sizes are positive.

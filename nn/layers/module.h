@@ -1,4 +1,4 @@
-// Module, the base class of layers, and Layer, a value that holds any Module. Blocks and models consist of
+// Module is the base class of layers. Layer is a value that holds any Module. Blocks and models consist of
 // Layers. Calling either records graph nodes under the layer's name.
 #pragma once
 
@@ -24,8 +24,9 @@ enum class Mode {
 // The arguments of a layer's call, in addition to x.
 struct CallArgs {
   Mode mode = Mode::evaluate;  // training or evaluation
-  CacheCall* cache = nullptr;  // if any, the tokens follow those in the cache, to which attention appends
-  Tensor residual = {};        // if defined, added to the layer's result, whose shape it must have
+  // if set, the tokens follow the cached tokens, and attention appends to the cache
+  CacheCall* cache = nullptr;
+  Tensor residual = {};  // if defined, added to the layer's result; has the same shape
   // A model stores only each block's input for the backward pass and recomputes the block.
   bool recompute = false;
 };
@@ -93,7 +94,7 @@ class Layer {
   bool is_empty() const { return !module_; }
   // Calls the layer. Throws Error if it is empty.
   Tensor operator()(TensorArg x, const CallArgs& call = {}) const;
-  // As Module::as_matmul(). Throws Error if the layer is empty.
+  // Does the same as Module::as_matmul(). Throws Error if the layer is empty.
   std::optional<Product> as_matmul(TensorArg x) const;
 
  private:

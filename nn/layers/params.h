@@ -1,7 +1,7 @@
 // Params: a model's parameters in order of creation, with paths like PyTorch's
-// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on seed and path, so they are the same
-// on every backend and independent of the rest of the model. Weight and LowRank: handles to parameters for
-// layers and adapters.
+// ("transformer.h.0.attn.c_attn.weight"). Initial values depend only on the seed and the path. They are the
+// same on every backend and do not depend on the rest of the model. Weight and LowRank: handles to parameters
+// for layers and adapters.
 #pragma once
 
 #include <functional>
@@ -27,9 +27,9 @@ class Weight {
 
   // Whether there is no parameter.
   bool is_absent() const { return is_absent_; }
-  // Returns its value in the graph of x, in the 16-bit dtype of the graph's Autocast if there is one,
-  // otherwise in the parameter's dtype. If absent, returns an undefined tensor, which ops treat as an omitted
-  // operand. Throws Error for a weight of Params::counting().
+  // Returns the weight's value in the graph of x. The value has the 16-bit dtype of the graph's Autocast if
+  // there is one, otherwise the parameter's dtype. If the weight is absent, returns an undefined tensor. Ops
+  // treat it as an omitted operand. Throws Error for a weight of Params::counting().
   Tensor tensor(const TensorArg& x) const { return tensor(x.tensor().graph(), x.where()); }
   // As above, for a given graph and source line.
   Tensor tensor(Graph& graph, std::source_location where = std::source_location::current()) const;
@@ -103,9 +103,9 @@ class Params {
   Params& operator=(const Params&) = delete;
   // Called with a parameter's path and shape; may throw.
   using Each = std::function<void(const std::string& path, const Shape& shape)>;
-  // Creates an object that counts parameters without creating them or allocating memory: count() and bytes()
-  // are those of the layers created on it, all() stays empty. If `each` is given, it is called for each
-  // parameter before that is counted.
+  // Creates an object that counts parameters. It does not create them or allocate memory. count() and bytes()
+  // cover all layers that were created on the object; all() stays empty. If `each` is given, it is called for
+  // each parameter before the parameter is counted.
   static Params counting(DType dtype = f32, Each each = {}) {
     return {Kind::counting, dtype, Device::cpu(), std::move(each)};
   }
@@ -115,8 +115,8 @@ class Params {
     return {Kind::unset, dtype, device};
   }
 
-  // Adds a parameter. Throws Error if the path exists or `init` is out of range, ShapeError for a size that
-  // is not positive.
+  // Adds a parameter. Throws Error if the path exists or `init` is out of range, and ShapeError for a size
+  // that is not positive.
   Parameter create(const std::string& path, const Shape& shape, Init init,
                    const std::source_location& where = std::source_location::current());
 
@@ -172,8 +172,8 @@ class Path {
   // Adds a Linear at this path to linears() and returns the slot for its adapter.
   std::shared_ptr<const std::optional<LowRank>> add_linear(const Weight& weight, std::int64_t in,
                                                            std::int64_t out, bool is_head) const;
-  // Stores a setting on which the layer's results depend and that its weights do not show. It is saved with
-  // `weight` (Parameter::settings) as "<path>.<name>".
+  // Stores a setting that changes the layer's results and cannot be derived from its weights. It is saved
+  // with `weight` (Parameter::settings) as "<path>.<name>".
   void setting(const Weight& weight, const std::string& name,
                const std::variant<bool, std::int64_t, double, std::vector<double>>& value) const;
 
@@ -181,8 +181,8 @@ class Path {
   Params& params() const { return *params_; }
   // The full path: "transformer.h.0".
   const std::string& text() const { return text_; }
-  // The last element of the path, used as name of the layer's nodes. For an index, with the list's name:
-  // "h.0".
+  // The name of the layer's nodes: the last element of the path. If that element is an index, the name also
+  // contains the list's name: "h.0".
   const std::string& name() const { return name_; }
   // Returns an error message about the layer at this path: "[transformer.h.0.attn/attention] what
   // (model.cpp:7)".

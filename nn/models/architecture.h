@@ -28,8 +28,8 @@ struct Setting {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   std::string shown = {};  // default as shown by --help, if not the value itself
   std::string after = {};  // name of the setting that precedes it in --help
-  // Value, in metadata format, that a file without this setting has. A setting with this value is not
-  // written. None: every file must contain the setting.
+  // The value, in metadata format, that is used if a file lacks this setting. A setting with this value is
+  // not written. None: every file must contain the setting.
   std::optional<std::string> absent = {};
 };
 

@@ -19,16 +19,17 @@ struct LossOptions {
 // A language model as a set of functions.
 struct LanguageModel {
   // Maps tokens i32 [B, L], L ≤ `context`, to features [B, L, …]. Row t may depend only on tokens 0 … t. With
-  // a cache in the call, the tokens follow those in the cache.
+  // a cache in the call, the tokens follow the cached tokens.
   std::function<Tensor(TensorArg tokens, const CallArgs& call)> features = {};
-  // Maps features of any rows [B, n, …] to logits [B, n, vocabulary], so that generation computes logits of
-  // few rows only. If empty, the features are the logits.
+  // Maps features of any rows [B, n, …] to logits [B, n, vocabulary]. Generation computes logits of only a
+  // few rows. If empty, the features are the logits.
   std::function<Tensor(TensorArg features)> head = {};
   // Maximum sequence length in tokens. Rows of training batches have this length.
   std::int64_t context = 0;
   std::vector<Parameter> parameters = {};  // all parameters, on one device
-  // The mean cross_entropy of the logits of any rows of features with targets [B, n], for models that compute
-  // it in training without logits. If empty, it is computed from the head's logits.
+  // Maps any rows of features and their targets [B, n] to the mean cross_entropy. It is for models that
+  // compute this loss in training without storing logits. If empty, the loss is computed from the head's
+  // logits.
   std::function<Tensor(TensorArg features, TensorArg targets, const LossOptions& options)> loss = {};
 
   // Returns the logits [B, L, vocabulary] of tokens.
@@ -62,9 +63,9 @@ struct AttentionMap {
   Array weights;      // P, f32 [heads, L, L]: from each token to earlier ones; rows sum up to 1
 };
 
-// Returns the weights of every flash_attn in the model's forward pass on L tokens (at most the context), in
-// f32 and without dropout, first layer first. Needs the memory that flash_attn avoids: layers·heads·L² floats
-// and more. `threads` = 0: all cores of the machine.
+// Returns the weights of every flash_attn in the model's forward pass on L tokens, first layer first. L must
+// not exceed the context. Computes in f32 and without dropout. Needs the memory that flash_attn avoids: more
+// than layers·heads·L² floats. `threads` = 0: all cores of the machine.
 std::vector<AttentionMap> attention_maps(const LanguageModel& model, const std::vector<std::int32_t>& tokens,
                                          int threads = 0);
 

@@ -16,7 +16,7 @@ struct Llama {
 
   std::int64_t head_width = 0;      // head size of queries, keys and values; 0: width / heads
   double eps = 1e-6;                // of the norms
-  bool attention_bias = false;      // if ModelConfig::bias is false: in q_proj, k_proj, v_proj and o_proj
+  bool attention_bias = false;      // in q_proj, k_proj, v_proj and o_proj, if ModelConfig::bias is false
   bool qkv_bias = false;            // in q_proj, k_proj and v_proj (Qwen 2)
   bool mlp_bias = false;            // in the MLPs
   std::string activation = "silu";  // of the MLPs: activation_named
@@ -29,12 +29,13 @@ struct Llama {
   double attention_scale = 0;    // factor of scores; 0: 1/√head_width
   double attention_softcap = 0;  // limit of scores; 0: none
   double logit_softcap = 0;      // limit of logits; 0: none
-  // Number of keys that a query sees in layer i: element i modulo the size; 0: all. Empty: all in every
-  // layer.
+  // Number of keys that a query sees; 0: all. Layer i uses element i modulo the size. Empty: all keys in
+  // every layer.
   std::vector<std::int64_t> windows = {};
   // Number of leading elements of each head that are rotated; 0: all (Phi 4: 96).
   std::int64_t rotary_width = 0;
-  // 1 if layer i has rotary positions, otherwise 0: element i modulo the size. Empty: all layers.
+  // Whether a layer has rotary positions: 1 or 0. Layer i uses element i modulo the size. Empty: all layers
+  // have them.
   std::vector<std::int64_t> rotated = {};
   double window_theta = 0;   // theta of layers with a window, without scaling; 0: as in other layers
   RopeScaling scaling = {};  // of the rotary frequencies

@@ -1,4 +1,5 @@
-// LoRA: low-rank adapters on the Linear layers of a model whose own parameters are frozen (Hu et al., 2021).
+// LoRA: low-rank adapters on the Linear layers of a model (Hu et al., 2021). The model's own parameters are
+// frozen.
 //
 //    tg::nn::add_lora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
 //    tg::optim::AdamW optimizer(model.parameters());  // trains the adapters
@@ -69,9 +70,9 @@ struct Lora {
   std::vector<Parameter> parameters() const;
 };
 
-// Returns the modules that the options select among Linear layers, without parameters. Without `module_of`,
-// each layer is a module. Throws ShapeError for layers that do not fit into their module. Throws Error that
-// names the option and its value for:
+// Returns the modules that the options select among Linear layers. They have no parameters yet. Without
+// `module_of`, each layer is a module. Throws ShapeError for layers that do not fit into their module. Throws
+// Error that names the option and its value for:
 // - a rank below 1, an alpha that is not finite, a dropout outside [0, 1);
 // - a target or a key of `ranks` or `alphas` that matches no module;
 // - two keys that match one module.
@@ -84,14 +85,14 @@ std::vector<LoraModule> lora_modules(const std::vector<LinearSlot>& linears, con
 // Error for a model that already has an adapter.
 void add_lora(Model& model, const LoraOptions& options, const ModuleOf& module_of = {});
 
-// Adds scale·B·A to each weight W, in f32 and rounded once to W's dtype, and removes the adapters. Throws
-// Error for a model without an adapter.
+// Adds scale·B·A to each weight W and removes the adapters. The sum is computed in f32 and rounded once to
+// W's dtype. Throws Error for a model without an adapter.
 void merge_lora(Model& model);
 // Removes the adapters and unfreezes the parameters that add_lora() froze.
 void remove_lora(Model& model);
 
-// Returns weight [out, in] + scale·b·a, with b [out, rank] and a [rank, in], computed in f32 (f64 for an f64
-// weight) and rounded once to the dtype.
+// Returns weight + scale·b·a for weight [out, in], b [out, rank] and a [rank, in]. The sum is computed in
+// f32, or in f64 for an f64 weight, and rounded once to the weight's dtype.
 Array merged_weight(const Array& weight, const Array& b, const Array& a, double scale, DType dtype);
 
 }  // namespace tg::nn

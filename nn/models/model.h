@@ -12,12 +12,13 @@ namespace tg::nn {
 // A language model. Copies share the layers, the parameters and the adapter.
 class Model {
  public:
-  // Makes a model from parts that were created on `at` or below, because parameters() returns only these.
-  // Throws Error for a required part that is empty.
+  // Makes a model from parts. They must have been created on `at` or below, because parameters() returns only
+  // parameters from there. Throws Error if a required part is empty.
   Model(const Path& at, ModelParts parts);
-  // Creates a model. If `at` is the root, paths are those of nanoGPT ("transformer.h.0.attn.c_attn.weight")
-  // and Hugging Face ("model.layers.0.self_attn.q_proj.weight"), so their weights match by name. Throws
-  // ShapeError or Error for invalid sizes before it creates anything.
+  // Creates a model. If `at` is the root, parameters have the names of nanoGPT
+  // ("transformer.h.0.attn.c_attn.weight") or Hugging Face ("model.layers.0.self_attn.q_proj.weight").
+  // Weights from these libraries then match by name. Throws ShapeError or Error for invalid sizes before it
+  // creates anything.
   Model(const Path& at, const ModelConfig& config);
   // Shares the layers, the parameters and the adapter.
   Model(const Model&) = default;
@@ -32,13 +33,13 @@ class Model {
   Tensor features(TensorArg tokens, const CallArgs& call = {}) const;
   // Second part of a call: maps any rows [..., width] to logits [..., vocabulary].
   Tensor head(TensorArg x) const;
-  // Returns the mean cross_entropy of the logits of any rows [..., width] with targets [...]. If the head
-  // computes only a matmul, it uses linear_cross_entropy in bf16 and f16, and in any precision if there are
-  // enough rows for chunks (two of its units). Training steps are therefore bitwise identical for any memory
-  // budget.
+  // Returns the mean cross_entropy of the logits of any rows [..., width] with targets [...]. Uses
+  // linear_cross_entropy if the head computes only a matmul and one of two conditions holds. The precision is
+  // bf16 or f16, or there are enough rows for two chunks. Training steps are therefore bitwise identical for
+  // any memory budget.
   Tensor loss(TensorArg x, TensorArg targets, const LossOptions& options = {}) const;
 
-  // The parameters in order of creation, followed by those of an adapter.
+  // The parameters in order of creation, followed by the adapter's parameters.
   const std::vector<Parameter>& parameters() const { return state_->parameters; }
   // Its Linear layers.
   const std::vector<LinearSlot>& linears() const { return linears_; }

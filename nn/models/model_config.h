@@ -1,5 +1,5 @@
-// ModelConfig: the description of a model. It contains the settings of every architecture; an Architecture
-// contains the others.
+// ModelConfig: the description of a model. It contains the settings that all architectures have. An
+// Architecture contains the other settings.
 #pragma once
 
 #include <tilegrad/nn/layers/layers.h>
@@ -33,8 +33,8 @@ struct ModelConfig {
   std::int64_t parameters() const;
   // Calls `each` for every parameter that the model would have, in order of creation, without creating any.
   void each_parameter(const Params::Each& each) const;
-  // Returns the settings on which parameters and results depend: those here, followed by the architecture's.
-  // They point into this object.
+  // Returns the settings that change parameters or results: first the settings of this struct, then the
+  // architecture's settings. They point into this object.
   std::vector<Setting> settings();
 
   // For architectures: returns the initial values of linear layers.

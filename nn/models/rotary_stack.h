@@ -7,19 +7,19 @@
 
 namespace tg::nn {
 
-// How a model's rotary frequencies ω_i = theta^(−2i/d) were changed for longer sequences than in its first
-// training. Formulas and type names are those of Hugging Face's config.json.
+// How a model's rotary frequencies ω_i = theta^(−2i/d) were changed after its first training, for longer
+// sequences. Formulas and type names are from Hugging Face's config.json.
 struct RopeScaling {
   // One of:
   // - "none";
   // - "linear": ω / factor;
-  // - "llama3" (Llama 3.1): with λ = 2π/ω and the first context C, ω if λ < C/high_frequency, ω / factor if λ
-  //   > C/low_frequency, and a mixture of the two in between;
-  // - "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor, linear in i between the pairs that rotate
-  //   beta_fast and beta_slow times in C;
+  // - "llama3" (Llama 3.1): with λ = 2π/ω and the first context C, the frequency is ω if λ <
+  //   C/high_frequency, and ω / factor if λ > C/low_frequency. In between, it is a mixture of the two;
+  // - "yarn" [Peng et al., 2023]: a mixture of ω and ω / factor. The weight changes linearly with i, between
+  //   the pair that rotates beta_fast times in C and the pair that rotates beta_slow times;
   // - "longrope" [Ding et al., 2024] (Phi 3): ω_i / long_factors[i] for sequences of more than C tokens,
-  //   otherwise ω_i / short_factors[i]. A cache stores rotated keys, so with a cache, the model's context
-  //   length decides.
+  //   otherwise ω_i / short_factors[i]. A cache stores rotated keys. With a cache, the factors therefore
+  //   depend on the model's context length instead.
   std::string type = "none";
   double factor = 1;                             // for longrope, only `magnitude` depends on it
   double first_context = 0;                      // C, in tokens: for llama3, yarn and longrope
@@ -37,8 +37,8 @@ struct RopeScaling {
   void check(std::int64_t d) const;
   // Returns the d/2 frequencies of a model for sequences of up to `context` tokens.
   std::vector<double> frequencies(std::int64_t d, double theta, std::int64_t context) const;
-  // Returns the largest length in tokens of a call without a cache for which frequencies differ from those
-  // for `context` tokens: C for longrope if the context is longer, otherwise 0.
+  // Returns C for longrope if `context` is longer than C, otherwise 0. If a call without a cache has at most
+  // this number of tokens, its frequencies differ from the frequencies for `context` tokens.
   std::int64_t short_length(std::int64_t context) const;
 
   // Calls field(name, member, setting) for each setting; see settings_of.
@@ -83,12 +83,12 @@ struct RotaryStack {
   // and lm_head unless it is tied. `attention` creates the attention layer of block `layer`.
   ModelParts make(const Path& at, const ModelConfig& c,
                   const std::function<Layer(const Path& at, std::int64_t layer)>& attention) const;
-  // Throws ShapeError for a width that is not positive, Error for other invalid values.
+  // Throws ShapeError for a width that is not positive, and Error for other invalid values.
   void check(const ModelConfig& c) const;
 };
 
-// Throws ShapeError unless head_width allows rotary pairs (even and positive), Error for a theta that is not
-// positive.
+// Throws ShapeError unless head_width allows rotary pairs (even and positive), and Error for a theta that is
+// not positive.
 void check_rotary(std::int64_t head_width, double theta);
 
 // Returns the setting "mlp_width" for gated MLPs.

@@ -17,8 +17,8 @@ constexpr double largest_scale = 0x1p60;  // with zero gradients, the scale woul
 constexpr double largest_count = 0x1p24;  // f32 cannot count further
 
 // If an f32 weight was used in a 16-bit type, its gradient ends with a cast to f32, which is exact. The ops
-// global_norm and adamw compute in f32 even for 16-bit inputs. They therefore read the input of the cast,
-// which saves a pass over memory.
+// global_norm and adamw compute in f32 even for 16-bit inputs. They therefore read the gradient before the
+// cast, which saves a pass over memory.
 Tensor before_cast(const Tensor& z) {
   const Node& maker = z.graph().node_of(z.id());
   if (!maker.op->converts || z.dtype() != f32) return z;

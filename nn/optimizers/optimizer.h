@@ -1,5 +1,5 @@
-// Optimizer: the parts that all optimizers share. It appends gradients, their norm, clipping, skipping of
-// non-finite steps and loss scaling to the graph of the loss. Forward, backward, clipping and update then
+// Optimizer: the parts that all optimizers share. It appends the gradients, their norm, clipping and loss
+// scaling to the graph of the loss, and skips non-finite steps. Forward, backward, clipping and update then
 // form one Program. Ranks can divide the update and its state.
 #pragma once
 
@@ -39,11 +39,11 @@ class Optimizer {
 
   // Tensors of one update, for a program that computes it.
   struct Update {
-    Tensor loss;           // as given; with ranks, the sum over them, in f32 for 16-bit types
+    Tensor loss;           // the given loss; with ranks, its sum over the ranks, in f32 for 16-bit types
     Tensor learning_rate;  // input, [] f32
     Tensor grad_norm;      // [] f32, norm of the unscaled gradients before clipping
-    Tensor skipped;        // [] f32, skipped steps so far, including this one, without those in `overflowed`
-    Tensor overflowed;     // [] f32, steps so far that were skipped because the loss scale was too large
+    Tensor skipped;        // [] f32, number of skipped steps, including this one, without `overflowed` steps
+    Tensor overflowed;     // [] f32, number of steps skipped because the loss scale was too large
     Tensor loss_scale;     // [] f32, scale of the next step; this and `overflowed` only with loss scaling
     std::vector<Assign> assign;  // for CompileOptions::assign
   };
@@ -51,16 +51,17 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // Appends ∂loss/∂parameters, their norm, and the update. CompileOptions::assign must contain the update's
-  // assignments: compile() throws Error for a program that computes one and omits it. Throws GradientError if
-  // the loss depends on no parameter, and as gradients() does. A parameter without influence on the loss has
-  // zero gradients, and decays. A step with a non-finite gradient is counted but leaves parameters, moments
-  // and the step count unchanged. With loss scaling, it counts as overflowed if its loss is finite and its
-  // scale is above 1, otherwise as skipped. The scale never falls below 1.
+  // assignments. If a program computes an assignment that is missing there, compile() throws Error. Throws
+  // GradientError if the loss depends on no parameter, and the errors of gradients(). If the loss does not
+  // depend on a parameter, the parameter's gradients are zero, but it decays. If a gradient is not finite,
+  // the step changes no parameters and moments, and the step count does not increase. Such a step is counted
+  // as skipped. With loss scaling, it is counted as overflowed instead if its loss is finite and its scale is
+  // above 1. The scale never falls below 1.
   //
-  // Several optimizers of the same loss, each with its own parameters, either all step or all skip. If one
-  // gradient is not finite, none of them changes anything. Their loss scales change together. A program with
-  // one of the updates also computes the gradient norms of the others. Each optimizer clips by the norm of
-  // its own gradients, as clip_grad_norm_ does for the parameters passed to it.
+  // If several optimizers with different parameters use the same loss, either all of them step or all skip.
+  // If one gradient is not finite, none of them changes anything. Their loss scales change together. A
+  // program with one of the updates also computes the gradient norms for the other updates. Each optimizer
+  // clips by the norm of its own gradients, like clip_grad_norm_.
   //
   // `copies` are low-precision copies of parameters() in the same order, or empty Parameters
   // (nn::LowPrecisionCopies). The update writes the new weights to them in their dtype.
@@ -70,18 +71,18 @@ class Optimizer {
 
   // Options of update().
   struct UpdateOptions {
-    // Copies as in minimize(); with ranks, also which weights are read only by copy.
+    // Copies as in minimize(). With ranks, also specifies which weights are read only through their copies.
     WeightReading reading = {};
     // With ranks: reduce a few gradients at a time, as soon as they are ready, and then free them.
     bool hoist_collectives = false;
     bool norm_of_blocks = false;  // bitwise identical norm for any number of ranks that divides 16
   };
-  // First half of minimize(): returns the gradients of the loss for parameters(); with loss scaling, of the
-  // scaled loss.
+  // First half of minimize(). Returns the gradients of the loss for parameters(). With loss scaling, they are
+  // the gradients of the scaled loss.
   std::vector<Tensor> differentiate(const Tensor& loss) const;
-  // Second half of minimize(), which may be in a different graph: appends the update with these gradients or
-  // their mean. With ranks, gradients and loss are those of each rank, and the update uses their sums over
-  // the ranks.
+  // Second half of minimize(), which may be in a different graph. Appends the update. `gradients` are results
+  // of differentiate(), or their mean over several batches. With ranks, each rank passes its own gradients
+  // and loss, and the update uses their sums over the ranks.
   Update update(const Tensor& loss, const std::vector<Tensor>& gradients, const UpdateOptions& options) const;
 
   // The trained parameters.
@@ -92,15 +93,15 @@ class Optimizer {
   // "optimizer.step" and "optimizer.skipped". With loss scaling, also "optimizer.loss_scale",
   // "optimizer.good_steps" and "optimizer.overflowed". With ranks, they are this rank's shards.
   std::vector<Parameter> state() const;
-  // As state(), for all ranks together: divided parameters are on the CPU, and their values are undefined
-  // until gather_state().
+  // As state(), for the state of all ranks together. Parameters that the ranks divide are on the CPU. Their
+  // values are undefined until gather_state() is called.
   std::vector<Parameter> whole_state() const;
   // Fills `to`, a result of whole_state(). All ranks must call it; `to` is empty on ranks that do not need
   // the values.
   void gather_state(const std::vector<Parameter>& to) const;
   // Sets the state of all ranks from values of whole_state(), in its order. Throws ShapeError or DTypeError
-  // for a value that does not fit. Throws Error for a wrong number of values, and for a counter or a loss
-  // scale that no optimizer could have reached. Nothing has then changed.
+  // if a value does not fit. Throws Error if the number of values is wrong, or if no optimizer can reach a
+  // counter or a loss scale. Nothing has then changed.
   void set_state(std::span<const Array> values) const;
 
   // The inputs of append(), by shard.
@@ -117,18 +118,19 @@ class Optimizer {
   Parameter zeros_like_shard(std::size_t shard, const std::string& what) const;
 
  protected:
-  // Trains the given parameters except frozen ones; throws Error if all are frozen. `clip` is the maximum
-  // norm of all gradients together; 0: no clipping. Throws Error for a clip or a loss scale out of range.
-  // `ranks` divide the update of parameters for which `is_divisible` returns true; default: none. A parameter
-  // is divisible if its elements are updated independently.
+  // Trains the given parameters except frozen ones. Throws Error if all are frozen. `clip` is the maximum
+  // norm of all gradients together; 0: no clipping. Throws Error for a clip or a loss scale out of range. If
+  // `ranks` are given, they divide the update of parameters for which `is_divisible` returns true. It must do
+  // so only if the elements of the parameter are updated independently.
   Optimizer(const std::vector<Parameter>& parameters, double clip, const std::optional<LossScale>& loss_scale,
             std::shared_ptr<Communicator> ranks = {},
             const std::function<bool(const Parameter&)>& is_divisible = {});
 
   // The parameter that a shard belongs to.
   const Parameter& parameter_of(std::size_t shard) const { return shards_.parameter_of(shard); }
-  // Returns the weight decay of each shard's parameter: by `each`, or `weight_decay` for matrices. Throws
-  // Error for a decay that is negative or not finite.
+  // Returns the weight decay of each shard's parameter. It is computed by `each`. If `each` is empty,
+  // matrices have `weight_decay` and other parameters do not decay. Throws Error for a decay that is negative
+  // or not finite.
   std::vector<double> decays(double weight_decay, const Decay& each) const;
   // Returns a shard's new weight and its copy, both computed in the same pass over memory.
   static NewWeight with_copy(const Step& step, std::size_t shard, const Tensor& weight);

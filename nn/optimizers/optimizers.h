@@ -95,9 +95,8 @@ class AdamW final : public Optimizer {
 };
 
 // Muon (Jordan et al., 2024): updates matrices by their orthogonalized momentum. With gradient g of a matrix
-// p [r, c]:
-//  b' = μ·b + g,  o = orthogonalized(g + μ·b'),  p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o
-// The last factor gives updates the size of AdamW's (Liu et al., 2025), so that one learning rate serves
+// p [r, c]: b' = μ·b + g, o = orthogonalized(g + μ·b'), p' = (1 − η·λ)·p − η·0.2·√max(r, c)·o The last factor
+// makes updates as large as AdamW's updates (Liu et al., 2025). One learning rate is therefore suitable for
 // both. Matrices of equal shape, up to transposition, are orthogonalized in one batch. AdamW updates all
 // other parameters (embeddings, head, gains, biases).
 class Muon final : public Optimizer {
@@ -109,25 +108,25 @@ class Muon final : public Optimizer {
     double clip = 1.0;                             // maximum norm of all gradients together; 0: no clipping
     double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  // of AdamW
     int iterations = 5;                            // of orthogonalized()
-    // dtype of the matmuls in orthogonalized(): f64, f32, bf16 or f16. Default: that of the weights, but at
+    // dtype of the matmuls in orthogonalized(): f64, f32, bf16 or f16. Default: the weights' dtype, but at
     // least f32. Jordan's code uses bf16.
     std::optional<DType> products = {};
     std::optional<LossScale> loss_scale = {};  // dynamic loss scaling; none: no scaling
     // Selects Muon's parameters; default: hidden_matrix.
     std::function<bool(const Parameter&)> takes = {};
     Decay decay = {};  // weight decay by parameter, instead of weight_decay
-    // These divide the update, except that of Muon's matrices, whose orthogonalization needs the whole
-    // matrix.
+    // These ranks divide the update. Muon's matrices are not divided, because orthogonalization needs the
+    // whole matrix.
     std::shared_ptr<Communicator> ranks = {};
   };
-  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range,
+  // Allocates zero momenta and moments on the parameters' devices. Throws Error for options out of range, and
   // ShapeError if `takes` selects a parameter that does not have two dimensions.
   Muon(const std::vector<Parameter>& params, Options options);
   // As above, with default options.
   explicit Muon(const std::vector<Parameter>& params) : Muon(params, Options{}) {}
 
-  // Whether a parameter has two dimensions and is neither embedding nor head by its name ("wte", "wpe",
-  // "embed_tokens", "lm_head").
+  // Whether a parameter has two dimensions and is not an embedding or a head. These are recognized by their
+  // names ("wte", "wpe", "embed_tokens", "lm_head").
   static bool hidden_matrix(const Parameter& p);
 
  private:
@@ -148,7 +147,8 @@ class Muon final : public Optimizer {
 };
 
 // Returns matrices x [..., r, c] with their singular values moved near 1 (0.7 to 1.2). Starts with x/‖x‖ and
-// repeats x ← a·x + (b·A + c·A²)·x with A = x·xᵀ and Jordan's coefficients. Zeros stay zeros.
+// repeats x ← a·x + (b·A + c·A²)·x with A = x·xᵀ and Jordan's coefficients. A matrix of zeros does not
+// change.
 Tensor orthogonalized(const Tensor& x, int iterations = 5);
 
 }  // namespace tg::optim

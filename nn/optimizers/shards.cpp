@@ -9,7 +9,7 @@ namespace tg::optim::detail {
 
 namespace {
 
-// Returns the number of leading elements that are divided among ranks: a number of complete blocks per rank.
+// Returns the number of leading elements that are divided among ranks. Each rank gets complete blocks.
 std::int64_t divided(std::int64_t elements, int ranks) {
   constexpr int most = 16;
   const std::int64_t granule = norm_block * (most % ranks == 0 ? most : ranks);

@@ -41,7 +41,7 @@ struct RecordedAttention {
 Program attention_program(const AttentionCell& c, Pass pass, int threads, const Settings& settings,
                           int ranks = 1);
 // A program for only the backward op. Its inputs have the memory layout of the forward pass. If `real` is
-// false, they are random numbers, which suffice to count memory traffic.
+// false, they are random numbers, which is enough to count memory traffic.
 Program backward_program(const AttentionCell& c, int threads, const Settings& settings, bool real, int ranks);
 // A program for standard attention, which stores its scores in memory. It has a forward pass, or a forward
 // and a backward pass.

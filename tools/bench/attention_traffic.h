@@ -14,8 +14,8 @@ struct Settings;
 
 // The tile size of a thread block, and the on-chip memory that it needs in bytes.
 struct Tile {
-  std::int64_t queries = 0, keys = 0, stages = 1;  // stages: tiles of the repeatedly loaded side that are
-                                                   // held at the same time
+  std::int64_t queries = 0, keys = 0, stages = 1;  // stages: tiles of the reloaded operands that
+                                                   // are in memory at the same time
   // On-chip memory in bytes. Forward: Q and stages × (K, V). Backward: K, V, stages × (Q, z_O), and the z_A
   // tile.
   std::int64_t on_chip(const AttentionCell& c, bool backward, std::int64_t size) const;

@@ -11,7 +11,7 @@ def refuse(reason):
 
 
 def note(what, error):
-    """Prints to standard error why something is not measured."""
+    """Prints to standard error why a request is not measured."""
     print(f"{pathlib.Path(sys.argv[0]).stem}: {what}{str(error).splitlines()[0]}", file=sys.stderr)
 
 

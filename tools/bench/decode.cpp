@@ -50,8 +50,8 @@ class DecodeBench {
     add(", FA2", theirs.flash);
   }
 
-  // Measures x [m, k] times the transpose of weights [n, k]: a Linear layer on one token of each of m
-  // sequences. A program may contain several calls with the same x and separate weights.
+  // Measures x [m, k] times the transpose of weights [n, k]. This is a Linear layer on m sequences with one
+  // token each. A program may contain several calls with the same x and separate weights.
   void run(std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant) {
     const double bytes =
         static_cast<double>(n * k + m * (n + k)) * static_cast<double>(size_of(settings_.dtype));

@@ -16,8 +16,9 @@ struct Machine {
   int cores = 0;      // number of cores that this process may use
   std::string isa;    // the selected kernel set, on the CPU
   // Peak rates in GFLOP/s:
-  // - CPU: multiply-adds in registers, on all threads together. For bf16, AMX tiles if matmul uses them.
-  //   Otherwise the faster of f32 multiply-adds and, if the CPU has it, the pairwise dot product.
+  // - CPU: multiply-adds in registers, on all threads together. For bf16, AMX tiles are measured if matmul
+  //   uses them. Otherwise f32 multiply-adds and, if the CPU has it, the pairwise dot product are measured,
+  //   and the faster rate counts.
   // - GPU: a large GEMM by tilegrad. `tf32` determines whether f32 operands are rounded.
   double peak_f32 = 0, peak_f64 = 0, peak_bf16 = 0;
   std::string peak_name;

@@ -1,7 +1,7 @@
 // Measures ops that are limited by memory bandwidth. The rate is the minimum number of bytes that an op must
 // move, divided by its time. It is compared with the copy bandwidth. Every pointwise op of the list is
-// measured by itself, with inputs like the inputs of its samples. The other ops are called as a user would
-// call them.
+// measured by itself. Its inputs have the same ranges as in its samples. The other ops are called as a user
+// would call them.
 #include <tilegrad/ops/ops.h>
 
 #include "tools/bench/measure.h"

@@ -42,7 +42,7 @@ struct CommandLine : ModelOptions {
 
   bool is_mode(std::span<const std::string> names) const { return std::ranges::count(names, mode) > 0; }
   std::vector<std::string> train_options();  // the options of a model and of its report
-  // The first of these options on the command line, as "--name", or "".
+  // Returns the first of these options that is on the command line, as "--name", or "".
   std::string first_given(std::span<const std::string> names) const;
   std::string take_threads();
   std::string take_shapes();

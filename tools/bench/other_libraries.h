@@ -15,7 +15,7 @@ namespace tg::bench {
 // A process that runs a Python script of tools/bench and answers requests.
 class PythonProcess {
  public:
-  // Starts python3 with tools/bench/`script` of the source tree in which this tool was built, or of the
+  // Starts python3 with tools/bench/`script`. The file is in the source tree of this tool's build, or in the
   // current folder. The script's first line is "ready VERSIONS" or "none REASON".
   PythonProcess(std::string library, const std::string& script, const std::vector<std::string>& arguments);
   ~PythonProcess();
@@ -87,8 +87,8 @@ class OtherDecoding : public PythonProcess {
   // `sizes`: the model's layers, heads, width, context and vocabulary.
   OtherDecoding(const char* name, const char* script, const Settings& settings, const Sizes& sizes);
 
-  // The seconds of a step in which each sequence reads one token and has `keys` keys, including the key of
-  // that token. NaN means not measured.
+  // The seconds of a step in which each sequence reads one token. Each sequence has `keys` keys, including
+  // the token's own key. NaN means not measured.
   double seconds_of_step(std::int64_t sequences, std::int64_t keys);
   struct Replay {
     double seconds = Row::none;

@@ -8,8 +8,8 @@
 // complete update, or each rank has a batch and updates its shard. In the third way, the sequences of one
 // batch are split across the ranks.
 //
-// The rate of a collective is NCCL's "bus bandwidth": the bytes that the fastest algorithm has to send from
-// each rank, divided by the measured time.
+// The rate of a collective is NCCL's "bus bandwidth". It is the number of bytes that each rank sends in the
+// fastest algorithm, divided by the measured time.
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/ops/ring_attention.h>
 #include "tools/bench/attention_programs.h"
@@ -101,7 +101,7 @@ std::vector<AttentionCell> default_cells(const Settings& settings) {
 void report_ring(const AttentionCell& c, Report& report) {
   const Settings& settings = report.settings;
   const int n = settings.ranks->size();
-  // Such as "ring_attention causal window 4096".
+  // The name, such as "ring_attention causal window 4096".
   const std::string name = "ring_attention" + c.name().substr(std::string("flash_attn").size());
   if (!report.selects(name)) return;
   ring_positions(0, n, c.L);  // throws if the ranks cannot split the sequence

@@ -16,8 +16,9 @@ GATHER = LIST / 1208e-6
 WIDE_SUM = LIST / 1501e-6  # all_reduce into f32
 SEND = 260e9  # bytes/s for a large message
 MESSAGE = 2e-6  # seconds, between two GPUs of a host
-# Measured on one H200 (docs/benchmarks.md): bytes/s of a copy; the GEMM rate times its share that a step of GPT-2 124M reaches;
-# and causal attention of 1×16×16384×128, forward and backward.
+# Measured on one H200 (docs/benchmarks.md). MEMORY is the rate of a copy in bytes/s. RATE is the GEMM rate,
+# multiplied by the share that a step of GPT-2 124M reaches. FORWARD and BACKWARD are the rates of causal
+# attention of 1×16×16384×128.
 MEMORY = 4.05e12
 RATE = 0.608 * 814.8e12  # FLOP/s
 FORWARD, BACKWARD = 669e12, 575e12
@@ -104,8 +105,9 @@ def table_of(model):
 
 
 def ring_table():
-    """A causal sequence of 131,072 tokens in bf16, B 1, H 8, d 128. Keys and values make N − 1 hops in the forward pass and
-    N − 1 in the backward pass, in which their f32 gradient sums make N hops."""
+    """A causal sequence of 131,072 tokens in bf16, B 1, H 8, d 128. Keys and values make N − 1 hops in the
+    forward pass, and N − 1 hops in the backward pass. Their f32 gradient sums make N hops in the backward
+    pass."""
     heads, length, width = 8, 131072, 128
     flops = 2 * heads * length * (length + 1) / 2 * 2 * width
     row(["ranks", "key heads", "forward, MB", "attention, ms", "hops, ms", "share", "backward, MB", "attention, ms", "hops, ms", "share"])

@@ -1,6 +1,6 @@
-// Draws the scaling over ranks, from rows of several runs of `bench ranks` with different numbers of ranks.
-// Each number of ranks has a bar. For training steps and ring attention, a line marks perfect scaling, and
-// the label is the share of it that was reached.
+// Draws the scaling over ranks. Its input is the rows of several runs of `bench ranks` with different numbers
+// of ranks. Each number of ranks has a bar. For training steps and ring attention, a line marks perfect
+// scaling, and the label is the share of perfect scaling that was reached.
 #include <algorithm>
 #include <map>
 

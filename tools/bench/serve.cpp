@@ -66,8 +66,8 @@ std::int64_t useful_tokens(const nn::PagePool& pool, const std::vector<CachedSeq
   return sum;
 }
 
-// The p-quantile of sorted numbers: the smallest number that at least p of them do not exceed. NaN if there
-// are none.
+// The p-quantile of sorted numbers: the smallest number x among them for which at least a fraction p of all
+// numbers is ≤ x. NaN if there are none.
 double percentile(const std::vector<double>& sorted, double p) {
   if (sorted.empty()) return Row::none;
   const auto rank = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));

@@ -28,8 +28,8 @@ std::string_view layer_of(const Step& s) {
   return path.starts_with(gradient_path) ? path.substr(gradient_path.size()) : path;
 }
 
-// Whether the step is a GEMM of the head. Such a step has the path of the model, of the embedding that the
-// head shares, or of lm_head.
+// Whether the step is a GEMM of the head. Such a step has the path of the model, of lm_head, or of the
+// embedding whose weight the head shares.
 bool is_of_head(const Step& s) {
   return layer_of(s).find('.') == std::string_view::npos || part_of(s.name) == "embeddings";
 }

@@ -12,8 +12,8 @@ namespace tg::bench {
 
 namespace {
 
-// Generates 1 MB of words with frequencies as in a natural language: the frequency of the n-th of 30,000
-// words is proportional to 1/n.
+// Generates 1 MB of words with frequencies as in a natural language. There are 30,000 words, and the n-th
+// word has a frequency proportional to 1/n.
 std::string made_up_text() {
   PhiloxBlock block{};
   std::uint32_t drawn = 0;

@@ -3,10 +3,11 @@
 the dtype and LAYERSxHEADSxWIDTHxCONTEXTxVOCABULARY. Requests and answers are described
 in comparator.serve_decoding.
 
-The model is compiled by torch.compile, with static caches. On a GPU, each length has a separate CUDA graph for its step, so
-attention needs no mask and reads no unused keys. Attention uses the backend that is the fastest by itself. Weights are random.
-A trace is cut into static batches of SLOTS sequences. They are padded to the longest prompt, and run until the longest sequence
-is complete. Processing prompts and capturing graphs is not counted."""
+The model is compiled by torch.compile, with static caches. On a GPU, each length has a separate CUDA graph
+for its step, so attention needs no mask and reads no unused keys. Attention uses the backend that is fastest
+for attention without the rest of the model. Weights are random. A trace is cut into static batches of SLOTS
+sequences. They are padded to the longest prompt, and run until the longest sequence is complete. Processing
+prompts and capturing graphs is not counted."""
 import math
 import statistics
 import sys

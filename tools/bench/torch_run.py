@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Repeats a run of `train` in PyTorch: the same model from the same initial weights, with the same tokens in each step, the same
-schedule, clipping and AdamW. Writes metrics.jsonl as `train` does, for loss_curves.py and `inspect --plot-curves`.
+"""Repeats a run of `train` in PyTorch. The model, its initial weights, the tokens of each step, the schedule,
+clipping and AdamW are the same. Writes metrics.jsonl as `train` does, for loss_curves.py and `inspect
+--plot-curves`.
 
 As usual in PyTorch, weights, moments and the update are f32, and the forward pass uses autocast to bf16. AdamW is fused."""
 import argparse
@@ -90,7 +91,7 @@ class Trainer:
             return self.model(tokens[places], tokens[places + 1])
 
     def step(self, t):
-        """Starts a step. Returns (loss, gradient norm) as tensors that may still be being computed."""
+        """Starts a step. Returns (loss, gradient norm) as tensors, whose values may not be ready yet."""
         losses = []
         for starts in self.starts[t].split(self.batch):
             loss = self.loss(self.train, starts) / self.parts

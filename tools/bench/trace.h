@@ -31,9 +31,9 @@ struct RandomTrace {
 std::vector<Arrival> random_trace(const RandomTrace& options, std::int64_t context);
 
 // Parses a trace. Each line has the arrival time in seconds, the number of prompt tokens and the number of
-// output tokens, separated by spaces or tabs. Lines are in order of arrival. Empty lines are ignored, as is
-// the rest of a line after #. Throws FormatError with `name` and the line number if a line is invalid, or if
-// a request exceeds the context.
+// output tokens, separated by spaces or tabs. Lines are in order of arrival. Empty lines, and the rest of a
+// line after #, are ignored. Throws FormatError with `name` and the line number if a line is invalid, or if a
+// request exceeds the context.
 std::vector<Arrival> parse_trace(std::string_view text, const std::string& name, std::int64_t context);
 
 // Generates the prompt of each request. All prompts start with the same `shared_prefix` tokens, or with a

@@ -15,7 +15,7 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 
 constexpr DType all_dtypes[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
 
-// The first node of an op in a call of its sample with inputs of some dtype.
+// The first node of an op when its sample is called with inputs of one dtype.
 struct SampleNode {
   bool refused = false;                 // the call threw an error
   std::vector<Operand> operands, outs;  // empty if the call does not record the op
@@ -44,8 +44,8 @@ SampleNode node_of(const Op& op, const Sample& s, DType dtype) {
   return c;
 }
 
-// Whether the op accepts the dtype: in a call of the sample with this dtype, an operand has it, and the
-// operand's dtype is different in other calls.
+// Whether the op accepts the dtype. The sample is called with this dtype and with a different one. An operand
+// must have the dtype only in the first call.
 bool takes(const Op& op, const Sample& s, DType dtype) {
   const SampleNode c = node_of(op, s, dtype), other = node_of(op, s, dtype == bf16 ? f16 : bf16);
   if (c.refused) return false;

@@ -15,8 +15,8 @@ std::string dtype_text(const Result& r) {
   return std::string(tg::name_of(r.dtype));
 }
 
-// Whether a is listed before b: non-finite results are first, then mismatches, then the others by the ratio
-// of error to bound.
+// Whether a is listed before b. Non-finite results are first, then mismatches, then all other results, sorted
+// by the ratio of error to bound.
 bool worse(const Result& a, const Result& b) {
   if (a.status != b.status) return a.status > b.status;
   return a.ratio > b.ratio;

@@ -23,7 +23,7 @@ bool runs_on_cpu(const Op& op) {
   return std::any_of(blocks.begin(), blocks.end(), [&](const cpu::BlockEntry& e) { return e.op == op.name; });
 }
 
-// An op without a vjp is differentiated through its decomposition if it does not declare that it has no
+// An op without a vjp is differentiated through its decomposition, unless it declares that it has no
 // gradient.
 bool has_gradient(const Op& op) {
   return op.vjp || (op.decompose && op.not_differentiable.empty());

@@ -29,7 +29,7 @@ plot::HeatMaps attention_picture(const std::vector<nn::AttentionMap>& maps,
 // its code, such as \x07.
 std::string visible_token(const std::string& token);
 
-// A call of attention. Its memory with flash_attn is compared with its memory if the score matrix is stored.
+// A call of attention. Its memory is compared for flash_attn and for attention that stores the score matrix.
 // q has the shape [batch, heads, L, width]. k has key_heads heads. v has key_heads heads and value_width
 // columns.
 struct AttentionCall {
@@ -108,9 +108,9 @@ struct FullestStep {
 FullestStep fullest_step(const Program& program);
 
 // Plots a program's memory plan. Each buffer of the arena is a rectangle of its lifetime (x) and addresses
-// (y). x: steps, counted from 0, each from its number to the next. y: MiB from the start of the arena. The
-// color shows the part of the model (model_parts in tools/train_report.h) whose step first writes the buffer.
-// The title begins with `name`.
+// (y). The x axis shows steps: step n extends from n to n + 1. The y axis shows MiB from the start of the
+// arena. The color shows the part of the model (model_parts in tools/train_report.h) whose step first writes
+// the buffer. The title begins with `name`.
 plot::Plot plan_plot(const Program& program, const std::string& name);
 
 // Table of the cache size of one token. Each row shows the elements in each tensor of a layer and their
