@@ -15,7 +15,7 @@ namespace tg::emulator {
 namespace {
 
 constexpr int all = 65536;             // registers of a multiprocessor
-std::array<int, most_blocks> spare{};  // registers of each block that no warp owns
+std::array<int, most_blocks> spare{};  // registers of each block without an owner
 int at_launch = 0;                     // registers per thread at the launch
 std::array<int, 32> of_warp{};
 unsigned warps = 0;
@@ -43,7 +43,7 @@ void insist(void* const (&lanes)[32]) {
     fail("setmaxnreg from " + std::to_string(now) + (c.taking ? " up to " : " down to ") +
          std::to_string(c.to));
 }
-// The first lane that finds enough registers acquires them for its warp.
+// The first lane that finds enough registers acquires them for the whole warp.
 bool change(unsigned warp, int to) {
   const int more = (to - of_warp[warp]) * 32;
   if (more > spare[here.rank]) return false;
