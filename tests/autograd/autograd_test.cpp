@@ -94,8 +94,8 @@ TEST(Gradients, SlicesAccumulateInPlace) {
   EXPECT_EQ(parts, length + 1);
 }
 
-// The gradient is similar to the gradient of a slice: a part is assigned to a tensor. But here, the tensor
-// contains ones instead of zeros. So elements outside the part also count.
+// As in the gradient of a slice, a part is assigned to a tensor. But here, the tensor contains ones instead
+// of zeros. So elements outside the part also count.
 TEST(Gradients, PartAssignedIntoOnesIsAddedWhole) {
   const CustomOp op = custom_op(
       "part_of_ones",

@@ -1,6 +1,5 @@
-// Checks that gradcheck makes every check that it reports. The number of checks must follow from the shapes
-// of a case. Every projection and cotangent must matter. Every op that adds terms must state the number of
-// terms.
+// Checks that gradcheck makes all checks in its report. The number of checks must follow from the shapes of a
+// case. Every projection and cotangent must matter. Every op that adds terms must state the number of terms.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -91,8 +90,8 @@ std::ostream& operator<<(std::ostream& out, const Counts& c) {
   return out << c.checked << " numbers, " << c.rules << " rules, " << c.special << " special ones";
 }
 
-// Returns the number of derivatives at special points. If `fast`, each point counts up to 4 elements of each
-// input, otherwise up to 32. At some points, only one input is special. Each input has five such points, or
+// Returns the number of derivatives at special points. Each point counts up to 4 elements of each input if
+// `fast`, otherwise up to 32. For each input, there are five points at which only this input is special, or
 // three if it is positive. At two more points, all inputs are special.
 std::int64_t special_elements(const Case& c, const Shapes& s, bool fast) {
   std::int64_t sum = 0;

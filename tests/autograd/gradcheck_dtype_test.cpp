@@ -109,8 +109,8 @@ struct Expected {
   int stage = 0;
 };
 
-// Returns the largest ratio of an error to its bound. The check has three stages. Stages are searched in
-// order. The ratio is for the first stage in which all errors are within their bounds.
+// Returns the largest ratio of an error to its bound. There are three stages. The first stage without an
+// error above its bound determines the ratio.
 Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   const Harness narrow(p.c, View::contiguous, p.dtype, {}),
       twice(p.c, View::contiguous, p.dtype, {.twice = true});

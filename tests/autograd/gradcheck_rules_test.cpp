@@ -478,7 +478,7 @@ TEST(Checks, AnErrorOfTheDerivativeIsTheOnlyResult) {
   EXPECT_EQ(results[0].text(), c.text());
 }
 
-// A result for all views and dtypes is reported for any choice of views and dtypes.
+// Some results apply to all views and dtypes. They are reported for any choice of views and dtypes.
 TEST(Checks, OneRefusalStandsForAllDtypes) {
   const Case c{"nothing", "case", {{{2}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor> x) { return Tensors{greater(x[0], 0)}; }};

@@ -460,8 +460,8 @@ TEST(SpecialPoints, NonFiniteGradientOfAFiniteFunctionIsWrong) {
   }
 }
 
-// The rounding of equal huge numbers hides a certain distance. Only within this distance do they decide,
-// unless the op is pointwise.
+// At huge numbers, pointwise ops are always decided. Other ops with equal huge numbers are decided only
+// within a distance that rounding hides.
 TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   for (const Op* op : {&pointwise, &other}) {
     Case c = case_of(HostFunction::of_elements([](double) { return 0; },

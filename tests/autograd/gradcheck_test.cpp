@@ -556,8 +556,8 @@ TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
       EXPECT_TRUE(r.status == Status::mismatch || r.status == Status::non_finite) << text;
       EXPECT_NE(r.worst.where.find(where), std::string::npos) << text << ": " << r.worst.where;
       if (r.status == Status::non_finite) continue;
-      // A quotient shows that the gradient is wrong only if its error is at most a tenth of its distance from
-      // the gradient.
+      // A quotient has an error and a distance from the gradient. It proves that the gradient is wrong only
+      // if the error is at most a tenth of the distance.
       EXPECT_NEAR(r.ratio, 10, 1e-9) << text;
     }
   };

@@ -137,8 +137,8 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
   EXPECT_EQ(count(5), "no error");
 }
 
-// A message has at most Communicator::most_shared bytes. No message is empty. Messages end with the shortest
-// program.
+// A message has at most Communicator::most_shared bytes. No message is empty. The last message ends with the
+// last step of the shortest program.
 TEST(Agreement, LongProgramsAreComparedInPieces) {
   constexpr std::size_t most = Communicator::most_shared / sizeof(std::uint64_t);
   Graph g;

@@ -127,8 +127,8 @@ class Compiled {
     if (maker.op == &parameter_op) return maker.attrs.as<ParameterAttrs>().parameter.name();
     return "%" + std::to_string(v);
   }
-  // Returns the text of a value or a view, with the dtype. If the value is written to a part of a larger
-  // result, the text includes its layout in this result.
+  // Returns the text of a value or a view, with the dtype. If the value is stored as a part of a larger
+  // result, the text includes the value's layout in this result.
   std::string value_text(ValueId v, bool is_made) const {
     const Value& value = r_.g.values()[v];
     std::string s =

@@ -152,8 +152,8 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
             "[save] cannot open the directory " + path("file") + ": Not a directory");
 }
 
-// A call may write only a part of the data. A signal may interrupt the call. If a call writes nothing and
-// reports no error, this counts as an error, because repeated calls might never end.
+// A call may write only a part of the data. A signal may interrupt the call. A call that writes nothing and
+// reports no error also counts as an error. Otherwise, repeated calls might never end.
 TEST_F(FileWrite, RepeatsPartialWrites) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};

@@ -246,8 +246,8 @@ TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
         optim::AdamW({q, p}).minimize(sum(v * cast(greater(w, 0), f32)));
       },
       {"p f32 [5]", "greater"});
-  // An integer on the path to the loss is allowed if a floating-point path also exists, or if stop_gradient
-  // cuts the path.
+  // An integer on the path to the loss is allowed in two cases: a floating-point path also exists, or
+  // stop_gradient cuts the path.
   const std::vector<Tensor> fine{
       sum(where(greater(x, 0), x, x * 0.1)),
       sum(x * cast(greater(x, 2), f32)),

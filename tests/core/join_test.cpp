@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-// Defines the inputs of GEMMs. Counts the steps of a result.
+// Defines the inputs of GEMMs. Counts the steps that compute a result.
 struct Joins : testing::Test {
   Graph g;
   Tensor a = g.input("a", {2, 4, 6}), b = g.input("b", {2, 6, 6});

@@ -1,5 +1,5 @@
 // Tests random graphs of all kinds of ops. The graphs read and assign parameters. With any compile options,
-// results must be bitwise identical to running one op after another with separate memory for each.
+// results must be bitwise identical to running one op after another in separate memory.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -84,9 +84,9 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
     return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
   EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
-  // The workspace contains u in the compute type, and two numbers for the exponents of each row. Each 16 rows
-  // have a flag, and the flags are rounded up to 256 bytes. Each 64 queries have two ranges. Tensor cores
-  // also need ξ and u.
+  // The workspace contains u in the compute type, and two numbers for the exponents of each row. Each group
+  // of 16 rows has a flag. The memory for flags is rounded up to 256 bytes. Each group of 64 queries has two
+  // ranges. Tensor cores also need ξ and u.
   const std::size_t flags = 256, ranges = 2 * 256;
   EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * (4 + 8) + flags + ranges + 4 * 512 * 8);
   EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * (8 + 16) + flags + ranges);
@@ -280,7 +280,7 @@ TEST(AttentionDivision, KeysAreSplitIfItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(x), 1);  // 256 items need two waves; a merge costs more than it saves
 }
 
-// Several heads share keys. If they have few queries together, decoding kernels read each key only once.
+// If heads that share keys have few queries in total, decoding kernels read each key only once.
 TEST(AttentionChoice, FewQueriesAreDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();

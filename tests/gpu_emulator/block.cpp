@@ -24,7 +24,7 @@ unsigned cluster_blocks = 1;
 
 namespace {
 
-constexpr std::uint32_t first_address = 1024;  // of dynamic shared memory; no address is 0
+constexpr std::uint32_t first_address = 1024;  // dynamic shared memory starts here, never at 0
 constexpr unsigned rank_bit = 24;              // position of the block's rank in an address
 alignas(1024) thread_local unsigned char shared_bytes_[most_blocks][most_shared];
 

@@ -18,8 +18,7 @@ struct Index3 {
 // CUDA's built-in variables for the running thread. They change at every switch of threads.
 struct Here {
   Index3 thread, block, block_size, grid_size;
-  int number;     // of the thread in its block, or counted through the blocks of its cluster; -1 outside of
-                  // kernels
+  int number;     // index in the block or, in a cluster, in all of its blocks; -1 outside of kernels
   unsigned rank;  // index of the block in its cluster
 };
 extern constinit thread_local Here here;

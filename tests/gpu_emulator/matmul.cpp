@@ -216,7 +216,7 @@ const char* cublasLtGetStatusString(cublasStatus_t s) {
          : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
                                             : "a failure";
 }
-std::size_t cublasLtGetVersion() {  // not a version of NVIDIA; part of cache keys
+std::size_t cublasLtGetVersion() {  // not an NVIDIA version; part of cache keys
   return 1;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {

@@ -124,7 +124,7 @@ std::string read(const std::filesystem::path& path) {
 const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
-nvrtcResult nvrtcVersion(int* major, int* minor) {  // not a version of NVIDIA; part of cache keys
+nvrtcResult nvrtcVersion(int* major, int* minor) {  // not an NVIDIA version; part of cache keys
   *major = 0, *minor = 3;
   return NVRTC_SUCCESS;
 }

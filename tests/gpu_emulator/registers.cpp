@@ -71,7 +71,7 @@ void give_registers(int each) {
   change_registers({each, false});
 }
 void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes) {
-  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // bytes per multiprocessor; per block
+  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // of a multiprocessor; of a block
   const std::size_t room = shared / (shared_bytes + reserved), most = std::max(2048 / threads, 1u),
                     sharing = std::clamp<std::size_t>(room, 1, most);
   warps = (threads * blocks + 31) / 32;

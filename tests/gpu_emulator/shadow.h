@@ -1,8 +1,9 @@
-// Checks every memory access of a kernel. Detects races: two threads of a block access the same shared memory
-// without a barrier in between, and at least one access is a write. Also detects misaligned accesses, and
-// reads of static shared memory before it is written. Kernels are compiled with -fsanitize=thread, so each
-// access calls a function. This code defines these functions. They replace the thread sanitizer's library.
-// Bulk copies and wgmma access shared memory asynchronously. shadow_async.cpp checks them.
+// Checks every memory access of a kernel. Detects races. In a race, two threads of a block access the same
+// shared memory without a barrier in between, and at least one of them writes. Also detects misaligned
+// accesses, and reads of static shared memory before it is written. Kernels are compiled with
+// -fsanitize=thread, so each access calls a function. This code defines these functions. They replace the
+// thread sanitizer's library. Bulk copies and wgmma access shared memory asynchronously. shadow_async.cpp
+// checks them.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@ void order_block(unsigned first, unsigned end);  // __syncthreads of these threa
 void order_warp(unsigned warp);                  // __syncwarp
 void note_write(void* p, int bytes);             // for code that is compiled without these calls
 
-// A thread's access. It consists of the number of the block's last barrier (22 bits), the time of the
-// thread's warp (26 bits), and the thread's number (16 bits). The barrier count is not reset between blocks.
+// A thread's access. It packs the number of the block's last barrier (22 bits), the time of the thread's warp
+// (26 bits) and the thread's number (16 bits). The barrier count is not reset between blocks.
 using Access = std::uint64_t;
 inline std::uint32_t barrier_of(Access a) {
   return static_cast<std::uint32_t>(a >> 42);

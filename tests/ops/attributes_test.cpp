@@ -21,7 +21,7 @@ namespace {
 
 using namespace tg;
 
-// When errors contain a field: always, never, or only if it differs from its default.
+// Whether errors contain a field: always, never, or only if it differs from its default.
 enum class Shown { always, changed, never };
 
 template <class A>

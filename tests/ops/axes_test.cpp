@@ -13,8 +13,8 @@ using namespace tg::testing;
 const Shape shapes[] = {{},        {1},       {7},       {0},       {0, 3},    {2, 0},       {3, 5},
                         {0, 3, 2}, {2, 0, 3}, {2, 3, 0}, {0, 1, 0}, {3, 1, 4}, {2, 3, 1, 5}, {1, 4, 3, 2}};
 
-// For each result of a reduction over the axes, returns the row-major positions of the elements that the
-// result depends on.
+// For each result of a reduction over the axes, returns the positions of the reduced elements in row-major
+// order.
 std::vector<std::vector<std::size_t>> groups(const Shape& shape, const Axes& axes) {
   Shape kept = shape;
   for (const std::int64_t a : axes) kept[static_cast<int>(a)] = 1;

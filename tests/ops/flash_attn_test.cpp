@@ -334,9 +334,9 @@ double farthest(const Vector& got, const Vector& expected) {
 
 // In f32, every number is a sum of at most d + H·(L + T) terms of about 1. 16-bit types follow
 // FlashAttention's rule. The distance from the f64 result is at most twice the distance of the unfused
-// computation in the same dtype (three times with softcap). The rounding error of numbers near 0.3 is added.
-// The unfused computation rounds the scores, P, z_P and the result. These errors are a few units in the last
-// place of the largest numbers.
+// computation in the same dtype. With softcap, the factor is three. The rounding error of numbers near 0.3 is
+// added. The unfused computation rounds the scores, P, z_P and the result. These errors are a few units in
+// the last place of the largest numbers.
 TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
   const AttentionShape n{2, 4, 2, 35, 70, 32, 24};
   const double chain = static_cast<double>(n.d + n.H * (n.L + n.T)) * 0x1p-24;

@@ -103,8 +103,8 @@ TEST(Embedding, RefusesWrongOperands) {
   expect_error<ShapeError>([&] { embedding(slice(w, 0, 0, 1).reshape({3}), i); }, {"[embedding]", "two dim"});
 }
 
-// Calls f(position in x, position in src) in order for each element of src that is written to a slice of x
-// [A, B, C] on `axis`. If the index is −1, the element is not written.
+// For each element of src that is written to a slice of x [A, B, C] on `axis`, calls f(position in x,
+// position in src) in order. If the index is −1, the element is not written.
 template <class F>
 void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
   std::int64_t outer = 1, inner = 1;
@@ -117,7 +117,7 @@ void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
         if (i >= 0) f((p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q, from);
 }
 
-// Plain loops that compute out[p, j, q] = x[p, i[j], q] and its transpose.
+// Plain loops compute out[p, j, q] = x[p, i[j], q] and its transpose.
 Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
   Vector out;
   for_each_place(shape, axis, index, [&](std::int64_t to, std::size_t) { out.push_back(x[to]); });

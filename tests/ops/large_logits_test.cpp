@@ -1,4 +1,4 @@
-// Tests losses and normalizers if the magnitude of all logits is large.
+// Tests losses and normalizers if all logits have a large magnitude.
 #include "tests/support/large_logits.h"
 
 namespace tg {

@@ -1,5 +1,5 @@
-// Tests attention with rows in which the magnitude of all scores is large. Covers flash_attn and its
-// decomposition: results, first and second derivatives, weights, and dropout.
+// Tests attention if all scores of a row have a large magnitude. Covers results, first and second
+// derivatives, weights and dropout of flash_attn and its decomposition.
 #include "tests/support/large_scores.h"
 
 namespace tg {

@@ -26,7 +26,7 @@ void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::v
         ++pairs[{queries[static_cast<std::size_t>(c.query + i)], keys[static_cast<std::size_t>(c.key + t)]}];
 }
 
-// Expects that on some rank, rows of the call see keys, and each bound of the call excludes a pair.
+// On some rank, rows of the call must see keys. Each bound of the call must exclude a pair on some rank.
 void expect_needed(const detail::RingCall& c, std::int64_t piece, const std::string& what) {
   ASSERT_TRUE(c.queries > 0 && c.keys > 0) << what;
   ASSERT_TRUE(c.query >= 0 && c.query + c.queries <= 2 * piece) << what;

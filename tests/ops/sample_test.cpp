@@ -29,7 +29,7 @@ TEST(SampleWeights, AreExponentialsRoundedToIntegers) {
 #if defined(__x86_64__) && !defined(__FMA__)  // on other targets, the compiler may contract products and sums
 TEST(SampleWeights, ExponentialsMatchTheirSeriesBitwise) {
   for (int i = 0; i < 400000; ++i) {
-    // The numbers are halfway between multiples of log 2. The last terms are largest there.
+    // These numbers are halfway between multiples of log 2. There, the last terms of the series are largest.
     const double x = -(i % 60 + 0.5) * (1 + i / 60 * 2e-8) * 0.69314718055994530942;
     const int k = static_cast<int>(std::trunc(x * 1.44269504088896340736 - 0.5));
     const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;

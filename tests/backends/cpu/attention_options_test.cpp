@@ -131,8 +131,7 @@ TEST(AttentionSizes, SquaresNextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
-// For each key in turn, its logit is far above all others. The maximum of a column must be found at any
-// position.
+// In turn, each key has a logit far above all others. The maximum of a column must be found at any position.
 TEST(AttentionOptions, OneLargeLogitIsFoundAtEveryKey) {
   check(
       with(shape(1, 1, 1, 400, 400, 8, 8, DType::f64), [](Trial& s) { s.bias = 3, s.bias_diagonal = 1000; }));

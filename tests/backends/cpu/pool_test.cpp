@@ -114,8 +114,8 @@ TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
     for (bool sleeps : {false, true}) EXPECT_EQ(run(threads, sleeps), expected) << threads << " threads";
 }
 
-// Stops one thread of a pool with a signal at any point. This has the same effect as if the system had given
-// the thread's processor to another process. Only one thread can be stopped at a time.
+// Stops one thread of a pool with a signal at any point. To the pool, this looks like a processor that runs
+// another process. Only one thread can be stopped at a time.
 class Held {
  public:
   explicit Held(pthread_t thread) {

@@ -53,8 +53,8 @@ TEST_F(CudaAttentionIdentities, RowsOfTheScoreGradientSumToTheGradientOfXi) {
   });
 }
 
-// Returns two sums over a column of a key head's rows [keys, size]: of the elements and of their absolute
-// values.
+// Sums a column of a key head's rows [keys, size]. Returns the sum of its elements and the sum of their
+// absolute values.
 struct ColumnSum {
   double sum = 0, terms = 0;
   ColumnSum(const Vector& z, std::int64_t head, std::int64_t column, std::int64_t size) {

@@ -1,5 +1,5 @@
 // Tests CompileOptions::batch_invariant on a GPU. GEMMs are compared with the CPU. A row's result must be
-// bitwise identical in a batch of one and among other rows, for any layout of the rows. Skipped if there is
+// bitwise identical in a batch of one and in a larger batch, for any layout of the rows. Skipped if there is
 // no GPU.
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/runtime/written_memory.h"

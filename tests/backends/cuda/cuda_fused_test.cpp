@@ -90,7 +90,7 @@ TEST(CudaFused, HorizontalFusionIsOneKernel) {
   }
 }
 
-// A sum is bitwise identical in two kernels: a separate one, and one that also contains longer steps.
+// A sum is bitwise identical in a separate kernel and in a kernel with longer steps.
 TEST(CudaFused, ASmallSumMatchesBitwiseNextToLongerSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {33, 100, 1000}) {

@@ -37,7 +37,8 @@ struct Head {
       targets.push_back(static_cast<std::int32_t>(r % 7 == 5 ? -100 : r * 7919 % s.V));
   }
 
-  // Computes the loss [n], and z_x and z_w of Σ loss ⊛ (1 + row / n), for rows first … last − 1.
+  // Computes the loss [n], z_x and z_w for rows first … last − 1. The gradients are of Σ loss ⊛ (1 + row /
+  // n).
   std::vector<Array> run(Device device, DType in, std::int64_t first, std::int64_t last) const {
     Graph g;
     const Tensor xs = g.input("x", {last - first, size.c}, in), ws = g.input("w", {size.V, size.c}, in),

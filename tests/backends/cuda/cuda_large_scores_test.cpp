@@ -1,5 +1,5 @@
-// Tests every family of attention kernels with rows whose scores are all large in magnitude. Skipped if there
-// is no GPU.
+// Tests every family of attention kernels if all scores of a row have a large magnitude. Skipped if there is
+// no GPU.
 #include "tests/support/large_scores.h"
 
 #include "tests/backends/cuda/attention_problem.h"

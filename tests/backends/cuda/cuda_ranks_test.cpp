@@ -203,7 +203,7 @@ TEST(CudaRanks, RingAttentionMatchesTheCpu) {
 }
 
 // One rank fails, or is killed, while the other ranks wait for it on their GPUs. The other ranks must end
-// immediately and report the lost rank. Each of them first destroys its programs and the exchange between
+// immediately and report the lost rank. As they end, they destroy their programs and the exchange between
 // GPUs.
 void expect_waits_end(const std::string& line, const std::function<void(int run)>& on_last_rank) {
   for (int n : {2, 4}) {

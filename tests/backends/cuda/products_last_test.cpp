@@ -31,8 +31,8 @@ struct Case {
   Graph g;
   Joined joined;
   std::vector<LoweredStep> steps;
-  // The program computes two gradients of weights, the gradients between them, and a step that reads both
-  // gradients of weights.
+  // The program computes the gradients of two weights, with other gradients between them. A later step reads
+  // the gradients of both weights.
   Case(DType t, std::int64_t n, bool is_parameter = false) {
     const Tensor x = g.input("x", {n, n}, t), y = g.input("y", {n, n}, t),
                  w = is_parameter ? g.param(Parameter("w", Array({n, n}, t))) : x, first = matmul(w, y),
