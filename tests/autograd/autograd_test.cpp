@@ -56,7 +56,7 @@ TEST(Gradients, AccumulateOverAllChildren) {  // u affects L through three child
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(z[i], expected[i], 1e-14);
 }
 
-// Computes a recurrence over the columns of x, which slice() or unbind() reads.
+// Computes a recurrence over the columns of x. slice() or unbind() reads the columns.
 Tensor last_state(const Tensor& x, bool slices) {
   const std::int64_t length = x.size(1);
   const auto columns = unbind(x, 1);
@@ -94,8 +94,8 @@ TEST(Gradients, SlicesAccumulateInPlace) {
   EXPECT_EQ(parts, length + 1);
 }
 
-// The gradient resembles the gradient of a slice: a part assigned into a tensor. But that tensor contains
-// ones instead of zeros, so its elements outside the part count, too.
+// As in the gradient of a slice, a part is assigned to a tensor. But here, the tensor contains ones instead
+// of zeros. So elements outside the part also count.
 TEST(Gradients, PartAssignedIntoOnesIsAddedWhole) {
   const CustomOp op = custom_op(
       "part_of_ones",

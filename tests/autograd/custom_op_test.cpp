@@ -1,5 +1,5 @@
-// Compares user-defined ops, written as graph code or as C++ functions, with plain loops for the example in
-// [Stratos, Efficient Attention §C].
+// Compares user-defined ops with plain loops, for the example in [Stratos, Efficient Attention §C]. The ops
+// are written as graph code or as C++ functions.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -16,7 +16,7 @@ using reference::random_vector;
 
 using Builder = Tensor (*)(TensorArg, TensorArg);
 
-// L = (f(u, u) + 3u + exp(u)).sum(). So u has three children, and both operands of the first child are u.
+// L = (f(u, u) + 3u + exp(u)).sum(). So u has three children. Both operands of the first child are u.
 void matches_the_seed(Builder f) {
   const std::vector<double> u = random_vector(8, 1);
   Graph g;
@@ -129,7 +129,7 @@ TEST(CustomOp, MissingBackwardRefusesTheGradientWithItsReason) {
   }
 }
 
-// Covers every way to call the op, including a call through its Op.
+// Covers every way to call the op. One way is through the Op object.
 TEST(CustomOp, ACallWithoutATensorIsRefused) {
   const CustomOp op =
       register_host_op({.name = "of_nothing", .forward = [](auto, auto out) { out[0].set(0, 1); }});
@@ -151,7 +151,7 @@ TEST(CustomOp, ExceptionOfAUserFunctionLeavesRun) {
     try {
       eval(op(x) + 1, {{x, std::vector<double>{1, 2}}}, {.threads = threads});
       FAIL() << "nothing was thrown";
-    } catch (const Error& e) {  // names the step and its line; the exception itself is nested
+    } catch (const Error& e) {  // the message has the step and line; the exception is nested
       EXPECT_NE(
           std::string(e.what()).find("throws] its C++ function threw: the user's own message (custom_op"),
           std::string::npos)
@@ -170,7 +170,7 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
     Graph g;
     const Parameter w("w", Array::of<double>({1}, {5}));
     const Tensor x = g.input("x", {1}, f64), w_old = g.param(w);
-    // The first assigned value depends on the op. The second does not.
+    // The first assigned value depends on the op, but the second one does not.
     const Parameter steps("steps", Array::of<double>({1}, {0}));
     Program program = compile(
         g, {op(x)}, {.assign = {{w, w_old + op(x)}, {steps, g.param(steps) + 1}}, .threads = threads});
@@ -184,8 +184,8 @@ TEST(CustomOp, AfterAnExceptionNoStepRunsAndNoParameterChanges) {
   }
 }
 
-// The result is row-major for any layout that `infer` returns. Here `infer` returns the layout of a slice,
-// which has an offset, but the op's result has none.
+// `infer` may return any layout, but the result is always row-major. Here `infer` returns the layout of a
+// slice with an offset. The op's result has no offset.
 TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
   const auto add_one = [](std::span<const HostView> in, std::span<const HostView> out) {
     for (int i = 0; i < 4; ++i) out[0].set(i, in[0].at(i) + 1);
@@ -210,7 +210,7 @@ TEST(CustomOp, OutputsOfCppFunctionsAreRowMajor) {
 }
 
 TEST(CustomOp, SeveralOutputsAndIntegerInputs) {
-  // The op returns row i of x times k[i], and the sum of the row.
+  // The op returns row i of x times k[i], and the sum of this row.
   const CustomOp op = register_host_op(
       {.name = "scaled_rows",
        .infer =

@@ -1,6 +1,6 @@
 // Compares gradcheck's verdicts on difference quotients with the verdicts of plain code for the same
 // function. Covers steps, bounds, kinks and redrawn points. The plain code finds the parameters at which its
-// verdict changes. Both verdicts are compared on either side of each change.
+// verdict changes. Both verdicts are compared on both sides of each change.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -27,7 +27,7 @@ Values joined(const Point& p) {
 }
 
 // Checks y_k = f(x_k) for one input x, or y_k = f(x_k) + f(w_k) for two inputs. `slope` is the derivative of
-// f. If there are two inputs, an unread input of indices is between them.
+// f. With two inputs, an unread index input is between them.
 struct Problem {
   std::size_t n, inputs;
   mutable std::int64_t evaluations = 0;  // of all elements of y
@@ -94,7 +94,7 @@ double quotient(const std::function<Values(double)>& at, const Values& r, double
   return dot(s, r);
 }
 
-// The change of ⟨f, r⟩ at eight points within a few units of roundoff of x.
+// Returns the change of ⟨f, r⟩ at eight points within a few units of roundoff of x.
 double jitter(const Problem& p, const Point& x, const Values& r) {
   std::vector<bool> floating(x.size(), false);
   for (std::size_t l : p.leaves()) floating[l] = true;
@@ -110,7 +110,7 @@ double jitter(const Problem& p, const Point& x, const Values& r) {
 struct PlainElements {
   const Problem& p;
   const Options& o;
-  bool stops = false;  // whether the check ends at the first wrong element
+  bool stops = false;  // whether the first wrong element ends the check
   int wrong = 0;
 
   Result round(std::uint64_t seed) {
@@ -132,7 +132,7 @@ struct PlainElements {
           return p.outputs(moved);
         };
         bool is_kink = false, is_known = false, is_wrong = false;
-        double smallest = h;  // smallest step whose quotient is known
+        double smallest = h;  // smallest step with a known quotient
         p.evaluations += 4;
         for (std::size_t i = 0; i < rows.size(); ++i) {
           const Values& r = rows[i];
@@ -278,7 +278,7 @@ Result product(Problem& p, const Options& o, Kind kind) {
   return r;
 }
 
-// The verdict without the numbers that change slightly whenever the parameter changes.
+// Returns the verdict. Omits the numbers that change slightly with every change of the parameter.
 std::string verdict(const Result& r) {
   return name_of(r.status) + ": " + std::to_string(r.checked) + " checked, " + std::to_string(r.skipped) +
          " skipped, " + std::to_string(r.resampled) + " resampled, step " + std::to_string(r.worst.h);
@@ -300,8 +300,8 @@ void expect_same(const Result& got, const Result& expected, const std::string& w
   expect_near(got.worst.h, expected.worst.h, what + " step");
 }
 
-// Checks that gradcheck and the plain code give the same result with the same number of evaluations. Returns
-// the result of the plain code.
+// Expects that gradcheck and the plain code have the same result and the same number of evaluations. Returns
+// the plain code's result.
 Result expect_plain(Problem& p, const Options& o, Kind kind, const std::string& what) {
   p.evaluations = 0;
   const Result expected = plain(p, o, kind);
@@ -348,7 +348,7 @@ int compare_near_changes(Problem& p, const Family& family, Kind kind, double low
   return changes;
 }
 
-// A function that is 0 except at the points that the check at x = 0 reads. At the step h and at h/64, its
+// The check at x = 0 reads some points. The function is 0 at all other points. At the steps h and h/64, its
 // one-sided slopes differ by `jump` and its quotients are n. The gradient is a.
 struct Crafted {
   double a = 1, n_h = 0, jump_h = 0, n_small = 0, jump_small = 0, at_0 = 0, step = 1e-3;
@@ -373,7 +373,7 @@ Family crafted(const char* name, std::function<Crafted(double t, double r)> of) 
           }};
 }
 
-// Each condition for a kink changes the verdict at its bound.
+// Each condition for a kink has a bound. The verdict changes at this bound.
 TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
   Problem p(1, 1, false, {Fill::uniform, 0, 0});
   const Family families[] = {
@@ -402,8 +402,8 @@ TEST(Kinks, AreDecidedByEachConditionAtItsBound) {
       EXPECT_GE(compare_near_changes(p, f, kind, 0.3, 0.8), 1) << f.name;
 }
 
-// The families are x⁵, kinks, a wrong gradient, and a large constant. The quotients of x⁵ are off by 4·h⁴.
-// For the large constant, rounding matters.
+// The cases are x⁵, kinks, a wrong gradient, and a large constant. The error of the quotients of x⁵ is 4·h⁴.
+// With a large constant, rounding matters.
 const Family families[] = {
     {"fifth power",
      [](Problem& p, Options& o, double t) {
@@ -503,7 +503,7 @@ TEST(Projections, AreJudgedAsByPlainCode) {
   EXPECT_GE(changes, 20);
 }
 
-// Steps are powers of two, so the quotients are exact.
+// Steps are powers of two. So the quotients are exact.
 TEST(Kinks, ConditionsAtTheirBoundsDoNotHold) {
   Problem p(1, 1, false, {Fill::uniform, 0, 0});
   Options o;
@@ -518,7 +518,7 @@ TEST(Kinks, ConditionsAtTheirBoundsDoNotHold) {
   }
 }
 
-// A difference exactly at its bound passes without a closer look.
+// If a difference is exactly at its bound, it passes without a further check.
 TEST(Bounds, DifferencesAtTheBoundPass) {
   Problem p(1, 1);
   p.slope = [](double) { return 2.5; };  // f is 0
@@ -544,7 +544,7 @@ TEST(Bounds, DifferencesAtTheBoundPass) {
   }
 }
 
-// Up to 5 % of the elements may be skipped: one of 20.
+// Up to 5 % of the elements may be skipped. This is one of 20.
 TEST(Kinks, AboveFivePercentAreRefused) {
   for (const std::int64_t n : {19, 20, 39, 40, 59})
     for (const std::size_t kinks : {1u, 2u, 3u}) {
@@ -567,7 +567,7 @@ TEST(Kinks, AboveFivePercentAreRefused) {
 }
 
 // If an element is at a kink and fewer than three elements are wrong, the check continues at another point.
-// If one wrong element is enough, it does not.
+// If one wrong element is enough to fail, the check ends.
 TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{std::max(0.0, x[0][0]) + x[1][0] * x[1][0]}}; };
@@ -587,7 +587,7 @@ TEST(Kinks, AreDrawnAgainNextToAWrongElement) {
   }
 }
 
-// The log of an empty sum is −∞ for any inputs, so its slope is 0. A NaN or +∞ has no slope.
+// The log of an empty sum is −∞ for any inputs. So its slope is 0. A NaN or +∞ has no slope.
 TEST(Elements, AnOutputThatStaysAtMinusInfinityHasSlopeZero) {
   for (const double value :
        {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -623,14 +623,15 @@ TEST(Slopes, AreTwoAndFourPointQuotientsAtTheirSteps) {
     const Slopes s = slopes(*p.harness, 2, 1, -1, h);
     EXPECT_EQ(s.two_point[0][0], 0);
     EXPECT_EQ(s.four_point[0][0], 0);
-    // The quotient (f(h) − f(−h)) / 2h is off by 10·x²·h² + h⁴. The four-point quotient is off by −4·h⁴.
+    // The error of the quotient (f(h) − f(−h)) / 2h is 10·x²·h² + h⁴. The error of the four-point quotient is
+    // −4·h⁴.
     EXPECT_NEAR(s.two_point[0][1], 5 + 10 * h * h + h * h * h * h, 1e-12);
     EXPECT_NEAR(s.four_point[0][1], 5 - 4 * h * h * h * h, 1e-12);
     EXPECT_EQ(p.harness->outputs()[0], p.outputs(x));  // x is restored
   }
 }
 
-// The harness keeps the drawn point for later checks.
+// The harness keeps the point that it draws for later checks.
 TEST(Elements, AreNamedByTheirInputAndCotangent) {
   Problem p(2, 2);
   p.f = [](double x) { return x * x; };

@@ -1,6 +1,5 @@
-// Checks that gradcheck makes every check that it reports. Tests that the number of checks follows from a
-// case's shapes, that every projection and cotangent matters, and that every op that adds terms states their
-// number.
+// Checks that gradcheck makes all checks in its report. The number of checks must follow from the shapes of a
+// case. Every projection and cotangent must matter. Every op that adds terms must state the number of terms.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +20,7 @@ bool is_checked(const SampleInput& in) {
 
 // The shapes of a case, computed without the checker.
 struct Shapes {
-  std::vector<SampleInput> inputs;  // inputs that get a gradient
+  std::vector<SampleInput> inputs;  // inputs with a gradient
   std::vector<Shape> outputs;       // floating-point outputs
 };
 
@@ -38,7 +37,7 @@ Shapes shapes_of(const Case& c) {
   return s;
 }
 
-// The shapes of the gradient as a function of inputs and cotangents.
+// Computes the shapes of the gradient as a function of inputs and cotangents.
 Shapes derivative_of(const Shapes& s) {
   Shapes d = s;
   d.outputs.clear();
@@ -47,7 +46,7 @@ Shapes derivative_of(const Shapes& s) {
   return d;
 }
 
-// The axis along which a view repeats an input, or -1 if the view repeats nothing.
+// Returns the axis along which a view repeats an input. Returns -1 if the view repeats nothing.
 int repeated_axis(const SampleInput& in, View view) {
   int axis = -1;
   if (!in.values.empty() || (view != View::expanded && view != View::expanded_last)) return axis;
@@ -91,9 +90,9 @@ std::ostream& operator<<(std::ostream& out, const Counts& c) {
   return out << c.checked << " numbers, " << c.rules << " rules, " << c.special << " special ones";
 }
 
-// The number of derivatives at special points. Each point counts up to 4 elements of each input if `fast`,
-// otherwise up to 32. Each input has five points at which only it is special, or three if it is positive. At
-// two more points, all inputs are special.
+// Returns the number of derivatives at special points. Each point counts up to 4 elements of each input if
+// `fast`, otherwise up to 32. For each input, there are five points at which only this input is special, or
+// three if it is positive. At two more points, all inputs are special.
 std::int64_t special_elements(const Case& c, const Shapes& s, bool fast) {
   std::int64_t sum = 0;
   for (const SampleInput& in : s.inputs) {
@@ -111,7 +110,7 @@ bool visits_special_points(const Case& c, const Options& o) {
   return false;
 }
 
-// Follows docs/gradcheck-method.md, "Number of checks".
+// Follows the section "Number of checks" in docs/gradcheck-method.md.
 Counts expected_counts(const Case& c, const Options& o, View view, DType dtype) {
   Shapes s = shapes_of(c);
   const Shapes own = s;
@@ -149,15 +148,15 @@ Counts expected_counts(const Case& c, const Options& o, View view, DType dtype) 
   return n;
 }
 
-// Checks a case in a view and dtype and expects the right number of checks. `refused` counts the cases
-// without a gradient.
+// Checks a case in a view and dtype. Expects the right number of checks. `refused` counts cases without a
+// gradient.
 void expect_counts(const Case& c, const Options& o, int& refused) {
   const Shapes s = shapes_of(c);
   const std::vector<Result> results = check(c, o);
   if (results.size() == 1 && results[0].status == Status::refused) {
     ++refused;
     const bool nothing = s.inputs.empty() || s.outputs.empty();
-    // If an op has only a first derivative, its second derivative is computed from its decomposition.
+    // If an op has only a first derivative, the decomposition gives the second derivative.
     EXPECT_TRUE(nothing || !c.op->not_differentiable.empty() ||
                 (o.order == 2 && c.op->first_order_only && !c.op->decompose))
         << c.text() << ": " << results[0].note;
@@ -178,7 +177,7 @@ void expect_counts(const Case& c, const Options& o, int& refused) {
         EXPECT_EQ(dtype, f16) << where;  // the other dtypes have the range of f32
         continue;
       }
-      std::int64_t rows = 1;  // number of comparisons that one skipped element omits
+      std::int64_t rows = 1;  // one skipped element omits this number of comparisons
       if (!o.fast) {
         std::int64_t out = 0;
         for (const Shape& y : s.outputs) out += numel(y);
@@ -208,7 +207,7 @@ TEST(GradcheckCounts, FollowFromTheShapesForSecondDerivatives) {
   EXPECT_LT(refused, 120);
 }
 
-// The check element by element is slower, so only the first sample of each op is checked.
+// The element-by-element check is slower. So only the first sample of each op is checked.
 TEST(GradcheckCounts, FollowFromTheShapesElementByElement) {
   Options o;
   o.dtypes = {f64}, o.views = {View::contiguous, View::expanded};
@@ -220,7 +219,7 @@ TEST(GradcheckCounts, FollowFromTheShapesElementByElement) {
 
 // ---- If only one projection detects a fault, that projection catches it.
 
-// The component of v orthogonal to all of `others`.
+// Returns the component of v that is orthogonal to all of `others`.
 Values orthogonal(Values v, std::vector<Values> others) {
   const auto remove = [](Values& from, const Values& along) {
     double product = 0, square = 0;
@@ -242,8 +241,8 @@ Tensor constant(Graph& g, const Values& v, const Shape& shape) {
   return g.constant(a);
 }
 
-// y = x₀³ + x₁³. The gradient of x_input is off by ⟨of_cotangent, z⟩·of_element. This fault shows only for
-// cotangents and directions that are not orthogonal to these two vectors.
+// y = x₀³ + x₁³. The gradient of x_input has an error of ⟨of_cotangent, z⟩·of_element. It occurs only if
+// cotangents and directions are not orthogonal to these two vectors.
 struct RankOneFault {
   std::size_t input = 0;
   Values of_cotangent, of_element;
@@ -323,7 +322,7 @@ TEST(Projections, EachOfTwoCotangentsCatchesAFaultThatTheOtherMisses) {
   }
 }
 
-// ---- If one input's gradient is multiplied by 1.001, f64 detects it in every view.
+// ---- If one input's gradient is multiplied by 1.001, the check in f64 detects it in every view.
 
 TEST(ScaledGradients, AreCaughtForEveryInputOfEveryOp) {
   Options o;
@@ -352,7 +351,7 @@ TEST(ScaledGradients, AreCaughtForEveryInputOfEveryOp) {
   EXPECT_EQ(planted, 5);
 }
 
-// ---- Ops state the lengths of their sums, which bound the errors of every instruction set.
+// ---- Ops state the lengths of their sums. These lengths bound the errors of every instruction set.
 
 // If an element depends on several elements of an input, it is a sum of several terms.
 TEST(Roundings, AreStatedByEveryOpThatAddsUpTerms) {
@@ -379,7 +378,7 @@ TEST(Roundings, AreStatedByEveryOpThatAddsUpTerms) {
             if (moved[o][i] != y[o][i]) most = std::max(most, ++depends[o][i]);
       }
     }
-    // A sum of sums has fewer consecutive roundings than terms.
+    // A sum of sums has fewer consecutive roundings than it has terms.
     const double stated = h.forward_roundings().all;
     EXPECT_LE(static_cast<double>(most), std::max(1.0, stated * stated))
         << c.text() << " states " << stated << " roundings";
@@ -408,7 +407,7 @@ TEST(Roundings, AreTheLengthsOfSums) {
   EXPECT_EQ(seen, 7u);
 }
 
-// Repeated inputs make equal terms, so the errors of partial sums have the same sign and grow fastest. CTest
+// Repeated inputs give equal terms. So the errors of partial sums have the same sign and grow fastest. CTest
 // runs this test with each instruction set.
 TEST(LongSums, EqualTermsStayWithinTheBound) {
   constexpr std::int64_t n = 531;  // several vectors of any instruction set, and a partial one

@@ -1,5 +1,5 @@
-// Compares f32, bf16 and f16 with f64. Plain code computes the bound of each result for an op that is
-// slightly wrong in one dtype.
+// Compares f32, bf16 and f16 with f64 for an op that is slightly wrong in one dtype. Plain code computes the
+// bound of each result.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ using namespace tg::gradcheck;
 using namespace tg::testing;
 using View = gradcheck::View;
 
-constexpr double w = 0x1p-24;  // unit roundoff of f32, in which all three types compute
+constexpr double w = 0x1p-24;  // unit roundoff of f32, the compute type of all three types
 
 double unit(DType t) {
   return t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
@@ -36,8 +36,8 @@ Point rounded(Point all, DType dtype) {
   return all;
 }
 
-// The op computes y₀ = factor·x and y₁ = 8·x. In one dtype, one element of y₀ is off by `fault`, and one
-// element of the gradient by `fault_of_gradient`.
+// The op computes y₀ = factor·x and y₁ = 8·x. In one dtype, one element of y₀ has the error `fault`. One
+// element of the gradient has the error `fault_of_gradient`.
 struct Problem {
   DType dtype;
   double factor, fault = 0, fault_of_gradient = 0;
@@ -80,7 +80,7 @@ struct Problem {
   }
 };
 
-// The documented bound: 2·u·max|z| + 2·(S + 1)·(w·max|z| + m) + c·e.
+// Returns the documented bound: 2·u·max|z| + 2·(S + 1)·(w·max|z| + m) + c·e.
 struct Bounds {
   const Point exact;
   DType dtype;
@@ -109,8 +109,8 @@ struct Expected {
   int stage = 0;
 };
 
-// The largest ratio of an error to its bound. There are three stages; the ratio belongs to the first stage in
-// which all errors are within their bounds.
+// Returns the largest ratio of an error to its bound. There are three stages. The first stage without an
+// error above its bound determines the ratio.
 Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   const Harness narrow(p.c, View::contiguous, p.dtype, {}),
       twice(p.c, View::contiguous, p.dtype, {.twice = true});
@@ -119,7 +119,7 @@ Expected expected_ratio(const Problem& p, std::uint64_t seed) {
   Point got_y = y, got_z = z, quarter = z;
   got_y[0][0] += p.fault;
   got_z[0][0] += p.fault_of_gradient;
-  for (double& e : quarter[0]) e *= 2;  // two uses of each call's outputs
+  for (double& e : quarter[0]) e *= 2;  // each call's outputs are used twice
   quarter[0][0] += p.fault_of_gradient;
   got_y = rounded(got_y, p.dtype), got_z = rounded(got_z, p.dtype), quarter = rounded(quarter, p.dtype);
   for (double& e : quarter[0]) e /= 2;
@@ -182,7 +182,8 @@ TEST(DTypes, BoundsMatchPlainCode) {
     }
 }
 
-// The bound is measured at the points 0 to 39: an element that changes at one of them widens it.
+// The bound is measured at the points 0 to 39. If an element changes at one of these points, its bound
+// becomes larger.
 TEST(DTypes, FortyNeighbouringPointsAreMeasured) {
   const Values x{1.5, -0.25, 0.75, 1, 0.5, -1, 1.25, 0.625, -0.5, 1.75, -1.5, 0.25};
   for (const std::uint64_t point : {0, 1, 3, 4, 38, 39, 40, 41}) {
@@ -197,7 +198,7 @@ TEST(DTypes, FortyNeighbouringPointsAreMeasured) {
   }
 }
 
-// y = (x + 1000) − 1000 with a stored sum, as its decomposition computes it.
+// y = (x + 1000) − 1000. The sum is stored, as in the decomposition.
 TEST(DTypes, KernelsMayRoundAsTheirDecompositionsDo) {
   for (const bool is_decomposed : {true, false}) {
     Op op{.name = "rounds_inside",
@@ -245,7 +246,7 @@ TEST(DTypes, ResultsAreNamed) {
   p.fault_of_gradient = 0;
   p.host->gradients = [&](const Point& x, const Point& cotangents, DType t) {
     Point z = p.gradients(x, cotangents);
-    if (t == f32 && std::abs(cotangents[0][1]) > 1.5) z[0][1] *= 1.01;  // the cotangents of two uses
+    if (t == f32 && std::abs(cotangents[0][1]) > 1.5) z[0][1] *= 1.01;  // the cotangents belong to two uses
     return z;
   };
   std::uint64_t seed = 0;
@@ -254,7 +255,7 @@ TEST(DTypes, ResultsAreNamed) {
   EXPECT_EQ(r.worst.where, "quarter of the gradient, used four times, of floating input 0 [1]");
 }
 
-// Numbers above a quarter of the range of f16 are not compared.
+// Numbers above a quarter of f16's range are not compared.
 TEST(DTypes, NumbersBeyondAQuarterOfTheRangeAreNotCompared) {
   for (const double large : {16376.0, 16384.0})
     for (const bool of_gradient : {false, true}) {
@@ -283,7 +284,7 @@ TEST(DTypes, EqualInfinitiesHaveDistanceZero) {
   }
 }
 
-// The op reads an expanded input: each element is rounded separately, and the gradients of equal elements are
+// The op reads an expanded input. Each element is rounded separately. The gradients of equal elements are
 // summed.
 TEST(DTypes, AnExpandedInputMayBeOffByTheSumOfItsTerms) {
   const auto host = std::make_shared<HostFunction>();

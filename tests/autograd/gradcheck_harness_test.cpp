@@ -1,5 +1,5 @@
-// Tests the parts of gradcheck: the numbers that it draws, their positions in each view, the programs of a
-// case, and the tally of comparisons.
+// Tests the parts of gradcheck. Covers the random numbers, their positions in each view, the programs of a
+// case, and the counts of comparisons.
 #include "tests/support/host_function.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN(),
 
 // ---- Numbers
 
-// The random stream of a leaf, written as plain code.
+// Computes the random numbers of a leaf in plain code.
 struct PlainStream {
   std::uint64_t key;
   std::uint32_t count = 0;
@@ -199,7 +199,7 @@ TEST(Views, KeepEachElementAtItsPosition) {
       Harness h(c, row.view, f64, {});
       ASSERT_EQ(h.leaves().size(), 1u);
       const Leaf& leaf = h.leaves()[0];
-      // The given numbers are distinct, so no view repeats them. They are in the op's order.
+      // The given numbers are distinct. So no view repeats them. They have the op's order.
       const bool is_plain = has_values && is_expanded;
       EXPECT_EQ(h.view_changes_something(), row.applies && !is_plain) << what;
       EXPECT_EQ(leaf.shape, has_values ? row.shape : row.of_wrt) << what;
@@ -209,7 +209,7 @@ TEST(Views, KeepEachElementAtItsPosition) {
       EXPECT_EQ(leaf.place, is_plain ? all : has_values ? row.seen : row.place) << what;
       EXPECT_EQ(leaf.buffer.numel(), is_plain ? static_cast<std::int64_t>(n) : row.buffer) << what;
 
-      // Each number is where the op reads it. All memory around them is NaN.
+      // Each number is at the position that the op reads. All memory around it is NaN.
       Point x(1);
       for (std::size_t i = 0; i < leaf.place.size(); ++i) x[0].push_back(1 + double(i));
       h.set(x);
@@ -336,14 +336,14 @@ TEST(Programs, RoundEveryResultOrOnlyStoredResults) {
           }
         }
       } else {
-        for (std::size_t k = 0; k < 2; ++k)  // the sum reads stored values, which are rounded
+        for (std::size_t k = 0; k < 2; ++k)  // the sum reads stored values, and these are rounded
           EXPECT_EQ(got.outputs[0][k],
                     stored(stored(stored(x[0][2 * k] / 3) + stored(x[0][2 * k + 1] / 3)) / 7));
       }
     }
 }
 
-// Inputs, constant arrays and views are not rounded. A number becomes a result of full().
+// Inputs, constant arrays and views are not rounded. A plain number becomes a result of full().
 TEST(Programs, RoundResultsOfOpsOnly) {
   const double third = 1. / 3;
   const Case c{
@@ -366,7 +366,7 @@ TEST(Programs, RoundResultsOfOpsOnly) {
   }
 }
 
-// C++ functions that count their calls compute y₀ = x·w and y₁ = w².
+// These C++ functions count their calls. They compute y₀ = x·w and y₁ = w².
 struct Pair {
   std::shared_ptr<HostFunction> f = std::make_shared<HostFunction>();
   int backward_runs = 0;
@@ -394,7 +394,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   };
   EXPECT_EQ(gradients({}), (Point{{10}, {76}}));
   EXPECT_EQ(gradients({.twice = true}), (Point{{40}, {304}}));
-  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // twice by each of two calls
+  EXPECT_EQ(p.cotangents, std::vector<Point>(2, {{4}, {14}}));  // each of two calls uses it twice
   EXPECT_EQ(gradients({.use_output = {true, false}}), (Point{{10}, {6}}));
   EXPECT_EQ(gradients({.use_output = {false, true}}), (Point{{0}, {70}}));
   EXPECT_EQ(gradients({.twice = true, .use_output = {false, true}}), (Point{{0}, {280}}));
@@ -416,7 +416,7 @@ TEST(Programs, DifferentiateByTheirOptions) {
   EXPECT_EQ(shapes.output_dtypes(), (std::vector<DType>{f64, f64}));
   EXPECT_EQ(shapes.draw(3), none.draw(3));
   EXPECT_EQ(shapes.forward_roundings().all, 0);
-  // The function is called once per run, or twice if memory planning is checked.
+  // The function is called once per run. If memory planning is checked, it is called twice.
   for (const bool verify : {false, true}) {
     Harness h(p.c, View::contiguous, f64, {.verify = verify});
     p.backward_runs = 0;
@@ -479,7 +479,7 @@ TEST(Programs, CountTheRoundingsOfTheirSteps) {
   EXPECT_GT(product, total);
   EXPECT_EQ(h.forward_roundings().all, product + total);
   EXPECT_EQ(h.forward_roundings().of_a_step, product);
-  Pair p;  // an op that does not state its roundings has one
+  Pair p;  // if an op does not state its roundings, it has one
   EXPECT_EQ(Harness(p.c, View::contiguous, f64, {}).forward_roundings().all, 1);
   EXPECT_EQ(Harness(p.c, View::contiguous, f64, {}).forward_roundings().of_a_step, 1);
 }
@@ -490,7 +490,7 @@ TEST(Numbers, MatchTheFormatOfEachDtype) {
   for (const DType dtype : {f64, f32, bf16, f16}) {
     const double u = unit_roundoff(dtype), least = smallest_positive(dtype), most = largest_finite(dtype);
     EXPECT_EQ(rounded_to(dtype, 1 + 2 * u), 1 + 2 * u);
-    EXPECT_EQ(dtype == f64 ? 1 + u : rounded_to(dtype, 1 + u), 1);  // a tie, which rounds to even
+    EXPECT_EQ(dtype == f64 ? 1 + u : rounded_to(dtype, 1 + u), 1);  // a tie; it rounds to even
     EXPECT_EQ(rounded_to(dtype, least), least);
     EXPECT_EQ(dtype == f64 ? least / 2 : rounded_to(dtype, least / 2), 0);
     EXPECT_EQ(rounded_to(dtype, most), most);
@@ -553,7 +553,7 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(none.ratio, 0);
   EXPECT_EQ(none.status, Status::ok);
 
-  const Result exact = tallied({{2, 2, 1}, {3, 3, 1}});  // the first stays until a worse one follows
+  const Result exact = tallied({{2, 2, 1}, {3, 3, 1}});  // the first one is kept until a worse one follows
   EXPECT_EQ(exact.checked, 2);
   EXPECT_EQ(exact.worst.where, "0");
   EXPECT_EQ(exact.max_abs, 0);
@@ -564,8 +564,8 @@ TEST(Tally, KeepsTheLargestErrorsAndTheElementClosestToItsBound) {
   EXPECT_EQ(r.checked, 5);
   EXPECT_EQ(r.status, Status::ok);
   EXPECT_EQ(r.max_abs, 3);
-  EXPECT_EQ(r.max_rel, 0.75);  // an error of 3 relative to 4; a zero without a scale does not count
-  EXPECT_EQ(r.ratio, 0.5);     // three elements have this ratio; the first stays
+  EXPECT_EQ(r.max_rel, 0.75);  // an error of 3 relative to 4; a zero without a scale is not counted
+  EXPECT_EQ(r.ratio, 0.5);     // three elements have this ratio; the first one is kept
   EXPECT_EQ(r.worst.where, "0");
   EXPECT_EQ(r.worst.analytic, 10);
   EXPECT_EQ(r.worst.numeric, 8);

@@ -1,5 +1,5 @@
-// Tests mutants of gradients: gradcheck injects every kind of fault and catches it. Also tests the error of
-// quotients as a function of the step h.
+// Tests mutants of gradients. gradcheck injects every kind of fault and must detect it. Also tests the error
+// of quotients as a function of the step h.
 #include "tests/support/gradcheck_cases.h"
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace {
 using namespace tg;
 using namespace tg::gradcheck;
 
-// Every kind of fault is injected. If a fault changes the gradient, it is caught. Otherwise it is counted
-// separately.
+// Every kind of fault is injected. If a fault changes the gradient, gradcheck detects it. Otherwise the fault
+// is counted separately.
 TEST(Mutants, AllFaultsOfAProductAreCaught) {
   for (const Case& c : op_cases()) {
     if (c.text() != "mul/same") continue;
@@ -30,7 +30,7 @@ TEST(Mutants, AllFaultsOfAProductAreCaught) {
     EXPECT_GE(caught, 10);
     for (const char* kind : {"sign", "scale", "dropped term", "transposed", "stale inputs", "zero"})
       EXPECT_NE(kinds.find(kind), std::string::npos) << kind;
-    EXPECT_EQ(kinds.find("stale outputs"), std::string::npos);  // its gradient does not read outputs
+    EXPECT_EQ(kinds.find("stale outputs"), std::string::npos);  // this gradient does not read outputs
   }
 }
 
@@ -45,8 +45,8 @@ TEST(Mutants, InapplicableFaultsOfASumAreEquivalent) {
   }
 }
 
-// Four random directions must detect a wrong single element, but a different summation order must not count
-// as a fault.
+// Four random directions must detect a single wrong element. A different summation order must not count as a
+// fault.
 TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   for (const char* text : {"sub/same", "add/broadcast", "scatter_add/last", "where/broadcast"}) {
     Options o = f64_contiguous(true);
@@ -57,8 +57,8 @@ TEST(Mutants, AreCaughtByProjectionsForManySeeds) {
   }
 }
 
-// The gradient is the sum of 1, 10 and 100 times z, by two additions. Each fault omits exactly the term that
-// it names. This requires a vjp; without one, faults change the complete gradient.
+// The gradient is the sum of 1, 10 and 100 times z, by two additions. Each fault is named after exactly one
+// summand and omits it. This requires a vjp. Without a vjp, faults change the complete gradient.
 TEST(Mutants, DropTheTermThatTheyName) {
   const auto terms = [](const Tensor& z) { return Tensors{(z * 1 + z * 10) + z * 100}; };
   static const Op op{.name = "terms",
@@ -100,8 +100,8 @@ std::string fate_of(const Mutant& m) {
   return names[static_cast<int>(m.fate)];
 }
 
-// Lists every fault and its fate, in order, with one line for each view and dtype. Caught faults are listed
-// by name only.
+// Lists all faults in order, each with its result. Each view and dtype has one line. Detected faults are
+// listed by name only.
 std::string fates(const Case& c, const Options& o) {
   std::string text, setting;
   for (const Mutant& m : mutate(c, o)) {
@@ -172,8 +172,8 @@ TEST(Mutants, MatchTheListInItsOrder) {
   EXPECT_EQ(fates(named("adamw/2d"), f64_contiguous(true)), "");    // no gradient
 }
 
-// Other views and dtypes test a scaled gradient for each input and one other fault, which changes with the
-// seed.
+// In other views and dtypes, a scaled gradient is tested for each input. One other fault is also tested. The
+// seed determines this fault.
 TEST(Mutants, OtherSettingsRotateThroughTheFaults) {
   const Case c{
       "residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
@@ -249,7 +249,7 @@ TEST(Mutants, OtherSettingsRotateThroughTheFaults) {
   EXPECT_EQ(settings.find("sliced"), std::string::npos);  // its dtype is f64
 }
 
-// If all faults are equivalent, each setting tries the next four.
+// If all faults are equivalent, each setting tests the next four faults.
 TEST(Mutants, ZeroGradientsMakeAllEquivalent) {
   const std::pair<std::vector<SampleInput>, std::vector<std::string>> rows[] = {
       {{{{2, 3}}, {{2, 3}}},
@@ -309,7 +309,7 @@ Op host_op(std::string name, std::size_t outputs, std::function<Tensors(const Ba
               }};
 }
 
-// Calls of one op may differ in their operands and in the outputs used.
+// Calls of one op may differ in operands and in the outputs that are used.
 TEST(Mutants, CallsOfOneOpMayDiffer) {
   const Op sums = host_op(
       "sum_of_all", 1,
@@ -360,8 +360,8 @@ TEST(Mutants, CallsOfOneOpMayDiffer) {
   }
 }
 
-// The slope is 5·10⁻⁶. If it is missing, the error is within the tolerance of special points, but not of
-// other points.
+// The slope is 5·10⁻⁶. If it is missing, the error is within the tolerance for special points. It exceeds the
+// tolerance for other points.
 TEST(Mutants, ChangesWithinTheToleranceSurvive) {
   Op op = host_op(
       "small_slope", 1, [](const Backprop& g) { return Tensors{g.z[0] * 5e-6}; },
@@ -378,7 +378,7 @@ TEST(Mutants, ChangesWithinTheToleranceSurvive) {
             "zero where input 0 is (survived); NaN where input 0 is huge;");
 }
 
-// If a gradient is wrong in one view or dtype, no mutants are made in this setting or in later settings.
+// If a gradient is wrong in one view or dtype, no mutants are made in this setting or later ones.
 TEST(Mutants, EndAtTheFirstSettingWithAFailedCheck) {
   const std::tuple<View, DType, const char*> rows[] = {
       {View::contiguous, f64, "contiguous f64 "},
@@ -417,12 +417,13 @@ TEST(Mutants, CasesWithoutAGradientHaveNone) {
   }
 }
 
-// The gradient of Σx, or of x if `of_cotangents`. It is off by `share` for one nudge only: each input, or
-// each cotangent if `of_cotangents`, is moved by `step` with the signs that `sign` gives.
+// The gradient of Σx, or of x if `of_cotangents`. A nudge moves each input by `step`, with the signs from
+// `sign`. If `of_cotangents`, it moves each cotangent. For one nudge only, the gradient has a relative error
+// of `share`.
 struct Nudged {
   std::shared_ptr<tg::testing::HostFunction> host = std::make_shared<tg::testing::HostFunction>();
-  DType dtype = f64;  // the dtype in which the gradient is off
-  double step = 0;    // of the nudge
+  DType dtype = f64;  // the dtype in which the gradient is wrong
+  double step = 0;    // the step of the nudge
   std::uint64_t sign = 0;
   double share = 0;
   Point cotangents;
@@ -456,9 +457,9 @@ struct Nudged {
   }
 };
 
-// A fault within the measured noise is equivalent. In f64, the noise is 100 times the largest change that
-// four nudges of 4 units of roundoff cause. In other dtypes, it is 20 times the change that rounding causes
-// at four points.
+// A fault within the measured noise counts as equivalent. In f64, four nudges of 4 units of roundoff change
+// the gradient. The noise is 100 times the largest change. In other dtypes, rounding at four points changes
+// the gradient. The noise is 20 times this change.
 TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
   struct Row {
     DType checked, off;
@@ -481,7 +482,7 @@ TEST(Mutants, WithinTheMeasuredNoiseAreEquivalent) {
     }
 }
 
-// Each fault changes the gradient of x²/2 at a constant x as its name states.
+// Each fault changes the gradient of x²/2 at a constant x. The change follows from the fault's name.
 TEST(Mutants, ChangeTheGradientByTheirFactors) {
   static Op op{.name = "half_square",
                .infer =
@@ -507,7 +508,7 @@ TEST(Mutants, ChangeTheGradientByTheirFactors) {
         if (m.fate == Mutant::equivalent) continue;
         const std::string name = m.fault + " " + std::string(tg::name_of(m.result.dtype));
         factors[name] = m.result.worst.analytic / m.result.worst.numeric;
-        // The check ends at the first wrong element, which is the last element or the first of two.
+        // The check ends at the first wrong element. This is the last element, or the first of two.
         if (m.result.dtype == f64 && m.result.special == 0 && m.result.status == Status::mismatch) {
           EXPECT_EQ(m.result.checked, m.fault.find("last element") != std::string::npos ? 8 : 4) << m.fault;
         }
@@ -531,7 +532,7 @@ TEST(Mutants, ChangeTheGradientByTheirFactors) {
   }
 }
 
-// Eight units of roundoff of the largest number always count as noise.
+// Eight units of roundoff, relative to the largest number, always count as noise.
 TEST(Mutants, WithinEightUnitsOfRoundoffAreEquivalent) {
   for (const auto& [size, units, fate] : {std::tuple(1.0, 8, "equivalent"),
                                           {1.0, 10, "survived"},
@@ -599,8 +600,7 @@ TEST(Mutants, UnrecordableFaultsReportTheReason) {
   EXPECT_EQ(not_injectable, 2);
 }
 
-// Layers and ops with a decomposition have no vjp, so faults change the complete gradient, in every view and
-// dtype.
+// Layers and decomposed ops have no vjp. So faults change the complete gradient, in every view and dtype.
 TEST(Mutants, FaultsOfEveryViewAndDTypeAreCaught) {
   const Case c{"residual", "rows", {{{3, 4}}, {{4}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor> x) {

@@ -1,5 +1,5 @@
-// Tests gradcheck over ranks. Plain code checks the numbers that gradcheck draws, its steps and its bounds.
-// All ranks must report the same result.
+// Tests gradcheck over ranks. Plain code checks the random numbers, steps and bounds of gradcheck. All ranks
+// must report the same result.
 #include "autograd/gradcheck/ranks.h"
 
 #include <cmath>
@@ -26,15 +26,15 @@ Options in(DType dtype) {
   return o;
 }
 
-// Element i of a rank's tensor. Rank −1 stands for a tensor that is replicated on all ranks.
+// Returns element i of a rank's tensor. Rank −1 means a tensor that is replicated on all ranks.
 double drawn(std::uint64_t seed, int rank, std::uint32_t tensor, std::uint32_t i) {
   const PhiloxBlock b = philox({i, 0, 0, 0}, node_key(seed, static_cast<std::uint64_t>(rank + 1), tensor));
   const double size = 0.5 + uniform(b[0], b[1]);
   return b[2] % 2 == 1 ? -size : size;
 }
 
-// Each rank computes y = factor·x⁵ locally, for one or two tensors x. On one rank, the gradient is off by
-// `share`.
+// Each rank computes y = factor·x⁵ locally for one or two tensors x. On one rank, the gradient has a relative
+// error of `share`.
 struct Fifth {
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   Point first_x, first_r;
@@ -86,7 +86,8 @@ TEST(RankChecks, DrawNumbersForEachRankOrTheSameForAll) {
   });
 }
 
-// A quotient of x⁵ is off by 4·h⁴, where h = 0.1·max(1, |x|). All ranks report the worst error of any rank.
+// The error of a quotient of x⁵ is 4·h⁴, where h = 0.1·max(1, |x|). All ranks report the largest error of any
+// rank.
 TEST(RankChecks, CompareWithFourPointQuotientsWithinTheTolerance) {
   run_ranks(2, [](Communicator& ranks) {
     for (const double share : {0., 1e-3, -0.02}) {
@@ -130,7 +131,8 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
   run_ranks(3, [](Communicator& ranks) {
     for (const bool of_input : {false, true})
       for (const bool of_output : {false, true}) {
-        // Each rank's loss depends only on its own input, so its gradient depends only on its own cotangents.
+        // Each rank's loss depends only on the rank's own input. So its gradient depends only on the rank's
+        // own cotangents.
         const RankCase c{{"ranks",
                           "case",
                           {{{2}}},
@@ -149,7 +151,7 @@ TEST(RankChecks, MoveReplicatedInputsTogetherAndCountReplicatedOutputsOnce) {
         ASSERT_EQ(results.size(), 4u);
         for (const Result& r : results) {
           EXPECT_EQ(r.status, Status::ok) << r.note << " " << r.worst.where << " " << r.ratio;
-          // The gradient is checked and, in dtypes other than f64, also the result.
+          // The gradient is checked. In dtypes other than f64, the result is also checked.
           EXPECT_EQ(r.checked, 3 * (r.dtype == f64 ? 2 : 4)) << name_of(r.dtype);
           if (of_input && of_output) {  // all ranks have equal errors, so the first is reported
             EXPECT_TRUE(r.worst.where.starts_with("rank 0, ")) << r.worst.where;
@@ -222,7 +224,7 @@ TEST(RankChecks, BoundsOfOtherDtypesMatchTheDocumentation) {
   });
 }
 
-// If all ranks are equally close to their bounds, the first is reported.
+// If all ranks are equally close to their bounds, the first rank is reported.
 TEST(RankChecks, TheFirstOfEqualRanksIsReported) {
   run_ranks(2, [](Communicator& ranks) {
     const RankCase c{{"ranks", "copy", {{{2}}}, [](DType, Device) {
@@ -256,7 +258,7 @@ TEST(RankChecks, RefuseParametersAndOmit16BitTypesOnRequest) {
   });
 }
 
-// The slope of each element depends on all others, which keep their original values while this element
+// The slope of each element depends on all other elements. They keep their original values while this element
 // changes.
 TEST(RankChecks, ElementsMoveOneByOne) {
   run_ranks(2, [](Communicator& ranks) {
@@ -348,7 +350,7 @@ TEST(RankChecks, CoverEveryOpOnRowsColumnsAndLists) {
                 "ranks/several ops: [6, 3] replicated in replicated out wide\n");
 }
 
-// Each case records the call in its name.
+// The name of each case contains its call.
 TEST(RankChecks, CasesCallTheirOps) {
   const ReduceOptions wide{.wide = true};
   const std::pair<const char*, std::function<Tensors(const Tensors&)>> calls[] = {

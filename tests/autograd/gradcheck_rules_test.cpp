@@ -1,5 +1,5 @@
-// Tests gradcheck's rules for every gradient. A fault in one run of the gradient breaks the rule that uses
-// this run. An error just inside each tolerance passes, and an error just outside it fails.
+// Tests gradcheck's rules for every gradient. Each rule uses certain runs of the gradient. A fault in one of
+// these runs violates the rule. An error just inside a tolerance passes, and an error just outside it fails.
 #include "autograd/gradcheck/rules.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ using View = gradcheck::View;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// y₀ = x ⊛ w and y₁ = w ⊛ w, where all numbers of x and w are c. In one run, its gradient is off by a share.
+// y₀ = x ⊛ w and y₁ = w ⊛ w. All numbers in x and w are c. In one run, the gradient has a relative error.
 struct Pair {
   std::shared_ptr<HostFunction> host = std::make_shared<HostFunction>();
   int run = 0, faulty = 0;
@@ -102,13 +102,13 @@ TEST(Rules, ARunThatDiffersBreaksTheRuleThatUsesIt) {
         << "run " << run;
     EXPECT_EQ(o.note.find("; "), run == 1 ? o.note.find("; ") : std::string::npos) << o.note;
     EXPECT_EQ(o.rules, 8);
-    // Rules that require bitwise equality detect the smallest error.
+    // If a rule requires bitwise equality, it detects the smallest error.
     const bool is_exact = run == 2 || run == 3 || run == 4 || run == 7 || run == 8;
     EXPECT_EQ(outcome(p, run, 0x1p-50, structure).note != "", is_exact || run == 1) << "run " << run;
   }
 }
 
-// Computes x and its gradient, which is slightly wrong if two threads run.
+// Computes x and the gradient of x. With two threads, the gradient is slightly wrong.
 TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
   static const cpu::Kernel kernel{[](cpu::Worker& w, const cpu::Call& c) {
     const double factor = w.threads == 2 ? 1 + 0x1p-50 : 1;
@@ -130,7 +130,8 @@ TEST(Rules, AKernelThatDependsOnTheNumberOfThreadsIsFound) {
   EXPECT_EQ(one(c).note, "two threads give different bits than one");
 }
 
-// Tolerances are relative to the largest number of a gradient, or to 1 if all numbers are smaller.
+// A tolerance is relative to the largest number of a gradient. If all numbers are smaller than 1, it is
+// absolute.
 TEST(Rules, TolerancesMatchTheDocumentation) {
   for (const double value : {0.125, 4.0}) {
     Pair p(value);
@@ -151,10 +152,10 @@ TEST(Rules, TolerancesMatchTheDocumentation) {
       EXPECT_NE(outcome(p, run, 1.0055 * share, structure).note, "") << "run " << run << " of " << value;
     };
     const auto relative = [](double largest) { return std::max(1.0, largest) / largest; };
-    // The run that computes four times the gradient is off by a share of each gradient's largest number.
+    // One run computes four times the gradient. Its error is relative to each gradient's largest number.
     expect_limit(5, 2 * 1e-13 * std::min(relative(4 * largest_x), relative(4 * largest_w)));
-    // The sum of both gradients is off. Its tolerance is relative to the larger of the two gradients, and
-    // again to the sum.
+    // The sum of both gradients has an error. Its tolerance is relative to the larger gradient. It is also
+    // relative to the sum.
     const double size = std::max({1.0, largest_x, largest_w});
     expect_limit(13, 1e-12 * size * relative(largest_sum));
     // Without a cotangent for y₁, the gradients are r₀·w and r₀·x. Without a cotangent for y₀, they are 0 and
@@ -180,7 +181,7 @@ TEST(Rules, ASecondRunIsTheSameAndAZeroCotangentGivesZero) {
   EXPECT_EQ(outcome(p, 0, 0, check).rules, 2);
   for (const int run : {1, 2})
     EXPECT_EQ(outcome(p, run, 0x1p-52, check).note, "a second run gives a different gradient");
-  // A zero gradient of one input does not hide the other. NaN equals NaN.
+  // If the gradient of one input is zero, the gradient of the other input is still compared. NaN equals NaN.
   for (const std::size_t input : {0u, 1u})
     for (const double bad : {1e-300, std::nan("")}) {
       Pair q(2);
@@ -195,7 +196,7 @@ TEST(Rules, ASecondRunIsTheSameAndAZeroCotangentGivesZero) {
     }
 }
 
-// y = 4·x. The output and gradient of its decomposition are off by these shares.
+// y = 4·x. The decomposition's output and gradient have these relative errors.
 struct Decomposed {
   double output = 0, gradient = 0;
   Op op;
@@ -252,7 +253,7 @@ TEST(Rules, ADecompositionGivesTheSameOutputsAndGradients) {
   }
 }
 
-// Numbers of a special point are compared with the tolerance 1e-13·max(1, |x|).
+// Numbers at a special point are compared with the tolerance 1e-13·max(1, |x|).
 TEST(Rules, SpecialPointsMatchTheirSamples) {
   const auto host = std::make_shared<HostFunction>();
   host->outputs = [](const Point& x, DType) { return Point{{x[0][0] * 4, x[0][1]}, {x[0][1]}}; };
@@ -298,7 +299,7 @@ TEST(Rules, SpecialPointsMatchTheirSamples) {
   EXPECT_EQ(other.status, Status::non_finite);
 }
 
-// If two inputs are drawn in the same way, one tensor may be both inputs. The first such pair is used.
+// If two inputs are drawn in the same way, one tensor may be used for both. The first such pair is tested.
 TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
   const SampleInput a{{3}}, other_shape{{2}}, other_rank{{3, 1}}, low{{3}, {Fill::normal, -2, 1}},
       high{{3}, {Fill::normal, -1, 2}}, kind{{3}, {Fill::uniform, -1, 1}}, index{{3}, {Fill::index, -1, 1}},
@@ -333,7 +334,7 @@ TEST(Rules, InputsThatAreDrawnAlikeMayBeOneTensor) {
   for (const SampleInput& same : {other_shape, low, high, kind}) EXPECT_EQ(pair({same, same}), "0 and 1");
 }
 
-// Input numbers include inputs without a gradient; gradient numbers do not.
+// Input indices include inputs without a gradient. Gradient indices do not include them.
 TEST(Rules, InputsThatAreOneTensorMayFollowOthers) {
   for (const bool is_right : {true, false}) {
     const Case c{
@@ -355,7 +356,8 @@ TEST(Rules, InputsThatAreOneTensorMayFollowOthers) {
   }
 }
 
-// A case whose nodes are recorded again keeps the gradients of its regions, unless its options exclude them.
+// If a case's nodes are recorded again, the case keeps the gradients of its regions. Options can exclude
+// them.
 TEST(Replayed, CasesKeepTheirCustomGradients) {
   const Case c = cube([](auto&, auto&, auto& z) { return Tensors{z[0] * 7}; });
   const auto slope = [](const Case& of) {
@@ -374,7 +376,7 @@ TEST(Replayed, CasesKeepTheirCustomGradients) {
 
 // ---- How a check uses its parts
 
-// The gradient is wrong only along one of the random directions. The element-by-element check has different
+// The gradient is wrong only along one of the random directions. The element-by-element check uses different
 // cotangents.
 TEST(Checks, AFaultThatElementsDoNotShowIsReportedAsOneOfDirections) {
   const auto host = HostFunction::of_elements([](double x) { return x * x; }, [](double x) { return 2 * x; });
@@ -447,7 +449,7 @@ TEST(Checks, AnErrorOfTheCaseIsItsResult) {
   expect([] { throw GradientError("cut"); }, &first, Status::mismatch, "cut");  // not in the first derivative
   EXPECT_THROW(check_with([] { throw OutOfMemory("none left"); }, nullptr), OutOfMemory);
   EXPECT_THROW(check_with([] { throw std::runtime_error("another"); }, nullptr), std::runtime_error);
-  // The error occurs in one dtype only, so the other dtypes are checked.
+  // The error occurs in one dtype only. So the other dtypes are also checked.
   for (const Result& r : check_with([] { throw DTypeError("no bf16"); }, nullptr, bf16))
     EXPECT_EQ(r.status, r.dtype == bf16 ? Status::unsupported : Status::ok) << name_of(r.dtype);
 }
@@ -462,7 +464,7 @@ TEST(Checks, RunOnTheDeviceOfTheOptions) {
   for (const Result& r : results) EXPECT_EQ(r.status, Status::unsupported) << tg::name_of(r.dtype) << r.note;
 }
 
-// An error of the second derivative is also the only result.
+// If the second derivative reports an error, this is the only result.
 TEST(Checks, AnErrorOfTheDerivativeIsTheOnlyResult) {
   const Case c{"errors", "case", {{{2}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor>) -> Tensors { throw ShapeError("none"); }};
@@ -476,7 +478,7 @@ TEST(Checks, AnErrorOfTheDerivativeIsTheOnlyResult) {
   EXPECT_EQ(results[0].text(), c.text());
 }
 
-// A result that all views and dtypes share is reported for any choice of them.
+// Some results apply to all views and dtypes. They are reported for any choice of views and dtypes.
 TEST(Checks, OneRefusalStandsForAllDtypes) {
   const Case c{"nothing", "case", {{{2}}}, [](DType, Device) {
                  return Callable{{}, [](std::span<const Tensor> x) { return Tensors{greater(x[0], 0)}; }};
@@ -511,7 +513,7 @@ TEST(Checks, ResultsFollowTheOptionsInTheirOrder) {
   }
 }
 
-// If a dtype fails with two tensors, the case of one tensor as both inputs is not checked.
+// If a dtype fails with two tensors, one tensor for both inputs is not checked.
 TEST(Checks, OneTensorAsTwoInputsIsCheckedIfTwoTensorsPass) {
   const Case c = custom_case(
       {{{2, 3}}, {{2, 3}}}, [](const Tensors& in) { return Tensors{in[0] * in[1]}; },
@@ -590,7 +592,7 @@ TEST(Derivative, IsTheGradientOfTheWeightedOutputs) {
             (Values{2 * 17 * 1 + 11 * 2 * 3 + 11 * 5 * 7, 2 * 19 * 2 + 13 * 3 * 5 + 13 * 7 * 11}));
 }
 
-// If an op has only a first derivative, its second derivative comes from its decomposition. Gradients
+// If an op has only a first derivative, the decomposition gives the second derivative. Gradients that are
 // recorded around the op are not replaced.
 TEST(Derivative, OpsOfFirstOrderAreReplacedByTheirDecompositions) {
   const Op op{

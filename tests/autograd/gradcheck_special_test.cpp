@@ -1,5 +1,5 @@
-// Tests derivatives at special points: the points, the steps and each decision. For each decision there are
-// functions, and plain code computes the expected results.
+// Tests derivatives at special points. Covers the points, the steps and each decision. Each decision is
+// tested with several functions. Plain code computes the expected results.
 #include "autograd/gradcheck/quotients.h"
 
 #include <algorithm>
@@ -135,7 +135,8 @@ TEST(SpecialPoints, AreVisitedInTheirOrderWithTheirSteps) {
       }
 }
 
-// If the function is not finite, nothing is compared. If a neighbor is not finite, its step is skipped.
+// If the function is not finite at a point, nothing is compared there. If it is not finite at a neighbor,
+// this step is skipped.
 TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
   for (const double bad : {inf, -inf, std::nan("")}) {
     Case c = case_of(
@@ -145,10 +146,10 @@ TEST(SpecialPoints, NonFiniteNeighboursAreSkipped) {
     Result r;
     check_special(c, f64_contiguous(false), r);
     EXPECT_EQ(r.status, Status::ok);
-    EXPECT_EQ(r.special, 3 + 2);  // 0 three times; the huge and the infinite negative point
+    EXPECT_EQ(r.special, 3 + 2);  // 0 three times, the huge point, and the infinite negative point
     EXPECT_EQ(r.undecided, 2);
   }
-  // Derivatives of these points are still listed, with the gradient's values.
+  // Derivatives at these points are still listed with the values of the gradient.
   Case two = case_of(HostFunction::of_elements([](double x) { return x > 5e5 ? inf : 0; },
                                                [](double x) { return x > 5e5 ? (x > huge / 2 ? 3 : 5) : 0; }),
                      {{{2}}}, {{2}});
@@ -182,7 +183,7 @@ struct Sides {
   double central = 0, left = 0, right = 0;
 };
 
-// A function of one number that has these slopes at 0 for each step. Its gradient there is a.
+// A function of one number. At 0, it has these slopes for each step. Its gradient at 0 is a.
 struct Crafted {
   Sides steps[3];
   double a = 0, at_0 = 0;
@@ -216,11 +217,11 @@ struct Decision {
   double ratio = 0, numeric = 0, h = 0;
 };
 
-// The function has three outputs. Their shares of the function add up to 1, and the magnitudes of the shares
-// to 2.
+// The function has three outputs, and each output is a share of it. The shares add up to 1, and their
+// magnitudes add up to 2.
 constexpr double shares[] = {0.75, -0.5, 0.75}, sizes = 2;
 
-// Decides as docs/gradcheck-method.md, "Special points", describes.
+// Follows the section "Special points" in docs/gradcheck-method.md.
 Decision decide(const Crafted& c, bool is_pointwise) {
   Decision d;
   const double hs[] = {1e-3, 1e-4, 1e-5}, a = c.a;
@@ -251,7 +252,7 @@ struct Family {
   const char* name;
   std::function<Crafted(double t)> of;
   double low, high;
-  int changes;  // how often the verdict on a pointwise op changes in this range
+  int changes;  // number of verdict changes for a pointwise op in this range
 };
 
 TEST(SpecialPoints, AreJudgedAsByPlainCode) {
@@ -433,7 +434,7 @@ TEST(SpecialPoints, AFunctionThatIsZeroAddsNoNoise) {
   EXPECT_DOUBLE_EQ(r.ratio, largest / 1e-5);
 }
 
-// A non-finite gradient is wrong if any quotient is finite.
+// If a gradient is not finite but a quotient is finite, the gradient is wrong.
 TEST(SpecialPoints, NonFiniteGradientOfAFiniteFunctionIsWrong) {
   for (const double bad : {inf, std::nan("")}) {
     Case c = case_of(
@@ -447,7 +448,7 @@ TEST(SpecialPoints, NonFiniteGradientOfAFiniteFunctionIsWrong) {
     const auto all = special_derivatives(c, f64_contiguous(false));
     ASSERT_EQ(all.size(), 7u);
     for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(all[i].is_smooth, i >= 3) << i;
-    // No quotient is usable if the function is finite only at 0.
+    // If the function is finite only at 0, no quotient is usable.
     Case alone = case_of(
         HostFunction::of_elements([](double x) { return x == 0 ? 0 : inf; }, [=](double) { return bad; }),
         {{{1}}}, {{1}});
@@ -459,7 +460,8 @@ TEST(SpecialPoints, NonFiniteGradientOfAFiniteFunctionIsWrong) {
   }
 }
 
-// Equal huge numbers decide only within a distance that their rounding hides, unless the op is pointwise.
+// At huge numbers, pointwise ops are always decided. Other ops with equal huge numbers are decided only
+// within a distance that rounding hides.
 TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   for (const Op* op : {&pointwise, &other}) {
     Case c = case_of(HostFunction::of_elements([](double) { return 0; },
@@ -476,7 +478,7 @@ TEST(SpecialPoints, HugeNumbersDecideForPointwiseOpsOnly) {
   }
 }
 
-// The function is linear only within 0.07 of a huge number, so only the step 1/32 shows its slope there.
+// Near a huge number, the function is linear only within 0.07. So only the step 1/32 shows the slope there.
 TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
   Case c = case_of(HostFunction::of_elements([](double x) { return std::clamp(x - huge, -0.07, 0.07); },
                                              [](double x) { return x == huge ? 1 : 0; }),
@@ -488,8 +490,8 @@ TEST(SpecialPoints, HugeNumbersHaveStepsBelowOne) {
   EXPECT_EQ(r.special, 7);
 }
 
-// With --quick, if an op has more than eight samples, every fourth sample is checked. The seed selects which
-// ones.
+// With --quick, an op with more than eight samples is checked with every fourth sample. The seed selects the
+// samples.
 TEST(SpecialPoints, QuickChecksEveryFourthSampleOfMany) {
   for (const int count : {8, 9}) {
     Op op{.name = "many"};
@@ -518,7 +520,7 @@ double derivative_of_cube(int order, double x) {
   return order == 0 ? x * x * x : order == 1 ? 3 * x * x : order == 2 ? 6 * x : order == 3 ? 6 : 0;
 }
 
-// An op with an order as an attribute. Its derivative with respect to its first input is the same op of the
+// The op has an attribute `order`. The derivative with respect to the first input is the same op with the
 // next order. A second input may change the result.
 struct OrderAttrs {
   int order;
@@ -586,7 +588,7 @@ TEST(SpecialPoints, SecondDerivativesAreComparedAtTheSamePoints) {
   EXPECT_EQ(special_derivatives(cube.c, o).size(), 7u);
 }
 
-// Cotangents are inputs of the second derivative. They keep their drawn values.
+// Cotangents are inputs of the second derivative. They keep their random values.
 TEST(SpecialPoints, DerivativesMatchPlainCode) {
   const std::pair<Fill, Values> rows[] = {{{}, {0, 0, 0, huge, -huge, inf, -inf}},
                                           {{Fill::uniform, 0.25, 2}, {0, 1, 0, huge, inf}}};
@@ -608,9 +610,9 @@ TEST(SpecialPoints, DerivativesMatchPlainCode) {
 }
 
 // If the gradient is not finite at a point of the second derivative, the first derivative is compared there.
-// It is not counted again.
+// The comparison is not counted again.
 TEST(SpecialPoints, NonFiniteGradientIsComparedWithTheFunction) {
-  double special = 99;  // with this w, the gradient is infinite at 0
+  double special = 99;  // the gradient at 0 is infinite for this w
   OrderOp cube({{{1}}, {{1}}}, [&](int order, double x, double w) {
     return order == 1 && x == 0 && w == special ? inf : derivative_of_cube(order, x);
   });

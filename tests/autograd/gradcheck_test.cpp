@@ -1,4 +1,4 @@
-// Tests the checker itself: correct gradients pass, and each kind of fault is caught at its position.
+// Tests the checker itself. Correct gradients must pass. Each kind of fault must be detected at its position.
 #include "tests/support/gradcheck_cases.h"
 
 #include <cmath>
@@ -29,7 +29,7 @@ TEST(Gradcheck, AcceptsARightGradient) {
   const Case c = cube([](auto& in, auto&, auto& z) { return Tensors{right(in, z)}; });
   expect(c, Status::ok);
   const Result r = one(c);
-  EXPECT_EQ(r.checked, 6 * (6 + 2));  // every element, for each output and for two random cotangents
+  EXPECT_EQ(r.checked, 6 * (6 + 2));  // every element, for each output and two random cotangents
   EXPECT_LT(r.max_abs, 1e-9);
   EXPECT_EQ(r.note, "");
 }
@@ -67,7 +67,7 @@ TEST(Gradcheck, CatchesABackwardThatIgnoresTheCotangent) {
   EXPECT_NE(r.note.find("zero cotangent"), std::string::npos) << r.note;
 }
 
-// If loss = sum(out), the gradient of softmax is zero, and so is any multiple of this gradient.
+// If loss = sum(out), the gradient of softmax is zero. So is any multiple of this gradient.
 TEST(Gradcheck, CatchesAScaledSoftmaxGradientThatTheSumOfOutputsHides) {
   const auto forward = [](const Tensors& in) {
     const Tensor e = exp(in[0]);
@@ -116,7 +116,7 @@ TEST(Gradcheck, OneNaNAmongManyIsNotOverlooked) {
 }
 
 TEST(Gradcheck, SkipsAKinkAndRefusesMoreThanAFewOfThem) {
-  // All elements are 0. ReLU has no derivative there: a central difference gives 1/2.
+  // All elements are 0. ReLU has no derivative at 0. A central difference gives 1/2.
   const Case at_zero{"relu", "zero", {{{6}, {Fill::uniform, 0, 0}}}, [](DType, Device) {
                        return Callable{{}, [](std::span<const Tensor> x) { return Tensors{relu(x[0])}; }};
                      }};
@@ -277,7 +277,7 @@ TEST(Gradcheck, ParametersAreDifferentiatedToo) {
   EXPECT_NE(one(layer(1.001)).worst.where.find("input 1 "), std::string::npos);  // after the case's own input
 }
 
-// Two outputs. The cotangent of the second is lost unless both cotangents exist.
+// There are two outputs. The second cotangent is lost if there is no first cotangent.
 TEST(Gradcheck, CatchesAnOutputWhoseCotangentIsLost) {
   static const Op op{.name = "relu_pair",
                      .infer =
@@ -341,7 +341,7 @@ TEST(Gradcheck, AcceptsMagnifiedRounding) {
   }
 }
 
-// y = layer_norm(x) + x. Its gradient in bf16 omits one of the two summands, as if a sum were overwritten. A
+// y = layer_norm(x) + x. In bf16, the gradient omits one of its two summands, as if a sum were overwritten. A
 // bound from the decomposition in bf16 would contain the same fault.
 TEST(Gradcheck, Overwritten16BitGradientFailsByFar) {
   const auto residual = [](bool forgets) {
@@ -387,7 +387,7 @@ TEST(Gradcheck, CatchesAnOpThatIsWrongWhenBothOperandsAreOneTensor) {
   EXPECT_NE(r.note.find("one tensor as inputs 0 and 1"), std::string::npos) << r.note;
 }
 
-// The product is correct in f64, and with two tensors.
+// The product is correct in f64. It is also correct with two tensors.
 TEST(Gradcheck, CatchesAnOpThatIsWrongForOneTensorInOneDTypeOnly) {
   for (DType faulty : {f32, bf16, f16}) {
     const Case c{"product", "matrices", {{{2, 3}}, {{2, 3}}}, [faulty](DType, Device) {
@@ -495,8 +495,8 @@ TEST(Gradcheck, DrawnIndicesIncludeMoreThanTheLowest) {
   EXPECT_TRUE(highest);
 }
 
-// Outputs of samples must be finite. An output of −∞ or NaN would not be checked and would weaken the check
-// of the others.
+// Outputs of samples must be finite. If an output is −∞ or NaN, it is not checked, and the check of other
+// outputs is weaker.
 TEST(Gradcheck, OutputsOfSamplesAreFinite) {
   for (const Case& c : op_cases()) {
     if (c.expected) continue;  // a special point
@@ -511,7 +511,8 @@ TEST(Gradcheck, OutputsOfSamplesAreFinite) {
   }
 }
 
-// At a tie, quotients give half of the gradient to each operand. The sample states the right value.
+// At a tie, finite differences give half of the gradient to each operand. The sample contains the right
+// value.
 TEST(Gradcheck, ASpecialPointIsComparedWithItsSample) {
   const auto at_a_tie = [](double first, double second) {
     Case c = custom_case(
@@ -530,7 +531,7 @@ TEST(Gradcheck, ASpecialPointIsComparedWithItsSample) {
   EXPECT_NE(one(at_a_tie(0, 1)).worst.where.find("gradient 0, element 0"), std::string::npos);
 }
 
-// The case with this name, with a different vjp of its op.
+// Returns the case with this name. Its op has a different vjp.
 Case with_vjp(const char* text, Op& op, std::function<Tensors(const Op&, const Backprop&)> vjp) {
   Case c = named(text);
   const Op* const original = c.op;
@@ -544,7 +545,7 @@ Case with_vjp(const char* text, Op& op, std::function<Tensors(const Op&, const B
   return c;
 }
 
-// No random point shows these faults, because both derivatives are correct there.
+// Both derivatives are correct at random points. So no random point shows these faults.
 TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
   using Vjp = std::function<Tensors(const Op&, const Backprop&)>;
   const auto caught = [](const char* text, const char* where, const Vjp& vjp) {
@@ -555,11 +556,12 @@ TEST(Gradcheck, CatchesFaultsAtSpecialPoints) {
       EXPECT_TRUE(r.status == Status::mismatch || r.status == Status::non_finite) << text;
       EXPECT_NE(r.worst.where.find(where), std::string::npos) << text << ": " << r.worst.where;
       if (r.status == Status::non_finite) continue;
-      // Only quotients within a tenth of their distance from the gradient prove that it is wrong.
+      // A quotient has an error and a distance from the gradient. It proves that the gradient is wrong only
+      // if the error is at most a tenth of the distance.
       EXPECT_NEAR(r.ratio, 10, 1e-9) << text;
     }
   };
-  // A gradient of the product with special cases for zeros. If no element is zero, this gradient and its
+  // A gradient of the product that treats zeros separately. If no element is zero, this gradient and its
   // derivative are correct.
   const Vjp by_cases = [](const Op&, const Backprop& g) -> Tensors {
     const Tensor &x = g.in[0], zero = equal(x, 0), nonzero = where(zero, 1, x);
@@ -603,7 +605,7 @@ TEST(Gradcheck, SecondDerivativesAtSpecialPointsAreChecked) {
   }
 }
 
-// The operands for which the docs promise a result are among the samples.
+// The documentation promises a result for some operands. The samples include these operands.
 TEST(Gradcheck, SpecialPointsAreSamples) {
   for (const char* text :
        {"maximum/ties", "minimum/ties", "max/ties", "min/ties", "pow/zeros", "relu/kink", "abs/kink",
@@ -638,7 +640,7 @@ TEST(Gradcheck, ComparesTheDecompositionOfAnOpWithoutAGradient) {
   EXPECT_NE(r.note.find("decomposition"), std::string::npos) << r.note;
 }
 
-// The attributes of the op's call in a case.
+// Returns the attributes of the op's call in a case.
 AttentionAttrs attention_attrs(const Case& c) {
   Graph g;
   Tensors in;
@@ -649,7 +651,7 @@ AttentionAttrs attention_attrs(const Case& c) {
   throw std::runtime_error(c.text() + " does not call its op");
 }
 
-// Any two options of attention occur together in a sample.
+// Any two options of attention occur together in at least one sample.
 TEST(Gradcheck, SamplesCoverAllPairsOfAttentionOptions) {
   for (const char* name : {"flash_attn", "flash_attn_backward"}) {
     std::set<std::pair<std::string, std::string>> pairs;
@@ -684,7 +686,7 @@ TEST(Gradcheck, SamplesCoverAllPairsOfAttentionOptions) {
   }
 }
 
-// In the expanded view, all 135 terms of a sum are equal, so the errors of its partial sums have the same
+// In the expanded view, all 135 terms of a sum are equal. So the errors of its partial sums have the same
 // sign.
 TEST(Bounds, HoldForLongSumsOfEqualTerms) {
   Options o;
@@ -694,8 +696,8 @@ TEST(Bounds, HoldForLongSumsOfEqualTerms) {
       EXPECT_EQ(r.status, Status::ok) << "seed " << o.seed << ": " << r.worst.where;
 }
 
-// At equal numbers, one output has a slope on one side only, and another output on the other side only. With
-// this seed, the cotangents of these outputs are almost equal.
+// At equal numbers, one output has a slope only on one side. Another output has a slope only on the other
+// side. With this seed, the cotangents of these outputs are almost equal.
 TEST(SpecialPoints, KinksOfTwoOutputsDoNotMakeASmoothSum) {
   Options o = f64_contiguous(true);
   o.seed = 22;

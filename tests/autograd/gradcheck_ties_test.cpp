@@ -1,4 +1,4 @@
-// Tests derivatives at special points whose quotients are exactly at a bound. Each bound belongs to one side.
+// Tests derivatives at special points if quotients are exactly at a bound. Each bound belongs to one side.
 #include <cmath>
 #include <map>
 #include <optional>
@@ -16,7 +16,7 @@ using View = gradcheck::View;
 
 constexpr double hs[] = {1e-3, 1e-4, 1e-5};  // steps of the special point 0
 
-// Returns a number near `start` for which f is exactly `target`, if such a number exists.
+// Returns a number near `start` at which f is exactly `target`, if one exists.
 std::optional<double> solved(double start, double target, const std::function<double(double)>& f) {
   double low = start, high = start;
   for (int i = 0; i < 100; ++i) {
@@ -33,12 +33,12 @@ struct Row {
   double right[3] = {}, left[3] = {}, central[3] = {};
   double a = 0, at_0 = 0;
   double noise = 0;         // noise of the first step, instead of `at_0`
-  bool is_central = false;  // the gradient is the first central quotient, which must not be 0
-  bool is_noise = false;    // the noise of the second step is a tenth of the gradient
+  bool is_central = false;  // the gradient is the first central quotient, not 0
+  bool is_noise = false;    // the second step's noise is a tenth of the gradient
   bool is_decided = true, is_wrong = false, is_smooth = false;
 };
 
-// The values of a function with these quotients for the cotangent r.
+// The values of a function that has these quotients for the cotangent r.
 struct Made {
   std::map<double, double> values;
   double a = 0, at_0 = 0;
@@ -67,7 +67,7 @@ std::optional<Made> made(const Row& row, double r) {
                                 [&](double y) { return r * (8 * 0. - y) / (12 * h); });
     if (!right || !left || !central) return {};
     m.values[h] = m.at_0 + *right, m.values[-h] = m.at_0 - *left;
-    // If the difference at twice the step is eight times as large, the central quotient is 0.
+    // If the difference for twice the step is eight times as large, the central quotient is 0.
     m.values[2 * h] = m.at_0 + (row.is_central ? 0 : 8 * *right + *central);
     m.values[-2 * h] = m.at_0 - (row.is_central ? 0 : 8 * *left);
     if (row.is_central && i == 0) m.a = r * (8 * *right) / (12 * h);

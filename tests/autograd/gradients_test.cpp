@@ -1,4 +1,4 @@
-// Tests gradients of random graphs, the values that gradients flow through, refusals, and nodes that are
+// Tests gradients. Covers random graphs, the paths of gradients through values, refusals, and nodes that are
 // recorded again.
 #include <tilegrad/autograd/gradients.h>
 
@@ -14,8 +14,8 @@ using namespace tg;
 using namespace tg::testing;
 using Tensors = std::vector<Tensor>;
 
-// Computes polynomials in two variables and their derivatives. Each graph of sums and products is such a
-// polynomial.
+// Computes polynomials in two variables and their derivatives. Each graph that consists of sums and products
+// is such a polynomial.
 struct Dual {
   double value, dx, dy;
 };
@@ -26,7 +26,7 @@ Dual operator*(Dual a, Dual b) {
   return {a.value * b.value, a.dx * b.value + a.value * b.dx, a.dy * b.value + a.value * b.dy};
 }
 
-// Random graphs. Some of their nodes are recomputed, are custom ops, or are never used.
+// Makes random graphs. Some nodes are recomputed, are custom ops, or are never used.
 TEST(Gradients, RandomGraphsMatchDualNumbers) {
   const auto square = [](const Tensors& in) { return Tensors{in[0] * in[0], in[0] + in[0]}; };
   const CustomOp own = custom_op("own", {square, [](const Tensors& in, const Tensors&, const Tensors& z) {
@@ -167,7 +167,7 @@ TEST(Gradients, DependOnlyThroughFloatingValues) {
   EXPECT_TRUE(depends_on(sum(rounded(x)), x));
 }
 
-// If an input needs a gradient, its gradient from a custom backward is checked.
+// If an input needs a gradient, the gradient from a custom backward is checked.
 TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   Graph other;
   const Tensor foreign = other.input("foreign", {2}, f64);
@@ -209,8 +209,8 @@ TEST(Gradients, CustomGradientsMustFitTheirInputs) {
   EXPECT_EQ(with([](auto&, auto& z) { return Tensors{z[0], Tensor()}; }), "none");
 }
 
-// A custom backward receives the call's inputs, the values of its region only, and zeros as the cotangent of
-// an unused output.
+// A custom backward receives the inputs of the call and the values of its own region. The cotangent of an
+// unused output is zero.
 TEST(Gradients, CustomGradientsReceiveZerosAndTheirOperands) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
@@ -271,8 +271,8 @@ TEST(Gradients, DecompositionsNeedEveryOutput) {
             "[two_for_one] its decomposition returned 2 tensors for 1 outputs");
 }
 
-// An op may have a gradient, a reason for having none, and a decomposition. The first that exists in this
-// order is used. None is used for a value that needs no gradient.
+// An op may have a gradient, a reason for having none, and a decomposition. The first existing one in this
+// order is used. If a value needs no gradient, none of them is used.
 TEST(Gradients, OpsUseTheirGradientThenReasonThenDecomposition) {
   const auto infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
     const OutSpec s{in[0].dtype, row_major(in[0].shape())};
@@ -350,7 +350,7 @@ TEST(Gradients, SlicesOfEveryAxisAndStepAccumulate) {
       }
 }
 
-// A tensor specifies where these slices start.
+// These slices start at positions from a tensor.
 TEST(Gradients, SlicesAtGivenStartsAccumulate) {
   for (const std::int64_t start : {0, 1, 3}) {
     Graph g;
@@ -368,7 +368,7 @@ TEST(Gradients, SlicesAtGivenStartsAccumulate) {
   }
 }
 
-// The gradient of a region reaches its inputs, whatever nodes are between them.
+// The gradient of a region reaches the inputs of the region, even if other nodes are between them.
 TEST(Gradients, CustomGradientsPassIntegers) {
   Graph g;
   const Tensor x = g.input("x", {2}, f64);
@@ -384,7 +384,7 @@ TEST(Gradients, CustomGradientsPassIntegers) {
   EXPECT_EQ(eval(gradients(sum(y[1]), {x})[0]).values<double>(), (std::vector<double>{10, 10}));
 }
 
-// Nodes before the tensors to differentiate by are not differentiated.
+// Nodes before these tensors are not differentiated.
 TEST(Gradients, StopAtTheTensorsToDifferentiateBy) {
   const Op opaque{.name = "opaque",
                   .infer = [](std::span<const Operand> in, const Attrs&) -> std::vector<OutSpec> {
@@ -438,7 +438,7 @@ TEST(Checkpoint, GradientsAreOutsideAllSegments) {
   }
 }
 
-// A segment is recomputed once for the backward pass, which reads the recomputed values.
+// A segment is recomputed once for the backward pass. The backward pass reads the recomputed values.
 TEST(Checkpoint, RecomputesEachSegmentOnce) {
   static int runs[2];
   const auto counting = [](int which) {
@@ -565,7 +565,7 @@ TEST(Replay, KeepsOrLeavesCustomGradientsAndSegments) {
   EXPECT_GE(segment(kept(y)), 0);
   EXPECT_NE(segment(kept(y)), segment(y));
   EXPECT_EQ(segment(sum(x)), -1);
-  // If only a part of a region is recorded, the region's custom gradient is not.
+  // If only a part of a region is recorded, the custom gradient of the region is not recorded.
   NodeId inside = first;
   while (g.nodes()[inside].segment < 0) ++inside;
   Replay part(g, g);
@@ -661,7 +661,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   CustomOp moved = same;
   const CustomOp taken = std::move(moved);
   expect_error<Error>([&] { moved(x); }, {"[custom_op] an empty CustomOp was called: it was moved from"});
-  // Numbers become tensors of the first tensor's dtype.
+  // Numbers become tensors with the dtype of the first tensor.
   const Tensors three = same.all({2.5, cast(x, f32), 4});
   EXPECT_EQ(three[0].dtype(), f32);
   EXPECT_EQ(three[0].shape(), Shape());
@@ -669,7 +669,7 @@ TEST(CustomOp, ErrorsNameTheOp) {
   EXPECT_EQ(eval(three[2]).at(0), 4);
 }
 
-// Each region ends at its own node, so each keeps its own gradient.
+// Each region ends at its own node. So each region keeps its own gradient.
 TEST(CustomOp, RegionsThatEndTogetherKeepTheirGradients) {
   const auto times = [](double slope, std::function<Tensors(const Tensors&)> forward) {
     return custom_op("times" + std::to_string(int(slope)),

@@ -1,4 +1,4 @@
-// Tests that GEMMs accumulate sums of their results (core/compile/addends.cpp).
+// Tests that a GEMM adds its result to a sum without a separate step (core/compile/addends.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Counts the steps that do nothing but add at least two tensors of the same layout.
+// Counts the steps that only add tensors. At least two of the tensors must have the same layout.
 std::ptrdiff_t sums(const Program& p) {
   return std::ranges::count_if(p.steps(), [](const Step& s) {
     if (s.op != &fused_op) return false;
@@ -27,7 +27,7 @@ std::ptrdiff_t products(const Program& p, std::size_t operands) {
                                [&](const Step& s) { return s.op == &matmul_op && s.in.size() == operands; });
 }
 
-// Inputs are small integers, whose products and sums are exact in every dtype and order.
+// Inputs are small integers. So all products and sums are exact in every dtype and order.
 struct Addends : ::testing::Test {
   Graph g;
   std::mt19937 random{7};
@@ -60,7 +60,7 @@ struct Addends : ::testing::Test {
     return all;
   }
   // Expects this number of GEMMs with an addend and this number of steps that only add. The result must be
-  // bitwise identical to executing one op after another, in planned memory, on any number of threads.
+  // bitwise identical to executing one op after another, in planned memory and on any number of threads.
   void expect(const std::vector<Tensor>& fetch, std::ptrdiff_t addends, std::ptrdiff_t left) {
     const Program p = compile(g, fetch);
     EXPECT_EQ(products(p, 3), addends) << p.text();
@@ -83,7 +83,7 @@ TEST_F(Addends, ASumOfProductsIsAccumulatedByThem) {
   }
 }
 
-// A layer records x [2, 3, 6] as the rows of GEMMs. Their gradients are summed as gradients of x.
+// A layer records x [2, 3, 6] as the rows of GEMMs. The gradients of these rows are summed as gradients of x.
 TEST_F(Addends, GradientOfASharedInputIsAccumulatedByProducts) {
   for (const DType t : {f64, f32, bf16}) {
     const Tensor x = input({2, 3, 6}, t);
@@ -115,8 +115,8 @@ TEST_F(Addends, ItemsOfABatchAreAdded) {
   expect({one + rows}, 0, 1);
 }
 
-// If a sum is part of a fused elementwise kernel, the kernel reads each term only once, so accumulation would
-// save nothing.
+// If a sum is part of a fused elementwise kernel, this kernel reads each term only once. So accumulation in a
+// GEMM would save nothing.
 TEST_F(Addends, SumsThatSaveNoPassAreNotFused) {
   const Tensor a = product(), b = product(), c = product();
   expect({a * 2 + b}, 0, 0);
@@ -158,7 +158,7 @@ TEST_F(Addends, MoreTermsThanAFusedStepHasInputsAreAccumulated) {
   expect({s}, 29, 0);
 }
 
-// The last GEMM of a sum writes to the sum's memory.
+// The last GEMM of a sum writes to the memory of the sum.
 TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
   const Tensor a = product({2}), b = product({2}), c = product(), d = product(), batch = a + b, s = c + d;
   expect({batch, transpose(s, 0, 1), concat({s, c}, 0)}, 2, 0);
@@ -185,8 +185,8 @@ TEST_F(Addends, SumsAreFetchedJoinedAndAssigned) {
   }
 }
 
-// A GEMM result is not rounded before it is added. Here 1.0078125² = 1.015625 + 2⁻¹⁴, which bf16 would round
-// to 1.015625.
+// A GEMM result is not rounded before it is added. Here 1.0078125² = 1.015625 + 2⁻¹⁴. In bf16, this would be
+// rounded to 1.015625.
 TEST_F(Addends, A16BitSumIsRoundedOnceForEachProduct) {
   const Array one = Array::of<float>({1, 1}, {1.0078125f}).to(bf16),
               other = Array::of<float>({1, 1}, {-1.015625f}).to(bf16),
@@ -203,8 +203,8 @@ TEST_F(Addends, BatchInvariantProgramsAddSeparately) {
   EXPECT_EQ(sums(p), 1);
 }
 
-// If three GEMM results are summed, at most two buffers are alive: the partial sum, which the next GEMM
-// overwrites, and the last result.
+// If three GEMM results are summed, at most two buffers are alive. One contains the last result. The other
+// contains the partial sum, and the next GEMM overwrites it.
 TEST_F(Addends, NeedLessMemoryThanAllTerms) {
   constexpr std::int64_t n = 64;
   const Tensor x = input({n, n});
@@ -260,8 +260,8 @@ TEST_F(Addends, RandomSumsMatchSeparateStepsBitwise) {
   EXPECT_GT(left, 20);
 }
 
-// In a training step of each architecture, the query, key and value projections of a block read the same
-// tensor. So do the two GEMMs of a gated MLP, and the GEMMs of latents.
+// In a training step of each architecture, several GEMMs of a block read the same tensor. Examples are the
+// query, key and value projections, the two GEMMs of a gated MLP, and the GEMMs of latents.
 TEST_F(Addends, AModelsGradientsAreAddedByProducts) {
   for (const auto& [name, config] : small_models(12)) {
     SCOPED_TRACE(name);

@@ -1,5 +1,5 @@
-// Tests how ranks compare their programs by one hash per step (core/compile/agreement.cpp). Checks the inputs
-// of a hash, and the step and rank that an error names. The test simulates the other ranks.
+// Tests how ranks compare their programs by one hash per step (core/compile/agreement.cpp). Checks the data
+// in each hash, and the step and rank in the error message. The test simulates the other ranks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ using tg::testing::error_of;
 
 using Words = std::vector<std::uint64_t>;
 
-// The communicator of the last of several ranks. `others` changes the words that each other rank shares.
+// Simulates the communicator of the last rank. `others` changes the words of each other rank.
 class Played : public Communicator {
  public:
   explicit Played(int ranks, std::function<void(int, Words&)> others = {})
@@ -115,8 +115,8 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
       if (r == rank && words.size() > 1) ++words[step];
     };
   };
-  // All ranks are compared with rank 0. If rank 0 differs, it differs from all other ranks, and the error
-  // names the last of them.
+  // All ranks are compared with rank 0. If rank 0 differs, it differs from all other ranks. The error then
+  // names the last rank.
   for (const auto& [rank, step, named] : {std::tuple{1, 0, 1}, {1, 4, 1}, {2, 3, 2}, {0, 2, 3}}) {
     const std::string error = message(4, change(rank, static_cast<std::size_t>(step)));
     const std::string expected = "[compile] the programs of ranks 0 and " + std::to_string(named) +
@@ -137,8 +137,8 @@ TEST(Agreement, TheFirstStepThatDiffersIsReported) {
   EXPECT_EQ(count(5), "no error");
 }
 
-// A message has at most Communicator::most_shared bytes. No message is empty, and none extends beyond the end
-// of the shortest program.
+// A message has at most Communicator::most_shared bytes. No message is empty. The last message ends with the
+// last step of the shortest program.
 TEST(Agreement, LongProgramsAreComparedInPieces) {
   constexpr std::size_t most = Communicator::most_shared / sizeof(std::uint64_t);
   Graph g;

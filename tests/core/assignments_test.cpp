@@ -1,5 +1,5 @@
-// Tests assignments to parameters (core/compile/assignments.h): values that their producers write directly to
-// the parameter, values that are copied, and updates that a program must assign.
+// Tests assignments to parameters (core/compile/assignments.h). Some steps write their value directly to the
+// parameter. Other values are copied. Some programs must assign an update.
 #include "core/compile/assignments.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ struct Assignments : ::testing::Test {
   Parameter w{"w", Array(Shape{2, 2}, f32)}, v{"v", Array(Shape{2, 2}, f32)};
   Tensor x = g.input("x", {2, 2}), p = g.param(w);
 
-  // Returns for each assignment whether its producer writes it directly. Elementwise ops are not fused, so
-  // each op is a step.
+  // For each assignment, returns whether a step writes directly to the parameter. Elementwise ops are not
+  // fused, so each op is a step.
   std::vector<bool> directly(const std::vector<Tensor>& fetch, const std::vector<Assign>& assign) {
     const Outputs outputs = outputs_of(g, fetch, assign);
     std::vector<LoweredStep> steps = lower(g, outputs.all(), false);

@@ -41,7 +41,7 @@ TEST(BadNode, NamesANonFiniteInputOrParameter) {
   EXPECT_NE(first_bad_node(g, {{x, bad}}, 0, 0).find("infinity at [0] of f32 [2]"), std::string::npos);
 }
 
-// A mask may contain −∞, and a view only shows values of a different node.
+// A mask may contain −∞. A view only shows the values of another node.
 TEST(BadNode, IsNeitherAViewNorAConstant) {
   Graph g;
   const Tensor x = g.input("x", {2, 2});

@@ -1,5 +1,5 @@
-// Tests plain values: numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps, and
-// the exact bits of random numbers.
+// Tests plain values. Covers numbers of every dtype, ranges, sizes in bytes, devices, hashes, costs of steps,
+// and the exact bits of random numbers.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -24,8 +24,8 @@ using tg::testing::error_of;
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// Computes the number of a 16-bit pattern by definition, with `fraction` fraction bits and this exponent
-// bias.
+// Computes the value of a 16-bit floating-point pattern by definition. The format has `fraction` fraction
+// bits and this exponent bias.
 double number_of(std::uint32_t bits, int fraction, int bias) {
   const int width = 15 - fraction;
   const std::uint32_t exponent = bits >> fraction & ((1u << width) - 1), rest = bits & ((1u << fraction) - 1);
@@ -62,7 +62,7 @@ TEST(Halves, EveryPatternMatchesItsDefinition) {
   EXPECT_EQ(float16(std::bit_cast<float>(0x7f800001u)).bits, 0x7e00);
   EXPECT_EQ(float16(std::bit_cast<float>(0xff800001u)).bits, 0xfe00);
   EXPECT_EQ(float16(std::bit_cast<float>(0x477fefffu)).bits,
-            0x7bff);  // the largest number that does not round to infinity
+            0x7bff);  // the largest number that is not rounded to infinity
   EXPECT_EQ(float16(std::bit_cast<float>(0x477ff000u)).bits, 0x7c00);
 }
 
@@ -95,7 +95,7 @@ TEST(DTypes, HaveTheirSizesNamesAndKinds) {
       "u8 1 int i64; bool 1 i64; ");
 }
 
-// The first and last numbers of each dtype, and their neighbors.
+// Tests the first and last numbers of each dtype, and the numbers next to them.
 TEST(Numbers, WithinTheRangeOfADTypeAreStored) {
   struct Row {
     DType dtype;
@@ -114,7 +114,8 @@ TEST(Numbers, WithinTheRangeOfADTypeAreStored) {
     for (const double x : row.held) EXPECT_TRUE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
     for (const double x : row.not_held) EXPECT_FALSE(holds(row.dtype, x)) << name_of(row.dtype) << " " << x;
   }
-  // Conversion to an integer truncates the fraction. A result out of range is refused.
+  // Conversion to an integer truncates the fraction. If the result is out of range, the conversion is
+  // refused.
   std::byte element[8];
   const auto stored = [&](DType t, double x) {
     store_element(t, element, 0, x);
@@ -356,7 +357,7 @@ TEST(Costs, CountOperandsAndOps) {
   EXPECT_EQ(kind_of(step), "fused to gelu");
 }
 
-// A separate Python program computed the sum from the published algorithms.
+// The expected sum was computed by a separate Python program from the published algorithms.
 TEST(RandomNumbers, AreBitwiseIdenticalOnAllMachines) {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < 40000; ++i) {
@@ -385,7 +386,7 @@ TEST(RandomNumbers, UseTheWordsOfTheirBlock) {
   EXPECT_EQ(bernoulli_bound(0.5), 0x80000000u);
   EXPECT_EQ(element_counter(0x123456789abcdef0), (PhiloxBlock{0x9abcdef0, 0x12345678, 0, 0}));
   EXPECT_EQ(attention_counter(5, 6, 11), (PhiloxBlock{6, 2, 5, 0}));
-  // One random block contains the words of four f32 numbers or two f64 numbers.
+  // One random block has enough words for four f32 numbers or two f64 numbers.
   const std::uint64_t key = 77;
   const Array narrow = uniform_array({9}, f32, 0, 1, key), wide = uniform_array({9}, f64, 0, 1, key),
               normals = normal_array({9}, f64, 1, 2, key);

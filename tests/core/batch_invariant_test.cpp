@@ -1,4 +1,4 @@
-// Tests CompileOptions::batch_invariant: a row of a result must be bitwise independent of the other rows.
+// Tests CompileOptions::batch_invariant. A row's result must be bitwise independent of the other rows.
 #include <tilegrad/nn/layers/layers.h>
 #include "tests/support/by_rows.h"
 
@@ -30,8 +30,8 @@ TEST(BatchInvariant, HoldsForProductsWithWeightsOfEitherOrder) {
       }
 }
 
-// MLA multiplies queries and outputs by the key and value weights in this way. The rows are the tokens of a
-// sequence. There are also axes of heads and sequences.
+// MLA multiplies queries by key weights and outputs by value weights in this way. The rows are the tokens of
+// a sequence. Heads and sequences are further axes.
 TEST(BatchInvariant, HoldsForProductsOfEachHead) {
   constexpr std::int64_t heads = 3, d = 16, latent = 40;
   for (const DType t : float_dtypes) {
@@ -66,7 +66,7 @@ TEST(BatchInvariant, HoldsForOpsOnRows) {
     }
 }
 
-// [rows, 1, width] has one token of each sequence. [1, rows, width] has the tokens of one sequence.
+// [rows, 1, width] has one token of each sequence. [1, rows, width] has all tokens of one sequence.
 TEST(BatchInvariant, HoldsForLayersOnAnyRowAxis) {
   nn::Params params(1);
   const nn::Path at(params);

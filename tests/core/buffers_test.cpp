@@ -13,7 +13,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// Runs the passes up to the buffers, for a graph without fusion, so each op is a step.
+// Runs the passes up to the buffers. The graph is not fused, so each op is a step.
 struct Passes {
   std::vector<Assign> assign;
   Outputs outputs;
@@ -48,10 +48,10 @@ TEST(Buffers, LiveFromTheirFirstWriteToTheirLastRead) {
   EXPECT_EQ(p.of(b).first, 1);
   EXPECT_EQ(p.of(b).last, 2);
   EXPECT_EQ(p.of(d).kind, Buffer::result);
-  EXPECT_EQ(p.of(d).last, 4);  // the number of steps: the value is fetched after the run
+  EXPECT_EQ(p.of(d).last, 4);  // the number of steps, because the value is fetched after the run
 }
 
-// One kernel may compute both index_assign and the step that reads its result.
+// One kernel may compute index_assign and the step that reads the result.
 TEST(Buffers, AssignedValuesLiveUntilTheResultIsRead) {
   Graph g;
   const Tensor rows = g.input("rows", {2}, i32), x = exp(g.input("x", {300, 4})),

@@ -44,7 +44,7 @@ const StepScheduler& scheduler_of(const CompiledCase& c) {
   return cpu;
 }
 
-// A case after the passes of compile(). The budget counts only bytes of the arena.
+// A case after all passes of compile(). Only bytes of the arena count toward the budget.
 class Compiled {
  public:
   explicit Compiled(const CompiledCase& c) : case_(c) {
@@ -87,7 +87,7 @@ class Compiled {
            number(again.flops) + ", price " + number(again.price) + "\n";
   }
 
-  // compile() must give the same steps for the graph.
+  // compile() must give the same steps for this graph.
   void expect_of(const Program& program) const {
     const std::vector<Step> expected = steps_of(r_.g, steps_, joined_, outputs_.all());
     ASSERT_EQ(program.steps().size(), expected.size()) << program.text();
@@ -127,8 +127,8 @@ class Compiled {
     if (maker.op == &parameter_op) return maker.attrs.as<ParameterAttrs>().parameter.name();
     return "%" + std::to_string(v);
   }
-  // Returns the text of a value or of a view of a value, with its dtype. For a result that is joined into a
-  // larger one, the text includes its layout there.
+  // Returns the text of a value or a view, with the dtype. If the value is stored as a part of a larger
+  // result, the text includes the value's layout in this result.
   std::string value_text(ValueId v, bool is_made) const {
     const Value& value = r_.g.values()[v];
     std::string s =
@@ -185,7 +185,7 @@ TEST(CompiledPrograms, HaveNoPointwiseOpOfFourOperands) {
             "[of_four] a pointwise op with more than three operands");
 }
 
-// The compiler searches the previous 32 steps for one to merge with.
+// To merge a step, the compiler searches the previous 32 steps.
 TEST(CompiledPrograms, MergeStepsThatAreClose) {
   for (const int between : {31, 32}) {
     Graph g;
@@ -232,8 +232,8 @@ TEST(CompiledPrograms, MatchTheGoldenFile) {
                [](const CompiledCase& c) { return Compiled(c).text(); });
 }
 
-// Compares programs of random ops. The file contains their sizes and a checksum of their text. On failure,
-// the test prints the text.
+// Compares programs of random ops with the file. The file contains the size of each program and a checksum of
+// its text. If the test fails, it prints the text.
 TEST(CompiledPrograms, RandomProgramsMatchTheGoldenFile) {
   expect_texts("random_programs.txt", tg::testing::random_program_cases(), [](const CompiledCase& c) {
     const Compiled compiled(c);

@@ -1,4 +1,4 @@
-// Tests the error messages of recording, differentiating and reading. A message contains the layer and op,
+// Tests the error messages of recording, differentiating and reading. A message contains the layer, the op,
 // shapes, relevant attributes and the line.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ struct Errors : ::testing::Test {
 TEST_F(Errors, NameTheLayerAndTheOp) {
   const Scope layer("h.3");
   const Scope attention("attn");
-  const unsigned scope_line = __LINE__ - 2;  // line of the outermost scope: the user's call
+  const unsigned scope_line = __LINE__ - 2;  // line of the outermost scope, which is the user's call
   EXPECT_EQ(message_of([&] { matmul(a, b); }),
             "[h.3.attn/matmul] inner sizes differ: a [4, 8] · b [9, 3]; got f32 [4, 8], f32 [9, 3] " +
                 line(scope_line));

@@ -1,6 +1,6 @@
-// Tests programs on a device that runs asynchronously to its host. Covers the runs that a failure
-// invalidates, the call that reports a failure, and the bytes that fetch() and Pending copy. The test
-// simulates the device.
+// Tests programs on a simulated device that runs asynchronously to the host. Covers runs that become invalid
+// after a failure, and the call that reports the failure. Also covers the bytes that fetch() and Pending
+// copy.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -80,7 +80,7 @@ struct PlayedExecutable final : Executable {
   std::string error, next_error;  // errors of the next run and of the next transfer
   std::vector<std::size_t> fed;
   std::vector<std::shared_ptr<PlayedTransfer>> transfers;
-  std::shared_ptr<PlayedTransfer> reused;  // reused by the next transfer
+  std::shared_ptr<PlayedTransfer> reused;  // the next transfer reuses this one
 };
 
 // The program has an input and results of several layouts, in memory that the test owns.
@@ -144,7 +144,7 @@ TEST(FakeDevice, AFailureInvalidatesAllRunsStartedBeforeItsReport) {
   EXPECT_EQ(p.fetched(), "no error") << "the third run is not void";
 }
 
-// If a transfer is reused, its values belong to a later run.
+// If a transfer is reused, its values come from a later run.
 TEST(FakeDevice, AReusedTransferReportsALaterRun) {
   Played p;
   p.run();
@@ -183,7 +183,7 @@ TEST(FakeDevice, FetchWaitsForTheRun) {
   EXPECT_TRUE(cpu.executable->transfers.empty());
 }
 
-// fetch() copies from the first element in memory to the last, then converts to row-major order.
+// fetch() copies all bytes from the first element to the last. It then converts them to row-major order.
 TEST(FakeDevice, ResultsAreCopiedFromTheirFirstElementToTheirLast) {
   Played p;
   p.run();
@@ -267,7 +267,7 @@ TEST(FakeDevice, PendingWaitsFirstForItsDependency) {
   EXPECT_EQ(error_of([] { Pending().wait(); }), empty);
 }
 
-// After a different program has run in a shared arena, results in the arena are invalid.
+// A different program has run in a shared arena. After this, results in the arena are invalid.
 TEST(FakeDevice, OnlyResultsInTheArenaAreLostToOtherPrograms) {
   Played p;
   p.state->arena = std::make_shared<SharedArena>();
@@ -321,7 +321,7 @@ TEST(FakeDevice, FeedsAreCheckedAndCopiedOnce) {
   EXPECT_EQ(p.executable->runs, 2);
 }
 
-// A failed run may have changed any of its parameters.
+// A failed run may have changed any parameter of the program.
 TEST(FakeDevice, RunsGiveAssignedParametersOneChangeNumber) {
   Played p;
   const Parameter a("a", Array({1}, f32)), b("b", Array({1}, f32)), read("read", Array({1}, f32));

@@ -1,5 +1,4 @@
-// Tests Feed: the data that it owns, the numbers that it accepts, and errors about inputs that were never
-// fed.
+// Tests Feed. Covers ownership of the data, accepted numbers, and errors about inputs that were never fed.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -22,12 +22,12 @@
 
 namespace {
 
-// The error numbers with which these system calls fail. 0 means that the call succeeds.
+// Error numbers of these system calls. 0 means that the call succeeds.
 struct Failures {
   int fsync = 0, fchmod = 0, rename = 0, renameat2 = 0;
-  int fsyncs_before = 0;  // number of fsync calls that succeed first
-  // For each of the next write calls, a negative error number, or the maximum number of bytes that the call
-  // writes.
+  int fsyncs_before = 0;  // number of successful fsync calls before the error
+  // One entry for each of the next write calls. A negative entry is an error number. A positive entry is the
+  // maximum number of bytes that the call writes.
   std::vector<int> writes;
 } failures;
 int fsyncs = 0;
@@ -39,7 +39,7 @@ int failed(int error) {
 
 }  // namespace
 
-// These functions replace C library functions, including calls from the library under test.
+// These functions replace functions of the C library, also for calls from the library under test.
 extern "C" int fsync(int fd) {
   if (++fsyncs > failures.fsyncs_before && failures.fsync != 0) return failed(failures.fsync);
   return static_cast<int>(::syscall(SYS_fsync, fd));
@@ -152,8 +152,8 @@ TEST_F(FileWrite, ErrorsOfTheSystemAreReported) {
             "[save] cannot open the directory " + path("file") + ": Not a directory");
 }
 
-// A call may write only a part, and a signal may interrupt it. If a call writes nothing and reports no error,
-// this is an error, because repeating the call might never end.
+// A call may write only a part of the data. A signal may interrupt the call. A call that writes nothing and
+// reports no error also counts as an error. Otherwise, repeated calls might never end.
 TEST_F(FileWrite, RepeatsPartialWrites) {
   const FileDescriptor file(::open(path("file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   failures.writes = {-EINTR, 2, -EINTR, 1};
@@ -187,7 +187,7 @@ TEST_F(FileWrite, AFailedReplacementChangesNothing) {
     make("file", "old");
   }
   failures = {};
-  failures.fchmod = EIO;  // a new file has no permissions to keep
+  failures.fchmod = EIO;  // a new file keeps no old permissions
   replace(path("other"), {"new"});
   EXPECT_EQ(content("other"), "new");
 }
@@ -210,7 +210,7 @@ TEST_F(FileWrite, ADurableFileAndItsFolderAreSynced) {
   std::filesystem::current_path(before);
   EXPECT_EQ(content("a"), "4");
   failures.fsyncs_before = 0;
-  for (const int error : {EINVAL, EROFS}) {  // the error of a file system that cannot sync a folder
+  for (const int error : {EINVAL, EROFS}) {  // some file systems cannot sync a folder and report this
     failures.fsync = error;
     EXPECT_EQ(error_of([&] { sync_directory(directory.path.string(), "save"); }), "no error");
   }
@@ -254,7 +254,7 @@ TEST_F(FileWrite, TemporariesHaveNewNames) {
     EXPECT_GE(a.fd, 0);
     EXPECT_NE(first, second);
     EXPECT_EQ(first.find(path(".file.tmp." + std::to_string(::getpid()) + ".")), 0u);
-    // The next name is in use. An earlier process with the same process ID created that file.
+    // The next name is in use. An earlier process with the same process ID created this file.
     const std::size_t dot = second.rfind('.') + 1;
     const int next = std::stoi(second.substr(dot)) + 1;
     make(second.substr(directory.path.string().size() + 1, dot - directory.path.string().size() - 1) +

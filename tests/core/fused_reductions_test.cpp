@@ -31,8 +31,7 @@ std::size_t joined(const std::vector<Tensor>& ts, const CompileOptions& options 
   return joined_in(compile(ts[0].graph(), ts, options));
 }
 
-// Fused results must be bitwise identical to the results of separate steps, on any number of threads and in
-// planned memory.
+// Fused results must be bitwise identical to separate steps, on any number of threads and in planned memory.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   const std::vector<Array> got = run_checked(ts, feeds_of(in)), expected = eval(ts, feeds_of(in), unfused);
   for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << ts[i].text();
@@ -49,13 +48,13 @@ TEST(FusedReductions, AreOneStepThatStoresOnlyTheResult) {
   EXPECT_EQ(s.name, "mean");
   ASSERT_EQ(s.out.size(), 1u);
   EXPECT_EQ(s.out[0].layout.numel(), 6);
-  EXPECT_EQ(p.buffers().size(), 0u);  // the product needs no memory; y is fetched, so it is stored elsewhere
+  EXPECT_EQ(p.buffers().size(), 0u);  // the product is not stored; y is fetched, so it is elsewhere
   EXPECT_NE(p.choice(0).find("fused mul(in0, in1) → mean(%0) over axes [1]"), std::string::npos)
       << p.choice(0);
   expect_same({out}, {x, y});
 }
 
-// Each operation rounds once. The reduction rounds like a separate step.
+// Each operation rounds once. The fused reduction rounds like a separate step.
 TEST(FusedReductions, RoundAsOftenAsTheirOps) {
   Graph g;
   const Tensor y = exp(g.input("x", {6, 50})) * 2;
@@ -104,13 +103,13 @@ TEST(FusedReductions, ReadInputsOfAnyLayout) {
       const auto wide = [&](const Given& a) { return expand(a.tensor, {12, 30}); };
       const std::vector<Tensor> ts{sum(y.tensor * x.tensor, {-1}), max(y.tensor + wide(row), {-1}, true),
                                    mean(exp(y.tensor - wide(one)), {-1}), sum(wide(row) * wide(one), {1})};
-      // Inputs that are contiguous across the rows are read by tiles, not by rows.
+      // Inputs that are contiguous across rows are read in tiles instead of rows.
       EXPECT_EQ(joined(ts), view == View::transposed ? 3u : 4u) << static_cast<int>(view);
       expect_same(ts, {x, y, row, one});
     }
 }
 
-// The order in memory defines the rows, regardless of the order of the axes.
+// The memory order defines the rows. The order of the axes does not matter.
 TEST(FusedReductions, FollowTheOrderOfMemory) {
   Graph g;
   const Given x = given(g, {6, 4, 50}, f32), y = given(g, {6, 4, 50}, f32, View::contiguous, 2);
@@ -165,7 +164,8 @@ TEST(FusedReductions, OneOfSeveralResultsIsReduced) {
   }
 }
 
-// As in any fused step, a 16-bit value that is not stored is not rounded. The reduction reads it in f32.
+// A 16-bit value is not rounded if it is not stored, as in any fused step. The reduction reads the value in
+// f32.
 TEST(FusedReductions, ReduceUnroundedValues) {
   for (DType t : {bf16, f16})
     for (const auto& [name, reduce] : reductions) {
@@ -228,7 +228,7 @@ TEST(FusedReductions, StayTwoStepsIfFusionIsImpossible) {
   EXPECT_EQ(joined({argmax(x.tensor * 2, {1}), logsumexp(x.tensor * 2, {1})}), 0u);
 }
 
-// The reduced value may reuse the memory of a dead input, and so may the result.
+// The reduced value and the result may both reuse the memory of an unused input.
 TEST(FusedReductions, ReuseAnInputsMemory) {
   Graph g;
   const Given x = given(g, {20, 60}, f32);
@@ -254,7 +254,8 @@ TEST(FusedReductions, ParametersAreAssigned) {
   }
 }
 
-// To meet a budget, a stored value that is needed late is recomputed, together with its row sums.
+// If a stored value is needed late, it is recomputed to meet a budget. The value's row sums are recomputed
+// with it.
 TEST(FusedReductions, AreRecomputedWithinABudget) {
   constexpr std::int64_t n = 64;
   Graph g;

@@ -1,5 +1,5 @@
-// Tests recording into a graph: names, lines, leaves, limits, replaced tensors, shared conditions and the
-// results of shape rules. Also tests parameters and their parts.
+// Tests recording into a graph. Covers names, lines, leaves, limits, replaced tensors, shared conditions and
+// the results of shape rules. Also tests parameters and parts of parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,7 +104,7 @@ TEST(Graph, KnowsTheLimitsOfItsInputs) {
   EXPECT_EQ(p.fetch(both).at(0), 2) << "the value before";
 }
 
-// Nodes between the old tensor and its replacement may depend on the old tensor. Such nodes are recorded
+// Nodes between the old tensor and the replacement may depend on the old tensor. Such nodes are recorded
 // again, with their names and marks.
 TEST(Graph, ReadersOfReplacedTensorsReadTheReplacements) {
   Graph g;
@@ -216,7 +216,7 @@ TEST(Graph, UpdatesAndHooksAreCheckedAndKept) {
   EXPECT_EQ(calls, "ab");
 }
 
-// The attributes of this view do not match its layout.
+// This view has wrong attributes for its layout.
 struct HiddenView {
   Layout layout;
   void fields(auto&&) const {}
@@ -290,7 +290,7 @@ TEST(Graph, HashesDependOnEachPartOfItsStructure) {
   EXPECT_EQ(all.back(), all[0]);
 }
 
-// The shape rule is that of a user's op.
+// A user's op has this shape rule.
 TEST(Graph, InvalidShapeRuleResultsAreRefused) {
   Graph g;
   const Tensor x = slice(g.input("x", {4, 6}), 0, 1, 3);  // 24 elements, starting at element 6

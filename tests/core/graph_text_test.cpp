@@ -1,5 +1,5 @@
 // Tests the descriptions of a graph as text and in Graphviz's language. Each needed node occurs once, with
-// its shapes and layer.
+// its shape and layer.
 #include <tilegrad/core/report/graph_text.h>
 
 #include <gtest/gtest.h>
@@ -47,8 +47,8 @@ TEST(GraphText, EachNeededNodeHasALineWithShapesInputsAndPath) {
   EXPECT_EQ(graph_text(s.g, {}), "");
 }
 
-// Checks that every line has one of the few forms that graphviz() writes, that braces are balanced, and that
-// arrows connect nodes.
+// Checks the output of graphviz(). Every line must have one of a few forms. Braces must be balanced, and
+// arrows must connect nodes.
 void expect_graphviz(const std::string& dot) {
   const std::string quoted = R"("([^"\\]|\\["\\n])*")";
   const std::regex open(R"((digraph|  subgraph cluster\d+|  ) ?\{)"), close(R"( *\})"),

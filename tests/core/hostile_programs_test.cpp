@@ -1,5 +1,5 @@
 // Tests misuse of programs, models, gradients and user-defined ops. Every call must return a value or throw a
-// tg::Error that states the mistake.
+// tg::Error with a description of the mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -153,7 +153,7 @@ TEST_F(HostileModel, RowsThatDoNotFitTheCacheOrTheCallAreRefused) {
         in_pages ? nn::CacheCall(graph, cache, {.singles = 3, .groups = 1, .length = 3, .room = 2})
                  : nn::CacheCall(graph, cache, 3);
     const auto rows = [&](Shape shape, DType dtype = f32) {
-      // Six tokens are given as [2, heads, 3, n], but in a paged cache each token is a row.
+      // Six tokens have the shape [2, heads, 3, n]. But in a paged cache, each token is a row.
       if (in_pages && shape.size() == 4) shape[0] *= 3, shape[2] -= 2;
       return graph.input("rows", shape, dtype);
     };
@@ -246,7 +246,8 @@ TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
         optim::AdamW({q, p}).minimize(sum(v * cast(greater(w, 0), f32)));
       },
       {"p f32 [5]", "greater"});
-  // Integers are allowed if there is also a path of floating-point values, or if stop_gradient cuts the path.
+  // An integer on the path to the loss is allowed in two cases: a floating-point path also exists, or
+  // stop_gradient cuts the path.
   const std::vector<Tensor> fine{
       sum(where(greater(x, 0), x, x * 0.1)),
       sum(x * cast(greater(x, 2), f32)),
@@ -258,7 +259,7 @@ TEST_F(Hostile, AGradientThroughIntegersOnlyIsRefused) {
   };
   const Feed feed(x, Array::of<float>({-1, 1, 2, 3, 4}));
   for (const Tensor& y : fine) eval(gradients(y, {x})[0], {feed, {one, 1}});
-  // The derivative of relu uses a comparison. It is constant on each side of 0.
+  // The derivative of relu uses a comparison. A comparison is constant on each side of 0.
   const Tensor slope = gradients(sum(relu(x)), {x})[0];
   EXPECT_EQ(eval(sum(gradients(sum(slope * slope), {x})[0]), {feed}).at(0), 0);
   const Tensor place = gradients(sum(top_k(x, 2)[0]), {x})[0];  // the derivative of top_k uses indices
@@ -327,7 +328,7 @@ TEST_F(Hostile, ShapeRulesOfUsersAreChecked) {
       {"hostile_programs_test.cpp"});
 }
 
-// Every op can be recorded by name, with any operands and without its attributes.
+// Every op can be recorded by name, with any operands and no attributes.
 TEST_F(Hostile, OpsRecordedByNameCheckTheirOperands) {
   const Tensor f = full(g, {2, 3}, 1.0), n = full(g, {2, 3}, 1, i64), b = greater(f, 0);
   for (const Op* op : all_ops())

@@ -1,5 +1,5 @@
-// Tests invalid sizes, handles and numbers. Every call must return a value or throw a tg::Error that states
-// the mistake.
+// Tests invalid sizes, handles and numbers. Every call must return a value or throw a tg::Error with a
+// description of the mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -9,7 +9,7 @@ namespace {
 
 using namespace tg;
 
-// Defines the inputs of GEMMs and counts the steps that a result needs.
+// Defines the inputs of GEMMs. Counts the steps that compute a result.
 struct Joins : testing::Test {
   Graph g;
   Tensor a = g.input("a", {2, 4, 6}), b = g.input("b", {2, 6, 6});
@@ -26,7 +26,8 @@ struct Joins : testing::Test {
     const Program program = compile(g, {y});
     return std::ranges::count_if(program.steps(), [](const Step& s) { return s.op != &matmul_op; });
   }
-  // Compares y with a program that also fetches the GEMM results, so that each of them has separate memory.
+  // Compares y with the y of a second program. The second program also fetches the GEMM results, so each of
+  // them has separate memory.
   void expect_same(const Tensor& y, const std::vector<Tensor>& products) {
     std::vector<Tensor> all{y};
     all.insert(all.end(), products.begin(), products.end());
@@ -61,8 +62,8 @@ TEST_F(Joins, ManyProductsAreWrittenNextToEachOther) {
   for (std::int64_t i = 0; i < joined.numel(); ++i) ASSERT_NEAR(v[0].at(i), v[1].at(i), 1e-5) << i;
 }
 
-// Tests paged attention and the gradients of attention, joined along each axis, and with heads and rows
-// transposed.
+// Tests paged attention and the gradients of attention. Results are joined along each axis, and with heads
+// and rows transposed.
 TEST_F(Joins, ResultsOfAttentionAreWrittenNextToEachOther) {
   const Tensor q = g.input("q", {2, 4, 3, 8}), pool = g.input("pool", {5, 4, 2, 8}),
                k = g.input("k", {2, 2, 6, 8}), v = g.input("v", {2, 2, 6, 8}),
@@ -91,7 +92,7 @@ TEST_F(Joins, ResultsOfAttentionAreWrittenNextToEachOther) {
 TEST_F(Joins, LayoutsThatStridesCannotExpressAreCopied) {
   const Tensor c = matmul(a, b);
   const Tensor copied[] = {
-      contiguous(transpose(c, 1, 2)),                           // adjacent elements would not stay adjacent
+      contiguous(transpose(c, 1, 2)),                           // adjacent elements would be separated
       contiguous(transpose(view(c, {2, 4, 2, 3}), 1, 2)),       // one axis of c would need two strides
       contiguous(expand(view(c, {1, 2, 4, 6}), {3, 2, 4, 6})),  // contains every element three times
       contiguous(slice(c, 1, 0, 2)),                            // only a part of c

@@ -1,5 +1,5 @@
-// Tests layout algebra with the rules and examples of [Stratos, FlashAttention §B.2-B.3], and the errors of
-// invalid layouts.
+// Tests layout algebra with the rules and examples in [Stratos, FlashAttention §B.2-B.3]. Also tests the
+// errors about invalid layouts.
 #include <tilegrad/core/base/layout.h>
 
 #include <gtest/gtest.h>
@@ -175,7 +175,7 @@ class RandomLayouts {
   std::mt19937 random_;
 };
 
-// Derives each property from the offsets of the elements only.
+// Derives each property only from the offsets of the elements.
 TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
   RandomLayouts random(1);
   int contiguous = 0, dense = 0, neither = 0;
@@ -196,7 +196,7 @@ TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
     EXPECT_EQ(l.extent(), at.empty() ? 0 : sorted.back() + 1);
     contiguous += in_order, dense += gap_free && !in_order, neither += !gap_free;
     if (at.empty()) continue;
-    // dense_like() keeps the order in memory and removes gaps.
+    // dense_like() removes gaps and keeps the order in memory.
     const Layout like = dense_like(l.shape, l);
     EXPECT_TRUE(like.is_dense() && like.offset == 0 && like.shape == l.shape);
     const std::vector<std::int64_t> of_like = places(like);
@@ -210,8 +210,8 @@ TEST(Layout, PropertiesFollowFromTheOffsetsOfElements) {
   EXPECT_GT(neither, 500);
 }
 
-// Returns the strides that give the elements these offsets. An axis with one element has the stride of
-// row_major().
+// Returns strides for elements at these offsets. If an axis has one element, its stride equals the stride
+// from row_major().
 std::optional<Strides> strides_of(const std::vector<std::int64_t>& at, const Shape& shape) {
   Layout l = row_major(shape);
   if (at.empty()) return l.strides;
@@ -246,7 +246,7 @@ TEST(Layout, ViewsExistIfStridesCanExpressThem) {
   EXPECT_GT(refused, 50);
 }
 
-// Element i of the result is the element of the argument that NumPy's rule selects.
+// Expects element i of the result to be the argument's element according to NumPy's rule.
 TEST(Layout, ResultsHaveTheElementsOfTheirRules) {
   RandomLayouts random(3);
   for (int n = 0; n < 4000; ++n) {
@@ -345,7 +345,7 @@ TEST(Layout, LimitsAreExact) {
              },
              [&] { slice(l, 0, 0, 1); }, [&] { squeeze(l, 0); }, [&] { unsqueeze(l, 0); }})
       EXPECT_NE(message_of<ShapeError>(f).find("do not form a valid layout"), std::string::npos);
-  // If a stride would overflow, no element is at that distance, so the old stride is kept.
+  // If the new stride would overflow, it cannot be the distance of two elements. So the old stride is kept.
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, huge).strides, (Strides{4, 1}));
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, most / 4).strides, (Strides{most, 1}));
   EXPECT_EQ(slice(Layout{{2, 2}, {4, 1}, 0}, 0, 0, 2, most / 4 + 1).strides, (Strides{4, 1}));

@@ -1,5 +1,5 @@
-// Tests TG_LOG: each level reports its own lines and those of all lower levels. Without TG_LOG, nothing is
-// reported.
+// Tests TG_LOG. Each level reports its own lines and the lines of all lower levels. Without TG_LOG, nothing
+// is reported.
 #include <tilegrad/core/run/log.h>
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ class Log : public ::testing::Test {
  protected:
   ~Log() override { unsetenv("TG_LOG"); }
 
-  // Compiles a program, runs it `runs` times, and returns the log at a level. If the level is null, TG_LOG is
-  // not set.
+  // Compiles a program, runs it `runs` times, and returns the log at a level. A null level means that TG_LOG
+  // is not set.
   static std::string log_of(const char* level, int runs = 1, const CompileOptions& options = {.threads = 1}) {
     if (level)
       setenv("TG_LOG", level, 1);
@@ -99,7 +99,7 @@ TEST_F(Log, Level3ReportsEveryBuffer) {
 }
 
 TEST_F(Log, TheBuffersOfLevel3AreASoundPlanOfTheReportedSize) {
-  // With the reported offsets and lifetimes, no two buffers may overlap.
+  // No two buffers may overlap at the reported offsets during the reported lifetimes.
   const std::string text = log_of("3");
   std::vector<Lifetime> lives;
   Placement placement;

@@ -33,7 +33,8 @@ struct Merging : ::testing::Test {
     }
     return {{a, arrays[0]}, {b, arrays[1]}, {z, arrays[2]}};
   }
-  // Merged steps must give the results of separate steps, in planned memory, on any number of threads.
+  // Merged steps must give the same results as separate steps, in planned memory and on any number of
+  // threads.
   void expect_same(const std::vector<Tensor>& ts) {
     const std::vector<Array> got = run_checked(ts, feeds()), expected = eval(ts, feeds(), unfused);
     for (std::size_t i = 0; i < ts.size(); ++i) EXPECT_TRUE(got[i].same_bits(expected[i])) << i;
@@ -87,7 +88,7 @@ TEST_F(Merging, IndependentStepsStaySeparate) {
   EXPECT_EQ(compile(g, {first, between, last}).steps().size(), 3u);  // softmax is not pointwise
   const Tensor x = b * 2, reader = transpose(x, 0, 1) + 1, y = b * 3;
   EXPECT_EQ(compile(g, {x, reader, y}).steps().size(),
-            3u);  // the reader between them reads x in a different order
+            3u);  // another step between them reads x in a different order
   const Tensor m = z * 2, other = exp(a), n = z * 3;
   EXPECT_EQ(compile(g, {m, other, n}).steps().size(), 2u);  // exp(a) does not prevent the merge
   const Tensor row = g.input("row", {50});
@@ -127,13 +128,13 @@ TEST_F(Merging, ResultsHaveTheLayoutOfTheirOperands) {
   EXPECT_FALSE(both[0].layout().is_contiguous());
   EXPECT_EQ(compile(g, both).steps().size(), 1u);
   expect_same(both);
-  // If the operands are transposed relative to each other, each step keeps its own order.
+  // If one operand is transposed relative to the other, each step keeps its own order.
   const Tensor w = g.input("w", {50, 6});
   EXPECT_EQ(compile(g, {u + w, w * u}).steps().size(), 2u);
 }
 
-// The last reader of softmax's result computes two values from it. One of these values reuses the memory of
-// the result.
+// The last step that reads softmax's result computes two values. One of them reuses the memory of softmax's
+// result.
 TEST_F(Merging, AResultReusesAnInputsMemoryAfterAllReads) {
   const Tensor s = softmax(a, -1), x = exp(s), y = s * b - z;
   const Program p = compile(g, {x, y, s + x});
@@ -143,7 +144,7 @@ TEST_F(Merging, AResultReusesAnInputsMemoryAfterAllReads) {
   for (const std::vector<Tensor>& ts :
        {std::vector{x, y}, {y, x}, {x, s + x, y}, {softmax(x, -1), softmax(y, -1)}})
     expect_same(ts);
-  // If the step also reads the result in a different order, it must not overwrite it.
+  // If the step also reads the result in a different order, it must not overwrite the result.
   const Tensor q = softmax(matmul(a, transpose(b, 0, 1)), -1);
   expect_same({q * transpose(q, 0, 1), q + 1});
 }
@@ -161,7 +162,7 @@ TEST_F(Merging, AParameterIsAssignedByAStepThatReadsItTwice) {
   }
 }
 
-// Every reader of a stored value uses its rounded form.
+// Every step that reads a stored value must use the rounded value.
 TEST_F(Merging, AStored16BitValueIsRoundedForItsReadersInTheStep) {
   const Tensor x = cast(a, bf16), y = x * 1.1, rest = cast(y, f32) - cast(x, f32) * 1.1;
   const Program p = compile(g, {y, rest});

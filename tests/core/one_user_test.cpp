@@ -1,5 +1,5 @@
-// Tests objects that only one thread may use at a time: if a second thread uses one, this is an error.
-// Unbounded recursion must also end with an error.
+// Tests objects for use by one thread at a time. If a second thread uses such an object, an error is
+// reported. Unbounded recursion must also end with an error.
 #include <tilegrad/autograd/custom_op.h>
 #include <tilegrad/nn/generation/engine.h>
 #include <tilegrad/tilegrad.h>
@@ -13,7 +13,7 @@ using namespace tg;
 
 namespace {
 
-// The message of the Error that f throws in a different thread, or "".
+// Runs f in a different thread. Returns the message of the Error that f throws, or "".
 template <class F>
 std::string error_in_thread(F&& f) {
   std::string message;
@@ -27,7 +27,7 @@ std::string error_in_thread(F&& f) {
   return message;
 }
 
-// The only step of the program is a host function that calls `inside` and then computes y = x.
+// The only step of the program is a host function. It calls `inside` and then computes y = x.
 struct HostProgram {
   explicit HostProgram(const std::string& name, std::function<void()> f) : inside(std::move(f)) {
     const CustomOp op = register_host_op(

@@ -1,4 +1,4 @@
-// Tests CompileOptions::memory_budget: if a different order of steps saves enough memory, nothing is
+// Tests CompileOptions::memory_budget. If a different order of steps saves enough memory, nothing is
 // recomputed (core/compile/order.cpp).
 #include "core/compile/budget.h"
 
@@ -27,7 +27,7 @@ std::vector<float> numbers(std::size_t count, int step) {
   return x;
 }
 
-// Compiles a program without a budget, and with a budget that is `less` bytes below the peak.
+// Compiles a program twice: without a budget, and with a budget that is `less` bytes below the peak.
 struct Both {
   Program free, limited;
   Both(Graph& g, const std::vector<Tensor>& fetch, std::size_t less, const std::vector<Assign>& assign = {})
@@ -45,8 +45,7 @@ struct Both {
   }
 };
 
-// If each GEMM result is added immediately after it is computed, one result is alive at a time instead of
-// four.
+// If each GEMM result is added directly after its computation, one result is alive at a time instead of four.
 TEST(Order, ReadsALargeValueBeforeTheNextIsComputed) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
@@ -57,8 +56,8 @@ TEST(Order, ReadsALargeValueBeforeTheNextIsComputed) {
   both.expect_saved(3 * matrix);
 }
 
-// A value with few readers can be freed early. Here, each of twenty steps reads a matrix twice, as queries
-// and as values, but counts as one reader.
+// A value with few readers can be freed early. Here, twenty steps read a matrix. Each step reads it twice, as
+// queries and as values, but counts as one reader.
 TEST(Order, CountsEachReaderOnce) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), keys = g.input("keys", {1, 1, n, n});
@@ -71,8 +70,8 @@ TEST(Order, CountsEachReaderOnce) {
   both.expect_saved(2 * matrix);
 }
 
-// In the backward pass of an MLP, the gradient of the second weight reads a large value. The gradient of the
-// second GEMM's input is an equally large value.
+// In the backward pass of an MLP, the gradient of the second weight reads a large value. The second GEMM's
+// input gradient has the same size.
 TEST(Order, RunsAWeightsGradientBeforeItsInputs) {
   Graph g;
   const std::int64_t rows = 8 * n;
@@ -85,7 +84,7 @@ TEST(Order, RunsAWeightsGradientBeforeItsInputs) {
   both.expect_saved(large);
 }
 
-// Computing the parameter's new value frees a matrix, but this step must still wait for the last reader of
+// The parameter's new value frees a matrix. But the step that computes it must wait for the last reader of
 // the old value.
 TEST(Order, ChangesAParameterAfterItWasRead) {
   Graph g;
@@ -104,9 +103,9 @@ TEST(Order, ChangesAParameterAfterItWasRead) {
   EXPECT_TRUE(got.second.same_bits(expected.second));
 }
 
-// A head computes losses and gradients in four chunks, so that only the logits of one chunk are alive at a
-// time. The mean loss is known after the last chunk. The weight of the rows in the mean is known before the
-// first chunk.
+// A head computes losses and gradients in four chunks. Only the logits of one chunk are alive at a time. The
+// mean loss is known after the last chunk. The weight of the rows in the mean is known before the first
+// chunk.
 TEST(Order, RunsChunksOfLogitsOneAfterTheOther) {
   const std::int64_t rows = 256, classes = 1024, width = 8;
   const std::size_t logits = 64 * classes * 4;  // bytes of one chunk
@@ -129,8 +128,8 @@ TEST(Order, RunsChunksOfLogitsOneAfterTheOther) {
     EXPECT_TRUE(both.limited.fetch(result).same_bits(both.free.fetch(result)));
 }
 
-// The new order would put gelu_tanh directly after its GEMM. A backend with epilogues would then compute
-// gelu_tanh from unrounded numbers, so this order is not used.
+// A different order would put gelu_tanh directly after its GEMM. A backend with epilogues would then compute
+// gelu_tanh from unrounded numbers. So this order is not used.
 TEST(Order, MakesNoNewEpilogues) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();

@@ -1,4 +1,4 @@
-// Tests the system layer's child processes, signals and streams.
+// Tests child processes, signals and streams of the system layer.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace tg::os {
 namespace {
 
-// Runs a program. Returns all of its output and its exit status.
+// Runs a program. Returns its complete output and its exit status.
 struct Run {
   std::string output;
   ExitStatus status;
@@ -105,7 +105,7 @@ TEST(Signals, HandlerKnowsTheSenderAndKeepsTheErrorNumber) {
 }
 
 TEST(Signals, IgnoredSignalsStayIgnoredInAProgramUnlessItsCommandResetsThem) {
-  std::signal(SIGHUP, SIG_DFL);  // nohup may have started this test
+  std::signal(SIGHUP, SIG_DFL);  // the test may run under nohup
   EXPECT_FALSE(is_ignored(signals::hangup));
   ignore_signal(signals::hangup);
   EXPECT_TRUE(is_ignored(signals::hangup));

@@ -1,5 +1,5 @@
-// Tests moving threads between processors. After a move, the thread runs on the new processor and may use the
-// same set of processors as before.
+// Tests moving threads between processors. After a move, the thread runs on the new processor. The set of
+// allowed processors does not change.
 #include "core/os/thread.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg::os;
 
-// Returns the processors that a thread may use. 0 stands for the calling thread.
+// Returns the allowed processors of a thread. 0 means the calling thread.
 std::vector<int> processors(ThreadId thread = 0) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -25,7 +25,7 @@ std::vector<int> processors(ThreadId thread = 0) {
   return all;
 }
 
-// The system may move a thread back at any time, so only one of several attempts must succeed.
+// The system may move a thread back at any time. So one successful attempt is enough.
 template <class Attempt>
 bool succeeds(Attempt&& attempt) {
   for (int i = 0; i < 100; ++i)

@@ -1,5 +1,5 @@
-// Tests waiting on a word in memory: until another thread wakes it, until a timeout, and not at all if the
-// word has already changed.
+// Tests waiting for a word in memory. A wait ends if another thread wakes it or after a timeout. If the word
+// has already changed, the call returns immediately.
 #include "core/os/thread.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(OsWait, ChangedValueReturnsWithoutWaiting) {
   }
 }
 
-// A wait may return early, but not every time.
+// A wait may return early. This must not occur every time.
 TEST(OsWait, TimeoutEndsTheWait) {
   Word word;
   for (const bool shared : {false, true}) {

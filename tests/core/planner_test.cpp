@@ -30,11 +30,11 @@ TEST(Planner, PlansOfRandomLifetimesAreSound) {
   }
 }
 
-// Computes the plan with a list of blocks of 64 bytes. It uses the smallest gap that fits, and the first of
-// several equal gaps. If no gap fits, it extends the arena, starting in the gap at the end.
+// Computes the plan with a list of blocks of 64 bytes. It uses the smallest sufficient gap, and the first of
+// equal gaps. If no gap is sufficient, it extends the arena, starting in the gap at the end.
 Placement plain_plan(const std::vector<Lifetime>& lives) {
   Placement p;
-  std::vector<int> last_use;  // for each block of the arena: last step of its latest buffer
+  std::vector<int> last_use;  // for each block of the arena, the last step of the newest buffer
   for (const Lifetime& l : lives) {
     const std::size_t blocks = (l.bytes + 63) / 64;
     std::size_t best = last_use.size(), length = 0, alive = blocks;
@@ -68,7 +68,7 @@ TEST(Planner, UsesTheSmallestGapThatFits) {
   }
 }
 
-// Checks all pairs of buffers, in plans with one moved buffer.
+// Checks all pairs of buffers in plans with one moved buffer.
 TEST(Planner, TheCheckerAgreesWithAllPairsOfBuffers) {
   std::mt19937 random(5);
   int sound = 0, unsound = 0;
@@ -112,7 +112,7 @@ TEST(Planner, ASequenceOfStepsNeedsTwoBuffers) {
 }
 
 TEST(Planner, NeighboursThatDieMerge) {
-  // After both halves die, one buffer of the full size fits into their memory.
+  // Both halves are unused now. A buffer of the full size fits into their memory.
   const std::vector<Lifetime> lives{{64, 0, 1}, {64, 0, 1}, {128, 2, 3}};
   EXPECT_EQ(plan_memory(lives).peak, 128u);
 }
@@ -134,7 +134,7 @@ TEST(Planner, TheCheckerDetectsOverlap) {
   const Placement good = plan_memory(lives);
   int caught = 0, tried = 0;
   for (std::size_t i = 1; i < lives.size(); ++i) {
-    std::size_t j = i - 1;  // an older buffer that is still alive when i starts
+    std::size_t j = i - 1;  // an older buffer that is still alive at the start of i
     if (lives[j].bytes == 0 || lives[i].bytes == 0 || lives[j].last < lives[i].first) continue;
     Placement bad = good;
     bad.offset[i] = bad.offset[j];

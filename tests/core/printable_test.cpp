@@ -1,4 +1,4 @@
-// Tests that messages are one line of limited length, and names one line.
+// Tests that messages have one line and a limited length, and that names have one line.
 #include "core/base/messages.h"
 
 #include <gtest/gtest.h>

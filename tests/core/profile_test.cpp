@@ -1,5 +1,5 @@
-// Tests Program::profile, which measures the time of every step of a run, and the report that is made from
-// these times.
+// Tests Program::profile and the report of its results. Program::profile measures the time of every step of a
+// run.
 #include <gtest/gtest.h>
 
 #include <tilegrad/ops/ceilings.h>
@@ -71,7 +71,7 @@ TEST(Profile, ReportsWorkAndTimeByOpAsSharesOfTheCeilings) {
   for (const char* part : {"one run: ", "copy", "matmul f32", "fused to exp", "softmax", "ceiling  step"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 
-  // The report names the kernels of steps, even if a program was only planned.
+  // The report lists the kernels of steps even if a program was only planned.
   for (const Program& each : {program, compile(g, {z}, {.threads = 1, .plan_only = true})}) {
     const std::size_t last = each.steps().size() - 1;
     EXPECT_EQ(each.steps()[last].op->name, "softmax");
@@ -81,7 +81,7 @@ TEST(Profile, ReportsWorkAndTimeByOpAsSharesOfTheCeilings) {
   EXPECT_NE(profile_text(program, p).find("softmax: " + program.choice(program.steps().size() - 1) + "\n"),
             std::string::npos);
 
-  // If a ceiling is far below the measured speed of the steps, it is ignored.
+  // A ceiling is ignored if it is far below the measured speed of the steps.
   Profile busy = p;
   for (StepTime& t : busy.steps) t.least = 1.3 * t.seconds;
   const char* hint = "A share above 1.2:";

@@ -43,7 +43,8 @@ TEST(Program, FetchesViewsInRowMajorOrder) {
   EXPECT_EQ(v[1].values<double>(), (Values{1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6}));
 }
 
-// If a view of a value is fetched, the value is computed separately, even if its only reader is a fused step.
+// A fetched view requires that its value is computed separately. This is also true if the only reader is a
+// fused step.
 TEST(Program, FetchesViewsOfTheInputsOfAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {2, 2}, f64), y = x * 3, t = transpose(y, 0, 1), z = y + 1;
@@ -89,7 +90,7 @@ TEST(Program, HasNoResultsAfterARunThatFailed) {
   p.run({{i, good}});
   EXPECT_EQ(p.item<double>(y), 7);
 
-  Program unfed = compile(g, {other});  // a refused run does not count
+  Program unfed = compile(g, {other});  // a refused run is not counted
   EXPECT_THROW(unfed.run(), Error);
   EXPECT_NE(message_of<Error>([&] { unfed.fetch(other); }).find("no results yet"), std::string::npos);
   unfed.run({{late, std::vector<float>{4}}});
@@ -323,7 +324,7 @@ TEST(Program, AnUpdateIsWrittenDirectlyToTheParameter) {
   EXPECT_EQ(w.read().at(999), 1);
 }
 
-// A part is a separate parameter in the same memory.
+// A part is a separate parameter in the memory of the whole parameter.
 TEST(Program, PartsOfAParameterAreReadAndAssigned) {
   Parameter whole("w", Array::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}));
   const Parameter part = whole.part(1, 3);
@@ -417,8 +418,8 @@ TEST(Program, PeakIsKnownBeforeTheFirstRun) {
   EXPECT_EQ(m.peak(), m.arena + m.inputs + m.constants + m.workspace + m.results + m.parameters);
 }
 
-// In a program with branches, buffers that are alive at the same time must not overlap. The highest buffer
-// must end at the end of the arena. Without reuse, no two buffers overlap.
+// In a program with branches, buffers must not overlap while they are alive at the same time. The highest
+// buffer must end at the end of the arena. Without reuse, no two buffers overlap.
 TEST(Program, BuffersOfThePlanDoNotOverlapAndFillTheArena) {
   for (const bool reuse : {true, false}) {
     Graph g;
@@ -527,10 +528,10 @@ TEST(Steps, CountTheReadersOfTheirResults) {
                w = matmul(z, x);
   const Program p = compile(g, {w, z});
   ASSERT_EQ(p.steps().size(), 3u);
-  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // one step reads it directly and as a view
+  EXPECT_EQ(p.steps()[0].reads, std::vector<int>{2});  // one step reads the value directly and as a view
   EXPECT_EQ(p.steps()[1].reads, std::vector<int>{2});  // a step reads it, and it is fetched after the run
   EXPECT_EQ(p.steps()[2].reads, std::vector<int>{1});
-  // If values are joined, a read of the joined result counts as a read of each of them.
+  // If values are joined, each read of the joined result counts as a read of each value.
   Graph other;
   const Tensor a = other.input("a", {3, 3}), whole = concat({matmul(a, a), matmul(transpose(a, 0, 1), a)}, 1);
   const Program q = compile(other, {matmul(transpose(whole, 0, 1), whole)});
@@ -562,7 +563,7 @@ TEST(Program, PlanOnlyIsRefusedByCallsThatNeedMemory) {
   }
 }
 
-// This op and the next two break a rule for kernels.
+// This op and the next two ops violate a rule for kernels.
 const CustomOp writes_nothing = register_host_op(
     {.name = "test_writes_nothing", .forward = [](std::span<const HostView>, std::span<const HostView>) {}});
 
@@ -574,7 +575,7 @@ const CustomOp counts_its_calls =
                         for (std::int64_t i = 0; i < out[0].numel(); ++i) out[0].set(i, calls);
                       }});
 
-// The first op keeps the address of its input. The second op reads it.
+// The first op stores the address of its input. The second op reads from this address.
 HostView kept{f32, {}};
 const CustomOp keeps = register_host_op(
     {.name = "test_keeps", .forward = [](std::span<const HostView> in, std::span<const HostView> out) {
@@ -622,7 +623,7 @@ TEST(Verify, BitwiseDifferencesAreRefusedAnywhere) {
   }
 }
 
-// Both programs of `verify` start with the values from before the run.
+// Both programs of `verify` start with the same values as the run.
 TEST(Verify, ParametersAreAssignedOnce) {
   Parameter first("first", Array::of<float>({1}, {1})), second("second", Array::of<float>({1}, {2}));
   Graph g;

@@ -1,5 +1,5 @@
-// Tests programs and threads: nested runs, concurrent runs, more threads than the system provides, fork(),
-// and runs while the process exits.
+// Tests programs and threads. Covers nested runs, concurrent runs, more threads than the system provides,
+// fork(), and runs while the process exits.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 #include "tests/support/op_testing.h"
 
 #if defined(__SANITIZE_THREAD__)
-constexpr bool thread_sanitizer = true;  // ThreadSanitizer ends a process that forks while it has threads
+constexpr bool thread_sanitizer = true;  // if a process with threads forks, ThreadSanitizer ends it
 #else
 constexpr bool thread_sanitizer = false;
 #endif
@@ -28,7 +28,7 @@ namespace {
 using namespace tg;
 using tg::testing::expect_error;
 
-// The program is so large that threads share its steps.
+// The program is large enough that threads share its steps.
 constexpr std::int64_t size = 1 << 18;
 
 struct Doubling {
@@ -42,8 +42,8 @@ struct Doubling {
   Program program;
 };
 
-// A host op that runs a separate program on `inner` threads, optionally from a different thread. That program
-// contains another such op, up to `depth` levels.
+// A host op that runs a separate program on `inner` threads, optionally from a different thread. This program
+// contains another such op. The nesting has up to `depth` levels.
 CustomOp running_op(int inner, int depth, bool elsewhere) {
   static int made = 0;
   const std::optional<CustomOp> deeper =
@@ -114,7 +114,7 @@ TEST(ProgramThreads, MoreThanTheLimitAreRefused) {
         {"[cpu] " + std::to_string(threads) + " threads requested: expected 0 to 4096"});
 }
 
-// Runs f in a child process. Returns f's result, or -1 if the child had to be killed.
+// Runs f in a child process. Returns the result of f, or -1 if the child had to be killed.
 template <class F>
 int in_child(F f) {
   const pid_t child = fork();
@@ -168,7 +168,7 @@ TEST(ProgramThreads, FailureToStartReportsTheThreadNumber) {
             7);
 }
 
-// Tests the end of the process: runs `prepare`, then calls exit().
+// Tests the end of the process. Runs `prepare`, then calls exit().
 void ends_well(void (*prepare)()) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

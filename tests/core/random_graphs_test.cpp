@@ -1,5 +1,5 @@
-// Tests random graphs of all kinds of ops, with parameters that the graphs read and assign. With any compile
-// options, results must be bitwise identical to running one op after another, each in separate memory.
+// Tests random graphs of all kinds of ops. The graphs read and assign parameters. With any compile options,
+// results must be bitwise identical to running one op after another in separate memory.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// Values are matrices of integers up to 9, so every sum is exact in any order.
+// Values are matrices of integers up to 9. So every sum is exact in any order.
 class RandomGraph {
  public:
   explicit RandomGraph(unsigned seed, int nodes = 24) : random_(seed) {
@@ -86,8 +86,7 @@ class RandomGraph {
         return where(greater(a, b), a, transpose(b, 0, 1));
       case 10:
         return small(a - transpose(a, 0, 1));
-      case 11:  // sums accumulated by GEMMs; read in a different order, so that no elementwise step contains
-                // them
+      case 11:  // GEMMs accumulate these sums; the transpose prevents a fused step
         return small(transpose(matmul(a, b) + any() + matmul(any(), b), 0, 1));
       case 12:
         return maximum(a, expand(max(b, {axis}, true), {n, n}));
@@ -119,11 +118,11 @@ TEST(RandomGraphs, ResultsMatchBitwiseWithAllCompileOptions) {
   }
 }
 
-// Budgets range from the graph's full need down to the minimum.
+// Budgets range from the full memory of the graph down to the minimum.
 TEST(RandomGraphs, ResultsMatchBitwiseWithAnyBudget) {
   int ordered = 0, recomputed = 0, products = 0, impossible = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
-    RandomGraph graph(seed, 80);  // makes values be used much later than they are computed
+    RandomGraph graph(seed, 80);  // some values are used much later than they are computed
     const std::vector<Array> expected = graph.run({.threads = 1, .fuse = false, .reuse = false});
     const std::size_t peak = graph.memory({.threads = 1, .plan_only = true}).peak();
     for (int less = 1; less <= 4; ++less) {

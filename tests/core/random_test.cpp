@@ -1,5 +1,5 @@
-// Tests random ops. Their numbers must equal the numbers of core/base/random.h, their distributions must be
-// correct, and a gradient must use the same dropout mask as the forward pass.
+// Tests random ops. Their numbers must equal the numbers from core/base/random.h. Their distributions must be
+// correct. A gradient must use the same dropout mask as the forward pass.
 #include <limits>
 #include <numbers>
 
@@ -50,7 +50,7 @@ TEST(Random, TensorsMatchTheHostsNumbersBitwise) {
     }
 }
 
-// Intervals [low, high) of each kind. Some dtypes cannot represent the ends of an interval.
+// Tests intervals [low, high) of each kind. Some dtypes cannot represent the ends of some intervals.
 struct Interval {
   double low, high;
 };
@@ -62,8 +62,8 @@ constexpr Interval intervals[] = {{0, 1},        {1, 2},         {-1, 0},
                                   {1000, 1001},  {2048, 2050},   {1e-7, 1},
                                   {0.999, 1.01}, {-1e-3, 1e-30}, {16777216, 16777220}};
 
-// The first and the last u of each dtype, and enough values between them to reach each number of a narrow
-// interval.
+// Returns the first and the last u of each dtype and many values between them. In a narrow interval, these
+// values reach every number.
 TEST(Uniform, StaysInItsIntervalInEveryDType) {
   for (const DType dtype : float_dtypes)
     for (const auto& [low, high] : intervals) {
@@ -137,7 +137,7 @@ TEST(Bernoulli, IsCertainAtZeroAndOne) {
   EXPECT_LE(bernoulli_bound(1 - 0x1p-33), 0xffffffffu);
 }
 
-// These are the largest numbers that random words can give.
+// No random words give larger numbers.
 TEST(Normal, IsFinite) {
   for (const std::uint32_t first : {0u, 0xffffffffu})
     for (const std::uint32_t second : {0u, 0x20000000u, 0x40000000u, 0x80000000u, 0xffffffffu}) {

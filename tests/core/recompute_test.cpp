@@ -1,5 +1,6 @@
-// Tests CompileOptions::memory_budget: values are recomputed instead of being kept
-// (core/compile/recompute.cpp). GEMMs are recomputed only if recomputing cheap values does not suffice.
+// Tests CompileOptions::memory_budget. Values are recomputed instead of being kept
+// (core/compile/recompute.cpp). GEMMs are recomputed only if recomputing cheap values does not save enough
+// memory.
 #include "core/compile/budget.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +25,8 @@ const StepScheduler* const schedulers[] = {&plain, &gpu};
 constexpr std::int64_t n = 64;  // a matrix of f32 has 16 KiB
 constexpr std::size_t matrix = n * n * 4;
 
-// Computes GEMMs forward and backward, as in training. f(h) is an operand of the next GEMM and, much later,
-// of a backward GEMM.
+// Computes GEMMs forward and backward, as in training. f(h) is an operand of the next GEMM. Much later, it is
+// also an operand of a backward GEMM.
 struct Chain {
   using Function = std::function<Tensor(const Tensor&)>;
   Graph g;
@@ -105,8 +106,8 @@ TEST(Recompute, ReportsTheMinimumThatItCanReach) {
   EXPECT_THROW(chain.compiled(matrix), OutOfMemory);
 }
 
-// The reported minimum is the same even if the parameters, the inputs and the kernels' workspace exceed the
-// budget.
+// The parameters, the inputs and the kernels' workspace may exceed the budget. The reported minimum does not
+// change.
 TEST(Recompute, SmallerBudgetsHaveTheSameMinimum) {
   Chain chain(gelu_of);
   const auto least = [&](std::size_t budget) -> std::size_t {
@@ -137,9 +138,9 @@ TEST(Recompute, ProgramsWithoutStepsSaveNothing) {
   }
 }
 
-// A step whose value is used late stays between a GEMM and a gelu_tanh. If this step moved, a GPU would fuse
-// the GEMM and the gelu_tanh, with different results. Every other gelu_tanh in the program also stays
-// separate or fused, as it was.
+// A step between a GEMM and a gelu_tanh has a value that is used late. This step must not move. If it moved,
+// a GPU would fuse the GEMM and the gelu_tanh, with different results. All other gelu_tanh steps also stay
+// separate or fused.
 TEST(Recompute, MovesNothingFromBetweenAProductAndItsGelu) {
   for (const StepScheduler* scheduler : schedulers) {
     const bool has_epilogues = scheduler->has_epilogues();
@@ -206,7 +207,7 @@ TEST(Recompute, RepeatsAsFewProductsAsNeededAndAttentionLast) {
 }
 
 // An outer product costs less than gelu. Still, it is recomputed only if recomputing cheap values does not
-// suffice.
+// save enough memory.
 TEST(Recompute, RepeatsNoProductIfCheapValuesSuffice) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), column = g.input("column", {n, 1}), row = g.input("row", {1, n});
@@ -225,8 +226,8 @@ TEST(Recompute, RepeatsNoProductIfCheapValuesSuffice) {
   EXPECT_EQ(again(2).products, 1);
 }
 
-// A GEMM and the gradient of its weight read the same norm. The norm is recomputed once for both, before the
-// GEMM.
+// A GEMM and the gradient of its weight read the same norm. The norm is recomputed once for both of them,
+// before the GEMM.
 TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   Graph g;
   const Tensor x = g.input("x", {n, n});
@@ -259,8 +260,9 @@ TEST(Recompute, RepeatsANormOnceForAProductAndALaterReader) {
   }
 }
 
-// A GPU may fuse an elementwise step with the GEMM after it. If the step is recomputed, it must be directly
-// before that GEMM, even if an earlier position would also work. This also holds at the end of the program.
+// A GPU may fuse an elementwise step with the next GEMM. If the step is recomputed, it must be directly
+// before this GEMM, even if an earlier position is possible. This rule also applies at the end of the
+// program.
 TEST(Recompute, LeavesAnElementwiseStepBeforeItsProduct) {
   for (const bool is_last : {false, true}) {
     Graph g;
@@ -286,8 +288,8 @@ TEST(Recompute, LeavesAnElementwiseStepBeforeItsProduct) {
   }
 }
 
-// On a GPU, gelu_tanh directly after a GEMM of 16-bit numbers is part of the GEMM. A separate gelu_tanh
-// rounds differently.
+// On a GPU, a 16-bit GEMM includes gelu_tanh if gelu_tanh directly follows it. A separate gelu_tanh rounds
+// differently.
 TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Graph g;
   const Tensor x = g.input("x", {n, n}, bf16);
@@ -300,7 +302,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   Tensor z = h.back();
   for (std::size_t i = f.size(); i-- > 0;) {
     z = matmul(matmul(z, f[i]), product[i]);
-    if (i > 0) z = matmul(z, h[i]);  // h[0] is excluded: its buffer is free after the first GEMM
+    if (i > 0) z = matmul(z, h[i]);  // the buffer of h[0] is free after the first GEMM
   }
   const std::vector<Assign> assign;
   const Outputs outputs = outputs_of(g, {z}, assign);
@@ -328,7 +330,7 @@ TEST(Recompute, RepeatsAProductWithItsEpilogue) {
   }
 }
 
-// The cast of a weight is used early and late. The cast can be recomputed only until the weight changes.
+// The cast of a weight is used early and late. It can be recomputed only until the weight changes.
 TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   for (const bool changes_early : {false, true}) {
     Graph g;
@@ -360,7 +362,7 @@ TEST(Recompute, ReadsAParameterOnlyBeforeItChanges) {
   }
 }
 
-// If a value is used only late, it is computed later instead of twice.
+// A value that is used only late is computed later, once.
 TEST(Recompute, MovesValuesThatAreNotUsedEarly) {
   Graph g;
   const Tensor x = g.input("x", {n, n}), tall = g.input("tall", {4 * n, n}), late = gelu(x);

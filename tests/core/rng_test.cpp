@@ -1,5 +1,5 @@
-// Tests Philox4x32-10 against the published known-answer vectors. Also tests the properties on which the
-// library relies.
+// Tests Philox4x32-10 with the published known-answer vectors. Also tests the properties that the library
+// needs.
 #include <tilegrad/core/base/rng.h>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests runs: calls that exclude or nest in one another, waiting, lost ranks, shared memory, and the
+// Tests runs. Covers nested and mutually exclusive calls, waiting, lost ranks, shared memory, and the
 // arguments of eval() and fetch().
 #include <gtest/gtest.h>
 
@@ -150,7 +150,7 @@ TEST(Arenas, FitTheLargestAndExpectedPrograms) {
   EXPECT_TRUE(use.ran_last(&b));
 }
 
-// A program's peak includes the scratch memory of other programs in the same arena.
+// The peak of a program includes the scratch memory of other programs in the same arena.
 TEST(Arenas, BudgetsCountTheScratchMemoryOfOthers) {
   Graph g;
   const Tensor x = g.input("x", {64, 64}), y = matmul(exp(x), x);

@@ -1,4 +1,4 @@
-// Tests how much time a process has to exit after a request to end, with and without a save in progress.
+// Tests the remaining time of a process after a request to end, with and without a save in progress.
 #include "core/run/saving.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ const timespec* shown = nullptr;  // monotonic time; null: the system's clock
 
 }  // namespace
 
-// This function replaces the C library function, including calls from the library under test.
+// This function replaces the C library's function, also for calls from the library under test.
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   if (shown && clock == CLOCK_MONOTONIC) return *now = *shown, 0;
   return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));

@@ -1,4 +1,4 @@
-// Tests CompileOptions::arena, with which programs share the memory of intermediate results.
+// Tests CompileOptions::arena. Programs with the same arena share the memory of intermediate results.
 #include <gtest/gtest.h>
 
 #include <tilegrad/tilegrad.h>
@@ -22,7 +22,7 @@ struct Square {
     const std::vector<float> all(static_cast<std::size_t>(x.numel()), value);
     program.run({{x, all}});
   }
-  // The value of each element of y if every element of x is v: n²·v³.
+  // Returns the value of each element of y, n²·v³, if every element of x is v.
   void expect(float value) const {
     const float n = static_cast<float>(x.size(0));
     for (const float got : program.fetch(y).values<float>()) ASSERT_EQ(got, n * n * value * value * value);

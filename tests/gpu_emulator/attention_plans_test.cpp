@@ -1,6 +1,6 @@
-// Records the decisions of attention's host code for many calls of any size: kernels, tiles, splits of keys,
-// ranges and workspace. This needs neither a GPU nor memory for the operands. The records are compared with
-// attention_plans.txt (golden_records.h).
+// Records the decisions of attention's host code for many calls of any size. Covers kernels, tiles, splits of
+// keys, ranges and workspace. The test needs neither a GPU nor memory for the operands. It compares the
+// records with attention_plans.txt (golden_records.h).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -180,7 +180,7 @@ TEST(AttentionPlans, MatchTheGoldenFile) {
   records.expect_recorded();
 }
 
-// The table of kernels in the code must equal the table in attention's README.
+// The table of kernels in the code must equal the table in the README of attention.
 TEST(AttentionKernelTable, MatchesTheReadme) {
   std::string rows;
   for (const AttentionKernel& k : attention_kernels())

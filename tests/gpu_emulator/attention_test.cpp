@@ -1,5 +1,5 @@
-// Tests stages of attention separately, without a GPU: the choice of a call's kernel and workspace, and
-// softmax over ranges of keys whose results are merged.
+// Tests separate stages of attention without a GPU. Covers the kernel and workspace of a call. Also covers
+// softmax over ranges of keys with a merge of the results.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,7 +14,7 @@
 namespace tg::cuda::attention {
 namespace {
 
-// `hopper` is a library without sm_90a kernels, and `sm_90a` one with these kernels.
+// `hopper` is a GPU whose library has no sm_90a kernels. `sm_90a` is a GPU whose library has them.
 constexpr Gpu hopper{0, 132, 90, 227 << 10}, small{0, 46, 86, 99 << 10}, sm_90a{0, 132, 90, 227 << 10, true};
 
 // Describes a contiguous call with one batch entry.
@@ -64,8 +64,8 @@ TEST(AttentionChoice, WideHeadsNeedSharedMemory) {
 
 TEST(AttentionChoice, OnePassIsForLongSequencesOrNondeterministic) {
   EXPECT_EQ(backward(call(DType::bf16, 16, 16, 512, 64, 64), hopper).family(), KernelFamily::narrow);
-  // There are 66 heads with 32 blocks of keys each. With four workers per head, there are 264 blocks, as many
-  // as the GPU runs at a time.
+  // There are 66 heads with 32 blocks of keys each. With four workers per head, there are 264 blocks. The GPU
+  // runs the same number of blocks at a time.
   AttentionCall x = call(DType::bf16, 66, 66, 4096, 64, 64);
   EXPECT_EQ(backward(x, hopper).family(), KernelFamily::one_pass);
   EXPECT_EQ(backward(x, hopper).work.workers, 4);
@@ -84,14 +84,14 @@ TEST(AttentionChoice, WorkspaceGrowsWithRowsAndNotWithScores) {
     return backward(call(type, 4, 4, length, 64, 64), small).bytes();
   };
   EXPECT_EQ(forward(call(DType::bf16, 4, 4, 512, 64, 64), small).bytes(), 0u);
-  // The workspace contains u in the compute type and two numbers for the exponents of each row. It also
-  // contains a flag for each 16 rows (rounded up to 256 bytes) and two ranges for each 64 queries. Tensor
-  // cores also need ξ and u.
+  // The workspace contains u in the compute type, and two numbers for the exponents of each row. Each group
+  // of 16 rows has a flag. The memory for flags is rounded up to 256 bytes. Each group of 64 queries has two
+  // ranges. Tensor cores also need ξ and u.
   const std::size_t flags = 256, ranges = 2 * 256;
   EXPECT_EQ(bytes(DType::bf16, 512), 4u * 512 * (4 + 8) + flags + ranges + 4 * 512 * 8);
   EXPECT_EQ(bytes(DType::f64, 512), 4u * 512 * (8 + 16) + flags + ranges);
-  // It contains q, k and v as two f16 tensors each, a pair of exponents for each 128 rows of a head, and the
-  // powers.
+  // The workspace contains q, k and v as two f16 tensors each. It also contains a pair of exponents for each
+  // 128 rows of a head, and the powers.
   AttentionCall x = call(DType::f32, 4, 4, 512, 64, 64);
   const std::size_t two = forward(x, small).bytes();
   x.tf32 = true;
@@ -140,12 +140,12 @@ TEST(AttentionChoice, HoppersKernelsAreUsedUnlessAReasonPreventsThem) {
   EXPECT_EQ(backward(call(DType::bf16, 8, 8, 512, 264, 64), sm_90a).describe(),
             "tensor cores, wide heads, no wgmma: wider heads than 256");
   EXPECT_EQ(backward(call(DType::f32, 8, 8, 512, 264, 64), sm_90a).describe(), "plain multiply-adds");
-  // If tensor cores cannot be used, the description does not mention Hopper's kernels.
+  // If tensor cores cannot be used, the description does not contain Hopper's kernels.
   EXPECT_EQ(forward(call(DType::bf16, 8, 8, 512, 65, 64), sm_90a).describe(), "plain multiply-adds");
 }
 
-// Returns the description of the kernels of a call that requests kernels, or the reason why the call is
-// refused.
+// For a call with requested kernels, returns the description of the kernels. If the call is refused, returns
+// the reason.
 std::string asked(AttentionCall x, AttentionKernels kernels, const Gpu& gpu, bool is_backward = false) {
   x.kernels = kernels;
   try {
@@ -187,7 +187,7 @@ TEST(AttentionChoice, HoppersKernelsSplitF32) {
     const auto choice = [&] { return Choice(x, is_backward, sm_90a); };
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
     EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 split into two f16");
-    x.k.head = 0;  // memory for copies of the operands
+    x.k.head = 0;  // the operands are copied
     EXPECT_EQ(choice().family(), KernelFamily::hopper);
     x.tf32 = true;
     EXPECT_EQ(choice().describe(), "tensor cores, wgmma, f32 rounded to f16");
@@ -195,8 +195,8 @@ TEST(AttentionChoice, HoppersKernelsSplitF32) {
     EXPECT_EQ(choice().family(), KernelFamily::f32);
     EXPECT_EQ(choice().describe(), "tensor cores, f32 rounded to f16, no wgmma: dropout");
   }
-  // Boxes of a bulk copy have 64 columns. If an f32 row is split into two f16 rows, each f16 row begins a new
-  // box.
+  // Boxes of a bulk copy have 64 columns. An f32 row may be split into two f16 rows. Each f16 row then starts
+  // a new box.
   AttentionCall x = call(DType::f32, 8, 8, 512, 32, 32);
   EXPECT_EQ(forward(x, sm_90a).split->width, 64);
   EXPECT_EQ(forward(x, small).split->width, 32);
@@ -272,15 +272,15 @@ TEST(AttentionDivision, KeysAreSplitIfItemsAreFewerThanProcessors) {
   EXPECT_EQ(parts(few_queries(16, 16, 512, 8192, 128)), 2);   // 64
   EXPECT_EQ(parts(few_queries(16, 16, 128, 8192, 128)), 8);   // 16
   EXPECT_EQ(parts(few_queries(16, 16, 1, 64, 128)), 1);       // one tile
-  EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles cost less than a merge
+  EXPECT_EQ(parts(few_queries(16, 16, 128, 256, 128)), 1);    // two tiles are faster than a merge
   EXPECT_EQ(forward(few_queries(16, 16, 128, 8192, 128), sm_90a).describe(),
             "tensor cores, wgmma, keys split into 8 parts");
   AttentionCall x = few_queries(16, 16, 1024, 8192, 128);
   x.B = 2;
-  EXPECT_EQ(parts(x), 1);  // 256 items in two waves: merging is not worth a fraction of a wave
+  EXPECT_EQ(parts(x), 1);  // 256 items need two waves; a merge costs more than it saves
 }
 
-// If the heads that share keys have few queries together, decoding kernels read each key only once.
+// If heads that share keys have few queries in total, decoding kernels read each key only once.
 TEST(AttentionChoice, FewQueriesAreDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
@@ -309,7 +309,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(words(of_f32).substr(0, 19), "tensor cores, wgmma");
   AttentionCall latents = few_queries(16, 1, 1, 8192, 576);
   latents.dv = latents.v.row = latents.o.head = latents.o.row = 512;
-  EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // values are not the first columns of keys
+  EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");  // values are not in columns of keys
   latents.v = latents.k;
   EXPECT_EQ(alone(latents), "tensor cores, wgmma, decoding, ranges of 1024 keys");
   EXPECT_EQ(words(latents).substr(0, 19), "tensor cores, wgmma");
@@ -334,7 +334,7 @@ TEST(AttentionChoice, FewQueriesAreDecoded) {
   EXPECT_EQ(asked(x, AttentionKernels::wgmma, sm_90a).substr(0, 19), "tensor cores, wgmma");
 }
 
-// Describes a call with sequences that each have room for this number of keys.
+// Describes a call with this room for keys in each sequence.
 AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page, int d) {
   AttentionCall x = few_queries(heads, key_heads, L, pages * page, d);
   static const std::int32_t somewhere = 0;
@@ -347,7 +347,7 @@ AttentionCall paged(int B, int heads, int key_heads, int L, int pages, int page,
   return x;
 }
 
-// The decisions that affect results bitwise depend only on head sizes.
+// Some decisions change results bitwise. These depend only on head sizes.
 TEST(AttentionChoice, PagesAreAlwaysDecoded) {
   const auto words = [](const AttentionCall& x, const Gpu& gpu = sm_90a) {
     return forward(x, gpu).describe();
@@ -357,7 +357,7 @@ TEST(AttentionChoice, PagesAreAlwaysDecoded) {
     for (const int B : {1, 64, 1500})
       for (const int pages : {1, 500}) EXPECT_EQ(words(paged(B, 32, 8, L, pages, 16, 128)), decoded);
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 64), small), decoded);
-  // A tile of 16 rows would not fit, so a single row is not decoded either.
+  // A tile of 16 rows would exceed the memory. So a single row is not decoded either.
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 128), small), "plain multiply-adds");
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256)), decoded);
   EXPECT_EQ(words(paged(1, 32, 8, 1, 10, 16, 256), small), decoded);
@@ -366,7 +366,7 @@ TEST(AttentionChoice, PagesAreAlwaysDecoded) {
   EXPECT_EQ(words(x), "plain multiply-adds");
   x.dv = 512, x.v = x.k, x.o.head = x.o.row = 512;
   EXPECT_EQ(words(x),
-            "tensor cores, wgmma, decoding, paged cache");  // values are the first columns of keys
+            "tensor cores, wgmma, decoding, paged cache");  // the first columns of keys are the values
   EXPECT_EQ(words(x, small), "plain multiply-adds");
   x = paged(1, 32, 8, 1, 10, 16, 128);
   x.pool = 1 << 30;  // the offset of a row does not fit in 32 bits
@@ -421,7 +421,7 @@ TEST(AttentionDivision, SplitsHaveTilesAndTheirMemoryIsBounded) {
           const int tiles = (T + tile.keys - 1) / tile.keys;
           EXPECT_GE(c.work.parts, 1);
           EXPECT_LE(c.work.parts, tiles);
-          // At most two items for each block that the GPU holds, with their sums in f32.
+          // There are at most two items for each block on the GPU. Each item has sums in f32.
           const std::size_t most =
               std::size_t(2) * sm_90a.processors * tile.blocks * tile.queries * (d + 1) * 4;
           EXPECT_LE(c.bytes(), most + 1024) << heads << " " << L << " " << T << " " << d;
@@ -434,13 +434,13 @@ TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOneHead) {
   EXPECT_EQ(rows.L, 20);
   EXPECT_EQ(rows.q.head, 20 * 128);
   EXPECT_EQ(rows.q.row, 128);
-  // Heads stay separate if the number of items would not decrease, or if the rows of the next head do not
-  // follow in memory, as in [B, L, H, d].
+  // Heads stay separate in two cases. A merge may not reduce the number of items. Or the rows of the next
+  // head may not be next in memory, as in [B, L, H, d].
   EXPECT_EQ(with_heads_as_rows(few_queries(32, 8, 256, 1000, 128)).H, 32);
   AttentionCall projected = x;
   projected.q.row = 32 * 128, projected.q.head = 128;
   EXPECT_EQ(with_heads_as_rows(projected).H, 32);
-  // If each head has a single query, the queries become rows for any memory layout.
+  // If each head has a single query, queries are rows in any memory layout.
   projected.L = 1, projected.q.row = 7;
   const AttentionCall one = with_heads_as_rows(projected);
   EXPECT_EQ(one.H, 8);
@@ -454,8 +454,8 @@ TEST(AttentionDivision, QueriesOfHeadsThatShareKeysBecomeRowsOfOneHead) {
 
 constexpr int rows = 16, columns = 64, half = 32;
 
-// Computes P = exp(A − ξ) and ξ from A [16, 64], which is in units of log 2. The two halves are computed one
-// after another, or separately and then merged.
+// Computes P = exp(A − ξ) and ξ from A [16, 64]. A is in units of log 2. The two halves are computed one
+// after another, or they are computed separately and then merged.
 __global__ void soften(const float* a, float* p, float* lse, bool merged) {
   using tile::lane_column, tile::lane_row;
   Accumulator<rows, half> s[2];
@@ -507,7 +507,7 @@ TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
   for (int i = 0; i < rows; ++i) {
     double sum = 0;
     for (int j = 0; j < columns; ++j) {
-      // Rounding |ξ| < 64 to f32 changes P by at most a relative 4e-6.
+      // For |ξ| < 64, rounding ξ to f32 changes P by at most a relative 4e-6.
       const double score = a[i * columns + j] * 0.6931471805599453;
       EXPECT_NEAR(p[i * columns + j], i == 7 ? 0 : std::exp(score - lse[i]), 1e-5) << i << ", " << j;
       EXPECT_NEAR(q[i * columns + j], p[i * columns + j], 5e-6) << i << ", " << j;
@@ -521,8 +521,8 @@ TEST(AttentionStages, ResultsOverRangesOfKeysMergeIntoOne) {
   }
 }
 
-// The tile has queries 0 … 63 and keys 16 … 47 of 64 under a causal mask, as [queries, keys] and [keys,
-// queries].
+// 64 queries and 64 keys have a causal mask. The tile has queries 0 … 63 and keys 16 … 47, as [queries, keys]
+// and as [keys, queries].
 __global__ void hide(const AttentionCall x, float* by_query, float* by_key, int* range) {
   __shared__ VisibleKeys<64> seen;
   seen.set(x, 0, 0);

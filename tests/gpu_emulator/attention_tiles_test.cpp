@@ -1,5 +1,5 @@
-// Tests that the tiles of bench's traffic model (tools/bench/attention_traffic.cpp) equal the tiles of the
-// kernels that run.
+// Tests the tiles in the bench tool's traffic model (tools/bench/attention_traffic.cpp). They must equal the
+// tiles of the kernels that run.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/attention/kernels.h"
@@ -121,7 +121,7 @@ TEST(AttentionTiles, TrafficModelMatchesTheKernels) {
           const Choice choice(call_of(c, type), backward, gpu);
           if (choice.family() == KernelFamily::plain || (choice.family() == KernelFamily::f32 && backward))
             continue;
-          // The model uses the tiles of prompts. A block of short_heads has all rows of a head.
+          // The model uses the tiles for prompts. A block of short_heads has all rows of a head.
           if (choice.family() == KernelFamily::decoding || choice.family() == KernelFamily::short_heads)
             continue;
           const Tile kernel = choice.family() == KernelFamily::hopper

@@ -24,8 +24,8 @@ unsigned cluster_blocks = 1;
 
 namespace {
 
-constexpr std::uint32_t first_address = 1024;  // start of dynamic shared memory: an address is never 0
-constexpr unsigned rank_bit = 24;              // at this bit and above, an address contains its block's rank
+constexpr std::uint32_t first_address = 1024;  // dynamic shared memory starts here, never at 0
+constexpr unsigned rank_bit = 24;              // position of the block's rank in an address
 alignas(1024) thread_local unsigned char shared_bytes_[most_blocks][most_shared];
 
 std::size_t dynamic_bytes = 0;  // size of the grid's dynamic shared memory
@@ -61,7 +61,7 @@ struct Warp {
   unsigned alive = 0;
 };
 
-// The threads of a block that have arrived at __syncthreads.
+// The threads of a block that are waiting in __syncthreads.
 struct Together {
   unsigned alive = 0, here = 0;
   int sum = 0;
@@ -79,7 +79,7 @@ class Block {
 
   void suspend() {
     Thread& me = *running_;
-    if (Thread* to = next(); to != &me) go(me.context, to);  // the last thread to arrive may continue first
+    if (Thread* to = next(); to != &me) go(me.context, to);  // the last thread may continue first
     enter(me);
   }
   int meet(int value);
@@ -130,7 +130,7 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  std::vector<Thread*> ready_;  // the last one runs next: a warp runs as long as it can
+  std::vector<Thread*> ready_;  // the last one runs next, so a warp runs as long as possible
   std::vector<void*> stacks_;
   Thread* running_ = nullptr;
   Context outside_;
@@ -151,7 +151,7 @@ void Block::run(const std::function<void()>& body, Index3 size, Index3 first, un
   const unsigned each = size.x * size.y * size.z, count = each * blocks;
   threads_.resize(count);
   for (Thread& t : threads_) {
-    if (t.stack) stacks_.push_back(std::exchange(t.stack, nullptr));  // stacks of a block that failed
+    if (t.stack) stacks_.push_back(std::exchange(t.stack, nullptr));  // stacks of blocks that failed
     t.state = Thread::ready;
     t.copies.clear(), t.groups.clear();
   }
@@ -203,7 +203,7 @@ void Block::entry() {
   current->serve();
 }
 
-// A stack runs its thread, and after the end of that thread, other threads that have not started.
+// A stack first runs its own thread. Afterward, it runs other threads that have not started.
 void Block::serve() {
   for (;;) {
     try {
@@ -270,7 +270,7 @@ int Block::meet(int value) {
   return me.barrier_sum;
 }
 
-// If all lanes of a meeting have arrived, performs the operation, and lets all lanes except `last` continue.
+// If all lanes of a meeting have arrived, performs the operation. Then all lanes except `last` continue.
 bool Block::finish(Warp& w, std::size_t meeting, unsigned warp, const Thread* last) {
   Meeting& m = w.meetings[meeting];
   if (m.here != (m.mask & w.alive) || m.here == 0) return false;
@@ -304,7 +304,7 @@ void Block::meet(unsigned mask, void* brought, Apply apply) {
   suspend();
 }
 
-// Groups the threads that wait for the same event.
+// Groups threads that wait for the same event.
 std::string Block::sleepers() const {
   std::map<std::string, std::vector<unsigned>> all;
   for (const Thread& t : threads_)

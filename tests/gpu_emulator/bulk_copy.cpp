@@ -23,7 +23,7 @@ std::uint32_t swizzle_bytes(std::uint32_t mode) {
 
 }  // namespace
 
-// Refuses the arguments that the driver's documentation excludes.
+// Refuses arguments that the driver's documentation does not allow.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                                 const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                                 const cuuint32_t* step, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
@@ -74,8 +74,8 @@ void insist_on_shared(std::uint32_t to, std::size_t bytes, unsigned alignment) {
     fail("a bulk copy to an address that is not a multiple of " + std::to_string(alignment));
 }
 
-// The part of a box's row that is inside the tensor. The row is at coordinates c. The part has `bytes` bytes
-// at `data` and starts at byte `skipped` of the row.
+// The part of a box's row that is inside the tensor. The row starts at coordinates c. The part starts at byte
+// `skipped` of the row. It has `bytes` bytes at address `data`.
 struct RowInTensor {
   const unsigned char* data;
   std::size_t skipped, bytes;
@@ -93,7 +93,8 @@ RowInTensor row_in_tensor(const CUtensorMap& map, const std::array<std::int64_t,
           static_cast<std::size_t>(last - first) * 2};
 }
 
-// A swizzle permutes 16-byte pieces according to address bits. The 128-byte swizzle uses bits 7 … 9.
+// A swizzle permutes pieces of 16 bytes. The permutation depends on bits of the address: bits 7 … 9 for the
+// 128-byte swizzle.
 std::uint32_t swizzled(std::uint32_t address, std::uint32_t bytes) {
   return bytes == 0 ? address : address ^ (address >> 3 & (bytes - 16));
 }

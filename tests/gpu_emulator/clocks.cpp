@@ -23,7 +23,7 @@ void raise(Time& to, Time from) {
   to = std::max(to, from);
 }
 
-// The lanes of a warp join the same pair of clocks one after another, so the last result is cached.
+// The lanes of a warp join the same two clocks one after another. So the last result is cached.
 SharedClock joined(const SharedClock& a, const SharedClock& b) {
   static SharedClock last_a, last_b, result;
   if (a == b || !b) return a;
@@ -152,8 +152,8 @@ void CommonKnowledge::lower(unsigned place, Time to) {
   Time& t = (*clock_)[place];
   t = std::min(t, to);
 }
-// A thread always knows its own accesses, regardless of its clock. Its own entries are skipped until another
-// thread adds the same clock.
+// A thread always knows its own accesses, regardless of its clock. So its own entries are skipped until
+// another thread adds the same clock.
 void CommonKnowledge::add(unsigned thread) {
   const SharedClock& c = known[thread];
   if (!any_) {

@@ -1,16 +1,15 @@
-// Vector clocks record, for each thread of a block, the accesses of other threads that happened before. Only
-// blocks that use Hopper's barriers need clocks. In other blocks, counts of __syncthreads and of each warp's
+// Each thread of a block has a vector clock. It records which accesses of other threads happened before. Only
+// blocks with Hopper's barriers need clocks. In other blocks, counts of __syncthreads and of each warp's
 // __syncwarp give the same information at lower cost.
 //
-// The time of a warp advances at each __syncwarp and at each release by one of its lanes. A clock contains
+// The time of a warp advances at each __syncwarp and at each release by a lane of the warp. A clock contains
 // these times:
-// - for each thread: its accesses before that time are known;
-// - for each thread: its writes before that time have been made visible to asynchronous copies and wgmma by
-//   fence_async;
-// - for each warp: its groups of wgmma;
-// - for each warp: its arrivals at barriers of other blocks;
+// - for each thread: the time before which its accesses are known;
+// - for each thread: the time before which fence_async has made its writes visible to copies and wgmma;
+// - for each warp: the known groups of wgmma;
+// - for each warp: the known arrivals at barriers of other blocks;
 // - for each mbarrier: the phases whose bulk copies have arrived.
-// In a cluster, a clock covers the threads of all its blocks.
+// In a cluster, a clock covers the threads of all blocks.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ inline bool has_clocks() {
   return clocks_started;
 }
 
-// The number of entries of a clock, and their indices. The first entries belong to the threads.
+// The number of entries of a clock, and the indices of entries. The first entries belong to the threads.
 std::size_t clock_places();
 unsigned fenced_of(unsigned thread);
 unsigned products_of(unsigned warp);
@@ -47,7 +46,7 @@ inline Time at(const SharedClock& c, unsigned place) {
   return c ? (*c)[place] : 0;
 }
 const SharedClock& known_to(unsigned thread);
-Time fenced_by(unsigned thread);  // its own writes before that time are visible to asynchronous copies
+Time fenced_by(unsigned thread);  // earlier writes of the thread are visible to asynchronous copies
 
 void fence_writes(unsigned thread);  // fence.proxy.async
 void acquire(unsigned thread, const SharedClock& released);
@@ -61,7 +60,7 @@ class Released {
  public:
   void add(unsigned thread);
   // Adds an arrival without release. It does not order ordinary reads and writes. It orders finished copies
-  // and wgmma, and the accesses visible to these.
+  // and finished wgmma. It also orders accesses that are visible to these copies and wgmma.
   void add_asynchronous(unsigned thread);
   void set(unsigned place, Time time);
   SharedClock take();  // returns the clock and resets it
@@ -72,8 +71,8 @@ class Released {
   std::shared_ptr<Clock> clock_;
 };
 
-// Collects the accesses that all of several threads know. A wgmma of a warpgroup begins when its first thread
-// issues it.
+// Collects the accesses that are known to all of several threads. A wgmma of a warpgroup begins when the
+// first thread issues it.
 class CommonKnowledge {
  public:
   void add(unsigned thread);
@@ -83,7 +82,7 @@ class CommonKnowledge {
   void lower(unsigned place, Time to);
   std::shared_ptr<Clock> clock_;
   SharedClock last_;
-  unsigned first_of_last_ = ~0u;  // the only thread that has added last_, if there is one
+  unsigned first_of_last_ = ~0u;  // if exactly one thread has added last_, this thread
   bool any_ = false;
 };
 

@@ -21,7 +21,8 @@ struct Barrier {
 };
 Barrier barrier;
 
-// The state of a thread at the barrier: whether it has arrived but not waited, and the phase of this arrival.
+// A thread's state at the barrier. It stores whether the thread has arrived without waiting, and the phase of
+// this arrival.
 struct Arrival {
   bool open = false;
   std::uint64_t phase = 0;

@@ -1,5 +1,5 @@
-// Emulates the common operations of a cluster's blocks. Also checks that a block does not end while other
-// blocks use its shared memory.
+// Emulates operations of all blocks in a cluster. Also checks that a block does not end while other blocks
+// use its shared memory.
 #pragma once
 
 #include "tests/gpu_emulator/clocks.h"
@@ -10,15 +10,15 @@ namespace tg::emulator {
 void cluster_arrive();
 void cluster_wait();
 
-// Records that an asynchronous operation uses the block's shared memory. The operation is finished for
-// threads whose clock has `time` at entry `place`. A thread of the block must know this before the block
-// ends.
+// Records that an asynchronous operation uses the block's shared memory. For a thread, the operation is
+// finished if entry `place` of the thread's clock is at least `time`. A thread of the block must know this
+// before the block ends.
 void keep_until(unsigned rank, unsigned place, Time time);
 
-// Throws if the emulator cannot run this number of blocks and threads at the same time.
+// Throws if this number of blocks and threads exceeds the emulator's limit for concurrent execution.
 void insist_on_cluster(unsigned blocks_of_grid, unsigned threads, unsigned blocks);
 void begin_cluster(unsigned threads, unsigned blocks);
 void end_cluster_thread(unsigned thread);
-void end_cluster_block(unsigned rank);  // called after the block's last thread has ended
+void end_cluster_block(unsigned rank);  // called after the last thread of the block has ended
 
 }  // namespace tg::emulator

@@ -1,5 +1,5 @@
-// Tests clusters on the emulated GPU. Blocks that exchange tiles must give correct results. If a fence, wait,
-// arrival or barrier is removed from these kernels, the emulator must detect the mistake.
+// Tests clusters on the emulated GPU. Blocks that exchange tiles must give correct results. If one of these
+// kernels lacks a fence, wait, arrival or barrier, the emulator must detect the mistake.
 #include <vector>
 
 #include "backends/cuda/tile/mma_sm90.cuh"
@@ -20,7 +20,7 @@ __device__ void meet_cluster() {
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
-// Reports that the warp no longer uses a tile that the other block fills.
+// Reports that the warp no longer uses a tile. The other block may now fill it.
 __device__ void release_to_other(Ring<1> ring, u32 use) {
   __syncwarp();
   if (threadIdx.x % 32 == 0)
@@ -159,8 +159,8 @@ TEST(Clusters, AMissingBlockIsReported) {
                "the cluster's barrier, which has 128 of 256 threads");
 }
 
-// __syncthreads orders only the threads of one block. So block 1's copy may overwrite data that block 0 still
-// reads.
+// __syncthreads orders only the threads of one block. So block 1's copy may overwrite data while block 0
+// reads it.
 __global__ void overwrite_after_read(float* out, bool of_cluster) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + rings;
@@ -206,9 +206,9 @@ enum class Pass {
   own_barrier,
   no_last_barrier,
 };
-// Each block fills a tile, copies it to the other block and multiplies the tile that it receives. The ring
-// describes the buffer of the received tile. If the ring is empty, this block's tile may be copied to the
-// other block.
+// Each block fills a tile and copies it to the other block. Then it multiplies the tile that it receives. The
+// ring describes the buffer of the received tile. If the ring is empty, this block's tile may be copied to
+// the other block.
 __global__ void pass_tiles(float* out, Pass how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), rank = ptx::cluster_rank(), other = rank ^ 1;
@@ -273,7 +273,7 @@ TEST(Clusters, MistakesWithTilesSentBetweenBlocksAreFound) {
   EXPECT_FAULT(fault(Pass::no_last_barrier), "has ended");
 }
 
-// Block 0 uses the memory of block 1, which may have ended.
+// Block 0 uses the memory of block 1. Block 1 may have ended.
 __global__ void use_after_end(bool arrives, bool of_cluster) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + rings;

@@ -1,6 +1,6 @@
 // Tests kernels that no op launches in the emulator: memory fills, copies of pieces, and sums over ranks.
-// Each test covers at least three blocks, several items per block, and a partial last item. Also tests which
-// steps are joined into a list.
+// Each test covers at least three blocks and several items per block. The last item is partial. Also tests
+// which steps are joined into a list.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -65,8 +65,8 @@ Gpu gpu(int processors) {
   return g;
 }
 
-// Chunks have 64 KiB, and pieces have one, two or four chunks. One multiprocessor runs eight blocks. Both
-// source and target, one of them, or neither is aligned to 16 bytes.
+// Chunks have 64 KiB. Pieces have one, two or four chunks. One multiprocessor runs eight blocks. Both the
+// source and the target are aligned to 16 bytes, or only one of them, or neither.
 TEST(CopyList, CopiesPiecesOfSeveralChunks) {
   constexpr std::size_t chunk = 65536;
   const std::size_t sizes[] = {3 * chunk + 5, 1, 0, chunk, 2 * chunk + 16, 40, 7 * chunk + 1000};
@@ -155,8 +155,8 @@ TEST(OrderedSum, AddsListsOfAnyAlignment) {
   expect_sums_of_lists({4096 + 5, 1, 0, 12}, 3, 2, 2);
 }
 
-// The kernel of a norm's gradient also computes the sum after it. This is allowed if the sum overwrites an
-// operand with the same rows, because each row is read before it is written, or if the sum overlaps no
+// The kernel of a norm's gradient may also compute the next sum. This sum may overwrite an operand that has
+// the same rows, because each row is read before it is written. Otherwise, the sum must not overlap any
 // operand.
 TEST(NormGradient, ComputesTheFollowingSumUnlessItOverwritesLaterReads) {
   alignas(64) static std::byte memory[8192];

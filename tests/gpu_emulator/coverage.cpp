@@ -32,13 +32,13 @@ thread_local Grid grid;
 // The coverage of all launches of one kernel.
 struct Record {
   std::uint64_t blocks = 0;
-  bool ragged = false;  // whether one launch had enough blocks with unequal work
+  bool ragged = false;  // whether one launch had enough blocks and unequal work
 };
 
 class Coverage {
  public:
   bool is_on() const { return path_ != nullptr; }
-  // A line is written as soon as a record changes, because processes may end without destructors.
+  // A line is written whenever a record changes, because processes may end without calling destructors.
   void add(const Grid& g) {
     const std::lock_guard lock(mutex_);
     Record& r = records_[{g.kernel, g.generated}];

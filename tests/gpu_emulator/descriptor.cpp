@@ -2,9 +2,9 @@
 
 namespace tg::emulator {
 
-// Bits 0 … 13 are the address, bits 16 … 29 the leading byte offset and bits 32 … 45 the stride byte offset,
-// all in units of 16 bytes. Bits 49 … 51 are the base offset. Bits 62 and 63 select the swizzle: none, 128,
-// 64 or 32 bytes.
+// Bits 0 … 13 are the address. Bits 16 … 29 are the leading byte offset. Bits 32 … 45 are the stride byte
+// offset. The unit of these fields is 16 bytes. Bits 49 … 51 are the base offset. Bits 62 and 63 select the
+// swizzle: none, 128, 64 or 32 bytes.
 OperandPlace::OperandPlace(std::uint64_t d, bool transposed)
     : start_((d & 0x3fff) * 16),
       leading_((d >> 16 & 0x3fff) * 16),

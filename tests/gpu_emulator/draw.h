@@ -1,5 +1,5 @@
-// Draws random sizes for tests, near the sizes at which the choice of a kernel changes. Unlike with <random>,
-// they are the same on all platforms.
+// Draws random sizes for tests. They are near the sizes at which the choice of a kernel changes. Unlike
+// numbers from <random>, they are the same on all platforms.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ class Draw {
   T of(std::initializer_list<T> all) {
     return all.begin()[below(static_cast<std::int64_t>(all.size()))];
   }
-  // Returns a power of two, 11/8 or 3/2 times a power of two, or a neighbor of such a number. Most sizes are
-  // multiples of `step`.
+  // Returns a power of two, 11/8 or 3/2 times a power of two, or a number next to one of these. Most sizes
+  // are multiples of `step`.
   std::int64_t size(std::int64_t most, std::int64_t step = 1) {
     std::int64_t n = std::int64_t{8} << below(std::bit_width(static_cast<std::uint64_t>(most)));
     n = n * of({8, 8, 12, 11}) / 64;

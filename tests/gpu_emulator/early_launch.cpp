@@ -16,9 +16,9 @@ namespace {
 
 thread_local std::bitset<1024> waited;  // threads of the running block that have waited
 thread_local bool is_early = false;     // whether the grid may begin early
-bool may_be_first = true;               // the grid has neither written memory nor begun early
+bool may_be_first = true;               // no grid has written memory or begun early so far
 
-// Written memory in units of 16 bytes, by pages of units.
+// Written memory. A page has a bit for each unit of 16 bytes.
 constexpr std::uintptr_t unit = 16, units = 256;
 using Page = std::bitset<units>;
 using Pages = std::unordered_map<std::uintptr_t, Page>;

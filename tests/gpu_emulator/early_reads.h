@@ -1,6 +1,6 @@
-// Checks what kernels that may begin early (early_launch.h) read before they wait for the previous kernel. A
-// kernel that does not begin early waits for all previous kernels. Before its wait, an early kernel may read
-// only memory that no kernel has written since the last kernel that did not begin early.
+// Checks the reads of kernels that may begin early (early_launch.h). A kernel that does not begin early waits
+// for all previous kernels. This kernel and later kernels may still run when an early kernel begins. Before
+// its wait, an early kernel must not read memory that they have written.
 #pragma once
 
 #include <cstddef>

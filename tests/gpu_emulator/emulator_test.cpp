@@ -1,5 +1,5 @@
-// Tests the emulator itself. Common operations of threads must give CUDA's results, and the emulator must
-// detect the mistakes in faulty kernels.
+// Tests the emulator itself. Common operations of threads must give the same results as in CUDA. The emulator
+// must detect the mistakes in faulty kernels.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// Runs a kernel in a block of `threads` threads. Returns the error that it causes, or "".
+// Runs a kernel in a block of `threads` threads. Returns its error, or "".
 template <class... P>
 std::string run(void (*kernel)(P...), unsigned threads, std::type_identity_t<P>... args) {
   try {
@@ -98,7 +98,7 @@ TEST(Emulator, CopiesArriveWithTheWaitAndNotBefore) {
   float4 to[2];
   EXPECT_EQ(run(copy_in_groups, 1, from, to, true), "");
   EXPECT_EQ(to[0].y, 2);
-  EXPECT_EQ(to[1].y, 0);  // none of this copy's bytes have arrived
+  EXPECT_EQ(to[1].y, 0);  // no bytes of this copy have arrived
   EXPECT_EQ(run(copy_in_groups, 1, from, to, false), "");
   EXPECT_TRUE(std::isnan(to[0].y));
 }

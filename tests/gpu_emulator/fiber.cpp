@@ -15,7 +15,7 @@ namespace tg::emulator {
 
 namespace {
 
-// All stacks are adjacent in a reserved range of addresses.
+// All stacks are next to each other in a reserved range of addresses.
 constexpr std::size_t guard = 4096, all_bytes = std::size_t{1} << 34;
 std::byte* region() {
   static std::byte* const at = static_cast<std::byte*>(
@@ -39,7 +39,7 @@ bool is_on_a_stack(const void* p) {
 
 #if defined(__x86_64__)
 
-// Saves on the old stack the registers that a function must preserve in the System V ABI.
+// Saves registers on the old stack. In the System V ABI, a function must preserve these registers.
 extern "C" void tg_emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -70,7 +70,7 @@ void switch_context(Context& from, const Context& to) {
 
 Context context_at(void* stack, void (*entry)()) {
   auto* top = static_cast<std::uintptr_t*>(stack);
-  top[-2] = reinterpret_cast<std::uintptr_t>(entry);  // the return address, with the stack as after a call
+  top[-2] = reinterpret_cast<std::uintptr_t>(entry);  // the return address, as after a call
   top[-1] = 0;
   for (int r = 3; r <= 8; ++r) top[-r] = 0;
   return {top - 8};

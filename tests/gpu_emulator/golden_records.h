@@ -1,5 +1,5 @@
-// Compares the records of the recorder (recorder.h) with a golden file in this folder: FILE.txt, or
-// FILE_hopper.txt on an emulated Hopper. If TG_SHOW_LAUNCHES=1 is set, the records are printed.
+// Compares the recorder's lines (recorder.h) with a golden file in this folder. The file is FILE.txt, or
+// FILE_hopper.txt on an emulated Hopper. If TG_SHOW_LAUNCHES=1 is set, the lines are printed.
 #pragma once
 
 #include <cstdlib>

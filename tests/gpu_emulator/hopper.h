@@ -1,4 +1,4 @@
-// The state of Hopper's instructions for a block or for the blocks of a cluster, from the start to the end.
+// The state of Hopper's instructions, for a block or for all blocks of a cluster, from start to end.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// Helpers for tests of the emulated GPU: matrices, tensor maps, and functions that run kernels and report
-// errors.
+// Helpers for tests of the emulated GPU. They make matrices and tensor maps, run kernels and report errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +14,8 @@ namespace tg::cuda {
 
 using Half = __nv_bfloat16;
 
-// Runs a kernel in one cluster of `blocks` blocks with `threads` threads each. Returns the error that it
-// causes, or "".
+// Runs a kernel in one cluster of `blocks` blocks with `threads` threads each. Returns the kernel's error, or
+// "".
 template <class... P>
 std::string run_cluster(unsigned blocks, void (*kernel)(P...), unsigned threads,
                         std::type_identity_t<P>... args) {

@@ -50,7 +50,7 @@ enum class Copy {
   twice,
   below
 };
-// Copies a box to shared memory, and then the bytes in memory order to `out`.
+// Copies a box to shared memory. Then copies the bytes in memory order to `out`.
 __global__ void copy_box(const CUtensorMap* map, Half* out, int row, Copy how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = how == Copy::below ? base - 8 : base + barriers;
@@ -104,7 +104,7 @@ TEST(Hopper, MistakesWithACopyAreFound) {
   EXPECT_FAULT(fault(Copy::twice), "an arrival too many");
 }
 
-// A warp stores its rows through shared memory: element (i, j) is i + j / 8.
+// A warp stores its rows through shared memory. Element (i, j) is i + j / 8.
 enum class Storing { right, no_fence, no_wait };
 __global__ void store_rows(const CUtensorMap* map, int row0, Storing how) {
   TG_DYNAMIC_SHARED(memory, 1024);
@@ -138,8 +138,8 @@ TEST(Hopper, AStoreWritesOnlyInsideTheTensor) {
   EXPECT_FAULT(run(store_rows, 32, &map, 90, Storing::no_wait), "has not waited for its stores");
 }
 
-// Copies consecutive bytes. One of two threads waits for the copy. A barrier for the other thread follows or
-// is missing.
+// Copies consecutive bytes. One of two threads waits for the copy. Then a barrier makes the other thread
+// wait, or this barrier is missing.
 __global__ void copy_line(const float* from, float* out, int bytes, bool barrier_after) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory), barrier = base + barriers;
@@ -165,8 +165,8 @@ TEST(Hopper, ABulkCopyOfALineArrivesForThreadsThatHaveWaited) {
 // ---- a ring of stages ----
 
 enum class Stage { right, no_acquire, no_wait, no_release, early_release, release_by_a_lane, no_expect };
-// A producer warp copies 6 tiles through 2 stages to a consumer warp, which sums the first element of each
-// row.
+// A producer warp copies 6 tiles through 2 stages to a consumer warp. The consumer sums the first element of
+// each row.
 __global__ void pass_tiles(const CUtensorMap* map, float* out, Stage how) {
   TG_DYNAMIC_SHARED(memory, 1024);
   constexpr u32 tiles = 6;
@@ -236,7 +236,7 @@ enum class Mistake {
   misaligned
 };
 
-// Stores an operand in a tile, transposed or not, with ordinary stores of all threads.
+// Stores an operand in a tile, transposed or not. All threads use ordinary stores.
 template <class To>
 void put(To to, const Half* from, int rows, int columns, bool transposed) {
   for (int n = static_cast<int>(threadIdx.x); n < rows * columns; n += static_cast<int>(blockDim.x)) {
@@ -350,8 +350,8 @@ TEST(Hopper, MistakesWithWgmmaAreFound) {
   EXPECT_FAULT(fault(Mistake::misaligned), "does not begin at the first of the 8 rows");
 }
 
-// Issues two dependent wgmma. Between them, ordinary code changes the sums or operand a, with or without a
-// fence.
+// Issues two dependent wgmma. Between them, ordinary code changes the sums or operand a. A fence follows this
+// change, or it is missing.
 __global__ void multiply_again(bool fenced, bool changes_sums, bool changes_a) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const SwizzledTile<64, 64> right{ptx::shared_address(memory)};
@@ -376,8 +376,8 @@ TEST(Hopper, WgmmaAfterOrdinaryWritesOfItsRegistersNeedsAFence) {
   EXPECT_FAULT(run(multiply_again, 128, false, false, true), "have written operand a");
 }
 
-// Issues two groups of wgmma. The kernel waits for the first group and then overwrites an operand of the
-// first or second group.
+// Issues two groups of wgmma and waits for the first group. Then it overwrites an operand of the first or the
+// second group.
 __global__ void overwrite_an_operand(bool of_the_second) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -401,8 +401,8 @@ TEST(Hopper, AnOperandOfWgmmaInFlightMustNotChange) {
 
 // ---- named barriers ----
 
-// Each of two warpgroups writes a number, signals the other warpgroup and reads the other's number. This is
-// repeated three times.
+// Each of two warpgroups writes a number, signals the other warpgroup and reads the other number. It does
+// this three times.
 enum class Exchange { right, one_barrier, no_alternation, other_count, no_sync };
 __global__ void exchange(int* out, Exchange how) {
   __shared__ int x[2][2][128];
@@ -431,7 +431,7 @@ TEST(Hopper, MistakesWithNamedBarriersAreFound) {
   EXPECT_NE(fault(Exchange::no_sync), "");
 }
 
-// The first warpgroup arrives twice before the second syncs. Two arrivals of 128 threads end the phase
+// The first warpgroup arrives twice before the second one syncs. Two arrivals of 128 threads end the phase
 // without the second warpgroup.
 __global__ void arrive_ahead(bool alternates) {
   if (threadIdx.x < 128) {
@@ -447,7 +447,7 @@ TEST(Hopper, AnEarlyArrivalEndsThePhaseOfTheOtherWarpgroup) {
   EXPECT_FAULT(run(arrive_ahead, 256, false), "at barrier 1, which has");
 }
 
-// An arrival does not order later reads of the arriving thread.
+// An arrival does not order later reads by the same thread.
 __global__ void read_after_arrival(int* out, bool syncs) {
   __shared__ int x[64];
   x[threadIdx.x] = 1;
@@ -488,7 +488,7 @@ TEST(Hopper, WarpsCannotAcquireMoreRegistersThanReleased) {
 
 // ---- memory ----
 
-// Stores a 32 × 8 part of numbers from registers, transposed.
+// Stores a 32 × 8 part of a matrix from registers, transposed.
 __global__ void store_transposed(u32* out) {
   TG_DYNAMIC_SHARED(memory, 1024);
   const u32 base = ptx::shared_address(memory);
@@ -562,15 +562,15 @@ TEST(Hopper, AKernelThatMayBeginEarlyReadsNoResultBeforeItsWait) {
   emulator::tracks_writes = true;
   EXPECT_EQ(run(a, b, false, true), "");
   EXPECT_EQ(run(b, c, true, true), "");
-  EXPECT_EQ(run(a, c, true, false), "");  // no kernel has written it
+  EXPECT_EQ(run(a, c, true, false), "");  // no kernel has written this memory
   EXPECT_FAULT(run(b, c, true, false), "before it waits for the kernel before");
-  EXPECT_EQ(run(a, c, false, true), "");  // this kernel begins when the previous kernels have ended
+  EXPECT_EQ(run(a, c, false, true), "");  // this kernel starts after the end of previous kernels
   EXPECT_EQ(run(b, c, true, false), "");
   EXPECT_FAULT(run(c, b, true, false), "before it waits for the kernel before");
   emulator::tracks_writes = false;
 }
 
-// The blocks add to a sum in order, or in reverse order.
+// Blocks add to a sum in order, or in reverse order.
 __global__ void in_order(int* ticket, int* sum, bool reverse) {
   const int mine = static_cast<int>(reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
   while (ptx::load_acquire(ticket) != mine) {

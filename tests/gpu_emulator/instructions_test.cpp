@@ -1,6 +1,6 @@
-// Counts the instructions that kernels execute: matrix multiplications and other instructions of a warp,
-// barriers, and bytes copied to shared memory. If a kernel multiplies masked tiles, copies the same bytes
-// twice or divides its work badly, its results do not change. Therefore the counts of each launch are
+// Counts the instructions that kernels execute. Covers matrix multiplications and other instructions of a
+// warp, barriers, and bytes copied to shared memory. A kernel may multiply masked tiles, copy the same bytes
+// twice or divide its work badly without changing its results. Therefore the counts of each launch are
 // compared with a golden file (golden_records.h), for many calls.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/gpu_emulator/golden_records.h"
@@ -116,7 +116,7 @@ TEST_F(KernelInstructions, RowsMatchTheGoldenFile) {
   records.expect_recorded();
 }
 
-// On Hopper, these kernels begin early, so each must wait for the previous kernel.
+// On Hopper, these kernels begin early. Each of them must wait for the previous kernel.
 TEST_F(KernelInstructions, OtherOpsMatchTheGoldenFile) {
   for (const DType t : {bf16, f32})
     for (const View view : {View::contiguous, View::sliced}) {

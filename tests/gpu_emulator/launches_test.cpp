@@ -1,5 +1,5 @@
 // Records the launches of many programs: kernels, blocks, threads, bytes of shared memory, and library calls.
-// Different kernels, blocks or tiles give the same results, so only these tests fail if a choice changes. No
+// Different kernels, blocks or tiles give the same results. So only these tests fail if a choice changes. No
 // program runs. The launches are compared with a golden file (golden_records.h).
 #include <algorithm>
 #include <functional>
@@ -18,14 +18,14 @@
 namespace tg::testing {
 namespace {
 
-// Removes the number of cuBLASLt's algorithm, which is arbitrary.
+// Removes the number of cuBLASLt's algorithm, because it is arbitrary.
 std::string without_algorithm(std::string choice) {
   const std::size_t at = choice.find("algorithm ");
   return at == std::string::npos ? choice : choice.erase(at, 11);
 }
 
-// Returns the launches of a program, a description of how its steps run, and their workspace. If the program
-// is refused, returns the reason.
+// Returns the launches of a program, the description of its steps, and its workspace. If the program is
+// refused, returns the reason.
 std::string launches_of(Graph& g, const std::vector<Tensor>& ts, CompileOptions how) {
   how.device = Device::cuda();
   try {
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, Samples, ::testing::ValuesIn(ops_with_samples()),
 
 using Tensors = std::vector<Tensor>;
 
-// Makes an input in a random memory layout.
+// Makes an input with a random memory layout.
 Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
   const std::int64_t way = shape.empty() ? 0 : d.below(9);
   Shape base = shape;
@@ -106,7 +106,7 @@ Tensor seen(Graph& g, Draw& d, const Shape& shape, DType t) {
     case 1:  // every second element
       base[last] = 2 * base[last];
       return slice(g.input("x", base, t), last, 0, base[last], 2);
-    case 2:  // rows with gaps, after the start of the memory
+    case 2:  // rows with gaps, after an offset in memory
       base[last] = base[last] + 8;
       return slice(g.input("x", base, t), last, 3, 3 + shape[last]);
     case 3:
@@ -169,7 +169,7 @@ Tensors products(Graph& g, Draw& d, DType t, CompileOptions& how) {
   return {y};
 }
 
-// GEMMs with few rows. The number of tiles is close to the number of multiprocessors or to a multiple of it.
+// Tests GEMMs with few rows. The number of tiles is close to a multiple of the number of multiprocessors.
 Tensors products_by_tiles(Graph& g, Draw& d, DType t, CompileOptions& how) {
   how.batch_invariant = !d.one_in(3);
   const std::int64_t rows = d.of({1, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 64, 65, 128, 130, 257}),
@@ -563,7 +563,7 @@ TEST_F(Models, LaunchesMatchTheGoldenFile) {
   records.expect_recorded();
 }
 
-// Programs that have ended must leave no streams, events, graphs or memory.
+// After all programs are destroyed, no streams, events, graphs or memory may be left.
 TEST_F(Models, ProgramsThatHaveEndedLeaveNoObjects) {
   const auto once = [] {
     Graph g;

@@ -1,5 +1,5 @@
-// Emulates cuBLASLt: D = epilogue(α·op(A)·op(B) + β·C), column-major unless a layout specifies otherwise,
-// computed in f64 for all types.
+// Emulates cuBLASLt: D = epilogue(α·op(A)·op(B) + β·C). Matrices are column-major unless a layout specifies
+// otherwise. All types are computed in f64.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -78,7 +78,7 @@ double tf32(double x) {
   return std::isfinite(x) ? __uint_as_float((u + 0x1000u) & 0xffffe000u) : x;
 }
 
-// Computes the tanh form of gelu and its derivative.
+// Computes gelu with tanh, and its derivative.
 double inner(double x) {
   return 0.79788456080286535588 * (x + 0.044715 * x * x * x);
 }
@@ -98,7 +98,7 @@ struct MatmulCall {
   const void *a, *b, *c;
   void* d;
 
-  // If the host knows that β is 1, CUDA's library rounds the GEMM result before it adds the result to D.
+  // If the host knows that β is 1, CUDA's library first rounds the GEMM result and then adds it to D.
   bool rounds_first() const {
     return c == d && beta == 1 && value(CUBLASLT_MATMUL_DESC_POINTER_MODE) == CUBLASLT_POINTER_MODE_HOST;
   }
@@ -197,7 +197,7 @@ double scale(const void* p, cudaDataType_t t) {
   return load(p, t, 0);
 }
 
-// The bytes of workspace that an algorithm needs. The number is within the limit and is not a multiple of
+// Returns the workspace of an algorithm in bytes. The number is within the limit. It is not a multiple of
 // 256.
 std::size_t workspace_of(std::uint64_t most) {
   return std::min<std::uint64_t>(most, 1000);
@@ -216,7 +216,7 @@ const char* cublasLtGetStatusString(cublasStatus_t s) {
          : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
                                             : "a failure";
 }
-std::size_t cublasLtGetVersion() {  // not a version of NVIDIA: part of the key of cached algorithms
+std::size_t cublasLtGetVersion() {  // not an NVIDIA version; part of cache keys
   return 1;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
@@ -302,7 +302,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   for (const cublasLtMatrixLayoutOpaque* l : {a, b, c, d})
     if (l->ld < static_cast<std::int64_t>(l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows))
       return CUBLAS_STATUS_INVALID_VALUE;
-  // CUDA's library may list algorithms in a different order each time, and may leave arbitrary data in unused
+  // CUDA's library may list algorithms in a different order each time. It may leave arbitrary data in unused
   // bytes. This function does both.
   static std::atomic<std::uint64_t> calls = 0;
   const std::uint64_t call = ++calls * 0x9E3779B97F4A7C15;
@@ -316,8 +316,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                  1};
   return CUBLAS_STATUS_SUCCESS;
 }
-// The algorithms differ in their number; all other attributes are 0. The words after the second contain the
-// preference.
+// The algorithms have different numbers. All other attributes are 0. The words after the second word contain
+// the preference.
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t what, void* value,
                                                     std::size_t size, std::size_t* written) {
@@ -347,7 +347,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     return CUBLAS_STATUS_SUCCESS;
   }
   const auto run = [call, memory, workspace] {
-    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN overwrites any other data there
+    if (workspace > 0) std::memset(memory, 0xff, workspace);  // NaN shows reads of the workspace
     call.run();
   };
   return tg::emulator::enqueue(stream, run) == cudaSuccess ? CUBLAS_STATUS_SUCCESS

@@ -18,7 +18,7 @@ namespace tg::emulator {
 
 namespace {
 
-constexpr std::uint64_t mark = 0x6d62617272696572;  // content of the memory at a barrier
+constexpr std::uint64_t mark = 0x6d62617272696572;  // the memory of a barrier contains this mark
 
 struct Copies {
   int bytes;
@@ -78,10 +78,11 @@ void insist_on_room(const Barrier& b) {
     fail("an arrival too many at " + name(b.address) + ": a phase has " + std::to_string(b.count));
 }
 
-// Ends the phase if all expected arrivals have occurred and all expected bytes have arrived or are available.
+// Ends the phase if all expected arrivals have occurred, and if all expected bytes have arrived or are
+// available.
 void advance(Barrier& b) {
   if (b.arrived < b.count || b.bytes_to_come() != 0) return;
-  if (!b.copies.empty() && b.waiting.empty()) return;  // the phase ends later, when a thread waits for it
+  if (!b.copies.empty() && b.waiting.empty()) return;  // the phase ends later, when a thread waits
   for (const Copies& c : std::exchange(b.copies, {}))
     c.arrive(), b.arriving.set(copies_to(b.number), b.phases + 1);
   b.of_last_phase = b.arriving.take();
@@ -96,7 +97,8 @@ void advance(Barrier& b) {
 void mbarrier_init(std::uint32_t address, int arrivals) {
   start_clocks();
   if (address % 8 != 0) fail(name(address) + " is not at a multiple of 8 bytes");
-  // A wrong address may be in another kernel's static shared memory, which never contains mbarriers.
+  // A wrong address may belong to another kernel's static shared memory. That memory never contains
+  // mbarriers.
   if (static_cast<std::size_t>(shared_pointer(address) - dynamic_shared(block_of(address))) >= most_shared)
     fail(name(address) + " is not in dynamic shared memory");
   if (arrivals < 1) fail(name(address) + " is initialised for " + std::to_string(arrivals) + " arrivals");
@@ -143,8 +145,7 @@ void mbarrier_arrive_at(std::uint32_t address) {
 void mbarrier_wait(std::uint32_t address, std::uint32_t parity, Scope scope) {
   Barrier& b = own_barrier(address);
   const auto me = static_cast<unsigned>(here.number);
-  // A sleeping thread waits only for the end of this phase, even if it runs again only after the end of the
-  // next phase.
+  // A sleeping thread waits only for the end of this phase. It may run again after the end of the next phase.
   for (const Time phase = b.phases; phase % 2 == parity && b.phases == phase;) {
     b.waiting.push_back(me);
     advance(b);

@@ -1,6 +1,6 @@
-// Emulates mbarriers in shared memory, and the bulk copies whose bytes they count. The data of a copy arrives
-// as late as possible: when a thread waits for the copy's phase. Until then, the destination is NaN. If a
-// copy's destination is another block of the cluster, the barrier of that block counts it.
+// Emulates mbarriers in shared memory, and the bulk copies that they count. The data of a copy arrives as
+// late as possible: when a thread waits for the copy's phase. Until then, the destination is NaN. If the
+// destination is in another block of the cluster, that block's barrier counts the copy.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ void fence_mbarrier_init();
 void mbarrier_arrive(std::uint32_t barrier);
 void mbarrier_arrive_expect(std::uint32_t barrier, int bytes);
 // Arrives at a barrier of any block of the cluster, without release. This does not order the thread's own
-// reads and writes, but it orders finished copies and wgmma.
+// reads and writes. It orders finished copies and finished wgmma.
 void mbarrier_arrive_at(std::uint32_t barrier);
-// In block scope, arrivals of other blocks are not visible. In cluster scope, they are visible.
+// Arrivals of other blocks are visible in cluster scope, but not in block scope.
 enum class Scope { block, cluster };
 void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity, Scope scope);
 
-// Copies to `bytes` bytes of shared memory at `to`. The data arrives with a call of `arrive`. `from` is the
-// source if it is this block's shared memory.
+// Copies to `bytes` bytes of shared memory at `to`. The data arrives with a call of `arrive`. If the source
+// is this block's shared memory, `from` is its address.
 void copy_by(std::uint32_t barrier, std::uint32_t to, int bytes, std::function<void()> arrive,
              const unsigned char* from = nullptr);
 

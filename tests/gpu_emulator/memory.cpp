@@ -33,8 +33,8 @@ std::size_t rounded(std::size_t n, std::size_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Calls only functions that are allowed in a signal handler, except snprintf. That is acceptable because the
-// process ends.
+// A signal handler may call only certain functions. All functions here are allowed, except snprintf. This
+// exception is acceptable because the process ends.
 void on_fault(int signal, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   char line[400], place[200] = "no device memory";

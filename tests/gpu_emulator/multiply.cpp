@@ -11,7 +11,7 @@ void Factors::left_of_thread(unsigned t, const std::uint32_t* words, Number numb
       left_[row + n % 2 * 8][k + e + n / 2 * 8] = number(static_cast<std::uint16_t>(words[n] >> 16 * e));
 }
 
-// The order and rounding of sums in tensor cores are undocumented. mma.sync is emulated in the same way.
+// In tensor cores, the order and rounding of sums are undocumented. mma.sync is emulated in the same way.
 [[gnu::target_clones("avx2", "default")]] void Factors::multiply(float* sums, int columns) const {
   for (int row = 0; row < 64; ++row) {
     float* const to = sums + row * columns;

@@ -1,4 +1,4 @@
-// Computes the arithmetic of wgmma: converts its operands to numbers and multiplies them.
+// Computes wgmma. Converts the operands to numbers and multiplies them.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ class Factors {
  public:
   using Number = float (*)(std::uint16_t bits);
 
-  // Reads an operand from registers: words of rows g, g + 8, g, g + 8 and columns 2t, 2t + 1 (+ 8 in the last
-  // two).
+  // Reads an operand from registers. The words contain rows g, g + 8, g, g + 8 and columns 2t, 2t + 1. In the
+  // last two words, 8 is added to the columns.
   void left_of_thread(unsigned t, const std::uint32_t* words, Number number);
-  // Reads an operand from shared memory. Calls note(p, warp) for each 16 bytes, where `warp` is the warp
-  // whose wgmma reads them, or −1 for all warps.
+  // Reads an operand from shared memory. Calls note(p, warp) for each 16 bytes. `warp` is the warp whose
+  // wgmma reads these bytes, or −1 for all warps.
   template <class Note>
   void left_of(const OperandPlace& place, Number number, Note note) {
     read(
@@ -43,7 +43,7 @@ class Factors {
           (place.transposed() ? element(a + e, k) : element(a, k + e)) = number(bits[e]);
       }
   }
-  static const unsigned char* piece(std::uint32_t address);  // throws if it is not the block's memory
+  static const unsigned char* piece(std::uint32_t address);  // throws if the block does not own the memory
 
   float left_[64][16], right_[16][256];
 };

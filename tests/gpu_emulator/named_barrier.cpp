@@ -13,8 +13,8 @@ namespace tg::emulator {
 
 namespace {
 
-// As in hardware, a barrier counts arrivals from any thread. An arrival that is early by a phase counts in
-// the current phase.
+// A barrier counts arrivals from any thread, as in hardware. An arrival for the next phase counts in the
+// current phase.
 struct Barrier {
   int number = 0, threads = 0, arrived = 0;  // number of threads; 0 before the first use
   std::uint64_t phases = 0;

@@ -1,4 +1,4 @@
-// Emulates named barriers (bar.sync, bar.arrive), which complete warps use.
+// Emulates named barriers (bar.sync, bar.arrive) for complete warps.
 #pragma once
 
 namespace tg::emulator {

@@ -1,7 +1,7 @@
-// Replaces NCCL: emulated GPUs of several processes exchange messages through shared memory. A call fails if
-// NCCL would wait forever. This happens if a message is not received or has the wrong size, or if a
-// communicator is destroyed before a graph that uses it. If TG_EMULATED_NCCL_LOST is set, exchanges end as if
-// another rank's host were lost.
+// Replaces NCCL. Emulated GPUs of several processes exchange messages through shared memory. If NCCL would
+// wait forever, the call fails. This happens if a message is not received or has the wrong size. It also
+// happens if a communicator is destroyed before a graph that uses it. If TG_EMULATED_NCCL_LOST is set,
+// exchanges end as if another rank's host were lost.
 #include "backends/cuda/collectives/nccl.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace tg::cuda {
 
 namespace {
 
-// The data that exchanges need. Each exchange keeps a reference, because an aborted exchange may still wait.
+// The data of exchanges. Each exchange keeps a reference, because an aborted exchange may still wait.
 struct Link {
   std::shared_ptr<parallel::SharedMemory> memory;
   std::unique_ptr<parallel::HostCommunicator> ranks;
@@ -38,7 +38,7 @@ struct Link {
 }  // namespace
 
 struct NcclCommunicator {
-  std::string name;  // made by rank 0; the others open the memory by this name
+  std::string name;  // rank 0 creates the memory; other ranks open it by this name
   std::shared_ptr<Link> link = std::make_shared<Link>();
   std::shared_ptr<int> users = std::make_shared<int>();  // graphs keep references
 };
@@ -59,7 +59,7 @@ struct Group {
 
 constexpr NcclResult failed = static_cast<NcclResult>(3);
 
-// Returns all messages of a rank as bytes: for each message, the peer, the size and the data.
+// Returns all messages of a rank as bytes. Each message consists of the peer, the size and the data.
 std::vector<std::byte> packed(const std::vector<Message>& sent) {
   std::vector<std::byte> all;
   const auto add = [&](const void* p, std::size_t n) {
@@ -73,7 +73,7 @@ std::vector<std::byte> packed(const std::vector<Message>& sent) {
   return all;
 }
 
-// Returns the bytes of every rank, of any size, on all ranks.
+// Returns the bytes of every rank on all ranks. The bytes may have any size.
 std::vector<std::vector<std::byte>> shown_by_all(Communicator& ranks, std::vector<std::byte> own) {
   const std::vector<std::uint64_t> sizes = gather_one(ranks, std::uint64_t{own.size()});
   const std::uint64_t most = std::ranges::max(sizes);
@@ -89,7 +89,7 @@ std::vector<std::vector<std::byte>> shown_by_all(Communicator& ranks, std::vecto
   return all;
 }
 
-// Calls shown_by_all in a separate thread. If the exchange is aborted, returns false without waiting for that
+// Calls shown_by_all in a separate thread. If the exchange is aborted, returns false without waiting for this
 // thread.
 bool all_have_come(const std::shared_ptr<Link>& link, std::vector<std::byte> own,
                    std::vector<std::vector<std::byte>>& all) {
@@ -123,7 +123,7 @@ bool all_have_come(const std::shared_ptr<Link>& link, std::vector<std::byte> own
 void exchange(const Group& g, const std::shared_ptr<Link>& link) {
   const Communicator& ranks = *link->ranks;
   std::vector<std::vector<std::byte>> all;
-  if (!all_have_come(link, packed(g.sent), all)) return;  // the receive buffers keep their contents
+  if (!all_have_come(link, packed(g.sent), all)) return;  // the receive buffers keep their old contents
   std::vector<std::size_t> at(all.size(), 0);             // read position in each rank's data
   std::size_t expected = g.received.size(), found = 0;
   for (const Message& m : g.received) {
@@ -192,7 +192,7 @@ NcclResult release(NcclComm comm) {
   return NcclResult::success;
 }
 
-// Waits until all other ranks also call it.
+// Waits until all other ranks have also called this function.
 NcclResult comm_destroy(NcclComm comm) {
   if (comm->users.use_count() > 1) {
     std::fputs("emulated NCCL: a communicator was destroyed before a graph that uses it\n", stderr);

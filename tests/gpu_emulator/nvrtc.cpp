@@ -1,6 +1,6 @@
-// Emulates the run-time compiler. The host's compiler compiles the source to a shared object. This contains a
-// function that runs a kernel over a complete grid, and a function that runs a single thread, for kernels
-// whose threads synchronize. Memory accesses of these kernels are not checked (shadow.h).
+// Emulates the run-time compiler. The host's compiler compiles the source to a shared object. One function in
+// this object runs a kernel over a complete grid. Another function runs a single thread, for kernels whose
+// threads synchronize. Memory accesses of these kernels are not checked (shadow.h).
 #include <nvrtc.h>
 
 #include <cuda_runtime_api.h>
@@ -26,12 +26,12 @@
 
 struct _nvrtcProgram {
   std::string source, log;
-  std::vector<char> code;  // the length of a shared object in 8 bytes, then the object
+  std::vector<char> code;  // the length of the shared object in 8 bytes, then the object
 };
 
 namespace {
 
-// The parts of CUDA C++ that fused pointwise kernels use without headers.
+// These parts of CUDA C++ are used by fused pointwise kernels without headers.
 constexpr const char* before = R"(
 #define __global__
 #define __device__
@@ -124,7 +124,7 @@ std::string read(const std::filesystem::path& path) {
 const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "no error" : "the host's compiler refused it";
 }
-nvrtcResult nvrtcVersion(int* major, int* minor) {  // not a version of NVIDIA: part of the key of cached code
+nvrtcResult nvrtcVersion(int* major, int* minor) {  // not an NVIDIA version; part of cache keys
   *major = 0, *minor = 3;
   return NVRTC_SUCCESS;
 }
@@ -197,8 +197,8 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
 
 // ---- loading it ----
 
-// Implements __shfl_down_sync for 8 bytes. cuda_runtime.h defines it for kernels that are compiled with the
-// emulator.
+// Implements __shfl_down_sync for 8 bytes. Kernels that are compiled with the emulator use cuda_runtime.h
+// instead.
 static std::uint64_t shuffle_down(unsigned mask, std::uint64_t bits, int by, int width) {
   struct SideStream {
     std::uint64_t bits, result;
@@ -244,7 +244,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* made, const void* code, cudaJitOp
   void* handle = ::dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) std::fprintf(stderr, "%s\n", ::dlerror());
   *made = new CUlib_st{handle, {}};
-  return handle ? cudaSuccess : cudaErrorInvalidValue;  // the file stays open, so that file names stay unique
+  return handle ? cudaSuccess : cudaErrorInvalidValue;  // the file stays open to keep file names unique
 }
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, const char* name) {
   if (tg::emulator::only_records()) {
@@ -262,7 +262,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* made, cudaLibrary_t library, cons
                         *static_cast<const int*>(count), *static_cast<const bool*>(meets)};
   return cudaSuccess;
 }
-// Arguments of these kernels have at most 8 bytes each.
+// Each argument of these kernels has at most 8 bytes.
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* kernel, void** args) {
   const auto& k = *static_cast<const CUkern_st*>(kernel);
   const dim3 grid = c->grid, block = c->block;

@@ -1,6 +1,6 @@
-// Tests files that one process leaves for the next: algorithms of cuBLASLt and compiled code. Also tests
-// processes with two GPUs, and processes that run step by step. Each case forks. No code here may use a GPU
-// before the fork.
+// Tests files that one process writes for the next: algorithms of cuBLASLt and compiled code. Also tests
+// processes with two GPUs, and processes that run one step at a time. Each case forks. No code here may use a
+// GPU before the fork.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,7 @@
 namespace tg::testing {
 namespace {
 
-// Runs f in a process with these environment variables. Returns the result of f or the error that f throws.
+// Runs f in a process with these environment variables. Returns the result or the error of f.
 std::string in_process(const std::vector<std::pair<const char*, std::string>>& variables,
                        const std::function<std::string()>& f) {
   return in_child([&] {
@@ -61,8 +61,8 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
   ASSERT_NE(first.find("cuBLASLt algorithm "), std::string::npos) << first;
   std::vector<std::string> lines = lines_of(file_of(folder));
   ASSERT_EQ(lines.size(), 1u);
-  // An entry is a key of two words and an algorithm of eight words. The first word of the algorithm is its
-  // number in the emulator.
+  // An entry is a key of two words and an algorithm of eight words. In the emulator, the first word of the
+  // algorithm is its number.
   ASSERT_EQ(lines[0].size(), 10 * 17 - 1u);
   std::string other = lines[0];
   char& number = other[3 * 17 - 2];
@@ -70,7 +70,7 @@ TEST(Processes, KeepTheAlgorithmOfAProduct) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(choice(), first);
   EXPECT_EQ(lines_of(file_of(folder)), lines);  // a known entry is not added again
 
-  // The first of several entries is used. A truncated line is ignored.
+  // The first of several entries for a key is used. A truncated line is ignored.
   write_lines(file_of(folder), {other.substr(0, 9 * 17), other, lines[0]});
   std::string changed = first;
   char& digit = changed[first.find("algorithm ") + 10];
@@ -99,8 +99,8 @@ TEST(Processes, KeepCompiledCode) {
   EXPECT_GT(std::filesystem::file_size(file_of(folder)), 1000u);
 }
 
-// Returns the results of programs on some GPUs. A separate thread makes the calls of each program, because
-// each thread has its own current GPU.
+// Returns the results of programs on some GPUs. The calls for each program are made in a separate thread,
+// because each thread has its own current GPU.
 std::string sums_on(std::initializer_list<int> gpus) {
   struct Run {
     Graph g;
@@ -161,8 +161,8 @@ TEST(Processes, MayRunStepsOneByOne) {
   EXPECT_EQ(in_process({{"TG_STEPWISE", "1"}}, [] { return sums_on({0}); }), alone);
 }
 
-// Some errors of a kernel are sticky: later CUDA calls also return them. If steps run one by one, the message
-// names the failing step.
+// Some errors of a kernel are sticky, so later CUDA calls also return them. If steps run one by one, the
+// message contains the failing step.
 TEST(Processes, StickyErrorsSuggestStepwiseRunsUnlessStepsRunOneByOne) {
   const auto message = [](cudaError_t error) {
     try {

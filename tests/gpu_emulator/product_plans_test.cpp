@@ -1,6 +1,6 @@
-// Records the decisions of GEMMs for calls of any size and memory layout: the kernel of a call, its tiles and
-// its workspace. This needs neither a GPU nor memory for the operands. The records are compared with
-// product_plans.txt (golden_records.h).
+// Records the decisions of GEMMs for calls of any size and memory layout. Covers the kernel of a call, its
+// tiles and its workspace. The test needs neither a GPU nor memory for the operands. It compares the records
+// with product_plans.txt (golden_records.h).
 #include <gtest/gtest.h>
 
 #include "backends/cuda/gemm/matmul.h"
@@ -24,8 +24,8 @@ constexpr NamedGpu gpus[] = {{"sm_80", {0, 108, 80, 163 << 10}},
 
 std::byte* const memory = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
 
-// Makes a matrix that is contiguous along its rows or columns. Some matrices are broadcast, strided, have
-// gaps, or start at an odd address.
+// Makes a matrix whose rows or columns are contiguous. Some matrices are broadcast or strided, have gaps, or
+// start at an odd address.
 Arg matrix(Draw& d, DType t, std::int64_t rows, std::int64_t columns) {
   Arg x{t, {{rows, columns}, {columns, 1}}, memory};
   if (d.one_in(3)) x.layout.strides = {1, rows};
@@ -49,7 +49,7 @@ Arg matrix(Draw& d, DType t, std::int64_t rows, std::int64_t columns) {
   return x;
 }
 
-// The sizes of these GEMMs are near the sizes at which a different kernel is used.
+// The sizes of these GEMMs are near the limits of kernels.
 std::vector<Arg> drawn(Draw& d) {
   const DType t = d.one_in(12) ? DType::f64 : d.of({DType::bf16, DType::bf16, DType::f16, DType::f32});
   const auto extent = [&](std::initializer_list<std::int64_t> near) {

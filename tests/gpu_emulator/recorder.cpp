@@ -17,7 +17,7 @@ namespace {
 bool is_on = false, runs_are_recorded = false;
 std::vector<std::string> lines;
 
-// Maps the offsets of this program's functions to their symbols, as nm prints them.
+// Maps the offsets of this program's functions to their symbols. nm prints the symbols.
 std::map<std::uintptr_t, std::string> symbols() {
   std::map<std::uintptr_t, std::string> all;
   const std::string command = "nm -p /proc/" + std::to_string(::getpid()) + "/exe";
@@ -38,7 +38,7 @@ void drop(std::string& text, const std::string& part) {
   for (std::size_t at; (at = text.find(part)) != std::string::npos;) text.erase(at, part.size());
 }
 
-// Removes the parameters, which begin at the first ( outside of angle brackets, and the result type.
+// Removes the result type and the parameters. The parameters begin at the first ( outside of angle brackets.
 std::string plain(std::string name) {
   for (const char* part : {"(anonymous namespace)::", "tg::cuda::", "attention::", "tg::"}) drop(name, part);
   std::size_t depth = 0, from = 0, end = name.size();
@@ -59,7 +59,7 @@ std::string plain(std::string name) {
 
 void only_record() {
   is_on = true;
-  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // caches of this process must not be used by others
+  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // other processes must not use this process's caches
 }
 bool only_records() {
   return is_on;

@@ -15,7 +15,7 @@ namespace tg::emulator {
 namespace {
 
 constexpr int all = 65536;             // registers of a multiprocessor
-std::array<int, most_blocks> spare{};  // registers of each block that no warp owns
+std::array<int, most_blocks> spare{};  // registers of each block without an owner
 int at_launch = 0;                     // registers per thread at the launch
 std::array<int, 32> of_warp{};
 unsigned warps = 0;
@@ -43,7 +43,7 @@ void insist(void* const (&lanes)[32]) {
     fail("setmaxnreg from " + std::to_string(now) + (c.taking ? " up to " : " down to ") +
          std::to_string(c.to));
 }
-// The first lane that finds enough registers acquires them for its warp.
+// The first lane that finds enough registers acquires them for the whole warp.
 bool change(unsigned warp, int to) {
   const int more = (to - of_warp[warp]) * 32;
   if (more > spare[here.rank]) return false;
@@ -71,7 +71,7 @@ void give_registers(int each) {
   change_registers({each, false});
 }
 void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes) {
-  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // bytes per multiprocessor; per block
+  constexpr std::size_t shared = 228 << 10, reserved = 1 << 10;  // of a multiprocessor; of a block
   const std::size_t room = shared / (shared_bytes + reserved), most = std::max(2048 / threads, 1u),
                     sharing = std::clamp<std::size_t>(room, 1, most);
   warps = (threads * blocks + 31) / 32;

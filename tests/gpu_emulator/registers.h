@@ -1,5 +1,5 @@
-// Emulates setmaxnreg, with which warps transfer registers to one another. A launch starts with as many
-// registers as fit. A warp that needs more registers waits until other warps have released them.
+// Emulates setmaxnreg. Warps use it to transfer registers to other warps. A launch starts with the maximum
+// number of registers. A warp that needs more registers waits until other warps have released some.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@ namespace tg::emulator {
 
 void take_registers(int each);
 void give_registers(int each);
-// Starts a launch of clusters of `blocks` blocks. A multiprocessor runs as many blocks as fit its shared
-// memory.
+// Starts a launch in clusters of `blocks` blocks. The number of blocks on a multiprocessor is limited by its
+// shared memory.
 void forget_registers(unsigned threads, unsigned blocks, std::size_t shared_bytes);
 void insist_on_equal_registers();  // compares the warps of a warpgroup
 

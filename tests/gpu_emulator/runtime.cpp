@@ -44,7 +44,7 @@ std::atomic<int> streams = 0, events = 0, graphs = 0, executables = 0, allocatio
 
 thread_local cudaError_t last = cudaSuccess;
 thread_local int device = 0;
-std::string failure;  // error of the first kernel that failed: as on a GPU, nothing runs afterward
+std::string failure;  // error of the first failed kernel; afterward nothing runs, as on a GPU
 
 cudaError_t note(cudaError_t e) {
   if (e != cudaSuccess) last = e;
@@ -60,7 +60,7 @@ int devices() {
   return count;
 }
 
-// Kernels of sm_90a run if the environment requests them.
+// If the environment requests kernels of sm_90a, they run.
 bool is_hopper() {
   const char* gpu = std::getenv("TG_EMULATED_GPU");
   return gpu && std::string(gpu) == "hopper";
@@ -82,7 +82,7 @@ std::string text_of(dim3 n) {
   return std::to_string(n.x) + "," + std::to_string(n.y) + "," + std::to_string(n.z);
 }
 
-// Returns the name of the kernel at an address, from its symbol. Needed only after an error.
+// Returns the name of the kernel at an address, from its symbol. This is needed only after an error.
 std::string name_of(const void* kernel) {
   char command[160], line[400] = "a kernel";
   std::FILE* maps = std::fopen("/proc/self/maps", "r");
@@ -123,8 +123,8 @@ cudaError_t launch(cudaStream_t s, const void* kernel, dim3 grid, dim3 block, st
                   std::to_string(shared) + (cluster > 1 ? " clusters of " + std::to_string(cluster) : ""));
     if ((s && s->recorded) || name != "short_copy") return cudaSuccess;  // copies data that the host reads
   }
-  // These are not recorded, because they depend on previous work of the process: copies for the host, and
-  // kernels that are only tried.
+  // Copies for the host, and kernels that run only to measure their time, are not recorded. They depend on
+  // previous work of the process.
   const bool is_of_program = s && s->recorded;
   return enqueue(s, [=, thread = std::move(thread)] {
     try {
@@ -299,7 +299,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
 cudaError_t cudaStreamQuery(cudaStream_t) {
   return cudaDeviceSynchronize();
 }
-// A stream that waits for a captured stream joins the capture, in the order of the calls.
+// If a stream waits for a captured stream, it joins the capture. The capture contains the calls in order.
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (s && e->recorded && !s->recorded) s->recorded = e->recorded;
   tg::emulator::record(s, "wait");
@@ -331,14 +331,15 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
   return cudaEventRecord(e, s);
 }
-// An event that was never recorded is an error here. CUDA returns cudaSuccess, which hides a missing record.
+// Waiting for an event that was never recorded is an error here. CUDA returns cudaSuccess, so a missing
+// record would not be detected.
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   return *e->happened ? cudaDeviceSynchronize() : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   return cudaEventQuery(e);
 }
-// The time is always a microsecond, so choices by measured time always select the first candidate.
+// The time is always a microsecond. So choices by measured time always select the first candidate.
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   if (!*from->happened || !*to->happened) return note(cudaErrorInvalidValue);
   *ms = 1e-3f;

@@ -10,7 +10,7 @@ namespace tg::emulator {
 
 namespace {
 
-// State of a thread that loads the same number repeatedly.
+// The state of a thread that loads the same number repeatedly.
 struct Spin {
   const int* p = nullptr;
   int value = 0;

@@ -1,5 +1,5 @@
-// Emulates numbers in global memory with which blocks wait for other blocks. Blocks run one after another, so
-// a block that waits for a later block would wait forever.
+// Emulates numbers in global memory that blocks wait for. Blocks run one after another. So a block that waits
+// for a later block would wait forever.
 #pragma once
 
 namespace tg::emulator {

@@ -22,7 +22,7 @@ Access access(unsigned thread) {
   return std::uint64_t{barrier} << 42 | std::uint64_t{warp_times[thread / 32].now} << 16 | thread;
 }
 
-// Both static and dynamic shared memory are in the thread-local storage of the system's thread.
+// Static and dynamic shared memory are both in thread-local storage.
 struct Range {
   const unsigned char *from = nullptr, *to = nullptr, *dynamic = nullptr;
 };
@@ -67,8 +67,8 @@ bool is_dynamic(const unsigned char* p) {
   give_up(text);
 }
 
-// An access of 16 bytes needs an alignment of only 8, because compilers copy structs of two words by such an
-// access. If a type needs more, the processor checks its alignment.
+// An access of 16 bytes needs an alignment of only 8, because compilers use it to copy structs of two words.
+// If a type needs more, the processor checks the alignment.
 [[gnu::noinline, noreturn]] void report_misaligned(std::size_t bytes) {
   give_up("thread " + std::to_string(here.number) + ": an access of " + std::to_string(bytes) +
           " bytes at an address that is not a multiple of them");
@@ -79,8 +79,8 @@ template <std::size_t bytes>
   if ((reinterpret_cast<std::uintptr_t>(p) & mask) != 0 && here.number >= 0) report_misaligned(bytes);
 }
 
-// All blocks share one static shared memory. The emulator has no ordinary accesses to the static memory of
-// other blocks.
+// All blocks share one static shared memory. In the emulator, ordinary code never accesses another block's
+// static memory.
 [[gnu::noinline]] void insist_on_own_block(const unsigned char* p) {
   if (!is_dynamic(p)) give_up("static shared memory, which the emulator does not have in clusters");
   if (static_cast<std::size_t>(p - dynamic_shared()) >= most_shared)
@@ -131,7 +131,7 @@ template <bool writes>
 }  // namespace
 
 void forget_accesses(unsigned threads) {
-  if (barrier > last_barrier / 2) {  // the time continues from block to block
+  if (barrier > last_barrier / 2) {  // the time is not reset between blocks
     std::fill(locations, locations + all_locations, Location{});
     barrier = 1;
   }
@@ -140,7 +140,7 @@ void forget_accesses(unsigned threads) {
   forget_async_accesses();
 }
 void order_block(unsigned first, unsigned end) {
-  // In a cluster, only clocks record which block has arrived at a barrier.
+  // In a cluster, only clocks record the blocks that have arrived at a barrier.
   if (cluster_blocks == 1 && ++barrier == last_barrier)
     give_up("the emulator has no more than two million barriers for a block");
   order_threads(first, end);
@@ -176,7 +176,7 @@ void note_write(void* p, int bytes) {
 
 }  // namespace tg::emulator
 
-// Checks that an address is a multiple of the type's size, as a GPU requires.
+// Checks that an address is a multiple of the type's size. A GPU requires this.
 #define TG_ACCESS(kind, writes, bytes)                      \
   extern "C" void __tsan_##kind##bytes(void* p) {           \
     ++tg::emulator::work_done;                              \
@@ -213,7 +213,7 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 
-// Atomic operations of the standard library in host code are executed unchanged.
+// In host code, atomic operations of the standard library are executed unchanged.
 #define TG_ATOMIC(bits, type)                                                                          \
   extern "C" type __tsan_atomic##bits##_load(const type* p, int) {                                     \
     return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                       \

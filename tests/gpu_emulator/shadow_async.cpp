@@ -1,6 +1,7 @@
-// Checks accesses to shared memory that run concurrently with threads. Bulk copies write pieces of 16 bytes.
-// wgmma and copies to other blocks read such pieces. A copy is finished for threads that have waited for its
-// phase. A wgmma of a warp is finished for threads that are ordered after a wait by that warp.
+// Checks accesses to shared memory that are concurrent with threads. Bulk copies write pieces of 16 bytes.
+// wgmma and copies to other blocks read such pieces. For a thread, a copy is finished if the thread has
+// waited for the copy's phase. A warp's wgmma is finished after this warp has waited, for all threads that
+// are ordered after the wait.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -16,14 +17,14 @@ constexpr std::size_t each = 16 / grain;  // locations of a piece
 
 struct Arrival {
   unsigned mbarrier = 0;
-  Time phases = 0;  // one more than the phase in which a copy arrives; 0: there is no copy
+  Time phases = 0;  // phase of an arriving copy, plus one; 0: there is no copy
 };
 
 struct Piece {
   std::uint64_t block = 0;  // number of the block that set the other fields
   Arrival copy;
   std::vector<Arrival> copied;     // phases in which copies from this piece arrive in other blocks
-  std::array<Time, 32> product{};  // for each warp: one more than the last group that reads the piece
+  std::array<Time, 32> product{};  // for each warp: last group that reads the piece, plus one
 };
 
 std::uint64_t block = 0;
@@ -51,7 +52,7 @@ std::string me() {
   return thread(static_cast<unsigned>(here.number));
 }
 
-// Returns the warp whose wgmma may still read the piece, or −1.
+// Returns a warp whose wgmma may still read the piece, or −1 if there is none.
 int reader(const Piece& x, const SharedClock& known) {
   for (unsigned w = 0; w < threads_in_cluster() / 32; ++w)
     if (x.product[w] > at(known, products_of(w))) return static_cast<int>(w);
@@ -65,8 +66,8 @@ bool is_copied(const Piece& x, const SharedClock& known) {
                      [&](const Arrival& copy) { return !has_arrived(copy, known); });
 }
 
-// Checks a write before a copy or wgmma. The write must be ordered before it, and fence_async must have made
-// the write visible.
+// Checks a write before a copy or wgmma. The write must be ordered before the copy or wgmma. fence_async must
+// have made the write visible.
 template <class Fenced>
 void check_write(Access write, const SharedClock& known, Fenced fenced, const char* what, const void* p) {
   const unsigned writer = thread_of(write);

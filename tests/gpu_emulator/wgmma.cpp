@@ -30,7 +30,7 @@ struct Sums {
   int columns = 0;
   std::vector<float> x;
   std::array<float*, team> registers{};
-  std::array<bool, team> in_flight{}, done{};  // done: waited for, but keep() was not called yet
+  std::array<bool, team> in_flight{}, done{};  // done: the thread has waited but has not called keep()
   std::array<std::uint64_t, team> last{};      // the last wgmma that the thread has issued
   std::size_t bytes() const { return static_cast<std::size_t>(columns) * 2; }  // bytes of one thread
   int floats() const { return columns / 2; }
@@ -41,8 +41,8 @@ struct Sums {
     const auto* byte = reinterpret_cast<const unsigned char*>(registers[t]);
     return std::all_of(byte, byte + bytes(), [](unsigned char b) { return b == poison; });
   }
-  // Element e of a thread: in each 16 × 8 part, lane 4·g + t of a warp has the elements (g, 2t), (g, 2t + 1),
-  // (g + 8, …).
+  // The elements of a thread. In each 16 × 8 part, lane 4·g + t of a warp has the elements (g, 2t), (g, 2t +
+  // 1), (g + 8, …).
   float& of_thread(unsigned t, int e) {
     const auto lane = static_cast<int>(t % 32),
                row = static_cast<int>(t / 32) * 16 + lane / 4 + e % 4 / 2 * 8;
@@ -54,7 +54,7 @@ struct Product {
   ProductShape shape;
   std::shared_ptr<Sums> sums;
   std::uint64_t group = 0;
-  unsigned issued = 0;  // number of threads that have issued it
+  unsigned issued = 0;  // number of threads that have issued the wgmma
   CommonKnowledge known;
   std::array<const std::uint32_t*, team> a_registers{};
   std::array<Word4, team> a{};
@@ -95,8 +95,8 @@ void insist_on_operand(std::uint64_t descriptor, bool transposed, int extent, co
     fail(std::string("wgmma: operand ") + which + " " + why);
 }
 
-// Returns the sums with these registers. If there are none, returns sums that are no longer in flight, or new
-// sums.
+// Returns the sums with these registers. If there are none, returns sums that are no longer in flight. If all
+// sums are in flight, returns new sums.
 std::shared_ptr<Sums> sums_at(Warpgroup& w, unsigned t, float* registers, int columns) {
   const auto is_free = [](const std::shared_ptr<Sums>& s) {
     const auto is = [](bool b) { return b; };
@@ -129,7 +129,7 @@ void end_done(Warpgroup& w, Sums& s, unsigned t) {
   s.done[t] = false;
 }
 
-// From now on, the thread's accumulators belong to wgmma. Accumulators of an earlier wgmma still belong to it
+// After this, the thread's accumulators belong to wgmma. Accumulators of an earlier wgmma also belong to it
 // if keep() was not called.
 void take(Warpgroup& w, Sums& s, unsigned t, float* registers) {
   const bool goes_on = s.done[t] && s.registers[t] == registers && s.is_poisoned(t);
@@ -150,7 +150,7 @@ void finish_sums(Warpgroup& w, Sums& s, unsigned t) {
 // Returns the accumulators to the thread.
 void give_back(Warpgroup& w, Sums& s, unsigned t) {
   end_done(w, s, t);
-  if (!s.is_poisoned(t)) return;  // now a different variable uses this memory
+  if (!s.is_poisoned(t)) return;  // a different variable uses this memory now
   float* const registers = s.registers[t];
   for (int e = 0; e < s.floats(); ++e) registers[e] = s.of_thread(t, e);
   changed_by_product(registers, s.bytes());

@@ -1,6 +1,6 @@
-// Emulates matrix multiplications of warpgroups (wgmma). A wgmma is computed when a thread waits for its
-// group, with the values of the operands at that time. The sums are NaN until keep() after the wait. The
-// registers that a wgmma uses must not change between the previous wgmma_fence and the wait.
+// Emulates matrix multiplications of warpgroups (wgmma). A wgmma is computed when a thread waits for the
+// wgmma's group. It uses the values of the operands at that time. The sums are NaN until keep() after the
+// wait. A wgmma's registers must not change between the previous wgmma_fence and the wait.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ void issue_product(const ProductShape&, float* sums,
 void fence_registers();
 void commit_products();
 void wait_for_products(int pending);
-void keep_sums(float* sum);  // keeps all sums of the wgmma that has this one
+void keep_sums(float* sum);  // keeps all sums of the wgmma that computed `sum`
 
 void forget_products(unsigned threads);
-void insist_on_no_products(unsigned thread);  // throws if the thread has not waited for a wgmma
+void insist_on_no_products(unsigned thread);  // throws if the thread has not waited for all wgmma
 
 }  // namespace tg::emulator

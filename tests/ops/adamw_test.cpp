@@ -1,5 +1,5 @@
-// Compares adamw with the published formula: over several steps, in place, for any memory layout, for single
-// tensors and for lists. Also tests squared_norm.
+// Compares adamw with the published formula over several steps. Covers updates in place, any memory layout,
+// single tensors and lists. Also tests squared_norm.
 #include "tests/support/op_testing.h"
 #include "tests/support/parameter_list.h"
 
@@ -140,8 +140,8 @@ TEST(AdamW, UpdatesAListInPlace) {
   const Program program = compile(g, {}, {.assign = assign});
   EXPECT_EQ(program.memory().arena, 0u);
   EXPECT_EQ(program.steps().size(), 1u);
-  // If an update overwrites a value that another parameter of the list reads, the value must be kept until
-  // then. This needs one more copy.
+  // An update may overwrite a value that another parameter of the list still reads. In this case, the old
+  // value must be copied. This needs one more copy.
   all[1].g = all[0].p.reshape({4096}).slice(0, 0, 64);
   updates(adamw(all, rate, t, rate));
   EXPECT_EQ(compile(g, {}, {.assign = assign}).steps().size(), 2u);
@@ -186,7 +186,7 @@ TEST(SquaredNorm, MillionsOfElementsAreExact) {
   EXPECT_EQ(run_checked({squared_norm({x, x, x, x, x})}, {{x, ones}})[0].at(0), static_cast<float>(5 * n));
 }
 
-// A single tensor has about one or two chunks of 8192 elements.
+// A single tensor has one or two chunks of about 8192 elements.
 TEST(SquaredNorm, OneLongTensorIncludesEveryChunk) {
   for (const DType dtype : {f32, f64, bf16})
     for (const std::int64_t n : {1, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 16385, 20000}) {

@@ -1,4 +1,4 @@
-// Tests that a boolean bias of attention is a mask, and that integer biases and sinks are refused.
+// Tests that attention uses a boolean bias as a mask, and refuses integer biases and sinks.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/tilegrad.h>
 

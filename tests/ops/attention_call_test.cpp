@@ -1,5 +1,4 @@
-// Compares the keys that are visible to each row of a sequence, and to ranges of rows, with the rule in plain
-// code.
+// Compares the keys that each row or range of rows may see with plain code.
 #include "ops/attention_call.h"
 
 #include <gtest/gtest.h>
@@ -61,8 +60,8 @@ TEST(AttentionCall, RangesOfRowsSeeTheUnionOfTheirKeys) {
           const bool in_some = j >= some.from && j < some.to, in_every = j >= every.from && j < every.to;
           ASSERT_TRUE(in_some || seen_by == 0) << j;
           ASSERT_TRUE(!in_every || seen_by == last - first + 1) << j;
-          // The key range of several rows may contain keys that no row sees. But some row sees the first key,
-          // and some row the last key.
+          // In the key range of several rows, some keys may be invisible to all rows. But some row sees the
+          // first key, and some row sees the last key.
           ASSERT_TRUE(!in_some || (j > some.from && j < some.to - 1) || seen_by > 0) << j;
         }
       }

@@ -1,5 +1,5 @@
-// Tests flash_attn and standard_attn with each single option, in pairs, and in two calls of one graph. Values
-// and gradients are compared with loops in f64. Pairs that exclude each other are refused.
+// Tests flash_attn and standard_attn with each single option, with pairs of options, and in two calls of one
+// graph. Values and gradients are compared with loops in f64. Options that exclude each other are refused.
 #include <tilegrad/core/base/rng.h>
 #include "tests/reference/masked_attention.h"
 #include "tests/support/op_testing.h"
@@ -20,7 +20,7 @@ using namespace testing;
 using reference::AttentionShape;
 using reference::Index;
 
-// A call with the options of the reference, and with options that the reference does not support.
+// A call with the reference's options and other options.
 struct Spec {
   reference::AttentionOptions o = {};
   bool is_mask = false;   // whether the bias is boolean
@@ -84,7 +84,7 @@ AttentionOptions numbers_of(const Spec& s) {
           .kernels = s.kernels};
 }
 
-// Returns the reason why these options are refused, or "" if they are accepted.
+// If these options are refused, returns the reason. Otherwise returns "".
 std::string refusal(const Spec& s) {
   if (s.own_keys && s.o.cu_q.empty()) return "cu_seqlens_k is given without cu_seqlens_q";
   if (s.o.top_left && !s.o.causal) return "top-left alignment needs causal = true";
@@ -92,7 +92,7 @@ std::string refusal(const Spec& s) {
   return "";
 }
 
-// Calls in one graph with the same q, k and v. The results are in the order of the graph's outputs.
+// Calls in one graph with the same q, k and v. The results have the same order as the graph's outputs.
 struct Calls {
   AttentionShape n{2, 4, 2, 9, 11, 4, 3};
   std::vector<Spec> specs;
@@ -173,7 +173,7 @@ struct Calls {
       names.insert(names.end(), {"o" + call, "lse" + call});
       const Tensor zo = floats("z_o" + call, y.o.shape(), z_o(c)),
                    zl = floats("z_lse" + call, y.lse.shape(), z_lse(c));
-      // If a query sees no key, its ξ is −∞ and has no gradient.
+      // If a query sees no key, ξ is −∞ and has no gradient.
       const Tensor own = sum(y.o * zo) + sum(where(equal(y.lse, -INFINITY), 0, y.lse) * zl);
       loss = c == 0 ? own : loss + own;
       if (a.bias.defined() && !specs[c].is_mask) wrt.push_back(a.bias), wrt_names.push_back("z_bias" + call);
@@ -183,7 +183,7 @@ struct Calls {
     names.insert(names.end(), wrt_names.begin(), wrt_names.end());
   }
 
-  // Returns the expected results, in the order of the outputs.
+  // Returns the expected results in the order of the outputs.
   std::vector<Vector> expected() const {
     std::vector<Vector> results, own;
     Vector z_q(q.size()), z_k(k.size()), z_v(v.size());
@@ -209,7 +209,7 @@ struct Calls {
     return results;
   }
 
-  // Results are sums of at most 400 terms of about 10 in f64.
+  // Results are sums in f64. They have at most 400 terms of about 10.
   void expect_reference() {
     const std::vector<Array> got = eval(outputs, feeds, {.threads = 1, .verify = true});
     const std::vector<Vector> e = expected();

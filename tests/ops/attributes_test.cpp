@@ -1,5 +1,5 @@
-// Checks that the text of an op's attributes contains every field with its name, value and default. Also
-// compares the costs that ops state with hand-computed costs.
+// Checks that the text of an op's attributes contains every field with name, value and default. Also compares
+// each op's cost with a cost computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace tg;
 
-// When errors show a field: always, only if it differs from its default, or never.
+// Whether errors contain a field: always, never, or only if it differs from its default.
 enum class Shown { always, changed, never };
 
 template <class A>
@@ -46,7 +46,7 @@ void expect_texts(const A& attrs, const std::vector<Field<A>>& fields, std::size
   EXPECT_EQ(Attrs(attrs).non_default_text(), shown);
 }
 
-// Returns the initial attributes and, for each field, a copy in which this field is changed.
+// Returns the initial attributes. Also returns a copy for each field in which only this field is changed.
 template <class A>
 void expect_fields(const A& initial, const std::vector<Field<A>>& fields) {
   expect_texts(initial, fields, fields.size());
@@ -174,7 +174,7 @@ TEST(Attributes, AxisAndRandomListEachField) {
                                            {"stream=1", "stream=5", never, [](N& a) { a.stream = 5; }}});
 }
 
-// The attributes of these ops can be read only from a graph.
+// Only a graph gives access to the attributes of these ops.
 TEST(Attributes, ViewListsEachField) {
   Graph g;
   const Tensor x = g.input("x", {4, 6});
@@ -200,7 +200,7 @@ TEST(Attributes, ViewListsEachField) {
   }
 }
 
-// Programs of two graphs that differ in one attribute are different.
+// If two graphs differ in one attribute, their programs are different.
 TEST(Attributes, ChangeTheHashOfAGraph) {
   std::set<std::array<std::uint64_t, 2>> hashes;
   const std::vector<RopeOptions> all{{}, {.interleaved = true}, {.start = 1}, {.start = 2}, {.theta = 50}};
@@ -226,7 +226,7 @@ TEST(Work, MatchesHandCounts) {
   constexpr double pairs = 2 * 2 * 3, width = 5 + 7, back = 3 * 5 + 2 * 7;  // a multiply-add has two FLOPs
   constexpr double one_row = 5 + 4 + 2 * 6 + 3, scores = 5 + 4 + 3 + 7 + 3;
   using A = AttentionAttrs;
-  // There are two sequences, each with room for three pages of four keys and with five queries.
+  // There are two sequences with five queries each. Each sequence has room for three pages of four keys.
   const std::vector<Shape> paged{{2, 4, 5, 6}, {9, 4, 2, 6}, {9, 4, 2, 7}, {2, 3}, {2}};
   constexpr double keys = 2 * 3 * 4, pools = 9 * 4 * 2 * (6 + 7);
   std::vector<Shape> with_sink = gradients;
@@ -305,8 +305,9 @@ TEST(Work, MatchesHandCounts) {
   }
 }
 
-// Booleans are promoted to integers, integers to floating-point types, and the narrower of two integer types
-// to the wider. If one of two different floating-point types is f64, the result is f64, otherwise f32.
+// Promotion converts booleans to integers and integers to floating-point types. If two integer types differ,
+// the result has the wider type. If two floating-point types differ and one is f64, the result is f64.
+// Otherwise it is f32.
 TEST(Promotion, DependsOnBothTypesInAnyOrder) {
   const std::vector<DType> integers{boolean, u8, i32, i64}, floats{f64, f32, bf16, f16};
   for (std::size_t a = 0; a < 4; ++a)

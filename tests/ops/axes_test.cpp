@@ -1,5 +1,5 @@
-// Tests every op with axes, for tensors with and without elements. Reductions run over each set of axes, and
-// remove these axes or keep them with size 1. Other ops run along each axis. Values are compared with a
+// Tests every op that has axes, for tensors with and without elements. Reductions run over each set of axes.
+// They remove these axes or keep them with size 1. Other ops run along each axis. Values are compared with a
 // one-line function, and gradients with difference quotients.
 #include <numeric>
 
@@ -13,8 +13,8 @@ using namespace tg::testing;
 const Shape shapes[] = {{},        {1},       {7},       {0},       {0, 3},    {2, 0},       {3, 5},
                         {0, 3, 2}, {2, 0, 3}, {2, 3, 0}, {0, 1, 0}, {3, 1, 4}, {2, 3, 1, 5}, {1, 4, 3, 2}};
 
-// For each result of a reduction over the axes, returns the positions of the elements that are reduced to it,
-// in row-major order.
+// For each result of a reduction over the axes, returns the positions of the reduced elements in row-major
+// order.
 std::vector<std::vector<std::size_t>> groups(const Shape& shape, const Axes& axes) {
   Shape kept = shape;
   for (const std::int64_t a : axes) kept[static_cast<int>(a)] = 1;
@@ -85,7 +85,7 @@ const Reduction reductions[] = {
      [](const Vector& x) { return std::ranges::all_of(x, is_large) ? 1.0 : 0.0; }, false, false},
 };
 
-// Like expect_values, except that NaN must match NaN and infinities must match exactly.
+// Like expect_values, but NaN must match NaN, and infinities must match exactly.
 void expect_same(const Tensor& y, const Given& x, const Vector& expected) {
   const Vector got = doubles(run_checked({y}, {x.feed()})[0]);
   ASSERT_EQ(got.size(), expected.size());
@@ -96,7 +96,8 @@ void expect_same(const Tensor& y, const Given& x, const Vector& expected) {
       ASSERT_TRUE(std::isnan(expected[i]) ? std::isnan(got[i]) : got[i] == expected[i]) << i << " " << got[i];
 }
 
-// Gradients of an empty tensor must have its shape. Other gradients are compared with difference quotients.
+// An empty tensor's gradient must have the tensor's shape. Other gradients are compared with difference
+// quotients.
 void expect_gradient_of(const Tensor& y, const Given& x) {
   if (x.tensor.numel() > 0) return expect_gradients(weighted_sum(y * y), {x});
   const Tensor z = gradients(sum(y * y), {x.input})[0];
@@ -169,7 +170,7 @@ std::vector<std::int64_t> indices(std::int64_t n) {
 Tensor indices_for(const Tensor& x, std::int64_t axis) {
   return x.graph().constant(Array::of(indices(x.size(axis))));
 }
-// Returns numbers 1, 2, … along the axis. The shape is x's shape, except for the size of this axis.
+// Returns numbers 1, 2, … along the axis. Except for this axis, the shape is the shape of x.
 Tensor counted(const Tensor& x, std::int64_t axis, std::int64_t size, DType dtype = f64) {
   Shape shape = x.shape();
   shape[static_cast<int>(axis < 0 ? axis + shape.size() : axis)] = size;
@@ -400,7 +401,7 @@ TEST(Axes, AxesOutOfRangeOrRepeatedAreRefused) {
   for (const AlongAxis& o : along_axis)
     for (const std::int64_t axis : {2, -3}) {
       SCOPED_TRACE(o.name);
-      if (std::string(o.name) != "pad") {  // pad has a number for each axis
+      if (std::string(o.name) != "pad") {  // each axis of pad has a number
         EXPECT_THROW(o.op(x, axis), Error);
       }
     }

@@ -11,7 +11,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Returns the lines of a tensor along an axis. Each line is a list of row-major element positions.
+// Returns the lines of a tensor along an axis. Each line is a list of element positions in row-major order.
 std::vector<std::vector<std::size_t>> lines(const Shape& shape, int axis) {
   std::int64_t outer = 1, inner = 1;
   for (int a = 0; a < axis; ++a) outer *= shape[a];
@@ -33,7 +33,7 @@ TEST(TopK, SortsTheLargestAndKeepsTheOrderOfEquals) {
       for (View kind : all_views)
         for (std::int64_t k : {std::int64_t{1}, std::int64_t{3}, shape[axis]}) {
           Graph g;
-          // Few distinct values give many ties.
+          // There are few distinct values, so there are many ties.
           const Given x = given(g, shape, t == f64 ? f64 : i64, kind, 1, is_float(t) ? -3 : 0, 6);
           const Tensor v = cast(x.tensor, t);
           Shape small = shape;
@@ -115,14 +115,14 @@ TEST(Cumsum, AddsUpAlongAnyAxisInBothDirections) {
               expected[at] = sum += x.values[at];
             }
           }
-          // There are n additions of partial sums that do not exceed the last sum.
+          // There are n additions. No partial sum exceeds the last sum.
           const double tolerance = is_float(t) ? rounding(t) + length * 2 * rounding(compute_type(t)) : 0;
           expect_values(cumsum(x.tensor, axis, reverse), {x}, expected,
                         tolerance * (is_float(t) ? length : 1));
         }
 }
 
-// Sums of few 16-bit numbers are exact in f64, including subnormal numbers.
+// In f64, sums of few 16-bit numbers are exact. This includes subnormal numbers.
 TEST(Cumsum, RoundsEachSumOf16BitTypesOnce) {
   constexpr std::int64_t rows = 21, columns = 37;
   for (const DType t : {bf16, f16})

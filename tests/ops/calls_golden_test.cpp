@@ -1,5 +1,5 @@
-// Compares the graphs that pointwise ops, views, index ops and reductions record with calls_golden.txt. Each
-// call is made with its defaults, with each option, and on both sides of each limit.
+// Records graphs of pointwise ops, views, index ops and reductions. Compares these graphs with
+// calls_golden.txt. Each call is made with its defaults, with each option, and on both sides of each limit.
 #include "tests/support/golden_calls.h"
 
 namespace {

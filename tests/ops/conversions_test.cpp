@@ -1,5 +1,5 @@
 // Tests that conversions round once, to the nearest number of the type. Covers conversions from f64, f32 and
-// integers to the 16-bit types in every part of the library.
+// integers to the 16-bit types, wherever the library converts.
 #include <bit>
 #include <limits>
 
@@ -31,7 +31,8 @@ float nearest(long double x) {
     else
       high = static_cast<std::uint16_t>(middle - 1);
   }
-  // The number after the largest one, at the same distance, counts as infinity.
+  // The next number after the largest one has the same distance from it as the previous number. It counts as
+  // infinity.
   const long double from = number(low),
                     to = low + 1 == infinity ? 2 * from - number(low - 1) : number(low + 1);
   const long double middle = from / 2 + to / 2;
@@ -45,8 +46,8 @@ float nearest(DType dtype, long double x) {
   return dtype == bf16 ? nearest<bfloat16>(x) : nearest<float16>(x);
 }
 
-// Returns f64 numbers close to the midpoint of two neighbors: the midpoint, the next f64 number, and a number
-// that f32 rounds to the midpoint.
+// Returns f64 numbers close to the midpoint of two neighbors. They are the midpoint, the next f64 number, and
+// a number that f32 rounds to the midpoint.
 Vector doubles_near_ties() {
   Vector cases{0., -0., 1e300, -1e300, 5e-324, -5e-324, 65519.99, 65520, 65520.01, 0x1.fep127, 0x1.ffp127};
   const auto add = [&](const auto& pairs) {
@@ -85,8 +86,8 @@ TEST(Conversions, RoundDoublesOnce) {
     const Tensor x = g.input("x", {n}, f64), two = g.input("two", {n, 2}, f64), one = slice(two, 1, 1, 2);
     Array pairs({n, 2}, f64);
     for (std::int64_t i = 0; i < n; ++i) pairs.set(2 * i + 1, cases[static_cast<std::size_t>(i)]);
-    // Uses the op on dense and strided tensors, at the end of a fused step and inside one, and on a host
-    // array.
+    // Converts dense and strided tensors with the op. Also converts inside a fused step, at its end, and in a
+    // host array.
     std::vector<Array> results =
         run_checked({cast(x, half), cast(one, half), cast(x * 1, half), cast(cast(x, half), f64) * 1},
                     {{x, values}, {two, pairs}});
@@ -98,7 +99,7 @@ TEST(Conversions, RoundDoublesOnce) {
         ASSERT_EQ(results[k].at(i), expected)
             << name_of(half) << " of " << std::hexfloat << from << ", result " << k;
     }
-    // The values of a file must all be within the range.
+    // All values of a file must be in the range of the type.
     Vector small;
     for (std::size_t i = 0; i < cases.size(); i += 5)
       if (std::isfinite(results[0].at(static_cast<std::int64_t>(i)))) small.push_back(cases[i]);
@@ -131,7 +132,7 @@ TEST(Conversions, RoundIntegersOnce) {
       ASSERT_EQ(results[3].at(i), nearest(half, narrow[at])) << name_of(half) << " of " << narrow[at];
     }
   }
-  // Conversions to f64 do not go through f32, and i64 stays exact.
+  // Conversions to f64 do not use f32 as an intermediate type. i64 stays exact.
   Graph g;
   const Tensor x = g.input("x", {n}, i64);
   const Array wide = eval(cast(x, f32), {{x, wide_values}}), host = wide_values.to(f32);
@@ -160,7 +161,7 @@ TEST(Conversions, KeepNaNAndInfinity) {
     }
 }
 
-// Tests numbers in a graph: tensors with a single number, and constants of a fused step.
+// Tests numbers in a graph. Covers tensors with a single number, and constants of a fused step.
 TEST(Conversions, RoundConstantsOnce) {
   for (const DType half : {bf16, f16}) {
     const double step = rounding(half);
@@ -184,15 +185,15 @@ TEST(Conversions, RoundConstantsOnce) {
         EXPECT_EQ(v[k].at(0), nearest(half, c)) << name_of(half) << " of " << c << ", result " << k;
     }
   }
-  // A number of a narrower type keeps its value if it is converted to f64.
+  // If a number of a narrower type is converted to f64, its value does not change.
   Graph g;
   const auto v = run_checked({cast(full(g, {2}, 0.1, f32), f64), cast(full(g, {2}, 0.1, bf16), f64)}, {});
   EXPECT_EQ(v[0].at(0), double{0.1f});
   EXPECT_EQ(v[1].at(0), nearest(bf16, 0.1));
 }
 
-// A cast inside a fused step rounds each element, in complete vectors and in the remainder, on every
-// instruction set.
+// A cast inside a fused step rounds each element, on every instruction set. This includes complete vectors
+// and the elements after them.
 TEST(Conversions, CastsInsideOfAFusedStepRound) {
   const std::pair<const char*, DType> casts[] = {{"cast_f32", f32}, {"cast_bf16", bf16}, {"cast_f16", f16}};
   int found = 0;

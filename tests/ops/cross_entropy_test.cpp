@@ -66,7 +66,7 @@ TEST(CrossEntropy, FirstAndSecondDerivativesMatchThePlainOps) {
       const Tensor targets = g.input("t", {6}, i32);
       const std::vector<std::int32_t> t{3, 0, 20, 5, 3, 7};
       const CrossEntropyOptions o{.ignore_index = 5, .label_smoothing = smoothing};
-      std::vector<double> distribution;  // the target probabilities of all classes, in rows that count
+      std::vector<double> distribution;  // target probabilities of all classes, for rows that count
       for (std::int32_t ti : t)
         for (int i = 0; i < 21; ++i)
           distribution.push_back(ti == 5 ? 0 : (i == ti ? 1 - smoothing : 0) + smoothing / 21);
@@ -87,8 +87,7 @@ TEST(CrossEntropy, HasNoSecondTensorOfTheLogitsSize) {
   Graph g;
   const std::int64_t rows = 64, n = 4096;
   const Tensor x = g.input("x", {rows, n}), w = g.input("w", {rows, 1}), t = g.input("t", {rows}, i64);
-  const Tensor z =
-      gradients(cross_entropy(x * w, t), {w})[0];  // only the logits x·w and their gradient have this size
+  const Tensor z = gradients(cross_entropy(x * w, t), {w})[0];  // only x·w and its gradient have this size
   const MemoryReport m = compile(g, {z}).memory();
   EXPECT_LT(m.arena, 2 * rows * n * 4u);
 }

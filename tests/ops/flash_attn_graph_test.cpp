@@ -1,5 +1,5 @@
-// Tests flash_attn in graphs: the worked example of [Attention To Tiling], identities, layouts and memory,
-// refusals, unused memory, second derivatives and recomputation.
+// Tests flash_attn in graphs. Covers the worked example of [Attention To Tiling], identities, layouts,
+// memory, refusals, unused memory, second derivatives and recomputation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using reference::prints_as;
 using reference::random_vector;
 using reference::Vector;
 
-// Makes inputs, each filled with different numbers.
+// Makes inputs. Each input is filled with different numbers.
 struct Inputs {
   Tensor input(const Shape& shape, DType dtype = f64) {
     const Tensor t = g.input("x" + std::to_string(feeds.size()), shape, dtype);
@@ -31,7 +31,7 @@ struct Inputs {
   std::vector<Feed> feeds;
 };
 
-// Computes the example of [Attention To Tiling] with X = I, so that the weights are Q, K and V. One program
+// Computes the example in [Attention To Tiling] with X = I, so the weights equal Q, K and V. One program
 // computes the forward, the backward and the update.
 TEST(FlashAttnGraph, TrainsTheWorkedExample) {
   Graph g;
@@ -60,7 +60,7 @@ TEST(FlashAttnGraph, TrainsTheWorkedExample) {
       prints_as(p.fetch(o).values<double>(),
                 "7.20 8.20 9.20 10.20 9.88 10.88 11.88 12.88 6.08 7.08 8.08 9.08 7.92 8.92 9.92 10.92"));
   EXPECT_TRUE(
-      prints_as(p.fetch(z[0]).values<double>(),  // for three of these, the paper prints 1.18, −3.14 and 3.14
+      prints_as(p.fetch(z[0]).values<double>(),  // three of these differ from the paper: 1.18, −3.14 and 3.14
                 "-1.19 1.18679888 4.38 1.91 0 0 0 0 -3.14579093 3.14579093 4.28 3.72 0 0 0 0"));
   EXPECT_TRUE(prints_as(p.fetch(z[1]).values<double>(),
                         "-12.99 0 -5.57 0 -1.31 0 -0.73 0 8.66 0 4.38 0 5.64 0 1.91 0"));
@@ -89,7 +89,8 @@ TEST(FlashAttnGraph, SatisfiesTheIdentitiesOfSoftmaxGradients) {
   EXPECT_TRUE(close(x.value(sum(z_s, {3})), x.value(z_lse)));
 }
 
-// In multi-head attention from the projections to the merged heads, and in its backward, no step copies data.
+// Multi-head attention copies no data from the projections to the merged heads. Its backward copies no data
+// either.
 TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
   Graph g;
   const std::int64_t B = 2, L = 6, H = 4, Hk = 2, d = 8, dv = 4, C = 16;
@@ -110,7 +111,7 @@ TEST(FlashAttnGraph, SplitsAndMergesHeadsWithoutACopy) {
     EXPECT_TRUE(s.op->name == "matmul" || s.op == &flash_attn_op || s.op == &flash_attn_backward_op)
         << s.name;
   }
-  EXPECT_EQ(products, 3 + 1 + 4);  // projections of x; gradients of merged heads and of weights
+  EXPECT_EQ(products, 3 + 1 + 4);  // projections of x; gradients of merged heads and weights
 }
 
 TEST(FlashAttnGraph, GradientsHaveTheLayoutOfTheirTensors) {
@@ -125,7 +126,7 @@ TEST(FlashAttnGraph, GradientsHaveTheLayoutOfTheirTensors) {
   EXPECT_EQ(transpose(z[2].layout(), 1, 2), row_major({2, 6, 3, 4}));
 }
 
-// The option affects only the backward. On the CPU, the backward always has the same order.
+// The option affects only the backward. On the CPU, the backward always adds in the same order.
 TEST(FlashAttnGraph, PassesNondeterministicToTheBackward) {
   Inputs x;
   const Tensor q = x.input({1, 2, 70, 8}, f32), k = x.input({1, 1, 90, 8}, f32),
@@ -142,8 +143,8 @@ TEST(FlashAttnGraph, PassesNondeterministicToTheBackward) {
   EXPECT_TRUE(gradient[0].same_bits(gradient[1]));
 }
 
-// The backward uses the same kernels as the forward. The CPU's kernels use multiply-adds. Other kernels are
-// refused by compile(), with the layer, the operands and the line of the call.
+// The backward uses the same kernels as the forward. The CPU's kernels use multiply-adds. compile() refuses
+// other kernels. The error names the layer, the operands and the line of the call.
 TEST(FlashAttnGraph, PassesTheKernelsToTheBackwardAndRefusesUnsupportedOnes) {
   using enum AttentionKernels;
   Inputs x;
@@ -179,8 +180,8 @@ TEST(FlashAttnGraph, PassesTheKernelsToTheBackwardAndRefusesUnsupportedOnes) {
   EXPECT_NO_THROW(eval(standard_attn(q, k, k, {.kernels = wgmma}).o, x.feeds));
 }
 
-// Queries, keys and values are parts of one projection. The backward writes the projection's gradient
-// directly, without a copy.
+// Queries, keys and values are parts of one projection. The backward writes directly to the projection's
+// gradient, without a copy.
 TEST(FlashAttnGraph, WritesTheGradientOfAProjectionInPlace) {
   const std::int64_t B = 2, L = 5, d = 4;
   for (const std::int64_t key_heads : {1, 3}) {
@@ -212,8 +213,8 @@ TEST(FlashAttnGraph, ReturnsLseInTheComputeType) {
   EXPECT_EQ(lse_of(bf16), f32);
 }
 
-// One head has L = T = 32768 and d = 64. In addition to the inputs, o, ξ and the gradients, the program needs
-// less than 4 MiB. The attention matrix would need 4 GiB.
+// One head has L = T = 32768 and d = 64. The program needs memory for the inputs, o, ξ and the gradients, and
+// less than 4 MiB in addition. The attention matrix would need 4 GiB.
 TEST(FlashAttnGraph, NeedsNoMemoryForTheMatrix) {
   Graph g;
   const std::int64_t L = 32768, d = 64;
@@ -244,7 +245,7 @@ TEST(FlashAttnGraph, RefusesMismatchedOperands) {
         messages[fused ? 0 : 1] = e.what();
       }
     }
-    // flash_attn and standard_attn report the same error, each with its own name.
+    // flash_attn and standard_attn report the same error with different op names.
     const std::string name = "[flash_attn] ";
     if (messages[0].find("flash_attn_graph_test.cpp:") == std::string::npos) return "no line: " + messages[0];
     if (!messages[0].starts_with(name)) return "no name: " + messages[0];
@@ -281,7 +282,7 @@ TEST(FlashAttnGraph, RefusesMismatchedOperands) {
   expect(message(q, k, v, {.cu_seqlens_k = cu}), "without cu_seqlens_q");
 }
 
-// Values that are fed are checked in each run.
+// Each run checks the values that are fed.
 TEST(FlashAttnGraph, RefusesARunWithLengthsOutsideTheTensors) {
   Graph g;
   const Tensor q = g.input("q", {2, 1, 3, 4}), k = g.input("k", {2, 1, 8, 4}), n = g.input("n", {2}, i32),
@@ -304,8 +305,8 @@ TEST(FlashAttnGraph, RefusesARunWithLengthsOutsideTheTensors) {
   }
 }
 
-// Keys beyond a row's length, and rows outside all sequences, may have any values. They must not affect the
-// results.
+// Keys beyond a row's length may have any values, and so may rows outside all sequences. They must not affect
+// the results.
 TEST(FlashAttnGraph, NeverReadsUnattendedKeysAndRows) {
   const auto run = [](bool packed, bool fused, double softcap, double rest) {
     Graph g;
@@ -341,8 +342,8 @@ TEST(FlashAttnGraph, NeverReadsUnattendedKeysAndRows) {
       }
 }
 
-// Compares the second derivative, which comes from flash_attn_backward's decomposition, with difference
-// quotients of the first.
+// The second derivative uses the decomposition of flash_attn_backward. It is compared with difference
+// quotients of the first derivative.
 TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 3, 2}, f64), k = g.input("k", {1, 1, 4, 2}, f64),
@@ -370,8 +371,8 @@ TEST(FlashAttnGraph, CanBeDifferentiatedTwice) {
   }
 }
 
-// For a fixed mask, o is linear in v. So ⟨o, z_o⟩ = ⟨v, z_v⟩ is true only if the backward and a recomputed
-// forward draw the forward's mask. A different step draws a different mask.
+// For a fixed mask, o is linear in v. So ⟨o, z_o⟩ = ⟨v, z_v⟩ requires that the backward uses the forward's
+// mask. The same applies to a recomputed forward. A different step draws a different mask.
 TEST(FlashAttnGraph, DropsTheSameElementsInTheBackwardAndWhenRecomputed) {
   Inputs x;
   const Tensor q = x.input({1, 2, 20, 4}), k = x.input({1, 2, 30, 4}), v = x.input({1, 2, 30, 4}),
@@ -395,8 +396,8 @@ TEST(FlashAttnGraph, DropsTheSameElementsInTheBackwardAndWhenRecomputed) {
 }
 
 }  // namespace
-// Boundaries must be within the rows and must not decrease. They need not begin at 0. Lengths must not exceed
-// the number of keys. The error names the first wrong value or the decrease.
+// Boundaries must be within the rows and must not decrease. The first boundary need not be 0. Lengths must
+// not exceed the number of keys. The error names the first wrong value or the decrease.
 TEST(FlashAttnGraph, WrongSequencesAndLengthsAreNamed) {
   using Numbers = std::vector<std::int32_t>;
   const auto expect_fault = [](Program& p, const std::string& fault) {

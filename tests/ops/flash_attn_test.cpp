@@ -1,5 +1,5 @@
-// Compares flash_attn and standard_attn, forward and every gradient, with the oracle. Covers all options,
-// head groupings, memory orders and types.
+// Compares flash_attn and standard_attn with the oracle. Covers the forward and every gradient, all options,
+// groups of heads, memory orders and types.
 #include <tilegrad/ops/flash_attn.h>
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using reference::Vector;
 enum class Order {
   heads_first,  // [B, H, L, d]
   rows_first,   // [B, L, H, d], the layout of a projection
-  packed,       // a slice of memory like [B, L, 3, H, d]: gaps between rows
+  packed,       // a slice of [B, L, 3, H, d], with gaps between rows
   last_strided  // [B, H, d, L]: the last axis is not contiguous
 };
 
@@ -45,7 +45,7 @@ Vector doubles(const Array& a) {
   return a.to(f64).values<double>();
 }
 
-// The numbers of a problem, rounded to its dtype, and the oracle's results for these numbers.
+// Numbers of a problem, rounded to its dtype, and the oracle's results for these numbers.
 struct Numbers {
   explicit Numbers(const Problem& p) : p(p), n(p.n), o(p.o) {
     q = rounded(random_vector(n.B * n.H * n.L * n.d, 1), 3);
@@ -80,8 +80,7 @@ struct Numbers {
   Vector q, k, v, z_o, z_lse;
 };
 
-// The problem as a graph. The memory of inputs has the problem's order. The tensors are [B, heads, rows,
-// size].
+// The problem as a graph. The inputs have the problem's memory order. The tensors are [B, heads, rows, size].
 struct Build {
   Build(const Numbers& x, bool fused) : x(x) {
     const AttentionShape& n = x.n;
@@ -111,7 +110,7 @@ struct Build {
     Tensor loss = sum(y.o.to(f64) * z_o.to(f64));
     if (!x.z_lse.empty()) {
       const Tensor z = floats("z_lse", y.lse.shape(), x.z_lse).to(f64);
-      // If a query sees no key, its ξ is −∞, whose gradient is zero by definition.
+      // If a query sees no key, ξ is −∞. Its gradient is zero by definition.
       loss = loss +
              sum(where(equal(y.lse.to(f64), -std::numeric_limits<double>::infinity()), 0, y.lse.to(f64)) * z);
     }
@@ -156,7 +155,7 @@ struct Build {
     if (strided) return floats(name, {B, heads, size, rows}, moved).transpose(2, 3);
     const Tensor t = floats(name, {B, rows, heads, size}, moved);
     if (x.p.order == Order::rows_first) return t.transpose(1, 2);
-    // Returns a view with gaps of a computed tensor.
+    // Returns a computed tensor as a view with gaps.
     return slice(expand(t.unsqueeze(2), {B, rows, 3, heads, size}).contiguous(), 2, 1, 2)
         .squeeze(2)
         .transpose(1, 2);
@@ -191,8 +190,8 @@ bool same(const Result& a, const Result& b) {
          a.z_bias == b.z_bias && a.z_sink == b.z_sink;
 }
 
-// Compares two forms with the oracle: the op, on one to three threads, in planned memory and with poisoned
-// memory, and the plain graph.
+// Compares two forms with the oracle. The first form is the op, on one to three threads, in planned memory
+// and in poisoned memory. The second form is the plain graph.
 void check(const Problem& p, const std::string& what) {
   SCOPED_TRACE(what);
   const Numbers x(p);
@@ -209,7 +208,7 @@ struct Option {
   reference::AttentionOptions o;
 };
 
-// Tests each option by itself, and all compatible options together, for these sizes.
+// For these sizes, tests each option by itself, and all compatible options together.
 std::vector<Option> options_for(const AttentionShape& n) {
   using O = reference::AttentionOptions;
   std::vector<Option> all = {{"none", O{}}, {"scale", O{.scale = 0.7}}};
@@ -311,7 +310,7 @@ TEST(FlashAttn, NeedsNoGradientOfLse) {
         "only o");
 }
 
-// Adds 0.3 to the numbers and subtracts it again, in the dtype. Returns the largest change.
+// Adds 0.3 to the numbers and then subtracts 0.3, in the dtype. Returns the largest change.
 double slack(const Vector& expected, DType t) {
   double most = 0;
   Graph g;
@@ -335,9 +334,9 @@ double farthest(const Vector& got, const Vector& expected) {
 
 // In f32, every number is a sum of at most d + H·(L + T) terms of about 1. 16-bit types follow
 // FlashAttention's rule. The distance from the f64 result is at most twice the distance of the unfused
-// computation in the same dtype (three times with softcap). The rounding of numbers near 0.3 is added. The
-// unfused computation rounds the scores, P, z_P and the result. These errors are a few units in the last
-// place of the largest numbers.
+// computation in the same dtype. With softcap, the factor is three. The rounding error of numbers near 0.3 is
+// added. The unfused computation rounds the scores, P, z_P and the result. These errors are a few units in
+// the last place of the largest numbers.
 TEST(FlashAttn, IsAsGoodAsUnfusedInNarrowTypes) {
   const AttentionShape n{2, 4, 2, 35, 70, 32, 24};
   const double chain = static_cast<double>(n.d + n.H * (n.L + n.T)) * 0x1p-24;

@@ -1,4 +1,4 @@
-// Tests ops that select rows by index: embedding, index_select, index_add, index_assign.
+// Tests ops that select rows by index: embedding, index_select, index_add and index_assign.
 #include "core/base/piece_size.h"
 #include "tests/support/op_testing.h"
 
@@ -52,7 +52,7 @@ TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
   const Array one = eval(z, feeds, {.threads = 1});
   for (int threads : {2, 3, 7}) EXPECT_TRUE(eval(z, feeds, {.threads = threads}).same_bits(one)) << threads;
   if (has_small_pieces) return;
-  // This number of rows is one piece, so rows are added in order, in f32, as in the plain loop.
+  // All rows are one piece. So they are added in order in f32, like in the plain loop.
   std::vector<float> expected(37 * 300);
   for (std::int64_t k = 0; k < 2000; ++k)
     for (int c = 0; c < 300; ++c)
@@ -61,7 +61,7 @@ TEST(Embedding, GradientIsBitwiseEqualForAnyNumberOfThreads) {
 }
 
 TEST(Embedding, GradientIn16BitTypesIsSummedInF32) {
-  // 2^-8 is added 4096 times. A sum in bf16 would stay at 2.
+  // 2^-8 is added 4096 times. In bf16, the sum would stop at 2.
   Graph g;
   const Tensor w = g.input("w", {2, 3}, bf16), i = g.input("i", {4096}, i32);
   const Tensor z = gradients(sum(cast(embedding(w, i), f32)) * 0.00390625, {w})[0];
@@ -103,8 +103,8 @@ TEST(Embedding, RefusesWrongOperands) {
   expect_error<ShapeError>([&] { embedding(slice(w, 0, 0, 1).reshape({3}), i); }, {"[embedding]", "two dim"});
 }
 
-// Calls f(position in x, position in src) in order for each element of src that is written to a slice of x
-// [A, B, C] on `axis`. Index −1 means that the element is not written.
+// For each element of src that is written to a slice of x [A, B, C] on `axis`, calls f(position in x,
+// position in src) in order. If the index is −1, the element is not written.
 template <class F>
 void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
   std::int64_t outer = 1, inner = 1;
@@ -117,7 +117,7 @@ void for_each_place(const Shape& shape, int axis, const Vector& indices, F f) {
         if (i >= 0) f((p * shape[axis] + static_cast<std::int64_t>(i)) * inner + q, from);
 }
 
-// Plain loops that compute out[p, j, q] = x[p, i[j], q] and its transpose.
+// Plain loops compute out[p, j, q] = x[p, i[j], q] and its transpose.
 Vector selected(const Vector& x, const Shape& shape, int axis, const Vector& index) {
   Vector out;
   for_each_place(shape, axis, index, [&](std::int64_t to, std::size_t) { out.push_back(x[to]); });
@@ -162,15 +162,15 @@ TEST(IndexAdd, AddsAlongAnyAxisInEveryDtype) {
           const Given x = given(g, shape, t, kx, 6, is_float(t) ? -1 : 0, is_float(t) ? 1 : 16),
                       s = given(g, added_shape, t, ks, 7, is_float(t) ? -1 : 0, is_float(t) ? 1 : 16);
           const Given i = indices(g, {5}, i32, View::sliced, shape[axis], 12);
-          // Each result has up to five additions in the compute type, of partial sums below 6, and one
-          // rounding.
+          // Each result has up to five additions in the compute type and one rounding. Partial sums are below
+          // 6.
           const double tolerance = is_float(t) ? rounding(t) + 30 * rounding(compute_type(t)) : 0;
           expect_values(index_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s},
                         added(x.values, shape, axis, i.values, s.values), tolerance);
         }
 }
 
-// Slices are summed in blocks of 128 elements. Builds that test with small blocks use fewer elements.
+// Slices are summed in blocks of 128 elements. Some test builds use smaller blocks.
 TEST(IndexAdd, HasSlicesAroundTheSizeOfABlock) {
   for (const DType t : {f64, f32, bf16})
     for (const std::int64_t length : {31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257}) {
@@ -342,8 +342,8 @@ void for_each(const Shape& shape, F f) {
       for (std::int64_t c = 0; c < shape[2]; ++c) f(a, b, c);
 }
 
-// Index i is at (a, b, c) in indices [A, B, C]. Returns the position to which it refers in a tensor that is
-// indexed along `axis`.
+// Index i is at (a, b, c) in indices [A, B, C]. Returns the position of the indexed element in a tensor that
+// is indexed along `axis`.
 std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::int64_t b, std::int64_t c) {
   std::int64_t at[] = {a, b, c};
   at[axis] = static_cast<std::int64_t>(i);
@@ -351,8 +351,7 @@ std::size_t target(const Shape& shape, int axis, double i, std::int64_t a, std::
 }
 
 TEST(Gather, PicksElementsAlongAnyAxis) {
-  const Shape shape{3, 4, 5},
-      reach{2, 3, 4};  // except on the axis, indices have smaller extents than the tensor
+  const Shape shape{3, 4, 5}, reach{2, 3, 4};  // on other axes, indices have smaller extents than the tensor
   for (DType t : {f64, f32, bf16, i64, u8})
     for (int axis : {0, 1, 2})
       for (View kx : all_views)
@@ -407,8 +406,8 @@ TEST(ScatterAdd, AddsInOrderAlongAnyAxisInEveryDtype) {
             expected[target(shape, axis, i.values[n++], a, b, c)] +=
                 s.values[static_cast<std::size_t>((a * more[1] + b) * more[2] + c)];
           });
-          // Each result has up to seven additions in the compute type, of partial sums below 8, and one
-          // rounding.
+          // Each result has up to seven additions in the compute type and one rounding. Partial sums are
+          // below 8.
           const double tolerance = is_float(t) ? rounding(t) + 56 * rounding(compute_type(t)) : 0;
           expect_values(scatter_add(x.tensor, axis, i.tensor, s.tensor), {x, i, s}, expected, tolerance);
         }

@@ -1,4 +1,4 @@
-// Tests losses and normalizers with logits that are all large in magnitude.
+// Tests losses and normalizers if all logits have a large magnitude.
 #include "tests/support/large_logits.h"
 
 namespace tg {

@@ -1,5 +1,5 @@
-// Tests attention with rows whose scores are all large in magnitude. Covers results and gradients (first and
-// second order) of flash_attn and its decomposition, weights, and dropout.
+// Tests attention if all scores of a row have a large magnitude. Covers results, first and second
+// derivatives, weights and dropout of flash_attn and its decomposition.
 #include "tests/support/large_scores.h"
 
 namespace tg {
@@ -19,7 +19,7 @@ TEST_P(LargeScores, ResultsAndGradientsMatchF64) {
       expect_right(c, GetParam());
     }
 }
-// The bias is large but in the range of f16. Queries are of ordinary length.
+// The bias is large but in the range of f16. Queries have ordinary magnitude.
 TEST_P(LargeScores, BiasesOfTheTypesRangeMatchF64) {
   for (const std::int64_t L : {1, 40})
     expect_right({.name = "-60000", .L = L, .T = 70, .bias = [](auto, auto) { return -57344.; }}, GetParam());
@@ -27,7 +27,7 @@ TEST_P(LargeScores, BiasesOfTheTypesRangeMatchF64) {
 INSTANTIATE_TEST_SUITE_P(Types, LargeScores, ::testing::Values(f64, f32, bf16, f16),
                          [](const auto& x) { return std::string(name_of(x.param)); });
 
-// Counts rows whose P does not sum to 1, and elements that differ from `expected`.
+// Counts the rows of P whose sum is not 1, and the elements that differ from `expected`.
 TEST(LargeScoresGraph, WeightsOfEqualScoresAreEqual) {
   for (const double b : {-1e9, 1e6, -static_cast<double>(std::numeric_limits<float>::max())}) {
     Graph g;
@@ -37,7 +37,7 @@ TEST(LargeScoresGraph, WeightsOfEqualScoresAreEqual) {
   }
 }
 
-// If there is a single key, its weight P is 1 for any score.
+// A single key has weight P = 1 for any score.
 TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   for (const float score : {1e6F, -1e6F, 1e10F, 3e30F}) {
     Graph g;
@@ -51,8 +51,8 @@ TEST(LargeScoresGraph, OneKeyHasAllTheWeight) {
   }
 }
 
-// Results of ranges of keys, and a sink, are merged. The largest score decides, even if it exceeds the
-// largest integer.
+// The results of key ranges and a sink are merged. The largest score determines the result, even if it
+// exceeds the largest integer.
 TEST(LargeScoresGraph, OneOfManyKeysHasAllTheWeight) {
   constexpr std::int64_t T = 3000;
   for (const std::int64_t largest : {0, 1500, 2999})
@@ -88,7 +88,7 @@ TEST(LargeScoresGraph, DropoutDropsTheSameElementsInBothDirections) {
   EXPECT_NE(by_o, 0);
 }
 
-// Second derivatives use the decomposition of the backward, in which ξ is an input.
+// Second derivatives use the backward's decomposition, and ξ is an input of it.
 TEST(LargeScoresGraph, SecondDerivativesMatchStandardAttn) {
   Results r[2];
   for (const bool is_fused : {true, false}) {

@@ -1,5 +1,6 @@
-// Compares the graphs that layers, losses, attention and collectives record with layer_calls_golden.txt. Each
-// call is made with its defaults, with each option, and on both sides of each limit.
+// Records graphs of layers, losses, attention and collectives. Compares these graphs with
+// layer_calls_golden.txt. Each call is made with its defaults, with each option, and on both sides of each
+// limit.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include <tilegrad/ops/ranks.h>
 #include <tilegrad/ops/ring_attention.h>

@@ -1,4 +1,4 @@
-// Compares linear_cross_entropy, which has separate kernels, with cross_entropy of a matmul.
+// Compares linear_cross_entropy with cross_entropy of a matmul. linear_cross_entropy has separate kernels.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "tests/support/op_testing.h"
 
@@ -7,7 +7,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Computes the same loss with plain ops. z_loss is a mean over the targets that count.
+// Computes the same loss with plain ops. z_loss is the mean over targets that count.
 Tensor plain(const Tensor& x, const Tensor& w, const Tensor& targets, const LinearCrossEntropyOptions& o) {
   const Tensor logits = matmul_wide(x, w);
   Tensor loss = cross_entropy(
@@ -72,7 +72,7 @@ std::int64_t count(const Graph& g, std::string_view op) {
 
 // Computes losses and the gradients of x and w in chunks of one unit, two units, a partial unit, and all
 // rows. Each case must have the expected number of chunks and bitwise identical results. 607 rows are eight
-// units of 64 rows and one of 95.
+// units of 64 rows and one unit of 95 rows.
 TEST(LinearCrossEntropy, AnyChunksMatchBitwise) {
   const std::int64_t n = 607, c = 40, V = 300;
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{{0, 1},   {1, 9},   {64, 9},  {128, 5},
@@ -150,7 +150,7 @@ TEST(LinearCrossEntropy, HasExactGradientsInChunks) {
   expect_gradients(weighted_sum(loss), {x, table});
 }
 
-// G is the only tensor of this size: neither logits nor a gradient of the logits is stored.
+// Only G has this size. Neither the logits nor their gradient are stored.
 TEST(LinearCrossEntropy, HasOneTensorOfTheLogitsSize) {
   Graph g;
   const std::int64_t n = 64, V = 4096;

@@ -1,4 +1,4 @@
-// Checks the error bounds of sums of many numbers. Covers running sums, sums over axes, sums by index, GEMMs
+// Checks the error bounds of sums with many terms. Covers running sums, sums over axes, sums by index, GEMMs
 // with a long k, and norms of numbers whose squares are out of range.
 #include <limits>
 
@@ -9,7 +9,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// 2^24 is followed by ones. A running sum in f32 would stay at 2^24.
+// 2^24 is followed by ones. In f32, a running sum would stop at 2^24.
 TEST(CumSum, AddsSmallNumbersToALargeSum) {
   constexpr std::int64_t n = 3000;
   for (const bool reverse : {false, true})
@@ -30,7 +30,7 @@ TEST(CumSum, AddsSmallNumbersToALargeSum) {
     }
 }
 
-// If f64 can represent the exact sum, each result is the exact sum, rounded once.
+// If f64 can represent the exact sum, each result must be the exact sum after one rounding.
 TEST(CumSum, RoundsEachSumOnce) {
   for (const DType dtype : {f32, bf16, f16}) {
     constexpr std::int64_t n = 2000;
@@ -38,7 +38,7 @@ TEST(CumSum, RoundsEachSumOnce) {
     const Given x = given(g, {n}, dtype, View::contiguous, 5, -1, 1);
     const Array y = run_checked({cumsum(x.tensor, 0)}, {x.feed()})[0];
     Array once({1}, dtype);
-    double sum = 0;  // sums are exact: numbers below 2^11 in steps of at least 2^-32
+    double sum = 0;  // exact, because numbers are below 2^11 in steps of at least 2^-32
     for (std::int64_t i = 0; i < n; ++i) {
       sum += x.values[static_cast<std::size_t>(i)];
       once.set(0, sum);
@@ -58,7 +58,7 @@ TEST(CumSum, GradientAddsSmallNumbersToALargeSum) {
     ASSERT_EQ(y.at(i), static_cast<float>(0x1p24 + static_cast<double>(n - 1 - i)));
 }
 
-// Adds 0.1 to one element 2^22 times. All rounding errors of a running sum would have the same sign.
+// Adds 0.1 to one element 2^22 times. In a running sum, all rounding errors would have the same sign.
 TEST(SumsByIndex, MillionsOfSlicesStayWithinTheirBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   Graph g;
@@ -72,13 +72,13 @@ TEST(SumsByIndex, MillionsOfSlicesStayWithinTheirBound) {
   }
 }
 
-// Each sum has a single result, which is computed in more parts than the bound in the header assumes.
+// Each sum has a single result. It is computed in more parts than the bound in the header assumes.
 TEST(LongSums, OneResultStaysWithinItsBound) {
   constexpr std::int64_t n = std::int64_t{1} << 22;
   const double bound = (n / 0x1p15 + 0x1p10) * 0x1p-24;
   Graph g;
   const Tensor x = full(g, {n}, 0.1f), rows = reshape(x, {n / 2, 2});
-  const Tensor odd = slice(reshape(x, {n / 8, 8}), 1, 0, 5);  // axes that do not merge
+  const Tensor odd = slice(reshape(x, {n / 8, 8}), 1, 0, 5);  // these axes do not merge
   const double number = double{0.1f}, expected = number * static_cast<double>(n);
   const auto v = run_checked(
       {sum(x), mean(x), sum(rows, {0}), sum_squares(x), sum(odd), sum(exp(x)), logsumexp(x), mean(x * 2)},
@@ -113,7 +113,8 @@ TEST(LongSums, ProductsStayWithinTheirBound) {
         }
 }
 
-// Equal extremes share a gradient, which is divided by their number. This number may exceed the range of f16.
+// Equal extremes share a gradient. It is divided by the number of extremes, which may exceed the range of
+// f16.
 TEST(Extremes, MoreEqualElementsThanF16CountsShareTheGradient) {
   constexpr std::int64_t n = 70000;
   Graph g;
@@ -154,7 +155,7 @@ TEST(Norms, AreCorrectInTheFullRange) {
                             {f64, {1e200, nan}, nan},
                             {f64, {nan, 1}, nan}};
   for (const NormCase& c : cases) {
-    // The large number is at the start or in a later block, and the numbers may be strided.
+    // The large number is in the first block or a later block. The numbers may be strided.
     for (const std::int64_t before : {0, 1024, 20000}) {
       Graph g;
       const auto n = before + static_cast<std::int64_t>(c.values.size());
@@ -170,8 +171,8 @@ TEST(Norms, AreCorrectInTheFullRange) {
           {{x, xs}, {two, twos}});
       for (std::size_t k = 0; k < 3; ++k) {
         const double got = v[k].at(0), size = std::abs(c.norm);
-        // The error is the rounding of the numbers and of the norm, or half a unit of the smallest number if
-        // that is larger.
+        // The error comes from rounding the numbers and the norm. If half a unit of the smallest number is
+        // larger, this is the error.
         const double bound =
             std::max(4 * rounding(c.dtype == f64 ? f64 : f32) * size + rounding(c.dtype) * size,
                      c.dtype == f64 ? 1e-323 : 3e-45);

@@ -1,5 +1,5 @@
-// Tests the oracle of flash_attn. Compares each option with its definition, and all options with difference
-// quotients.
+// Tests the oracle of flash_attn. Each option is compared with its definition. All options are compared with
+// difference quotients.
 #include "tests/reference/masked_attention.h"
 
 #include "tests/reference/reference_checks.h"
@@ -30,7 +30,7 @@ AttentionGradients differentiate(const Inputs& x, const AttentionOptions& o) {
   return standard_attention_reference_backward(x.n, x.q, x.k, x.v, x.z_o, x.z_lse, o);
 }
 
-// Expects that b's logits are a's logits plus `shift`.
+// Expects that the logits of b equal the logits of a plus `shift`.
 void expect_same(const Inputs& x, const AttentionOptions& a, const AttentionOptions& b, double shift = 0) {
   Vector lse = run(x, a).lse;
   for (double& xi : lse) xi += shift;
@@ -82,7 +82,7 @@ TEST(Mask, PackedSequencesSeeOnlyThemselves) {
 
 TEST(MaskedAttention, EquivalentOptionsAgree) {
   const Inputs x = random_inputs({2, 2, 1, 4, 6, 3, 2}, 1);
-  Vector triangle(4 * 6, 0.0);  // [L, T], −∞ above the bottom-right diagonal
+  Vector triangle(4 * 6, 0.0);  // [L, T]: −∞ above the bottom-right diagonal
   for (Index i = 0; i < 4; ++i)
     for (Index t = i + 3; t < 6; ++t) triangle[i * 6 + t] = -kInfinity;
   expect_same(x, {}, {.scale = 1 / std::sqrt(3.0)});
@@ -121,7 +121,8 @@ TEST(MaskedAttention, GroupedHeadsAreRepeatedKeyHeads) {
   EXPECT_TRUE(close(z_v, z.z_v));
 }
 
-// A batch entry with a shorter cache must equal a problem with fewer keys, for any values of the other keys.
+// A batch entry with a shorter cache must equal a problem with fewer keys. The other keys may have any
+// values.
 TEST(MaskedAttention, KeysBeyondTheLengthAreNotRead) {
   Inputs x = random_inputs({1, 1, 1, 3, 6, 3, 2}, 3), cut = x;
   cut.n.T = 4;
@@ -158,7 +159,7 @@ TEST(MaskedAttention, PackedSequencesAreSeparateProblems) {
   EXPECT_TRUE(close(run(x, o).o, expected));
 }
 
-// The sink is a key whose logit is given and whose value is zero.
+// The sink equals a key with a given logit and a value of zero.
 TEST(MaskedAttention, SinkIsAnExtraKeyWithoutAValue) {
   const Inputs x = random_inputs({2, 2, 2, 3, 4, 3, 2}, 5);
   const Vector sink = {0.7, -1.2};
@@ -179,8 +180,8 @@ TEST(MaskedAttention, SinkIsAnExtraKeyWithoutAValue) {
   EXPECT_TRUE(close(z.z_sink, {w.z_bias[4], w.z_bias[9]}));
 }
 
-// For one query and two keys, results are computed by hand. The scores 6 and −6 are scaled to 3 and −3, and
-// capped to 2 tanh(±1.5).
+// Results for one query and two keys are computed by hand. Scores 6 and −6 are scaled to 3 and −3. Then they
+// are capped to 2 tanh(±1.5).
 TEST(MaskedAttention, SoftcapActsOnTheScaledScoreBeforeTheBias) {
   const Inputs x{{1, 1, 1, 1, 2, 1, 1}, {2}, {3, -3}, {1, 0}, {1}, {0}};
   const AttentionOptions o{.scale = 0.5, .bias = {0.25, 0}, .bias_shape = {1, 1, 1, 2}, .softcap = 2};
@@ -189,7 +190,7 @@ TEST(MaskedAttention, SoftcapActsOnTheScaledScoreBeforeTheBias) {
   EXPECT_TRUE(close(run(x, o).lse, {std::log(std::exp(s + 0.25) + std::exp(-s))}, 1e-15));
 }
 
-// All scores are equal, so P = 1/4, and O is the number of kept values divided by 4 (1 − dropout).
+// All scores are equal, so P = 1/4. O is the number of kept values divided by 4 (1 − dropout).
 TEST(MaskedAttention, DropoutRescalesKeptValuesAndNotTheStatistic) {
   Inputs x = random_inputs({1, 2, 1, 2, 4, 1, 1}, 6);
   std::fill(x.q.begin(), x.q.end(), 0.0);
@@ -215,18 +216,18 @@ TEST(MaskedAttention, RowsWithoutVisibleKeysAreZeroAndHaveNoGradient) {
     EXPECT_EQ(z.z_v, Vector(x.v.size(), 0.0));
     EXPECT_EQ(z.z_bias, Vector(o.bias.size(), 0.0));
   }
-  // If L = 4 and T = 3, only the first causal row is empty.
+  // For L = 4 and T = 3, only the first causal row is empty.
   const AttentionForward f = run(x, {.causal = true});
   EXPECT_EQ(f.lse[0], -kInfinity);
   EXPECT_TRUE(std::isfinite(f.lse[1]));
-  // With a sink, the softmax of such a row has an entry, but this entry has no value.
+  // The sink is the only entry in the softmax of such a row, and it has no value.
   const AttentionForward with_sink = run(x, {.sink = {0.5, -2}, .kv_lengths = {0, 0}});
   EXPECT_EQ(with_sink.o, Vector(x.z_o.size(), 0.0));
   EXPECT_EQ(with_sink.lse[0], 0.5);
   EXPECT_EQ(with_sink.lse[4], -2);
 }
 
-// Tests the gradient of every input, also for a given z_ξ, with each option and with many options together.
+// Tests the gradient of every input, with each option and with many options together. z_ξ may be given.
 TEST(MaskedAttention, BackwardIsTheDerivativeUnderEveryOption) {
   const auto checkered = [](Index b, Index h, Index i, Index t) { return (b + 2 * h + 3 * i + t) % 3 != 0; };
   const Vector per_row = random_vector(2 * 4, 20), full = random_vector(2 * 2 * 4 * 6, 21);

@@ -1,5 +1,5 @@
-// Compares matmul and linear with a plain triple loop: shapes, strides, types, gradients, and views that are
-// not copied.
+// Compares matmul and linear with a plain triple loop. Covers shapes, strides, types and gradients. Views
+// must not be copied.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using reference::random_vector;
 
 using Vector = std::vector<double>;
 
-// An f64 input filled with different numbers for each seed.
+// An f64 input. Each seed gives different numbers.
 struct Given {
   Given(Graph& g, const Shape& shape, std::uint64_t seed, DType dtype = f64)
       : tensor(g.input("x" + std::to_string(seed), shape, dtype)),
@@ -25,7 +25,7 @@ struct Given {
   Array array;
 };
 
-// Returns the elements of a view of an array, row-major, in f64.
+// Returns the elements of a view of an array, in row-major order and in f64.
 Vector elements(const Array& a, const Layout& l) {
   Vector out;
   for (std::int64_t e = 0; e < l.numel(); ++e) {
@@ -39,7 +39,7 @@ Vector elements(const Array& a, const Layout& l) {
   return out;
 }
 
-// Computes a [batch, m, k] · b [batch, k, n], without broadcasting.
+// Computes a [batch, m, k] · b [batch, k, n] without broadcasting.
 Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::int64_t m, std::int64_t k,
                    std::int64_t n) {
   Vector c(batch * m * n, 0.0);
@@ -51,8 +51,8 @@ Vector triple_loop(const Vector& a, const Vector& b, std::int64_t batch, std::in
   return c;
 }
 
-// Compares matmul of two views of fed inputs with the loop over explicitly broadcast copies. The program also
-// runs with poisoned memory and with three threads.
+// Computes matmul of two views of fed inputs. Compares it with the loop over explicitly broadcast copies. The
+// program also runs with poisoned memory and with three threads.
 void check(const Given& a, const Given& b, const Tensor& x, const Tensor& y, const Shape& shape) {
   const Tensor c = matmul(x, y);
   ASSERT_EQ(c.shape(), shape);
@@ -117,8 +117,8 @@ TEST(Matmul, Rounds16BitTypesOnce) {
         triple_loop(a.array.to(f64).values<double>(), b.array.to(f64).values<double>(), 1, 37, 50, 21);
     const Array c = eval(matmul(a.tensor, b.tensor), {a.feed(), b.feed()});
     EXPECT_EQ(c.dtype(), t);
-    // The error is that of 50 dependent multiply-adds in f32 on terms below 1, and of one rounding of a sum
-    // below 50.
+    // The error includes 50 dependent multiply-adds in f32, with terms below 1. It also includes one rounding
+    // of a sum below 50.
     const double unit = t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(c.at(static_cast<std::int64_t>(i)), expected[i],
@@ -150,7 +150,7 @@ TEST(Matmul, ErrorNamesTheSizesThatDiffer) {
   EXPECT_NE(message({}, {8}), "none");
 }
 
-// Compares z_A = z·Bᵀ and z_B = Aᵀ·z with the loop, for a batch axis that b does not have.
+// Compares z_A = z·Bᵀ and z_B = Aᵀ·z with the loop. b lacks a batch axis that a has.
 TEST(Matmul, GradientsAreProductsWithTheTransposes) {
   Graph g;
   const Given a(g, {2, 5, 3}, 1), b(g, {3, 4}, 2), z(g, {2, 5, 4}, 3);
@@ -204,7 +204,7 @@ TEST(Linear, AddsTheBiasInsideTheProduct) {
   EXPECT_TRUE(close(got[0].values<double>(), got[1].values<double>()));
 }
 
-// For a transformer's projections, only the GEMMs may run, without copies.
+// For the projections of a transformer, only GEMMs may run. Nothing may be copied.
 TEST(Linear, RowsAndTheirGradientsNeedNoCopies) {
   Graph g;
   const Tensor x = g.input("x", {2, 5, 3}), w = g.input("w", {4, 3}), z = g.input("z", {2, 5, 4});
@@ -215,7 +215,7 @@ TEST(Linear, RowsAndTheirGradientsNeedNoCopies) {
   for (const Step& s : p.steps()) EXPECT_EQ(s.op->name, "matmul");
 }
 
-// Sums of products of 16-bit numbers are rounded to f32 instead of the 16-bit type, so small integers are
+// Sums of products of 16-bit numbers are rounded to f32 instead of the 16-bit type. So small integers are
 // exact.
 TEST(MatmulWide, KeepsDigitsBeyond16BitTypes) {
   for (const DType dtype : {bf16, f16})

@@ -1,4 +1,4 @@
-// Compares layer_norm and rms_norm with plain loops, and their gradients with the gradients of their
+// Compares layer_norm and rms_norm with plain loops. Compares gradients with the gradients of the
 // decompositions.
 #include "tests/support/op_testing.h"
 
@@ -39,8 +39,8 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
             {layer_norm(x.tensor, w.tensor, b.tensor), layer_norm(x.tensor),
              layer_norm(x.tensor, w.tensor, {}, 0.1), rms_norm(x.tensor, w.tensor, 1e-5), rms_norm(x.tensor)},
             {x.feed(), w.feed(), b.feed()});
-        // If all elements of a row are equal, the variance is 0, and 1/σ = 1/√eps magnifies the rounding of
-        // the mean.
+        // If all elements of a row are equal, the variance is 0. Then 1/σ = 1/√eps magnifies the rounding
+        // error of the mean.
         const double tolerance = (dtype == f64 ? 1e-12 : 2e-4) + 2 * rounding(dtype);
         EXPECT_TRUE(close(doubles(y[0]), plain_norm(x.values, n, w.values, b.values, 1e-5, true), tolerance));
         EXPECT_TRUE(close(doubles(y[1]), plain_norm(x.values, n, {}, {}, 1e-5, true), tolerance));
@@ -51,7 +51,7 @@ TEST(Norm, AgreesWithPlainLoopsOnEveryViewAndType) {
 }
 
 TEST(Norm,
-     StaysAccurateFarFromZero) {  // the variance is not a difference of squares
+     StaysAccurateFarFromZero) {  // the variance is not a difference of two squares
   Graph g;
   const Given x = given(g, {4, 256}, f32, View::contiguous, 1, 1000, 1001);
   const auto y = run_checked({layer_norm(x.tensor)}, {x.feed()});
@@ -69,7 +69,7 @@ TEST(Norm, RefusesAGradientOfItsStatistics) {
   }
 }
 
-// Compares first and second derivatives of the fused op with plain ops, with respect to all operands.
+// Compares the fused op with plain ops: first and second derivatives with respect to all operands.
 template <bool centred>
 void check_gradients(const Shape& shape, View view, bool weighted, bool biased) {
   SCOPED_TRACE(shape.text() + " view " + std::to_string(int(view)));
@@ -142,7 +142,7 @@ TEST(Norm, GradientsOfRowsOfSeveralBlocksMatchThePlainOps) {
     const auto exact = gradients(plain, {x.tensor, w.tensor}, cast(z.tensor, f64));
     all.insert(all.end(), exact.begin(), exact.end());
     const auto v = run_checked(all, {x.feed(), w.feed(), z.feed()});
-    // There are fewer than 32 roundings of numbers below 4. The sums of the blocks are added in f64.
+    // There are fewer than 32 roundings of numbers below 4. Sums of blocks are added in f64.
     EXPECT_TRUE(close(doubles(v[0]), doubles(v[2]), 128 * 0x1p-24)) << centred;
     EXPECT_TRUE(close(doubles(v[1]), doubles(v[3]), 128 * 0x1p-24)) << centred;
   }

@@ -1,6 +1,5 @@
-// Compares each op with ops_golden.txt (tests/support/golden.h). The file lists the calls that the op accepts
-// or refuses, their errors and costs, the graphs that its definition records, and its promises to the
-// compiler.
+// Compares each op with ops_golden.txt (tests/support/golden.h). The file lists accepted and refused calls,
+// errors, costs and the graphs of definitions. It also lists what the op guarantees to the compiler.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +41,7 @@ Operand with_shape(const Operand& x, const Shape& shape) {
   return {x.dtype, row_major(shape)};
 }
 
-// Returns the operands of a call, and the operands of calls that differ from it in one respect each.
+// Returns the operands of a call. Also returns operands that differ from these in one respect.
 std::vector<Operands> neighbours(const Operands& base) {
   std::vector<Operands> all{base, {}};
   const auto with = [&](std::size_t i, const Operand& x) {
@@ -82,7 +81,7 @@ std::vector<Operands> neighbours(const Operands& base) {
     all.push_back(base);
     all.back().push_back(x);
   }
-  for (const DType t : all_dtypes) {  // changes all operands that have the type of the first
+  for (const DType t : all_dtypes) {  // changes all operands that have the first operand's type
     all.push_back(base);
     for (Operand& x : all.back())
       if (x.dtype == base[0].dtype) x.dtype = t;
@@ -118,8 +117,8 @@ std::string without_numbers(const std::string& message) {
   return s;
 }
 
-// Returns calls that differ from the given call in two respects, to show which check is first. One operand
-// has a wrong type and a different shape. With `across`, some calls differ in two operands.
+// Returns calls that differ from the given call in two respects. They show which check is first. One operand
+// has a wrong type and a different shape. If `across` is true, some calls differ in two operands.
 std::vector<Operands> second_neighbours(const Operands& base, bool across) {
   constexpr std::size_t some = 16;
   std::vector<Operands> all;
@@ -140,7 +139,7 @@ std::vector<Operands> second_neighbours(const Operands& base, bool across) {
 
 // ---- attributes ----
 
-// Changes a field in the nth way. Returns false if that does not change it.
+// Changes a field in the nth way. Returns false if the field's value stays the same.
 bool change(bool& x, int nth) {
   x = !x;
   return nth == 0;
@@ -167,10 +166,10 @@ bool change(DType& x, int nth) {
 }
 template <class T>
 bool change(T&, int) {
-  return false;  // a string that is assembled from other fields
+  return false;  // this string is assembled from other fields
 }
 
-// Returns attributes that differ in one field. Axes are excluded, because functions check them.
+// Returns attributes that differ in one field. Axes are excluded, because other functions check them.
 template <class A>
 std::vector<Attrs> changed_attrs(const A& attrs) {
   std::vector<Attrs> all;
@@ -254,7 +253,7 @@ void record_sample(const Sample& s, DType dtype, Recorded& r) {
   r.out = s.call(r.in);
 }
 
-// Returns the numbers of a sample's inputs, and its expected numbers.
+// Returns the numbers for a sample's inputs, and the sample's expected numbers.
 std::string text_of(const Sample& s) {
   std::string text = s.name;
   const auto add = [&](const std::vector<double>& numbers) {
@@ -271,7 +270,8 @@ std::string text_of(const Sample& s) {
   return text;
 }
 
-// Returns an op's promises to the compiler: the operands whose memory its results may reuse, and its kind.
+// Returns an op's guarantees to the compiler. They are the op's kind, and the operands whose memory the
+// results may reuse.
 std::string promises_of(const Op& op) {
   std::string text;
   for (const auto& [out, in] : op.inplace)
@@ -331,7 +331,7 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
           op.decompose(in, attrs);
           decomposed.add(r.graph);
         }
-        // If there are many samples, uses only every third.
+        // If there are many samples, only every third is used.
         const bool varies = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 3 == 0);
         for (const Attrs& other : varies ? neighbours(attrs) : std::vector<Attrs>()) {
           other_attributes.add(op, operands, other);
@@ -344,8 +344,8 @@ void add_op(const Op& op, tg::testing::GoldenLines& lines) {
         }
         if (op.decompose && varies) otherwise_decomposed.add(r.graph);
       }
-      // Differentiates with respect to all inputs, and to each single input, so that the other gradients are
-      // not needed. If there are many samples, uses only every fourth.
+      // Differentiates with respect to all inputs. Also differentiates with respect to each single input, so
+      // that the other gradients are not needed. If there are many samples, only every fourth is used.
       const bool each = dtype == f32 && (all.size() <= 8 || (&s - all.data()) % 4 == 0);
       for (std::size_t alone = each ? 0 : r.wrt.size(); alone <= r.wrt.size(); ++alone) {
         Recorded d;

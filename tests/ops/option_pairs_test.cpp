@@ -1,5 +1,5 @@
-// Tests losses, norms, rope, sample and the random ops with each single option, in pairs, and in two calls of
-// one graph. Values and gradients are compared with loops in f64.
+// Tests losses, norms, rope, sample and the random ops. Uses each single option, pairs of options, and two
+// calls of one graph. Values and gradients are compared with loops in f64.
 #include "tests/support/option_pairs.h"
 
 #include <tilegrad/core/base/rng.h>
@@ -29,7 +29,7 @@ void add(Vector& to, const Vector& x) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += x[i];
 }
 
-// Sets the options of both rows, or of one row if they are the same.
+// Sets the options of both rows. If the rows are the same, sets the options of one row.
 template <class O>
 O both(const std::vector<void (*)(O&)>& rows, std::size_t a, std::size_t b) {
   O o;
@@ -38,8 +38,8 @@ O both(const std::vector<void (*)(O&)>& rows, std::size_t a, std::size_t b) {
   return o;
 }
 
-// Calls check(options of the calls) for each single row and each pair in one call, then for pairs in two
-// calls.
+// Calls check(options of the calls) for each single row and each pair in one call. Then does the same for
+// pairs in two calls.
 template <class O, class F>
 void check_pairs(const std::vector<void (*)(O&)>& rows, F check) {
   each_pair(rows.size(), [&](std::size_t a, std::size_t b) {
@@ -84,7 +84,7 @@ PlainLoss plain_loss(const Vector& logits, std::size_t V, const std::vector<std:
   return all;
 }
 
-constexpr std::size_t loss_rows = 230, width = 5, classes = 7;  // three units of 64 rows, and more
+constexpr std::size_t loss_rows = 230, width = 5, classes = 7;  // more than three units of 64 rows
 
 // Makes targets. Some of them are ignored.
 std::vector<std::int64_t> targets_for(std::int64_t ignore_index) {
@@ -95,13 +95,13 @@ std::vector<std::int64_t> targets_for(std::int64_t ignore_index) {
   return t;
 }
 
-// The sum of a loss's elements, each with a different factor.
+// Returns the sum of a loss's elements. Each element is multiplied by a different factor.
 Tensor with_factors(const Tensor& loss, const Vector& factors) {
   Vector some(factors.begin(), factors.begin() + loss.numel());
   return sum(loss * loss.graph().constant(Array::of(loss.shape(), some).to(loss.dtype())));
 }
 
-// Results are sums of at most n + V terms of size 2 in the dtype.
+// In the dtype, results are sums of at most n + V terms of about 2.
 double loss_tolerance(DType dtype) {
   return 2 * (loss_rows + classes) * rounding(dtype);
 }
@@ -151,7 +151,7 @@ const std::vector<void (*)(LinearCrossEntropyOptions&)> linear_losses = {
     [](auto& o) { o.z_loss = 0.03; },
     [](auto& o) { o.chunk_rows = 64; },
     [](auto& o) { o.unit_rows = 64; },
-    // Chunks consist of units. Here are three units and a longer last unit.
+    // Chunks consist of units. Three units are followed by a longer last unit.
     [](auto& o) { o.chunk_rows = 1, o.unit_rows = 64; },
 };
 
@@ -206,7 +206,7 @@ TEST(LossPairs, CrossEntropyMatchesLoops) {
     check_pairs<O>(losses, [&](const std::vector<O>& calls) { check_losses(calls, dtype); });
 }
 
-// layer_norm, or rms_norm, with its optional operands.
+// Tests layer_norm or rms_norm with optional operands.
 struct NormCall {
   bool is_rms = false, weight = false, bias = false;
   double eps = 0;  // 0: the default is used
@@ -245,7 +245,7 @@ PlainNorm plain_norm(const NormCall& c, const Vector& x, const Vector& w, const 
   return all;
 }
 
-// Calls share x and, if they have them, the weight and the bias.
+// All calls share x. If they have a weight or a bias, they also share it.
 void check_norms(const std::vector<NormCall>& calls) {
   Graph g;
   const std::int64_t rows = 6, n = 21;
@@ -352,7 +352,7 @@ TEST(RopePairs, AgreeWithLoops) {
   check_pairs<RopeCall>(ropes, check_ropes);
 }
 
-// How a setting of sample is specified.
+// The form in which a setting of sample is given.
 enum class As { absent, number, tensor, narrow_tensor };  // narrow: i32 or f32
 struct SampleCall {
   As temperature = As::absent, top_k = As::absent, top_p = As::absent;
@@ -372,7 +372,7 @@ const std::vector<void (*)(SampleCall&)> samples = {
     [](SampleCall& c) { c.keys = 1000; },
 };
 
-// Returns the token at quantile u of the distribution of the kept logits, in the order of tokens.
+// Returns the token at quantile u in the distribution of the kept logits. Tokens are in ascending order.
 std::int32_t plain_sample(const Vector& logits, double temperature, std::int64_t top_k, double top_p,
                           double u) {
   std::vector<std::size_t> order(logits.size());
@@ -403,7 +403,7 @@ void check_samples(const std::vector<SampleCall>& calls) {
   std::vector<std::vector<std::int32_t>> expected;
   for (const SampleCall& c : calls) {
     const std::string call = std::to_string(drawn.size());
-    // Returns the settings of row r. Tensors have a separate value for each row.
+    // Returns the settings of row r. A tensor has a separate value for each row.
     const auto temperature = [&](std::int64_t r) {
       return c.temperature == As::absent   ? 1
              : c.temperature == As::number ? 0.5
@@ -451,7 +451,7 @@ TEST(SamplePairs, DrawTheTokensOfLoops) {
   check_pairs<SampleCall>(samples, check_samples);
 }
 
-// Nodes of the same op and options in one graph draw different numbers.
+// Two nodes of one graph with the same op and options draw different numbers.
 TEST(RandomPairs, TwoNodesOfAGraphDrawDifferentNumbers) {
   const std::pair<const char*, Tensor (*)(Graph&)> ops[] = {
       {"dropout", [](Graph& g) { return dropout(full(g, {64}, 1), 0.5); }},

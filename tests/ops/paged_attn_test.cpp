@@ -1,4 +1,4 @@
-// Compares paged_attn with its definition and its decomposition for all options. A row's result must be
+// Compares paged_attn with its definition and its decomposition, for all options. A row's result must be
 // bitwise independent of all other rows.
 #include "tests/support/option_pairs.h"
 #include "tests/support/paged_problem.h"
@@ -113,8 +113,8 @@ TEST(PagedAttn, AcceptsHeadsOfAnySizeAndNumber) {
       }
 }
 
-// If there is room for several ranges, groups of rows share the positions of keys, although they see
-// different keys.
+// If there is room for several ranges, groups of rows share the positions of keys. The rows of a group still
+// see different keys.
 TEST(PagedAttn, GroupsOfRowsSeeTheirOwnKeys) {
   for (const DType t : {f32, bf16})
     for (const auto& [H, L] : {std::pair{64, 2}, {80, 2}, {32, 4}, {70, 8}})
@@ -137,7 +137,7 @@ bool same(const PagedCall::Result& a, const PagedCall::Result& b) {
   return a.o.same_bits(b.o) && a.lse.same_bits(b.lse);
 }
 
-// Tests calls with rows of several blocks, with several groups, and with converted rows.
+// Tests calls whose rows have several blocks or several groups, or are converted.
 std::vector<PagedCall> shapes() {
   return {{.H = 4, .Hk = 2, .d = 64, .dv = 48},
           {.H = 6, .Hk = 1, .d = 40, .dv = 24, .dtype = bf16, .sink = true},
@@ -190,7 +190,7 @@ TEST(PagedAttn, ResultsDependNeitherOnPagesNorOnThreads) {
     }
 }
 
-// In the decomposition, flash_attn decodes few queries from contiguous memory.
+// In the decomposition, flash_attn computes few queries from contiguous memory.
 TEST(PagedAttn, MatchesDecodingWithoutPagesBitwise) {
   for (PagedCall c : shapes()) {
     c.L = 4, c.sequences = {0, 1, 2}, c.lengths = {range + 70, 3, 0};
@@ -198,8 +198,8 @@ TEST(PagedAttn, MatchesDecodingWithoutPagesBitwise) {
   }
 }
 
-// A key or value that only later queries see is NaN. Earlier queries must not change, and neither must
-// queries whose window begins after this key.
+// A key or value that only later queries see is NaN. Earlier queries must not change. Queries whose window
+// begins after this key must not change either.
 TEST(PagedAttn, AQueryIsIndependentOfKeysThatItDoesNotSee) {
   struct Case {
     std::int64_t T, L, H, d;
@@ -315,7 +315,7 @@ TEST(PagedAttn, ErrorsNameMismatchedOperands) {
           PagedAttentionOptions{.scale = std::nan("")});
   refused({"softcap"}, q, k, v, table, n, PagedAttentionOptions{.softcap = -1});
   refused({"window_left"}, q, k, v, table, n, PagedAttentionOptions{.window_left = -2});
-  // Kernels count the keys of a sequence in 32 bits, so pages of 16 tokens allow at most 2^31 - 16 keys.
+  // Kernels count the keys of a sequence in 32 bits. So pages of 16 tokens allow at most 2^31 - 16 keys.
   const std::int64_t most = INT32_MAX / 16;
   EXPECT_EQ(paged_attn(q, k, v, g.input("table", {2, most}, i32), n).o.shape(), (Shape{2, 4, 3, 6}));
   refused({"must be below 2^31"}, q, k, v, g.input("table", {2, most + 1}, i32), n);

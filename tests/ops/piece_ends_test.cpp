@@ -1,5 +1,5 @@
 // Tests how kernels divide their work into pieces: blocks of a row, rows of a part, parts of a copy. Tensors
-// that end one element before, at or after the end of a piece are compared with plain loops.
+// end one element before, at or after the end of a piece. Results are compared with plain loops.
 #include <algorithm>
 #include <numeric>
 
@@ -45,7 +45,7 @@ TEST(PieceEnds, IndexSelect) {
   }
 }
 
-// With n indices, a part has max(64, 32768 / n) elements of a slice.
+// For n indices, a part has max(64, 32768 / n) elements of a slice.
 TEST(PieceEnds, IndexAssign) {
   struct Row {
     std::int64_t count, slice;
@@ -78,7 +78,7 @@ TEST(PieceEnds, IndexAssign) {
   }
 }
 
-// A part has 128 elements of a slice and 64 indices. Sums of 4096 equal indices are checked.
+// A part has 128 elements of a slice and 64 indices. Also checks sums of 4096 equal indices.
 TEST(PieceEnds, IndexAdd) {
   struct Row {
     std::int64_t count, slice;
@@ -103,7 +103,7 @@ TEST(PieceEnds, IndexAdd) {
       const std::string what = to_string(r.count) + " slices of " + to_string(r.slice);
       const std::vector<Feed> feeds{x.feed(), i.feed(), s.feed()};
       expect_exactly(index_add(x.tensor, 1, i.tensor, s.tensor), feeds, expected, what);
-      // The indexed axis is the last one here, so each slice is strided.
+      // Here, the indexed axis is the last axis. So each slice is strided.
       const Tensor last = index_add(contiguous(transpose(x.tensor, 1, 2)), 2, i.tensor,
                                     contiguous(transpose(s.tensor, 1, 2)));
       expect_exactly(transpose(last, 1, 2), feeds, expected, what + ", across");
@@ -143,7 +143,7 @@ TEST(PieceEnds, Gather) {
       }
 }
 
-// 256 elements of a line, or 16 adjacent lines, are added at the same time. A part has several lines.
+// The kernel adds 256 elements of a line, or 16 adjacent lines, at the same time. A part has several lines.
 TEST(PieceEnds, ScatterAdd) {
   struct Row {
     Shape x, src;
@@ -184,7 +184,7 @@ TEST(PieceEnds, ScatterAdd) {
   }
 }
 
-// Errors name the position of the first wrong index in row-major order, in any part.
+// Errors name the first wrong index in row-major order. It may be in any part.
 TEST(PieceEnds, ScatterAddNamesThePositionOfAWrongIndex) {
   for (const Shape& shape : {Shape{2, 600}, Shape{600, 2}, Shape{3, 4, 40}})
     for (int axis = 0; axis < shape.size(); ++axis)
@@ -205,7 +205,7 @@ TEST(PieceEnds, ScatterAddNamesThePositionOfAWrongIndex) {
       }
 }
 
-// Indices are counted in row-major order, in any part or line. The error names the first wrong index.
+// Errors name the first wrong index in row-major order. It may be in any part or line.
 TEST(PieceEnds, WrongIndicesAreNamed) {
   const auto check = [](const Tensor& y, const Tensor& i, std::int64_t wrong, std::int64_t size) {
     Array index(i.shape(), i.dtype());
@@ -243,7 +243,7 @@ TEST(PieceEnds, WrongIndicesAreNamed) {
   }
 }
 
-// 256 elements of a line, or neighbors of 256 lines, are added at the same time.
+// The kernel adds 256 elements of a line, or neighbors in 256 lines, at the same time.
 TEST(PieceEnds, Cumsum) {
   for (const std::int64_t n : {1, 2, 255, 256, 257, 511, 512, 513, 700})
     for (const bool along : {true, false})
@@ -251,7 +251,7 @@ TEST(PieceEnds, Cumsum) {
         for (const DType dtype : {f64, f32, bf16, f16, i32}) {
           Graph g;
           const Shape shape = along ? Shape{3, n} : Shape{5, n};
-          Vector v;  // sums of any range stay small, so they are exact in each type
+          Vector v;  // sums of any range are small, so they are exact in each type
           for (std::int64_t i = 0; i < numel(shape); ++i) {
             constexpr double pattern[] = {1, 2, -3, 5, -4, -1};
             v.push_back(pattern[(along ? i % n : i / n) % 6]);
@@ -271,7 +271,7 @@ TEST(PieceEnds, Cumsum) {
         }
 }
 
-// 256 elements are compared at the same time. A part has several short lines.
+// The kernel compares 256 elements at the same time. A part has several short lines.
 TEST(PieceEnds, TopK) {
   struct Row {
     std::int64_t lines, n, k;
@@ -314,7 +314,7 @@ TEST(PieceEnds, Arange) {
     }
 }
 
-// A part of a copy has 32768 elements. Several copies are divided together.
+// A part of a copy has 32768 elements. Several copies are divided into parts together.
 TEST(PieceEnds, Concat) {
   const std::vector<std::vector<std::int64_t>> lists{
       {32767, 1, 32769}, {32768, 32768}, {1, 65536, 32767, 5}, {32769}, {65537, 0, 3}, {20000, 20000, 20000}};
@@ -355,7 +355,7 @@ TEST(PieceEnds, SliceAssign) {
     }
 }
 
-// 1024 elements are searched at the same time. A part has 8192 / n results over n elements.
+// The kernel searches 1024 elements at the same time. A part has 8192 / n results over n elements.
 TEST(PieceEnds, PositionsOfExtremes) {
   struct Row {
     std::int64_t outs, n;
@@ -377,7 +377,7 @@ TEST(PieceEnds, PositionsOfExtremes) {
         Graph g;
         Vector v = digits(r.outs * r.n, 5, 40);
         for (std::int64_t o = 0; o < r.outs;
-             ++o) {  // the extreme is at the end of a block and again after it
+             ++o) {  // the extreme is at the end of a block, and also after this block
           const std::int64_t places[] = {0, r.n - 1, 1023, 1024, 2048};
           const std::int64_t first = std::min(places[o % 5], r.n - 1);
           v[at(o * r.n + first)] = 50, v[at(o * r.n + r.n - 1)] = 50;
@@ -397,9 +397,9 @@ TEST(PieceEnds, PositionsOfExtremes) {
       }
 }
 
-// In rows, 1024 elements are added at the same time, and a part has 32768 / n results, or 32768 elements of
-// one row. In columns, 512 columns are added together, four rows at a time. After 256 rows, the sums are
-// added to the total.
+// In rows, the kernel adds 1024 elements at the same time. A part has 32768 / n results, or 32768 elements of
+// one row. In columns, it adds 512 columns together, four rows at a time. After 256 rows, it adds the sums to
+// the total.
 TEST(PieceEnds, Reductions) {
   struct Row {
     std::int64_t outs, n;
@@ -440,7 +440,7 @@ TEST(PieceEnds, Reductions) {
     }
 }
 
-// Fused steps have blocks of 1024 elements, or square tiles of 32 if an operand is transposed.
+// Fused steps have blocks of 1024 elements. If an operand is transposed, they have square tiles of size 32.
 TEST(PieceEnds, FusedSteps) {
   for (const std::int64_t n : {1, 1023, 1024, 1025, 2047, 2048, 2049, 24577}) {
     Graph g;

@@ -1,4 +1,4 @@
-// Compares pointwise ops with the C library in double, for dtypes, broadcasts and views, and at critical
+// Compares pointwise ops with the C library in double. Covers dtypes, broadcasts, views and critical
 // arguments.
 #include <gtest/gtest.h>
 
@@ -87,8 +87,8 @@ TEST_P(UnaryOps, AgreeWithTheCLibraryInEveryFloatingTypeAndView) {
     const auto got = eval({whole, transposed, part, row}, {{x, xs}});
     const auto check = [&](double value, std::int64_t i) {
       const double argument = xs.at(i), expected = c.expected(argument);
-      // The error consists of the rounding of the result and the roundings of the computation in f32 or f64.
-      // The terms of the computation are at most |x| and 1.
+      // The error includes the rounding of the result, and rounding during the computation in f32 or f64.
+      // Terms of the computation are at most |x| and 1.
       const double compute = dtype == f64 ? 4 * 0x1p-53 : 8 * 0x1p-24;
       const double bound = 1.01 * epsilon(dtype) * std::fabs(expected) +
                            compute * std::max({std::fabs(expected), std::fabs(argument), 1.0});
@@ -122,7 +122,7 @@ std::vector<double> on(F f, std::vector<double> a, std::vector<double> b, DType 
   return out;
 }
 
-// Operands that are transposed relative to the result are read in tiles. Tests sizes near multiples of the
+// If an operand is transposed relative to the result, it is read in tiles. Sizes are near multiples of the
 // tile size.
 TEST(Transposed, OperandsAreCombinedWithTheRightElements) {
   for (DType t : {f64, f32, bf16, i64, i32, u8}) {
@@ -187,7 +187,7 @@ TEST(Arithmetic, WorksOnEveryNumericType) {
 TEST(Arithmetic, SmallIntegersWrapAround) {
   EXPECT_EQ(on(add, {250}, {10}, u8), (Values{4}));
   EXPECT_EQ(on(mul, {1 << 30}, {4}, i32), (Values{0}));
-  Graph g;  // also in a fused step, which could keep more bits
+  Graph g;  // a fused step might keep more bits
   const Tensor x = g.input("x", {1}, i32), y = g.input("y", {1}, u8);
   const auto v = eval({cast((x + x), i64) * 1, cast(y + y, i64)},
                       {{x, std::vector<std::int32_t>{1 << 30}}, {y, std::vector<std::uint8_t>{200}}});
@@ -210,8 +210,8 @@ TEST(Arithmetic, PromotesMixedTypes) {
   EXPECT_THROW(div(i, i), DTypeError);
 }
 
-// Some functions become constant or linear for large |x|, so their slopes and curvatures are known there. But
-// the polynomials in their formulas overflow there.
+// Some functions become constant or linear for large |x|. So slopes and curvatures are known there. But the
+// polynomials in the formulas overflow there.
 TEST(Extremes, DerivativesOfHugeNumbersAreTheirLimits) {
   struct Function {
     const char* name;
@@ -260,8 +260,8 @@ TEST(Extremes, NaNStaysNaNInEveryDerivative) {
     }
 }
 
-// For any b, ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a). For integer exponents, all derivatives with respect to a exist
-// at a = 0.
+// For any b, ∂²(aᵇ)/∂a∂b = aᵇ⁻¹·(1 + b·log a). If the exponent is an integer, all derivatives with respect to
+// a exist at a = 0.
 TEST(Extremes, DerivativesOfPowersExistAtExponentZeroAndBaseZero) {
   Graph g;
   const Tensor a = g.input("a", {3}, f64), b = g.input("b", {3}, f64);
@@ -315,7 +315,8 @@ TEST(Extremes, InfinitiesAndOverflowMatchTheCLibrary) {
   }
 }
 
-// Numbers are near 2^16, where vectors switch to the C library, or far beyond, next to small numbers.
+// Some numbers are near 2^16, where vectors switch to the C library. Others are far larger. Small numbers are
+// next to them.
 TEST(Extremes, SinesOfLargeNumbersMatchTheCLibrary) {
   Values x;
   for (const double size : {1e3, 1e5, 1e7, 1e8, 6e8, 1e10, 1e20, 1e38})  // vectors of one magnitude
@@ -378,7 +379,8 @@ TEST(Kinks, HaveTheDocumentedGradient) {
   EXPECT_EQ(at(sign, {-2, 0, 3}), (Values{0, 0, 0}));
 }
 
-// Tests b·a^(b - 1) and a^b·log a if they are 0·∞. 0⁰ = 1 does not depend on a, and 0^b is 0 for all b > 0.
+// Tests b·a^(b - 1) and a^b·log a at points where they are 0·∞. 0⁰ = 1 does not depend on a, and 0^b is 0 for
+// all b > 0.
 TEST(Pow, HasFiniteGradientsAtABaseOfZero) {
   const auto [za, zb] = gradients_on(tg::pow, {0, 0, 0, 2, 2}, {0, 1, 2, 0, 1});
   EXPECT_EQ(za, (Values{0, 1, 0, 0, 1}));
@@ -433,7 +435,8 @@ TEST(Cast, HalfwayCasesRoundToEven) {
   }
 }
 
-// Each sum is a number plus half the distance to the next number. Only storing the result rounds these sums.
+// Each sum is a number plus half the distance to the next number. These sums are rounded only when the result
+// is stored.
 template <class Half>
 void expect_sums_to_round_to_even(DType dtype) {
   Values a, b, expected;
@@ -467,7 +470,7 @@ TEST(Cast, TruncatesTowardsZeroOnBothSides) {
     }
 }
 
-// A fused step computes integers in 64 bits. They must be truncated at a cast to a narrower type.
+// A fused step computes integers in 64 bits. A cast to a narrower type must truncate them.
 TEST(Cast, NarrowIntegersWrapInsideAFusedStep) {
   Graph g;
   const Tensor x = g.input("x", {3}, i64);

@@ -1,4 +1,4 @@
-// Tests collectives over 1 to 4 processes: values, gradients, bitwise equality, and refused calls.
+// Tests collectives over 1 to 4 processes. Covers values, gradients, bitwise equality, and refused calls.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using namespace tg;
 using Values = std::vector<double>;
 
-// Element i of x on a rank. All elements on all ranks are different.
+// Returns element i of x on a rank. All elements on all ranks are different.
 double element(int rank, std::int64_t i) {
   return std::sin(1.0 + 17.0 * rank + 0.37 * static_cast<double>(i));
 }
@@ -42,7 +42,7 @@ CompileOptions of(Communicator& ranks) {
   return {.threads = 2, .ranks = {std::shared_ptr<void>(), &ranks}};
 }
 
-// Each rank computes the x of all ranks.
+// Each rank computes the tensor x of every rank.
 Values all_of(const Communicator& ranks, const Shape& shape) {
   Values all;
   for (int r = 0; r < ranks.size(); ++r)
@@ -110,13 +110,13 @@ TEST(Ranks, KernelsReadViewsOfAnyStrides) {
   });
 }
 
-// Tests a different axis, operands that are views, and lists of tensors of several dtypes and sizes.
+// Tests a different axis and views as operands. Also tests lists of tensors with several dtypes and sizes.
 TEST(Ranks, ListsAxesAndViews) {
   run_ranks(2, [](Communicator& ranks) {
     const int r = ranks.rank();
     Graph g;
     const Tensor x = g.input("x", {3, 4}, f64), i = g.input("i", {4}, i64), empty = g.input("e", {0, 2}, f32);
-    const Tensor large = g.input("l", {300000}, f64);  // more than one call of share() sends
+    const Tensor large = g.input("l", {300000}, f64);  // share() sends this tensor in more than one call
     const std::vector<Feed> feeds{{x, array_of(r, {3, 4})},
                                   {i, std::vector<std::int64_t>{10 * r, 10 * r + 1, 10 * r + 2, 10 * r + 3}},
                                   {empty, Array({0, 2}, f32)},
@@ -143,8 +143,8 @@ TEST(Ranks, ListsAxesAndViews) {
   });
 }
 
-// The sum over 4 ranks is bitwise identical to (x₀ + x₁) + (x₂ + x₃), and over 3 ranks to (x₀ + x₁) + x₂, in
-// f32. 16-bit types are rounded once, or not at all.
+// In f32, the sum over 4 ranks is bitwise identical to (x₀ + x₁) + (x₂ + x₃). The sum over 3 ranks is bitwise
+// identical to (x₀ + x₁) + x₂. 16-bit types are rounded once, or not at all.
 TEST(Ranks, SumsAreAFixedTree) {
   for (int n : {3, 4})
     run_ranks(n, [n](Communicator& ranks) {
@@ -180,7 +180,7 @@ TEST(Ranks, SumsAreAFixedTree) {
     });
 }
 
-// Tests tensors that are shared in several parts, in each dtype, and sums in a different dtype.
+// Tests tensors that are shared in several parts, in each dtype. Also tests sums in a different dtype.
 TEST(Ranks, SumsOfMoreThanOneShareMatch) {
   run_ranks(2, [](Communicator& ranks) {
     for (const DType dtype : {f64, f32, bf16, f16}) {
@@ -228,7 +228,7 @@ TEST(Ranks, GradientsMatchDifferences) {
     });
 }
 
-// All ranks must report an error that occurs on one rank.
+// If an error occurs on one rank, all ranks must report it.
 TEST(Ranks, WrongGradientsAreFound) {
   run_ranks(2, [](Communicator& ranks) {
     const auto one = [&](auto f, bool is_input_replicated, bool is_output_replicated) {
@@ -257,7 +257,7 @@ TEST(Ranks, WrongGradientsAreFound) {
               "the gradient of input 0 is replicated, but rank 1 differs bitwise from rank 0");
     EXPECT_EQ(partial[1].status, Status::mismatch);
 
-    // The gradient is wrong on rank 1, only in f32.
+    // On rank 1, the gradient is wrong in f32 only.
     const auto rank_of = [](const Tensor& x) {
       return local_shard({arange(x.graph(), 0, 2, 1, x.dtype())}, 2)[0];
     };
@@ -276,8 +276,8 @@ TEST(Ranks, WrongGradientsAreFound) {
   });
 }
 
-// For each element in turn, the gradient of this element is wrong. This is always found, because no element
-// or cotangent is 0.
+// For each element in turn, only the gradient of this element is wrong. The error is always found, because no
+// element or cotangent is 0.
 TEST(Ranks, AWrongGradientOfEachElementIsFound) {
   run_ranks(2, [](Communicator& ranks) {
     for (int wrong = 0; wrong < 6; ++wrong) {

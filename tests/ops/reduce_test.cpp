@@ -1,5 +1,5 @@
-// Compares reductions with plain loops in f64 on every view and type. Also tests their guarantees about
-// order, NaN, ties and empty axes.
+// Compares reductions with plain loops in f64 on every view and type. Also tests guarantees about order, NaN,
+// ties and empty axes.
 #include "core/base/piece_size.h"
 #include "tests/support/op_testing.h"
 
@@ -8,7 +8,8 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Folds f(accumulated, element) over the reduced axes. Results are row-major over the other axes.
+// Combines the elements over the reduced axes by f(accumulated, element). Results are row-major over the
+// other axes.
 template <class F>
 Vector fold(const Vector& x, const Shape& shape, const Axes& axes, double start, F f) {
   Shape kept = shape;
@@ -43,7 +44,8 @@ struct Where {
   Shape shape;
   Axes axes;
 };
-// Reduces rows, columns, both, or no axes. Sizes are near vector widths, and larger than blocks and pieces.
+// Reduces rows, columns, both, or no axes. Some sizes are near vector widths. Others are larger than blocks
+// and pieces.
 const Where places[] = {{{7}, {0}},
                         {{5, 67}, {1}},
                         {{67, 5}, {0}},
@@ -74,8 +76,8 @@ TEST(Reduce, AgreesWithPlainLoopsOnEveryViewAndType) {
           if (k.op == static_cast<Tensor (*)(TensorArg, const Axes&, bool)>(mean))
             for (double& w : expected) w /= n;
           const Tensor y = k.op(x.tensor, axes, false);
-          // Sums have a few sequential additions per block of elements. Products have one rounding per
-          // factor.
+          // In sums, each block of elements has a few sequential additions. In products, each factor has one
+          // rounding.
           const double steps = k.start == 1 ? n : 4 + n / 256;
           EXPECT_TRUE(close(doubles(run_checked({y}, {x.feed()})[0]), expected, 4 * steps * rounding(dtype)));
         }
@@ -136,8 +138,8 @@ TEST(Reduce, ExtremesPropagateNaN) {
   }
 }
 
-// Vectors of columns, and single columns after the last vector, must combine rows in the same order, because
-// the sign of a zero depends on the order.
+// Columns are processed in vectors. Columns after the last vector are processed one at a time. Both must
+// combine rows in the same order, because the sign of a zero depends on the order.
 TEST(Reduce, EqualColumnsMatchBitwise) {
   for (const Kind& k : kinds)
     for (DType dtype : {f64, f32})
@@ -160,7 +162,7 @@ TEST(Reduce, EqualColumnsMatchBitwise) {
           }
 }
 
-// The extreme of equal numbers must be the first one. The sign of a zero shows which one is returned. The
+// Among equal numbers, the first one must be the extreme. The sign of a zero shows which one is returned. The
 // result must depend neither on the processor's vectors nor on the division of a long row.
 TEST(Reduce, ExtremeOfZerosIsTheFirst) {
   for (const DType dtype : {f64, f32, bf16})
@@ -267,9 +269,9 @@ TEST(Reduce, GradientOfAProductSurvivesZeros) {
   EXPECT_EQ(v, (Vector{12, 8, 6, 0, 8, 0, 0, 0, 0}));
 }
 
-// The derivative of Π x with respect to the elements `by`, contracted with c once for each further order. It
-// is a sum over all ordered choices of `order` more elements. Each term multiplies the c of the chosen
-// elements and the x of all remaining elements.
+// Computes the derivative of Π x with respect to the elements `by`. For each further order, it is contracted
+// with c. The result is a sum over all ordered choices of `order` more elements. Each term multiplies the c
+// of the chosen elements and the x of all remaining elements.
 double product_derivative(const Vector& x, const Vector& c, std::vector<std::size_t> by, int order) {
   if (order == 0) {
     double y = 1;
@@ -287,7 +289,7 @@ double product_derivative(const Vector& x, const Vector& c, std::vector<std::siz
   return y;
 }
 
-// For any axes, x is stored so that the reduced axes merge into rows.
+// For any axes, the memory order of x lets the reduced axes merge into rows.
 TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
   for (DType dtype : {f64, f32, bf16, f16})
     for (std::int64_t n : {1, 2, 3, 7, 8, 9, 17})
@@ -312,7 +314,7 @@ TEST(Reduce, DerivativesOfAProductAreExactWithAnyNumberOfZeros) {
           for (int order = 0; order < 3; ++order)
             for (std::int64_t i = 0; i < n; ++i) {
               const double e = product_derivative(x, c, {static_cast<std::size_t>(i)}, order);
-              // In a 16-bit type, a sum may be rounded once for each of its terms.
+              // In a 16-bit type, a sum may be rounded once for each term.
               const double rounds = order == 0 ? 0 : 8 * static_cast<double>(n) * rounding(dtype);
               double size = 0;
               for (std::int64_t k = 0; k < n; ++k)

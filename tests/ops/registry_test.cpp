@@ -1,6 +1,6 @@
-// Checks that every registered op is complete. An op needs a shape rule, a kernel and samples, and a fused op
-// also a decomposition. Each op also needs a gradient (its own or from its decomposition) or a reason for
-// having none. A broken op proves that the test detects missing components.
+// Checks that every registered op is complete. An op needs a shape rule, a kernel and samples. A fused op
+// also needs a decomposition. Each op also needs a gradient or a reason for having none. The gradient may
+// come from the decomposition. An incomplete op shows that the test detects missing components.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,14 +27,15 @@ bool has_kernel(const Op& op, const cpu::KernelSet& set) {
                      [&](const cpu::KernelEntry& e) { return e.op == op.name; });
 }
 
-// Returns whether the op is fused: its gradient is a separate op, or only its decomposition has second
-// derivatives.
+// Returns whether the op is fused. In a fused op, the gradient is a separate op, or only the decomposition
+// has second derivatives.
 bool owes_decomposition(const Op& op) {
   return op.name.ends_with("_backward") || find_op(op.name + "_backward") != nullptr ||
          (op.first_order_only && !op.host);
 }
 
-// Whether calling a sample records the op, and whether the sample has inputs and outputs to differentiate.
+// Returns whether calling a sample records the op, and whether the sample has inputs and outputs for a
+// derivative.
 struct Recorded {
   bool op = false, floating_input = false, floating_output = false;
 };
@@ -52,14 +53,14 @@ Recorded record_sample(const Op& op, const Sample& s, DType dtype) {
   return r;
 }
 
-// Whether a string has the form "inputs → outputs: formula" on one line.
+// Returns whether a string has the form "inputs → outputs: formula" on one line.
 bool is_documented(const Op& op) {
   const std::size_t arrow = op.doc.find("→ "), colon = op.doc.find(": ");
   return arrow < colon && colon != std::string::npos && colon + 2 < op.doc.size() &&
          op.doc.find('\n') == std::string::npos;
 }
 
-// Returns the missing components of an op, one line for each.
+// Returns one line for each missing component of an op.
 std::vector<std::string> gaps(const Op& op) {
   std::vector<std::string> lacks;
   if (op.name.empty()) lacks.push_back("a name");
@@ -199,7 +200,7 @@ TEST(Registry, ANameIsRegisteredOnce) {
   EXPECT_EQ(all_ops().back(), &own);
   EXPECT_EQ(find_op("an_op_of_a_use"), nullptr);
   EXPECT_EQ(find_op("add"), &add_op);
-  // The names of the compiler's own ops are also in use.
+  // The names of the compiler's internal ops are also reserved.
   for (const std::string& name :
        {std::string("add"), std::string("an_op_of_a_user"), fused_op.name, fused_reduction_op.name})
     EXPECT_EQ(refusal_of(whole(name))
@@ -212,8 +213,8 @@ TEST(Registry, ANameIsRegisteredOnce) {
   EXPECT_EQ(refusal_of(whole("another_op_of_a_user")), "taken");
 }
 
-// Tests inputs without elements. Each size in a sample becomes 0 in all inputs, and each axis of each input
-// becomes 0 by itself. A call with such inputs must either throw an Error or run, and so must its gradients.
+// Tests inputs without elements. Each size in a sample becomes 0 in all inputs. Also, each axis of each input
+// becomes 0 by itself. A call with such inputs must throw an Error or run. Its gradients must do the same.
 std::vector<std::vector<SampleInput>> without_elements(const Sample& s) {
   std::set<std::int64_t> sizes;
   for (const SampleInput& i : s.inputs) sizes.insert(i.shape.begin(), i.shape.end());

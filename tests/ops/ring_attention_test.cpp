@@ -1,5 +1,5 @@
-// Tests ring attention. Its calls must see each pair of a query and a key once. On several ranks, its results
-// and gradients must be those of flash_attn on the complete sequence.
+// Tests ring attention. The calls must see each pair of a query and a key exactly once. On several ranks,
+// results and gradients must equal flash_attn on the complete sequence.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tg;
 
-// How often each query (first) sees each key (second), by positions in the complete sequence.
+// Counts how often each query (first) sees each key (second). Both are positions in the complete sequence.
 using Pairs = std::map<std::pair<std::int64_t, std::int64_t>, int>;
 
 void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::vector<std::int64_t>& queries,
@@ -26,7 +26,7 @@ void count_pairs(Pairs& pairs, const detail::RingCall& c, int rank, const std::v
         ++pairs[{queries[static_cast<std::size_t>(c.query + i)], keys[static_cast<std::size_t>(c.key + t)]}];
 }
 
-// Expects that the call has rows that see keys, and that each of its bounds excludes a pair, on some rank.
+// On some rank, rows of the call must see keys. Each bound of the call must exclude a pair on some rank.
 void expect_needed(const detail::RingCall& c, std::int64_t piece, const std::string& what) {
   ASSERT_TRUE(c.queries > 0 && c.keys > 0) << what;
   ASSERT_TRUE(c.query >= 0 && c.query + c.queries <= 2 * piece) << what;
@@ -53,8 +53,8 @@ TEST(RingSchedule, EachVisiblePairIsSeenOnce) {
             for (const detail::RingStep& step : steps)
               for (const detail::RingCall& c : step.calls) {
                 expect_needed(c, piece, what);
-                // flash_attn aligns queries with the last key. So bounds require equal numbers of keys and
-                // queries, or no keys.
+                // flash_attn aligns queries with the last key. So a call with bounds needs equally many keys
+                // and queries, or no keys.
                 const std::int64_t there =
                     c.visible.empty() ? c.keys : c.visible[static_cast<std::size_t>(rank)];
                 ASSERT_TRUE((c.left < 0 && c.right < 0) ||
@@ -71,10 +71,10 @@ TEST(RingSchedule, EachVisiblePairIsSeenOnce) {
           ASSERT_TRUE(seen == expected) << what;
           for (const detail::RingStep& step : steps) made += step.calls.size();
         }
-  EXPECT_EQ(made, 4470u);  // changes if calls are joined or split differently
+  EXPECT_EQ(made, 4470u);  // this number changes if calls are joined or split differently
 }
 
-// Merging must start with a finite ξ.
+// A merge must start with a finite ξ.
 TEST(RingSchedule, TheFirstCallOfAQueryHasItsOwnKey) {
   for (std::int64_t left : {-1, 0, 2, 9})
     for (std::int64_t right : {-1, 0, 2, 9}) {
@@ -111,7 +111,7 @@ TEST(RingSchedule, ACausalMaskDividesTheWorkEvenly) {
   }
 }
 
-// Unneeded hops are omitted, and calls that are identical on all ranks are one call.
+// Unneeded hops are omitted. Calls that are identical on all ranks become one call.
 TEST(RingSchedule, StepsAndCallsAreFew) {
   const auto shifts = [](const detail::RingMask& mask) {
     std::vector<int> all;
@@ -140,8 +140,7 @@ struct Case {
   AttentionOptions options = {.causal = true};
   bool values_are_keys = false;
   bool with_lse = true;  // the loss also reads ξ
-  bool rounded = false;  // numbers are multiples of 1/4: products are exact, and some scores of a row are
-                         // equal
+  bool rounded = false;  // multiples of 1/4: products are exact, and some scores of a row are equal
 };
 
 double number(std::int64_t i, double start) {
@@ -156,7 +155,7 @@ Array numbers(const Shape& shape, double start, DType dtype = f64, bool rounded 
   return a;
 }
 
-// Computes o, ξ, z_q, z_k and z_v of the rank's tokens (at `positions`) with the attention function `attend`.
+// Computes o, ξ, z_q, z_k and z_v for the rank's tokens at `positions`. `attend` is the attention function.
 template <class Attend>
 std::vector<Tensor> recorded(Graph& g, const Case& c, DType dtype, const Tensor& positions, Attend attend) {
   const auto own = [&](const Array& all) {
@@ -258,8 +257,8 @@ TEST_P(RingAttention, MatchesFlashAttnOfTheFullSequence) {
       120);
 }
 
-// The ξ of these rows is so large that it cannot represent log π or the weights of partial results. Gradients
-// of q and k, and their errors, are 2^14 times larger than usual.
+// The ξ of these rows is so large that adding log π or a partial result's weight would not change it.
+// Gradients of q and k, and errors in them, are 2^14 times larger than usual.
 TEST_P(RingAttention, LargeScoresMatchFlashAttn) {
   run_ranks(
       GetParam(),
@@ -277,7 +276,7 @@ TEST_P(RingAttention, LargeScoresMatchFlashAttn) {
       120);
 }
 
-// Each part of o and of the gradients is rounded to bf16, and the sums are rounded once more.
+// Each part of o and of the gradients is rounded to bf16. The sums are rounded once more.
 TEST_P(RingAttention, SixteenBitTypesMatchToTheirRounding) {
   run_ranks(
       GetParam(),
@@ -298,7 +297,7 @@ TEST_P(RingAttention, TwoRunsMatchBitwise) {
 
 INSTANTIATE_TEST_SUITE_P(OnRanks, RingAttention, ::testing::Values(2, 4));
 
-// If a segment is recomputed, the keys circulate once more.
+// If a segment is recomputed, the keys circulate a second time.
 TEST(RingAttentionGraph, CanBeRecomputed) {
   run_ranks(2, [](Communicator& ranks) {
     const Case c{.name = "checkpoint", .with_lse = false};

@@ -1,4 +1,4 @@
-// Compares rope with the rotation in plain code, in both pairings. Its gradient must be the inverse rotation.
+// Compares rope with a rotation in plain code, in both pairings. The gradient must be the inverse rotation.
 #include "tests/support/op_testing.h"
 
 namespace {

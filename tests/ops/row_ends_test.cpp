@@ -1,6 +1,6 @@
-// Compares rows with plain loops in f64. The rows end near a vector's end, near the end of the online
-// normalizer's chunk (1024 elements), or near the end of a block of sums (65536). Also tests numbers of rows
-// near the size of a part, and results that bypass the caches.
+// Compares rows with plain loops in f64. Rows end near the end of a vector, a normalizer chunk (1024
+// elements) or a block of sums (65536). The number of rows is near the size of a part. Also tests results
+// that bypass the caches.
 #include <tilegrad/core/base/random.h>
 #include <tilegrad/core/base/rng.h>
 #include "ops/random.h"
@@ -28,8 +28,8 @@ std::vector<Rows> row_ends() {
   return all;
 }
 
-// Returns random digits on an increasing slope, so that each chunk has a new maximum, or on a decreasing
-// slope.
+// Returns random digits on a slope. In even rows, the slope increases, so each chunk has a new maximum. In
+// odd rows, it decreases.
 Vector slope(const Rows& r, int seed) {
   Vector v = digits(r.rows * r.n, seed, 100);
   for (std::size_t i = 0; i < v.size(); ++i) {
@@ -121,7 +121,7 @@ TEST(RowEnds, CrossEntropy) {
     }
 }
 
-// Gradients of weights are summed over blocks of rows, 128 rows and 256 columns at a time.
+// Weight gradients are summed over blocks of rows, 128 rows and 256 columns at a time.
 TEST(RowEnds, Norms) {
   std::vector<Rows> all = row_ends();
   for (const std::int64_t n : {255, 256, 257, 511, 513}) all.push_back({5, n});
@@ -212,7 +212,7 @@ TEST(RowEnds, Rope) {
             }
 }
 
-// A list of tensors is divided into chunks of 8192 elements, in blocks of 1024.
+// A list of tensors is divided into chunks of 8192 elements. Each chunk has blocks of 1024.
 TEST(RowEnds, NormsOfLists) {
   const std::vector<std::vector<std::int64_t>> lists{{1023}, {1024},       {1025, 0, 3}, {8191, 8193},
                                                      {8192}, {8192, 8192}, {1},          {17000, 5},
@@ -244,8 +244,8 @@ TEST(RowEnds, NormsOfLists) {
     }
 }
 
-// The squares of some numbers are out of range. Such a number is at each index of a block, next to ordinary
-// numbers.
+// The squares of some numbers are out of range. Such a number is at each position of a block. Ordinary
+// numbers are next to it.
 TEST(RowEnds, NormsOfHugeAndTinyNumbers) {
   for (const double scale : {1., 1e30, 1e-30, 1e200, 1e-200, 1e300, 1e-300})
     for (const double other : {0., 1., 1e30, 1e-30, 1e200, 1e-300})
@@ -360,8 +360,8 @@ TEST(RowEnds, AdamW) {
       }
 }
 
-// 1024 numbers are drawn at the same time, and a part has 8192. Each number depends only on the words of its
-// index (core/base/rng.h).
+// The kernel draws 1024 numbers at the same time. A part has 8192 numbers. Each number depends only on the
+// random words at its index (core/base/rng.h).
 TEST(RowEnds, RandomNumbersDependOnTheirIndex) {
   for (const std::int64_t n : {1, 2, 3, 4, 5, 1023, 1024, 1025, 8191, 8193})
     for (const DType dtype : {f64, f32, f16}) {
@@ -423,8 +423,8 @@ TEST(RowEnds, ADropoutMaskDependsOnItsIndices) {
   }
 }
 
-// Results of 16 MiB or more bypass the caches. So do results of 4 MiB or more if an operand is transposed.
-// They must be bitwise identical to the results of their halves, which do not bypass the caches.
+// Results of 16 MiB or more bypass the caches. If an operand is transposed, results of 4 MiB or more also
+// bypass them. The results must be bitwise identical to two halves, which do not bypass the caches.
 TEST(RowEnds, LargeResultsMatchTheirHalvesBitwise) {
   struct Row {
     const char* name;

@@ -1,4 +1,4 @@
-// Tests that `sample` draws the tokens of nn::sample_token, independently for every row.
+// Tests that `sample` draws the same tokens as nn::sample_token, independently for every row.
 #include "ops/sample.h"
 
 #include <tuple>
@@ -26,10 +26,10 @@ TEST(SampleWeights, AreExponentialsRoundedToIntegers) {
   EXPECT_EQ(sample_weight(-inf, 0, 0, 50), 0u);  // an infinite temperature
 }
 
-#if defined(__x86_64__) && !defined(__FMA__)  // on other targets, compilers may contract products and sums
+#if defined(__x86_64__) && !defined(__FMA__)  // on other targets, the compiler may contract products and sums
 TEST(SampleWeights, ExponentialsMatchTheirSeriesBitwise) {
   for (int i = 0; i < 400000; ++i) {
-    // The numbers are halfway between multiples of log 2, where the last terms are the largest.
+    // These numbers are halfway between multiples of log 2. There, the last terms of the series are largest.
     const double x = -(i % 60 + 0.5) * (1 + i / 60 * 2e-8) * 0.69314718055994530942;
     const int k = static_cast<int>(std::trunc(x * 1.44269504088896340736 - 0.5));
     const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
@@ -157,7 +157,7 @@ TEST(Sample, AcceptsViewsAndNumbersForSettings) {
   }
 }
 
-// Keys, settings and logits have any strides. A wrong key would change every draw.
+// Keys, settings and logits may have any strides. A wrong key would change every draw.
 TEST(Sample, ReadsViewsOfEachOperand) {
   constexpr std::int64_t B = 60, V = 7;
   Graph g;

@@ -1,5 +1,5 @@
-// Tests slices that are assigned and read, split, concat, stack and pad. Values are compared with plain loops
-// on every kind of view, and gradients with difference quotients.
+// Tests split, concat, stack and pad, and slices that are assigned and read. Values are compared with plain
+// loops on every kind of view. Gradients are compared with difference quotients.
 #include "tests/support/op_testing.h"
 
 namespace {
@@ -297,7 +297,7 @@ TEST(Pad, RefusesNegativeAndMissingNumbers) {
   expect_error<ShapeError>([&] { pad(x, {0, -1}, {0, 0}); }, {"[pad]", "slice()", "shape_ops_test.cpp"});
 }
 
-// The tensor is larger than the part that one thread fills.
+// The tensor is larger than one thread's part.
 TEST(Full, HasItsNumberEverywhere) {
   Graph g;
   for (const DType dtype : {f64, f32, bf16, u8, boolean})

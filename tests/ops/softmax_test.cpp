@@ -1,5 +1,5 @@
-// Compares softmax, log_softmax and logsumexp with plain loops on every view and axis. Also tests their
-// limits, and compares their derivatives with closed forms and plain ops.
+// Compares softmax, log_softmax and logsumexp with plain loops on every view and axis. Also tests limits.
+// Derivatives are compared with closed forms and plain ops.
 #include "tests/reference/softmax.h"
 #include "tests/support/op_testing.h"
 
@@ -68,7 +68,7 @@ TEST(Softmax, RowsSumToOne) {
   for (double s : doubles(y[0])) EXPECT_NEAR(s, 1, 1e-6);
 }
 
-TEST(Softmax, SumsAreRescaledWhenTheMaximumRises) {  // a new maximum in every chunk of the online normalizer
+TEST(Softmax, SumsAreRescaledWhenTheMaximumRises) {  // each chunk of the online normalizer has a new maximum
   Graph g;
   const std::int64_t n = 10000;
   const Tensor x = g.input("x", {2, n}, f64);
@@ -82,7 +82,7 @@ TEST(Softmax, SumsAreRescaledWhenTheMaximumRises) {  // a new maximum in every c
   EXPECT_TRUE(close(doubles(y[1]), {log_sum(rising), log_sum(falling)}, 1e-14));
 }
 
-// The maximum must be found at any position. Otherwise, the exp of a logit far above the rest would overflow.
+// The maximum must be found at any position. Otherwise, the exponential of a very large logit would overflow.
 // A logit far below the rest must not affect the result.
 TEST(Softmax, FindsOneLargeLogitAtEveryPosition) {
   for (const DType dtype : {f32, f64})
@@ -100,7 +100,7 @@ TEST(Softmax, FindsOneLargeLogitAtEveryPosition) {
                                       cross_entropy(axis == 0 ? transpose(x, 0, 1) : x, arange(g, 0, n),
                                                     {.reduction = Reduction::none})},
                                      {{x, xs}});
-          // The expected result of a row with one element `large` and n - 1 elements that are 0.
+          // Returns the expected result for a row with one element `large` and n - 1 zeros.
           const double sum = large > 0 || n == 1 ? large : std::log(static_cast<double>(n - 1));
           Vector p, log_p;
           for (std::int64_t i = 0; i < n; ++i)

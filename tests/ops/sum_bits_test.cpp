@@ -1,6 +1,6 @@
-// Checks the order of additions in sums by comparing the bits of the results with sum_bits.txt
+// Checks the order of additions in sums. Compares the bits of the results with sum_bits.txt
 // (tests/support/golden.h). The file has lines for each instruction set. GEMMs are not included, because
-// compilers may contract their additions.
+// compilers may contract multiplications and additions.
 #include "backends/cpu/kernel.h"
 #include "core/base/piece_size.h"
 #include "tests/support/golden.h"

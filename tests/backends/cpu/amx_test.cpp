@@ -1,5 +1,5 @@
-// Tests rounding to bf16 in the order of tiles. Runs on processors with the bf16 instruction, with or without
-// AMX.
+// Tests GEMMs that round to bf16 in the order of AMX tiles. The tests run on every processor with the bf16
+// instruction. AMX is not required.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Tests attention of few queries with many keys, as in decoding, on every instruction set. Results are
-// compared with the definition in f64, and a row's result must be bitwise independent of all other rows.
+// compared with the definition in f64. A row's result must be bitwise independent of all other rows.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Number of keys in a range, as backends/cpu/kernels/attention/decode.cpp divides them.
+// The number of keys in a range. It equals the number in backends/cpu/kernels/attention/decode.cpp.
 constexpr std::int32_t range_of(int d) {
   return d <= 64 ? 512 : 256;
 }
@@ -18,7 +18,7 @@ struct Outputs {
   Bytes o_bytes, lse_bytes;
 };
 
-// A call with random operands. Keys and values that no query may read, at or beyond the length, are NaN in
+// A call with random operands. No query may read keys and values at or beyond the length. They are NaN in
 // memory.
 struct Decoding {
   explicit Decoding(Trial trial, bool values_in_keys = false, std::uint32_t seed = 5)
@@ -42,7 +42,7 @@ struct Decoding {
     has_sink = trial.sink;
     write();
   }
-  // Writes the operands to memory from `in`, which is rounded to their dtype.
+  // Writes the numbers of `in` to memory. `in` is rounded to the operands' dtype.
   void write() {
     q.fill(in.q), k.fill(in.k);
     for (std::int64_t row = 0; values_in_keys && row < x.B * x.Hk * x.T; ++row)
@@ -65,7 +65,7 @@ struct Decoding {
     return {o.read(), lse.read(), o.bytes, lse.bytes};
   }
 
-  // Expects agreement with the definition, and bitwise identical results for any number of threads.
+  // Expects results that agree with the definition and are bitwise identical for any number of threads.
   void check() {
     const AttentionResult expected = attention_oracle(x, in);
     for (const Isa& isa : isas()) {
@@ -90,7 +90,7 @@ struct Decoding {
   bool rows_first, values_in_keys, has_sink = false;
   AttentionValues in;
   Buffer q, k, v, sink;
-  std::shared_ptr<Guarded> q_memory, k_memory, v_memory;  // memory that the call reads
+  std::shared_ptr<Guarded> q_memory, k_memory, v_memory;  // memory of the call's operands
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -104,7 +104,7 @@ struct Decoding {
   }
 };
 
-// The lengths are at the edges of ranges, one for each batch entry.
+// Each batch entry's length is at the edge of a range.
 struct Edges {
   explicit Edges(int d) {
     const std::int32_t range = range_of(d);
@@ -140,7 +140,7 @@ TEST(AttentionDecode, AcceptsHeadsOfAnySize) {
 }
 
 TEST(AttentionDecode, ReadsValuesStoredInTheFirstColumnsOfKeys) {
-  const Edges edges(576);  // outlives the trials, which point to its lengths
+  const Edges edges(576);  // the trials point to its lengths
   for (const DType type : {DType::f32, DType::bf16, DType::f64})
     for (const int H : {4, 16}) {
       SCOPED_TRACE(testing::Message() << name_of(type) << ", heads " << H);
@@ -195,8 +195,8 @@ TEST(AttentionDecode, AcceptsLengthsOfBothTypesAndNone) {
   Decoding(with(shape(2, 4, 4, 3, 2, 64, 64), [](Trial& s) { s.x.causal = true; })).check();
 }
 
-// The largest score of a row determines the power by which all scores are scaled. It must be found at any
-// position.
+// All scores of a row are scaled by a power of two. The largest score determines this power. It must be found
+// at any position.
 TEST(AttentionDecode, OneLargeScoreIsFoundAtEveryKey) {
   std::vector<std::int32_t> places = {0, 1, 15, 16, 127, 128, 511, 512, 513, 1023, 1024, 1029};
   for (const double size : {40., -40.}) {  // larger than all other scores, or smaller
@@ -223,7 +223,7 @@ TEST(AttentionDecode, VisibleNaNsStayNaN) {
   }
 }
 
-// The bytes of an operand's batch entry, which are contiguous.
+// The bytes of one batch entry of an operand. They are contiguous.
 Bytes entry(const Bytes& all, std::int64_t B, std::int64_t b) {
   const auto size = static_cast<std::ptrdiff_t>(all.size()) / B;
   return {all.begin() + b * size, all.begin() + (b + 1) * size};
@@ -231,7 +231,7 @@ Bytes entry(const Bytes& all, std::int64_t B, std::int64_t b) {
 
 TEST(AttentionDecode, ARowMatchesBitwiseInAnyBatch) {
   for (const DType type : {DType::f32, DType::bf16})
-    for (const int H : {2, 24}) {  // 24 rows of bf16 are converted, 2 are not
+    for (const int H : {2, 24}) {  // with 24 rows, bf16 is converted; with 2 rows, it is not
       Edges edges(64);
       Trial trial = edges.trial(H, 2, 1, 64, 48, type);
       trial.sink = true, trial.x.causal = true, trial.x.window_left = 900;
@@ -254,7 +254,7 @@ TEST(AttentionDecode, ARowMatchesBitwiseInAnyBatch) {
     }
 }
 
-// The second cache contains the same keys in a different memory order, with spare room after them.
+// The second cache contains the same keys in a different memory order. There is spare room after the keys.
 TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   const std::int32_t length[] = {1025};
   for (const DType type : {DType::f32, DType::bf16}) {
@@ -277,8 +277,8 @@ TEST(AttentionDecode, ARowMatchesBitwiseInAnyCache) {
   }
 }
 
-// Computes several queries of a sequence in one call, as if a prompt is read in chunks, and then one query at
-// a time.
+// Computes several queries of a sequence in one call, like a chunk of a prompt. Then computes the same
+// queries one at a time.
 TEST(AttentionDecode, AQueryMatchesBitwiseWithAnyLaterQueries) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const std::int32_t last : {7, 514, 1027}) {

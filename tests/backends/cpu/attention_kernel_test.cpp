@@ -1,5 +1,5 @@
-// Compares the fused attention kernels of every instruction set, forward and backward, with the definition in
-// f64. Covers every option, ragged shapes and every float type.
+// Compares the fused attention kernels of every instruction set with the definition in f64. Covers forward
+// and backward, every option, ragged shapes and every float type.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -32,7 +32,7 @@ TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
   check(bf16(1, 1, 1, 130, 300, 20, 33));  // two blocks of keys, and a separate pass for z_Q
   check(bf16(1, 1, 1, 200, 17, 3, 65));
   check(bf16(1, 6, 2, 70, 70, 48, 16));
-  check(bf16(1, 4, 1, 20, 40, 16, 16));  // heads that are adjacent in memory do not use tiles
+  check(bf16(1, 4, 1, 20, 40, 16, 16));  // tiles are not used for adjacent heads
   for (const auto& [L, T] : {std::pair{100, 100}, {70, 150}, {150, 70}, {300, 300}})
     check(with(bf16(1, 2, 1, L, T, 64, 64), [](Trial& s) { s.x.causal = true, s.rows_first = true; }));
   check(with(bf16(1, 1, 1, 150, 290, 40, 16), [](Trial& s) { s.x.window_left = 30, s.x.window_right = 3; }));
@@ -45,7 +45,7 @@ TEST(AttentionKernel, MultipliesBf16WithEveryOption) {
 TEST(AttentionKernel, ReadsTransposedViewsInPlace) {
   check(with(shape(2, 4, 2, 80, 80, 32, 16), [](Trial& s) { s.rows_first = true; }));
   check(with(shape(1, 64, 64, 20, 30, 16, 16),
-             [](Trial& s) { s.rows_first = true; }));  // the distance between rows is 4096 bytes
+             [](Trial& s) { s.rows_first = true; }));  // rows are 4096 bytes apart
 }
 
 TEST(AttentionKernel, SharesKeyHeadsAmongQueryHeads) {

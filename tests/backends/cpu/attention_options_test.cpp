@@ -1,5 +1,5 @@
-// Compares attention with the definition in f64: all pairs of options, and every option at sizes one below,
-// at and one above each tile.
+// Compares attention with the definition in f64. Covers all pairs of options. Covers every option at sizes
+// one below, at and one above the size of each tile.
 #define TG_ISA baseline
 #include "tests/support/attention_trial.h"
 
@@ -45,7 +45,7 @@ TEST(AttentionOptions, AgreeWithTheDefinitionInAllPairs) {
     }
 }
 
-// The triples consist of options that together determine which keys are visible.
+// The options of each triple together determine the visible keys.
 TEST(AttentionOptions, MaskTriplesAgreeWithTheDefinition) {
   for (const bool causal : {false, true})
     for (const bool top_left : {false, true})
@@ -68,8 +68,8 @@ TEST(AttentionOptions, MaskTriplesAgreeWithTheDefinition) {
           }
 }
 
-// Sizes one below, at and one above the tiles: 64 queries and 128 keys in the forward, 96 and 192 in the
-// backward.
+// Sizes are one below, at and one above the tiles. The forward's tiles have 64 queries and 128 keys. The
+// backward's tiles have 96 and 192.
 constexpr int query_edges[] = {1, 63, 64, 65, 95, 96, 97};
 constexpr std::int32_t key_edges[] = {1, 127, 128, 129, 191, 192, 193, 255, 256, 257, 383, 384, 385};
 
@@ -82,7 +82,7 @@ TEST(AttentionSizes, NextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
-// In a 16-bit type, up to 256 keys are one block of the backward, which then needs no second pass for z_Q.
+// In a 16-bit type, the backward processes up to 256 keys as one block. It then needs no second pass for z_Q.
 TEST(AttentionSizes, SingleKeyBlocksOf16BitTypesAgreeWithTheDefinition) {
   for (const DType t : {DType::bf16, DType::f16})
     for (const int L : {1, 95, 97, 200})
@@ -95,7 +95,7 @@ TEST(AttentionSizes, SingleKeyBlocksOf16BitTypesAgreeWithTheDefinition) {
       }
 }
 
-// The last visible key is the last valid key, or ends a diagonal or a window.
+// The last visible key is the last valid key, or it is at the end of a diagonal or window.
 TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
   const int entries = static_cast<int>(std::size(key_edges));
   for (const int L : {1, 97})
@@ -109,7 +109,7 @@ TEST(AttentionSizes, KeysThatEndNextToEveryTileAgreeWithTheDefinition) {
       }
 }
 
-// The first visible key starts a packed sequence or a window.
+// The first visible key is at the start of a packed sequence or of a window.
 TEST(AttentionSizes, KeysThatBeginNextToEveryTileAgreeWithTheDefinition) {
   for (const std::int32_t edge : key_edges) {
     const std::int32_t q[] = {0, 30, 70}, k[] = {0, edge, 400};
@@ -121,7 +121,7 @@ TEST(AttentionSizes, KeysThatBeginNextToEveryTileAgreeWithTheDefinition) {
   }
 }
 
-// Queries whose visible keys begin and end next to tiles, with L = T: the square of self-attention.
+// L = T, as in self-attention. The visible keys of each query begin and end near the edges of tiles.
 TEST(AttentionSizes, SquaresNextToEveryTileAgreeWithTheDefinition) {
   for (const int n : {63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 383, 384, 385})
     for (const int left : {-1, 64}) {
@@ -131,7 +131,7 @@ TEST(AttentionSizes, SquaresNextToEveryTileAgreeWithTheDefinition) {
     }
 }
 
-// For every key, its logit is far above the others. The maximum of a column must be found at any position.
+// In turn, each key has a logit far above all others. The maximum of a column must be found at any position.
 TEST(AttentionOptions, OneLargeLogitIsFoundAtEveryKey) {
   check(
       with(shape(1, 1, 1, 400, 400, 8, 8, DType::f64), [](Trial& s) { s.bias = 3, s.bias_diagonal = 1000; }));

@@ -1,4 +1,4 @@
-// Tests the CPU backend: copies of few bytes, values that are fetched later, and profiles.
+// Tests the CPU backend. Covers copies of few bytes, fetches that wait for a later run, and profiles.
 #include "backends/cpu/kernel.h"
 
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ TEST(CpuBackend, CopiesAnyNumberOfBytes) {
   }
 }
 
-// The values come from several runs: values of one byte, empty values, and values whose sizes are not
-// divisible by 64.
+// The values come from several runs. Some values have one byte, some are empty, and some have a size that is
+// not divisible by 64.
 TEST(CpuBackend, KeepsTheValuesOfEachRun) {
   Graph g;
   const Tensor a = g.input("a", {}, u8), b = g.input("b", {3}, u8), c = g.input("c", {0}),
@@ -70,8 +70,8 @@ TEST(CpuBackend, KeepsTheValuesOfEachRun) {
   }
 }
 
-// A step's time is the time between the end of the previous step and its own end. No time is negative, and
-// the times add up to the time of the run.
+// A step's time starts at the end of the previous step. No time is negative. The times add up to the time of
+// the run.
 TEST(CpuBackend, ProfilesHaveATimeForEachStep) {
   Graph g;
   const Tensor x = g.input("x", {400, 300});

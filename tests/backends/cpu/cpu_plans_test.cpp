@@ -1,7 +1,7 @@
-// Compares how CPU kernels divide their work, and the memory that they reserve, with cpu_plans.txt. Results
-// do not depend on this, so only these tests fail if a kernel starts to copy, shares less work or needs more
-// memory. The file contains the descriptions and scratch sizes of many calls for each instruction set
-// (tests/support/golden.h).
+// Compares the plans of CPU kernels with cpu_plans.txt. A plan determines how a kernel divides its work and
+// how much memory it reserves. Results do not depend on the plan. So only these tests fail if a kernel starts
+// to copy, shares less work or needs more memory. The file contains the descriptions and scratch sizes of
+// many calls for each instruction set (tests/support/golden.h).
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm_tiles.h"
 
@@ -62,13 +62,13 @@ std::string text_of(const PointwisePlan& p) {
   return text;
 }
 
-// The op whose kernel computes a step.
+// Returns the op that a step's kernel computes.
 const Op& op_of(const Step& s) {
   return s.op == &fused_reduction_op ? *s.attrs.as<FusedReduction>().op : *s.op;
 }
 
-// Calls f(isa, kernel, call) for the kernel of a step in each instruction set. If the step has a
-// PointwisePlan, it is call.plan.
+// Calls f(isa, kernel, call) with the step's kernel for each instruction set. If the step has a
+// PointwisePlan, call.plan is this plan.
 template <class F>
 void each_kernel(const Step& s, F&& f) {
   for (const KernelSet* set : runnable_sets())
@@ -83,8 +83,8 @@ void each_kernel(const Step& s, F&& f) {
     }
 }
 
-// Adds the scratch memory and description of each step's kernel, and the plans of fused steps, for each
-// instruction set.
+// For each instruction set, adds each step's scratch memory and kernel description. Also adds the plans of
+// fused steps.
 void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) {
   for (const Step& s : program.steps())
     each_kernel(s, [&](const std::string& isa, const Kernel& kernel, const Call& call) {
@@ -99,7 +99,7 @@ void add_steps(const Program& program, std::map<std::string, Checksum>& by_set) 
     });
 }
 
-// Adds one line if all instruction sets have the same result, otherwise one line for each set.
+// Adds one line if the result is the same for all instruction sets. Otherwise adds one line for each set.
 void add_lines(const std::string& what, const std::map<std::string, Checksum>& by_set, Lines& lines) {
   for (const auto& [set, sum] : by_set) lines[what + ", " + set] = sum.text();
 }
@@ -108,7 +108,7 @@ Program planned(Graph& g, const std::vector<Tensor>& ts, int threads = 4) {
   return compile(g, ts, {.threads = threads, .plan_only = true});
 }
 
-// Adds the samples of all ops, except samples in types whose GEMMs depend on the processor model.
+// Adds the samples of all ops. Omits types whose GEMMs depend on the processor model.
 void add_samples(Lines& lines) {
   for (const Op* op : all_ops()) {
     if (!op->samples || op->host) continue;
@@ -271,7 +271,8 @@ const Large large[] = {
      }},
 };
 
-// Adds GEMMs on every instruction set: without bf16 units, with pairs and with tiles of bf16.
+// Adds GEMMs on every instruction set. Covers processors without bf16 units, with bf16 pairs and with bf16
+// tiles.
 struct GemmSet {
   const char* name;
   Scratch (*scratch)(const Gemm&, int);
@@ -352,7 +353,7 @@ void add_products(Lines& lines) {
 
 // ---- parts ----
 
-// Reads the private counters of Team, which count the parts handed out in each stretch. An explicit
+// Reads the private counters of Team. They count the parts that were handed out in each stretch. An explicit
 // instantiation may name a private member. No other code needs to read these counters.
 std::string (*read_counters)(const Team&);
 template <auto stretches>
@@ -373,8 +374,8 @@ struct CountersOf {
 };
 template struct CountersOf<&Team::stretch_>;
 
-// The counters after a step's last phase. One thread runs all parts: after n parts of a stretch, the thread
-// requests one more in vain.
+// The counters after a step's last phase. One thread runs all parts. After the n parts of a stretch, it
+// requests one more part, which does not exist.
 std::string parts_of(const Kernel& kernel, const Call& call, int threads) {
   struct Alone final : Job {
     Alone(const Kernel& kernel, const Call& call, std::byte* own, std::byte* shared)
@@ -573,11 +574,11 @@ TEST(CpuPlans, MatchTheGoldenFile) {
   add_products(now);
   EXPECT_GT(now.size(), 100u);
   tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_plans.txt", now,
-                             false);  // the file has lines for instruction sets that this machine may lack
+                             false);  // the file has lines for other machines' instruction sets
 }
 
-// Packing copies in the order of memory: line by line if the steps of a line are contiguous, otherwise step
-// by step.
+// Packing copies in the order of memory. If the steps of a line are contiguous, it copies line by line.
+// Otherwise it copies step by step.
 TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
   for (const bool along : {true, false}) {
     std::vector<std::pair<std::int64_t, std::int64_t>> order, expected;
@@ -588,7 +589,7 @@ TEST(CpuPlans, BlocksArePackedInTheOrderOfMemory) {
   }
 }
 
-// Compares the number of parts into which kernels divide their work, for two and five threads.
+// Compares the number of parts of each kernel, for two and five threads.
 TEST(CpuPlans, PartsMatchTheGoldenFile) {
   if (tg::has_small_pieces) GTEST_SKIP() << "other pieces";
   Lines now;
@@ -597,10 +598,10 @@ TEST(CpuPlans, PartsMatchTheGoldenFile) {
   tg::testing::expect_golden(GOLDEN_FILES "backends/cpu/cpu_parts.txt", now, false);
 }
 
-// Returns the smallest size for which threads share the step. They share it if this saves more than 3 µs, the
+// Returns the smallest size at which threads share the step. They share it if this saves more than 3 µs, the
 // cost of two barriers. The estimate assumes 20 GB/s and 40 GFLOP/s.
 std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
-  std::int64_t low = 1, high = 1 << 24;  // shared at `high`, not at `low`
+  std::int64_t low = 1, high = 1 << 24;  // the step is shared at `high` but not at `low`
   const auto is_shared = [&](std::int64_t n) {
     Graph g;
     const Program p = planned(g, {f(g, n)});
@@ -615,13 +616,13 @@ std::int64_t first_shared(Tensor (*f)(Graph&, std::int64_t)) {
 }
 
 TEST(CpuPlans, LargeStepsAreShared) {
-  // Estimates the time of one element from its operands' bytes and its FLOPs. An instruction of a fused step
-  // counts as four FLOPs. n elements are shared if n·seconds > 3 µs.
+  // Estimates the time of one element from the bytes of its operands and its FLOPs. An instruction of a fused
+  // step counts as four FLOPs. Threads share n elements if n·seconds > 3 µs.
   const auto from = [](double bytes, double flops) {
     return static_cast<std::int64_t>(3e-6 / (bytes / 20e9 + flops / 40e9)) + 1;
   };
   const auto near = [](std::int64_t got,
-                       std::int64_t expected) {  // the quotient may round to the next number
+                       std::int64_t expected) {  // rounding may add or remove 1
     EXPECT_LE(std::abs(got - expected), 1) << got << " and " << expected;
   };
   near(first_shared([](Graph& g, std::int64_t n) { return in(g, {n}) * 2 + 1; }), from(8, 8));
@@ -634,8 +635,8 @@ TEST(CpuPlans, LargeStepsAreShared) {
   EXPECT_TRUE(one.choice(0).ends_with(", by one thread"));
 }
 
-// The workspace has two parts, one per thread and one for all threads. Each is as large as the largest need
-// of any step.
+// The workspace has two parts. One part is private to each thread, and all threads share the other. Each part
+// has the size of the largest request of any step.
 TEST(CpuPlans, TheWorkspaceFitsTheLargestStep) {
   for (const int threads : {1, 4}) {
     Graph g;

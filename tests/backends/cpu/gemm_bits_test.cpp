@@ -1,5 +1,5 @@
-// Tests that GEMMs of every instruction set are bitwise identical to plain loops with the same additions in
-// the same order.
+// Tests GEMMs of every instruction set. They must be bitwise identical to plain loops that add in the same
+// order.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/gemm.h"
 
@@ -22,7 +22,7 @@ using i64 = std::int64_t;
 
 struct Isa {
   const char* name;
-  int bytes;   // of a vector
+  int bytes;   // size of a vector
   bool fuses;  // fuses products and sums
   Scratch (*scratch)(const Gemm&, int);
   void (*gemm)(const Gemm&, Worker&);
@@ -54,8 +54,8 @@ T multiply_add(const Isa& isa, T a, T b, T sum) {
   return product + sum;
 }
 
-// k is divided into parts of at most 384 elements. Each part is one sequence of multiply-adds. The sums of
-// the parts are added from first to last, after D is added to the first sum.
+// k is divided into parts of at most 384 elements. Each part is one sequence of multiply-adds. The first part
+// starts from D. The sums of the parts are added from first to last.
 template <class T>
 T chained(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k, const T* d) {
   const i64 parts = std::max<i64>(1, (k + 383) / 384);
@@ -69,9 +69,9 @@ T chained(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k,
   return total;
 }
 
-// Each lane has a sum over chunks of 2 KiB. If there are more than 32 chunks, the sums of every 32 chunks are
-// added to a total, and the last chunk starts from the total. Finally, the upper half of the lanes is added
-// to the lower half until one lane is left.
+// Each lane adds chunks of 2 KiB. If there are more than 32 chunks, the sums of every 32 chunks are added to
+// a total. The last chunk starts from the total. Finally, the upper half of the lanes is added to the lower
+// half until one lane is left.
 template <class T>
 T in_lanes(const Isa& isa, const T* a, i64 a_step, const T* b, i64 b_step, i64 k) {
   const i64 W = isa.bytes / static_cast<i64>(sizeof(T)), chunk = 2048 / static_cast<i64>(sizeof(T));

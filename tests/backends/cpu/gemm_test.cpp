@@ -38,7 +38,7 @@ std::vector<Isa> isas() {
   return all;
 }
 
-// A strided operand in separate memory of exactly its size. Every element is a small random number.
+// A strided operand. It has separate memory of exactly its size. Every element is a small random number.
 struct Matrix {
   Matrix(DType t, i64 batch, i64 rows, i64 cols, const std::string& layout, std::mt19937& rng,
          bool share_batch = false)
@@ -101,7 +101,7 @@ struct Case {
   bool batch_invariant = false;
 };
 
-// Unit roundoff of the type in which the result is stored.
+// The unit roundoff of the result's dtype.
 double roundoff(DType t) {
   return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11;
 }
@@ -111,8 +111,8 @@ void check(const Case& x, const std::vector<Isa>& units = isas()) {
   Matrix a(x.type, x.batch, x.m, x.k, x.a, rng), b(x.type, x.batch, x.k, x.n, x.b, rng, x.share_b);
   const Matrix c0(x.out, x.batch, x.m, x.n, x.c, rng);
   Matrix d(x.out, x.d == "bias" ? 1 : x.batch, x.d == "bias" ? 1 : x.m, x.n, "row", rng);
-  // The product in f64. `bound` is the largest possible error of k dependent multiply-adds and the final
-  // rounding.
+  // Computes the product in f64. `bound` is the largest possible error. It includes k dependent multiply-adds
+  // and the final rounding.
   std::vector<double> expected, bound;
   const double unit = roundoff(compute_type(x.type)), rounded = roundoff(x.out);
   for (i64 e = 0; e < x.batch; ++e)
@@ -211,7 +211,7 @@ TEST(Gemm, MultipliesPairsOfBf16IfTheProcessorCan) {
 }
 #endif
 
-// GEMMs on tiles run on the model of tiles, and on AMX if the processor has it.
+// GEMMs with tiles run on the emulated tiles. They also run on AMX if the processor has it.
 std::vector<Isa> tile_units() {
   std::vector<Isa> units = {{"model of tiles", baseline::tiles_scratch, baseline::run_tiles<ModelTiles>}};
 #ifdef TILEGRAD_ISA_avx512
@@ -264,8 +264,8 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsWhenLarge) {
   check_tiles({2, 300, 270, 400, "row", "row", "strided", "bias"});
 }
 
-// The panels of B need more memory than one pass may have. The result must equal the result of a single
-// thread, which packs without other threads and is tested above.
+// The panels of B exceed the memory limit of one pass. The result must equal the result of a single thread,
+// which is tested above.
 TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
   constexpr i64 m = 33, n = 270, k = 14600;
   std::mt19937 rng(13);
@@ -291,7 +291,7 @@ TEST(GemmOnTiles, PacksOnceForAllThreadsInSeveralPasses) {
 
 TEST(GemmOnTiles, EmptyOperandsGiveZerosOrTheAddend) {
 #ifdef TILEGRAD_ISA_avx512
-  if (machine_has("avx512")) {  // gemm() does not use tiles in this case
+  if (machine_has("avx512")) {  // gemm() does not use tiles here
     const i64 sizes[][4] = {{2, 5, 7, 0}, {1, 0, 7, 3}, {1, 5, 0, 3}, {0, 5, 7, 3}};
     for (const auto& [batch, m, n, k] : sizes) {
       Case x{batch, m, n, k, "row", "row", "row", "bias", DType::bf16, DType::bf16, false, Bf16Unit::tiles};
@@ -338,8 +338,8 @@ struct RowsCase {
   bool adds = false;
 };
 
-// The product of rows [first, first + m) of a with b, plus the same rows of d. With `as_items`, each row is a
-// batch item.
+// Computes rows [first, first + m) of a times b, and adds the same rows of d. If `as_items` is true, each row
+// is a batch item.
 std::vector<std::byte> rows_product(const RowsCase& x, Matrix& a, Matrix& b, Matrix& d, i64 first, i64 m,
                                     int threads, const Isa& isa, bool as_items = false) {
   Gemm g;
@@ -367,7 +367,7 @@ void check_batch_invariant(const RowsCase& x, const std::vector<Isa>& units) {
                             std::string(name_of(x.type)) + (x.adds ? " + d" : "");
   const std::size_t row_bytes = static_cast<std::size_t>(x.n) * size_of(x.type);
   for (const Isa& isa : units) {
-    std::vector<std::byte> all;  // of the first layout; the others must be equal
+    std::vector<std::byte> all;  // the result for the first layout; other layouts must give the same bytes
     for (const char* layout : {"row", "column"}) {
       std::mt19937 rng(11);
       Matrix rows(x.type, 1, most, x.k, "row", rng), b(x.type, 1, x.k, x.n, x.b, rng),
@@ -433,7 +433,8 @@ TEST(GemmOfBatchInvariant, AgreesWithTheTripleLoop) {
         }
 }
 
-// Like gemm(), this treats few rows with a transposed weight as columns of the transposed GEMM.
+// gemm() treats few rows with a transposed weight as columns of the transposed GEMM. This function does the
+// same.
 void rows_on_model(const Gemm& g, Worker& w) {
   baseline::run_tiles<ModelTiles>(g.m <= 16 ? baseline::swapped(g) : g, w);
 }
@@ -475,8 +476,9 @@ TEST(Gemm, PacksOnceForAllThreadsWhenLarge) {
   check({1, 600, 1100, 40, "row", "row"});  // more columns than one block
 }
 
-// Either the rows of A are 2 KiB apart, so they conflict in the L1 cache, or A is larger than the L2 cache.
-// In both cases A is packed, with complete vectors if there is room.
+// In the first case, the rows of A are 2 KiB apart, so they conflict in the L1 cache. In the second case, A
+// is larger than the L2 cache. In both cases A is packed. The packed rows are complete vectors if there is
+// room.
 TEST(Gemm, PacksRowsThatDoNotFitTheCaches) {
   for (const DType t : {DType::f32, DType::f64}) {
     check({1, 130, 300, 512, "row", "row", "row", "full", t, t});

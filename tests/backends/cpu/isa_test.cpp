@@ -1,4 +1,4 @@
-// Tests the choice of an instruction set, and kernels that users register.
+// Tests the choice of the instruction set, and kernels that users register.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ TEST(Isa, SetsAreInAscendingOrder) {
   EXPECT_EQ(all.find(names_of_sets()), 0u) << names_of_sets();
 }
 
-// A process chooses its instruction set once. An invalid name does not choose one.
+// A process chooses its instruction set once. If the name is invalid, no instruction set is chosen.
 TEST(Isa, FollowsTheEnvironmentVariable) {
   for (const char* name : {"mmx", "", "avx51", "baseline2"}) {
     setenv("TG_ISA", name, 1);

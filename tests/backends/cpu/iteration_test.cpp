@@ -1,5 +1,5 @@
-// Tests how kernels iterate: lists of merged axes, copies of regions, and partial lines and rows. A kernel's
-// results do not depend on how axes are merged and work is divided, so only these tests compare the iteration
+// Tests how kernels iterate. Covers lists of merged axes, copies of regions, and partial lines and rows.
+// Results do not depend on merged axes or the division of work. So only these tests compare the iteration
 // with plain loops.
 #define TG_ISA baseline
 #include "backends/cpu/kernels/chain.h"
@@ -62,7 +62,7 @@ TEST(Iteration, WalksVisitElementsInRowMajorOrder) {
     list.merge();
     EXPECT_EQ(list.rank, l.merged) << l.shape.text();
     Counter w(list, 0);
-    for (int round = 0; round < 2; ++round)  // after the last element, the counter is at the first one again
+    for (int round = 0; round < 2; ++round)  // the counter restarts after the last element
       for (const i64 at : expected) {
         ASSERT_EQ(w.in, at) << l.shape.text();
         w.next();
@@ -144,7 +144,7 @@ const Region regions[] = {{{}, {}, {}, 0},
                           {{2, 3, 4}, {12, 4, 1}, {24, 4, 1}, 2},
                           {{2, 3, 4}, {24, 4, 1}, {12, 4, 1}, 2},
                           {{3, 4}, {4, 1}, {1, 3}, 2},
-                          {{3, 4}, {1, 3}, {1, 3}, 1},  // both have the target's order
+                          {{3, 4}, {1, 3}, {1, 3}, 1},  // both are in the target's order
                           {{3, 4}, {1, 3}, {4, 1}, 2},
                           {{2, 1, 4}, {4, 7, 1}, {4, 9, 1}, 1}};
 
@@ -162,7 +162,7 @@ void check_copies(DType dtype) {
       EXPECT_GE(m.outer.axis[a].out, (a + 1 < m.outer.rank ? m.outer.axis[a + 1] : m.run).out)
           << r.shape.text();
     }
-    std::map<i64, i64> place;  // target offset → source offset; copies are in the order of target offsets
+    std::map<i64, i64> place;  // target offset → source offset; the copy order is by target offset
     for (std::size_t e = 0; e < to.size(); ++e) place[to[e]] = from[e];
     for (i64 begin = 0; begin <= m.numel; ++begin)
       for (i64 end = begin; end <= m.numel; ++end) {
@@ -329,7 +329,7 @@ TEST(Iteration, RowsAreReadInPlaceIfPossible) {
   }
 }
 
-// Tests the contiguous runs of a fused step's operand along its innermost axis.
+// Tests contiguous runs along the innermost axis of a fused step's operand.
 TEST(Iteration, RunsCoverAStretch) {
   PointwisePlan p;
   PointwisePlan::Access o{};

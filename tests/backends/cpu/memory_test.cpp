@@ -1,5 +1,5 @@
-// Tests the memory that control groups leave available, read from files like the kernel's, and the memory
-// that the backend allocates.
+// Tests the memory that the backend allocates, and the limits of control groups. The limits are read from
+// files in the kernel's format.
 #include "core/os/memory.h"
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ TEST_F(ControlGroups, SecondVersionUsesTheSmallestLimitUpToTheRoot) {
   EXPECT_EQ(left("0::/a/b\n"), 400u);
 }
 
-// The first number after a name in a file, times 1024.
+// Returns the first number after a name in a file, times 1024.
 double kibibytes(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   std::string word;
@@ -94,13 +94,13 @@ TEST(Memory, AvailableIsLimitedBySystemAndControlGroups) {
   const double left = static_cast<double>(os::left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
   const double available = static_cast<double>(os::available_memory());
   EXPECT_GT(available, 0);
-  // Between the two readings, other processes use and free memory.
+  // Other processes use and free memory between the two readings.
   if (free > 0) {
     EXPECT_NEAR(available / std::min(free, left), 1, 0.25);
   }
 }
 
-// Blocks of 2 MiB or more are aligned to 2 MiB, others to 64 bytes.
+// Blocks of 2 MiB or more are aligned to 2 MiB. Smaller blocks are aligned to 64 bytes.
 TEST(Memory, IsAligned) {
   constexpr std::size_t huge = std::size_t{2} << 20;
   for (const std::size_t bytes :
@@ -114,7 +114,7 @@ TEST(Memory, IsAligned) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The system itself would grant this allocation.
+// The operating system would grant this allocation.
 TEST(Memory, MoreThanAvailableIsRefused) {
   const std::size_t available = cpu::backend().available_bytes();
   if (available > std::size_t{1} << 60) GTEST_SKIP() << "no limit is known";

@@ -1,5 +1,5 @@
-// Tests the thread pool: in every run, every part runs once, whichever threads participate. No thread waits
-// for a thread without a part, and a waiting thread sleeps.
+// Tests the thread pool. In every run, each part must run exactly once, on any thread. No thread may wait for
+// a thread that has no part. A waiting thread must sleep.
 #include "backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace {
 using namespace tg::cpu;
 using std::chrono::milliseconds;
 
-// A job whose stages are all the same function.
+// A job with one function for all of its stages.
 struct Stages final : Job {
   Stages(int count, std::function<void(Worker&, int stage)> f) : count(count), f(std::move(f)) {}
   int next(int thread) override {
@@ -77,8 +77,8 @@ TEST(Pool, EveryPartRunsOncePerPhase) {
   }
 }
 
-// Each part of a phase reads the results of all parts of the previous phase. Parts and steps between stages
-// sleep at random, so threads join stages late, or join only their later phases.
+// Each part of a phase reads the results of all parts of the previous phase. Parts sleep at random, and so do
+// steps between stages. So threads join a stage late, or join only its later phases.
 TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
   constexpr std::int64_t parts = 13;
   constexpr int stages = 60;
@@ -114,8 +114,8 @@ TEST(Pool, ResultsAreEqualForAnyNumberOfThreadsThatSleepAtRandom) {
     for (bool sleeps : {false, true}) EXPECT_EQ(run(threads, sleeps), expected) << threads << " threads";
 }
 
-// Stops one thread of a pool with a signal at any point, as if the system had given its processor to another
-// process. Only one thread can be stopped at a time.
+// Stops one thread of a pool with a signal at any point. To the pool, this looks like a processor that runs
+// another process. Only one thread can be stopped at a time.
 class Held {
  public:
   explicit Held(pthread_t thread) {
@@ -144,8 +144,8 @@ class Held {
   inline static std::atomic<bool> is_held_{false};
 };
 
-// The threads of the pool except the caller. Each thread gets one part, which waits for the parts of all
-// others, so every thread is found.
+// Finds all threads of the pool except the caller. Each thread gets one part, which waits until all other
+// parts have started.
 std::vector<pthread_t> threads_of(Pool& pool) {
   std::atomic<int> here{0};
   std::vector<pthread_t> found(static_cast<std::size_t>(pool.threads()));
@@ -179,7 +179,7 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldBetweenRuns) {
   run_phases(pool, 100);
 }
 
-// Waits until the system reports that a thread of this process sleeps.
+// Waits until the system reports that a thread of this process is asleep.
 void wait_for_sleep(pid_t thread) {
   for (std::string state; state != "S"; std::this_thread::yield()) {
     std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
@@ -188,8 +188,8 @@ void wait_for_sleep(pid_t thread) {
   }
 }
 
-// The thread is stopped while it waits at a barrier inside a stage. The caller ends the stage and the run,
-// and frees its memory.
+// The thread is stopped while it waits at a barrier inside a stage. Meanwhile, the caller ends the stage and
+// the run and frees the run's memory.
 TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
   for (const int held_in : {0, 1, 2}) {
     Pool pool(2);
@@ -201,7 +201,7 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
     auto job = std::make_unique<Stages>(3, [&](Worker& w, int stage) {
       for (int phase = 0; phase < 3; ++phase) {
         if (phase > 0 && !w.barrier()) {
-          EXPECT_FALSE(w.barrier());  // nor does the thread ever rejoin the stage
+          EXPECT_FALSE(w.barrier());  // the thread does not rejoin the stage
           w.each(2, [](std::int64_t) { ADD_FAILURE() << "a thread that has left received a part"; });
           return;
         }
@@ -228,8 +228,8 @@ TEST(Pool, ARunNeedsNoThreadThatIsHeldAtABarrier) {
   }
 }
 
-// Measures the processor time of the process while a thread of the pool, or the test, is idle. A single
-// spinning thread would use all of this time.
+// Measures the processor time of the process while a pool thread or the test is idle. A single spinning
+// thread would use all of this time.
 void expect_sleep(const std::function<void(std::function<void()> idle)>& run) {
   constexpr double idle_seconds = 0.2;
   double used = -1;
@@ -288,7 +288,7 @@ TEST(Pool, ThreadsSleepWhileTheyWaitForAnEarlierPart) {
   EXPECT_EQ(order, 9u);
 }
 
-// Steps for the caller's thread run there, whichever thread ended the previous stage.
+// Steps for the caller's thread run on that thread, even if a different thread ended the previous stage.
 TEST(Pool, StepsForTheCallerRunOnItsThread) {
   struct Alternating final : Job {
     int next(int thread) override {
@@ -300,7 +300,7 @@ TEST(Pool, StepsForTheCallerRunOnItsThread) {
       return stage < 400 ? stage++ : end;
     }
     void share(Worker& w, int) override {
-      w.each(2, [&](std::int64_t part) {  // the caller's stretch is short, so it arrives first
+      w.each(2, [&](std::int64_t part) {  // the caller's stretch is short, so the caller arrives first
         if (part == 1) std::this_thread::sleep_for(std::chrono::microseconds(20));
       });
     }
@@ -376,7 +376,7 @@ std::size_t threads_of_this_process() {
   return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-// A user's function may wait for a run. During its call, other runs do not wait for its pool.
+// A user's function may wait for a run. Meanwhile, other runs do not wait for the function's pool.
 TEST(Pool, RunsInAUsersFunctionGetASeparatePool) {
   std::atomic<int> count{0};
   const auto nested = [&](bool on_another_thread) {
@@ -399,7 +399,7 @@ TEST(Pool, RunsInAUsersFunctionGetASeparatePool) {
 }
 
 TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
-  constexpr int size = 4;  // no other test has pools of this size
+  constexpr int size = 4;  // no other test uses a pool of this size
   std::atomic<int> count{0};
   std::thread other;
   Stages job(1, [](Worker& w, int) { w.each(2, [](std::int64_t) {}); });
@@ -409,7 +409,7 @@ TEST(Pool, RunsWaitForAPoolAfterAUsersFunction) {
     const std::size_t threads = threads_of_this_process();
     other = std::thread([&] { run_on_pool(size, count_part, &count); });
     std::this_thread::sleep_for(milliseconds(30));
-    EXPECT_LE(threads_of_this_process(), threads + 1);  // the waiting thread is the only new one
+    EXPECT_LE(threads_of_this_process(), threads + 1);  // the waiting thread is the only new thread
     EXPECT_EQ(count, 0);
   };
   run_on_pool(size, job);

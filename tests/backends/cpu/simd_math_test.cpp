@@ -1,6 +1,6 @@
-// Compares the f32 polynomials of the vector functions with the C library in f64, with a stride through all
-// bit patterns. This test compiles the polynomials for the baseline; the tests of pointwise kernels cover the
-// other instruction sets.
+// Compares the f32 polynomials of the vector functions with the C library in f64, at every nth bit pattern.
+// This test compiles the polynomials for the baseline. The tests of pointwise kernels cover the other
+// instruction sets.
 #define TG_ISA simd_test
 #include "backends/cpu/kernels/simd_math.h"
 #include "backends/cpu/kernels/attention/few_rows.h"
@@ -16,8 +16,8 @@
 namespace tg::cpu::simd_test {
 namespace {
 
-// The largest error in units in the last place over finite |x| ≤ limit. It is infinite if a special value is
-// wrong.
+// Returns the largest error, in units in the last place, for finite |x| ≤ limit. Returns infinity if a
+// special value is wrong.
 template <class F, class G>
 double worst_ulp(F f, G exact, float limit) {
   constexpr int W = lanes<F32>;
@@ -70,8 +70,8 @@ TEST(SimdMath, NormalDistribution) {
     store(out, normal_cdf(load(in)));
     for (int k = 0; k < W; ++k) {
       const double expected = 0.5 * std::erfc(-static_cast<double>(in[k]) / std::sqrt(2.0));
-      // The fit causes an error of 1.3·2⁻²⁴. The exponential, the sum and the quotient each add at most 2⁻²⁴
-      // of rounding.
+      // The polynomial has an error of 1.3·2⁻²⁴. The exponential, the sum and the quotient each add a
+      // rounding error of at most 2⁻²⁴.
       ASSERT_NEAR(out[k], expected, 4.3 * 0x1p-24) << in[k];
       ASSERT_NEAR(out[k], expected, in[k] > -6 ? 3e-3 * expected : 1e-9) << in[k];  // Φ(-6) is 1e-9
     }
@@ -107,8 +107,8 @@ TEST(SimdLoads, SixteenBitTypesRoundLikeTheirScalars) {
   }
 }
 
-// For every number of the type, tests the point halfway to the next number and the points directly below and
-// above it. Ties round to even.
+// Tests three points for each number of the type. They are the midpoint between the number and its successor,
+// and the points directly below and above this midpoint. Ties round to even.
 TEST(SimdLoads, HalfwayCasesRoundToEven) {
   constexpr int W = lanes<F32>;
   const std::vector<float> cases = halfway_cases();
@@ -144,7 +144,7 @@ TEST(SimdLoads, PartialLoadsAndStoresTouchOnlyTheirElements) {
   }
 }
 
-// Block counters have 64 bits: the lower word of some lanes overflows.
+// Block counters have 64 bits. In some lanes, the lower word overflows.
 TEST(SimdPhilox, WordsOfElementsMatchTheirCounters) {
   constexpr std::uint64_t key = 0x0123456789abcdefu;
   constexpr std::uint64_t word = std::uint64_t{1} << 32;
@@ -160,7 +160,7 @@ TEST(SimdPhilox, WordsOfElementsMatchTheirCounters) {
   }
 }
 
-// Tests which row is prefetched while a different row is read.
+// Tests which row is prefetched while another row is read.
 TEST(SimdRows, ArePrefetchedSomeRowsAhead) {
   const float data[200] = {};
   const i64 place[] = {0, 10, 30, 60, 100};

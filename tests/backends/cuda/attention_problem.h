@@ -1,5 +1,5 @@
-// Calls flash_attn and its backward on random numbers, on any backend. Also defines how much the results may
-// differ from f64 results.
+// Calls flash_attn and its backward on random numbers, on any backend. Also defines the allowed difference
+// from the results in f64.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,11 +40,11 @@ struct Extras {
   Shape bias = {};  // empty: no bias
   bool hiding = false;
   bool sink = false, z_lse = true, projected = false;  // projected: stored as [B, L, H, d]
-  bool values_are_keys = false;                        // the first columns of each key are its value
+  bool values_are_keys = false;                        // each value is the first columns of its key
   std::vector<std::int32_t> cu_q = {}, cu_k = {};
   std::vector<std::int64_t> lengths = {};
   double q = 2, k = 1, v = 1, z_o = 1;  // magnitude of the numbers
-  double beyond = 0;                    // value of keys and values beyond the lengths, if not 0
+  double beyond = 0;                    // number in keys and values beyond the lengths, or 0 for none
   double off = 0;                       // added to ξ between the forward and the backward
   std::function<void(const std::string& name, Array&)> change = {};  // if set, changes the inputs
 };
@@ -60,7 +60,7 @@ inline Array random_array(const Shape& shape, std::uint64_t seed, DType dtype, d
   return Array::of(shape, x).to(dtype);
 }
 
-// Contains the forward's o and ξ, and the gradients that the backward computes from random z_o and z_ξ.
+// The forward's results o and ξ, and the gradients from the backward for random z_o and z_ξ.
 struct Results {
   std::vector<const char*> names;
   std::vector<Array> values;
@@ -107,7 +107,7 @@ struct Problem {
     const Tensor q = operand("q", n.H, n.L, n.d, 1, more.q), k = keys("k", n.d, 2, more.k),
                  v = more.values_are_keys ? k.slice(3, 0, n.dv) : keys("v", n.dv, 3, more.v);
     AttentionOptions o = options;
-    if (!how.device) o.kernels = AttentionKernels::best;  // only a GPU has several sets of kernels
+    if (!how.device) o.kernels = AttentionKernels::best;  // other devices have only one set of kernels
     if (!more.bias.empty()) {
       Array bias = random_array(more.bias, 4, rounded).to(dtype);
       for (std::int64_t e = 0; more.hiding && e < bias.numel(); e += 3) bias.set(e, -INFINITY);
@@ -167,16 +167,16 @@ struct Problem {
   }
 };
 
-// Bounds the distance of each value from the f64 value, relative to the largest value. Both sides round the
-// operands. In 16-bit types, P and z_A are also rounded to the dtype before a GEMM, by a relative error of
-// 2⁻⁹ for bf16 and 2⁻¹² for f16. The result is rounded once, and o is rounded before u is computed from it.
-// In f32, sums have a few hundred terms. For z_k and z_v, the same terms are summed over rows.
+// The largest distance from the f64 value, relative to the largest value. Both sides round the operands. In
+// 16-bit types, P and z_A are also rounded before a GEMM. This relative error is 2⁻⁹ for bf16 and 2⁻¹² for
+// f16. The result is rounded once. u is computed from the rounded o. In f32, sums have a few hundred terms.
+// For z_k and z_v, the same terms are summed over rows.
 inline double bound(DType t) {
   return t == f64 ? 1e-11 : t == f32 ? 2e-5 : t == f16 ? 2e-3 : 1.6e-2;
 }
 
-// Returns the largest distance of an element from the expected one, in units of the allowed error, and the
-// position of this element.
+// Returns the largest distance of an element from its expected value, and the position of this element. The
+// distance is in units of the allowed error.
 struct Distance {
   double units = 0;
   std::size_t where = 0;
@@ -202,8 +202,8 @@ inline void expect_close(const Results& got, const Results& expected, DType dtyp
   }
 }
 
-// f32 is also checked in TF32. The inputs are TF32 numbers. P and z_A are rounded to as many bits as f16
-// numbers have.
+// f32 is also checked in TF32. The inputs are TF32 numbers. P and z_A are rounded to the number of bits in
+// f16.
 inline void check(const Problem& p, const std::string& what,
                   std::vector<DType> dtypes = {f64, f32, bf16, f16}) {
   for (DType t : dtypes) {

@@ -30,7 +30,7 @@ TEST(CastsFirst, MovesCastsOfWholeParametersInTheirOrder) {
   const std::vector<ValueId> outputs{y.id(), part.id(), chain.id()};
   std::vector<LoweredStep> steps = lower(g, outputs, true);
   const std::vector<std::string> before = names(steps);
-  EXPECT_FALSE(casts_first(g, steps, 63));  // two of 32 bytes; other steps have larger results
+  EXPECT_FALSE(casts_first(g, steps, 63));  // two casts of 32 bytes; larger results belong to other steps
   EXPECT_EQ(names(steps), before);
   EXPECT_TRUE(casts_first(g, steps, 64));
   const std::vector<std::string> after = names(steps);

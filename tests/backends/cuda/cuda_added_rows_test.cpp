@@ -1,6 +1,6 @@
 // Tests decoding steps that write rows of keys and values to a cache and then read the cache in attention. On
-// a GPU, one kernel does both. The result and the cache must be bitwise identical to the result and cache of
-// two programs. Skipped if there is no GPU.
+// a GPU, one kernel does both. The result and the cache must be bitwise identical to the result and cache
+// from two programs. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/normal_array.h"
 #include "tests/support/op_testing.h"
@@ -33,7 +33,7 @@ struct Inputs {
 struct Sequences {
   std::int64_t H = 4, Hk = 2, d = 64, dv = 64, page = 16, pages = 6, pool = 32;
   DType dtype = bf16;
-  Numbers lengths, rows;  // for each sequence: its length, and the cache row of its new token
+  Numbers lengths, rows;  // length and new token's cache row of each sequence
   Numbers table = {};     // empty if the cache is not paged
   std::int64_t window = -1;
   bool of_heads = false;                // the new rows are stored as [Hk, B, d]
@@ -45,7 +45,8 @@ struct Sequences {
     Array o, k, v;
     std::string choice;  // description of index_assign's kernel
   };
-  // Uses one program if `at_once`, otherwise one program that adds the rows and one that reads the cache.
+  // If `at_once` is true, uses one program. Otherwise uses one program that adds the rows and one that reads
+  // the cache.
   Result run(bool at_once) const {
     const Parameter k("k", normal(of_row(flat_k, d), dtype, 1), Device::cuda()),
         v("v", normal(of_row(flat_v, dv), dtype, 2), Device::cuda());
@@ -76,7 +77,7 @@ struct Sequences {
   Shape of_row(bool flat, std::int64_t size) const {
     return flat ? Shape{pool * page, 1, Hk * size} : Shape{pool * page, Hk, size};
   }
-  // [B, 1, Hk, size] or [B, 1, 1, Hk·size], computed by a step.
+  // The shape is [B, 1, Hk, size] or [B, 1, 1, Hk·size]. A step computes the tensor.
   Tensor made(Inputs& in, const char* name, std::int64_t size, bool flat) const {
     const Array a = normal(of_heads ? Shape{Hk, B(), size} : Shape{B(), Hk, size}, dtype, 3);
     const Tensor x = in(name, a) * 2;
@@ -127,7 +128,8 @@ bool is_hopper() {
   const Program p = compile(g, {flash_attn(x, x, x).o}, {.device = Device::cuda()});
   return p.choice(0).find("wgmma") != std::string::npos;
 }
-// Whether one kernel writes and reads the cache. Its blocks need as much shared memory as a Hopper GPU has.
+// Returns whether one kernel writes and reads the cache. Its blocks need as much shared memory as a Hopper
+// GPU has.
 bool by_one_kernel() {
   const bool is = in_pages(16).run(true).choice == "done by the next step";
   EXPECT_TRUE(is || !is_hopper());
@@ -148,7 +150,7 @@ TEST_F(CudaAddedRows, AreReadWhileTheyAreWritten) {
       }
 }
 
-// If there is a single sequence, only one row is written.
+// For a single sequence, only one row is written.
 TEST_F(CudaAddedRows, OneSequenceIsReadWhileItIsWritten) {
   const bool one_kernel = by_one_kernel();
   for (const std::int32_t length : {1, 17, 33, 96})
@@ -163,8 +165,8 @@ TEST_F(CudaAddedRows, OneSequenceIsReadWhileItIsWritten) {
     }
 }
 
-// Rows may have any numbers: a sequence may get no row, two sequences the same row, and a sequence the row of
-// another.
+// Row indices may have any value. A sequence may have no row. Two sequences may have the same row. A row may
+// belong to a different sequence.
 TEST_F(CudaAddedRows, MayGoAnywhere) {
   const bool one_kernel = by_one_kernel();
   Sequences t = in_pages(16);
@@ -202,8 +204,7 @@ TEST_F(CudaAddedRows, ContiguousCacheAgrees) {
   }
 }
 
-// The kernel derives the heads of the new rows from the shapes of both caches, so both caches need a head
-// axis.
+// The kernel gets the heads of the new rows from the shapes of both caches. So both caches need a head axis.
 TEST_F(CudaAddedRows, CacheWithoutAHeadAxisUsesASeparateKernel) {
   const bool one_kernel = by_one_kernel();
   for (const bool flat_k : {false, true})
@@ -215,7 +216,7 @@ TEST_F(CudaAddedRows, CacheWithoutAHeadAxisUsesASeparateKernel) {
     }
 }
 
-// The error is the same as from index_assign.
+// index_assign reports the same error.
 TEST_F(CudaAddedRows, BeyondTheCacheAreRefused) {
   Sequences t = in_pages(16);
   for (const std::int32_t row : {32 * 16, -2}) {

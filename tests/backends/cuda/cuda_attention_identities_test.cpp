@@ -1,6 +1,6 @@
-// Tests identities that the results of attention satisfy for any input, with every set of kernels. Rows of P
-// and z_A have known sums, and u equals two different sums. Also checks that these comparisons detect errors
-// that are a few times larger than allowed. Skipped if there is no GPU.
+// Tests identities of attention results that are true for any input, with every set of kernels. Rows of P and
+// z_A have known sums, and u equals two different sums. Also tests that the comparisons detect errors a few
+// times larger than allowed. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -27,7 +27,7 @@ void for_each_run(const std::string& same_rows, F&& f) {
         SCOPED_TRACE(std::string(name_of(kernels)) + " " + std::string(name_of(t)) +
                      (causal ? " causal" : ""));
         Problem p{sizes, {.causal = causal, .kernels = kernels}};
-        if (!same_rows.empty()) p.options.scale = 1;  // scores differ only through the other operand
+        if (!same_rows.empty()) p.options.scale = 1;  // only the other operand changes the scores
         p.more.change = [&](const std::string& name, Array& a) {
           if (name == same_rows) repeat_first_row(a);
         };
@@ -38,7 +38,7 @@ void for_each_run(const std::string& same_rows, F&& f) {
 
 class CudaAttentionIdentities : public OnGpu {};
 
-// If all keys are k, then z_Q = (z_A).sum·k. Rows of P sum to 1, so a row of z_A sums to z_ξ.
+// If all keys equal k, then z_Q = (z_A).sum·k. Rows of P sum to 1, so a row of z_A sums to z_ξ.
 TEST_F(CudaAttentionIdentities, RowsOfTheScoreGradientSumToTheGradientOfXi) {
   for_each_run("k", [](const Results& r, DType t, bool) {
     const Vector z_q = doubles(r.values[2]), k = doubles(r.inputs.at("k")),
@@ -49,11 +49,12 @@ TEST_F(CudaAttentionIdentities, RowsOfTheScoreGradientSumToTheGradientOfXi) {
       expected[e] = z_lse[row] * k[head / group * sizes.T * sizes.d + e % sizes.d];
     }
     EXPECT_LE(distance(z_q, expected, t).units, 1);
-    EXPECT_GT(distance(Vector(z_q.size()), expected, t).units, 10);  // ensures that the check is not trivial
+    EXPECT_GT(distance(Vector(z_q.size()), expected, t).units, 10);  // the expected values are not all zero
   });
 }
 
-// The sum of a column of a key head's rows [keys, size], and the sum of its absolute values.
+// Sums a column of a key head's rows [keys, size]. Returns the sum of its elements and the sum of their
+// absolute values.
 struct ColumnSum {
   double sum = 0, terms = 0;
   ColumnSum(const Vector& z, std::int64_t head, std::int64_t column, std::int64_t size) {
@@ -64,8 +65,8 @@ struct ColumnSum {
   }
 };
 
-// If all queries of a head are q, the rows of z_K sum to (z_A).sum·q. Both sums include all query heads that
-// share the key head. As above, each query contributes a separate error.
+// If all queries of a head equal q, the rows of z_K sum to (z_A).sum·q. Both sums include all query heads
+// that share the key head. Each query contributes a separate error, as above.
 TEST_F(CudaAttentionIdentities, KeyGradientsSumToTheGradientOfXi) {
   for_each_run("q", [](const Results& r, DType t, bool) {
     const Vector z_k = doubles(r.values[3]), q = doubles(r.inputs.at("q")),
@@ -84,7 +85,7 @@ TEST_F(CudaAttentionIdentities, KeyGradientsSumToTheGradientOfXi) {
   });
 }
 
-// Rows of P sum to 1. So the rows of z_V sum to the rows of z_O, over all heads that share the values.
+// Rows of P sum to 1. So the sum of z_V's rows equals the sum of z_O's rows over all heads with these values.
 TEST_F(CudaAttentionIdentities, ValueGradientsSumToTheOutputGradient) {
   for_each_run("", [](const Results& r, DType t, bool) {
     const Vector z_v = doubles(r.values[4]), z_o = doubles(r.inputs.at("z_o"));
@@ -105,7 +106,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// With P = exp(A − ξ) from the ξ that the kernel returned: (P).sum = 1 and (P ⊛ z_P).sum = (O ⊛ z_O).sum = u.
+// P = exp(A − ξ) uses the ξ that the kernel returned. Then (P).sum = 1 and (P ⊛ z_P).sum = (O ⊛ z_O).sum = u.
 TEST_F(CudaAttentionIdentities, XiAndTheOutputBelongToOneSoftmax) {
   const double scale = 1 / std::sqrt(double{sizes.d});
   for_each_run("", [&](const Results& r, DType t, bool causal) {
@@ -127,7 +128,7 @@ TEST_F(CudaAttentionIdentities, XiAndTheOutputBelongToOneSoftmax) {
   });
 }
 
-// The largest distance of any result, in units of the allowed error.
+// Returns the largest distance of any result, in units of the allowed error.
 double farthest(const Results& got, const Results& expected, DType t) {
   double units = 0;
   for (std::size_t k = 0; k < expected.values.size(); ++k)
@@ -135,8 +136,8 @@ double farthest(const Results& got, const Results& expected, DType t) {
   return units;
 }
 
-// Checks the comparison itself: if the expected numbers are slightly wrong, correct results must exceed the
-// allowed error.
+// Tests the comparison itself. If the expected numbers are slightly wrong, the distance of correct results
+// must exceed the allowed error.
 TEST_F(CudaAttentionIdentities, TheComparisonFindsSmallErrors) {
   for (const AttentionKernels kernels : {best, tensor_cores})
     for (const DType t : {f32, bf16, f16}) {

@@ -1,5 +1,6 @@
-// Tests attention on a GPU with explicitly requested kernels. The requested kernels run, and all compute the
-// same results. A request for kernels that cannot run is refused with the reason. Skipped if there is no GPU.
+// Tests attention on a GPU with explicitly requested kernels. The requested kernels must run and compute the
+// same results. If the requested kernels cannot run, the request is refused with the reason. Skipped if there
+// is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
 namespace tg {
@@ -10,7 +11,7 @@ using enum AttentionKernels;
 
 class CudaAttentionKernels : public OnGpu {};
 
-// Returns the description of the kernel that a forward call uses, or the reason why the call is refused.
+// Returns the description of a forward call's kernel. If the call is refused, returns the reason.
 std::string words(const Shape& q, DType dtype, const AttentionOptions& options) {
   Graph g;
   const Tensor x = g.input("x", q, dtype);
@@ -35,7 +36,7 @@ TEST_F(CudaAttentionKernels, TheRequestedKernelIsUsed) {
   EXPECT_TRUE(has(words(q, f32, {.kernels = tensor_cores}), ", tensor cores, f32"));
   EXPECT_TRUE(has(words(q, f32, {.kernels = plain}), "plain multiply-adds"));
   EXPECT_EQ(has(words(q, f32, {}), "wgmma, f32 split into two f16"), has_wgmma());
-  // If there are few heads and short sequences, one block computes each head. Otherwise Hopper's kernels run.
+  // With few heads and short sequences, one block computes each head. Otherwise Hopper's kernels run.
   for (const DType t : {bf16, f16}) EXPECT_EQ(has(words(q, t, {}), "short sequences"), has_wgmma());
   for (const Shape& other : {Shape{1, 2, 65, 64}, {1, 2, 40, 72}, {150, 2, 40, 64}})
     EXPECT_EQ(has(words(other, bf16, {}), "wgmma"), has_wgmma()) << other.text();
@@ -95,13 +96,13 @@ TEST_F(CudaAttentionKernels, AllComputeTheSame) {
   }
 }
 
-// Some tiles contain only queries without keys, or only keys without queries. They are next to ordinary
-// tiles.
+// Some tiles have only queries that see no key. Others have only keys that no query sees. Ordinary tiles are
+// adjacent.
 TEST_F(CudaAttentionKernels, FullyMaskedOperandsDoNotAffectResults) {
   using O = AttentionOptions;
   for (const AttentionKernels kernels : {best, tensor_cores, plain})
     for (const bool nondeterministic : {false, true}) {
-      if (kernels == plain && nondeterministic) continue;  // plain kernels add in one order only
+      if (kernels == plain && nondeterministic) continue;  // plain kernels always add in the same order
       const std::string name = std::string(name_of(kernels)) + (nondeterministic ? ", nondeterministic" : "");
       const auto check_both = [&](const Sizes& n, AttentionOptions o, const Extras& more, const char* what) {
         o.kernels = kernels, o.nondeterministic = nondeterministic;

@@ -1,5 +1,5 @@
-// Tests that attention on a GPU gives bitwise identical results a thousand times while another stream copies
-// memory. The copies change when blocks start, how long their loads take, and what the caches contain.
+// Runs attention on a GPU a thousand times while another stream copies memory. Results must be bitwise
+// identical. The copies change the start of blocks, the time of their loads, and the contents of caches.
 // Skipped if there is no GPU.
 #include <cuda_runtime_api.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-#ifdef TG_RACE_RUNS  // on the emulator: the same number of heads, but shorter sequences
+#ifdef TG_RACE_RUNS  // on the emulator: equally many heads, shorter sequences
 constexpr int race_runs = TG_RACE_RUNS, shorter = 8;
 constexpr std::size_t most_bytes = 1 << 20;
 #else
@@ -18,7 +18,8 @@ constexpr int race_runs = 1000, shorter = 1;
 constexpr std::size_t most_bytes = std::size_t{64} << 30;
 #endif
 
-// Uses half of the free memory. Copies pieces of one part of it to the other and back, on a separate stream.
+// Allocates half of the free memory in two parts. On a separate stream, copies pieces of one part to the
+// other and back.
 class BusyMemory {
  public:
   BusyMemory() {
@@ -39,7 +40,7 @@ class BusyMemory {
   }
   BusyMemory(const BusyMemory&) = delete;
 
-  // Starts to copy the next piece to the other half, or back.
+  // Starts to copy the next piece from one part to the other.
   void copy() {
     const std::size_t pieces = half_ / piece_, at = copies_ / 2 % pieces * piece_;
     std::byte *const a = memory_ + at, *const b = memory_ + half_ + at;

@@ -1,5 +1,5 @@
 // Compares flash_attn and flash_attn_backward on a GPU with the CPU in f64. Covers options, dtypes and TF32,
-// head sizes, ragged lengths and memory orders. Unused memory is poisoned. f32 is also compared with unfused
+// head sizes, ragged lengths and memory orders. Unused memory is poisoned. Also compares f32 with unfused
 // attention. Repeated runs must be bitwise identical. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
@@ -86,7 +86,7 @@ TEST_F(CudaAttention, AgreesOnEveryOptionNondeterministically) {
   check_narrow({1, 2, 1, 70, 140, 128, 128}, true);
   check_narrow({2, 1, 1, 40, 60, 96, 72}, true);
 }
-// On 132 multiprocessors, the backward of long sequences is one pass, with several blocks for each head.
+// With 132 multiprocessors, the backward of long sequences is one pass. Several blocks compute each head.
 TEST_F(CudaAttention, AgreesIfBlocksIterateOverKeys) {
   for (const bool causal : {false, true})
     for (const Sizes& n : {Sizes{2, 16, 8, 20, 4090, 128, 128}, Sizes{1, 32, 32, 70, 2048, 64, 56}}) {
@@ -135,7 +135,7 @@ TEST_F(CudaAttention, AcceptsRaggedLengths) {
     }
 }
 
-// Covers every head size for which Hopper's kernels are compiled, with several tiles of queries and of keys.
+// Covers every head size of Hopper's compiled kernels, with several tiles of queries and of keys.
 TEST_F(CudaAttention, RunsOnHoppersKernels) {
   const std::int64_t pairs[][2] = {{64, 64}, {40, 72}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
   for (const auto& [d, dv] : pairs) {
@@ -157,7 +157,7 @@ TEST_F(CudaAttention, RunsOnHoppersKernels) {
   check({some, {.scale = -0.1, .causal = true}}, "negative scale", {bf16, f32});
 }
 
-// If there are few heads and short sequences, each block computes one head.
+// With few heads and short sequences, each block computes one head.
 TEST_F(CudaAttention, AcceptsShortHeads) {
   const std::int64_t sizes[][4] = {
       {32, 32, 16, 16}, {64, 64, 64, 64}, {1, 1, 8, 8}, {33, 64, 40, 24}, {64, 5, 24, 64}};
@@ -171,8 +171,8 @@ TEST_F(CudaAttention, AcceptsShortHeads) {
   }
 }
 
-// A backward computes P = exp(A − ξ) from its input ξ, which may include other keys, as in ring attention. If
-// the scores are beyond a limit, the backward computes P from its own keys only. All scores of a call are
+// A backward computes P = exp(A − ξ) from its input ξ. This ξ may include other keys, as in ring attention.
+// If the scores exceed a limit, the backward computes P from its own keys only. All scores of a call are
 // equal.
 TEST_F(CudaAttention, ShortHeadsUseTheGivenXiUpToALimit) {
   constexpr double limit = 8192;  // for 16-bit types
@@ -195,7 +195,8 @@ TEST_F(CudaAttention, ShortHeadsUseTheGivenXiUpToALimit) {
     }
 }
 
-// Heads wider than 256 have a portable backward. Values are separate, or are the first columns of the keys.
+// Heads wider than 256 have a portable backward. Values are a separate tensor or the first columns of the
+// keys.
 TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   for (const bool shared : {true, false}) {
     const std::string what = shared ? "values are keys" : "values";
@@ -215,8 +216,8 @@ TEST_F(CudaAttention, RunsOnHoppersKernelsForHeadsBeyond256) {
   check({{1, 1, 1, 70, 70, 8, 512}, {.causal = true}}, "narrow keys", {bf16});
 }
 
-// Tests few queries with many keys. On Hopper, the keys are split into ranges, whose results are merged.
-// Queries of heads that share keys are rows of one tile.
+// Tests few queries with many keys. On Hopper, the keys are split into ranges, and the results of the ranges
+// are merged. Several heads can share keys. Their queries are rows of one tile.
 std::vector<Option> options_for_few_queries(const Sizes& n) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t b = 0; b < n.B; ++b)
@@ -262,7 +263,7 @@ TEST_F(CudaAttention, AcceptsEmptyBatchesAndHeads) {
   check({{1, 2, 1, 3, 0, 8, 8}, {}, {.sink = true}}, "only a sink");
 }
 
-// Adds 0.3 to the expected numbers and subtracts it again, in the dtype. Returns twice the largest change.
+// Adds 0.3 to the expected numbers and then subtracts 0.3, in the dtype. Returns twice the largest change.
 double slack(const Vector& expected, DType t) {
   const auto rounded = [&](const Vector& x) { return doubles(Array::of(x).to(t)); };
   const double more = rounded({0.3})[0];
@@ -278,7 +279,7 @@ double slack(const Vector& expected, DType t) {
 }
 
 // Checks FlashAttention's rule: max|x − expected| ≤ 2·max|unfused − expected| + slack. With a softcap, the
-// factor is 3 and the slack is 3e-4 larger.
+// factor is 3 and the slack increases by 3e-4.
 void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType t, bool tf32 = false) {
   SCOPED_TRACE(what + " " + (tf32 ? "TF32" : std::string(name_of(t))));
   const CompileOptions how{.device = Device::cuda(), .tf32 = tf32};
@@ -301,7 +302,7 @@ void expect_as_close_as_unfused(const Problem& p, const std::string& what, DType
   }
 }
 
-// Sizes are multiples of 4, because cuBLASLt multiplies in TF32 only if operands are aligned to 16 bytes.
+// Sizes are multiples of 4. cuBLASLt multiplies in TF32 only if operands are aligned to 16 bytes.
 TEST_F(CudaAttention, F32IsAsCloseAsUnfusedAttention) {
   for (const bool tf32 : {false, true}) {
     expect_as_close_as_unfused({{1, 2, 1, 152, 172, 64, 64}}, "full", f32, tf32);
@@ -310,7 +311,7 @@ TEST_F(CudaAttention, F32IsAsCloseAsUnfusedAttention) {
     expect_as_close_as_unfused({{1, 1, 1, 100, 92, 128, 128}, {.softcap = 5, .dropout = 0.2}}, "any", f32,
                                tf32);
     expect_as_close_as_unfused({{1, 1, 1, 64, 3000, 64, 64}}, "long", f32, tf32);
-    if (!tf32)  // cuBLASLt multiplies matrices this small in f32
+    if (!tf32)  // cuBLASLt multiplies these small matrices in f32
       expect_as_close_as_unfused({{2, 96, 48, 12, 44, 32, 32}, {.causal = true}, {.z_lse = false}},
                                  "enough heads for a block each", f32, tf32);
   }
@@ -331,8 +332,8 @@ TEST_F(CudaAttention, SixteenBitTypesAreAsCloseAsUnfusedAttention) {
     }
 }
 
-// f32 numbers are multiplied as f16 numbers times powers of two. Operands may have any magnitude, and keys
-// that no query reads may have any value.
+// An f32 number is represented by f16 numbers and a power of two. Operands may have any magnitude. Unused
+// keys may have any value.
 TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
   const std::vector<std::int64_t> lengths{60, 33};
   const std::vector<std::pair<const char*, Extras>> all = {
@@ -356,7 +357,7 @@ TEST_F(CudaAttention, F32AcceptsNumbersOfAnyMagnitude) {
       SCOPED_TRACE(std::string(name) + (tf32 ? " TF32" : " f32") + (n.H == many.H ? ", many heads" : "") +
                    (dropout > 0 ? ", dropout" : ""));
       const Problem p{n, {.dropout = dropout}, more};
-      const DType rounded = tf32 ? bf16 : f32;  // TF32's precision in f32's range
+      const DType rounded = tf32 ? bf16 : f32;  // precision of TF32, range of f32
       const auto expected = p.run(rounded, f64, {}),
                  got = p.run(rounded, f32, {.device = Device::cuda(), .tf32 = tf32, .verify = true});
       for (std::size_t i = 0; i < expected.values.size(); ++i) {
@@ -399,7 +400,7 @@ TEST_F(CudaAttention, DeterministicRunsAreVerified) {
   EXPECT_NO_THROW(p.run(bf16, bf16, {.device = Device::cuda(), .verify = true}, 3));
 }
 
-// If `nondeterministic` is set, only the lowest bits of z_q may differ between runs.
+// If `nondeterministic` is set, runs may differ only in the lowest bits of z_q.
 TEST_F(CudaAttention, KeyGradientsMatchBitwiseNondeterministically) {
   for (const bool causal : {false, true}) {
     const Problem p{{1, 4, 2, 300, 500, 64, 64}, {.causal = causal, .nondeterministic = true}};

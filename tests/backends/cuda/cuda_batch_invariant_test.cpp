@@ -1,5 +1,5 @@
 // Tests CompileOptions::batch_invariant on a GPU. GEMMs are compared with the CPU. A row's result must be
-// bitwise identical in a batch of one, among other rows and for any layout of the rows. Skipped if there is
+// bitwise identical in a batch of one and in a larger batch, for any layout of the rows. Skipped if there is
 // no GPU.
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/runtime/written_memory.h"
@@ -20,9 +20,9 @@ class CudaBatchInvariant : public ::testing::Test {
 struct Product {
   DType dtype;
   std::int64_t n, k;
-  bool along_k = true;                                              // weights: [n, k], transposed, or [k, n]
+  bool along_k = true;                                              // weights: [n, k] transposed, or [k, n]
   enum { nothing, bias, residual, computed, wide } adds = nothing;  // wide: results are f32
-  std::int64_t heads = 0;                                           // if not 0, each head has its own weights
+  std::int64_t heads = 0;                                           // if not 0, the weights have this axis
   std::int64_t most = 80;                                           // largest number of rows
 
   // If `spread` is set, rows of x are not aligned to 16 bytes.
@@ -47,7 +47,7 @@ struct Product {
       return Tensors{by_head(y)};
     };
     Array x = random_rows(shape(most, k, true), dtype, 1);
-    if (spread) {  // rows begin after an unused number
+    if (spread) {  // each row follows an unused number
       const Array narrow = x;
       x = Array(shape(most, k + 1, true), dtype);
       const auto size = static_cast<std::int64_t>(size_of(dtype));
@@ -71,7 +71,7 @@ void check(const Product& p) {
   EXPECT_TRUE(p.rows(Device::cuda(), true).of(3, 9, 1)[0].same_bits(part(batch, 3, 9))) << "spread";
 }
 
-// Returns the kernel that the first step uses, for example "sm_90: tensor cores, …".
+// Returns the kernel of the first step, for example "sm_90: tensor cores, …".
 std::string choice_of(const Product& p) {
   const ByRows rows = p.rows(Device::cuda());
   Graph g;
@@ -111,7 +111,7 @@ TEST_F(CudaBatchInvariant, ProductsAgreeWithTheCpuAndRowsMatchBitwise) {
   }
 }
 
-// Kernels read constants before the previous kernel has ended, and computed operands afterward.
+// Before the previous kernel ends, kernels read only constants. Afterward, they read computed operands.
 TEST_F(CudaBatchInvariant, ProductsAddTheResultOfAStep) {
   for (const DType t : {bf16, f16, f32})
     for (const bool along_k : {true, false}) {
@@ -122,7 +122,7 @@ TEST_F(CudaBatchInvariant, ProductsAddTheResultOfAStep) {
     }
 }
 
-// There are many rows, and enough tiles for each multiprocessor.
+// There are many rows. Each multiprocessor has enough tiles.
 TEST_F(CudaBatchInvariant, ProductsOfManyRowsAndOutputsMatch) {
   for (const bool along_k : {true, false})
     Product{bf16, 4352, 360, along_k}.rows(Device::cuda()).check({9, 64});
@@ -130,14 +130,15 @@ TEST_F(CudaBatchInvariant, ProductsOfManyRowsAndOutputsMatch) {
   Product{bf16, 8704, 72, false}.rows(Device::cuda()).check({9});
 }
 
-// Tests wgmma on Hopper with each tile size, partial tiles of rows, and unequal halves of k.
+// Tests wgmma on Hopper with each tile size. Covers partial tiles of rows, and halves of k with different
+// sizes.
 TEST_F(CudaBatchInvariant, ProductsByWgmmaMatchBitwise) {
   if (choice_of({bf16, 8, 8}).find("sm_90") == std::string::npos) GTEST_SKIP() << "not Hopper";
   struct Case {
     std::int64_t m, n, k;
     std::string rows;
   };
-  // A GPU has 114 to 132 multiprocessors. If the emulator has fewer, fewer outputs are used.
+  // A GPU has 114 to 132 multiprocessors. The emulator may have fewer. In that case, fewer outputs are used.
   const char* const few = std::getenv("TG_EMULATOR_SMS");
   const std::int64_t processors = few ? std::atoi(few) : 132;
   for (const auto& [m, usual_n, k, rows] : {Case{80, 2304, 328, "32"},
@@ -164,15 +165,15 @@ TEST_F(CudaBatchInvariant, ProductsByWgmmaMatchBitwise) {
     }
 }
 
-// The cases are: more slices than pairs of chunks, slices whose sizes differ by one, and a last chunk that is
-// partial or empty.
+// Covers more slices than pairs of chunks, slices whose sizes differ by one, and a last chunk that is partial
+// or empty.
 TEST_F(CudaBatchInvariant, ProductsOfUnequalSlicesMatch) {
   for (const DType t : {bf16, f16})
     for (const std::int64_t k : {104, 296, 776, 1160})
       Product{t, 200, k, true, Product::residual}.rows(Device::cuda()).check({1, 9, 17, 65});
 }
 
-// Records the time between kernels that begin before the previous kernel has ended.
+// Records the time between two kernels. The second begins before the first has ended.
 TEST_F(CudaBatchInvariant, StepsOfProductsCanBeTimed) {
   Graph g;
   Tensor x = g.constant(random_rows({20, 64}, bf16, 1));
@@ -221,7 +222,7 @@ TEST_F(CudaBatchInvariant, OpsOnRowsMatchBitwise) {
     for (const std::int64_t n : {34, 40}) ops_on_rows(t, n, Device::cuda()).check({1, 9});
 }
 
-// Tests rows that one warp computes, rows for several warps, and rows with fewer elements than threads.
+// Some rows need one warp, others need several warps. Some rows have fewer elements than threads.
 TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
   for (const DType t : {f32, bf16})
     for (const std::int64_t n : {40, 768, 4096}) {
@@ -241,7 +242,7 @@ TEST_F(CudaBatchInvariant, NormsAgreeWithTheCpu) {
     }
 }
 
-// Ops that are fused into the kernel of a GEMM are bitwise identical to separate steps.
+// Ops that are fused into a GEMM's kernel must be bitwise identical to separate steps.
 struct Neighbours {
   DType dtype;
   std::int64_t m;
@@ -263,7 +264,7 @@ struct Neighbours {
       EXPECT_NE(p.choice(i).find(steps[i]), std::string::npos) << "step " << i << ": " << p.choice(i);
     return values;
   }
-  // Uses separate steps, each in its own program.
+  // Uses separate steps. Each step has its own program.
   Array product(const Array& left, const Array& added) const {
     Graph g;
     return run(g, {linear(g.constant(left), weights(g), g.constant(added))}, {})[0];
@@ -326,9 +327,9 @@ TEST_F(CudaBatchInvariant, ASumFusedIntoAProductMatchesToo) {
     }
 }
 
-// A GEMM of one row whose norm is fused into the GEMM. If there are 2,304 outputs, each block computes 32; if
-// there are 40, each computes 16. In a row of 2,040 numbers, nearly every thread has one pack, and the others
-// have zeros. In a row of 72 numbers, nine threads have one pack each.
+// Tests a GEMM of one row that is fused with the row's norm. With 2,304 outputs, each block computes 32. With
+// 40 outputs, each block computes 16. In a row of 2,040 numbers, nearly every thread has one pack. The other
+// threads have zeros. In a row of 72 numbers, nine threads have one pack each.
 struct NormOfRow {
   DType dtype;
   std::int64_t k, n;
@@ -390,8 +391,8 @@ TEST_F(CudaBatchInvariant, ANormOfOneRowMatchesASeparateStepBitwise) {
       }
 }
 
-// A norm must stay a separate step if there are several rows, long rows or more blocks than run at the same
-// time, or if its result replaces its operand.
+// A norm must stay a separate step if there are several rows, long rows or more blocks than can run at the
+// same time. The same applies if its result replaces its operand.
 TEST_F(CudaBatchInvariant, OtherNormsAreSeparateSteps) {
   const auto is_separate = [](const NormOfRow& c, const Array& x) {
     Graph g;
@@ -411,7 +412,7 @@ TEST_F(CudaBatchInvariant, OtherNormsAreSeparateSteps) {
       << choices;
 }
 
-// Without batch_invariant, Hopper uses the same kernel if there are few rows, so results are bitwise
+// If there are few rows, Hopper uses the same kernel without batch_invariant. So results are bitwise
 // identical.
 TEST_F(CudaBatchInvariant, ProductsOfFewRowsUseThisKernelOnHopperByDefault) {
   for (const std::int64_t m : {1, 64, 256, 257}) {
@@ -436,7 +437,7 @@ TEST_F(CudaBatchInvariant, ProductsOfFewRowsUseThisKernelOnHopperByDefault) {
   }
 }
 
-// Each sequence is a single token, which attends only to itself.
+// Each sequence has a single token, so this token attends only to itself.
 TEST_F(CudaBatchInvariant, SequenceLogitsMatchInAnyBatch) {
   for (const ModelKind& kind : model_kinds()) {
     SCOPED_TRACE(kind.name);

@@ -1,5 +1,5 @@
-// Tests decoding on a GPU: few queries of heads that share keys. Results are compared with the CPU's
-// flash_attn in f64 and with plain multiply-adds. Lengths are near the ends of ranges, and unused memory is
+// Tests decoding on a GPU, with few queries and with heads that share keys. Results are compared with the
+// CPU's flash_attn in f64 and with plain multiply-adds. Lengths are near the ends of ranges. Unused memory is
 // poisoned. Results must be bitwise independent of the rest of the batch. Skipped if there is no GPU.
 #include "tests/backends/cuda/attention_problem.h"
 
@@ -12,8 +12,8 @@ class CudaDecoding : public OnGpu {};
 
 using O = AttentionOptions;
 
-// As in decoding.cpp: a cache with this number of keys is split into ranges of 256 keys if heads are wider
-// than 64.
+// If heads are wider than 64, a cache with this number of keys is split into ranges of 256 keys. decoding.cpp
+// uses the same rule.
 constexpr int keys = 600, range = 256;
 
 struct Decoded {
@@ -25,7 +25,7 @@ struct Decoded {
 struct Call {
   Array q, k, v, sink = {};
   std::vector<std::int64_t> lengths = {};
-  std::int64_t values_in_keys = 0;  // if not 0: columns of k that are the values
+  std::int64_t values_in_keys = 0;  // if not 0, the values are this number of columns of k
 
   static Call random(const Sizes& n, DType t) {
     return {random_array({n.B, n.H, n.L, n.d}, 1, t, 2), random_array({n.B, n.Hk, n.T, n.d}, 2, t),
@@ -36,7 +36,7 @@ struct Call {
     c.values_in_keys = n.dv;
     return c;
   }
-  // Entry b in a batch of one.
+  // Returns entry b as a batch of one.
   Call alone(std::int64_t b) const {
     const auto of = [&](const Array& a) {
       Shape shape = a.shape();
@@ -74,8 +74,8 @@ struct Call {
       if (p.steps()[i].op->name == "flash_attn") r.choice = p.choice(i);
     return r;
   }
-  // Compares the forward's result with f64 on the CPU, for the same numbers. On the GPU, keys beyond the
-  // lengths are NaN.
+  // Compares the forward's result with the CPU's result in f64 for the same numbers. On the GPU, keys beyond
+  // the lengths are NaN.
   void expect_reference(const AttentionOptions& o, bool with_sink) const {
     Call exact = *this, dead = *this;
     for (Array* a : {&exact.q, &exact.k, &exact.v, &exact.sink}) *a = a->to(f64);
@@ -128,7 +128,7 @@ TEST_F(CudaDecoding, IsUsedForFewQueries) {
 }
 
 // f32 operands are read in place if their row size is divisible by 16 bytes. The f16 split is not used,
-// because it would copy the whole cache.
+// because it would require a copy of the whole cache.
 TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   const auto choice = [](const Sizes& n, AttentionKernels kernels = AttentionKernels::best) {
     const std::string all = Call::random(n, f32).run({.kernels = kernels}).choice;
@@ -145,7 +145,8 @@ TEST_F(CudaDecoding, IsUsedForFewQueriesInF32) {
   }
 }
 
-// Tests groups with any number of heads, several queries each, padded sizes, and several ranges.
+// Tests groups with any number of heads. Covers several queries for each head, padded sizes and several
+// ranges.
 TEST_F(CudaDecoding, AgreesOnEveryOption) {
   for (const Sizes& n :
        {Sizes{2, 4, 2, 1, 150, 64, 64}, Sizes{1, 5, 1, 3, 330, 128, 128}, Sizes{3, 7, 1, 1, 270, 96, 40},
@@ -181,7 +182,7 @@ TEST_F(CudaDecoding, AcceptsLengthsAroundRanges) {
     }
 }
 
-// Sums have the precision of f32.
+// Sums are computed with the precision of f32.
 TEST_F(CudaDecoding, AgreesInF32) {
   const std::pair<const char*, AttentionOptions> options[] = {
       {"none", {}},
@@ -208,8 +209,8 @@ TEST_F(CudaDecoding, AgreesInF32) {
   }
 }
 
-// Tests wide heads, and latents, which are keys whose first columns are the values. Groups have any size, and
-// there are several queries.
+// Tests wide heads and latents. In latents, the first columns of the keys are the values. Groups have any
+// size. There are several queries.
 TEST_F(CudaDecoding, AgreesOnWideHeads) {
   const std::pair<const char*, AttentionOptions> options[] = {
       {"none", {}},
@@ -224,7 +225,7 @@ TEST_F(CudaDecoding, AgreesOnWideHeads) {
         Sizes{2, 70, 1, 1, 160, 576, 512}})
     for (const DType t : {bf16, f16, f32}) {
       if (t == f32 && (n.d > 256 || n.H / n.Hk * n.L > 8)) continue;
-      if (n.H > 16 && !has_wgmma()) continue;  // this many heads require wgmma
+      if (n.H > 16 && !has_wgmma()) continue;  // more than 16 heads require wgmma
       Call c = n.d > 256 ? Call::of_latents(n, t) : Call::random(n, t);
       for (const auto& [name, o] : options) {
         SCOPED_TRACE(text(n) + name);
@@ -246,7 +247,7 @@ TEST_F(CudaDecoding, AcceptsLengthsAroundRangesOfWideHeads) {
   }
 }
 
-// Runs an entry in a batch of one and in a batch with shorter and longer entries. Unused memory has any
+// Runs an entry in a batch of one, and in a batch with shorter and longer entries. Unused memory has any
 // contents.
 TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
   for (const DType t : {bf16, f16, f32})
@@ -276,7 +277,7 @@ TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
           EXPECT_TRUE(same(got.lse, together.lse)) << "entry " << b;
         }
         // A query's result must also be independent of the other queries in its tile. With wgmma, the rows of
-        // a tile are heads of the same token, and all rows of a warp change their c at the same time.
+        // a tile are heads of the same token. All rows of a warp change c at the same time.
         if (n.H >= 16) continue;
         Call loud = all;
         for (std::int64_t e = 0; e < loud.q.numel(); ++e)
@@ -289,11 +290,11 @@ TEST_F(CudaDecoding, MatchesBitwiseInAnyBatch) {
       }
 }
 
-// Two short entries for each multiprocessor of a GPU. The emulator needs fewer.
+// A GPU has two short entries for each multiprocessor. The emulator needs fewer.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
-// If there are many entries, one warp computes each short entry.
+// With many entries, one warp computes each short entry.
 TEST_F(CudaDecoding, AShortEntryMatchesBitwiseInALargeBatch) {
   for (const Sizes& n : {Sizes{TG_CROWD, 2, 1, 1, 300, 64, 64}, Sizes{TG_CROWD, 4, 1, 2, 300, 72, 8}})
     for (const auto& [t, o] : {std::pair{bf16, O{}},

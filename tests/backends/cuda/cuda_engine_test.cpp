@@ -1,5 +1,5 @@
-// Tests Engine on a GPU. Each sequence is bitwise identical to the same sequence in a batch of one. In f32,
-// its tokens equal the CPU's tokens. Skipped if there is no GPU.
+// Tests Engine on a GPU. Each sequence must be bitwise identical to the same sequence in a batch of one. In
+// f32, the tokens must equal the CPU's tokens. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cuda.h"

@@ -1,6 +1,6 @@
 // Tests fused pointwise ops that end in a reduction over rows, on a GPU
-// (backends/cuda/jit/fused_reduction.cpp). Results must be bitwise identical to the results of two separate
-// steps. Skipped if there is no GPU.
+// (backends/cuda/jit/fused_reduction.cpp). Results must be bitwise identical to two separate steps. Skipped
+// if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "core/compile/fused_reductions.h"
 #include "tests/support/nan_rows.h"
@@ -35,8 +35,8 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Given>& in) {
   eval(ts, feeds_of(in), verified);
 }
 
-// Used for sums of squares. Their rounding depends on the compiler, which may add a square without rounding
-// it first.
+// Used for sums of squares. Their rounding depends on the compiler, because some compilers do not round a
+// square before the addition.
 void expect_near(const Tensor& y, const std::vector<Given>& in) {
   const Vector a = doubles(eval(y, feeds_of(in), fused)), b = doubles(eval(y, feeds_of(in), unfused));
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i] / b[i], 1, 4 * rounding(y.dtype()));
@@ -48,8 +48,8 @@ std::vector<Tensor> all_reductions(const Tensor& x, const Axes& axes, bool keepd
           prod(x, axes, keepdim), max(x, axes, keepdim),  min(x, axes, keepdim)};
 }
 
-// The rows are shorter than a warp, short enough for registers, or longer, in this order. Each length is
-// tested with two of the reductions.
+// Rows are first shorter than a warp, then short enough for registers, then longer. Two of the reductions are
+// tested with each length.
 TEST_F(CudaFusedReduction, RowsOfEveryLengthMatchTwoStepsBitwise) {
   std::size_t nth = 0;
   for (DType t : {f32, f64})
@@ -89,7 +89,7 @@ TEST_F(CudaFusedReduction, ReadsInputsOfAnyLayout) {
   }
 }
 
-// The value is also stored, and the reduction reads the stored value.
+// The value is also stored. The reduction reads the stored value.
 TEST_F(CudaFusedReduction, StoresValuesWithOtherReaders) {
   for (DType t : {f32, bf16, f16, f64})
     for (std::int64_t n : {30, 1032}) {
@@ -102,7 +102,7 @@ TEST_F(CudaFusedReduction, StoresValuesWithOtherReaders) {
     }
 }
 
-// A 16-bit value that is not stored is not rounded.
+// A 16-bit value is not rounded if it is not stored.
 TEST_F(CudaFusedReduction, ReducesUnroundedValues) {
   for (DType t : {bf16, f16})
     for (std::int64_t n : {40, 2048}) {
@@ -151,7 +151,7 @@ TEST_F(CudaFusedReduction, PropagatesNaN) {
   }
 }
 
-// If there are few rows and they are long, each row is split into pieces.
+// If there are few long rows, each row is split into pieces.
 TEST_F(CudaFusedReduction, SplitsLongRows) {
   for (DType t : {f32, f64, bf16})
     for (const Shape& shape : {Shape{2, 5000}, Shape{40000}, Shape{1, 4104}, Shape{3, 2, 70000}}) {
@@ -159,7 +159,7 @@ TEST_F(CudaFusedReduction, SplitsLongRows) {
       Graph g;
       const Given x = given(g, shape, t, View::contiguous, 1, 0.9, 1.1),
                   y = given(g, shape, t, View::contiguous, 2, 0.9, 1.1);
-      // The values are stored, so 16-bit values are rounded as in two steps.
+      // The values are stored. So 16-bit values are rounded, as in two steps.
       const Tensor product = x.tensor * y.tensor, difference = abs(x.tensor - y.tensor);
       const std::vector<Tensor> sums{product, sum(product, {-1})}, largest{difference, max(difference, {-1})};
       for (const std::vector<Tensor>& ts : {sums, largest}) {
@@ -176,7 +176,7 @@ TEST_F(CudaFusedReduction, SplitsLongRows) {
   expect_same({sum(n * n, {}), max(n * n * -1, {1}), sum(greater(n, 3))}, {x});
 }
 
-// In these cases, two separate steps are equally fast, so the ops are not fused.
+// The ops are not fused in these cases, because two separate steps are equally fast.
 TEST_F(CudaFusedReduction, SkipsFewNumbersAndRowsWithoutPacks) {
   Graph g;
   const Given x = given(g, {2, 5001}, f32), y = given(g, {64, 64}, f32, View::contiguous, 2);

@@ -1,4 +1,4 @@
-// Tests fused pointwise kernels on a GPU, in particular kernels with several results. Skipped if there is no
+// Tests fused pointwise kernels on a GPU. Many of these kernels have several results. Skipped if there is no
 // GPU.
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ TEST(CudaFused, FusedMatchesSingleStepsOnTheCpu) {
   }
 }
 
-// If a program keeps all casts of its parameters, one kernel computes them, for any size and both 16-bit
+// If a program keeps all casts of its parameters, one kernel computes them. Covers any size and both 16-bit
 // types.
 TEST(CudaFused, CastsOfParametersAreOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
@@ -58,7 +58,8 @@ TEST(CudaFused, CastsOfParametersAreOneKernel) {
   }
 }
 
-// One kernel with one block computes small elementwise steps and the sums between them, for any compute type.
+// Small elementwise steps and the sums between them run in one kernel with one block. Covers any compute
+// type.
 TEST(CudaFused, HorizontalFusionIsOneKernel) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const std::int64_t n : {1, 31, 256, 4096}) {
@@ -105,8 +106,8 @@ TEST(CudaFused, ASmallSumMatchesBitwiseNextToLongerSteps) {
   }
 }
 
-// Two kinds of steps stay separate kernels: long steps, and sums of batch-invariant programs, whose order is
-// fixed.
+// Two kinds of steps stay separate kernels: long steps, and sums of batch-invariant programs. These sums have
+// a fixed order.
 TEST(CudaFused, OtherStepsAreSeparateKernels) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const auto& [n, alone] : {std::pair{4097, false}, {64, true}}) {
@@ -118,7 +119,7 @@ TEST(CudaFused, OtherStepsAreSeparateKernels) {
   }
 }
 
-// Casts of other dtypes, and a cast of a part of a parameter, do not fit into a list. They are separate
+// A list cannot contain casts of other dtypes or a cast of a part of a parameter. Such casts are separate
 // steps.
 TEST(CudaFused, OtherCastsAreSeparateSteps) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
@@ -129,7 +130,7 @@ TEST(CudaFused, OtherCastsAreSeparateSteps) {
     EXPECT_EQ(p.choice(i).find("casts in one"), std::string::npos) << i << ": " << p.choice(i);
 }
 
-// Covers every element size, complete and partial tiles, tiles of one vector and of single elements.
+// Covers every element size. Tiles are complete or partial, and can be one vector or single elements.
 TEST(CudaFused, TransposesOperandsThatAreContiguousAcrossRows) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const DType t : {f32, bf16, f64, i64, i32, f16, u8, boolean})
@@ -166,7 +167,7 @@ TEST(CudaFused, TransposesSeveralOperandsAndOverwritesOne) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   Graph g;
   const Tensor x = g.input("x", {130, 70}), y = g.input("y", {130, 70}), z = g.input("z", {70, 130});
-  const Tensor s = softmax(z, -1) * 0 + z;  // its last reader is the step
+  const Tensor s = softmax(z, -1) * 0 + z;  // the step is the last reader of softmax's result
   const Tensor a = s + transpose(x, 0, 1) * transpose(y, 0, 1), b = s - transpose(x, 0, 1);
   Array xs({130, 70}, f32), ys({130, 70}, f32), zs({70, 130}, f32);
   for (Array* v : {&xs, &ys, &zs})
@@ -194,7 +195,7 @@ TEST(CudaFused, GelusOf16Bits) {
     const char* name;
     Tensor (*function)(TensorArg);
     std::function<double(double)> exact;
-    double error;  // the error is below 0.1 units in the last place, or at most this
+    double error;  // the error is below the larger of 0.1 units in the last place and this
   };
   const Case cases[] = {
       {"gelu", &gelu, [&](double x) { return x * lower(x); }, 1e-8},
@@ -229,8 +230,8 @@ TEST(CudaFused, GelusOf16Bits) {
   }
 }
 
-// Compares powers of every base with C's pow in f64, rounded, within 0.1 units in the last place. Exponents
-// are integers, fractions, large or not finite.
+// Compares powers of every base with C's pow in f64. The error must be within 0.1 units in the last place
+// after rounding. Exponents are integers, fractions, large or not finite.
 TEST(CudaFused, PowersOf16Bits) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
@@ -267,7 +268,7 @@ TEST(CudaFused, PowersOf16Bits) {
 }
 
 // For huge and infinite numbers, the polynomials in the formulas overflow. The suite Extremes in
-// pointwise_test covers the limits.
+// pointwise_test covers these limits.
 TEST(CudaFused, DerivativesOfHugeNumbersMatchTheCpu) {
   if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
   const std::vector<double> at{1e3, -1e3, 2e13, -2e13, 1e20, -1e20, 3e38, -3e38, INFINITY, -INFINITY};

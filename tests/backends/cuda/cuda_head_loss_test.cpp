@@ -1,5 +1,5 @@
-// Compares linear_cross_entropy on a GPU with the CPU in f64. On Hopper, in bf16, its kernels need no
-// separate pass over the logits. Skipped if there is no GPU.
+// Compares linear_cross_entropy on a GPU with the CPU in f64. On Hopper, its bf16 kernels need no separate
+// pass over the logits. Skipped if there is no GPU.
 #include <tilegrad/ops/linear_cross_entropy.h>
 #include "backends/cuda/cuda.h"
 #include "ops/matmul_in_units.h"
@@ -21,7 +21,7 @@ struct Sizes {
   std::int64_t n, c, V;
 };
 
-// A language-model head with the loss of each row, and its gradients.
+// A language-model head, the loss of each row, and the gradients.
 struct Head {
   Sizes size;
   DType dtype;
@@ -37,7 +37,8 @@ struct Head {
       targets.push_back(static_cast<std::int32_t>(r % 7 == 5 ? -100 : r * 7919 % s.V));
   }
 
-  // Computes the loss [n], and z_x and z_w of Σ loss ⊛ (1 + row / n), for rows first … last − 1.
+  // Computes the loss [n], z_x and z_w for rows first … last − 1. The gradients are of Σ loss ⊛ (1 + row /
+  // n).
   std::vector<Array> run(Device device, DType in, std::int64_t first, std::int64_t last) const {
     Graph g;
     const Tensor xs = g.input("x", {last - first, size.c}, in), ws = g.input("w", {size.V, size.c}, in),
@@ -58,10 +59,10 @@ struct Head {
 
   void expect_agreement() const {
     const auto expected = run(Device::cpu(), f64), got = run(Device::cuda(), dtype);
-    // If the GEMM writes exponentials, logits of magnitude up to 32 are not rounded. Otherwise they are
+    // If the GEMM writes exponentials, logits of magnitude up to 32 are not rounded. Otherwise all logits are
     // rounded to the dtype.
     EXPECT_TRUE(close(doubles(got[0]), doubles(expected[0]), 32 * rounding(dtype))) << "loss";
-    // An absolute error of a logit is a relative error of its probability.
+    // An absolute error in a logit causes a relative error of the same size in the probability.
     const double bound = (dtype == f32 ? 32 : 4) * rounding(dtype);
     EXPECT_LT(difference(got[1], expected[1]), bound) << "z_x";
     EXPECT_LT(difference(got[2], expected[2]), bound) << "z_w";
@@ -76,7 +77,7 @@ struct Head {
 };
 
 constexpr LinearCrossEntropyOptions of_rows{.reduction = Reduction::none};
-// Covers partial tiles of rows and columns, more tiles than one block computes, and a single tile.
+// Covers partial tiles of rows and columns. Covers blocks with several tiles, and a single tile.
 constexpr Sizes some_sizes[] = {{77, 72, 1096}, {300, 136, 2048}, {5, 8, 1024}};
 
 TEST_F(CudaHeadLoss, AgreesInEveryTypeAndSize) {
@@ -92,7 +93,7 @@ TEST_F(CudaHeadLoss, SupportsLabelSmoothingAndZLoss) {
   for (DType t : {bf16, f32}) Head(some_sizes[0], t, o).expect_agreement();
 }
 
-// Losses range from 0 to more than 88 nats, where exp(logit − target logit) overflows in f32.
+// Losses range from 0 to more than 88 nats. Above 88 nats, exp(logit − target logit) overflows in f32.
 TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   Head head(some_sizes[1], bf16, of_rows, 5);
   const Vector losses = doubles(head.run(Device::cpu(), f64)[0]);
@@ -104,8 +105,8 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactly) {
   EXPECT_LT(Head::difference(got[2], expected[2]), 4 * rounding(bf16));
 }
 
-// On Hopper, the 128 rows of a pair of tiles are recomputed together. Large losses occur in the first pair
-// only, in a different pair only, or in several pairs.
+// On Hopper, the 128 rows of a pair of tiles are recomputed together. Large losses are only in the first
+// pair, only in a later pair, or in several pairs.
 TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInAnyTile) {
   for (const std::vector<std::int64_t>& large : {std::vector<std::int64_t>{3}, {130}, {127, 128, 256}}) {
     SCOPED_TRACE(::testing::PrintToString(large));
@@ -124,9 +125,9 @@ TEST_F(CudaHeadLoss, ComputesRowsOfLargeLossExactlyInAnyTile) {
   }
 }
 
-// Losses and gradients are computed in chunks of one unit, several units, a partial unit, or everything. On
-// Hopper, the GEMM adds in order along k. On other GPUs, or if operands are not aligned to 16 bytes, it adds
-// unit by unit.
+// Losses and gradients are computed in chunks. A chunk has one unit, several units, a partial unit or all
+// rows. On Hopper, the GEMM adds in order along k. On other GPUs, or for operands that are not aligned to 16
+// bytes, it adds unit by unit.
 TEST_F(CudaHeadLoss, AnyChunksMatchBitwise) {
   struct Case {
     Sizes size;
@@ -183,8 +184,8 @@ TEST_F(CudaHeadLoss, AnyChunksMatchBitwise) {
     }
 }
 
-// Compares GEMMs with f64, for any k, any tiles and any layout of the operands. Each GEMM runs once as a
-// whole and once in two parts.
+// Compares GEMMs with f64, for any k, any tiles and any operand layout. Each GEMM runs once as a whole and
+// once in two parts.
 TEST_F(CudaHeadLoss, MultipliesInUnits) {
   struct Case {
     std::int64_t m, n, k;
@@ -228,7 +229,7 @@ TEST_F(CudaHeadLoss, MultipliesInUnits) {
         }
 }
 
-// A row is bitwise independent of the other rows, even if other rows of its tile are recomputed.
+// A row is bitwise independent of the other rows, even if other rows in the same tile are recomputed.
 TEST_F(CudaHeadLoss, RowsMatchBitwiseInAnyBatch) {
   const Head head(some_sizes[1], bf16, of_rows, 5);
   const auto all = head.run(Device::cuda(), bf16);

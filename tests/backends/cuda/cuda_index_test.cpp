@@ -1,6 +1,6 @@
-// Tests index ops on a GPU in larger sizes than the tests of these ops. Many slices are added to few
-// elements, and few slices to many elements, in chunks. Also covers units of every width and indices out of
-// range. Skipped if there is no GPU.
+// Tests index ops on a GPU in larger sizes than the tests of these ops. Adds many slices to few elements, and
+// few slices to many elements, in chunks. Also covers units of every width and indices out of range. Skipped
+// if there is no GPU.
 #include <random>
 
 #include "backends/cuda/cuda.h"
@@ -34,9 +34,9 @@ struct Picked {
   Array array;
 };
 
-// Checks that the GPU's results equal the CPU's and that a second program gives the same results. Copied
-// elements must be bitwise identical. Sums in a different order may differ by `additions` roundings of terms
-// up to 1.
+// Checks that the GPU's results equal the CPU's results, and that a second program gives the same results.
+// Copied elements must be bitwise identical. Sums in a different order may differ by `additions` roundings of
+// terms up to 1.
 void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double additions = 0) {
   const std::vector<Array> expected = eval(ts, feeds, {.device = Device::cpu()}),
                            got = eval(ts, feeds, {.device = Device::cuda()}),
@@ -48,8 +48,8 @@ void expect_same(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, 
       continue;
     }
     const Vector a = doubles(expected[i]), b = doubles(got[i]);
-    // Each of the two sums has at most n roundings in the compute type, of partial sums no larger than n.
-    // Then it is rounded once to the dtype.
+    // Each of the two sums has at most n roundings in the compute type. Partial sums are at most n. The
+    // result is then rounded once to the dtype.
     const double wide = additions * additions * rounding(compute_type(ts[i].dtype()));
     for (std::size_t k = 0; k < a.size(); ++k)
       ASSERT_LE(std::abs(a[k] - b[k]), 2 * wide + 2 * rounding(ts[i].dtype()) * (std::abs(a[k]) + wide))
@@ -70,13 +70,14 @@ TEST_F(CudaIndex, AddsManySlicesToFewAndFewToMany) {
       const Given x = given(g, {c.rows, c.columns}, t, View::contiguous, 1, 0, high),
                   src = given(g, {c.count, c.columns}, t, View::contiguous, 2, 0, high);
       const Picked at(g, {c.count}, c.rows, c.skewed);
-      // Maximum number of additions to one element. If `skewed`, all additions may have the same target.
+      // Returns the maximum number of additions to one element. If `skewed`, all additions may be to the same
+      // element.
       const double most = static_cast<double>(c.skewed ? c.count : 3 * c.count / c.rows + 50);
       expect_same({index_add(x.tensor, 0, at.tensor, src.tensor)}, {x.feed(), src.feed(), at.feed()}, most);
     }
 }
 
-// If there are few slices, their indices are not sorted.
+// Few slices are added without sorting their indices.
 TEST_F(CudaIndex, AddsFewSlices) {
   struct Case {
     std::int64_t rows, columns, count;
@@ -154,7 +155,7 @@ TEST_F(CudaIndex, PicksAndMovesInUnitsOfEveryWidth) {
       }
 }
 
-// The unit width depends on the strides of all axes, including the axes before the indexed axis.
+// The unit width depends on the strides of all axes. This includes axes before the indexed axis.
 TEST_F(CudaIndex, PicksInUnitsThatStridesAllow) {
   for (const DType t : {f32, bf16, u8})
     for (const std::int64_t width : {2, 4, 16})
@@ -167,7 +168,7 @@ TEST_F(CudaIndex, PicksInUnitsThatStridesAllow) {
       }
 }
 
-// On Hopper, a kernel begins while the previous one still writes its indices.
+// On Hopper, a kernel begins while the previous kernel still writes the indices.
 TEST_F(CudaIndex, ReadsIndicesThatAStepComputes) {
   Graph g;
   const Given x = given(g, {9, 8}, f32);

@@ -1,5 +1,4 @@
-// Tests losses and normalizers on a GPU with logits that are all large in magnitude. Skipped if there is no
-// GPU.
+// Tests losses and normalizers on a GPU if all logits have a large magnitude. Skipped if there is no GPU.
 #include "tests/support/large_logits.h"
 
 #include "backends/cuda/cuda.h"

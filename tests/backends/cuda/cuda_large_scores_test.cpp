@@ -1,5 +1,5 @@
-// Tests every family of attention kernels with rows whose scores are all large in magnitude. Skipped if there
-// is no GPU.
+// Tests every family of attention kernels if all scores of a row have a large magnitude. Skipped if there is
+// no GPU.
 #include "tests/support/large_scores.h"
 
 #include "tests/backends/cuda/attention_problem.h"
@@ -17,10 +17,10 @@ struct Size {
   std::int64_t B, H, Hk, L, T, d, dv;
 };
 
-// Checks every case with these sizes, kernels and dtypes.
+// Checks every case for these sizes, kernels and dtypes.
 void expect_right_on(const std::vector<Size>& sizes, AttentionKernels kernels,
                      const std::vector<DType>& dtypes, bool tf32 = false) {
-#ifdef TG_CROWD  // on the emulator, each size has only some of the cases
+#ifdef TG_CROWD  // on the emulator, each size has fewer cases
   constexpr std::size_t every = 4;
 #else
   constexpr std::size_t every = 1;

@@ -1,5 +1,5 @@
-// Tests TG_LOG on a GPU: the times and kernels of its steps, and unchanged results (log_test.cpp tests the
-// levels). Skipped if there is no GPU.
+// Tests TG_LOG on a GPU. Covers the reported times and kernels of steps. Results must not change.
+// log_test.cpp tests the levels. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>

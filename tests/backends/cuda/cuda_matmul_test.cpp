@@ -1,5 +1,5 @@
-// Compares GEMMs and their epilogues on a GPU with the CPU: bias, and gelu_tanh with and without the GEMM's
-// own result. Skipped if there is no GPU.
+// Compares GEMMs and their epilogues on a GPU with the CPU. Covers bias and gelu_tanh. The GEMM result before
+// gelu_tanh is also stored, or not. Skipped if there is no GPU.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -70,12 +70,12 @@ TEST_F(CudaMatmul, ComputesTheGradientsOfGelu) {
   }
 }
 
-// The operands of large GEMMs are contiguous along k or across it. If this is faster, one operand is first
-// copied into the other layout (transposed_gemm.cpp). By the emulator's clock, the copy is always faster.
+// The operands of large GEMMs are contiguous along k or across k. An operand is first copied to the other
+// layout if this is faster (transposed_gemm.cpp). On the emulator, the copy always counts as faster.
 TEST_F(CudaMatmul, MultipliesF32InAnyLayout) {
   struct Case {
     std::int64_t m, n, k;
-    View a, b;  // contiguous: a along k, b across k; transposed: the opposite
+    View a, b;  // contiguous: a along k, b across k; transposed: a across k, b along k
     bool tf32;
     const char* copied;
     bool adds = false;
@@ -111,8 +111,8 @@ TEST_F(CudaMatmul, MultipliesF32InAnyLayout) {
   }
 }
 
-// The bits of a result depend on the algorithm, so a GEMM must keep its first algorithm. For this GEMM, many
-// algorithms are about equally fast.
+// A GEMM must keep its first algorithm, because the algorithm determines the bits of the result. For this
+// GEMM, many algorithms are about equally fast.
 TEST_F(CudaMatmul, KeepsTheChosenAlgorithm) {
   std::set<std::string> choices;
   for (int i = 0; i < 12; ++i) {
@@ -124,8 +124,8 @@ TEST_F(CudaMatmul, KeepsTheChosenAlgorithm) {
   EXPECT_NE(choices.begin()->find("cuBLASLt"), std::string::npos) << *choices.begin();
 }
 
-// Computes the gradient of an operand of three GEMMs. Two of the backward GEMMs add to the result of the
-// first. Covers cuBLASLt, the kernels for few rows and the kernel for any strides.
+// Computes the gradient of an operand that three GEMMs share. Two of the backward GEMMs add to the result of
+// the first. Covers cuBLASLt, the kernels for few rows and the kernel for any strides.
 TEST_F(CudaMatmul, AddsProductsToSums) {
   for (const DType t : {f32, bf16, f16, f64})
     for (const std::int64_t rows : {5, 70})
@@ -151,7 +151,7 @@ TEST_F(CudaMatmul, AddsProductsToSums) {
       }
 }
 
-// A sum that overwrites its addend is bitwise identical to one written to other memory.
+// A sum is bitwise identical whether it overwrites its addend or uses other memory.
 TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
   for (const DType t : {bf16, f16, f32}) {
     Graph g;
@@ -176,8 +176,8 @@ TEST_F(CudaMatmul, SumsWrittenInPlaceMatchBitwise) {
   }
 }
 
-// Tests small GEMMs with an addend. Matrices are contiguous along rows or columns, and aligned to 16 bytes or
-// not.
+// Tests small GEMMs with an addend. Matrices are contiguous along rows or columns. Some are not aligned to 16
+// bytes.
 TEST_F(CudaMatmul, ComputesGroupedGemms) {
   const std::int64_t sizes[][3] = {{256, 64, 64}, {65, 64, 256}, {1, 1, 1}, {33, 70, 300}, {40, 24, 1000}};
   for (const DType t : {bf16, f16})
@@ -200,7 +200,8 @@ TEST_F(CudaMatmul, ComputesGroupedGemms) {
           }
 }
 
-// Rows of an addend are read four numbers at a time if their layout allows it. These rows do not.
+// If the layout allows it, an addend's row is read four numbers at a time. The layout of these rows does not
+// allow it.
 TEST_F(CudaMatmul, ComputesGroupedGemmsWithAnAddendInAnyLayout) {
   constexpr std::int64_t m = 40, n = 24;
   for (const DType t : {bf16, f16})
@@ -219,8 +220,8 @@ TEST_F(CudaMatmul, ComputesGroupedGemmsWithAnAddendInAnyLayout) {
       }
 }
 
-// Several GEMMs share a kernel if no step between them reads their results. The results are bitwise identical
-// to the results of separate GEMMs.
+// Several GEMMs share a kernel if no step between them reads a GEMM result. The results are bitwise identical
+// to separate GEMMs.
 TEST_F(CudaMatmul, GroupedGemmsAreOneKernel) {
   for (const DType t : {bf16, f16}) {
     Graph g;
@@ -243,7 +244,7 @@ TEST_F(CudaMatmul, GroupedGemmsAreOneKernel) {
   }
 }
 
-// cuBLASLt is called for each index of the first axis, because its matrices are aligned to only 4 bytes.
+// cuBLASLt is called for each index of the first axis, because the matrices are aligned to only 4 bytes.
 TEST_F(CudaMatmul, AcceptsBatchesOfAnyAlignment) {
   for (const DType t : {f32, bf16}) {
     Graph g;
@@ -260,7 +261,7 @@ TEST_F(CudaMatmul, AcceptsBatchesOfAnyAlignment) {
   }
 }
 
-// Tests operands that cuBLASLt accepts, and strides that only our own kernel accepts.
+// Tests operands that cuBLASLt accepts, and strides that only tilegrad's own kernel accepts.
 TEST_F(CudaMatmul, Multiplies16BitTypesIntoF32) {
   for (const DType t : {bf16, f16, f32})
     for (const View view : {View::contiguous, View::transposed, View::sliced}) {

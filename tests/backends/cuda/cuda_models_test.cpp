@@ -1,5 +1,5 @@
-// Compares training steps, and generation with a key-value cache, on a GPU with the CPU, for models of every
-// architecture. Skipped if there is no GPU.
+// Compares models of every architecture on a GPU with the CPU. Covers training steps and generation with a
+// key-value cache. Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,7 +75,7 @@ TEST_P(CudaModels, LogitsMatchTheCpuOn16BitWeights) {
       nn::Generator generator(model);
       const std::vector<std::int32_t> text{3, 1, 4, 1, 5, 9};
       std::vector<float> all;
-      for (std::size_t n = 5; n <= text.size(); ++n) {  // the prompt, and a token after it
+      for (std::size_t n = 5; n <= text.size(); ++n) {  // the prompt and one more token
         const auto next = generator.next(std::span(text).first(n));
         all.insert(all.end(), next.begin(), next.end());
       }
@@ -87,8 +87,8 @@ TEST_P(CudaModels, LogitsMatchTheCpuOn16BitWeights) {
       error += (there[i] - here[i]) * (there[i] - here[i]);
       size += here[i] * here[i];
     }
-    // On each device, about 16 tensors in each of the 2 layers are rounded. The sum of n errors is about √n
-    // times one error.
+    // On each device, each of the 2 layers rounds about 16 tensors. The sum of n errors is about √n times one
+    // error.
     EXPECT_LT(std::sqrt(error / size), std::sqrt(2 * 16) * (dtype == bf16 ? 0x1p-8 : 0x1p-11))
         << name_of(dtype);
   }

@@ -1,5 +1,5 @@
-// Tests norms of rows and their gradients on a GPU. Covers sums that are fused into the kernel of a gradient,
-// and rows at uneven distances in memory. Skipped if there is no GPU.
+// Tests norms of rows and their gradients on a GPU. Covers sums that are fused into a gradient's kernel, and
+// rows at irregular distances in memory. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/by_rows.h"
 
@@ -15,7 +15,7 @@ class CudaNorm : public ::testing::Test {
   }
 };
 
-// Rows for one warp, rows for several warps, and rows that are too long for registers.
+// Some rows need one warp, others need several warps, and others are too long for registers.
 struct Gradients {
   DType dtype;
   std::int64_t rows, n;
@@ -69,8 +69,8 @@ TEST_F(CudaNorm, ASumFusedWithItsGradientMatchesASeparateStepBitwise) {
             << choices;
         EXPECT_TRUE(values[0].same_bits(expected));
         for (std::size_t i = 1; i < z.size(); ++i) EXPECT_TRUE(values[i].same_bits(z[i])) << i;
-        // If another step also reads the gradient, the gradient is stored. The sum reuses the memory of
-        // `other`, which no later step reads.
+        // The gradient is stored if another step also reads it. The sum reuses the memory of `other`, because
+        // no later step reads `other`.
         const auto columns = [](const Tensor& z_x, const Tensor& other) {
           return Tensors{sum(other + z_x, {0}), sum(z_x, {0})};
         };
@@ -101,7 +101,7 @@ TEST_F(CudaNorm, OtherSumsAreSeparateSteps) {
   EXPECT_TRUE(is_separate([](const Tensor& z, const Tensor& other) { return z.to(f32) + other.to(f32); }));
 }
 
-// Tests sums over the rows of several norms. One kernel finishes all sums before the first of them is read.
+// Tests sums over the rows of several norms. One kernel finishes all sums before a step reads the first sum.
 TEST_F(CudaNorm, SumsOverRowsOfSeveralNormsMatchSeparateOnesBitwise) {
   for (const DType t : {f32, bf16})
     for (const bool read_at_once : {true, false}) {
@@ -131,8 +131,8 @@ TEST_F(CudaNorm, SumsOverRowsOfSeveralNormsMatchSeparateOnesBitwise) {
     }
 }
 
-// Rows are not equally spaced, as in a slice of an axis between other axes. This is tested for x and for the
-// operand that is added to the gradient of x.
+// The distance between rows varies, as in a slice of an axis between other axes. Tests such rows for x and
+// for the addend of x's gradient.
 TEST_F(CudaNorm, RowsMayBeUnevenlySpaced) {
   using Op = Tensor (*)(const Tensor&, const Tensor&);
   const std::pair<const char*, Op> ops[] = {
@@ -167,14 +167,14 @@ TEST_F(CudaNorm, RowsMayBeUnevenlySpaced) {
         }
 }
 
-// A sum without a reader is not finished, because other values reuse its memory.
+// If no step reads a sum, it is not finished, because other values reuse its memory.
 TEST_F(CudaNorm, UnreadSumsAreNotFinished) {
   const Gradients c{f32, 37, 64, true};
   Graph apart, g;
   const std::vector<Array> z = c.run(apart, c.record(apart)).first;
   const Tensors in{g.constant(c.x), g.constant(c.gain), g.constant(c.shift)};
   const Tensors all = gradients(sum(layer_norm(in[0], in[1], in[2]) * g.constant(c.z)), in);
-  // z_b is not requested. Later values reuse its memory and are read after z_w.
+  // z_b is not requested. Later values reuse its memory. These values are read after z_w.
   const auto values_from = [&](Graph& graph) {
     Tensors values;
     for (int i = 0; i < 40; ++i) values.push_back(softmax(graph.constant(c.gain) * i, -1));

@@ -16,8 +16,8 @@ class CudaPagedAttn : public ::testing::Test {
 };
 
 const CompileOptions on_gpu{.device = Device::cuda(), .verify = true};
-// Options for results that are compared with a different program. They omit `verify`, which would run each
-// program twice.
+// Options for results that are compared with a different program. `verify` is not set, because it would run
+// each program twice.
 const CompileOptions once{.device = Device::cuda()};
 
 TEST_F(CudaPagedAttn, MatchesItsDefinition) {
@@ -33,13 +33,13 @@ TEST_F(CudaPagedAttn, MatchesItsDefinition) {
       }
 }
 
-// L queries of the first sequence, starting at query `first`, in a batch of one with `page` keys in each
-// page.
+// Extracts L queries of the first sequence, starting at query `first`. Makes a batch of one with `page` keys
+// in each page.
 struct PartOfSequence {
   std::int64_t first, L, page;
 };
-// Expects these queries to be bitwise identical in a batch of one and in the whole batch. `room` is the spare
-// room of the pool for the batch of one.
+// Expects bitwise identical results for these queries in a batch of one and in the whole batch. `room` is the
+// spare room of the pool for the batch of one.
 void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequence>& parts,
                               std::int64_t room) {
   const PagedCall::Result together = all.run(on_gpu);
@@ -53,7 +53,7 @@ void expect_alone_as_together(const PagedCall& all, const std::vector<PartOfSequ
   }
 }
 
-// The same queries are divided differently, in a different batch, and in other pages.
+// Divides the same queries differently, in a different batch and in other pages.
 TEST_F(CudaPagedAttn, ARowMatchesBitwiseInAnyBatch) {
   for (const DType t : {f32, bf16}) {
     PagedCall all{.H = 2, .Hk = 1, .d = 16, .dv = 16, .page = 16, .dtype = t, .sink = true, .L = 70};
@@ -82,8 +82,8 @@ TEST_F(CudaPagedAttn, IsDecodedWithAnyNumberOfQueries) {
   EXPECT_EQ(choice({.d = 264, .dv = 8, .dtype = bf16}), "plain multiply-adds");
 }
 
-// The number of keys in the first range, as in decoding.cpp. Ranges that begin at key 1024 or later have 1024
-// keys.
+// The number of keys in the first range. decoding.cpp uses the same number. Ranges that begin at key 1024 or
+// later have 1024 keys.
 std::int64_t first_range(std::int64_t d) {
   return d <= 64 ? 1024 : d <= 128 ? 512 : 256;
 }
@@ -139,8 +139,8 @@ TEST_F(CudaPagedAttn, DecodesLengthsAroundRanges) {
     }
 }
 
-// A sequence is decoded in one call, in parts, and token by token. It is next to other sequences, in other
-// pages and in larger pages.
+// Decodes a sequence in one call, in parts, and token by token. The batch also contains other sequences. The
+// pages are different or larger.
 TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
   struct Heads {
     std::int64_t H, Hk, d, dv;
@@ -184,8 +184,8 @@ TEST_F(CudaPagedAttn, ADecodedRowMatchesBitwiseInAnyBatch) {
     }
 }
 
-// If there are many sequences, one warp computes each short sequence. There are two short sequences for each
-// multiprocessor of a GPU. The emulator needs fewer.
+// With many sequences, one warp computes each short sequence. A GPU has two short sequences for each
+// multiprocessor. The emulator needs fewer.
 #ifndef TG_CROWD
 #define TG_CROWD 330
 #endif
@@ -214,8 +214,8 @@ TEST_F(CudaPagedAttn, AShortSequenceMatchesBitwiseInALargeBatch) {
     }
 }
 
-// The operands are latents: keys whose first columns are the values. These keys are too wide for the
-// registers of a warp.
+// The operands are latents. In latents, the first columns of the keys are the values. These keys are too wide
+// for the registers of a warp.
 TEST_F(CudaPagedAttn, DecodingOfLatentsMatchesTheDefinition) {
   PagedCall c{.H = 5, .Hk = 1, .d = 576, .dv = 512, .page = 16, .dtype = bf16, .v_in_k = true, .L = 4};
   c.sequences = {0, 1, 2, 3}, c.lengths = {63, 65, 0, 2}, c.room = 1;
@@ -290,8 +290,8 @@ TEST_F(CudaPagedAttn, DecodingOfLatentsOfManyHeadsMatchesTheDefinition) {
     }
 }
 
-// For 16 heads, one block computes several sequences and ranges one after another, and reuses its buffer of
-// queries.
+// For 16 heads, one block computes several sequences and ranges one after another. Each of them reuses the
+// block's buffer of queries.
 TEST_F(CudaPagedAttn, DecodingOfLatentsOfFewHeadsMatchesTheDefinition) {
   for (const auto& [name, o] : {std::pair<const char*, PagedAttentionOptions>{"none", {}},
                                 {"softcap", {.softcap = 2}},
@@ -306,7 +306,8 @@ TEST_F(CudaPagedAttn, DecodingOfLatentsOfFewHeadsMatchesTheDefinition) {
   }
 }
 
-// Kernels begin while the previous step runs. They wait for its end before they read its results.
+// Kernels begin while the previous step runs. They wait for the end of this step before they read its
+// results.
 TEST_F(CudaPagedAttn, ReadsKeysAndPositionsThatAStepComputes) {
   struct Heads {
     std::int64_t H, d, dv;
@@ -343,7 +344,7 @@ TEST_F(CudaPagedAttn, ARowOfLatentsOfManyHeadsMatchesBitwiseInAnyBatch) {
   }
 }
 
-// The tiles of rows exceed the table of one launch, and the ranges exceed the memory for their results.
+// One launch's table is too small for the tiles of rows. The memory for results is too small for the ranges.
 TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   PagedCall all{.H = 16, .Hk = 1, .d = 8, .dv = 8, .page = 64, .dtype = bf16, .L = 1040};
   all.lengths = {1060}, all.options.window_left = 5;
@@ -359,8 +360,8 @@ TEST_F(CudaPagedAttn, DecodesManyQueriesInSeveralLaunches) {
   expect_defined(all, on_gpu, true);
 }
 
-// Three kernels must refuse such tables and lengths: a separate checking kernel, the decoding kernels and the
-// kernel for latents.
+// Three kernels must refuse such tables and lengths: the checking kernel, the decoding kernels and the latent
+// kernel.
 TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   struct Kernels {
     DType dtype;
@@ -369,7 +370,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
   for (const Kernels& kernels :
        {Kernels{f32, 6, 4}, {f32, 4, 4}, {bf16, 8, 8}, {bf16, 144, 8}, {f16, 264, 8}}) {
     SCOPED_TRACE(kernels.d);
-    for (const std::int64_t B : {2, 70}) {  // up to one number per thread of a block, and more
+    for (const std::int64_t B : {2, 70}) {  // fewer or more numbers than threads of a block
       Graph g;
       const std::int64_t d = kernels.d;
       const Tensor q = g.input("q", {B, 1, 1, d}, kernels.dtype),
@@ -394,7 +395,7 @@ TEST_F(CudaPagedAttn, RefusesTablesAndLengthsThatLeaveThePool) {
       refused({2, 1, -1, 2}, {5, 1}, -1, 2 * B - 2);
       refused({2, 1, 1, 7}, {0, 8}, 7, 2 * B - 1);
       refused({2, 1, 1, 2}, {9, 1}, 9, B - 2);
-      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first of several errors is reported
+      refused({2, 5, 6, 7}, {8, 8}, 5, 2 * B - 3);  // the first error is reported
     }
   }
 }

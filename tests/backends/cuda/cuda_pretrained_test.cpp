@@ -1,5 +1,5 @@
-// Compares models of Hugging Face folders on a GPU with the results of transformers. Skipped if there is no
-// GPU.
+// Loads models from Hugging Face folders. Compares their results on a GPU with the results of transformers.
+// Skipped if there is no GPU.
 #include <gtest/gtest.h>
 
 #include "backends/cuda/cuda.h"

@@ -1,4 +1,4 @@
-// Tests that programs on a GPU are fed, run and read without waiting. Skipped if there is no GPU.
+// Tests that feeding, running and reading programs on a GPU does not wait. Skipped if there is no GPU.
 #include <chrono>
 
 #include <tilegrad/autograd/custom_op.h>
@@ -75,7 +75,7 @@ TEST_F(CudaProgram, IsCompiledDuringTheRunOfAnother) {
   Program p = compile(g, {y}, {.device = Device::cuda()});
   p.run({{x, std::vector<float>(64 * 64, 1.f / 64)}});
   const Pending pending = p.fetch_later({y});
-  pending.ready();  // the result is not ready, but this is not an error of the next call
+  pending.ready();  // the result is not ready; the next call must not report this
   Graph other;
   const Tensor k = other.input("k", {3});
   const std::vector<float> ks{1, 2, 3};
@@ -84,7 +84,7 @@ TEST_F(CudaProgram, IsCompiledDuringTheRunOfAnother) {
   EXPECT_NEAR(pending.fetch(y).at(0), 1. / 64, 1e-6);
 }
 
-// The program reads rows of a table by index and counts its runs in a parameter.
+// The program reads rows of a table by index. It counts runs in a parameter.
 struct Lookup {
   Parameter count{"count", Array(Shape{1}, f32), Device::cuda()};
   Graph g;
@@ -162,7 +162,7 @@ TEST_F(CudaProgram, ResultsBecomeReadyWithoutAWait) {
   EXPECT_TRUE(later.ready());
 }
 
-// The steps run one after another, so the sum of their times is at most the time of the call. Each emulated
+// The steps run one after another. So the sum of step times is at most the time of the call. Each emulated
 // step takes a microsecond.
 TEST_F(CudaProgram, TimesStepsInSeconds) {
   Graph g;
@@ -193,7 +193,8 @@ TEST_F(CudaProgram, AllocatesNoMemoryBeyondItsPlan) {
   EXPECT_EQ(gpu.available_bytes(), before);
 }
 
-// Each tensor has 17 GB. Pointwise ops, a copy, a selection, a sum and a maximum must count beyond 2³¹.
+// Each tensor has 17 GB. Pointwise ops, a copy, a selection, a sum and a maximum must count beyond 2³¹
+// elements.
 TEST_F(CudaProgram, SupportsMoreThanTwoToThe31Elements) {
   const std::int64_t n = (std::int64_t{1} << 31) + 1000;
   if (backend(Device::cuda()).available_bytes() < std::size_t{60} << 30)

@@ -1,5 +1,4 @@
-// Tests that random ops on a GPU draw numbers that are bitwise identical to the CPU's. Skipped if there is no
-// GPU.
+// Tests that random ops draw bitwise identical numbers on a GPU and on the CPU. Skipped if there is no GPU.
 #include <tilegrad/ops/flash_attn.h>
 #include "backends/cuda/cuda.h"
 #include "tests/support/op_testing.h"
@@ -28,7 +27,7 @@ void expect_same_bits(Graph& g, const std::vector<Tensor>& ts, const std::vector
   }
 }
 
-// Some sizes end within a block of words. One exceeds the number of a GPU's threads.
+// Some sizes end inside a block of words. One size exceeds the number of threads on a GPU.
 const Shape shapes[] = {{1}, {3, 5, 7}, {0, 3}, {1023}, {1 << 21}};
 
 TEST_F(CudaRandom, FillsMatchTheCpu) {
@@ -40,7 +39,8 @@ TEST_F(CudaRandom, FillsMatchTheCpu) {
     }
 }
 
-// Rounding could cross the ends of some intervals. f64 cannot represent the width of another interval.
+// In some intervals, rounding could give a number outside the interval. The width of another interval exceeds
+// the range of f64.
 TEST_F(CudaRandom, IntervalsMatchTheCpu) {
   for (DType t : float_dtypes) {
     Graph g;

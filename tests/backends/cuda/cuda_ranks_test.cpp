@@ -1,6 +1,6 @@
-// Tests ranks on separate GPUs, which may be emulated. If data are only sent or added, results are bitwise
-// identical to ranks on the CPU. Training is bitwise identical to training on one GPU. No code may use a GPU
-// before it forks.
+// Tests ranks on separate GPUs, which may be emulated. If data are only sent or added, results must be
+// bitwise identical to ranks on the CPU. Training must be bitwise identical to training on one GPU. No code
+// here may use a GPU before it forks.
 #include "tests/support/joined_ranks.h"
 #include "tests/support/ranks_faults.h"
 #include "tests/support/ranks_training.h"
@@ -18,9 +18,9 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// The largest number of ranks for which each rank has a separate GPU.
+// The largest number of ranks with a separate GPU for each rank.
 int most_ranks() {
-#ifdef TG_RACE_RUNS  // emulated: each process has a GPU
+#ifdef TG_RACE_RUNS  // emulated: each process has one GPU
   return 4;
 #else
   static const int count =
@@ -65,7 +65,7 @@ std::string exchanged(Communicator& ranks, DType dtype, bool on_gpu) {
   add(ppermute(xs, n, -1));
   add(local_shard(xs, n));
   add(all_reduce({small * 2}, n));  // in place
-  // Each rank receives several pieces at the same time, as bytes, for any dtype.
+  // Each rank receives several pieces at the same time. Pieces are sent as bytes for any dtype.
   if (dtype == bf16) add(all_reduce({large, large * 3}, n));
   std::vector<Feed> feeds;
   for (const Tensor& x : {small, large, column}) {
@@ -141,8 +141,8 @@ TEST(CudaRanks, EarlySumsMatchOneGpuBitwise) {
   expect_bits_of_one({"early", nn::Precision::bf16, "adamw", 0, 0, 2, 4, true, true});
 }
 
-// Computes o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention. Tensor cores support
-// the head size.
+// Computes o, ξ, z_q, z_k and z_v of the rank's own tokens, in f32, by ring attention. The head size is
+// suitable for tensor cores.
 std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions& options, bool on_gpu) {
   const int n = ranks.size();
   const std::int64_t own = 32, d = 64;
@@ -172,8 +172,8 @@ std::vector<float> ring(Communicator& ranks, DType dtype, const AttentionOptions
   return all;
 }
 
-// Both devices round parts of results, in different orders. The largest difference is a few roundings of the
-// largest number.
+// Both devices round parts of results in different orders. The largest allowed difference is a few roundings
+// of the largest number.
 TEST(CudaRanks, RingAttentionMatchesTheCpu) {
   NEEDS_GPUS(2);
   const AttentionOptions all[] = {{.causal = true}, {}, {.causal = true, .window_left = 20}};
@@ -203,13 +203,13 @@ TEST(CudaRanks, RingAttentionMatchesTheCpu) {
 }
 
 // One rank fails, or is killed, while the other ranks wait for it on their GPUs. The other ranks must end
-// immediately and report the lost rank. In this state, each of them destroys its programs and the exchange
-// between GPUs.
+// immediately and report the lost rank. As they end, they destroy their programs and the exchange between
+// GPUs.
 void expect_waits_end(const std::string& line, const std::function<void(int run)>& on_last_rank) {
   for (int n : {2, 4}) {
     if (n > most_ranks()) continue;
     const std::vector<RankResult> results = ask(n, [&](int rank) -> std::string {
-      // If a rank still runs this long after the loss, it is ended without a message, and the test fails.
+      // If a rank still runs this long after the loss, it is killed without a message, and the test fails.
       const auto group = parallel::join(world_of(rank, n), {.end_after = std::chrono::seconds(20)});
       try {
         Graph g;
@@ -249,7 +249,8 @@ TEST(CudaRanks, AWaitForARankThatIsKilledEnds) {
   });
 }
 
-// A step has one batch on each rank, in the program that updates, or several batches, in a separate program.
+// A step has one or several batches on each rank. With one batch, a single program also updates. With several
+// batches, a separate program updates.
 TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
   NEEDS_GPUS(2);
   for (InjectedFault::Kind kind : {InjectedFault::index, InjectedFault::host_function})
@@ -260,7 +261,8 @@ TEST(CudaRanks, AFaultOfOneRankEndsAllRanksAndIsNotSaved) {
 }
 
 #ifdef TG_RACE_RUNS
-// NCCL detects the lost rank immediately. The watchdog detects it 3 s later, as if a host did not answer.
+// NCCL detects the lost rank immediately. The watchdog detects the loss 3 s later, as if a host did not
+// answer.
 TEST(CudaRanks, ARankThatNcclReportsFirstIsLost) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(world_of(rank, 2));
@@ -275,7 +277,7 @@ TEST(CudaRanks, ARankThatNcclReportsFirstIsLost) {
             "[ranks] rank 1 is lost: its process exited without reporting an error, or was killed");
 }
 
-// The other ranks wait in NCCL for a rank that has agreed to join but never joins.
+// The other ranks wait in NCCL for a rank. This rank has agreed to join but never joins.
 TEST(CudaRanks, ARankThatHangsBeforeItJoinsIsNamed) {
   const std::vector<RankResult> results = ask(2, [](int rank) -> std::string {
     const auto group = parallel::join(
@@ -299,12 +301,12 @@ TEST(CudaRanks, NoExchangeBeginsAfterALoss) {
     const std::shared_ptr<Communicator> ranks(group, &group->communicator());
     const auto nccl = cuda::NcclGroup::of(ranks, 0);
     if (rank == 1) group->fail("enough");
-    nap(milliseconds(500));  // until the watchdog has ended the waiting call
+    nap(milliseconds(500));  // the watchdog ends the waiting call in this time
     return tg::testing::error_of([&] { nccl->begin(); });
   });
   for (const RankResult& r : results) EXPECT_EQ(r.text, "[ranks] rank 1 failed: enough");
 }
-#else  // each emulated GPU is a different one
+#else  // each process has a different emulated GPU
 TEST(CudaRanks, TwoRanksOnOneGpuAreRefused) {
   NEEDS_GPUS(1);
   const std::vector<RankResult> results = ask_each_rank(2, [](Communicator& ranks) {

@@ -1,4 +1,4 @@
-// Compares GPU kernels for rows, columns and lists of tensors with the CPU in f64. The sizes cover each
+// Compares GPU kernels with the CPU in f64, for rows, columns and lists of tensors. The sizes cover each
 // variant of the kernels. Covers column sums, norms of short and long rows, the gradient norm, and AdamW over
 // lists. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
@@ -17,7 +17,7 @@ class CudaReduce : public ::testing::Test {
   }
 };
 
-// Compares the GPU's results of f in a dtype with the CPU's results in f64 from the same inputs. The
+// Computes f on the GPU in a dtype and on the CPU in f64, from the same inputs, and compares the results. The
 // tolerance is `roundings` times the dtype's unit roundoff, relative to the largest element. A second program
 // must give bitwise identical results.
 template <class F>
@@ -162,7 +162,7 @@ TEST_F(CudaReduce, CrossEntropiesOfManyRows) {
   expect_near({{150, 40}}, f32, 64, losses, View::transposed);
 }
 
-// Only the forward runs, because the backward would report invalid targets, too.
+// Only the forward runs. The backward would also report invalid targets.
 TEST_F(CudaReduce, CrossEntropyReportsInvalidTargets) {
   for (const DType wide : {i32, i64})
     for (const std::int64_t n : {8, 9, 264})  // rows that fit into registers, and longer rows
@@ -224,9 +224,9 @@ TEST_F(CudaReduce, NormsListsInEveryRun) {
   const Tensor y = squared_norm(xs), wide = squared_norm({xs[0], list.all[9].g});
   const auto expected = eval({y, wide}, list.feeds, {.device = Device::cpu()});
   Program program = compile(list.g, {y, wide}, {.device = Device::cuda()});
-  for (const Feed& feed : list.feeds)  // the list includes weights and moments, which a norm does not read
+  for (const Feed& feed : list.feeds)  // the list includes weights and moments; a norm does not read them
     if (program.reads(feed.input())) program.feed(feed);
-  for (int run = 0; run < 3; ++run) {  // the count of finished blocks starts again at 0
+  for (int run = 0; run < 3; ++run) {  // the count of finished blocks restarts at 0
     program.run();
     EXPECT_NEAR(program.fetch(y).at(0), expected[0].at(0), 1e-6 * expected[0].at(0));
     EXPECT_NEAR(program.fetch(wide).at(0), expected[1].at(0), 1e-13 * expected[1].at(0));

@@ -1,5 +1,5 @@
-// Tests RoPE on a GPU: one RoPE op in a kernel, two in one kernel, and RoPE inside attention's kernels.
-// Results must be bitwise identical to programs of one op each. Skipped if there is no GPU.
+// Tests RoPE on a GPU. Covers a kernel with one RoPE op, a kernel with two, and RoPE inside attention's
+// kernels. Results must be bitwise identical to programs with one op each. Skipped if there is no GPU.
 #include <cmath>
 
 #include "backends/cuda/cuda.h"
@@ -27,7 +27,7 @@ bool is_hopper() {
 
 struct Ran {
   std::vector<Array> results;
-  std::vector<std::string> choices;  // kernels of the RoPE and attention steps, in order
+  std::vector<std::string> choices;  // kernels of RoPE and attention steps, in order
 };
 Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<Tensor, Array>>& feeds,
         bool batch_invariant = false) {
@@ -43,7 +43,7 @@ Ran run(Graph& g, const std::vector<Tensor>& fetch, const std::vector<std::pair<
   return ran;
 }
 
-// Tests attention of rotated queries and keys, forward and backward. Operands are views of [B, L, H, d], the
+// Tests forward and backward attention of rotated queries and keys. Operands are views of [B, L, H, d], the
 // layout of projections.
 struct Case {
   std::int64_t B = 2, H = 2, Hk = 2, L = 32, T = 32, d = 16, dv = 16;
@@ -79,11 +79,11 @@ struct Case {
     std::vector<Tensor> fetch = gradients((o * z).sum(), wrt);
     for (std::size_t i = 3; i < fetch.size(); ++i) fetch[i] = contiguous(transpose(fetch[i], 1, 2));
     fetch.insert(fetch.begin(), o);
-    if (reads_gradients) fetch.insert(fetch.end(), {rq, rk});  // otherwise results would reuse their memory
+    if (reads_gradients) fetch.insert(fetch.end(), {rq, rk});  // otherwise results reuse their memory
     return run(g, fetch, {{q, x[0]}, {k, x[1]}, {v, x[2]}, {z, x[3]}});
   }
 
-  // Computes the same in several programs, each with one RoPE or attention op.
+  // Computes the same results in several programs. Each program has one RoPE or attention op.
   std::vector<Array> one_by_one() const {
     const std::vector<Array> x = operands();
     const auto alone = [&](const Array& a, const RopeOptions& o) {
@@ -112,8 +112,8 @@ struct Case {
   }
 };
 
-// Expects the results of one program to be bitwise identical to the results of several. `inside` is the
-// number of attention kernels, forward and backward, that compute RoPE on Hopper.
+// Expects one program to be bitwise identical to several programs. `inside` is the expected number of
+// attention kernels that compute RoPE on Hopper, forward and backward.
 void check(const Case& c, const std::string& what, std::size_t inside) {
   SCOPED_TRACE(what + " " + std::string(name_of(c.dtype)));
   const Ran got = c.at_once();
@@ -142,7 +142,7 @@ TEST_F(CudaRope, IsInsideShortHeads) {
   check({.B = 1, .L = 17, .T = 17}, "one row of a second tile", 2);
 }
 
-// As in latent attention: the first pairs are not rotated, and keys have a different RoPE.
+// The first pairs are not rotated, and keys have a different RoPE. Latent attention does the same.
 TEST_F(CudaRope, OnlyQueriesInsideShortHeads) {
   const RopeOptions rows{.interleaved = true, .frequencies = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0.1, 0.01, 0.001}};
   check({.d = 24, .of_q = rows, .rotates_k = false}, "queries", 2);
@@ -161,7 +161,7 @@ TEST_F(CudaRope, IsSeparateIfNecessary) {
   check({.dtype = f32}, "f32", 0);
 }
 
-// Hopper's backward rotates z_q when its last sums are added, or when the sums are rounded. It rotates z_k in
+// Hopper's backward rotates z_q with the last addition or when it rounds the sums. It rotates z_k in
 // registers.
 TEST_F(CudaRope, IsInsideHoppersBackward) {
   const auto of_64 = [](Case c) {
@@ -205,7 +205,7 @@ TEST_F(CudaRope, IsAfterHoppersBackwardIfNecessary) {
           "other kernels", 0);
 }
 
-// If another step reads z_q without RoPE, z_q must be stored.
+// z_q must be stored if another step reads it without RoPE.
 TEST_F(CudaRope, GradientsWithOtherReadersAreStored) {
   const Case c{.reads_gradients = true};
   const Ran got = c.at_once();
@@ -217,7 +217,7 @@ TEST_F(CudaRope, GradientsWithOtherReadersAreStored) {
         << choice;
 }
 
-// In latent attention, for example, the parts of a key have separate gradients.
+// The parts of a key have separate gradients, for example in latent attention.
 TEST_F(CudaRope, AnUnrotatedGradientMayHaveReaders) {
   Graph g;
   const Tensor q = g.input("q", {2, 2, 32, 16}, bf16), k = g.input("k", {2, 2, 32, 16}, bf16);
@@ -230,7 +230,7 @@ TEST_F(CudaRope, AnUnrotatedGradientMayHaveReaders) {
         std::ranges::count_if(got.choices, [](const auto& c) { return c.ends_with("with one RoPE op"); }), 2);
   }
 }
-// The kernel would read rows of keys while other blocks write them.
+// RoPE is not fused here. Otherwise the kernel would read rows of keys while other blocks write them.
 TEST_F(CudaRope, TensorsReadTwiceAreSeparate) {
   Graph g;
   const Tensor x = g.input("x", {2, 2, 64, 16}, bf16), y = rope(x);
@@ -242,7 +242,7 @@ TEST_F(CudaRope, TensorsReadTwiceAreSeparate) {
   }
 }
 
-// If attention does not include them, two RoPE ops share a launch.
+// Two RoPE ops outside attention share a launch.
 TEST_F(CudaRope, TwoAreOneKernel) {
   const Ran got = Case{.H = 4, .Hk = 2, .L = 100, .T = 100}.at_once();
   std::size_t together = 0, done = 0;
@@ -253,7 +253,7 @@ TEST_F(CudaRope, TwoAreOneKernel) {
   EXPECT_EQ(done, 2u);
 }
 
-// Elements that are not rotated are copied or stay in place. Their values do not change.
+// Elements that are not rotated are copied or stay in place. Their values must not change.
 TEST_F(CudaRope, UnrotatedElementsDoNotChange) {
   RopeOptions still{.interleaved = true, .frequencies = std::vector<double>(16, 0.0)};
   for (int i = 0; i < 8; ++i) still.frequencies.push_back(std::pow(10.0, -i));
@@ -278,7 +278,7 @@ TEST_F(CudaRope, UnrotatedElementsDoNotChange) {
   }
 }
 
-// Programs with the same RoPE share a table, and one program outlives the other.
+// Two programs with the same RoPE share a table. One of them outlives the other.
 TEST_F(CudaRope, TablesOutliveTheProgramThatCreatedThem) {
   const Array a = normal({1, 2, 40, 16}, f32, 5);
   std::vector<Array> results;

@@ -1,4 +1,4 @@
-// Tests that `sample` on a GPU draws exactly the tokens of nn::sample_token. Skipped if there is no GPU.
+// Tests that `sample` on a GPU draws exactly the same tokens as nn::sample_token. Skipped if there is no GPU.
 #include "backends/cuda/cuda.h"
 #include "tests/support/sampled_rows.h"
 
@@ -27,8 +27,9 @@ TEST_F(CudaSample, AcceptsRowsAsLongAsAVocabulary) {
   expect_sampled(rows, true, {.device = Device::cuda()});
 }
 
-// Without top_k and top_p, a row of more than 4,096 logits is sampled in two steps: first a piece, then a
-// token in it. One row has all its weight in the middle piece.
+// Without top_k and top_p, a row of more than 4,096 logits is sampled in two steps. The first step selects a
+// piece of the row, and the second selects a token in this piece. In one row, the middle piece has the whole
+// weight.
 TEST_F(CudaSample, DrawsFromPiecesOfARow) {
   std::mt19937_64 random(11);
   std::vector<SampledRow> rows = random_rows(random, 8, 3 * 4096 + 5);

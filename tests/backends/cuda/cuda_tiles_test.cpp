@@ -1,5 +1,5 @@
-// Compares op kernels with the CPU over at least three blocks, chunks or pieces. The last block is partial,
-// because the sizes are slightly larger than multiples of the kernels' tiles. Skipped if there is no GPU.
+// Compares op kernels with the CPU over at least three blocks, chunks or pieces. Sizes are slightly larger
+// than multiples of the kernels' tiles, so the last block is partial. Skipped if there is no GPU.
 #include <functional>
 
 #include <tilegrad/ops/flash_attn.h>
@@ -27,7 +27,7 @@ void expect_same_bits(const std::vector<Tensor>& ts, const std::vector<Feed>& fe
   const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
   for (std::size_t i = 0; i < ts.size(); ++i) {
     bool same = got[i].same_bits(expected[i]);
-    if (!same && is_float(ts[i].dtype())) {  // the bits of a NaN are unspecified
+    if (!same && is_float(ts[i].dtype())) {  // NaN may have any bits
       const Vector a = doubles(expected[i]), b = doubles(got[i]);
       same = std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
         return (x == y && std::signbit(x) == std::signbit(y)) || (x != x && y != y);
@@ -37,7 +37,7 @@ void expect_same_bits(const std::vector<Tensor>& ts, const std::vector<Feed>& fe
   }
 }
 
-// Checks |got − expected| ≤ 2·u·|expected| + wide, where u is the unit roundoff of the result's dtype.
+// Checks |got − expected| ≤ 2·u·|expected| + wide. Here u is the unit roundoff of the result's dtype.
 void expect_near(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, double wide) {
   const std::vector<Array> expected = on(Device::cpu(), ts, feeds), got = on(Device::cuda(), ts, feeds);
   for (std::size_t i = 0; i < ts.size(); ++i) {
@@ -48,8 +48,8 @@ void expect_near(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds, 
   }
 }
 
-// Returns numbers with few distinct values. Many elements are equal. Floating-point types include two NaN and
-// zeros of both signs.
+// Returns numbers with few distinct values. Many elements are equal. Floating-point numbers include two NaN
+// and zeros of both signs.
 Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
   Given x = given(g, shape, t, view);
   for (std::int64_t i = 0; i < x.array.numel(); ++i) x.array.set(i, static_cast<double>(i * 7919 % 37));
@@ -60,7 +60,7 @@ Given equal_numbers(Graph& g, const Shape& shape, DType t, View view) {
   return x;
 }
 
-// Either a block sums a line in chunks of 1,024, or each of the 256 threads of a block sums one line.
+// Either a block sums a line in chunks of 1,024, or each of the block's 256 threads sums one line.
 TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
   struct Case {
     Shape shape;
@@ -75,7 +75,7 @@ TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
         const bool floats = is_float(t);
         const Given x = given(g, c.shape, t, view, 1, floats ? -1 : 0, floats ? 1 : 4);
         const std::vector<Tensor> sums{cumsum(x.tensor, c.axis), cumsum(x.tensor, c.axis, true)};
-        // Both devices sum n terms up to 1 in f64, with partial sums of at most n.
+        // Both devices sum n terms in f64. Terms are at most 1, so partial sums are at most n.
         const auto n = static_cast<double>(c.shape[c.axis]);
         floats ? expect_near(sums, {x.feed()}, 2 * n * n * rounding(f64))
                : expect_same_bits(sums, {x.feed()});
@@ -83,8 +83,8 @@ TEST_F(CudaTiles, CumsumOfLinesInSeveralChunksAgreesWithTheCpu) {
 }
 
 // A line is processed by a warp, 256 threads or 1,024 threads. Equal numbers are collected in chunks, one
-// number per thread. More than 2,048 selected numbers are sorted in memory. There are more lines than the 32
-// blocks of one multiprocessor.
+// number per thread. More than 2,048 selected numbers are sorted in memory. There are more than 32 lines,
+// because a multiprocessor runs up to 32 blocks.
 TEST_F(CudaTiles, TopKOfLinesInSeveralChunksMatchesTheCpu) {
   struct Case {
     Shape shape;
@@ -104,7 +104,7 @@ TEST_F(CudaTiles, TopKOfLinesInSeveralChunksMatchesTheCpu) {
 
 TEST_F(CudaTiles, RangesFillSeveralBlocks) {
   for (const DType t : all_dtypes) {
-    if (t == boolean || t == u8) continue;  // three blocks have more elements than these types have numbers
+    if (t == boolean || t == u8) continue;  // u8 has too few distinct numbers for three blocks
     Graph g;
     expect_same_bits({arange(g, 1, 1 + 3 * 256 + 5, 1, t)}, {});
     if (is_float(t)) expect_same_bits({arange(g, -50, -50 + 3 * 64 + 1.25, 0.25, t)}, {});
@@ -120,14 +120,14 @@ TEST_F(CudaTiles, NormsOfBlocksOfListsAgreeWithTheCpu) {
       xs.push_back(given(g, s, t, xs.size() == 2 ? View::transposed : View::contiguous, xs.size() + 1));
     std::vector<Tensor> in;
     for (const Given& x : xs) in.push_back(x.tensor);
-    // √Σ x² ≤ √1024. A lane adds 32 squares. Then four sums become one, and 32 lanes are added. So Σ has 39
-    // roundings on each side.
+    // √Σ x² ≤ √1024. A lane adds 32 squares. Then four sums are added, and then 32 lanes. So each side of Σ
+    // has 39 roundings.
     expect_near(block_norms(in), feeds_of(xs), 2 * 39 * 32 * rounding(compute_type(t)));
   }
 }
 
-// In two steps, a program draws the same numbers as on the CPU. One multiprocessor runs 32 blocks of 256
-// threads, and each thread draws four numbers at a time.
+// The program draws numbers in two steps, and they must equal the CPU's numbers. One multiprocessor runs 32
+// blocks of 256 threads, and each thread draws four numbers at a time.
 TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksMatchTheCpu) {
   const std::int64_t n = 3 * 32 * 1024 + 5;
   for (const DType t : {f32, bf16, f64}) {
@@ -152,7 +152,7 @@ TEST_F(CudaTiles, RandomNumbersOfSeveralBlocksMatchTheCpu) {
   }
 }
 
-// Copies, assignments and sums by index over several blocks of 256 threads.
+// Tests copies, assignments and sums by index over several blocks of 256 threads.
 TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
   for (const DType t : {f32, bf16, i64, u8})
     for (const View view : {View::contiguous, View::transposed}) {
@@ -170,7 +170,7 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
                         concat({y, src.tensor}, 1), slice_at(y, 0, start, 7),
                         slice_assign(src.tensor, slice(y, 1, 0, 48), 1, 3)},
                        feeds);
-      // If each of the 3·300 elements of the result receives one addition, no sort is needed.
+      // The result has 3·300 elements. If each of them receives one addition, no sort is needed.
       const Given few = given(g, {3, 5, 300}, t, view, 3, 0, 3),
                   one = given(g, {3, 1, 300}, t, view, 4, 0, 3);
       const Tensor ones = g.input("ones", {3, 1, 300}, i32);
@@ -183,13 +183,13 @@ TEST_F(CudaTiles, IndexedElementsOfSeveralBlocksMatchTheCpu) {
         expect_same_bits(sums, feeds);
         continue;
       }
-      // Each sum has at most 31 terms up to 3.
+      // Each sum has at most 31 terms. Terms are at most 3.
       expect_near(sums, feeds, 2 * 31 * 93 * rounding(compute_type(t)));
     }
 }
 
-// More than 256 slices are added along the middle axis, so they are sorted. Few slices are added along the
-// first axis, so they are not. A block handles eight rows by 32 columns.
+// Along the middle axis, more than 256 slices are added, so they are sorted. Along the first axis, few slices
+// are added, so they are not sorted. A block handles eight rows by 32 columns.
 TEST_F(CudaTiles, AddedSlicesOfSeveralBlocksAgreeWithTheCpu) {
   for (const DType t : {f32, bf16, i32}) {
     Graph g;
@@ -203,13 +203,13 @@ TEST_F(CudaTiles, AddedSlicesOfSeveralBlocksAgreeWithTheCpu) {
     const std::vector<Tensor> sums{index_add(x.tensor, 1, rows, src.tensor),
                                    index_add(y.tensor, 0, slice(rows, 0, 0, 300), few.tensor)};
     const std::vector<Feed> feeds{x.feed(), src.feed(), y.feed(), few.feed(), {rows, at}};
-    // At most 28 terms up to 3.
+    // Each sum has at most 28 terms. Terms are at most 3.
     is_float(t) ? expect_near(sums, feeds, 2 * 28 * 84 * rounding(compute_type(t)))
                 : expect_same_bits(sums, feeds);
   }
 }
 
-// The kernel for operands that libraries refuse has tiles of 16·16.
+// Libraries refuse these operands. The kernel for them has tiles of 16·16.
 TEST_F(CudaTiles, ProductsOfSeveralTilesAgreeWithTheCpu) {
   for (const DType t : {f32, f64, bf16}) {
     Graph g;
@@ -219,7 +219,7 @@ TEST_F(CudaTiles, ProductsOfSeveralTilesAgreeWithTheCpu) {
   }
 }
 
-// Several blocks of 256 pairs are rotated, by given positions and by counted positions.
+// Rotates several blocks of 256 pairs. Positions are given or counted.
 TEST_F(CudaTiles, RopeInSeveralBlocksAgreesWithTheCpu) {
   for (const DType t : {f32, f64, bf16}) {
     Graph g;
@@ -228,15 +228,15 @@ TEST_F(CudaTiles, RopeInSeveralBlocksAgreesWithTheCpu) {
     const Tensor positions = g.input("positions", {2, 65}, i32);
     Array at({2, 65}, i32);
     for (std::int64_t i = 0; i < 130; ++i) at.set(i, static_cast<double>(i * 31 % 130));
-    // Each result is a sum of two products with cosines and sines from two different libraries.
+    // Each result is a sum of two products with a cosine and a sine. The devices use different libraries for
+    // these functions.
     expect_near({rope(x.tensor, positions), rope(x.tensor, {}, {.interleaved = true, .start = 5}),
                  rope(y.tensor, {}, {.dims = 16})},
                 {x.feed(), y.feed(), {positions, at}}, 8 * rounding(compute_type(t)));
   }
 }
 
-// Each sequence has one query, and one block checks 256 sequences. The last block finds a sequence of
-// negative length.
+// Each sequence has one query. One block checks 256 sequences. The last block finds a negative length.
 TEST_F(CudaTiles, SequencesOfSeveralBlocksAreChecked) {
   constexpr std::int64_t n = 3 * 256 + 9;
   Graph g;
@@ -262,9 +262,9 @@ double difference(const Array& a, const Array& b) {
   return std::sqrt(apart / all);
 }
 
-// The backward has tiles of 64 queries and of keys, and one pass over keys. For wide heads, two groups of
-// warps divide the work; in the deterministic order, z_Q then has a separate pass. P, its gradient and each
-// result are rounded to bf16.
+// The backward has tiles of 64 queries and 64 keys, and makes one pass over keys. For wide heads, two groups
+// of warps divide the work. In the deterministic order, these heads have a separate pass for z_Q. P, its
+// gradient and each result are rounded to bf16.
 TEST_F(CudaTiles, GradientsOfAttentionInOnePassAgreeWithTheCpu) {
   struct Case {
     std::int64_t queries, keys, d;

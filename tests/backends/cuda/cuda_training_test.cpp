@@ -48,7 +48,7 @@ TEST_F(CudaTraining, LossesMatchTheCpuInF32) {
   expect_near(gpu.losses(steps, learning_rate), host.losses(steps, learning_rate), 1e-4);
 }
 
-// A different mask changes the loss. Another seed's masks show by how much.
+// A different dropout mask changes the loss. This change is measured with another seed.
 TEST_F(CudaTraining, DropoutMatchesTheCpuInEveryStep) {
   SmallGpt host({.dropout = 0.3}), other({.dropout = 0.3, .seed = 6}), gpu(on_gpu({.dropout = 0.3}));
   const auto here = host.losses(steps, learning_rate), elsewhere = other.losses(steps, learning_rate);
@@ -86,8 +86,8 @@ TEST_F(CudaTraining, AnOverflowInF16HalvesTheScaleAndSkipsTheStep) {
   EXPECT_FALSE(same_bits(gpu.weights_and_moments(), before));
 }
 
-// Recomputed values must be bitwise identical to the original values. Cheap values are recomputed, and with
-// the smallest budgets also GEMMs and attention.
+// Recomputed values must be bitwise identical to the original values. Cheap values are recomputed. With the
+// smallest budgets, GEMMs and attention are also recomputed.
 TEST_F(CudaTraining, MemoryBudgetKeepsResultsBitwise) {
   for (const nn::Precision precision : {nn::Precision::bf16, nn::Precision::full}) {
     const auto run = [&](std::size_t budget) {
@@ -111,8 +111,8 @@ TEST_F(CudaTraining, MemoryBudgetKeepsResultsBitwise) {
     } catch (const BudgetTooSmall& e) {
       least = e.least;
     }
-    // If only a plan is made, it includes the workspace of every algorithm. For a small model, this may
-    // exceed the available memory.
+    // A plan without a run includes the workspace of every algorithm. For a small model, this may exceed the
+    // available memory.
     const double room = std::max(0., static_cast<double>(memory.peak()) - static_cast<double>(least));
     bool has_products = false;
     for (const double above : {0., 0.1, 0.3, 0.6, 0.9}) {
@@ -132,13 +132,13 @@ TEST_F(CudaTraining, MemoryBudgetKeepsResultsBitwise) {
   }
 }
 
-// The loss is computed in chunks, by request or because of a budget, with GEMMs of 64 rows.
+// The loss is computed in chunks because of an option or a budget. GEMMs have 64 rows.
 TEST_F(CudaTraining, AnyChunksOfTheLossMatchBitwise) {
   const nn::ModelConfig config{.vocabulary = 1096, .context = 40, .layers = 1, .heads = 2, .width = 32};
   constexpr std::int64_t batch = 7, rows = batch * 40;
   std::vector<std::int32_t> x, y;
   for (std::int32_t i = 0; i < rows; ++i) x.push_back(i * i % 1096), y.push_back((i * i + 3) % 1096);
-#ifdef TG_RACE_RUNS  // each run takes seconds on the emulator
+#ifdef TG_RACE_RUNS  // each emulated run takes seconds
   const std::vector<nn::Precision> precisions{nn::Precision::bf16, nn::Precision::full};
 #else
   const std::vector<nn::Precision> precisions{nn::Precision::bf16, nn::Precision::f16, nn::Precision::full,
@@ -182,9 +182,8 @@ TEST_F(CudaTraining, AnyChunksOfTheLossMatchBitwise) {
       o.loss_chunks = asked;
       expect_same(chunks);
     }
-    if (!nn::low_precision_dtype(precision))
-      continue;  // the loss needs little of the memory of such a small step
-    // Lowers the budget from the planned need until the loss needs chunks.
+    if (!nn::low_precision_dtype(precision)) continue;  // the loss of such a small step needs little memory
+    // Starts with the planned memory and lowers the budget until the loss needs chunks.
     o.loss_chunks = 0, o.plan_only = true;
     Left planned = run();
     const std::size_t peak = planned.memory.peak(), step = rows * 1096 * 2 / 16;
@@ -211,7 +210,7 @@ TEST_F(CudaTraining, ContinuesOnTheCpuFromWhereItStopped) {
   expect_near(gpu.losses(5, learning_rate), host.losses(5, learning_rate), 1e-4);
 }
 
-// SGD and Muon consist of ordinary ops. A step of two batches has two programs. Blocks may run twice.
+// SGD and Muon consist of ordinary ops. A step with two batches has two programs. Blocks may be recomputed.
 TEST_F(CudaTraining, EveryOptimizerMatchesTheCpu) {
   const auto losses = [](Device device, const auto& make, const train::ProgramOptions& options) {
     nn::Params params(1, f32, device);

@@ -1,4 +1,4 @@
-// Tests that small GEMMs move to the first reader of their results
+// Tests that a small GEMM moves next to the first reader of its result
 // (backends/cuda/schedule/products_last.cpp).
 #include <gtest/gtest.h>
 
@@ -31,8 +31,8 @@ struct Case {
   Graph g;
   Joined joined;
   std::vector<LoweredStep> steps;
-  // The program computes two gradients of weights, the gradients that connect them, and a step that reads
-  // both.
+  // The program computes the gradients of two weights, with other gradients between them. A later step reads
+  // the gradients of both weights.
   Case(DType t, std::int64_t n, bool is_parameter = false) {
     const Tensor x = g.input("x", {n, n}, t), y = g.input("y", {n, n}, t),
                  w = is_parameter ? g.param(Parameter("w", Array({n, n}, t))) : x, first = matmul(w, y),
@@ -61,7 +61,7 @@ TEST(ProductsLast, OtherProductsStay) {
   }
 }
 
-// If a GEMM writes directly into the result of a concat, the readers name the concat instead of the GEMM.
+// If a GEMM writes directly into the result of a concat, later steps read the concat instead of the GEMM.
 TEST(ProductsLast, JoinedProductsStay) {
   Graph g;
   const Tensor x = g.input("x", {16, 16}, bf16), a = matmul(x, x),
@@ -72,7 +72,7 @@ TEST(ProductsLast, JoinedProductsStay) {
   EXPECT_FALSE(products_last(g, steps, joined));
 }
 
-// No GEMM may overwrite an operand that another still reads.
+// No GEMM may overwrite an operand that another GEMM still reads.
 TEST(ProductsLast, OperandsLiveUntilTheLastProduct) {
   Case c(bf16, 16);
   ASSERT_TRUE(products_last(c.g, c.steps, c.joined));

@@ -1,4 +1,4 @@
-// Tests that RoPE ops move next to the attention that a GPU may fuse them with
+// Tests that RoPE ops move next to attention, so that a GPU can fuse them
 // (backends/cuda/schedule/schedule_ropes.cpp).
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ bool is_in_order(const Graph& g, const std::vector<LoweredStep>& steps) {
   return true;
 }
 
-// Records attention as a layer does: a projection, its RoPE, and then the next projection.
+// Records attention in the same order as a layer: a projection, its RoPE, and then the next projection.
 struct Layer {
   Graph g;
   Tensor x, w, q, k, v, rq, rk, o;
@@ -82,7 +82,7 @@ TEST(ScheduleRopes, TensorsWithEarlierReadersStay) {
   EXPECT_LT(softmax_at, at);
 }
 
-// A decoding step: one GPU kernel adds rows to a cache and reads it.
+// A decoding step on a GPU. One kernel adds rows to a cache and reads the cache.
 TEST(ScheduleRopes, RowsAddedToACacheStayNextToIt) {
   Layer l;
   Graph& g = l.g;
@@ -96,7 +96,7 @@ TEST(ScheduleRopes, RowsAddedToACacheStayNextToIt) {
   EXPECT_EQ(names(steps), before);
 }
 
-// The positions are computed after the gradient, as in a program that fetches them.
+// The positions are computed after the gradient. A program that fetches positions has this order.
 TEST(ScheduleRopes, WaitsForPositions) {
   Layer l;
   const Tensor z = gradients((l.o * l.o).sum(), {l.rq})[0];

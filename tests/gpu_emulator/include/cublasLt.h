@@ -1,5 +1,5 @@
 // Replaces CUDA's header of the same name. Declares GEMMs with batches and epilogues. There are two
-// algorithms with equal results.
+// algorithms, and their results are equal.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,8 +44,8 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_ATTRIBUTES  // number of attributes
 };
 enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
-// The bits mean: 2 relu, 4 bias, 16 gradient of the bias, 32 gelu, 64 gradient of gelu, 128 aux, 256 and 512
-// sums of a and b.
+// Bits of an epilogue: 2 relu, 4 bias, 16 bias gradient, 32 gelu, 64 gelu gradient, 128 aux, 256 sums of a,
+// 512 sums of b.
 enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DEFAULT = 1,
   CUBLASLT_EPILOGUE_RELU = 2,

@@ -23,10 +23,10 @@ enum CUtensorMapL2promotion {
 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 
-// The emulator stores this in the 128 bytes of a tensor map: a tensor of 16-bit numbers and the box of a
-// copy.
+// The content of a tensor map. The emulator stores this in its 128 bytes. It describes a tensor of 16-bit
+// numbers and the box of a copy.
 struct alignas(64) CUtensorMap {
-  std::uint64_t mark;  // marks a map created by cuTensorMapEncodeTiled
+  std::uint64_t mark;  // cuTensorMapEncodeTiled writes this mark
   const unsigned char* data;
   std::uint64_t size[4], stride[4];  // strides in bytes of the first 2
   std::uint32_t box[4], swizzle;

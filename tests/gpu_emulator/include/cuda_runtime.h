@@ -1,5 +1,5 @@
-// Replaces CUDA's header of the same name. Defines the part of CUDA C++ that the kernels use, for an ordinary
-// compiler.
+// Replaces CUDA's header of the same name. Defines CUDA C++ for an ordinary compiler, as far as the kernels
+// use it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -90,7 +90,7 @@ struct Shuffle {
   int source;
   T result;
 };
-// Returns the value of a lane. If the lane does not exist, returns bytes that must not be used.
+// Returns the value of a lane. If the lane does not exist, returns bytes that the kernel must not use.
 template <class T>
 T shuffle(unsigned mask, T value, int source) {
   Shuffle<T> mine{value, source, {}};
@@ -178,7 +178,7 @@ inline unsigned __reduce_and_sync(unsigned mask, unsigned v) {
 
 // ---- memory ----
 
-// Atomic operations may access the same address concurrently, so their accesses are not checked.
+// Atomic operations may access the same address concurrently. So their accesses are not checked.
 #define TG_ATOMIC    \
   template <class T> \
   __attribute__((no_sanitize("thread"))) T
@@ -362,7 +362,7 @@ inline long long __double_as_longlong(double x) {
 
 // ---- launches ----
 
-// Like CUDA, copies the arguments at the launch.
+// Copies the arguments at the launch, like CUDA.
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** args, std::size_t shared = 0,
                              cudaStream_t stream = nullptr) {

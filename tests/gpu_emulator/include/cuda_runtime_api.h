@@ -1,6 +1,6 @@
-// Replaces CUDA's header of the same name. Declares the part of the runtime API that backends/cuda uses. One
-// thread runs all work immediately, so streams are always in order. The work of a captured stream is kept for
-// later. If a kernel fails, the error is cudaErrorLaunchFailure, and the text of the error describes the
+// Replaces CUDA's header of the same name. Declares the functions of the runtime API that backends/cuda uses.
+// One thread runs all work immediately, so streams are always in order. The work of a captured stream is
+// stored for later. If a kernel fails, the error is cudaErrorLaunchFailure. The error's text describes the
 // failure.
 #pragma once
 
@@ -94,7 +94,7 @@ cudaError_t cudaSetDevice(int);
 cudaError_t cudaGetDevice(int*);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int);
 cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int);
-cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int);  // a different ID in each process
+cudaError_t cudaDeviceGetPCIBusId(char* id, int size, int);  // each process gets a different ID
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 
@@ -161,7 +161,7 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs;
 };
 
-// Used for code that is compiled at run time (nvrtc.cpp). The untyped function launches its kernels.
+// Used for code that is compiled at run time (nvrtc.cpp). The untyped function launches kernels in this code.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void* code, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned);
 cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name);
@@ -169,10 +169,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, v
 
 namespace tg::emulator {
 
-// Executes the work immediately, or records it if the stream is being captured. An exception becomes
-// cudaErrorLaunchFailure.
+// Executes the work immediately. If the stream is being captured, records the work instead. An exception
+// becomes cudaErrorLaunchFailure.
 cudaError_t enqueue(cudaStream_t, std::function<void()> work);
-// Launches a kernel in clusters of `cluster` blocks. `thread` is called for each thread of the grid.
+// Launches a kernel in clusters of `cluster` blocks. Calls `thread` for each thread of the grid.
 cudaError_t launch(cudaStream_t, const void* kernel, dim3 grid, dim3 block, std::size_t shared,
                    std::function<void()> thread, unsigned cluster = 1);
 

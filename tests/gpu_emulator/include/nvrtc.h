@@ -1,4 +1,4 @@
-// Replaces CUDA's header of the same name. Code is compiled with the host's compiler.
+// Replaces CUDA's header of the same name. The host's compiler compiles the code.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // Sorts by bits [begin, end) of unsigned keys. Elements with equal keys keep their order.
+  // Sorts unsigned keys by bits [begin, end). Elements with equal keys keep their order.
   template <class K, class V>
   static cudaError_t SortPairs(void* temporary, std::size_t& bytes, const K* keys, K* sorted_keys,
                                const V* values, V* sorted, int n, int begin, int end, cudaStream_t stream) {

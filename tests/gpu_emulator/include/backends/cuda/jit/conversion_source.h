@@ -1,4 +1,4 @@
-// Defines the conversions of backends/cuda/jit/conversion_source.h for the host's compiler.
+// Defines the conversions in backends/cuda/jit/conversion_source.h for the host's compiler.
 #pragma once
 
 namespace tg::cuda {

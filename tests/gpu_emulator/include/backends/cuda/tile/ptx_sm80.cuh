@@ -1,4 +1,4 @@
-// Implements the instructions of backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. This file
+// Implements the instructions in backends/cuda/tile/ptx_sm80.cuh in plain C++, as PTX defines them. This file
 // replaces the original because the emulator's include folder has priority.
 #pragma once
 
@@ -61,13 +61,13 @@ inline void bar_arrive(int barrier, int threads) {
   emulator::bar_arrive(barrier, threads);
 }
 
-// ---- matrices that are distributed over the lanes of a warp ----
+// ---- matrices whose elements are distributed over the lanes of a warp ----
 
 struct MatrixLoad {
   const unsigned char* row;
   u32 (&x)[4];
 };
-// The address of the 16-bit element (r, c) of part n.
+// Returns the address of the 16-bit element (r, c) of part n.
 inline u32 element(void* const (&all)[32], int n, int r, int c) {
   std::uint16_t e;
   std::memcpy(&e, static_cast<const MatrixLoad*>(all[8 * n + r])->row + 2 * c, 2);
@@ -92,7 +92,7 @@ inline void ldmatrix(u32 (&x)[4], u32 address) {
 inline void ldmatrix_trans(u32 (&x)[4], u32 address) {
   load_matrices<true>(x, address);
 }
-// Element (r, c) is in lane 4·r + c / 2; bit 0 of c selects the half of the lane's word.
+// Element (r, c) is in lane 4·r + c / 2. Bit 0 of c selects half of the lane's word.
 inline u32 transpose_8x8(u32 x) {
   struct Words {
     u32 from, to;
@@ -133,8 +133,8 @@ inline float number(u32 bits, __nv_bfloat16) {
 inline float number(u32 bits, __half) {
   return static_cast<float>(std::bit_cast<_Float16>(static_cast<std::uint16_t>(bits)));
 }
-// c [16, 8] += a [16, K]·b [K, 8]. Each word of a and b contains two neighbors along K. The order and
-// rounding of sums in tensor cores are undocumented. As on Hopper, they are the same here as in wgmma
+// c [16, 8] += a [16, K]·b [K, 8]. Each word of a and b contains two neighbors along K. In tensor cores, the
+// order and rounding of sums are undocumented. As on Hopper, they are the same here as in wgmma
 // (../../../../multiply.cpp).
 template <class S, int K>
 void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {

@@ -1,4 +1,4 @@
-// Implements the instructions of backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. This file
+// Implements the instructions in backends/cuda/tile/ptx_sm90.cuh in plain C++, as PTX defines them. This file
 // replaces the original because the emulator's include folder has priority.
 #pragma once
 
@@ -101,8 +101,8 @@ void give_registers() {
   emulator::give_registers(Registers);
 }
 
-// Element (r, c) of a part is in lane 4·r + c / 2; bit 0 of c selects the half of the lane's word. For a
-// transposed part, r and c are swapped.
+// Element (r, c) of a part is in lane 4·r + c / 2. Bit 0 of c selects half of the lane's word. If a part is
+// transposed, r and c are swapped.
 struct MatrixStore {
   const u32 (&x)[4];
   alignas(16) std::uint16_t row[8];  // written by the lane
@@ -129,9 +129,8 @@ inline void stmatrix_trans(u32 address, const u32 (&x)[4]) {
   store_matrix<true>(address, x);
 }
 
-// nvcc assumes that the sums are ready directly after wgmma. If there is no keep() between the wait and the
-// readers of the sums, nvcc may move the readers before the wait. In the emulator, the sums are therefore NaN
-// until keep().
+// nvcc assumes that the sums are ready directly after wgmma. Without keep() after the wait, nvcc may move
+// reads of the sums before the wait. In the emulator, the sums are therefore NaN until keep().
 inline void keep(float& x) {
   emulator::keep_sums(&x);
 }

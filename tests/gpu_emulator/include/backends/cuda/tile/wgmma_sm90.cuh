@@ -1,4 +1,4 @@
-// Implements the instructions of backends/cuda/tile/wgmma_sm90.cuh in plain C++, for sums of any width.
+// Implements the instructions in backends/cuda/tile/wgmma_sm90.cuh in plain C++, for sums of any width.
 #pragma once
 
 #include "backends/cuda/tile/ptx_sm90.cuh"
