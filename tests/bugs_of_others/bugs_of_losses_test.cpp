@@ -1,4 +1,5 @@
-// Repeats bug reports about losses and their normalization, gradient accumulation and tied weights.
+// Runs the examples of bug reports about losses and their normalization, gradient accumulation and tied
+// weights.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -58,18 +59,17 @@ TEST(BugsOfOthersLosses, IgnoredRowsHaveNoGradientWithSmoothing) {
   EXPECT_NE(z[0], 0);
 }
 
-// https://github.com/pytorch/pytorch/issues/12670
-// A negative target caused a read before the row. Any negative target must be an error, except the value that
-// marks ignored rows.
+// https://github.com/pytorch/pytorch/issues/12670 A negative target caused a read before the row. One
+// negative value marks ignored rows. All other negative targets must cause an error.
 TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
   Graph g;
   const Tensor loss = cross_entropy(g.constant(Array::of({1, 3}, Vector{1, 2, 3})), classes(g, {-1}));
   EXPECT_THROW(eval(loss), Error);
 }
 
-// https://github.com/Dao-AILab/flash-attention/issues/1930
-// Logits of −∞, for example of masked classes, made the loss NaN. Such classes have probability 0, even if a
-// complete part of the row consists of them.
+// https://github.com/Dao-AILab/flash-attention/issues/1930 Logits of −∞, for example of masked classes, made
+// the loss NaN. Such classes have probability 0. The loss must be finite even if all classes of one part of
+// the row are masked.
 TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveZeroProbability) {
   Graph g;
   Vector x(2000, 0.0);
@@ -106,8 +106,8 @@ struct Head {
   }
 };
 
-// https://github.com/linkedin/Liger-Kernel/issues/488
-// Without a reduction, the fused head returned the mean of the losses instead of the loss of each row.
+// https://github.com/linkedin/Liger-Kernel/issues/488 Without a reduction, the fused head must return the
+// loss of each row. It returned their mean.
 TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   Head h;
   const Tensor loss =
@@ -118,9 +118,8 @@ TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   for (std::size_t r = 0; r < 3; ++r) EXPECT_NEAR(got[r], loss_of_row(h.logits(r), targets[r]), 1e-12);
 }
 
-// https://github.com/linkedin/Liger-Kernel/issues/968
-// https://github.com/linkedin/Liger-Kernel/pull/1298
-// If the loss of each row was weighted afterward, its gradient was the gradient of the unweighted loss.
+// https://github.com/linkedin/Liger-Kernel/issues/968 https://github.com/linkedin/Liger-Kernel/pull/1298 If
+// the loss of each row was multiplied by a weight, the gradient lacked this weight.
 TEST(BugsOfOthersLosses, FusedHeadAcceptsAGradientPerRow) {
   Head h;
   const Tensor weights = h.g.constant(Array::of(Vector{2, 0, -1}));
@@ -183,17 +182,15 @@ void expect_close(const Trained& a, const Trained& b) {
   EXPECT_TRUE(close(a.weights, b.weights, 1e-5));
 }
 
-// https://github.com/huggingface/blog/pull/2414
-// https://github.com/huggingface/transformers/issues/35203
-// https://github.com/karpathy/nanochat/pull/59
-// If batches have different numbers of targets, the mean of their means is not the mean over all targets.
+// https://github.com/huggingface/blog/pull/2414 https://github.com/huggingface/transformers/issues/35203
+// https://github.com/karpathy/nanochat/pull/59 The loss was the mean of the means of the batches. This is
+// wrong if batches have different numbers of targets: it must be the mean over all targets.
 TEST(BugsOfOthersLosses, AccumulatedStepIsTheMeanOverAllTargets) {
   expect_close(step_in(4, uneven_targets()), step_in(1, uneven_targets()));
 }
 
-// https://github.com/ml-explore/mlx-lm/pull/1413
-// https://github.com/pytorch/torchtune/pull/1875
-// A step with several batches must weight each batch by its number of targets. A batch without targets must
+// https://github.com/ml-explore/mlx-lm/pull/1413 https://github.com/pytorch/torchtune/pull/1875 In a step
+// with several batches, the weight of each batch must be its number of targets. A batch without targets must
 // change nothing.
 TEST(BugsOfOthersLosses, BatchesWithoutTargetsDoNotCount) {
   std::vector<std::int32_t> t = even_targets();
@@ -224,17 +221,16 @@ TEST(BugsOfOthersLosses, ReportedLossCoversAllBatches) {
   EXPECT_NEAR(step_in(4, even_targets()).loss, step_in(1, even_targets()).loss, 1e-5);
 }
 
-// https://github.com/huggingface/accelerate/issues/641
-// https://github.com/facebookresearch/lingua/pull/59
-// Each batch's gradient was clipped. Only the gradient of the step must be clipped, by its norm.
+// https://github.com/huggingface/accelerate/issues/641 https://github.com/facebookresearch/lingua/pull/59 The
+// gradient of each batch was clipped. Only the gradient of the complete step must be clipped.
 TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
   expect_close(step_in(4, even_targets(), 0.25), step_in(1, even_targets(), 0.25));
 }
 
 // ---- tied weights ----
 
-// https://github.com/paiml/entrenar/issues/314
-// The table of a tied head had the gradient of only one of its two uses. The gradients of both must be added.
+// https://github.com/paiml/entrenar/issues/314 A tied table is used as embedding and as head. Its gradient
+// was the gradient of only one of these uses. The gradients of both uses must be added.
 TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
   nn::Params params(1, f64);
   const nn::Embedding table(nn::Path(params) / "table", 3, 2, nn::Init::normal(1));
@@ -250,11 +246,9 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
       EXPECT_NEAR(z[2 * k + e], x[e] + x[2 + e] + (k < 2 ? x[e] + x[2 + e] + x[4 + e] : 0), 1e-14) << k;
 }
 
-// https://github.com/facebookresearch/lingua/issues/74
-// https://github.com/ml-explore/mlx-lm/pull/373
-// https://github.com/NVIDIA/Megatron-LM/issues/656
-// A model with a tied head had a second table for the head, which diverged from the embedding during
-// training.
+// https://github.com/facebookresearch/lingua/issues/74 https://github.com/ml-explore/mlx-lm/pull/373
+// https://github.com/NVIDIA/Megatron-LM/issues/656 A model with a tied head had a second table for the head.
+// The two tables became different during training.
 TEST(BugsOfOthersLosses, TiedHeadAddsNoParameters) {
   const auto numbers = [](bool tied) {
     nn::ModelConfig c = tiny();
