@@ -22,15 +22,16 @@ TEST(BugsOfOthersAttention, LargeEqualScoresShareTheGradient) {
   for (const double z : got.z_v) EXPECT_NEAR(z, 0.2, 1e-6);
 }
 
-// https://github.com/marin-community/levanter/pull/449 Several query heads can share a key head. The gradient
-// of a key must then be the sum over all these query heads.
+// https://github.com/marin-community/levanter/pull/449
+// Several query heads can share a key head. The gradient of a key must then be the sum over all these query
+// heads.
 TEST(BugsOfOthersAttention, KeyGradientsSumOverTheGroup) {
   expect_oracle(AttentionCase({1, 6, 2, 5, 7, 4, 3}));
 }
 
-// https://github.com/apple/axlearn/pull/842 The order in which query heads were paired with key heads did not
-// match the weights. Query head h must read key head h / (H / Hk), so neighboring query heads share a key
-// head.
+// https://github.com/apple/axlearn/pull/842
+// The order in which query heads were paired with key heads did not match the weights. Query head h must read
+// key head h / (H / Hk), so neighboring query heads share a key head.
 TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
   AttentionCase c({1, 4, 2, 9, 3, 2, 1});
   c.v = {1, 1, 1, 2, 2, 2};  // all values of key head 0 are 1, and all values of key head 1 are 2
@@ -39,8 +40,8 @@ TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
     for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(got.o[h * 9 + i], h < 2 ? 1 : 2, 1e-14) << h;
 }
 
-// https://github.com/FlashML-org/FreeToken/pull/177 A paged kernel matched rows of a group to the wrong head,
-// except in its first block.
+// https://github.com/FlashML-org/FreeToken/pull/177
+// A paged kernel matched rows of a group to the wrong head, except in its first block.
 TEST(BugsOfOthersAttention, RowsOfALargeGroupKeepTheirHeads) {
   expect_defined(PagedCall{.H = 3, .Hk = 1, .L = 25, .sequences = {0}, .lengths = {30}});
 }
@@ -69,8 +70,9 @@ TEST(BugsOfOthersAttention, BiasOfKeysHasTheSumOverRows) {
       AttentionCase({2, 1, 1, 100, 5, 2, 2}, {.bias = random_vector(2 * 5, 9), .bias_shape = {2, 1, 1, 5}}));
 }
 
-// https://github.com/Dao-AILab/flash-attention/issues/889 If a loss used ξ, the logarithm of the sum, no
-// gradient flowed through ξ. The correct ∂ξ/∂A is the row of weights.
+// https://github.com/Dao-AILab/flash-attention/issues/889
+// If a loss used ξ, the logarithm of the sum, no gradient flowed through ξ. The correct ∂ξ/∂A is the row of
+// weights.
 TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
   AttentionCase c({1, 2, 2, 6, 7, 4, 4});
   c.z_lse = random_vector(12, 8);
@@ -78,8 +80,9 @@ TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
   expect_oracle(c);
 }
 
-// https://github.com/NVIDIA/TransformerEngine/pull/3551 A learned sink had no gradient. The correct gradient
-// is −Σ exp(sink − ξ)·u over the rows of the sink's head.
+// https://github.com/NVIDIA/TransformerEngine/pull/3551
+// A learned sink had no gradient. The correct gradient is −Σ exp(sink − ξ)·u over the rows of the sink's
+// head.
 TEST(BugsOfOthersAttention, SinkHasAGradient) {
   expect_oracle(AttentionCase({2, 2, 1, 5, 6, 4, 4}, {.causal = true, .sink = {0.3, -0.4}}));
 }
@@ -134,8 +137,9 @@ TEST(BugsOfOthersAttention, DropoutMaskIsTheSameInForwardAndBackward) {
   EXPECT_LT(kept, 13);
 }
 
-// https://github.com/PaddlePaddle/Paddle/pull/21298 If the backward pass recomputes the forward pass, it must
-// draw the same dropout masks. Otherwise gradients belong to a different function.
+// https://github.com/PaddlePaddle/Paddle/pull/21298
+// If the backward pass recomputes the forward pass, it must draw the same dropout masks. Otherwise gradients
+// belong to a different function.
 TEST(BugsOfOthersAttention, BlocksRunAgainDropTheSame) {
   Vector after[2];
   for (const bool recompute : {false, true}) {
@@ -171,9 +175,9 @@ TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
   FAIL() << "there is no attention";
 }
 
-// https://github.com/AI-Hypercomputer/maxtext/issues/1370 Scores were multiplied by √d instead of being
-// divided by √d. Here d is 4, and the two products q·k are 4 and 0. The correct weights are proportional to
-// e² and 1.
+// https://github.com/AI-Hypercomputer/maxtext/issues/1370
+// Scores were multiplied by √d instead of being divided by √d. Here d is 4, and the two products q·k are 4
+// and 0. The correct weights are proportional to e² and 1.
 TEST(BugsOfOthersAttention, ScoresAreDividedByTheRootOfTheWidth) {
   AttentionCase c({1, 1, 1, 1, 2, 4, 1});
   c.q = {1, 1, 1, 1}, c.k = {1, 1, 1, 1, 0, 0, 0, 0}, c.v = {1, 0};

@@ -50,8 +50,9 @@ TEST(BugsOfOthersExamples, BlankLinesAreSkipped) {
   EXPECT_EQ(examples_in("{\"text\": \"a\"}\n\n  \r\n{\"text\": \"b\"}\n\n"), 2u);
 }
 
-// https://github.com/areal-project/AReaL/pull/1427 Prompt tokens were counted in a separate encoding of the
-// prompt. But prompt and answer may share a token at the border. The shared token must be learned.
+// https://github.com/areal-project/AReaL/pull/1427
+// Prompt tokens were counted in a separate encoding of the prompt. But prompt and answer may share a token at
+// the border. The shared token must be learned.
 TEST(BugsOfOthersExamples, TokenAcrossThePromptsEndIsLearned) {
   const text::Bpe pairs({{'a', 'b'}});
   const train::Example e = train::encode_example({"xa", "b"}, pairs, {});
@@ -73,8 +74,8 @@ TEST(BugsOfOthersExamples, EndTokenIsATarget) {
   EXPECT_EQ(Row(e, 4).y, (Tokens{'b', 0, -100, -100}));
 }
 
-// https://github.com/huggingface/transformers/issues/19742 If an example was truncated to the context, an end
-// token was added, although the answer does not end there.
+// https://github.com/huggingface/transformers/issues/19742
+// If an example was truncated to the context, an end token was added, although the answer does not end there.
 TEST(BugsOfOthersExamples, CutExampleHasNoEndToken) {
   EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 0}, 3).y, (Tokens{6, 7, 8}));
 }
@@ -98,16 +99,17 @@ TEST(BugsOfOthersExamples, IdsAbove65535KeepTheirValue) {
   EXPECT_EQ(read, ids);
 }
 
-// https://github.com/mlfoundations/open_lm/pull/77 Ids outside of the vocabulary were mapped into the
-// vocabulary. Such ids must cause an error.
+// https://github.com/mlfoundations/open_lm/pull/77
+// Ids outside of the vocabulary were mapped into the vocabulary. Such ids must cause an error.
 TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
   const std::uint16_t ids[] = {1, 7};
   Tokens read(2);
   EXPECT_THROW(text::TokenView(ids, 2, 2, 5).copy(0, read), Error);
 }
 
-// https://github.com/modelscope/ms-swift/issues/10050 Each pass over the data had the order of the first
-// pass. Each pass must have a different order. This must also hold if a run is resumed within a pass.
+// https://github.com/modelscope/ms-swift/issues/10050
+// Each pass over the data had the order of the first pass. Each pass must have a different order. This must
+// also hold if a run is resumed within a pass.
 TEST(BugsOfOthersExamples, LaterPassHasItsOwnOrder) {
   std::vector<train::Example> all;
   for (std::int32_t i = 0; i < 20; ++i) all.push_back({{i, 1}, 0});

@@ -83,9 +83,9 @@ PageTable opened(PagePool& pool, const Tokens& text) {
   return table;
 }
 
-// https://github.com/vllm-project/vllm/pull/17999 https://github.com/vllm-project/vllm/pull/11186 If all
-// pages of a prompt were cached, nothing was left to process, so there were no logits. In this case, the last
-// token must be processed again.
+// https://github.com/vllm-project/vllm/pull/17999 https://github.com/vllm-project/vllm/pull/11186
+// If all pages of a prompt were cached, nothing was left to process, so there were no logits. In this case,
+// the last token must be processed again.
 TEST(BugsOfOthersGeneration, LastTokenOfACachedPromptIsProcessedAgain) {
   PagePool pool(8, 2);
   opened(pool, {1, 2, 3, 4});
@@ -93,8 +93,8 @@ TEST(BugsOfOthersGeneration, LastTokenOfACachedPromptIsProcessedAgain) {
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4, 5}).length(), 4);
 }
 
-// https://github.com/LMCache/LMCache/pull/3322 If a prompt was a prefix of the cached sequence, its logits
-// were the logits of the cached sequence.
+// https://github.com/LMCache/LMCache/pull/3322
+// If a prompt was a prefix of the cached sequence, its logits were the logits of the cached sequence.
 TEST(BugsOfOthersGeneration, ShorterCachedPromptHasItsOwnLogits) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1});
@@ -121,8 +121,9 @@ TEST(BugsOfOthersGeneration, SamePageAfterADifferentPrefixIsDistinct) {
   EXPECT_EQ(pool.open(Tokens{3, 4, 5, 6, 9}).length(), 2);
 }
 
-// https://github.com/InternLM/lmdeploy/issues/4917 https://github.com/NVIDIA-NeMo/RL/pull/4018 After weights
-// were replaced, prompts still used cached keys from the old weights. forget() must remove these keys.
+// https://github.com/InternLM/lmdeploy/issues/4917 https://github.com/NVIDIA-NeMo/RL/pull/4018
+// After weights were replaced, prompts still used cached keys from the old weights. forget() must remove
+// these keys.
 TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
   Writer w;
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1});
@@ -147,8 +148,8 @@ TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
 }
 
 // https://github.com/GeeeekExplorer/nano-vllm/pull/217 https://github.com/vllm-project/vllm-gaudi/pull/524
-// https://github.com/vllm-project/vllm/issues/16832 A preempted sequence continued with wrong tokens. After
-// preemption, its tokens must be processed again.
+// https://github.com/vllm-project/vllm/issues/16832
+// A preempted sequence continued with wrong tokens. After preemption, its tokens must be processed again.
 TEST(BugsOfOthersGeneration, PreemptedSequenceIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.slots = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
@@ -172,8 +173,9 @@ TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
 }
 
 // https://github.com/karpathy/nanochat/pull/456 https://github.com/karpathy/nanochat/issues/452
-// https://github.com/goombalab/hnet/issues/20 When tokens were decoded one at a time, layers with a window
-// attended to the complete cache. In training, they attended only to the window.
+// https://github.com/goombalab/hnet/issues/20
+// When tokens were decoded one at a time, layers with a window attended to the complete cache. In training,
+// they attended only to the window.
 TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   const Tokens text = numbers(12, 3);
@@ -187,8 +189,9 @@ TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
 
 // https://github.com/huggingface/transformers/issues/37574
 // https://github.com/huggingface/transformers/pull/38046
-// https://github.com/EricLBuehler/mistral.rs/issues/246 A paged cache keeps all keys. When tokens were
-// generated one at a time, they attended to keys beyond the window.
+// https://github.com/EricLBuehler/mistral.rs/issues/246
+// A paged cache keeps all keys. When tokens were generated one at a time, they attended to keys beyond the
+// window.
 TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1, .ahead = false});
@@ -196,8 +199,8 @@ TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
   EXPECT_EQ(Writer::written(engine, {prompt}, 16)[0], w.expected(prompt, 16));
 }
 
-// https://github.com/nicedreamzapp/claude-code-local/pull/47 A new prompt shared a prefix with the cache. The
-// cache kept its old tokens after this prefix.
+// https://github.com/nicedreamzapp/claude-code-local/pull/47
+// A new prompt shared a prefix with the cache. The cache kept its old tokens after this prefix.
 TEST(BugsOfOthersGeneration, CacheIsTruncatedToTheSharedPrefix) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1, .cache = false});
@@ -242,16 +245,17 @@ TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
   EXPECT_EQ(text.ends, (std::vector{Engine::End::token}));
 }
 
-// https://github.com/anthony-chaudhary/fak/issues/12604 If a model had no end token, sequences ended at token
-// 0. Without an end token, a sequence must end only at the maximum number of tokens.
+// https://github.com/anthony-chaudhary/fak/issues/12604
+// If a model had no end token, sequences ended at token 0. Without an end token, a sequence must end only at
+// the maximum number of tokens.
 TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({}).size(), 5u);
   EXPECT_EQ(text.ends.back(), Engine::End::count);
 }
 
-// https://github.com/intel/ipex-llm/pull/11896 If there were several end tokens, only the first of them ended
-// a sequence.
+// https://github.com/intel/ipex-llm/pull/11896
+// If there were several end tokens, only the first of them ended a sequence.
 TEST(BugsOfOthersGeneration, AnyEndTokenOfAListEnds) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({28, 0, 27}), (Tokens{0}));

@@ -59,17 +59,18 @@ TEST(BugsOfOthersLosses, IgnoredRowsHaveNoGradientWithSmoothing) {
   EXPECT_NE(z[0], 0);
 }
 
-// https://github.com/pytorch/pytorch/issues/12670 A negative target caused a read before the row. One
-// negative value marks ignored rows. All other negative targets must cause an error.
+// https://github.com/pytorch/pytorch/issues/12670
+// A negative target caused a read before the row. One negative value marks ignored rows. All other negative
+// targets must cause an error.
 TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
   Graph g;
   const Tensor loss = cross_entropy(g.constant(Array::of({1, 3}, Vector{1, 2, 3})), classes(g, {-1}));
   EXPECT_THROW(eval(loss), Error);
 }
 
-// https://github.com/Dao-AILab/flash-attention/issues/1930 Logits of −∞, for example of masked classes, made
-// the loss NaN. Such classes have probability 0. The loss must be finite even if all classes of one part of
-// the row are masked.
+// https://github.com/Dao-AILab/flash-attention/issues/1930
+// Logits of −∞, for example of masked classes, made the loss NaN. Such classes have probability 0. The loss
+// must be finite even if all classes of one part of the row are masked.
 TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveZeroProbability) {
   Graph g;
   Vector x(2000, 0.0);
@@ -106,8 +107,8 @@ struct Head {
   }
 };
 
-// https://github.com/linkedin/Liger-Kernel/issues/488 Without a reduction, the fused head must return the
-// loss of each row. It returned their mean.
+// https://github.com/linkedin/Liger-Kernel/issues/488
+// Without a reduction, the fused head must return the loss of each row. It returned their mean.
 TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   Head h;
   const Tensor loss =
@@ -118,8 +119,9 @@ TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   for (std::size_t r = 0; r < 3; ++r) EXPECT_NEAR(got[r], loss_of_row(h.logits(r), targets[r]), 1e-12);
 }
 
-// https://github.com/linkedin/Liger-Kernel/issues/968 https://github.com/linkedin/Liger-Kernel/pull/1298 If
-// the loss of each row was multiplied by a weight, the gradient lacked this weight.
+// https://github.com/linkedin/Liger-Kernel/issues/968
+// https://github.com/linkedin/Liger-Kernel/pull/1298
+// If the loss of each row was multiplied by a weight, the gradient lacked this weight.
 TEST(BugsOfOthersLosses, FusedHeadAcceptsAGradientPerRow) {
   Head h;
   const Tensor weights = h.g.constant(Array::of(Vector{2, 0, -1}));
@@ -182,16 +184,19 @@ void expect_close(const Trained& a, const Trained& b) {
   EXPECT_TRUE(close(a.weights, b.weights, 1e-5));
 }
 
-// https://github.com/huggingface/blog/pull/2414 https://github.com/huggingface/transformers/issues/35203
-// https://github.com/karpathy/nanochat/pull/59 The loss was the mean of the means of the batches. This is
-// wrong if batches have different numbers of targets: it must be the mean over all targets.
+// https://github.com/huggingface/blog/pull/2414
+// https://github.com/huggingface/transformers/issues/35203
+// https://github.com/karpathy/nanochat/pull/59
+// The loss was the mean of the means of the batches. This is wrong if batches have different numbers of
+// targets: it must be the mean over all targets.
 TEST(BugsOfOthersLosses, AccumulatedStepIsTheMeanOverAllTargets) {
   expect_close(step_in(4, uneven_targets()), step_in(1, uneven_targets()));
 }
 
-// https://github.com/ml-explore/mlx-lm/pull/1413 https://github.com/pytorch/torchtune/pull/1875 In a step
-// with several batches, the weight of each batch must be its number of targets. A batch without targets must
-// change nothing.
+// https://github.com/ml-explore/mlx-lm/pull/1413
+// https://github.com/pytorch/torchtune/pull/1875
+// In a step with several batches, the weight of each batch must be its number of targets. A batch without
+// targets must change nothing.
 TEST(BugsOfOthersLosses, BatchesWithoutTargetsDoNotCount) {
   std::vector<std::int32_t> t = even_targets();
   std::fill(t.begin() + 6, t.end(), -100);
@@ -221,16 +226,18 @@ TEST(BugsOfOthersLosses, ReportedLossCoversAllBatches) {
   EXPECT_NEAR(step_in(4, even_targets()).loss, step_in(1, even_targets()).loss, 1e-5);
 }
 
-// https://github.com/huggingface/accelerate/issues/641 https://github.com/facebookresearch/lingua/pull/59 The
-// gradient of each batch was clipped. Only the gradient of the complete step must be clipped.
+// https://github.com/huggingface/accelerate/issues/641
+// https://github.com/facebookresearch/lingua/pull/59
+// The gradient of each batch was clipped. Only the gradient of the complete step must be clipped.
 TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
   expect_close(step_in(4, even_targets(), 0.25), step_in(1, even_targets(), 0.25));
 }
 
 // ---- tied weights ----
 
-// https://github.com/paiml/entrenar/issues/314 A tied table is used as embedding and as head. Its gradient
-// was the gradient of only one of these uses. The gradients of both uses must be added.
+// https://github.com/paiml/entrenar/issues/314
+// A tied table is used as embedding and as head. Its gradient was the gradient of only one of these uses. The
+// gradients of both uses must be added.
 TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
   nn::Params params(1, f64);
   const nn::Embedding table(nn::Path(params) / "table", 3, 2, nn::Init::normal(1));
@@ -246,9 +253,10 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
       EXPECT_NEAR(z[2 * k + e], x[e] + x[2 + e] + (k < 2 ? x[e] + x[2 + e] + x[4 + e] : 0), 1e-14) << k;
 }
 
-// https://github.com/facebookresearch/lingua/issues/74 https://github.com/ml-explore/mlx-lm/pull/373
-// https://github.com/NVIDIA/Megatron-LM/issues/656 A model with a tied head had a second table for the head.
-// The two tables became different during training.
+// https://github.com/facebookresearch/lingua/issues/74
+// https://github.com/ml-explore/mlx-lm/pull/373
+// https://github.com/NVIDIA/Megatron-LM/issues/656
+// A model with a tied head had a second table for the head. The two tables became different during training.
 TEST(BugsOfOthersLosses, TiedHeadAddsNoParameters) {
   const auto numbers = [](bool tied) {
     nn::ModelConfig c = tiny();

@@ -23,8 +23,9 @@ void hide_row(reference::AttentionOptions& o, reference::Index i) {
   std::fill_n(o.bias.begin() + i * T, T, -inf);
 }
 
-// https://github.com/pytorch/pytorch/issues/41508 If all keys of a query were masked, gradients became NaN.
-// The query's gradient must be 0. The query must contribute nothing to other gradients.
+// https://github.com/pytorch/pytorch/issues/41508
+// If all keys of a query were masked, gradients became NaN. The query's gradient must be 0. The query must
+// contribute nothing to other gradients.
 TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
   AttentionCase c({1, 2, 2, 10, 12, 4, 4}, seen(10, 12));
   hide_row(c.o, 3);
@@ -34,8 +35,8 @@ TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
     for (std::size_t e = 0; e < 4; ++e) EXPECT_EQ(got.z_q[(h * 10 + 3) * 4 + e], 0);
 }
 
-// https://github.com/pytorch/pytorch/issues/103963 If a row of a boolean mask had no true entry, the result
-// was NaN. The row of the result must be 0.
+// https://github.com/pytorch/pytorch/issues/103963
+// If a row of a boolean mask had no true entry, the result was NaN. The row of the result must be 0.
 TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
   AttentionCase c({1, 1, 1, 9, 11, 3, 5}, seen(9, 11));
   hide_row(c.o, 0), hide_row(c.o, 8);
@@ -49,8 +50,8 @@ TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
   EXPECT_TRUE(close(got.o, c.expected().o));
 }
 
-// https://github.com/ml-explore/mlx/pull/2608 If all keys of a single new query were hidden, the result was
-// NaN. The row of the result must be 0.
+// https://github.com/ml-explore/mlx/pull/2608
+// If all keys of a single new query were hidden, the result was NaN. The row of the result must be 0.
 TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
   const AttentionCase c({2, 2, 1, 1, 6, 4, 4}, {.kv_lengths = {6, 0}});
   const Attended got = c.run();
@@ -58,8 +59,9 @@ TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
   for (std::size_t e = 8; e < 16; ++e) EXPECT_EQ(got.o[e], 0);
 }
 
-// https://github.com/robertknight/rten/pull/1321 If query heads shared key heads, and all keys of a row were
-// masked, the row became NaN. It must be 0 for every head.
+// https://github.com/robertknight/rten/pull/1321
+// If query heads shared key heads, and all keys of a row were masked, the row became NaN. It must be 0 for
+// every head.
 TEST(BugsOfOthersMasks, FullyMaskedRowsOfSharedKeyHeadsAreZero) {
   AttentionCase c({1, 4, 2, 3, 5, 4, 4}, seen(3, 5));
   hide_row(c.o, 1);
@@ -84,8 +86,9 @@ TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
     EXPECT_NEAR(got.o[2 * 4 + e], c.v[2 * 4 + e], 1e-15);  // this query sees only its own key
 }
 
-// https://github.com/pytorch/pytorch/issues/109517 A mask can add the lowest finite number of the type to all
-// scores of a row. Each sum is then rounded to this number, so the result must be the mean of all values.
+// https://github.com/pytorch/pytorch/issues/109517
+// A mask can add the lowest finite number of the type to all scores of a row. Each sum is then rounded to
+// this number, so the result must be the mean of all values.
 TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
   AttentionCase c({1, 1, 1, 2, 5, 4, 1}, seen(2, 5), f32);
   std::fill_n(c.o.bias.begin(), 5, static_cast<double>(std::numeric_limits<float>::lowest()));
@@ -108,8 +111,9 @@ TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
   for (const double z : got.z_v) EXPECT_NEAR(z, 0.2, 1e-6);
 }
 
-// https://github.com/flashinfer-ai/flashinfer/issues/4267 The running maximum began at −5e4. Results were
-// wrong if all scores of a row were lower. Only the differences of scores must matter.
+// https://github.com/flashinfer-ai/flashinfer/issues/4267
+// The running maximum began at −5e4. Results were wrong if all scores of a row were lower. Only the
+// differences of scores must matter.
 TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
   AttentionCase c({1, 1, 1, 1, 4, 1, 1}, {.scale = 1}, f32);
   c.q = {-1000}, c.k = Vector(4, 100), c.v = {1, 2, 3, 6};
@@ -130,8 +134,9 @@ TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesHasNoEffect) {
   for (const double x : b.o) EXPECT_TRUE(std::isfinite(x));
 }
 
-// https://github.com/huggingface/transformers/issues/39408 A sliding window of w tokens had one key too many.
-// The window includes the query's own key. So a key that is w positions before the query must be hidden.
+// https://github.com/huggingface/transformers/issues/39408
+// A sliding window of w tokens had one key too many. The window includes the query's own key. So a key that
+// is w positions before the query must be hidden.
 TEST(BugsOfOthersMasks, SlidingWindowCountsTheOwnKey) {
   nn::Params params(1, f64);
   const nn::GroupedAttention attention(nn::Path(params) / "attn", 8, 2, {.window = 3});
@@ -166,8 +171,9 @@ TEST(BugsOfOthersMasks, CausalWithMoreQueriesThanKeysHidesAllFromTheFirst) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/402
-// https://github.com/Dao-AILab/flash-attention/issues/282 There can be more keys than queries, for example
-// after a prefix. Query i saw only i + 1 keys. It must see i + 1 + T − L keys.
+// https://github.com/Dao-AILab/flash-attention/issues/282
+// There can be more keys than queries, for example after a prefix. Query i saw only i + 1 keys. It must see i
+// + 1 + T − L keys.
 TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
   const AttentionCase c({1, 1, 1, 9, 14, 4, 4}, {.causal = true});
   expect_oracle(c);
@@ -178,8 +184,9 @@ TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
   EXPECT_TRUE(close(last.run().o, Vector(all.end() - 4, all.end())));
 }
 
-// https://github.com/gittensor-ai-lab/sparkinfer/issues/3 Queries at the end of a longer sequence were masked
-// as if the first of them were at position 0. This hid the cached keys.
+// https://github.com/gittensor-ai-lab/sparkinfer/issues/3
+// Queries at the end of a longer sequence were masked as if the first of them were at position 0. This hid
+// the cached keys.
 TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
   const AttentionCase c({1, 2, 1, 3, 11, 4, 4}, {.causal = true});
   EXPECT_TRUE(close(c.run().o, c.expected().o));
@@ -233,16 +240,16 @@ TEST(BugsOfOthersMasks, UnfilledSlotsOfAPageMayHoldNan) {
   expect_defined(PagedCall{.page = 16, .sequences = {0, 1}, .lengths = {5, 21}});
 }
 
-// https://github.com/flashinfer-ai/flashinfer/issues/941 Values can be the first columns of keys. In this
-// case, stale NaN in a page made the whole output NaN.
+// https://github.com/flashinfer-ai/flashinfer/issues/941
+// Values can be the first columns of keys. In this case, stale NaN in a page made the whole output NaN.
 TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
   PagedCall c{.H = 4, .Hk = 1, .d = 12, .dv = 8, .page = 8, .L = 3, .sequences = {0}, .lengths = {11}};
   c.v_in_k = true;
   expect_defined(c);
 }
 
-// https://github.com/deepbeepmeep/Wan2GP/pull/1628 A mask hid scores by adding −∞, so a hidden NaN stayed
-// NaN. Hidden scores must be set to −∞ instead.
+// https://github.com/deepbeepmeep/Wan2GP/pull/1628
+// A mask hid scores by adding −∞, so a hidden NaN stayed NaN. Hidden scores must be set to −∞ instead.
 TEST(BugsOfOthersMasks, HiddenScoresAreSetNotAddedTo) {
   const AttentionCase clean({1, 1, 1, 2, 6, 4, 4}, {.causal = true, .top_left = true});
   AttentionCase dirty = clean;

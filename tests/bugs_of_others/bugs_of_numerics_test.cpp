@@ -49,8 +49,8 @@ TEST(BugsOfOthersNumerics, SlopeOfGeluIsOneOrZeroFarOut) {
   EXPECT_TRUE(close(got.slope, {1, 1, 1, 0, 0, 0}, 1e-20));
 }
 
-// https://github.com/pytorch/executorch/issues/22323 The tanh form of gelu overflowed in x³ and gave NaN
-// below −13. The correct result in f32 is 0.
+// https://github.com/pytorch/executorch/issues/22323
+// The tanh form of gelu overflowed in x³ and gave NaN below −13. The correct result in f32 is 0.
 TEST(BugsOfOthersNumerics, TanhGeluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return gelu_tanh(x); }, {-14, -100, -1e13, -1e30, -inf});
   for (const double y : got.y) EXPECT_NEAR(y, 0, 1e-30);
@@ -64,8 +64,9 @@ TEST(BugsOfOthersNumerics, SlopeOfTanhGeluIsOneOrZeroFarOut) {
   EXPECT_EQ(got.slope, (Vector{1, 1, 1, 0, 0, 0}));
 }
 
-// https://github.com/tenstorrent/tt-metal/issues/56517 Below −4, the sum 1 + tanh(u) is rounded to 0, so gelu
-// became 0 too early. Results must have a small relative error there.
+// https://github.com/tenstorrent/tt-metal/issues/56517
+// Below −4, the sum 1 + tanh(u) is rounded to 0, so gelu became 0 too early. Results must have a small
+// relative error there.
 TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
   const Vector x = {-4, -5, -5.5, -6};
   const Vector got = at([](const Tensor& t) { return gelu_tanh(t); }, x).y;
@@ -83,8 +84,8 @@ TEST(BugsOfOthersNumerics, SiluIsZeroFarBelow) {
   for (const double y : got.y) EXPECT_EQ(y, 0);
 }
 
-// https://github.com/trymirai/lalamo/pull/328 If the exponential overflowed, the gradient of silu contained
-// ∞·0. The limits of the gradient are 0 and 1.
+// https://github.com/trymirai/lalamo/pull/328
+// If the exponential overflowed, the gradient of silu contained ∞·0. The limits of the gradient are 0 and 1.
 TEST(BugsOfOthersNumerics, SlopeOfSiluIsZeroOrOneFarOut) {
   EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, 1000}).slope, (Vector{0, 0, 1}));
 }
@@ -96,9 +97,10 @@ TEST(BugsOfOthersNumerics, SigmoidOfLargeNumbersIsOne) {
   EXPECT_EQ(at([](const Tensor& x) { return sigmoid(x); }, {100, 1000, -1000, inf}).y, (Vector{1, 1, 0, 1}));
 }
 
-// https://github.com/tensorflow/tensorflow/issues/2641 https://github.com/pytorch/pytorch/issues/106789 The
-// gradient of a product was computed as the product divided by the element. This is NaN if the element is 0.
-// The gradient must be computed as the product of the other elements.
+// https://github.com/tensorflow/tensorflow/issues/2641
+// https://github.com/pytorch/pytorch/issues/106789
+// The gradient of a product was computed as the product divided by the element. This is NaN if the element is
+// 0. The gradient must be computed as the product of the other elements.
 TEST(BugsOfOthersNumerics, GradientOfProductWithZeroIsProductOfOthers) {
   const auto product = [](const Tensor& x) { return prod(x); };
   EXPECT_EQ(at(product, {2, 0, 3, 4}).slope, (Vector{0, 24, 0, 0}));
@@ -139,8 +141,9 @@ TEST(BugsOfOthersNumerics, SoftmaxOfLargeNumbersDependsOnDifferences) {
   EXPECT_TRUE(close(value(softmax(constant(g, {1e4, -1e4}), 0)), {1, 0}, 1e-6));
 }
 
-// https://github.com/microsoft/onnxruntime/issues/28463 https://github.com/ml-explore/mlx/issues/2238 The
-// variance was computed as the mean of squares minus the square of the mean. For numbers far from 0, this
+// https://github.com/microsoft/onnxruntime/issues/28463
+// https://github.com/ml-explore/mlx/issues/2238
+// The variance was computed as the mean of squares minus the square of the mean. For numbers far from 0, this
 // difference has few correct digits. The mean of squared deviations must be computed instead.
 TEST(BugsOfOthersNumerics, LayerNormOfARowFarFromZero) {
   Graph g;
@@ -184,7 +187,8 @@ TEST(BugsOfOthersNumerics, UniformNumbersStayBelowTheirBound) {
     for (const double u : value(uniform(g, {20000}, 0, 1, t))) ASSERT_LT(u, 1) << name_of(t);
 }
 
-// https://github.com/tensorflow/tensorflow/issues/23312 https://github.com/pytorch/pytorch/issues/180150
+// https://github.com/tensorflow/tensorflow/issues/23312
+// https://github.com/pytorch/pytorch/issues/180150
 // Running sums in the narrow type stopped growing. Above 2^24, f32 cannot represent odd numbers, but the
 // running sum must still grow.
 TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
@@ -201,9 +205,10 @@ TEST(BugsOfOthersNumerics, EqualLargestElementsShareTheGradient) {
             (Vector{0, 0.5, 0.5, 0}));
 }
 
-// https://github.com/pytorch/pytorch/issues/41998 https://github.com/pytorch/pytorch/issues/16762 If several
-// elements were the maximum, the result of argmax depended on the length of the row. The result must be the
-// index of the first maximum.
+// https://github.com/pytorch/pytorch/issues/41998
+// https://github.com/pytorch/pytorch/issues/16762
+// If several elements were the maximum, the result of argmax depended on the length of the row. The result
+// must be the index of the first maximum.
 TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
   Graph g;
   for (const std::size_t n : {3, 100, 5000, 20000})
@@ -233,7 +238,8 @@ TEST(BugsOfOthersNumerics, NormOfZerosHasAZeroGradient) {
   EXPECT_EQ(at([](const Tensor& x) { return global_norm({x}); }, {0, 0, 0}).slope, (Vector{0, 0, 0}));
 }
 
-// https://github.com/KellerJordan/modded-nanogpt/issues/39 https://github.com/EleutherAI/gpt-neox/issues/1003
+// https://github.com/KellerJordan/modded-nanogpt/issues/39
+// https://github.com/EleutherAI/gpt-neox/issues/1003
 // Angles of positions were computed in bf16. bf16 cannot represent 257. Angles must be exact before range
 // reduction.
 TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
@@ -247,8 +253,9 @@ TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
   }
 }
 
-// https://github.com/pytorch/pytorch/issues/1631 If gather used an element several times, the gradient of
-// only one use was kept. The gradients of all uses must be summed.
+// https://github.com/pytorch/pytorch/issues/1631
+// If gather used an element several times, the gradient of only one use was kept. The gradients of all uses
+// must be summed.
 TEST(BugsOfOthersNumerics, ElementGatheredTwiceHasBothGradients) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64),
@@ -269,8 +276,9 @@ TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
             (Vector{2, 2, 8, 8, 0, 0}));
 }
 
-// https://github.com/tensorflow/tensorflow/issues/56961 https://github.com/pytorch/pytorch/issues/146299 If
-// several values were written to one element, all of them had a gradient. Only the last value must have a
+// https://github.com/tensorflow/tensorflow/issues/56961
+// https://github.com/pytorch/pytorch/issues/146299
+// If several values were written to one element, all of them had a gradient. Only the last value must have a
 // gradient.
 TEST(BugsOfOthersNumerics, OverwrittenValuesHaveNoGradient) {
   Graph g;

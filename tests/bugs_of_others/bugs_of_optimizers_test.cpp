@@ -53,8 +53,8 @@ using Adam = Slope<optim::AdamW>;
 using Descent = Slope<optim::Sgd>;
 
 // https://github.com/huggingface/transformers/issues/14539
-// https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2010 Weight decay was applied after the
-// update. It must be computed from the weight before the step.
+// https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2010
+// Weight decay was applied after the update. It must be computed from the weight before the step.
 TEST(BugsOfOthersOptimizers, DecayUsesTheWeightBeforeTheStep) {
   Adam s({.eps = 1e-30, .weight_decay = 0.5, .clip = 0});
   s.step({1, -2}, {0, 0}, 0.25f);
@@ -99,8 +99,9 @@ TEST(BugsOfOthersOptimizers, MomentsAreCorrectedByThePowerOfTheStep) {
   }
 }
 
-// https://github.com/tensorflow/addons/issues/2282 https://github.com/pytorch/pytorch/pull/4429 Decoupled
-// weight decay did not depend on the learning rate. It must subtract rate·decay·w.
+// https://github.com/tensorflow/addons/issues/2282
+// https://github.com/pytorch/pytorch/pull/4429
+// Decoupled weight decay did not depend on the learning rate. It must subtract rate·decay·w.
 TEST(BugsOfOthersOptimizers, DecayFollowsTheRate) {
   Adam s({.weight_decay = 0.5});
   s.step({0, 0}, {0, 0}, 0.125f);
@@ -140,8 +141,10 @@ TEST(BugsOfOthersOptimizers, NesterovLooksAhead) {
   EXPECT_TRUE(close(s.weights(), {1 - 0.25 * (1.5 + 1.75), 1 - 0.25 * (3 + 3.5), 1, 1}));
 }
 
-// https://github.com/k2-fsa/icefall/issues/2081 https://github.com/ml-explore/mlx-lm/issues/1658 One NaN in a
-// gradient made the moments NaN. All later weights became NaN, too. Such a step must change nothing.
+// https://github.com/k2-fsa/icefall/issues/2081
+// https://github.com/ml-explore/mlx-lm/issues/1658
+// One NaN in a gradient made the moments NaN. All later weights became NaN, too. Such a step must change
+// nothing.
 TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, 4}, 0.1f), other.step({1, 2}, {3, 4}, 0.1f);
@@ -151,8 +154,8 @@ TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
   EXPECT_EQ(s.state("v.gain"), other.state("v.gain"));
 }
 
-// https://github.com/allenai/OLMo-core/pull/309 The bias correction counted a skipped step. A skipped step
-// must not affect the next step.
+// https://github.com/allenai/OLMo-core/pull/309
+// The bias correction counted a skipped step. A skipped step must not affect the next step.
 TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, inf}, 0.1f);
@@ -202,8 +205,8 @@ TEST(BugsOfOthersOptimizers, NegativeClipIsRejected) {
   expect_error<Error>([&] { optim::AdamW(params.all(), {.clip = -1}); }, {"clip", "-1"});
 }
 
-// https://github.com/OpenNMT/OpenNMT-py/issues/1140 A maximum norm of 0 made all gradients 0. This setting
-// must disable clipping.
+// https://github.com/OpenNMT/OpenNMT-py/issues/1140
+// A maximum norm of 0 made all gradients 0. This setting must disable clipping.
 TEST(BugsOfOthersOptimizers, ClipOfZeroDisablesClipping) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 0});
   s.step({30, 40}, {0, 0}, 0.5f);

@@ -36,8 +36,8 @@ TEST(BugsOfOthersRanks, GatheredTransposedTensorKeepsItsElements) {
   });
 }
 
-// https://github.com/pytorch/pytorch/issues/23144 https://github.com/NVIDIA/nccl/issues/1906 Shards were not
-// in the order of the ranks. Shard r must be the shard of rank r.
+// https://github.com/pytorch/pytorch/issues/23144 https://github.com/NVIDIA/nccl/issues/1906
+// Shards were not in the order of the ranks. Shard r must be the shard of rank r.
 TEST(BugsOfOthersRanks, GatheredPiecesAreInTheOrderOfTheRanks) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
@@ -55,9 +55,9 @@ double bf16_sum(Communicator& ranks, bool wide) {
   return eval(all_reduce({x}, 4, {.wide = wide})[0], {{x, Array::of({1}, own).to(bf16)}}, of(ranks)).at(0);
 }
 
-// https://github.com/deepseek-ai/DeepEP/issues/176 https://github.com/tenstorrent/tt-metal/issues/37884 Sums
-// of 16-bit types were rounded after every addition, so the sum 256 + 1 + 1 + 1 was 256. The sum 259 must be
-// rounded once, to 260.
+// https://github.com/deepseek-ai/DeepEP/issues/176 https://github.com/tenstorrent/tt-metal/issues/37884
+// Sums of 16-bit types were rounded after every addition, so the sum 256 + 1 + 1 + 1 was 256. The sum 259
+// must be rounded once, to 260.
 TEST(BugsOfOthersRanks, SumOfBf16OverRanksIsRoundedOnce) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, false), 260); });
 }
@@ -161,9 +161,9 @@ struct RankRun {
   }
 };
 
-// https://github.com/speechbrain/speechbrain/pull/2051 https://github.com/LBANN/lbann/issues/34 If a rank
-// received a request to stop, it ended, and the others waited for it. If one rank stops, all ranks must stop
-// at the same step.
+// https://github.com/speechbrain/speechbrain/pull/2051 https://github.com/LBANN/lbann/issues/34
+// If a rank received a request to stop, it ended, and the others waited for it. If one rank stops, all ranks
+// must stop at the same step.
 TEST(BugsOfOthersRanks, StopOfOneRankStopsAll) {
   run_ranks(
       2,

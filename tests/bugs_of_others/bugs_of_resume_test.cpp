@@ -134,8 +134,8 @@ TEST(BugsOfOthersResume, MomentsContinue) {
   expect_as_unstopped({});
 }
 
-// https://github.com/huggingface/candle/pull/3819 The optimizer's step count restarted at 0. This made the
-// bias correction of the moments wrong.
+// https://github.com/huggingface/candle/pull/3819
+// The optimizer's step count restarted at 0. This made the bias correction of the moments wrong.
 TEST(BugsOfOthersResume, BiasCorrectionContinues) {
   const Resumed r;
   for (const Parameter& p : r.run->optimizer.state()) {
@@ -154,9 +154,9 @@ TEST(BugsOfOthersResume, LossScaleContinues) {
   EXPECT_EQ(r.run->trainer.last().loss_scale, 64);
 }
 
-// https://github.com/facebookresearch/metaseq/issues/3 The loss scale grows after a number of successful
-// steps. After a resume, the count of these steps restarted at 0. Here the scale grows after 4 steps, and the
-// run has 6.
+// https://github.com/facebookresearch/metaseq/issues/3
+// The loss scale grows after a number of successful steps. After a resume, the count of these steps restarted
+// at 0. Here the scale grows after 4 steps, and the run has 6.
 TEST(BugsOfOthersResume, StepsUntilTheScaleGrowsContinue) {
   Resumed r({.loss_scale = optim::LossScale{.initial = 8, .interval = 4}});
   r.run->trainer.run();
@@ -196,8 +196,9 @@ TEST(BugsOfOthersResume, FailedSaveLeavesTheLastCheckpoint) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 1);
 }
 
-// https://github.com/pytorch/pytorch/issues/8282 https://github.com/pytorch/pytorch/issues/165873 If values
-// did not have the shape of the parameter, they were repeated or truncated. Such values must be rejected.
+// https://github.com/pytorch/pytorch/issues/8282 https://github.com/pytorch/pytorch/issues/165873
+// If values did not have the shape of the parameter, they were repeated or truncated. Such values must be
+// rejected.
 TEST(BugsOfOthersResume, CheckpointOfDifferentShapeIsRejected) {
   const TemporaryDirectory dir;
   io::save_parameters(dir / "m.safetensors", {Parameter("w", Array({1}, f32))});

@@ -41,14 +41,16 @@ TEST(BugsOfOthersSampling, TopPOfZeroKeepsTheLikeliest) {
 }
 
 // https://github.com/fishaudio/fish-speech/pull/1171 https://github.com/Biohub/esm/pull/360
-// https://github.com/ml-explore/mlx-lm/issues/1912 Tokens are added until their sum reaches top_p. The last
-// of these tokens was removed, so the sum was below top_p. It must be kept.
+// https://github.com/ml-explore/mlx-lm/issues/1912
+// Tokens are added until their sum reaches top_p. The last of these tokens was removed, so the sum was below
+// top_p. It must be kept.
 TEST(BugsOfOthersSampling, TopPKeepsTheTokenThatCrossesIt) {
   EXPECT_EQ(drawn(logits_of({.5, .3, .2}), {.top_p = .6}), (Drawn{0, 1}));
 }
 
-// https://github.com/huggingface/transformers/issues/18976 If the sum was exactly top_p, one more token was
-// kept. Here top_p is 1/2, and four tokens are equally likely, so two must be kept.
+// https://github.com/huggingface/transformers/issues/18976
+// If the sum was exactly top_p, one more token was kept. Here top_p is 1/2, and four tokens are equally
+// likely, so two must be kept.
 TEST(BugsOfOthersSampling, TopPReachedExactlyKeepsNoMore) {
   EXPECT_EQ(drawn({1, 1, 1, 1}, {.top_p = .5}), (Drawn{0, 1}));
 }
@@ -62,8 +64,8 @@ TEST(BugsOfOthersSampling, TemperatureZeroIsGreedy) {
 }
 
 // https://github.com/TransformerLensOrg/TransformerLens/pull/1347
-// https://github.com/OpenNMT/CTranslate2/pull/586 If top_k exceeded the number of tokens, sampling failed
-// with an error. Such a top_k must keep all tokens.
+// https://github.com/OpenNMT/CTranslate2/pull/586
+// If top_k exceeded the number of tokens, sampling failed with an error. Such a top_k must keep all tokens.
 TEST(BugsOfOthersSampling, TopKAboveTheVocabularyKeepsAll) {
   EXPECT_EQ(drawn(logits_of({.5, .3, .2}), {.top_k = 10}), (Drawn{0, 1, 2}));
 }
@@ -86,8 +88,8 @@ TEST(BugsOfOthersSampling, TokenWithoutProbabilityIsNeverDrawn) {
   EXPECT_EQ(drawn(logits, {}), (Drawn{1, 3}));
 }
 
-// https://github.com/vllm-project/vllm/issues/53029 https://github.com/vllm-project/vllm/pull/21876 If all
-// logits were NaN, token 0 was sampled without an error. The op must return no token.
+// https://github.com/vllm-project/vllm/issues/53029 https://github.com/vllm-project/vllm/pull/21876
+// If all logits were NaN, token 0 was sampled without an error. The op must return no token.
 TEST(BugsOfOthersSampling, RowOfNaNIsAnErrorNotAToken) {
   const testing::SampledRow row{.logits = std::vector<float>(5, std::nanf("")), .sampling = {}};
   EXPECT_EQ(testing::drawn_together({row}, false, {}), (Tokens{-1}));
@@ -117,8 +119,9 @@ struct Texts {
   }
 };
 
-// https://github.com/vllm-project/vllm/issues/51226 The tokens of a request with a seed depended on other
-// requests in the batch. They must depend only on the seed.
+// https://github.com/vllm-project/vllm/issues/51226
+// The tokens of a request with a seed depended on other requests in the batch. They must depend only on the
+// seed.
 TEST(BugsOfOthersSampling, SeededRequestDoesNotDependOnOthers) {
   Texts t;
   Tokens own, others[2];

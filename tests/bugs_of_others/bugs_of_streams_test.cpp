@@ -26,14 +26,16 @@ Pieces shown(const Pieces& tokens, const std::vector<std::string>& stops = {}) {
   return pieces;
 }
 
-// https://github.com/mzau/mlx-knife/issues/68 Each token was compared with the stop string separately. A stop
-// string of several tokens never ended a sequence.
+// https://github.com/mzau/mlx-knife/issues/68
+// Each token was compared with the stop string separately. A stop string of several tokens never ended a
+// sequence.
 TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheSequence) {
   EXPECT_EQ(shown({"a", "EN", "D", "b"}, {"END"}), (Pieces{"a", "", "", "", ""}));
 }
 
-// https://github.com/vllm-project/vllm/issues/3574 The beginning of a stop string was shown before the rest
-// was generated. It must be held back until later tokens complete the stop string or differ from it.
+// https://github.com/vllm-project/vllm/issues/3574
+// The beginning of a stop string was shown before the rest was generated. It must be held back until later
+// tokens complete the stop string or differ from it.
 TEST(BugsOfOthersStreams, StopStringPrefixIsHeldUntilDecided) {
   EXPECT_EQ(shown({"x", "a", "c", "a"}, {"ab"}), (Pieces{"x", "", "ac", "", "a"}));
 }
@@ -46,14 +48,14 @@ TEST(BugsOfOthersStreams, PrefixOfASplitStopStringIsNotShown) {
 }
 
 // https://github.com/huggingface/text-generation-inference/issues/1039
-// https://github.com/huggingface/text-generation-inference/issues/1254 Stop strings were found only at the
-// end of a token. If a stop string ended within a token, it was shown.
+// https://github.com/huggingface/text-generation-inference/issues/1254
+// Stop strings were found only at the end of a token. If a stop string ended within a token, it was shown.
 TEST(BugsOfOthersStreams, StopStringMayEndWithinAToken) {
   EXPECT_EQ(shown({"aENDb", "c"}, {"END"}), (Pieces{"a", "", ""}));
 }
 
-// https://github.com/ggml-org/llama.cpp/pull/9867 If a token contained characters before a stop string, these
-// characters were lost.
+// https://github.com/ggml-org/llama.cpp/pull/9867
+// If a token contained characters before a stop string, these characters were lost.
 TEST(BugsOfOthersStreams, CharactersBeforeAStopStringInItsTokenAreShown) {
   EXPECT_EQ(shown({"fooEND"}, {"END"}), (Pieces{"foo", ""}));
 }
@@ -65,14 +67,15 @@ TEST(BugsOfOthersStreams, PrefixHeldForAStopStringIsShownAtTheEnd) {
 }
 
 // https://github.com/mozilla-ai/llamafile/pull/727 https://github.com/Blaizzy/mlx-vlm/pull/1076
-// https://github.com/huanglizhuo/QwenASR/pull/12 If a character consisted of several tokens, replacement
-// characters were shown. The first bytes must be held back until the character is complete.
+// https://github.com/huanglizhuo/QwenASR/pull/12
+// If a character consisted of several tokens, replacement characters were shown. The first bytes must be held
+// back until the character is complete.
 TEST(BugsOfOthersStreams, CharacterSplitAcrossTokensIsShownWhole) {
   EXPECT_EQ(shown({"\xe2", "\x82", "\xac"}), (Pieces{"", "", "€", ""}));
 }
 
-// https://github.com/unslothai/llama.cpp/pull/202 Bytes that cannot begin a character were held back forever.
-// All later characters were held back, too.
+// https://github.com/unslothai/llama.cpp/pull/202
+// Bytes that cannot begin a character were held back forever. All later characters were held back, too.
 TEST(BugsOfOthersStreams, InvalidUtf8PassesThrough) {
   EXPECT_EQ(shown({"\xff", "a"}), (Pieces{"\xff", "a", ""}));
 }

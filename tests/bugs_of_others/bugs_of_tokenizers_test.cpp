@@ -56,9 +56,9 @@ std::string added_token(int id, const std::string& content, Flags flags = {}) {
          shown(flags.rstrip) + R"(, "normalized": false, "special": )" + shown(flags.special) + "}";
 }
 
-// https://github.com/soniqo/speech-swift/pull/41 Each token was decoded separately. If a character consisted
-// of several tokens, it became replacement characters. The bytes of all tokens must be joined before
-// decoding.
+// https://github.com/soniqo/speech-swift/pull/41
+// Each token was decoded separately. If a character consisted of several tokens, it became replacement
+// characters. The bytes of all tokens must be joined before decoding.
 TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeDecoding) {
   EXPECT_EQ(of_bytes({{"Ã", "©"}}).decode(Ids{0, 1}), "\xc3\xa9");
 }
@@ -92,9 +92,9 @@ TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPositionIsMatched) {
   EXPECT_EQ(tokenizer.encode("my_token_13"), (Ids{3, 2}));
 }
 
-// https://github.com/ggml-org/llama.cpp/pull/29102 The longest added tokens were searched first. If two
-// tokens overlapped, the longer one was found, although the shorter one began earlier. Tokens must be matched
-// from left to right.
+// https://github.com/ggml-org/llama.cpp/pull/29102
+// The longest added tokens were searched first. If two tokens overlapped, the longer one was found, although
+// the shorter one began earlier. Tokens must be matched from left to right.
 TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"a", "b", "c", "d"}, .added = added_token(4, "ab") + ", " + added_token(5, "bcd")});
@@ -102,9 +102,9 @@ TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
 }
 
 // https://github.com/antirez/ds4/issues/95 https://github.com/huggingface/transformers/issues/29279
-// https://github.com/trevornk/ramblr/issues/78 User input can contain the characters of a special token. They
-// became this token, which could end or begin a chat message. Such characters must be encoded as ordinary
-// text.
+// https://github.com/trevornk/ramblr/issues/78
+// User input can contain the characters of a special token. They became this token, which could end or begin
+// a chat message. Such characters must be encoded as ordinary text.
 TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"<", "|", "e", "n", "d", ">"}, .added = added_token(6, "<|end|>", {.special = true})});
@@ -112,16 +112,16 @@ TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
   EXPECT_EQ(tokenizer.encode("<|end|>", {.special = true}), (Ids{6}));
 }
 
-// https://github.com/huggingface/tokenizers/issues/1392 The decoder interpreted the letters of an added token
-// as byte letters. It must return them unchanged.
+// https://github.com/huggingface/tokenizers/issues/1392
+// The decoder interpreted the letters of an added token as byte letters. It must return them unchanged.
 TEST(BugsOfOthersTokenizers, AddedTokenKeepsItsByteLetters) {
   EXPECT_EQ(of_bytes({.tokens = {"a"}, .added = added_token(1, "é")}).decode(Ids{0, 1}), "a\xc3\xa9");
 }
 
 // https://github.com/google/sentencepiece/issues/1043 https://github.com/Lightning-AI/litgpt/pull/2326
-// https://github.com/huggingface/transformers/issues/28776 When tokens were shown one at a time, each was
-// decoded as a complete sequence, so it lost its leading space. Only the first space of a sequence must be
-// removed.
+// https://github.com/huggingface/transformers/issues/28776
+// When tokens were shown one at a time, each was decoded as a complete sequence, so it lost its leading
+// space. Only the first space of a sequence must be removed.
 TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"▁Hello", "▁world"}});
   EXPECT_EQ(tokenizer.decode(Ids{0, 1}), "Hello world");
@@ -136,9 +136,9 @@ TEST(BugsOfOthersTokenizers, DecodingRemovesOneSpaceAtMost) {
   EXPECT_EQ(of_characters({.tokens = {"▁", "▁a"}}).decode(Ids{0, 0, 1}), "  a");
 }
 
-// https://github.com/huggingface/tokenizers/pull/1357 Special tokens split the input into sections. A space
-// mark was added at the beginning of every section. With the scheme "first", the mark must be added only to
-// the first section.
+// https://github.com/huggingface/tokenizers/pull/1357
+// Special tokens split the input into sections. A space mark was added at the beginning of every section.
+// With the scheme "first", the mark must be added only to the first section.
 TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"▁", "a", "▁a"},
@@ -148,8 +148,9 @@ TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
   EXPECT_EQ(tokenizer.encode("a<s>a"), (Ids{2, 3, 1}));
 }
 
-// https://github.com/huggingface/swift-transformers/pull/319 If a Metaspace had neither prepend_scheme nor
-// add_prefix_space, no mark was prepended to the input. By default, a mark must be prepended.
+// https://github.com/huggingface/swift-transformers/pull/319
+// If a Metaspace had neither prepend_scheme nor add_prefix_space, no mark was prepended to the input. By
+// default, a mark must be prepended.
 TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"▁", "a", "▁a"},
@@ -158,8 +159,9 @@ TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
   EXPECT_EQ(tokenizer.encode("a"), (Ids{2}));
 }
 
-// https://github.com/ggml-org/llama.cpp/pull/7193 Llama 3's setting ignore_merges had no effect. With it, a
-// word that is a token must become this token, even if no merges produce it.
+// https://github.com/ggml-org/llama.cpp/pull/7193
+// Llama 3's setting ignore_merges had no effect. With it, a word that is a token must become this token, even
+// if no merges produce it.
 TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"a", "b", "ab"}, .options = R"("ignore_merges": true, )"});
@@ -185,15 +187,16 @@ TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
 }
 
 // https://github.com/pegainfer-project/pegainfer/issues/673 https://github.com/mosaicml/llm-foundry/pull/841
-// https://github.com/vllm-project/vllm/issues/340 A model with a padded vocabulary can sample an id without a
-// token. Decoding this id crashed. The result must be an empty string.
+// https://github.com/vllm-project/vllm/issues/340
+// A model with a padded vocabulary can sample an id without a token. Decoding this id crashed. The result
+// must be an empty string.
 TEST(BugsOfOthersTokenizers, IdsBeyondTheVocabularyDecodeToNothing) {
   EXPECT_EQ(of_bytes({{"a"}}).decode(Ids{0, 7, 0}), "aa");
 }
 
-// https://github.com/huggingface/course/issues/608 A course described that merges are applied from left to
-// right. The merge that was learned first must be applied first. So "thug" becomes t hug, although "th"
-// begins before "ug".
+// https://github.com/huggingface/course/issues/608
+// A course described that merges are applied from left to right. The merge that was learned first must be
+// applied first. So "thug" becomes t hug, although "th" begins before "ug".
 TEST(BugsOfOthersTokenizers, MergesApplyInTheOrderOfTheirRanks) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"t", "h", "u", "g", "ug", "hug", "th"}, .merges = R"("u g", "h ug", "t h")"});
@@ -242,14 +245,16 @@ TEST(BugsOfOthersTokenizers, TokenWithRstripRemovesSpacesAfterIt) {
   EXPECT_EQ(tokenizer.encode("<mask>  a a"), (Ids{2, 0, 1, 0}));
 }
 
-// https://github.com/allenai/open-instruct/pull/1862 The embedding had one row per token of the vocabulary,
-// without rows for added tokens. The ids of added tokens were out of range.
+// https://github.com/allenai/open-instruct/pull/1862
+// The embedding had one row per token of the vocabulary, without rows for added tokens. The ids of added
+// tokens were out of range.
 TEST(BugsOfOthersTokenizers, SizeCountsAddedTokens) {
   EXPECT_EQ(of_bytes({.tokens = {"a", "b"}, .added = added_token(2, "<s>")}).size(), 3);
 }
 
-// https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914 Numbers were
-// not split as in Llama 3's training. They must be split from the left into words of three digits.
+// https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914
+// Numbers were not split as in Llama 3's training. They must be split from the left into words of three
+// digits.
 TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
   const std::string pattern =
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";

@@ -15,7 +15,8 @@ ENCODE_STRINGS is the program build/tests/encode_strings (ninja encode_strings).
 
 The compared ids include the tokens that a template adds around a string. --quick skips code points and pairs.
 With --speed, both programs encode the complete file TEXT, and a word of 1 MB. Exits with status 1 if any id
-differs, and with 77 if version 0.23.3 is not installed. """
+differs, and with 77 if version 0.23.3 is not installed.
+"""
 import argparse
 import json
 import os

@@ -10,7 +10,8 @@ string with all assigned code points.
 
 The file checksums.json has a checksum for each rule of io/text/words.h. The checksum covers the ends of all
 words in a string with all assigned code points. The ids of few vocabularies depend on all of these ends.
-There is also a checksum of such strings in NFC. """
+There is also a checksum of such strings in NFC.
+"""
 import importlib.metadata
 import json
 import pathlib

@@ -9,8 +9,8 @@ Every folder must open without new warnings, and without missing, unexpected or 
   is also exported in f32, f16 and bf16. In addition, it is exported from its settings only, like a model that
   was created here.
 
-- Models of each architecture are trained here for a few steps, with each kind of tokenizer. transformers must
-  generate the same text from them as `generate`, and AutoTokenizer must return the same ids.
+- Models of each architecture are trained here for a few steps, with each kind of tokenizer. Generation in
+  transformers must give the same text as `generate`. AutoTokenizer must return the same ids.
 
 Version 5 of transformers wrote the config.json of golden models. With version 4, only models that are
 exported from their settings are opened. Exits with status 77 if transformers is not installed."""
