@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A compiler launcher. It reuses objects of another build, and compiles only objects that this build lacks.
-# reuse.sh BUILD_DIR COMMAND...
+#   reuse.sh BUILD_DIR COMMAND...
 set -euo pipefail
 build=$1
 shift
