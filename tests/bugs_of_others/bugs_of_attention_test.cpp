@@ -1,4 +1,5 @@
-// Repeats bug reports about attention: gradients, head groups, sinks, caps, dropout, scales and large scores.
+// Runs the examples of bug reports about attention: gradients, head groups, sinks, caps, dropout, scales and
+// large scores.
 #include <tilegrad/nn/layers/attention.h>
 #include "tests/support/attention_case.h"
 #include "tests/support/paged_problem.h"
@@ -22,15 +23,15 @@ TEST(BugsOfOthersAttention, LargeEqualScoresShareTheGradient) {
 }
 
 // https://github.com/marin-community/levanter/pull/449
-// If there are fewer key heads than query heads, the gradient of a key must be the sum over all query heads
-// of its group.
+// Several query heads can share a key head. The gradient of a key must then be the sum over all these query
+// heads.
 TEST(BugsOfOthersAttention, KeyGradientsSumOverTheGroup) {
   expect_oracle(AttentionCase({1, 6, 2, 5, 7, 4, 3}));
 }
 
 // https://github.com/apple/axlearn/pull/842
-// Query heads were paired with key heads in a different order from the weights. Query head h must read key
-// head h / (H / Hk), so neighboring query heads share a key head.
+// The order in which query heads were paired with key heads did not match the weights. Query head h must read
+// key head h / (H / Hk), so neighboring query heads share a key head.
 TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
   AttentionCase c({1, 4, 2, 9, 3, 2, 1});
   c.v = {1, 1, 1, 2, 2, 2};  // all values of key head 0 are 1, and all values of key head 1 are 2
@@ -40,7 +41,7 @@ TEST(BugsOfOthersAttention, NeighbouringHeadsShareAKeyHead) {
 }
 
 // https://github.com/FlashML-org/FreeToken/pull/177
-// Rows of a group after the first block of a paged kernel were matched to the wrong head.
+// A paged kernel matched rows of a group to the wrong head, except in its first block.
 TEST(BugsOfOthersAttention, RowsOfALargeGroupKeepTheirHeads) {
   expect_defined(PagedCall{.H = 3, .Hk = 1, .L = 25, .sequences = {0}, .lengths = {30}});
 }
@@ -70,7 +71,8 @@ TEST(BugsOfOthersAttention, BiasOfKeysHasTheSumOverRows) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/889
-// If a loss used the logarithm of the sum, ξ, no gradient flowed through ξ. ∂ξ/∂A is the row of weights.
+// If a loss used ξ, the logarithm of the sum, no gradient flowed through ξ. The correct ∂ξ/∂A is the row of
+// weights.
 TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
   AttentionCase c({1, 2, 2, 6, 7, 4, 4});
   c.z_lse = random_vector(12, 8);
@@ -79,7 +81,8 @@ TEST(BugsOfOthersAttention, LogarithmOfTheSumHasAGradient) {
 }
 
 // https://github.com/NVIDIA/TransformerEngine/pull/3551
-// A learned sink had no gradient. The gradient is −Σ exp(sink − ξ)·u over the rows of the sink's head.
+// A learned sink had no gradient. The correct gradient is −Σ exp(sink − ξ)·u over the rows of the sink's
+// head.
 TEST(BugsOfOthersAttention, SinkHasAGradient) {
   expect_oracle(AttentionCase({2, 2, 1, 5, 6, 4, 4}, {.causal = true, .sink = {0.3, -0.4}}));
 }
@@ -135,8 +138,8 @@ TEST(BugsOfOthersAttention, DropoutMaskIsTheSameInForwardAndBackward) {
 }
 
 // https://github.com/PaddlePaddle/Paddle/pull/21298
-// A forward pass that is recomputed in the backward pass must draw the same dropout masks. Otherwise its
-// gradients belong to a different function.
+// If the backward pass recomputes the forward pass, it must draw the same dropout masks. Otherwise gradients
+// belong to a different function.
 TEST(BugsOfOthersAttention, BlocksRunAgainDropTheSame) {
   Vector after[2];
   for (const bool recompute : {false, true}) {
@@ -173,8 +176,8 @@ TEST(BugsOfOthersAttention, LatentAttentionIsScaledByTheWidthOfAKey) {
 }
 
 // https://github.com/AI-Hypercomputer/maxtext/issues/1370
-// Scores were multiplied by √d instead of being divided by √d. If d = 4 and q·k is 4 and 0, the weights are
-// proportional to e² and 1.
+// Scores were multiplied by √d instead of being divided by √d. Here d is 4, and the two products q·k are 4
+// and 0. The correct weights are proportional to e² and 1.
 TEST(BugsOfOthersAttention, ScoresAreDividedByTheRootOfTheWidth) {
   AttentionCase c({1, 1, 1, 1, 2, 4, 1});
   c.q = {1, 1, 1, 1}, c.k = {1, 1, 1, 1, 0, 0, 0, 0}, c.v = {1, 0};

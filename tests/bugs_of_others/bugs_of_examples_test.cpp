@@ -1,4 +1,4 @@
-// Repeats public bugs about training data: lines of files, targets of an example, and token files.
+// Reproduces public bugs about training data: lines of files, targets of an example, and token files.
 #include <tilegrad/train/examples.h>
 
 #include <gtest/gtest.h>
@@ -51,8 +51,8 @@ TEST(BugsOfOthersExamples, BlankLinesAreSkipped) {
 }
 
 // https://github.com/areal-project/AReaL/pull/1427
-// Prompt tokens were counted in a separate encoding of the prompt, although prompt and answer may share a
-// token at the border. That token must be learned.
+// Prompt tokens were counted in a separate encoding of the prompt. But prompt and answer may share a token at
+// the border. The shared token must be learned.
 TEST(BugsOfOthersExamples, TokenAcrossThePromptsEndIsLearned) {
   const text::Bpe pairs({{'a', 'b'}});
   const train::Example e = train::encode_example({"xa", "b"}, pairs, {});
@@ -75,7 +75,7 @@ TEST(BugsOfOthersExamples, EndTokenIsATarget) {
 }
 
 // https://github.com/huggingface/transformers/issues/19742
-// An example that was truncated to the context got an end token, although the answer does not end there.
+// If an example was truncated to the context, an end token was added, although the answer does not end there.
 TEST(BugsOfOthersExamples, CutExampleHasNoEndToken) {
   EXPECT_EQ(Row({{5, 6, 7, 8, 9}, 0}, 3).y, (Tokens{6, 7, 8}));
 }
@@ -100,7 +100,7 @@ TEST(BugsOfOthersExamples, IdsAbove65535KeepTheirValue) {
 }
 
 // https://github.com/mlfoundations/open_lm/pull/77
-// Ids outside of the vocabulary were mapped into the vocabulary. They must be an error.
+// Ids outside of the vocabulary were mapped into the vocabulary. Such ids must cause an error.
 TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
   const std::uint16_t ids[] = {1, 7};
   Tokens read(2);
@@ -108,8 +108,8 @@ TEST(BugsOfOthersExamples, TokenBeyondTheVocabularyIsRefused) {
 }
 
 // https://github.com/modelscope/ms-swift/issues/10050
-// Each pass over the data had the order of the first pass. Each pass must have a different order, also if a
-// run is resumed within a pass.
+// Each pass over the data had the order of the first pass. Each pass must have a different order. This must
+// also hold if a run is resumed within a pass.
 TEST(BugsOfOthersExamples, LaterPassHasItsOwnOrder) {
   std::vector<train::Example> all;
   for (std::int32_t i = 0; i < 20; ++i) all.push_back({{i, 1}, 0});

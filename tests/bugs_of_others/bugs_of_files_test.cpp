@@ -1,4 +1,4 @@
-// Repeats public bugs in readers of files: safetensors, GGUF, JSON and Hugging Face folders.
+// Reproduces public bugs in readers of files: safetensors, GGUF, JSON and Hugging Face folders.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -40,7 +40,7 @@ TEST(BugsOfOthersFiles, TensorsThatOverlapAreRefused) {
 }
 
 // https://github.com/antirez/h3.c/pull/48
-// Extra bytes after the last tensor, which show that the file was changed, were not detected.
+// Extra bytes after the last tensor were not detected. They show that the file was changed.
 TEST(BugsOfOthersFiles, BytesThatNoTensorCoversAreRefused) {
   EXPECT_TRUE(has(refusal(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})", 8),
                   "cover 4 of 8 data bytes"));
@@ -117,13 +117,13 @@ TEST(BugsOfOthersFiles, HugeAlignmentIsRefused) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/24988
-// A key with a wrong type was read as if it had the right type, or the process was terminated.
+// If a key had a wrong type, it was read as if it had the right type, or the process was terminated.
 TEST(BugsOfOthersFiles, AlignmentOfWrongTypeIsRejected) {
   EXPECT_TRUE(has(error_of([] { Aligned(gguf_i32, std::int32_t{64}, 64).read(); }), "general.alignment"));
 }
 
 // https://github.com/creationix/jsonparse/issues/32 https://github.com/SBJson/SBJson/issues/42
-// A character beyond U+FFFF, which JSON escapes as a pair, was read as two wrong characters.
+// JSON escapes a character beyond U+FFFF as a pair. Such a pair was read as two wrong characters.
 TEST(BugsOfOthersFiles, EscapedPairIsOneCharacter) {
   EXPECT_EQ(io::JsonReader(R"("\ud83d\ude00")", "here").string(), "\xf0\x9f\x98\x80");
 }
@@ -136,7 +136,7 @@ TEST(BugsOfOthersFiles, LoneSurrogateIsRefused) {
 
 // https://github.com/paiml/entrenar/issues/262 https://github.com/pytorch/torchtitan/pull/3570
 // https://github.com/vllm-project/speculators/pull/134
-// The head size was computed as width divided by heads, although the file specifies a different one.
+// The head size was computed as width divided by heads, although the file specifies a different head size.
 TEST(BugsOfOthersFiles, HeadWidthOfTheConfigIsUsed) {
   const io::HfConfig config = io::parse_hf_config(testing::llama_with("\"head_dim\": 6"), "here");
   nn::Params params;
@@ -168,8 +168,8 @@ struct Heads : Folder {
 
 // https://github.com/vllm-project/vllm/issues/5621 https://github.com/sgl-project/sglang/pull/1508
 // https://github.com/huggingface/transformers/pull/43429
-// Files of tied models have no head, because the head is the embedding. The head was reported as missing, or
-// stayed random.
+// In tied models, the embedding is also the head, so their files have no head. The head was reported as
+// missing, or stayed random.
 TEST(BugsOfOthersFiles, HeadWithoutWeightsIsTheEmbedding) {
   const Heads f;
   f.tie(), f.drop_head();

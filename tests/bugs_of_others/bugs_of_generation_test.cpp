@@ -1,4 +1,4 @@
-// Repeats public bugs in generation: caches, shared pages, windows, end tokens and beams.
+// Reproduces public bugs in generation: caches, shared pages, windows, end tokens and beams.
 #include <tilegrad/nn/generation/engine.h>
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ struct Writer {
 
   explicit Writer(const nn::Architecture& architecture = {}) : model(params, small(architecture)) {}
 
-  // Returns the greedy tokens after a prompt. Each is computed from the complete sequence without a cache.
+  // Returns the greedy tokens after a prompt. Each token is computed from the complete sequence, without a
+  // cache.
   Tokens expected(Tokens text, std::int64_t count) const {
     Generator generator(model, {.threads = 1, .cache = false});
     const auto begin = std::ssize(text);
@@ -73,7 +74,7 @@ std::vector<float> next(Generator& generator, const Tokens& text) {
   return {logits.begin(), logits.end()};
 }
 
-// The pages of a prompt that is processed in one call.
+// The pages of a prompt. The prompt is processed in one call.
 PageTable opened(PagePool& pool, const Tokens& text) {
   PageTable table = pool.open(text);
   std::vector<nn::PageCopy> copies;
@@ -83,8 +84,8 @@ PageTable opened(PagePool& pool, const Tokens& text) {
 }
 
 // https://github.com/vllm-project/vllm/pull/17999 https://github.com/vllm-project/vllm/pull/11186
-// If all pages of a prompt were cached, nothing was left to process, so there were no logits. The last token
-// is processed again.
+// If all pages of a prompt were cached, nothing was left to process, so there were no logits. In this case,
+// the last token must be processed again.
 TEST(BugsOfOthersGeneration, LastTokenOfACachedPromptIsProcessedAgain) {
   PagePool pool(8, 2);
   opened(pool, {1, 2, 3, 4});
@@ -93,7 +94,7 @@ TEST(BugsOfOthersGeneration, LastTokenOfACachedPromptIsProcessedAgain) {
 }
 
 // https://github.com/LMCache/LMCache/pull/3322
-// A prompt that is a prefix of the cached sequence got the logits of the cached sequence.
+// If a prompt was a prefix of the cached sequence, its logits were the logits of the cached sequence.
 TEST(BugsOfOthersGeneration, ShorterCachedPromptHasItsOwnLogits) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1});
@@ -121,7 +122,7 @@ TEST(BugsOfOthersGeneration, SamePageAfterADifferentPrefixIsDistinct) {
 }
 
 // https://github.com/InternLM/lmdeploy/issues/4917 https://github.com/NVIDIA-NeMo/RL/pull/4018
-// After weights were replaced, prompts used keys that the old weights had computed. forget() must remove
+// After weights were replaced, prompts still used cached keys from the old weights. forget() must remove
 // these keys.
 TEST(BugsOfOthersGeneration, PrefixOfOldWeightsIsNotUsed) {
   Writer w;
@@ -148,7 +149,7 @@ TEST(BugsOfOthersGeneration, ReusedPageIsNotFoundByItsOldContent) {
 
 // https://github.com/GeeeekExplorer/nano-vllm/pull/217 https://github.com/vllm-project/vllm-gaudi/pull/524
 // https://github.com/vllm-project/vllm/issues/16832
-// A sequence that was preempted continued with wrong tokens. Its tokens must be processed again.
+// A preempted sequence continued with wrong tokens. After preemption, its tokens must be processed again.
 TEST(BugsOfOthersGeneration, PreemptedSequenceIsUnchanged) {
   const Writer w;
   Engine engine(w.model, {.slots = 3, .cache_tokens = 48, .page_size = 4, .threads = 1, .ahead = false});
@@ -173,8 +174,8 @@ TEST(BugsOfOthersGeneration, ShortPromptNextToALongOneIsUnchanged) {
 
 // https://github.com/karpathy/nanochat/pull/456 https://github.com/karpathy/nanochat/issues/452
 // https://github.com/goombalab/hnet/issues/20
-// Layers with a window attended to the complete cache when tokens were decoded one at a time, unlike in
-// training.
+// When tokens were decoded one at a time, layers with a window attended to the complete cache. In training,
+// they attended only to the window.
 TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   const Tokens text = numbers(12, 3);
@@ -189,7 +190,8 @@ TEST(BugsOfOthersGeneration, WindowHoldsWhileDecodingFromTheCache) {
 // https://github.com/huggingface/transformers/issues/37574
 // https://github.com/huggingface/transformers/pull/38046
 // https://github.com/EricLBuehler/mistral.rs/issues/246
-// Tokens generated one by one attended to keys beyond the window, because a paged cache keeps all keys.
+// A paged cache keeps all keys. When tokens were generated one at a time, they attended to keys beyond the
+// window.
 TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
   const Writer w(nn::Llama{.windows = {3, 3}});
   Engine engine(w.model, {.slots = 2, .page_size = 4, .threads = 1, .ahead = false});
@@ -198,7 +200,7 @@ TEST(BugsOfOthersGeneration, TokensBeyondTheWindowAreNotSeenInPages) {
 }
 
 // https://github.com/nicedreamzapp/claude-code-local/pull/47
-// The cache kept old tokens after the prefix that it shared with a new prompt.
+// A new prompt shared a prefix with the cache. The cache kept its old tokens after this prefix.
 TEST(BugsOfOthersGeneration, CacheIsTruncatedToTheSharedPrefix) {
   const Writer w;
   Generator generator(w.model, {.threads = 1}), other(w.model, {.threads = 1, .cache = false});
@@ -244,8 +246,8 @@ TEST(BugsOfOthersGeneration, EndTokenZeroEndsASequence) {
 }
 
 // https://github.com/anthony-chaudhary/fak/issues/12604
-// If a model has no end token, a sequence ended at token 0. Without end tokens, only the maximum number of
-// tokens may end a sequence.
+// If a model had no end token, sequences ended at token 0. Without an end token, a sequence must end only at
+// the maximum number of tokens.
 TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({}).size(), 5u);
@@ -253,7 +255,7 @@ TEST(BugsOfOthersGeneration, SequenceWithoutEndTokensDoesNotEndAtTokenZero) {
 }
 
 // https://github.com/intel/ipex-llm/pull/11896
-// Only the first of a list of end tokens ended a sequence.
+// If there were several end tokens, only the first of them ended a sequence.
 TEST(BugsOfOthersGeneration, AnyEndTokenOfAListEnds) {
   FirstTokenZero text;
   EXPECT_EQ(text.written({28, 0, 27}), (Tokens{0}));

@@ -1,4 +1,5 @@
-// Repeats bug reports about losses and their normalization, gradient accumulation and tied weights.
+// Runs the examples of bug reports about losses and their normalization, gradient accumulation and tied
+// weights.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -59,8 +60,8 @@ TEST(BugsOfOthersLosses, IgnoredRowsHaveNoGradientWithSmoothing) {
 }
 
 // https://github.com/pytorch/pytorch/issues/12670
-// A negative target caused a read before the row. Any negative target must be an error, except the value that
-// marks ignored rows.
+// A negative target caused a read before the row. One negative value marks ignored rows. All other negative
+// targets must cause an error.
 TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
   Graph g;
   const Tensor loss = cross_entropy(g.constant(Array::of({1, 3}, Vector{1, 2, 3})), classes(g, {-1}));
@@ -68,8 +69,8 @@ TEST(BugsOfOthersLosses, OtherNegativeTargetsAreErrors) {
 }
 
 // https://github.com/Dao-AILab/flash-attention/issues/1930
-// Logits of −∞, for example of masked classes, made the loss NaN. Such classes have probability 0, even if a
-// complete part of the row consists of them.
+// Logits of −∞, for example of masked classes, made the loss NaN. Such classes have probability 0. The loss
+// must be finite even if all classes of one part of the row are masked.
 TEST(BugsOfOthersLosses, LogitsOfMinusInfinityHaveZeroProbability) {
   Graph g;
   Vector x(2000, 0.0);
@@ -107,7 +108,7 @@ struct Head {
 };
 
 // https://github.com/linkedin/Liger-Kernel/issues/488
-// Without a reduction, the fused head returned the mean of the losses instead of the loss of each row.
+// Without a reduction, the fused head must return the loss of each row. It returned their mean.
 TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
   Head h;
   const Tensor loss =
@@ -120,7 +121,7 @@ TEST(BugsOfOthersLosses, FusedHeadReturnsTheLossOfEachRow) {
 
 // https://github.com/linkedin/Liger-Kernel/issues/968
 // https://github.com/linkedin/Liger-Kernel/pull/1298
-// If the loss of each row was weighted afterward, its gradient was the gradient of the unweighted loss.
+// If the loss of each row was multiplied by a weight, the gradient lacked this weight.
 TEST(BugsOfOthersLosses, FusedHeadAcceptsAGradientPerRow) {
   Head h;
   const Tensor weights = h.g.constant(Array::of(Vector{2, 0, -1}));
@@ -186,15 +187,16 @@ void expect_close(const Trained& a, const Trained& b) {
 // https://github.com/huggingface/blog/pull/2414
 // https://github.com/huggingface/transformers/issues/35203
 // https://github.com/karpathy/nanochat/pull/59
-// If batches have different numbers of targets, the mean of their means is not the mean over all targets.
+// The loss was the mean of the means of the batches. This is wrong if batches have different numbers of
+// targets: it must be the mean over all targets.
 TEST(BugsOfOthersLosses, AccumulatedStepIsTheMeanOverAllTargets) {
   expect_close(step_in(4, uneven_targets()), step_in(1, uneven_targets()));
 }
 
 // https://github.com/ml-explore/mlx-lm/pull/1413
 // https://github.com/pytorch/torchtune/pull/1875
-// A step with several batches must weight each batch by its number of targets. A batch without targets must
-// change nothing.
+// In a step with several batches, the weight of each batch must be its number of targets. A batch without
+// targets must change nothing.
 TEST(BugsOfOthersLosses, BatchesWithoutTargetsDoNotCount) {
   std::vector<std::int32_t> t = even_targets();
   std::fill(t.begin() + 6, t.end(), -100);
@@ -226,7 +228,7 @@ TEST(BugsOfOthersLosses, ReportedLossCoversAllBatches) {
 
 // https://github.com/huggingface/accelerate/issues/641
 // https://github.com/facebookresearch/lingua/pull/59
-// Each batch's gradient was clipped. Only the gradient of the step must be clipped, by its norm.
+// The gradient of each batch was clipped. Only the gradient of the complete step must be clipped.
 TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
   expect_close(step_in(4, even_targets(), 0.25), step_in(1, even_targets(), 0.25));
 }
@@ -234,7 +236,8 @@ TEST(BugsOfOthersLosses, StepIsClippedOnceAfterAccumulation) {
 // ---- tied weights ----
 
 // https://github.com/paiml/entrenar/issues/314
-// The table of a tied head had the gradient of only one of its two uses. The gradients of both must be added.
+// A tied table is used as embedding and as head. Its gradient was the gradient of only one of these uses. The
+// gradients of both uses must be added.
 TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
   nn::Params params(1, f64);
   const nn::Embedding table(nn::Path(params) / "table", 3, 2, nn::Init::normal(1));
@@ -253,8 +256,7 @@ TEST(BugsOfOthersLosses, TiedTableHasTheGradientOfBothUses) {
 // https://github.com/facebookresearch/lingua/issues/74
 // https://github.com/ml-explore/mlx-lm/pull/373
 // https://github.com/NVIDIA/Megatron-LM/issues/656
-// A model with a tied head had a second table for the head, which diverged from the embedding during
-// training.
+// A model with a tied head had a second table for the head. The two tables became different during training.
 TEST(BugsOfOthersLosses, TiedHeadAddsNoParameters) {
   const auto numbers = [](bool tied) {
     nn::ModelConfig c = tiny();

@@ -1,4 +1,5 @@
-// Repeats bug reports about the keys that a query sees: masks, windows, lengths, and rows that see no keys.
+// Runs the examples of bug reports about the keys that a query sees: masks, windows, lengths, and rows that
+// see no keys.
 #include <limits>
 
 #include <tilegrad/nn/layers/attention.h>
@@ -23,7 +24,7 @@ void hide_row(reference::AttentionOptions& o, reference::Index i) {
 }
 
 // https://github.com/pytorch/pytorch/issues/41508
-// A query whose keys are all masked made gradients NaN. The query's gradient must be 0, and it must
+// If all keys of a query were masked, gradients became NaN. The query's gradient must be 0. The query must
 // contribute nothing to other gradients.
 TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
   AttentionCase c({1, 2, 2, 10, 12, 4, 4}, seen(10, 12));
@@ -35,7 +36,7 @@ TEST(BugsOfOthersMasks, FullyMaskedRowsHaveZeroGradients) {
 }
 
 // https://github.com/pytorch/pytorch/issues/103963
-// A row of a boolean mask without a true entry gave NaN. The row of the result must be 0.
+// If a row of a boolean mask had no true entry, the result was NaN. The row of the result must be 0.
 TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
   AttentionCase c({1, 1, 1, 9, 11, 3, 5}, seen(9, 11));
   hide_row(c.o, 0), hide_row(c.o, 8);
@@ -50,7 +51,7 @@ TEST(BugsOfOthersMasks, BooleanRowWithoutATrueEntryIsZero) {
 }
 
 // https://github.com/ml-explore/mlx/pull/2608
-// A single new query whose keys were all hidden gave NaN. The row of the result must be 0.
+// If all keys of a single new query were hidden, the result was NaN. The row of the result must be 0.
 TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
   const AttentionCase c({2, 2, 1, 1, 6, 4, 4}, {.kv_lengths = {6, 0}});
   const Attended got = c.run();
@@ -59,7 +60,8 @@ TEST(BugsOfOthersMasks, RowOfASequenceWithoutKeysIsZero) {
 }
 
 // https://github.com/robertknight/rten/pull/1321
-// If query heads shared key heads, rows with all keys masked became NaN. They must be 0 for every head.
+// If query heads shared key heads, and all keys of a row were masked, the row became NaN. It must be 0 for
+// every head.
 TEST(BugsOfOthersMasks, FullyMaskedRowsOfSharedKeyHeadsAreZero) {
   AttentionCase c({1, 4, 2, 3, 5, 4, 4}, seen(3, 5));
   hide_row(c.o, 1);
@@ -85,8 +87,8 @@ TEST(BugsOfOthersMasks, CausalAndPaddingMasksHoldTogether) {
 }
 
 // https://github.com/pytorch/pytorch/issues/109517
-// If a mask adds the lowest finite number of the type to all scores of a row, each sum is this number. The
-// row is then the mean of all values.
+// A mask can add the lowest finite number of the type to all scores of a row. Each sum is then rounded to
+// this number, so the result must be the mean of all values.
 TEST(BugsOfOthersMasks, RowOfLowestFiniteNumbersIsTheMean) {
   AttentionCase c({1, 1, 1, 2, 5, 4, 1}, seen(2, 5), f32);
   std::fill_n(c.o.bias.begin(), 5, static_cast<double>(std::numeric_limits<float>::lowest()));
@@ -110,7 +112,8 @@ TEST(BugsOfOthersMasks, FiniteMaskOfAWholeRowKeepsWeightsOfOneFifth) {
 }
 
 // https://github.com/flashinfer-ai/flashinfer/issues/4267
-// All scores of a row were below the initial running maximum, −5e4. Only the differences of scores matter.
+// The running maximum began at −5e4. Results were wrong if all scores of a row were lower. Only the
+// differences of scores must matter.
 TEST(BugsOfOthersMasks, RunningMaximumBeginsBelowAllScores) {
   AttentionCase c({1, 1, 1, 1, 4, 1, 1}, {.scale = 1}, f32);
   c.q = {-1000}, c.k = Vector(4, 100), c.v = {1, 2, 3, 6};
@@ -132,8 +135,8 @@ TEST(BugsOfOthersMasks, NanInUnseenKeysAndValuesHasNoEffect) {
 }
 
 // https://github.com/huggingface/transformers/issues/39408
-// A sliding window of w tokens had one key too many. The window includes the query's own key, so the key w
-// positions earlier must be hidden.
+// A sliding window of w tokens had one key too many. The window includes the query's own key. So a key that
+// is w positions before the query must be hidden.
 TEST(BugsOfOthersMasks, SlidingWindowCountsTheOwnKey) {
   nn::Params params(1, f64);
   const nn::GroupedAttention attention(nn::Path(params) / "attn", 8, 2, {.window = 3});
@@ -169,8 +172,8 @@ TEST(BugsOfOthersMasks, CausalWithMoreQueriesThanKeysHidesAllFromTheFirst) {
 
 // https://github.com/Dao-AILab/flash-attention/issues/402
 // https://github.com/Dao-AILab/flash-attention/issues/282
-// If there are more keys than queries, for example after a prefix, query i saw only i + 1 keys. It must see T
-// − L more.
+// There can be more keys than queries, for example after a prefix. Query i saw only i + 1 keys. It must see i
+// + 1 + T − L keys.
 TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
   const AttentionCase c({1, 1, 1, 9, 14, 4, 4}, {.causal = true});
   expect_oracle(c);
@@ -182,8 +185,8 @@ TEST(BugsOfOthersMasks, CausalAfterAPrefixSeesThePrefix) {
 }
 
 // https://github.com/gittensor-ai-lab/sparkinfer/issues/3
-// A chunk of queries at the end of a longer sequence was masked as if the chunk began at position 0, which
-// hid the cached keys.
+// Queries at the end of a longer sequence were masked as if the first of them were at position 0. This hid
+// the cached keys.
 TEST(BugsOfOthersMasks, ChunkAtTheEndOfASequenceSeesEarlierKeys) {
   const AttentionCase c({1, 2, 1, 3, 11, 4, 4}, {.causal = true});
   EXPECT_TRUE(close(c.run().o, c.expected().o));
@@ -238,7 +241,7 @@ TEST(BugsOfOthersMasks, UnfilledSlotsOfAPageMayHoldNan) {
 }
 
 // https://github.com/flashinfer-ai/flashinfer/issues/941
-// If values are the first columns of keys, stale NaN in a page made the whole output NaN.
+// Values can be the first columns of keys. In this case, stale NaN in a page made the whole output NaN.
 TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
   PagedCall c{.H = 4, .Hk = 1, .d = 12, .dv = 8, .page = 8, .L = 3, .sequences = {0}, .lengths = {11}};
   c.v_in_k = true;
@@ -246,7 +249,7 @@ TEST(BugsOfOthersMasks, UnfilledSlotsOfKeysThatAreValuesMayHoldNan) {
 }
 
 // https://github.com/deepbeepmeep/Wan2GP/pull/1628
-// If a mask adds −∞, a hidden score that is NaN stays NaN. Hidden scores must be set to −∞ instead.
+// A mask hid scores by adding −∞, so a hidden NaN stayed NaN. Hidden scores must be set to −∞ instead.
 TEST(BugsOfOthersMasks, HiddenScoresAreSetNotAddedTo) {
   const AttentionCase clean({1, 1, 1, 2, 6, 4, 4}, {.causal = true, .top_left = true});
   AttentionCase dirty = clean;

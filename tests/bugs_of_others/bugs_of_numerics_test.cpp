@@ -1,5 +1,5 @@
-// Repeats bug reports about single ops: numbers at the ends of their range, and derivatives of formulas that
-// divide by zero.
+// Runs the examples of bug reports about single ops. They concern numbers at the ends of their range, and
+// derivatives whose formulas divide by zero.
 #include <limits>
 
 #include "tests/support/op_testing.h"
@@ -50,7 +50,7 @@ TEST(BugsOfOthersNumerics, SlopeOfGeluIsOneOrZeroFarOut) {
 }
 
 // https://github.com/pytorch/executorch/issues/22323
-// The tanh form of gelu overflowed in x³ and gave NaN below −13. In f32, the result there is 0.
+// The tanh form of gelu overflowed in x³ and gave NaN below −13. The correct result in f32 is 0.
 TEST(BugsOfOthersNumerics, TanhGeluIsZeroFarBelow) {
   const ValueAndSlope got = at([](const Tensor& x) { return gelu_tanh(x); }, {-14, -100, -1e13, -1e30, -inf});
   for (const double y : got.y) EXPECT_NEAR(y, 0, 1e-30);
@@ -65,8 +65,8 @@ TEST(BugsOfOthersNumerics, SlopeOfTanhGeluIsOneOrZeroFarOut) {
 }
 
 // https://github.com/tenstorrent/tt-metal/issues/56517
-// Below −4, the sum 1 + tanh(u) has no digits left, so gelu became 0 too early. The tail must keep its
-// relative accuracy.
+// Below −4, the sum 1 + tanh(u) is rounded to 0, so gelu became 0 too early. Results must have a small
+// relative error there.
 TEST(BugsOfOthersNumerics, TailOfTanhGeluKeepsItsDigits) {
   const Vector x = {-4, -5, -5.5, -6};
   const Vector got = at([](const Tensor& t) { return gelu_tanh(t); }, x).y;
@@ -85,7 +85,7 @@ TEST(BugsOfOthersNumerics, SiluIsZeroFarBelow) {
 }
 
 // https://github.com/trymirai/lalamo/pull/328
-// If the exponential overflowed, the gradient of silu contained ∞·0. The gradient tends to 0 and 1.
+// If the exponential overflowed, the gradient of silu contained ∞·0. The limits of the gradient are 0 and 1.
 TEST(BugsOfOthersNumerics, SlopeOfSiluIsZeroOrOneFarOut) {
   EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, {-1000, -1e30, 1000}).slope, (Vector{0, 0, 1}));
 }
@@ -99,8 +99,8 @@ TEST(BugsOfOthersNumerics, SigmoidOfLargeNumbersIsOne) {
 
 // https://github.com/tensorflow/tensorflow/issues/2641
 // https://github.com/pytorch/pytorch/issues/106789
-// The gradient of a product was the product divided by each element, which is NaN if an element is 0. The
-// gradient of an element must be the product of the other elements.
+// The gradient of a product was computed as the product divided by the element. This is NaN if the element is
+// 0. The gradient must be computed as the product of the other elements.
 TEST(BugsOfOthersNumerics, GradientOfProductWithZeroIsProductOfOthers) {
   const auto product = [](const Tensor& x) { return prod(x); };
   EXPECT_EQ(at(product, {2, 0, 3, 4}).slope, (Vector{0, 24, 0, 0}));
@@ -143,8 +143,8 @@ TEST(BugsOfOthersNumerics, SoftmaxOfLargeNumbersDependsOnDifferences) {
 
 // https://github.com/microsoft/onnxruntime/issues/28463
 // https://github.com/ml-explore/mlx/issues/2238
-// The variance was computed as the mean of squares minus the square of the mean, which cancels for rows far
-// from 0. It must be computed as the mean of squared deviations.
+// The variance was computed as the mean of squares minus the square of the mean. For numbers far from 0, this
+// difference has few correct digits. The mean of squared deviations must be computed instead.
 TEST(BugsOfOthersNumerics, LayerNormOfARowFarFromZero) {
   Graph g;
   const std::int64_t n = 64;
@@ -189,8 +189,8 @@ TEST(BugsOfOthersNumerics, UniformNumbersStayBelowTheirBound) {
 
 // https://github.com/tensorflow/tensorflow/issues/23312
 // https://github.com/pytorch/pytorch/issues/180150
-// Running sums in the narrow type stopped growing. Above 2^24, f32 has no odd numbers, but the running sum
-// must still grow.
+// Running sums in the narrow type stopped growing. Above 2^24, f32 cannot represent odd numbers, but the
+// running sum must still grow.
 TEST(BugsOfOthersNumerics, RunningSumsDoNotStall) {
   Graph g;
   EXPECT_EQ(value(cumsum(constant(g, {0x1p24, 1, 1, 1, 1}), 0)),
@@ -208,7 +208,7 @@ TEST(BugsOfOthersNumerics, EqualLargestElementsShareTheGradient) {
 // https://github.com/pytorch/pytorch/issues/41998
 // https://github.com/pytorch/pytorch/issues/16762
 // If several elements were the maximum, the result of argmax depended on the length of the row. The result
-// must be the first of them.
+// must be the index of the first maximum.
 TEST(BugsOfOthersNumerics, ArgmaxNamesTheFirstOfEqualElements) {
   Graph g;
   for (const std::size_t n : {3, 100, 5000, 20000})
@@ -240,7 +240,7 @@ TEST(BugsOfOthersNumerics, NormOfZerosHasAZeroGradient) {
 
 // https://github.com/KellerJordan/modded-nanogpt/issues/39
 // https://github.com/EleutherAI/gpt-neox/issues/1003
-// Angles of positions were computed in bf16, which cannot represent 257. Angles must be exact before range
+// Angles of positions were computed in bf16. bf16 cannot represent 257. Angles must be exact before range
 // reduction.
 TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
   Graph g;
@@ -254,8 +254,8 @@ TEST(BugsOfOthersNumerics, AnglesOfLatePositionsAreExact) {
 }
 
 // https://github.com/pytorch/pytorch/issues/1631
-// The gradient of gather kept only one of several uses of an element. The gradients of all uses must be
-// summed.
+// If gather used an element several times, the gradient of only one use was kept. The gradients of all uses
+// must be summed.
 TEST(BugsOfOthersNumerics, ElementGatheredTwiceHasBothGradients) {
   Graph g;
   const Tensor x = g.input("x", {3}, f64),
@@ -278,8 +278,8 @@ TEST(BugsOfOthersNumerics, RepeatedTokensAddUpInTheTable) {
 
 // https://github.com/tensorflow/tensorflow/issues/56961
 // https://github.com/pytorch/pytorch/issues/146299
-// If several values were written to one element, all of them had a gradient. Only the last value must have
-// one.
+// If several values were written to one element, all of them had a gradient. Only the last value must have a
+// gradient.
 TEST(BugsOfOthersNumerics, OverwrittenValuesHaveNoGradient) {
   Graph g;
   const Tensor src = g.input("src", {3}, f64), x = g.constant(Array::of(Vector{0, 0})),

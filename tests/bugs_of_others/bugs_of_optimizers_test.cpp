@@ -1,4 +1,5 @@
-// Repeats bug reports about optimizers: AdamW, SGD, clipping, skipped steps, loss scales and schedules.
+// Runs the examples of bug reports about optimizers: AdamW, SGD, clipping, skipped steps, loss scales and
+// schedules.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -12,7 +13,7 @@ using namespace tg::testing;
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
 
-// Trains a matrix [1, 2] and a gain [2] with the loss Σ w ⊛ c. Its gradient c is fed.
+// Trains a matrix [1, 2] and a gain [2] with the loss Σ w ⊛ c. The gradient is c, which is an input.
 template <class Optimizer>
 struct Slope {
   nn::Params params{1, f64};
@@ -53,7 +54,7 @@ using Descent = Slope<optim::Sgd>;
 
 // https://github.com/huggingface/transformers/issues/14539
 // https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2010
-// Weight decay was applied after the update. It must apply to the weight before the step.
+// Weight decay was applied after the update. It must be computed from the weight before the step.
 TEST(BugsOfOthersOptimizers, DecayUsesTheWeightBeforeTheStep) {
   Adam s({.eps = 1e-30, .weight_decay = 0.5, .clip = 0});
   s.step({1, -2}, {0, 0}, 0.25f);
@@ -100,7 +101,7 @@ TEST(BugsOfOthersOptimizers, MomentsAreCorrectedByThePowerOfTheStep) {
 
 // https://github.com/tensorflow/addons/issues/2282
 // https://github.com/pytorch/pytorch/pull/4429
-// Decoupled weight decay did not depend on the learning rate. The decay is rate·decay·w.
+// Decoupled weight decay did not depend on the learning rate. It must subtract rate·decay·w.
 TEST(BugsOfOthersOptimizers, DecayFollowsTheRate) {
   Adam s({.weight_decay = 0.5});
   s.step({0, 0}, {0, 0}, 0.125f);
@@ -142,7 +143,8 @@ TEST(BugsOfOthersOptimizers, NesterovLooksAhead) {
 
 // https://github.com/k2-fsa/icefall/issues/2081
 // https://github.com/ml-explore/mlx-lm/issues/1658
-// One gradient with NaN made the moments NaN, and so all later weights. Such a step must change nothing.
+// One NaN in a gradient made the moments NaN. All later weights became NaN, too. Such a step must change
+// nothing.
 TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, 4}, 0.1f), other.step({1, 2}, {3, 4}, 0.1f);
@@ -153,8 +155,7 @@ TEST(BugsOfOthersOptimizers, StepWithNanKeepsWeightsAndMoments) {
 }
 
 // https://github.com/allenai/OLMo-core/pull/309
-// The bias correction counted a skipped step. The next step must be the same as in a run without the skipped
-// step.
+// The bias correction counted a skipped step. A skipped step must not affect the next step.
 TEST(BugsOfOthersOptimizers, SkippedStepIsNotCounted) {
   Adam s({.weight_decay = 0}), other({.weight_decay = 0});
   s.step({1, 2}, {3, inf}, 0.1f);
@@ -205,7 +206,7 @@ TEST(BugsOfOthersOptimizers, NegativeClipIsRejected) {
 }
 
 // https://github.com/OpenNMT/OpenNMT-py/issues/1140
-// A maximum norm of 0 made all gradients 0. It must disable clipping.
+// A maximum norm of 0 made all gradients 0. This setting must disable clipping.
 TEST(BugsOfOthersOptimizers, ClipOfZeroDisablesClipping) {
   Descent s({.momentum = 0, .weight_decay = 0, .clip = 0});
   s.step({30, 40}, {0, 0}, 0.5f);

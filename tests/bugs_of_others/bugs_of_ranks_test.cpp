@@ -1,4 +1,4 @@
-// Repeats public bugs of multi-rank computations: collectives, steps and validations. Results of several
+// Reproduces public bugs of multi-rank computations: collectives, steps and validations. Results of several
 // ranks are compared with a single rank (tests/support/ranks.h).
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(BugsOfOthersRanks, GatheredTransposedTensorKeepsItsElements) {
 }
 
 // https://github.com/pytorch/pytorch/issues/23144 https://github.com/NVIDIA/nccl/issues/1906
-// Shards were not in the order of the ranks. Shard r must come from rank r.
+// Shards were not in the order of the ranks. Shard r must be the shard of rank r.
 TEST(BugsOfOthersRanks, GatheredPiecesAreInTheOrderOfTheRanks) {
   run_ranks(3, [](Communicator& ranks) {
     Graph g;
@@ -56,8 +56,8 @@ double bf16_sum(Communicator& ranks, bool wide) {
 }
 
 // https://github.com/deepseek-ai/DeepEP/issues/176 https://github.com/tenstorrent/tt-metal/issues/37884
-// Sums of 16-bit types were rounded after every addition, so 256 + 1 + 1 + 1 lost its ones. The sum 259 must
-// be rounded once, to 260.
+// Sums of 16-bit types were rounded after every addition, so the sum 256 + 1 + 1 + 1 was 256. The sum 259
+// must be rounded once, to 260.
 TEST(BugsOfOthersRanks, SumOfBf16OverRanksIsRoundedOnce) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, false), 260); });
 }
@@ -68,8 +68,8 @@ TEST(BugsOfOthersRanks, WideSumOfBf16IsExact) {
   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(bf16_sum(ranks, true), 259); });
 }
 
-// The loss and norm of the first step of all ranks, and the mean loss over all targets of one batch that
-// contains all rows.
+// The loss and norm of the first step, which all ranks compute. Also the mean loss over all targets of a
+// batch with all rows.
 struct FirstStep {
   float loss, norm, expected_loss;
 };
@@ -130,8 +130,8 @@ TEST(BugsOfOthersRanks, EachRankUsesItsOwnBatches) {
   }
 }
 
-// All targets of a batch are one class. The last validation batch has one target; in other batches, every
-// token has a target.
+// All targets of a batch are the same class. The last validation batch has one target. In other batches,
+// every token has a target.
 struct ClassBatches : train::Batches {
   void training(std::uint64_t, std::int64_t, Tokens x, Tokens y) const override { fill(0, x, y); }
   std::int64_t validation_count() const override { return 3; }
@@ -162,7 +162,7 @@ struct RankRun {
 };
 
 // https://github.com/speechbrain/speechbrain/pull/2051 https://github.com/LBANN/lbann/issues/34
-// A rank that received a request to stop left, and the others waited for it. If one rank stops, all ranks
+// If a rank received a request to stop, it ended, and the others waited for it. If one rank stops, all ranks
 // must stop at the same step.
 TEST(BugsOfOthersRanks, StopOfOneRankStopsAll) {
   run_ranks(

@@ -1,5 +1,5 @@
-// Repeats public bugs of stopped and resumed runs. Compares a run of 6 steps with a run of 3 steps that a
-// second run continues.
+// Reproduces public bugs of stopped and resumed runs. Compares an uninterrupted run of 6 steps with a run
+// that stops after 3 steps and is resumed.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::TemporaryDirectory;
 constexpr std::int64_t context = 4, batch = 2, vocabulary = 7, steps = 6;
 
 // The contents of a batch depend on its number. The numbers of the used batches are recorded. All targets of
-// a validation batch are one class.
+// a validation batch are the same class.
 struct Numbered : train::Batches {
   mutable std::vector<std::int64_t> asked = {};
   void training(std::uint64_t, std::int64_t n, Tokens x, Tokens y) const override {
@@ -77,7 +77,7 @@ struct Training {
   }
 };
 
-// Runs 3 steps, and continues to the end in a second run.
+// Runs 3 steps, and resumes them in a second run.
 struct Resumed {
   const TemporaryDirectory dir;
   std::optional<io::CheckpointStore> store;
@@ -135,7 +135,7 @@ TEST(BugsOfOthersResume, MomentsContinue) {
 }
 
 // https://github.com/huggingface/candle/pull/3819
-// The optimizer's step count restarted at 0, and with it the correction of the moments.
+// The optimizer's step count restarted at 0. This made the bias correction of the moments wrong.
 TEST(BugsOfOthersResume, BiasCorrectionContinues) {
   const Resumed r;
   for (const Parameter& p : r.run->optimizer.state()) {
@@ -155,8 +155,8 @@ TEST(BugsOfOthersResume, LossScaleContinues) {
 }
 
 // https://github.com/facebookresearch/metaseq/issues/3
-// After a resume, the count of successful steps until the loss scale grows restarted at 0. Here the scale
-// grows after 4 steps, and the run has 6.
+// The loss scale grows after a number of successful steps. After a resume, the count of these steps restarted
+// at 0. Here the scale grows after 4 steps, and the run has 6.
 TEST(BugsOfOthersResume, StepsUntilTheScaleGrowsContinue) {
   Resumed r({.loss_scale = optim::LossScale{.initial = 8, .interval = 4}});
   r.run->trainer.run();
@@ -197,7 +197,7 @@ TEST(BugsOfOthersResume, FailedSaveLeavesTheLastCheckpoint) {
 }
 
 // https://github.com/pytorch/pytorch/issues/8282 https://github.com/pytorch/pytorch/issues/165873
-// Values with a different shape were repeated or truncated and then written into a parameter. They must be
+// If values did not have the shape of the parameter, they were repeated or truncated. Such values must be
 // rejected.
 TEST(BugsOfOthersResume, CheckpointOfDifferentShapeIsRejected) {
   const TemporaryDirectory dir;

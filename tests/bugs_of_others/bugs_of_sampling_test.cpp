@@ -1,5 +1,5 @@
-// Repeats public bugs of sampling. Evenly spaced draws find the tokens that can be sampled. They are compared
-// with the tokens that the probabilities imply.
+// Reproduces public bugs of sampling. Many evenly spaced draws are made, so that every possible token is
+// sampled. These tokens are compared with the expected tokens.
 #include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
@@ -42,15 +42,15 @@ TEST(BugsOfOthersSampling, TopPOfZeroKeepsTheLikeliest) {
 
 // https://github.com/fishaudio/fish-speech/pull/1171 https://github.com/Biohub/esm/pull/360
 // https://github.com/ml-explore/mlx-lm/issues/1912
-// The token with which the sum reaches top_p was removed, so the remaining sum was below top_p. This token
-// must be the last that is kept.
+// Tokens are added until their sum reaches top_p. The last of these tokens was removed, so the sum was below
+// top_p. It must be kept.
 TEST(BugsOfOthersSampling, TopPKeepsTheTokenThatCrossesIt) {
   EXPECT_EQ(drawn(logits_of({.5, .3, .2}), {.top_p = .6}), (Drawn{0, 1}));
 }
 
 // https://github.com/huggingface/transformers/issues/18976
-// If the sum was exactly top_p, one more token was kept. Here two of four equally likely tokens have the sum
-// 1/2.
+// If the sum was exactly top_p, one more token was kept. Here top_p is 1/2, and four tokens are equally
+// likely, so two must be kept.
 TEST(BugsOfOthersSampling, TopPReachedExactlyKeepsNoMore) {
   EXPECT_EQ(drawn({1, 1, 1, 1}, {.top_p = .5}), (Drawn{0, 1}));
 }
@@ -65,7 +65,7 @@ TEST(BugsOfOthersSampling, TemperatureZeroIsGreedy) {
 
 // https://github.com/TransformerLensOrg/TransformerLens/pull/1347
 // https://github.com/OpenNMT/CTranslate2/pull/586
-// A top_k above the number of tokens was an error in the search for the k largest. It must keep all tokens.
+// If top_k exceeded the number of tokens, sampling failed with an error. Such a top_k must keep all tokens.
 TEST(BugsOfOthersSampling, TopKAboveTheVocabularyKeepsAll) {
   EXPECT_EQ(drawn(logits_of({.5, .3, .2}), {.top_k = 10}), (Drawn{0, 1, 2}));
 }
@@ -89,7 +89,7 @@ TEST(BugsOfOthersSampling, TokenWithoutProbabilityIsNeverDrawn) {
 }
 
 // https://github.com/vllm-project/vllm/issues/53029 https://github.com/vllm-project/vllm/pull/21876
-// Logits that were all NaN selected token 0 without an error. The op must return no token.
+// If all logits were NaN, token 0 was sampled without an error. The op must return no token.
 TEST(BugsOfOthersSampling, RowOfNaNIsAnErrorNotAToken) {
   const testing::SampledRow row{.logits = std::vector<float>(5, std::nanf("")), .sampling = {}};
   EXPECT_EQ(testing::drawn_together({row}, false, {}), (Tokens{-1}));
@@ -108,7 +108,8 @@ struct Texts {
     };
     return request;
   }
-  // Returns the `count` tokens after the prompt. The first token uses draw number `number` of the seed.
+  // Returns `count` tokens after the prompt. The first token uses the seed's random number with index
+  // `number`.
   Tokens expected(Tokens text, std::int64_t count, std::uint64_t seed, std::uint64_t number = 0) const {
     nn::Generator generator(model, {.threads = 1});
     const auto begin = std::ssize(text);
@@ -119,8 +120,8 @@ struct Texts {
 };
 
 // https://github.com/vllm-project/vllm/issues/51226
-// A request with a seed got different tokens if there were other requests in its batch. Its tokens must
-// depend only on its seed.
+// The tokens of a request with a seed depended on other requests in the batch. They must depend only on the
+// seed.
 TEST(BugsOfOthersSampling, SeededRequestDoesNotDependOnOthers) {
   Texts t;
   Tokens own, others[2];

@@ -1,4 +1,4 @@
-// Repeats public bugs of streamed text. After each token, a stream shows the characters that are complete.
+// Reproduces public bugs of streamed text. After each token, a stream outputs all complete characters.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ Pieces shown(const Pieces& tokens, const std::vector<std::string>& stops = {}) {
 }
 
 // https://github.com/mzau/mlx-knife/issues/68
-// Each token was compared with the stop string by itself, so a stop string of several tokens never ended a
+// Each token was compared with the stop string separately. A stop string of several tokens never ended a
 // sequence.
 TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheSequence) {
   EXPECT_EQ(shown({"a", "EN", "D", "b"}, {"END"}), (Pieces{"a", "", "", "", ""}));
@@ -35,7 +35,7 @@ TEST(BugsOfOthersStreams, StopStringAcrossTokensEndsTheSequence) {
 
 // https://github.com/vllm-project/vllm/issues/3574
 // The beginning of a stop string was shown before the rest was generated. It must be held back until later
-// tokens decide whether it is a stop string.
+// tokens complete the stop string or differ from it.
 TEST(BugsOfOthersStreams, StopStringPrefixIsHeldUntilDecided) {
   EXPECT_EQ(shown({"x", "a", "c", "a"}, {"ab"}), (Pieces{"x", "", "ac", "", "a"}));
 }
@@ -49,13 +49,13 @@ TEST(BugsOfOthersStreams, PrefixOfASplitStopStringIsNotShown) {
 
 // https://github.com/huggingface/text-generation-inference/issues/1039
 // https://github.com/huggingface/text-generation-inference/issues/1254
-// Stop strings were found only at the end of a token, so a stop string that ended within a token was shown.
+// Stop strings were found only at the end of a token. If a stop string ended within a token, it was shown.
 TEST(BugsOfOthersStreams, StopStringMayEndWithinAToken) {
   EXPECT_EQ(shown({"aENDb", "c"}, {"END"}), (Pieces{"a", "", ""}));
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/9867
-// The characters before a stop string in the same token were lost.
+// If a token contained characters before a stop string, these characters were lost.
 TEST(BugsOfOthersStreams, CharactersBeforeAStopStringInItsTokenAreShown) {
   EXPECT_EQ(shown({"fooEND"}, {"END"}), (Pieces{"foo", ""}));
 }
@@ -68,14 +68,14 @@ TEST(BugsOfOthersStreams, PrefixHeldForAStopStringIsShownAtTheEnd) {
 
 // https://github.com/mozilla-ai/llamafile/pull/727 https://github.com/Blaizzy/mlx-vlm/pull/1076
 // https://github.com/huanglizhuo/QwenASR/pull/12
-// A character that consists of several tokens was shown as replacement characters. Its first bytes must wait
-// for the others.
+// If a character consisted of several tokens, replacement characters were shown. The first bytes must be held
+// back until the character is complete.
 TEST(BugsOfOthersStreams, CharacterSplitAcrossTokensIsShownWhole) {
   EXPECT_EQ(shown({"\xe2", "\x82", "\xac"}), (Pieces{"", "", "€", ""}));
 }
 
 // https://github.com/unslothai/llama.cpp/pull/202
-// Bytes that do not begin a character were held back forever, and so were all later characters.
+// Bytes that cannot begin a character were held back forever. All later characters were held back, too.
 TEST(BugsOfOthersStreams, InvalidUtf8PassesThrough) {
   EXPECT_EQ(shown({"\xff", "a"}), (Pieces{"\xff", "a", ""}));
 }

@@ -1,4 +1,4 @@
-// Repeats public bugs of tokenizers. Vocabularies are defined here, and the expected ids are determined by
+// Reproduces public bugs of tokenizers. The vocabularies are small enough to determine the expected ids by
 // hand.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
@@ -31,14 +31,14 @@ struct Json {
   }
 };
 
-// Returns a tokenizer like GPT-2's, whose tokens are written in byte letters.
+// Returns a tokenizer like GPT-2's. Its tokens are written in byte letters.
 HfTokenizer of_bytes(Json json,
                      const std::string& splits = R"({"type": "ByteLevel", "add_prefix_space": false})") {
   json.rest += R"("pre_tokenizer": )" + splits + ", ";
   return {json.text(R"({"type": "ByteLevel"})"), "here"};
 }
 
-// Returns a tokenizer like Llama 2's, whose tokens are written in characters, with ▁ for a space.
+// Returns a tokenizer like Llama 2's. Its tokens are written in characters, with ▁ for a space.
 HfTokenizer of_characters(const Json& json) {
   return {json.text(R"({"type": "Sequence", "decoders": [
       {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
@@ -57,8 +57,8 @@ std::string added_token(int id, const std::string& content, Flags flags = {}) {
 }
 
 // https://github.com/soniqo/speech-swift/pull/41
-// Each token was decoded by itself, so characters of several tokens became replacement characters. The bytes
-// of all tokens must be joined first.
+// Each token was decoded separately. If a character consisted of several tokens, it became replacement
+// characters. The bytes of all tokens must be joined before decoding.
 TEST(BugsOfOthersTokenizers, BytesOfACharacterAreJoinedBeforeDecoding) {
   EXPECT_EQ(of_bytes({{"Ã", "©"}}).decode(Ids{0, 1}), "\xc3\xa9");
 }
@@ -93,8 +93,8 @@ TEST(BugsOfOthersTokenizers, LongestAddedTokenAtAPositionIsMatched) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/29102
-// Added tokens were searched by length, so a longer token that starts within another was preferred. Tokens
-// must be matched from left to right.
+// The longest added tokens were searched first. If two tokens overlapped, the longer one was found, although
+// the shorter one began earlier. Tokens must be matched from left to right.
 TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"a", "b", "c", "d"}, .added = added_token(4, "ab") + ", " + added_token(5, "bcd")});
@@ -103,8 +103,8 @@ TEST(BugsOfOthersTokenizers, LeftmostAddedTokenWinsOverALongerLaterOne) {
 
 // https://github.com/antirez/ds4/issues/95 https://github.com/huggingface/transformers/issues/29279
 // https://github.com/trevornk/ramblr/issues/78
-// User input that spells a special token became this token, which could end or begin a chat message. The
-// characters of such input must be encoded instead.
+// User input can contain the characters of a special token. They became this token, which could end or begin
+// a chat message. Such characters must be encoded as ordinary text.
 TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
   const HfTokenizer tokenizer = of_bytes(
       {.tokens = {"<", "|", "e", "n", "d", ">"}, .added = added_token(6, "<|end|>", {.special = true})});
@@ -113,15 +113,15 @@ TEST(BugsOfOthersTokenizers, SpecialTokensInUserInputAreCharacters) {
 }
 
 // https://github.com/huggingface/tokenizers/issues/1392
-// The decoder interpreted the letters of an added token as byte letters. They are ordinary characters.
+// The decoder interpreted the letters of an added token as byte letters. It must return them unchanged.
 TEST(BugsOfOthersTokenizers, AddedTokenKeepsItsByteLetters) {
   EXPECT_EQ(of_bytes({.tokens = {"a"}, .added = added_token(1, "é")}).decode(Ids{0, 1}), "a\xc3\xa9");
 }
 
 // https://github.com/google/sentencepiece/issues/1043 https://github.com/Lightning-AI/litgpt/pull/2326
 // https://github.com/huggingface/transformers/issues/28776
-// Tokens that were shown one at a time lost their leading space, because each was decoded as a complete
-// sequence. Only the first space of a sequence must be removed.
+// When tokens were shown one at a time, each was decoded as a complete sequence, so it lost its leading
+// space. Only the first space of a sequence must be removed.
 TEST(BugsOfOthersTokenizers, StreamedWordsKeepTheirSpaces) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"▁Hello", "▁world"}});
   EXPECT_EQ(tokenizer.decode(Ids{0, 1}), "Hello world");
@@ -137,8 +137,8 @@ TEST(BugsOfOthersTokenizers, DecodingRemovesOneSpaceAtMost) {
 }
 
 // https://github.com/huggingface/tokenizers/pull/1357
-// The space mark was prepended to every section of the input that follows a special token. With the scheme
-// "first", the mark must be prepended only to the section at the beginning.
+// Special tokens split the input into sections. A space mark was added at the beginning of every section.
+// With the scheme "first", the mark must be added only to the first section.
 TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"▁", "a", "▁a"},
@@ -149,8 +149,8 @@ TEST(BugsOfOthersTokenizers, OnlyTheFirstPieceGetsTheSpaceMark) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/319
-// A Metaspace without prepend_scheme and add_prefix_space prepended no mark to the input. It must prepend
-// one.
+// If a Metaspace had neither prepend_scheme nor add_prefix_space, no mark was prepended to the input. By
+// default, a mark must be prepended.
 TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
   const HfTokenizer tokenizer =
       of_characters({.tokens = {"▁", "a", "▁a"},
@@ -160,8 +160,8 @@ TEST(BugsOfOthersTokenizers, MetaspacePrependsByDefault) {
 }
 
 // https://github.com/ggml-org/llama.cpp/pull/7193
-// The setting ignore_merges of Llama 3's tokenizer was ignored. Words that are tokens were split if no merges
-// produce these tokens.
+// Llama 3's setting ignore_merges had no effect. With it, a word that is a token must become this token, even
+// if no merges produce it.
 TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"a", "b", "ab"}, .options = R"("ignore_merges": true, )"});
@@ -169,8 +169,8 @@ TEST(BugsOfOthersTokenizers, WordOfTheVocabularyNeedsNoMerges) {
 }
 
 // https://github.com/huggingface/tokenizers/pull/909 https://github.com/huggingface/tokenizers/issues/566
-// Merges of tokens that contain spaces could not be read, because a space separates the two tokens. If merges
-// are written as pairs, they can be read.
+// Merges of tokens that contain spaces could not be read, because a space separates the two tokens. Such
+// merges can be written as pairs of strings, which must be read.
 TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
   const HfTokenizer tokenizer = of_characters({.tokens = {"a", " ", "b", "c", " b", "a b", "a bc"},
                                                .merges = R"([" ", "b"], ["a", " b"], ["a b", "c"])"});
@@ -178,8 +178,8 @@ TEST(BugsOfOthersTokenizers, MergeOfATokenWithASpaceIsRead) {
 }
 
 // https://github.com/huggingface/swift-transformers/pull/131 https://github.com/robertknight/rten/pull/392
-// Newer files write merges as pairs of strings, and readers that supported only "a b" failed. Both forms must
-// give the same merges.
+// Merges are written as pairs of strings in newer files, and as "a b" in older files. Readers of the old form
+// failed. Both forms must give the same merges.
 TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
   const std::vector<std::string> tokens{"a", "b", "ab"};
   EXPECT_EQ(of_bytes({.tokens = tokens, .merges = R"("a b")"}).encode("ab"), (Ids{2}));
@@ -188,15 +188,15 @@ TEST(BugsOfOthersTokenizers, MergesAsPairsAndAsStringsAreTheSame) {
 
 // https://github.com/pegainfer-project/pegainfer/issues/673 https://github.com/mosaicml/llm-foundry/pull/841
 // https://github.com/vllm-project/vllm/issues/340
-// A model with a padded vocabulary sampled an id without a token, and decoding this id crashed. The id must
-// decode to nothing.
+// A model with a padded vocabulary can sample an id without a token. Decoding this id crashed. The result
+// must be an empty string.
 TEST(BugsOfOthersTokenizers, IdsBeyondTheVocabularyDecodeToNothing) {
   EXPECT_EQ(of_bytes({{"a"}}).decode(Ids{0, 7, 0}), "aa");
 }
 
 // https://github.com/huggingface/course/issues/608
-// The merges of a word were described as applied from left to right. The merge that was learned first is
-// applied first: "thug" is t hug, although "th" begins before "ug".
+// A course described that merges are applied from left to right. The merge that was learned first must be
+// applied first. So "thug" becomes t hug, although "th" begins before "ug".
 TEST(BugsOfOthersTokenizers, MergesApplyInTheOrderOfTheirRanks) {
   const HfTokenizer tokenizer =
       of_bytes({.tokens = {"t", "h", "u", "g", "ug", "hug", "th"}, .merges = R"("u g", "h ug", "t h")"});
@@ -219,8 +219,8 @@ TEST(BugsOfOthersTokenizers, RenderedPromptKeepsOneStartToken) {
 
 // https://github.com/huggingface/tokenizers/issues/1544 https://github.com/huggingface/tokenizers/issues/1408
 // https://github.com/paiml/aprender/issues/2013 https://github.com/huggingface/transformers/issues/47861
-// Added tokens were searched in the normalized input, where their letters had changed. Tokens that are not
-// normalized must be cut out of the input before normalization.
+// Added tokens were searched after the input was normalized, which had changed their letters. Added tokens
+// with "normalized": false must be found before normalization.
 TEST(BugsOfOthersTokenizers, AddedTokenIsCutOutBeforeNormalization) {
   const HfTokenizer tokenizer = of_characters(
       {.tokens = {"<", "b", ">"},
@@ -246,15 +246,15 @@ TEST(BugsOfOthersTokenizers, TokenWithRstripRemovesSpacesAfterIt) {
 }
 
 // https://github.com/allenai/open-instruct/pull/1862
-// The embedding had the size of the vocabulary without added tokens, so the ids of added tokens were outside
-// of the embedding.
+// The embedding had one row per token of the vocabulary, without rows for added tokens. The ids of added
+// tokens were out of range.
 TEST(BugsOfOthersTokenizers, SizeCountsAddedTokens) {
   EXPECT_EQ(of_bytes({.tokens = {"a", "b"}, .added = added_token(2, "<s>")}).size(), 3);
 }
 
 // https://github.com/Luce-Org/lucebox/pull/662 https://github.com/ggml-org/llama.cpp/issues/6914
-// Numbers were split differently from Llama 3's training. Words of digits must have up to three digits,
-// counted from the left.
+// Numbers were not split as in Llama 3's training. They must be split from the left into words of three
+// digits.
 TEST(BugsOfOthersTokenizers, DigitsAreInGroupsOfThree) {
   const std::string pattern =
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";

@@ -20,13 +20,13 @@ ALIASES = {"standard library, xxHash": "core", "everything": None}
 
 
 def body_of(name, source):
-    """The body of the function `name` in C++ source, or '' if it is not defined there."""
+    """Returns the body of the function `name` in C++ source, or '' if the source does not define it."""
     match = re.search(r"^[\w:<>*&, ]*\b" + name + r"\([^;{}]*\)[^;{}]*\{\n(.*?)^\}", source, re.M | re.S)
     return match.group(1) if match else ""
 
 
 def calls_of(name, source, names):
-    """The functions of `names` that `name` calls, in order, directly or through functions of `source`."""
+    """Returns the functions that `name` calls, in order. Only functions in `names` are returned."""
     calls = []
     for called in re.findall(r"\b(\w+)\(", body_of(name, source)):
         if called in names:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the C++ of pages in docs/ is in the examples, and that their commands print the output that the
-# pages show.
+# Checks pages in docs/. Their C++ must be in the examples. Their commands must print the output that the page
+# shows.
 #
 #   pages.sh ROOT BUILD_DIR PAGE...  checks these pages, such as docs/quickstart.md.
 #   pages.sh --self-test             checks that wrong pages are rejected.
@@ -26,8 +26,9 @@ fragments() {  # PAGE: prints the blocks that are not in the examples
 # Replaces each number, because numbers may differ, and each run of spaces by one character.
 masked() { sed -E 's/-?[0-9][0-9.,]*(e[-+]?[0-9]+)?/#/g; s/ +/ /g'; }
 
-# Runs the command after each $ of the ```console blocks, all commands of a page in one folder. A command may continue on
-# the next line after a backslash. The lines below a command must be printed in that order; "…" stands for any lines.
+# Runs the command after each $ of the ```console blocks. All commands of a page run in one folder. A command
+# may continue on the next line after a backslash. The command must print the lines that follow it, in order.
+# "…" stands for any lines.
 outputs() {  # PAGE: prints the lines that the commands do not print
   local line command='' got='' lost=0 more=0 folder name
   folder=$(mktemp -d -p "$dir") && ln -s "$build" "$folder/build" || return 1

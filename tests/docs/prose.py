@@ -28,7 +28,7 @@ MAX_SUBJECT = 72    # characters of a commit subject
 MAX_EXEMPTIONS = 30 # in the tree, without the style page
 STYLE_PAGE = "docs/style.md"
 
-# Written by programs: checked where their text comes from.
+# Programs write these files. The sources of their text are checked instead.
 GENERATED = {"docs/ops.md"}
 SKIP = re.compile(r"^(LICENSE|(?:.*/)?prose(?:_test)?\.py$|tests/fuzz/corpus/|tests/.*\.(json|dict|txt|safetensors)$|tests/mutants/faults/)")
 
@@ -44,9 +44,10 @@ PROSE = ("docs", "notes", "changelog", "public header", "comment", "test comment
 
 
 def rule(id, group, pattern, advice, kinds=PROSE):
-    """A rule without a pattern is a function below. A pattern runs only over files that have one of its STEMS."""
+    """A rule without a pattern is a function below. A pattern runs only over files that contain one of its
+    STEMS."""
     if pattern is not None:
-        # A space stands for any white space; within a look-behind, for one character of it.
+        # A space matches any white space. In a look-behind, it matches one character of white space.
         pattern = re.sub(r"\(\?<[!=][^()]*\)", lambda m: m.group(0).replace(" ", r"\s"), pattern)
         pattern = re.compile(pattern.replace(" ", r"\s+"), re.I)
     RULES.append(Rule(id, group, pattern, advice, kinds, frozenset(STEMS.get(id, "").split())))
@@ -393,7 +394,8 @@ WORD = re.compile(r"[A-Za-z][a-z’'-]+")
 
 
 def is_prose(text, least):
-    """Whether a literal is a sentence or a part of one, not code, a path, a pattern or a format."""
+    """Returns whether a literal is a sentence or part of a sentence, not code, a path, a pattern or a
+    format."""
     words = text.split()
     if len(words) < least:
         return False
@@ -404,7 +406,7 @@ def is_prose(text, least):
 
 
 def string_units(strings, text, units, kind_of):
-    """Joins neighbouring literals, and those that are added up in one expression, to one text."""
+    """Joins adjacent literals into one text. Literals that one expression concatenates are also joined."""
     starts = [0] + [m.end() for m in re.finditer("\n", text)]
     groups = []
     for begin, end, words in strings:
@@ -522,7 +524,7 @@ SPLIT = re.compile(rf"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[*−–A-Z0-9\
 
 
 def sentences(text):
-    """(offset, sentence) of each."""
+    """Returns a list of (offset, sentence)."""
     plain = ABBREVIATION.sub(lambda m: m.group(0)[:-1] + "\x03", text)
     at, out = 0, []
     for m in SPLIT.finditer(plain):
@@ -559,7 +561,8 @@ def sentence_hits(text):
 
 
 def exemptions(root, paths):
-    """path:line of each exemption. The style page, which quotes bad sentences, and the checker's own tests do not count."""
+    """Returns path:line of each exemption. The style page and the checker's own tests do not count, because
+    they quote bad sentences."""
     found = []
     for path in paths:
         if path == STYLE_PAGE or SKIP.match(path) or path.endswith((".png", ".svg")):
@@ -597,7 +600,7 @@ def kind_of_path(path, public):
 
 
 def units_of(root, path, public):
-    """Units and line hits of one file; None where it has no prose."""
+    """The units and line hits of one file, or None if the file has no prose."""
     name = os.path.basename(path)
     is_cpp = path.endswith((".h", ".cpp", ".cu", ".cuh", ".hpp", ".cc", ".c"))
     is_hash = path.endswith((".cmake", ".sh", ".yml", ".yaml")) or name in ("CMakeLists.txt", "Dockerfile", "pre-commit", "dev", "run")

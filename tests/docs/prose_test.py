@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of prose.py: each rule on a sentence that it must report and one that it must not; exit status, determinism."""
+"""Tests of prose.py: for each rule, sentences that it must and must not report; also the exit status and
+determinism."""
 import os
 import subprocess
 import sys

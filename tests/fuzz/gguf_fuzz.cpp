@@ -1,4 +1,4 @@
-// Fuzz target for the GGUF container. The only exception for any input is FormatError. In an accepted file,
+// Fuzz target for the GGUF container. For any input, readers throw only FormatError. In an accepted file,
 // tensors are within the file and do not overlap. No allocation exceeds the file's size plus 64 KiB.
 #include "io/files/gguf.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tg;
 
-// Reads a key in every way, most of which are invalid.
+// Reads a key as every type. Most types are wrong for the key.
 void read_key(const io::Gguf& file, std::string_view key) {
   const auto attempt = [](auto read) {
     try {

@@ -1,7 +1,7 @@
-// Fuzz target for tokenizer.json. The input up to the first zero byte is the file. The rest is a string to
-// encode. Reading throws only FormatError, and no allocation exceeds the file's size plus 64 KiB. If the file
-// is accepted, every id belongs to a token. A string that is cut at a safe position has the same ids as the
-// uncut string.
+// Fuzz target for tokenizer.json. The part of the input before the first zero byte is the file. The rest is a
+// string to encode. Reading throws only FormatError, and no allocation exceeds the file's size plus 64 KiB.
+// If the file is accepted, every id belongs to a token. If a string is cut at a safe position, the ids do not
+// change.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>

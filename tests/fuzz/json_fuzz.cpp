@@ -1,5 +1,5 @@
 // Fuzz target for the JSON reader and for the manifest reader that uses it. The only exception for any input
-// is FormatError. If an accepted value is written and read again, it does not change.
+// is FormatError. Writing and reading an accepted value does not change it.
 #include <tilegrad/io/files/json.h>
 
 #include <tilegrad/core/base/error.h>

@@ -1,6 +1,6 @@
-// Runs a target on its corpus, without libFuzzer. The inputs are every file, every prefix of a file, and
-// every file with one byte replaced by a byte that has a meaning for parsers. The arguments are the files of
-// the corpus.
+// Runs a target on its corpus, without libFuzzer. The arguments are the files of the corpus. The inputs are
+// these files, all their prefixes, and copies in which one byte is replaced. The new byte is one that parsers
+// treat specially.
 #include <algorithm>
 #include <cstring>
 #include <exception>

@@ -1,6 +1,6 @@
 // Fuzz target for the safetensors loader. The only exception for any input is FormatError. The tensors of an
-// accepted file cover its data exactly. They do not change if they are written to a new file and read again.
-// No allocation exceeds the file's size plus 64 KiB.
+// accepted file cover its data exactly. Writing and reading them again does not change them. No allocation
+// exceeds the file's size plus 64 KiB.
 #include <tilegrad/io/files/safetensors.h>
 
 #include <algorithm>

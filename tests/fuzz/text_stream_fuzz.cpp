@@ -1,6 +1,5 @@
-// Fuzz target for streamed text. Lines up to the first zero byte are stop strings. The remaining lines are
-// tokens, one per line. The streamed output equals the output of plain code that has all tokens at the same
-// time.
+// Fuzz target for streamed text. Lines before the first zero byte are stop strings. Each remaining line is a
+// token. The streamed output must equal the output of plain code that processes all tokens in one pass.
 #include <tilegrad/io/text/text_stream.h>
 
 #include "tests/fuzz/target.h"

@@ -1,6 +1,6 @@
-// Fuzz target for tokenizers. The input up to the first zero byte contains the merges of a checkpoint. The
-// rest is a string to encode. The only exception is FormatError. If the merges can be loaded, decoding the
-// tokens returns the string.
+// Fuzz target for tokenizers. The part of the input before the first zero byte contains the merges of a
+// checkpoint. The rest is a string to encode. The only exception is FormatError. If the merges can be loaded,
+// decoding the tokens returns the string.
 #include <algorithm>
 
 #include <tilegrad/core/base/error.h>

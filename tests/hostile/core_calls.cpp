@@ -234,7 +234,7 @@ std::vector<Call> graphs() {
   };
 }
 
-// Returns whether a program that computes all recorded tensors would finish soon.
+// Returns whether all recorded tensors could be computed in a short time.
 bool is_small(const Graph& g) {
   for (const Value& v : g.values())
     if (v.layout.numel() > 1 << 16) return false;

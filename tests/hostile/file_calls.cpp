@@ -49,7 +49,7 @@ plot::Plot drawn_plot(World& w) {
   return p;
 }
 
-// Calls f, which must succeed because it loads or reads files that were just written.
+// Calls f, which loads or reads files that were just written. The call must succeed.
 template <class F>
 auto readable(const F& f) {
   try {
@@ -286,7 +286,7 @@ void json(World& w) {
         (void)reader.peek();
     }
   reader.end();
-  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has read all
+  if (!text.empty()) readable([&] { io::JsonReader(text, "hostile").skip(); });  // end() has read everything
 }
 
 // Returns an offset that is in a short sequence or out of range.

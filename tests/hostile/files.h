@@ -1,4 +1,4 @@
-// Defines how the calls of io/ draw arguments of types that are not in world.h.
+// Defines how the calls of io/ draw arguments of additional types. world.h defines the common types.
 #pragma once
 
 #include "tests/hostile/world.h"
@@ -8,7 +8,7 @@ namespace tg::hostile {
 // Returns a path in the current directory, which is temporary (hostile.cpp). The path may exist or not.
 std::string path(World& w);
 
-// Returns one of n numbers starting with `least`, or any number.
+// Returns a number in least … least + n − 1, or any number.
 std::int64_t count(World& w, std::uint64_t n, std::int64_t least = 0);
 
 // Draws up to 39 token ids.

@@ -1,6 +1,6 @@
 // hostile: runs random programs of public calls with hostile arguments, in a child process. Each program must
-// end with values or with tg::Errors. A crash, any other exception, a hang or a "[verify]" difference is
-// reported with the program's number and its calls. The search continues with the next program.
+// end with values or with tg::Errors. If it crashes, hangs, throws any other exception or reports a
+// "[verify]" difference, its number and calls are printed. Then the next program runs.
 //
 //   hostile [FIRST [COUNT]]
 #include <csignal>
@@ -19,8 +19,8 @@
 namespace {
 
 constexpr int seconds = 20;  // seconds per program
-// Limit of the address space in bytes. Results that fit can also be computed within the time limit. The
-// address sanitizer has a separate limit.
+// Limit of the address space in bytes. If results fit into this limit, they can also be computed within the
+// time limit. The address sanitizer has a separate limit.
 constexpr rlim_t memory = 1LL << 30;
 
 // The state of the child, which the parent reads after the child has died.

@@ -68,7 +68,7 @@ Call layer(const std::string& name, Make make, bool of_ids = false) {
           }};
 }
 
-// Makes a Llama with settings of related architectures.
+// Makes a Llama. Some settings are those of related architectures.
 Llama relative(World& w) {
   const auto number = [&](double usual) { return w.hostile() ? Draw<double>::of(w) : usual; };
   Llama l{.head_width = w.chance(0.5) ? 0 : size(w), .eps = number(1e-5), .attention_bias = w.chance(0.3)};
@@ -414,7 +414,7 @@ LoraOptions lora_options(World& w) {
   return o;
 }
 
-// Returns the module of a layer. Hostile modules have any name, first row and size, so they may contain
+// Returns the module of a layer. Hostile modules have any name, first row and size. So they may contain
 // several layers.
 ModuleRows module_rows(World& w, const LinearSlot& linear) {
   if (!w.hostile()) return {linear.path, 0, linear.out};
@@ -470,7 +470,7 @@ void low_rank(World& w) {
   w.keep(linear(x));
 }
 
-// Makes a LanguageModel from functions, some of which may be missing.
+// Makes a LanguageModel from functions. Some functions may be missing.
 void language_model(World& w) {
   LanguageModel m{.context = size(w), .parameters = Draw<std::vector<Parameter>>::of(w)};
   const auto f = [](TensorArg x) { return x.tensor() * 2; };

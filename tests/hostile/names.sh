@@ -5,8 +5,8 @@
 set -eu
 cd "$1"
 
-# These functions are exempt: raw memory, internal parts that public templates need, counters and constants
-# that accept any number, and functions that check or measure for minutes.
+# These functions are exempt: functions for raw memory, internal functions of public templates, counters and
+# constants that accept any number, and functions that need minutes.
 functions="load_element store_element odd_float bernoulli_bound log_of_unit normal_pair attention_counter dropout_bound element_counter node_key
 philox compute_type is_int name_of size_of at_line in_context record record_all backend unused bytes_of cost_of
 roundings_of flops_of_a_byte price_of kind_of work_of log_level settings_of check_size check_divisible check_rotary mlp_width_setting
@@ -14,8 +14,8 @@ swiglu_width
 theta_setting norm_blocks derivative mutate op_cases register_case registered_cases v_curve
 measure_ceilings all_ops attention_of attention_backward_of paged_attention_of find_op define_op safe_cut word_end progress_line short_count short_time safetensors_content
 write_checkpoint"
-# These methods are exempt: components of ops, kernels, backends and architectures, and access to the elements
-# of a short list, which is unchecked as for a vector.
+# These methods are exempt: methods of ops, kernels, backends and architectures, and unchecked access to the
+# elements of a short list.
 methods="operator fields as non_default_text back erase bfloat16 float16 load_element size_of may_share is_exact
 add_custom_gradient new_segment record allocate available_bytes bind choice done prepare status_bytes transfer
 workspace_bytes level ran compiled allowed cpu cuda defined is_absent is_number fail"

@@ -13,8 +13,8 @@ namespace {
 
 using I = std::int64_t;
 
-// User-defined batches in which all ids are equal. The Trainer requests them from a separate thread, so no
-// random numbers are drawn here.
+// User-defined batches in which all ids are equal. The Trainer requests them in a separate thread, so this
+// code draws no random numbers.
 struct UserBatches final : train::Batches {
   std::int32_t id = 0;
   I count = 1, questions = 0;
@@ -71,7 +71,8 @@ train::Trainer::Options options(World& w) {
           .trap_nan = w.chance(0.3)};
 }
 
-// Trains a model that maps each token to the next one, for a few steps, and continues from its checkpoint.
+// Trains a model for a few steps, and continues from its checkpoint. The model computes logits from each
+// token separately.
 void run_trainer(World& w) {
   nn::Params params(1);
   const nn::Embedding table(nn::Path(params) / "table", 4, 4);

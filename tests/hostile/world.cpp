@@ -22,7 +22,7 @@ T moved_from(T x) {
   return x;
 }
 
-// Returns a stored value, or a hostile one, which is null or moved from.
+// Returns a stored value or a hostile value. A hostile value is null or moved from.
 template <class T>
 T kept(World& w, const std::vector<T>& all) {
   if (all.empty()) return T();

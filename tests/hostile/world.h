@@ -1,6 +1,6 @@
-// World contains the values available in a random program and draws arguments from them. Most arguments are
-// ordinary, so that many calls succeed. Some are hostile: null and moved-from handles, tensors of another
-// graph, extreme sizes and numbers, any dtype, empty functions.
+// World contains the values of a random program and draws arguments from them. Most arguments are ordinary,
+// so that many calls succeed. Some are hostile: null and moved-from handles, tensors of another graph,
+// extreme sizes and numbers, any dtype, empty functions.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct World {
   }
 
   std::mt19937_64 random;
-  double hostility;  // the probability that an atom of an argument is hostile
+  double hostility;  // the probability that a drawn value is hostile
   Graph graph, other;
   std::vector<Tensor> tensors;
   std::vector<Array> arrays;
@@ -58,7 +58,7 @@ struct World {
   }
 };
 
-// Random values with this shape, which sometimes include hostile numbers.
+// Random values with this shape. They sometimes include hostile numbers.
 Array filled(World& w, const Shape& shape, DType dtype);
 
 // Draws an argument of type T.

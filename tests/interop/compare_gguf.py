@@ -5,20 +5,23 @@ usage: compare_gguf.py [--write] TOOLS [MODEL …]        TOOLS: the folder with
 
 Checks golden models of tests/io/pretrained and tokenizers of tests/io/tokenizers, or only those with the given names.
 
-- Tensors and keys are equal to the output of llama.cpp's own converter in f32, f16, bf16 and q8_0. Every tensor is compared
-  byte by byte, and also every key of the model that the converter writes. The page docs/interop.md lists the differences.
+- Tensors and keys are equal to the output of llama.cpp's own converter in f32, f16, bf16 and q8_0. Every
+  tensor is compared byte by byte. Every key that the converter writes for the model is compared, too.
+  docs/interop.md lists the known differences.
 
-- From the file, llama.cpp (package xllamacpp) computes the same log probabilities as transformers from the folder. Keys and
-  values are in f32, and flash attention is off. The error is at most 3e-5 · max(1, largest logit / 8). With GELU it is 1e-2.
+- From the file, llama.cpp (package xllamacpp) computes the same log probabilities as transformers from the
+  folder. Keys and values are in f32, and flash attention is off. The error is at most 3e-5 · max(1, largest
+  logit / 8). With GELU, it is at most 1e-2.
 
-- For tokenizers, the tokens, types and merges are equal to the converter's. llama.cpp returns the same ids as the package
-  `tokenizers` for the strings of tests/io/tokenizers.
+- The tokens, types and merges of tokenizers are equal to the converter's. llama.cpp returns the same ids as
+  the package `tokenizers` for the strings of tests/io/tokenizers.
 
 With --write, checksums of the converter's tensors are also written to tests/io/gguf_golden.txt, so that
 gguf_pretrained_test can compare them without Python.
 
-LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/. If LLAMA_CPP is not set, the first part is skipped.
-Without xllamacpp, the second is skipped. Exits with status 77 if transformers or both of them are missing."""
+LLAMA_CPP names a folder of llama.cpp's sources, with conversion/ and gguf-py/. If LLAMA_CPP is not set, the
+first check is skipped. Without xllamacpp, the second check is skipped. Exits with status 77 if transformers
+is missing, or if both LLAMA_CPP and xllamacpp are missing."""
 import importlib.util
 import json
 import logging
@@ -49,16 +52,15 @@ if not SOURCES and not HAS_LLAMA:
 HERE = pathlib.Path(__file__).parent
 GOLDEN, TOKENIZERS = HERE.parent / "io" / "pretrained", HERE.parent / "io" / "tokenizers"
 DTYPES = ("f32", "f16", "bf16", "q8_0")
-# llama.cpp does not support some settings of golden models. They are replaced by the settings of published
-# models.
+# llama.cpp does not support some settings of golden models. The settings of published models replace them.
 CHANGES = {
     "gemma2": {"query_pre_attn_scalar": 12},
     "gemma3": {"query_pre_attn_scalar": 12},
     "deepseek_v2": {"rms_norm_eps": 1e-6},
     "deepseek_v2_yarn": {"rms_norm_eps": 1e-6},
     "smollm3": {"no_rope_layers": [1, 1]},
-    # The converter ignores "factor". llama.cpp's contexts have at least 256 tokens, for which it uses the
-    # long factors.
+    # The converter ignores "factor". llama.cpp's contexts have at least 256 tokens, so it uses the long
+    # factors.
     "phi3_short": {"max_position_embeddings": 512, "original_max_position_embeddings": 512,
                    "rope_scaling": {"type": "su", "original_max_position_embeddings": 512, "short_factor": [1.1, 1.9], "long_factor": [1.5, 7.0]}},
 }
@@ -67,13 +69,13 @@ UNREAD = ("gpt2_bare",)  # the converter rejects the buffers of this model
 # These models have windows of 5 keys, which llama.cpp does not support for them.
 SHORT = ("mistral", "qwen2", "phi3")
 GELU = ("gpt2", "gpt2_bare", "gemma2", "gemma3")
-# The converter writes these keys for experts that no layer has, or without meaning.
+# These keys that the converter writes have no effect. Some describe experts that no layer has.
 EXPERTS = ("expert_", "leading_dense")
 failures, golden_lines = [], []
 
 
 def checksum(tensors):
-    """64-bit FNV-1a of the name, shape and bytes of the tensors, in the order of their names."""
+    """Returns the 64-bit FNV-1a hash of the tensors' names, shapes and bytes, in the order of the names."""
     h = 0xCBF29CE484222325
     for name, (kind, shape, data) in sorted(tensors.items()):
         for byte in f"{name} {kind} {' '.join(map(str, shape))} ".encode() + data:
@@ -110,7 +112,7 @@ def convert(folder, out, dtype):
     logging.disable(logging.CRITICAL)
     types = dict(f32="ALL_F32", f16="MOSTLY_F16", bf16="MOSTLY_BF16", q8_0="MOSTLY_Q8_0")
     hparams = ModelBase.load_hparams(folder, False)
-    # The converter's class for gemma3 counts the tokens of this file.
+    # The converter's class for gemma3 counts the tokens in this file.
     vocabulary = {f"t{i}": i for i in range(hparams["vocab_size"])}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
     with torch.inference_mode():
@@ -149,7 +151,7 @@ def compare_files(tools, name, folder, directory):
                 continue
             if key == "general.quantization_version" and dtype != "q8_0":
                 continue
-            # Without factors of LongRoPE, this key has no effect, and the model does not contain it.
+            # If there are no factors of LongRoPE, this key has no effect, and the model does not contain it.
             if part == "rope.scaling.original_context_length" and name in ("phi3", "phi3_partial"):
                 continue
             if our_keys.get(key) != keys[key]:
@@ -160,7 +162,8 @@ def compare_files(tools, name, folder, directory):
 def prompts_of(name):
     tokens = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 33, 8]
     length = 5 if name in SHORT else len(tokens)
-    if name == "phi3_long":  # transformers uses short factors for up to 5 tokens, but llama.cpp chooses by its context
+    if name == "phi3_long":  # transformers uses short factors for up to 5 tokens; llama.cpp selects factors
+                             # by its context
         return [tokens[:n] for n in (6, 13, len(tokens))]
     return [tokens[:n] for n in range(1, length + 1, 1 if length == 5 else 4)] + ([tokens] if length > 5 else [])
 
@@ -190,7 +193,7 @@ def llama_main(path, prompts):
 
 
 def with_tokens(folder, config):
-    """A tokenizer of single letters, which llama.cpp needs to return text."""
+    """Makes a tokenizer of single letters. llama.cpp needs a tokenizer to return text."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     vocabulary = {letters[i]: i for i in range(config["vocab_size"])}
     model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
@@ -227,7 +230,7 @@ def compare_logits(tools, name, folder, config, directory):
 
 
 def model_with(name, folder):
-    """A model with the tokenizer, and two more rows than tokens."""
+    """Makes a model with the tokenizer. Its embedding has two more rows than there are tokens."""
     config = copy_of("gpt2", folder)
     shutil.copytree(TOKENIZERS / name, folder, dirs_exist_ok=True)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

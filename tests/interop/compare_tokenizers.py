@@ -13,9 +13,9 @@ ENCODE_STRINGS is the program build/tests/encode_strings (ninja encode_strings).
 
 - N random strings (100,000) of characters, byte letters, words of the vocabulary and added tokens.
 
-Ids are compared including the tokens that a template adds around a string. --quick skips code points and pairs. With --speed,
-both encode the file TEXT as a whole, and a word of 1 MB. Exits with status 1 if any id differs, and with 77 if version 0.23.3 is
-not installed.
+The compared ids include the tokens that a template adds around a string. --quick skips code points and pairs.
+With --speed, both programs encode the complete file TEXT, and a word of 1 MB. Exits with status 1 if any id
+differs, and with 77 if version 0.23.3 is not installed.
 """
 import argparse
 import json
@@ -33,14 +33,16 @@ try:
     import tokenizers
 except ImportError:
     tokenizers = None
-if not tokenizers or tokenizers.__version__ != "0.23.3":  # other versions use a different version of Unicode
+if not tokenizers or tokenizers.__version__ != "0.23.3":  # other versions of tokenizers use a different
+                                                          # version of Unicode
     print("tokenizers 0.23.3 is not installed: skipped")
     sys.exit(77)
 import tokenizer_strings
 
 
 def ours(program, path, strings):
-    """The ids of each string, the number of strings that do not round-trip, and the seconds for encoding."""
+    """Returns the ids of each string, the number of strings that do not round-trip, and the seconds for
+    encoding."""
     with tempfile.TemporaryDirectory() as folder:
         data, ids = pathlib.Path(folder, "strings"), pathlib.Path(folder, "ids")
         with data.open("wb") as f:

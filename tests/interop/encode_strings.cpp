@@ -1,9 +1,9 @@
 // Encodes strings for tests/interop/compare_tokenizers.py.
 //   encode_strings TOKENIZER.JSON STRINGS IDS
-// STRINGS contains each string's length (u32) and its bytes. IDS receives the number of each string's ids
-// (u32) and the ids (u32). Each string is also decoded after encoding. If it does not round-trip, it is
-// printed on standard error. The last line on standard output has the number of these strings, and the
-// seconds for encoding.
+// The file STRINGS contains the length (u32) and the bytes of each string. The program writes the file IDS,
+// which contains the number of ids (u32) and the ids (u32) of each string. Each string is also decoded after
+// encoding. If it does not round-trip, it is printed on standard error. The last line on standard output
+// contains the number of these strings, and the seconds for encoding.
 #include <array>
 #include <chrono>
 #include <cstdio>

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Writes the golden files of tests/io/pretrained_test.cpp. For each model below, it writes a Hugging Face folder with random
 weights, and expected.safetensors with the results of transformers in f32.
-  Contents: tokens [2, L], logits [2, L, V], loss, grad.NAME for every parameter, and greedy [prompt + 64].
-  The last one is the beginning of the first row, continued with the most likely token.
+  It contains tokens [2, L], logits [2, L, V], loss, grad.NAME for every parameter, and greedy [prompt + 64].
+  greedy is the beginning of the first row, continued with the most likely tokens.
 
   make_golden.py [NAME ...]        needs torch, transformers, safetensors (made with 5.24.0)
   make_golden.py --check           only checks that the installed transformers computes the same from the folders
 
-Weights are large (0.3·N(0, 1)), so that errors are visible, and rounded to the dtype of the file. Rows are longer than two
-windows. Seeds are incremented until no two tokens are nearly equally likely."""
+Weights are large (0.3·N(0, 1)), so that errors are visible. They are rounded to the dtype of the file. Rows
+are longer than two windows. The seed is incremented until the two most likely tokens clearly differ in every
+step."""
 import copy
 import json
 import pathlib
@@ -26,8 +27,8 @@ except ImportError as error:
 FOLDERS = pathlib.Path(__file__).parent.parent / "io" / "pretrained"
 LENGTH, PROMPT, GREEDY, LEAST_GAP = 14, 6, 64, 2e-3
 
-# The original context is 80. For heads of size 8, a pair is then in the mixed range of llama3 and yarn, and
-# yarn's rounding is visible.
+# The original context is 80. With heads of size 8, llama3 and yarn then interpolate one pair, and yarn's
+# rounding is visible.
 SIZES = dict(vocab_size=37, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              max_position_embeddings=96, bos_token_id=1, eos_token_id=2)
 LONGROPE = dict(rope_type="longrope", rope_theta=10000.0)
@@ -64,8 +65,8 @@ MODELS = {
     "phi3_partial": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, num_hidden_layers=1,
                                   rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
                      "bfloat16", []),
-    # Either rows of at least 6 tokens are longer than the original context, or all rows are shorter. So the
-    # factors do not change within a row.
+    # Either the original context is shorter than 6 tokens, or it is longer than all rows. So the factors do
+    # not change within a row.
     "phi3_long": ("phi3", dict(SIZES, num_key_value_heads=2, pad_token_id=None, tie_word_embeddings=True,
                                original_max_position_embeddings=5,
                                rope_parameters=dict(LONGROPE, partial_rotary_factor=0.75, short_factor=[1.0, 1.3, 1.7],
@@ -84,7 +85,8 @@ MODELS = {
                                        "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=3.0)}),
                "bfloat16", []),
     "deepseek_v2": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None), "bfloat16", ["old"]),
-    # eps is large. If it were used for the latents' norms, which have 1e-6, the results would visibly differ.
+    # eps is large. The norms of latents use 1e-6 instead. If they used this eps, the results would visibly
+    # differ.
     "deepseek_v2_yarn": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=16, rms_norm_eps=1e-2,
                                              rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
                          "bfloat16", ["old"]),
@@ -111,7 +113,8 @@ def make(model_type, options, dtype, seed):
 
 
 def continued(model, tokens):
-    """The generated tokens, and the smallest difference between the largest and the second largest logit."""
+    """Returns the generated tokens, and the smallest difference between the largest and the second largest
+    logit."""
     least = float("inf")
     with torch.no_grad():
         for _ in range(GREEDY):
@@ -138,7 +141,7 @@ def edit(path, change):
 
 
 def old_keys(config):
-    """Configs in the format of transformers 4."""
+    """Makes configs in the format of transformers 4."""
     config["torch_dtype"] = config.pop("dtype")
     rope = config.pop("rope_parameters", {})
     config["rope_theta"] = rope.pop("rope_theta", 10000.0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the golden adapters of tests/io/peft_test.cpp. For each adapter below, it writes a PEFT folder with random weights for one
 of the models in tests/io/pretrained, and expected.safetensors with the results of peft in f32.
-  Contents: tokens [2, L], logits [2, L, V], loss, and grad.NAME for every tensor of the adapter.
+  It contains tokens [2, L], logits [2, L, V], loss, and grad.NAME for every tensor of the adapter.
 
   make_peft_golden.py [NAME ...]   needs torch, transformers, peft, safetensors (made with peft 0.21.2)
   make_peft_golden.py --check      only checks that the installed peft computes the same from the folders"""
@@ -27,7 +27,8 @@ ADAPTERS = {
     "gpt2": ("gpt2", dict(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True,
                           rank_pattern={"mlp.c_proj": 2}, alpha_pattern={"attn.c_proj": 5}), "float32"),
     "llama": ("llama", dict(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], lora_dropout=0.1), "float32"),
-    "llama_head": ("llama", dict(r=2, lora_alpha=3, target_modules=["lm_head", "q_proj"]), "float32"),  # is saved together with the head's weight
+    # this adapter's file also contains the head's weight
+    "llama_head": ("llama", dict(r=2, lora_alpha=3, target_modules=["lm_head", "q_proj"]), "float32"),
     "phi3": ("phi3", dict(r=3, lora_alpha=4, target_modules="all-linear", use_rslora=True,
                           rank_pattern={"^model.layers.1.self_attn.qkv_proj": 5}), "float32"),
     "qwen2": ("qwen2", dict(r=2, lora_alpha=3, target_modules=r".*layers\.1\..*(q|down)_proj"), "bfloat16"),

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Writes tests/io/tokenizers/NAME/: small tokenizers, and the ids of the package `tokenizers` for strings.
+"""Writes tests/io/tokenizers/NAME/. Each folder has a small tokenizer, and the ids that the package
+`tokenizers` returns for some strings.
 
 usage: make_tokenizer_golden.py [NAME...]
 
-Needs tokenizers 0.23.3. Each folder has a tokenizer.json, trained here, and cases.json. The cases are strings, their ids with
-and without the tokens around a prompt, and the decoded strings. Some also have a checksum of the ids of a string with all
-assigned code points.
+Needs tokenizers 0.23.3. tokenizer.json is trained here. cases.json contains strings, their ids with and
+without the tokens around a prompt, and the decoded strings. Some files also contain a checksum of ids, for a
+string with all assigned code points.
 
-The file checksums.json has a checksum for each rule of io/text/words.h. It covers the ends of words in a string with all assigned
-code points, because few vocabularies show all of these ends in their ids. There is also a checksum of such strings in NFC.
+The file checksums.json has a checksum for each rule of io/text/words.h. The checksum covers the ends of all
+words in a string with all assigned code points. The ids of few vocabularies depend on all of these ends.
+There is also a checksum of such strings in NFC.
 """
 import importlib.metadata
 import json
@@ -66,7 +68,8 @@ def byte_level(pre_tokenizer, vocabulary=900, **options):
 
 
 def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
-    """Like Llama 2's: trained on characters; then the 256 bytes are added to the vocabulary, and the merges are kept."""
+    """A tokenizer like Llama 2's. It is trained on characters. Then the 256 bytes are added to the
+    vocabulary, and the merges do not change."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trained.train_from_iterator(TEXT, trainers.BpeTrainer(
@@ -85,7 +88,8 @@ def on_characters(normalizer, pre_tokenizer, vocabulary=1200):
 
 
 def as_sentencepiece(tokenizer):
-    """With all merges that form a token, grouped by token, as in files converted from SentencePiece."""
+    """A tokenizer with all merges that form a token, grouped by token. Files that were converted from
+    SentencePiece have this form."""
     file = json.loads(tokenizer.to_str())
     # Excludes the special tokens that occur in the strings.
     kept = [t for t in sorted(file["model"]["vocab"], key=file["model"]["vocab"].get) if "<|" not in t and not t.endswith("|>")]
@@ -121,7 +125,7 @@ def tokenizers():
     qwen2.add_tokens(["<tool_call>"])
     yield "qwen2", qwen2, "a?b"
 
-    # Like a file that was saved after use, this file has padding and truncation settings, which are not part
+    # This file has padding and truncation settings, like a file that was saved after use. They are not part
     # of the tokenizer.
     qwen35 = byte_level(splits(QWEN35))
     qwen35.normalizer = normalizers.NFC()
@@ -171,7 +175,7 @@ def with_every_code_point(template):
 
 
 def checksum(numbers):
-    """FNV-1a of numbers instead of bytes."""
+    """Returns the FNV-1a hash of numbers instead of bytes."""
     value = 0xCBF29CE484222325
     for number in numbers:
         value = ((value ^ number) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF

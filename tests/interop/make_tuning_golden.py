@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the golden files of tests/train/tuning_test.cpp: fine-tunes the golden models of tests/io/pretrained for 50 steps
 with transformers and torch's AdamW, in f32. The output is tests/io/tuning/NAME.safetensors.
-  Its tokens and targets [50, B, L] i32 are the batches. A target of -100 is masked, as prompts are.
-  Its loss and grad_norm [50] are from before each update. It also contains rate [50].
+  In this file, tokens and targets [50, B, L] i32 are the batches. A target of -100 is masked, for example in
+  a prompt. loss and grad_norm [50] are computed before each update. rate [50] is the learning rate.
 
   make_tuning_golden.py            needs torch, transformers, safetensors (made with 5.24.0)
   make_tuning_golden.py --check    only checks that the installed versions compute the same losses
@@ -25,7 +25,8 @@ STEPS, BATCH, LENGTH, VOCABULARY, PEAK = 50, 3, 20, 37, 2e-3
 
 
 def batches():
-    """Each row repeats a different cycle of tokens, which can be learned. Every third row has a prompt."""
+    """Each row repeats a different cycle of tokens, so the model can learn it. Every third row has a
+    prompt."""
     draw = torch.Generator().manual_seed(7)
     ring = torch.randperm(VOCABULARY, generator=draw)
     place = torch.argsort(ring)

@@ -3,9 +3,9 @@
 
 usage: open_adapters.py TOOLS        the folder with train and export
 
-For golden models of tests/io/pretrained, adapters are trained for a few steps. PeftModel.from_pretrained() must open each of
-them without a warning and with every tensor, and compute the same as the merged model. Exits with status 77 if peft is not
-installed."""
+Adapters of golden models in tests/io/pretrained are trained for a few steps. PeftModel.from_pretrained() must
+open each adapter without a warning and with every tensor. Its results must equal those of the merged model.
+Exits with status 77 if peft is not installed."""
 import logging
 import pathlib
 import subprocess
@@ -34,7 +34,7 @@ class Records(logging.Handler):
         self.add(record.getMessage())
 
     def add(self, message):
-        if "is deprecated" not in message:  # calls of peft into transformers cause these
+        if "is deprecated" not in message:  # peft's calls of transformers cause these warnings
             self.found.append(message)
 
 

@@ -5,14 +5,15 @@ usage: open_exported.py TOOLS SAVE_BY_SETTINGS        TOOLS: the folder with exp
 
 Every folder must open without new warnings, and without missing, unexpected or mismatched tensors.
 
-- Each golden model of tests/io/pretrained is exported unchanged: tensors, config and logits must be equal. It is also exported
-  in f32, f16 and bf16, and only from its settings, like a model that was made here.
+- Each golden model of tests/io/pretrained is exported unchanged: tensors, config and logits must be equal. It
+  is also exported in f32, f16 and bf16. In addition, it is exported from its settings only, like a model that
+  was created here.
 
-- Models are trained here for a few steps, with each architecture and kind of tokenizer. In transformers they must generate the
-  same text as `generate` does, and AutoTokenizer must return the same ids.
+- Models of each architecture are trained here for a few steps, with each kind of tokenizer. Generation in
+  transformers must give the same text as `generate`. AutoTokenizer must return the same ids.
 
-With transformers 4, golden models, whose config.json was written by version 5, are opened only by their settings. Exits with
-status 77 if transformers is not installed."""
+Version 5 of transformers wrote the config.json of golden models. With version 4, only models that are
+exported from their settings are opened. Exits with status 77 if transformers is not installed."""
 import json
 import logging
 import pathlib
@@ -63,7 +64,7 @@ def run(*command):
 
 
 def opened(folder, **options):
-    """A folder's model, and the warnings."""
+    """Returns the model of a folder, and the warnings."""
     records.found.clear()
     getattr(logging.Logger.warning_once, "cache_clear", lambda: None)()
     model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True,
@@ -78,7 +79,7 @@ def logits(model, tokens):
 
 
 def tensors_of(folder):
-    """Every tensor of a folder, by name."""
+    """Returns every tensor of a folder, by name."""
     found = {}
     for file in sorted(folder.glob("model*.safetensors")):
         with safe_open(file, "pt") as f:

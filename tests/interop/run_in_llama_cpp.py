@@ -3,18 +3,18 @@
 
 usage: run_in_llama_cpp.py TOOLS RANDOM_MODEL ENCODE_STRINGS [--only WORD] [--transformers] [--table]
 
-RANDOM_MODEL writes a small model with random weights for every family and every option of its config.json, one at a time.
-If this library refuses to read it, the error must name a key of the option. If `export` refuses it, the error must be about
-llama.cpp. Otherwise the file is written. From the file, the engine must compute the same log probabilities as this library does
-from the folder. This library must compute the same logits from the file, too. No family is
-refused without an option.
+For every family, and for every option of its config.json, RANDOM_MODEL writes a small model with random
+weights. If this library refuses to read it, the error must name a key of the option. If `export` refuses it,
+the error must be about llama.cpp. Otherwise the file is written. From this file, the engine must compute the
+same log probabilities as this library computes from the folder. This library must compute the same logits
+from both. No family may be refused without an option.
 
 For every tokenizer below, `export` refuses it, or the engine returns the same ids as this library for a few hundred strings.
 With --transformers, this library's logits are also compared with transformers. With --table, a row is printed for each option.
 
-The error bound of log probabilities is 3e-5 · max(1, largest logit / 8), because both compute in f32 but sum in different
-orders. It is 1e-2 for GELU, for which llama.cpp has a table in f16. The script exits with status 77 if xllamacpp is not
-installed."""
+The error bound of log probabilities is 3e-5 · max(1, largest logit / 8), because both compute in f32 but sum
+in different orders. It is 1e-2 for GELU, because llama.cpp uses a table in f16. The script exits with status
+77 if xllamacpp is not installed."""
 import importlib.util
 import json
 import math
@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).parent
 VOCABULARY, CONTEXT = 37, 256  # the smallest context of the engine
 TOKENS = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 33, 8, 32, 7, 9, 5, 0, 28, 8, 4, 19, 7, 16, 9, 36, 9, 3, 7]
 LENGTHS = (1, 5, 17, 40)
-ORIGINAL = 30  # LongRoPE uses short factors up to this length; the engine chooses by its context
+ORIGINAL = 30  # LongRoPE uses short factors up to this length; the engine selects factors by its context
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=CONTEXT, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 DEEPSEEK = dict(SIZES, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, first_k_dense_replace=2,
@@ -80,7 +80,7 @@ ROPES = {
     "yarn two mscales": rope("yarn", mscale=1.0, mscale_all_dim=0.7, **YARN),
     "yarn all": rope("yarn", mscale=1.0, mscale_all_dim=0.7, attention_factor=0.9, **YARN),
     "yarn truncate": rope("yarn", truncate=False, **YARN),
-    # Here, the bounds of the pairs whose frequencies are mixed are in the wrong order.
+    # Some frequencies are interpolated. Here, the bounds of this range are in the wrong order.
     "yarn original_max_position_embeddings": dict(rope_parameters=dict(rope_type="yarn", rope_theta=3.0, factor=4.0, original_max_position_embeddings=20000)),
 }
 
@@ -172,8 +172,8 @@ OPTIONS = {
 }
 OPTIONS["deepseek_v3"] = dict(OPTIONS["deepseek_v2"], **{"rope_interleave": dict(rope_interleave=False)})
 
-# llama.cpp does not support these windows. The file is correct for sequences up to the size of the window,
-# and export prints a note.
+# llama.cpp does not support these windows. The file is correct for sequences that are no longer than the
+# window, and export prints a note.
 BOUNDED = {"sliding_window": 17, "layer_types": 17}
 
 
@@ -198,7 +198,7 @@ def log_softmax(logits):
 
 
 def with_letters(folder, size):
-    """A tokenizer of single letters, which the engine's server needs to return text."""
+    """Makes a tokenizer of single letters. The engine's server needs a tokenizer to return text."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False,
                  byte_fallback=False, ignore_merges=False, vocab={letters[i]: i for i in range(size)}, merges=[])
@@ -251,7 +251,8 @@ def engine_main(jobs):
 
 
 def in_engine(jobs, directory):
-    """The results of the jobs by name. For a job that terminates the process, it is the last error message."""
+    """Returns the results of the jobs by name. If a job terminates the process, its result is the last error
+    message."""
     results = {}
     while jobs:
         (directory / "jobs.json").write_text(json.dumps(jobs))
@@ -287,7 +288,8 @@ class Models:
         return subprocess.run(command, capture_output=True, text=True)
 
     def refused(self, kind, name, key, error, reasons):
-        """Records that `export` or the reading of the folder refused an option. The error must have one of the reasons."""
+        """Records that an option was refused, either by `export` or when the folder was read. The error must
+        contain one of the reasons."""
         error = error.strip()
         self.outcomes[key] = f"{kind}: " + error.split(": llama.cpp " if kind == "refused" else ": ", 1)[-1]
         if key[1] == "unchanged" or not any(r in error for r in reasons):
@@ -298,7 +300,7 @@ class Models:
         return [[float(x) for x in line.split()] for line in done.stdout.splitlines()] if done.returncode == 0 else done.stderr.strip()
 
     def prepare(self, family, option, change):
-        """A job for the engine, or None if the option is refused."""
+        """Returns a job for the engine, or None if the option is refused."""
         name = f"{family}: {option}"
         place = self.directory / f"{len(self.outcomes)}"
         config = self.directory / "config.json"
@@ -386,7 +388,7 @@ class Models:
 
 
 def changed(name, change):
-    """The tokenizer.json of a golden tokenizer with a change."""
+    """Returns the tokenizer.json of a golden tokenizer with a change."""
     file = json.loads((HERE.parent / "io" / "tokenizers" / name / "tokenizer.json").read_text())
     change(file)
     return file

@@ -1,10 +1,10 @@
-// Writes a Hugging Face folder of another folder's model, using only the model's settings, for
-// tests/interop/open_exported.py.
+// Reads a model from a folder and writes a new Hugging Face folder, using only the model's settings.
+// tests/interop/open_exported.py runs this program.
 //
 //   save_by_settings FOLDER OUT first | same
 //
-// With "first", the family is the first one that computes the same, as for a model that was made here. With
-// "same", it is the folder's family.
+// With "first", the new folder has the first family that computes the same results, as for a model that was
+// created here. With "same", it has the family of the original folder.
 #include <cstdio>
 #include <string_view>
 

@@ -1,4 +1,5 @@
-"""Strings on which tokenizers differ, for compare_tokenizers.py and make_tokenizer_golden.py."""
+"""Strings for compare_tokenizers.py and make_tokenizer_golden.py. Different tokenizers give different ids for
+them."""
 import random
 
 HARD = [

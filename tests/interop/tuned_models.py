@@ -5,9 +5,11 @@ usage: tuned_models.py TOOLS        the folder with train, evaluate, generate an
 
 Checks golden models of tests/io/pretrained, with a tokenizer of single characters.
 
-- The loss of `evaluate` equals the loss of transformers with its recipe for perplexity with a stride.
+- The loss of `evaluate` equals the loss of transformers. The loss is computed by the recipe of transformers
+  for perplexity with a stride.
 
-- The first validation loss of `train --model` is the loss of the base in transformers, also for prompts with completions.
+- The first validation loss of `train --model` equals the loss of the base model in transformers, also for
+  prompts with completions.
 
 - A fine-tuned model opens in transformers after `export --to hf`, with the loss of `evaluate` and the text of `generate`.
 
@@ -68,7 +70,7 @@ def ids_of(text):
 
 
 def loss_by_recipe(model, ids, context, stride):
-    """Windows of the context, one per stride. Tokens that an earlier window has predicted are masked."""
+    """Returns the windows, one per stride. Tokens that an earlier window has predicted are masked."""
     nats = tokens = before = 0
     for begin in range(0, ids.shape[1], stride):
         end = min(begin + context, ids.shape[1])
@@ -100,7 +102,7 @@ with tempfile.TemporaryDirectory() as place:
     for name in ["llama", "gpt2", "mistral", "gemma3", "deepseek_v3", "phi3_partial", "phi3_long"]:
         folder, tuned, exported = (place / f"{name}{kind}" for kind in ["", "-run", "-hf"])
         letters_folder(name, folder)
-        if name == "phi3_long":  # the rotations of this model differ in windows of up to 30 tokens
+        if name == "phi3_long":  # in windows of up to 30 tokens, this model uses different rotations
             config = folder / "config.json"
             config.write_text(config.read_text().replace('_embeddings": 5', '_embeddings": 30'))
         base = opened(folder)

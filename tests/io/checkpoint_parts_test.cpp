@@ -1,5 +1,4 @@
-// Tests components of checkpoints: the manifest, the names and folders that belong to a run, and converted
-// numbers.
+// Tests components of checkpoints: the manifest, the names and folders of a run, and converted numbers.
 #include <tilegrad/io/checkpoints/checkpoint_store.h>
 #include <tilegrad/io/checkpoints/manifest.h>
 
@@ -197,8 +196,8 @@ TEST(CheckpointFolder, IsRemovedOnlyIfItsManifestListsEveryFile) {
                io::is_checkpoint("/dev/null"));
 }
 
-// Checks the files and the manifest while a checkpoint is written, and after the second file could not be
-// written.
+// Checks the files and the manifest while a checkpoint is written, and after writing the second file has
+// failed.
 TEST(CheckpointFolder, IsMarkedBeforeTheFirstFile) {
   const TemporaryDirectory dir;
   const Parameter w("w", Array({2}, f32)), bad("w", Array::of<float>({2}, {1, NAN}));
@@ -264,8 +263,8 @@ TEST(CheckpointFolder, StepsAreNamesOfEightDigitsOrMore) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 123456789012);
 }
 
-// In the copy of a run, a link has become a folder. The checkpoint to which the link referred exists or is
-// missing.
+// In the copy of a run, a link has become a folder. The checkpoint that was the target of the link exists or
+// is missing.
 TEST(CheckpointFolder, CopiedLinksBecomeLinksAgain) {
   const Parameter w("w", Array({2}, f32));
   const std::vector<io::CheckpointFile> files = {{"a.safetensors", {w}, {}}};

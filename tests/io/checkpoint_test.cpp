@@ -122,7 +122,7 @@ TEST(Checkpoint, RefusesEveryChangedByteAndChangesNothing) {
       try {
         const io::Checkpoint c(dir / "c");
         c.restore(files);
-        // A checksum covers everything except the steps in the manifest.
+        // The manifest's checksum covers everything except the steps.
         EXPECT_TRUE(c.step() != 3 || c.best_step() != 3) << name << " byte " << i;
       } catch (const FormatError& e) {
         EXPECT_NE(std::string(e.what()).find(dir / "c/"), std::string::npos) << e.what();
@@ -334,7 +334,7 @@ TEST_F(Store, RemovesOnlyTheLeftoversOfAKilledRun) {
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005", "step-by-step.txt"}));
 }
 
-// If a file has a name that a run uses, but a run did not write it, the store refuses to open.
+// If another program wrote a file with a name that a run uses, the store refuses to open.
 TEST_F(Store, ForeignFilesAreRefusedBeforeAnythingChanges) {
   const std::string elsewhere = dir / "elsewhere";
   fs::create_directory(elsewhere);
@@ -429,7 +429,7 @@ TEST_F(Store, OnlyMarkedNamesAreReplaced) {
                 " is in the way: no run.json marks it as written by a run; move it away");
 }
 
-// A file that another program puts into a checkpoint is kept, and so is the checkpoint.
+// If another program puts a file into a checkpoint, the store removes neither the file nor the checkpoint.
 TEST_F(Store, FilesAddedToACheckpointAreKept) {
   const std::string in_the_way =
       " is in the way: it has files that its manifest does not list, or that are not "
@@ -462,7 +462,7 @@ TEST_F(Store, RemovesPartialCheckpoints) {
       { io::CheckpointStore store(dir / "run"); }
       EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"})) << name << ", " << content;
     }
-  // Removal starts with a rename, so a folder that still has its original name is complete.
+  // Removal starts with a rename. So if a folder still has its original name, it is complete.
   fs::copy(dir / "run/step-00000005", dir / "run/step-00000003");
   { io::CheckpointStore store(dir / "run"); }
   EXPECT_EQ(names("run"), (Names{"best", "last", "step-00000005"}));
@@ -503,7 +503,7 @@ TEST_F(Store, AConcurrentReaderSeesWholeCheckpoints) {
   writer.join();
 }
 
-// This writer only renames checkpoints. It can rename between any two calls of the reader.
+// This writer only renames checkpoints. A rename can happen between any two calls of the reader.
 TEST_F(Store, AReaderWhoseCheckpointIsRemovedReadsTheNext) {
   fs::create_directory(dir / "run");
   io::write_checkpoint(dir / "kept", 1, 0, files);
@@ -564,7 +564,7 @@ TEST_F(Store, AFailedSaveLeavesEverythingUnchanged) {
   EXPECT_EQ(io::Checkpoint(dir / "run").step(), 5);
 }
 
-// A manifest with these names could not be loaded, and neither could the checkpoint.
+// If a manifest contained these names, neither the manifest nor the checkpoint could be loaded.
 TEST_F(Store, UnloadableNamesAreNotSaved) {
   io::CheckpointStore store(dir / "run");
   for (const std::string name : {"", "..", "../weights", "/tmp/weights", "a/b", ".hidden", "\xff", "a\nb"}) {
@@ -660,7 +660,7 @@ TEST(Settings, AreComparedInCheckpoints) {
                 ": its weights belong to a model with attn.heads = 6, this one has 3");
 }
 
-// Files of other programs do not contain settings, and parameters without a model have none.
+// Files of other programs do not contain settings. Parameters without a model have no settings.
 TEST(Settings, MissingSettingsAreNotCompared) {
   const TemporaryDirectory dir;
   const std::string path = dir / "model.safetensors";
@@ -742,7 +742,7 @@ TEST(Parameters, UnrepresentableValuesAreRefusedByName) {
               io::load_parameters(path, {Parameter("a", Array({1}, bf16))}, io::Dtypes::convert);
             }).substr(0, path.size() + 13 + 8),
             "[checkpoint] " + path + ": a has ");
-  // Neither are integers converted, nor are floating-point numbers converted to integers.
+  // Integers are not converted. Floating-point numbers are not converted to integers.
   io::save_parameters(path, {Parameter("a", Array::of<std::int64_t>({1}, {3}))});
   EXPECT_THROW(io::load_parameters(path, {Parameter("a", Array({1}, f32))}, io::Dtypes::convert),
                FormatError);

@@ -1,5 +1,6 @@
 // Checks the keys of config.json and of GGUF files. config_table.txt and gguf_table.txt contain the cases and
-// their results. These are the settings of each model, the files that are written for it, and refused values.
+// their results. The results are the settings of each model, the files that are written for it, and refused
+// values.
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// Rounds the long numbers in a string to 6 digits, because further digits depend on the C library's f32
+// Rounds numbers with many digits to 6 digits, because further digits depend on the C library's f32
 // functions.
 std::string rounded(const std::string& text) {
   std::string out;
@@ -181,8 +182,8 @@ TEST(ConfigTable, ConfigJsonKeysMatchTheTable) {
   });
 }
 
-// A file is written as "key=kVALUE …", where k is the kind of the value. In an item of kind S, _ stands for a
-// space. A tensor is "+tensor=sizes", or in F32 "+tensor=:numbers".
+// The table describes a file as "key=kVALUE …", where k is the kind of the value. In an item of kind S, _
+// stands for a space. A tensor is described as "+tensor=sizes", or "+tensor=:numbers" for F32.
 
 template <class T>
 std::vector<T> items_of(const std::string& text) {

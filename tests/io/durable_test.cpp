@@ -1,5 +1,5 @@
-// Checks that saved files are on the disk when the call returns, in an order that survives a crash. A file's
-// bytes must be synced before the file is renamed, and its folder afterward.
+// Checks that saved files are on the disk when the call returns. After a crash at any time, files must be
+// valid. So a file must be synced before it is renamed, and its folder afterward.
 #include <gtest/gtest.h>
 
 #include <cstdarg>
@@ -26,8 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The inodes and paths that still need an fsync(): written files, and folders with new names. `too_early`
-// lists files that were renamed before their fsync().
+// The inodes and paths that still need an fsync(). These are written files, and folders with new names.
+// `too_early` lists files that were renamed before their fsync().
 std::set<std::pair<ino_t, std::string>> unsynced;
 std::vector<std::string> too_early;
 bool is_watching = false;
@@ -93,7 +93,7 @@ namespace {
 
 using namespace tg;
 
-// Returns the files whose bytes or names f has not synced, and the files that f has renamed too early.
+// Calls f. Returns the files with unsynced bytes or names, and the files that were renamed too early.
 std::vector<std::string> faults_of(const std::function<void()>& f) {
   unsynced.clear(), too_early.clear();
   is_watching = true;
@@ -111,7 +111,7 @@ TEST(Durable, SavedFilesAreOnTheDisk) {
   const std::string_view content = "content";
   for (const char* which : {"a new file", "an old one"})
     EXPECT_EQ(faults_of([&] { io::replace_file(dir / "file", {&content, 1}, "test"); }), Faults{}) << which;
-  // After a caller has written all files of a folder, it makes their names durable.
+  // After all files of a folder are written, the caller makes their names durable.
   EXPECT_EQ(faults_of([&] { io::write_new_file(dir / "new", {&content, 1}, "test"); }), Faults{dir / "new"});
   EXPECT_EQ(faults_of([&] {
               io::OutputFile file(dir / "output", "test", io::OutputFile::Start::append);

@@ -23,10 +23,10 @@
 
 namespace {
 
-// The error numbers with which system calls of this process fail. 0 means that the call succeeds.
+// The error numbers of this process's failing system calls. 0 means that the call succeeds.
 struct Failures {
   int pread = 0, write = 0, close = 0, unlink = 0, fstat = 0, mmap = 0, symlink = 0;
-  bool is_interrupted = false;  // every second call fails with EINTR; others transfer at most 7 bytes
+  bool is_interrupted = false;  // every second call fails with EINTR; other calls transfer at most 7 bytes
   bool keeps_unlinked = false;  // unlink() succeeds without effect
   bool has_no_zeros = false;    // anonymous mmap() fails
   std::function<void()> after_lstat = {};  // acts as another process, after lstat()
@@ -156,7 +156,7 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
             "[test] cannot read " + path + ": " + reason);
   EXPECT_EQ(failing({.fstat = EIO}, [&] { mapped.check(); }), "[test] cannot read " + path + ": " + reason);
 
-  // If a close was interrupted, the file is closed. Any other failed close means that a write was lost.
+  // An interrupted close() has closed the file. Any other error of close() means that a write was lost.
   const auto start = [&] { io::overwrite_start(path, "FI", "test"); };
   const auto create = [&] { io::write_new_file(dir / "new", pieces, "test"); };
   const auto replace = [&] { io::replace_file(path, pieces, "test"); };
@@ -198,8 +198,8 @@ TEST(FileCalls, ErrorNamesTheFileAndTheReason) {
       "[test] cannot open the directory " + (dir / "none") + ": " + std::generic_category().message(ENOENT));
 }
 
-// A lost page must become zeros. If this is impossible, the signal ends the process, as without a handler.
-// With the address sanitizer, the process reports the signal and exits with status 1.
+// If a page is lost, zeros must replace it. If this is impossible, the signal ends the process, as without a
+// handler. With the address sanitizer, the process reports the signal and exits with status 1.
 TEST(FileCallsDeathTest, LostPageThatCannotBecomeZerosEndsTheProcess) {
   const TemporaryDirectory dir;
   const io::MappedFile file(dir.file("data", std::string(10'000, 'x')), "test");

@@ -1,5 +1,5 @@
-// Tests models as GGUF files. A restored model must compute the same results, and models that llama.cpp
-// cannot compute must be refused. tests/interop/compare_gguf.py compares the files with the files of
+// Tests models as GGUF files. A restored model must compute the same results. If llama.cpp does not support a
+// model, the model must be refused. tests/interop/compare_gguf.py compares the files with the output of
 // llama.cpp's converter.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::string contents(const std::string& path) {
   return io::read_file(path, "test");
 }
 
-// A golden model whose settings are changed to those of published models, which llama.cpp supports.
+// A golden model with the settings of published models, because llama.cpp supports only these settings.
 struct Golden {
   TemporaryDirectory directory;
   std::string folder = directory / "golden", file = directory / "model.gguf";
@@ -112,8 +112,8 @@ INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                                            "deepseek_v2", "deepseek_v2_yarn"),
                          [](const auto& model) { return std::string(model.param); });
 
-// Computes FNV-1a over the names, shapes and bytes of the tensors in the order of their names, as in
-// compare_gguf.py.
+// Computes FNV-1a over the names, shapes and bytes of the tensors, ordered by name. compare_gguf.py computes
+// the same checksum.
 std::string checksum(const io::Gguf& file) {
   std::uint64_t h = 0xcbf29ce484222325;
   const auto add = [&](std::string_view bytes) {
@@ -131,7 +131,7 @@ std::string checksum(const io::Gguf& file) {
   return text;
 }
 
-// Compares with checksums of the tensors that llama.cpp's converter wrote for the same folders.
+// Compares with the tensors that llama.cpp's converter wrote for the same folders, by checksum.
 TEST(GgufModels, TensorsMatchLlamaCppsConverter) {
   std::ifstream lines(GOLDEN_FOLDERS "/../gguf_golden.txt");
   std::string name, dtype, expected;
@@ -167,8 +167,8 @@ TEST(GgufModels, ModelsThatLlamaCppCannotComputeAreRefused) {
       "llama.cpp cannot compute rms_norm_eps 0.001, other than that of the latents, 1e-06, of deepseek_v2");
 }
 
-// Tests the settings that llama.cpp derives from the keys of a DeepSeek file, for every form of scaling.
-// tests/interop/run_in_llama_cpp.py compares the numbers that llama.cpp computes.
+// llama.cpp derives settings from the keys of a DeepSeek file. This test checks them for every form of
+// scaling. tests/interop/run_in_llama_cpp.py compares llama.cpp's results.
 TEST(GgufModels, DeepSeeksScaledPositionsSurviveARoundTrip) {
   const std::string yarn =
       R"({"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 80)";
@@ -266,7 +266,7 @@ TEST(GgufModels, UnsupportedSettingsAreRefusedByKeyAndValue) {
               }),
               "F: llama.cpp cannot compute " + std::string(c.what));
   }
-  // If a model has biases, its file has more tensors than the architecture, and llama.cpp would refuse it.
+  // These architectures have no biases in llama.cpp. If a model has biases, llama.cpp would refuse its file.
   for (const auto& [family, key] : {std::pair{"qwen3", "attention_bias"},
                                     {"smollm3", "attention_bias"},
                                     {"smollm3", "mlp_bias"},
@@ -311,7 +311,7 @@ TEST(GgufModels, ATokenizerSurvivesARoundTrip) {
   }
 }
 
-// For these strings, a tokenizer must give the same ids after a round trip through a file.
+// Strings to encode. A tokenizer must give the same ids before it is written and after it is read.
 const std::vector<std::string> texts{"Hello world, it's 12345 o'clock",
                                      "  two  spaces\n\n and \t tabs\r\n",
                                      "naïve café ſ ½ Ⅷ 天地 🌳",
@@ -386,13 +386,13 @@ TEST(GgufTokenizer, SetsOfCharactersMustBeTheSame) {
                                  {"[A-Za-z", "[0A-Za-z"},
                                  {"\"individual_digits\":true", "\"individual_digits\":false"}})
     EXPECT_EQ(error_of([&] { name_of_rules(with(json, from, to)); }), no_name) << to;
-  // With individual_digits false, a run of digits is one word, so a merge of two digits would be applied.
+  // If individual_digits is false, adjacent digits form one word, so a merge of two digits would be applied.
   const std::string joined =
       with(with(json, "\"merges\":[", "\"merges\":[[\"1\",\"2\"],"), "\"vocab\":{", "\"vocab\":{\"12\":900,");
   EXPECT_EQ(error_of([&] { name_of_rules(joined); }), no_name);
 }
 
-// Words are split as in Llama 3, but a word that is a token does not become that token directly.
+// Words are split as in Llama 3. But if a word is a token, it does not become this token directly.
 TEST(GgufTokenizer, TheNameDependsOnIgnoredMerges) {
   std::string json = contents(TG_TOKENIZERS "/llama3/tokenizer.json");
   EXPECT_EQ(name_of_rules(json), "llama-bpe");
@@ -405,8 +405,7 @@ TEST(GgufTokenizer, RulesWithoutANameAreRefused) {
             no_name);
 }
 
-// The ids of llama.cpp would differ, because it does not read such an option, or because it merges in a
-// different order.
+// llama.cpp would return different ids. It does not read such an option, or it merges in a different order.
 TEST(GgufTokenizer, TokenizersThatLlamaCppEncodesDifferentlyAreRefused) {
   const auto refusal = [](const std::string& folder, const std::string& from, const std::string& to) {
     std::string json = contents(TG_TOKENIZERS + std::string("/") + folder + "/tokenizer.json");
@@ -435,8 +434,8 @@ TEST(GgufTokenizer, TokenizersThatLlamaCppEncodesDifferentlyAreRefused) {
             "added token \"<unk>\" has normalized true");
 }
 
-// In Phi-3, white space after a special token belongs to the token. llama.cpp implements this by the name of
-// the model.
+// In Phi-3, white space after a special token belongs to the token. llama.cpp does this if the model has a
+// certain name.
 TEST(GgufTokenizer, Phi3sAddedTokensSurviveARoundTrip) {
   std::string json = contents(TG_TOKENIZERS "/sentencepiece/tokenizer.json");
   std::size_t size = text::HfTokenizer(json, "test").size();
@@ -512,7 +511,7 @@ TEST(GgufTokenizer, RefusesMismatchedVocabularies) {
 
 // ---- Every key is known or refused
 
-// Makes the keys of a small model and the keys that `add` adds.
+// Makes the keys of a small model. `add` adds further keys.
 std::string keys_of_a_model(const std::string& architecture, const std::function<void(io::GgufStart&)>& add) {
   io::GgufStart s;
   s.add("general.architecture", architecture);
@@ -584,7 +583,7 @@ TEST(GgufKeys, LinearScalingIsReadFromEitherKey) {
   for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
     const std::string bytes =
         keys_of_a_model("llama", [&](io::GgufStart& s) { s.add(std::string("llama.") + key, 2.0f); });
-    std::set<std::string> tensors;  // of tensors that are not parameters, only those that were read
+    std::set<std::string> tensors;  // only the tensors that were read; they are not parameters
     const io::HfConfig config = io::read_gguf_config(io::Gguf(bytes, "F"), &tensors);
     EXPECT_TRUE(tensors.empty());
     const auto& scaling = config.model.architecture.as<nn::Llama>()->scaling;

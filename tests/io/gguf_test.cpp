@@ -1,5 +1,5 @@
-// Tests GGUF files. A written file can be read again, and a file that breaks a rule is refused with an error
-// that names the rule. Also tests blocks of Q8_0.
+// Tests GGUF files. A written file can be read again. If a file breaks a rule, it is refused, and the error
+// names the rule. Also tests blocks of Q8_0.
 #include <gtest/gtest.h>
 #include <cmath>
 #include <cstring>
@@ -259,7 +259,7 @@ TEST(Q8_0, RoundsHalfAwayFromZeroWithTheUnroundedScale) {
   EXPECT_EQ(q(3), 1);
   EXPECT_EQ(q(4), -127);
   EXPECT_EQ(q(5), 3);
-  // Here d is not representable in f16. q must be computed with the f32 value of d.
+  // Here d is not representable in f16. q must be computed from the f32 value of d.
   x.assign(32, 0), x[0] = 1, x[1] = 0.5f;
   ASSERT_TRUE(io::to_q8_0(x, block));
   const float exact = 1.0f / 127;

@@ -173,7 +173,7 @@ TEST(GgufValues, UnusableValuesAreRefused) {
   EXPECT_EQ(file.integer("wide"), std::numeric_limits<std::int64_t>::min());
 }
 
-// unread_key() names the first key that no reader has requested, for any kind of value.
+// unread_key() returns the first key that was not read, for any kind of value.
 TEST(GgufValues, KeysThatWereReadAreMarked) {
   Bytes b;
   b.start(0, 3)
@@ -205,7 +205,7 @@ struct Limit {
 };
 
 std::string f32s(std::int64_t n,
-                 std::size_t bytes) {  // a tensor of n numbers in a file with that number of data bytes
+                 std::size_t bytes) {  // a tensor of n numbers; the file has `bytes` bytes of data
   Bytes b;
   return b.start(1, 0).tensor("w", {n}, 0, 0).align().fill(bytes).all;
 }

@@ -83,8 +83,8 @@ TEST(HeatMap, NamesAreDrawnOnlyIfTheyFit) {
   EXPECT_TRUE(with.png() == plot::draw_heat_maps(large).png());
 }
 
-// Returns the bounding box (left, top, right, bottom) of the pixels above the strip of shades for which is()
-// is true.
+// Finds the pixels above the strip of shades for which is() returns true. Returns their bounding box (left,
+// top, right, bottom).
 template <class F>
 std::array<int, 4> extent_of(const plot::Image& image, F is) {
   std::array<int, 4> e{image.width(), image.height(), -1, -1};
@@ -95,8 +95,8 @@ std::array<int, 4> extent_of(const plot::Image& image, F is) {
   return e;
 }
 
-// A column's name is vertical and below the column. It ends at the same distance from the cells as a row's
-// name.
+// A column's name is vertical and below the column. Names of columns and rows end at the same distance from
+// the cells.
 TEST(HeatMap, NamesOfRowsAndColumnsEndAtTheSameDistanceFromTheCells) {
   plot::HeatMaps h = two_by_three(std::vector<float>(6, 0.7f));
   h.y_label = "";
@@ -164,7 +164,7 @@ TEST(HeatMap, NumbersOfTheScaleAreAlignedWithTheirShades) {
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     const int x = std::clamp(ticks[i], left, right - 1);
     const plot::Color c = image.at(x, top + 9), expected = plot::heat_color(values[i]);
-    // The strip shows 380 square roots, so the next pixel differs by at most 4·96 / 380 < 2 of 255 shades.
+    // The strip shows 380 square roots. So adjacent pixels differ by at most 4·96 / 380 < 2 of 255 shades.
     for (const auto& [got, shade] : {std::pair(c.r, expected.r), {c.g, expected.g}, {c.b, expected.b}})
       EXPECT_NEAR(got, shade, 3) << values[i];
   }

@@ -276,7 +276,7 @@ TEST(HfConfig, Gemma3HasTwoRopeSettingsInOldAndNewKeys) {
             "rope_type default");
 }
 
-// Covers the spellings that rope_scaling has had over the years.
+// Tests the old and new spellings of rope_scaling.
 TEST(HfConfig, Phi3HasALongRopeWithThreeNames) {
   const std::string phi3 = replaced(replaced(llama_json, "\"llama\"", "\"phi3\""), "Llama", "Phi3");
   const auto metadata = [&](const std::string& members) {
@@ -318,7 +318,7 @@ TEST(HfConfig, RowsOfJoinedTensorsFollowTheHeads) {
   EXPECT_EQ(at("mlp.up_proj.weight", 12), mlp + "12");
 }
 
-// If the number of key heads is null, the family's default does not apply.
+// If the number of key heads is null, the family's default is not used.
 TEST(HfConfig, NullKeyHeadsEqualTheNumberOfHeads) {
   for (const char* family : {"qwen2", "qwen3", "smollm3"}) {
     const std::string text = replaced(replaced(llama_json, "\"llama\"", "\"" + std::string(family) + "\""),

@@ -1,5 +1,5 @@
-// Tests Hugging Face folders that must be refused with a one-line error that names file, key and value. Also
-// tests different folders with equivalent contents.
+// Tests invalid Hugging Face folders. The error must be one line that names file, key and value. Also tests
+// different folders with equivalent contents.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -76,8 +76,8 @@ TEST(HfFolder, TransposedWeightsAreReadPieceByPiece) {
   }
 }
 
-// In some GPT-2 files, names begin with "transformer.". If a file has names with and without this prefix, the
-// prefixed names are used.
+// In some GPT-2 files, names begin with "transformer.". If a file has both forms of a name, the form with
+// this prefix is used.
 TEST(HfFolder, TensorsOfGpt2HaveOneOfTwoNames) {
   const nn::ModelConfig c{.architecture = nn::Gpt{.mlp_width = 8},
                           .vocabulary = 5,
@@ -251,7 +251,7 @@ TEST(HfFolder, ADuplicateTensorInAFileIsRefused) {
       << f.error();
 }
 
-// The weights are integers, which separate scales convert to numbers. config.json does not mention this.
+// The weights are integers, and separate tensors contain their scales. config.json does not mention this.
 TEST(HfFolder, QuantizedWeightsAreRefused) {
   const Folder f;
   const auto error_with = [&](const std::string& changed, DType dtype, const std::string& more) {
@@ -373,7 +373,7 @@ TEST(HfFolder, AConfigThatContradictsItsTensorsIsRefusedBeforeAnyAllocation) {
   EXPECT_NE(error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")
                 .find(file + "has a tensor model.layers.1.input_layernorm.weight, "),
             std::string::npos);
-  // At most a thousand names more than the file has are collected.
+  // Collecting names stops when there are a thousand names more than in the file.
   const std::string many = error_with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1000");
   EXPECT_EQ(many.find(file + "has no tensor "), 0u) << many;
   EXPECT_TRUE(many.ends_with(" and " + std::to_string(f.params.all().size() + 1001 - 5) + " more")) << many;

@@ -1,6 +1,6 @@
-// Tests tokenizers of Hugging Face folders. Ids must equal the reference, which
-// tests/interop/make_tokenizer_golden.py wrote. Every byte string must survive a round trip, and unsupported
-// settings must be refused by name.
+// Tests tokenizers of Hugging Face folders. Ids must equal the reference.
+// tests/interop/make_tokenizer_golden.py wrote the reference. Every byte string must survive a round trip.
+// Unsupported settings must be refused, and the error must name the setting.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::string lossy(std::string_view text) {
     if (length > 0) {
       out += text.substr(i, length);
     } else {
-      // Bytes that can begin a character become one U+FFFD.
+      // If bytes are the beginning of a character, one U+FFFD replaces them.
       for (length = 1; i + length < text.size() && length < 4; ++length)
         if (io::utf8_incomplete_bytes(text.substr(i, length + 1)) != length + 1) break;
       out += "\xef\xbf\xbd";
@@ -68,8 +68,8 @@ class Checksum {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// For every assigned code point and some others, calls f with the pattern in which the code point replaces
-// each '?'.
+// Replaces each '?' in the pattern by a code point, and calls f with the result. Does this for every assigned
+// code point and some others.
 template <class F>
 void for_every_code_point(const std::string& pattern, F&& f) {
   for (char32_t c = 0; c < 0xe1000; ++c) {
@@ -110,8 +110,8 @@ TEST_P(HfGolden, IdsMatchTheReference) {
       }
       EXPECT_EQ(tokenizer.encode(text), ids) << text;
       EXPECT_EQ(tokenizer.encode_whole(text), whole.value_or(ids)) << text;
-      // Added tokens decode to their own characters, but the reference shows the bytes that these letters
-      // represent. Therefore the set "added" is skipped. Bytes that are not a valid character stay bytes.
+      // Added tokens decode to their own characters. The reference decodes these characters as byte letters,
+      // so the set "added" is skipped. Invalid bytes do not change.
       if (tokenizer.is_byte_level() && GetParam() != "added") {
         EXPECT_EQ(lossy(tokenizer.decode(ids)), decoded.value_or(text)) << text;
       }
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                                            "metaspace_always", "added"),
                          [](const auto& param) { return param.param; });
 
-// Compares with the reference's numbers of code points in each class (tools/unicode_tables.py).
+// Compares the number of code points in each class with the reference (tools/unicode_tables.py).
 TEST(Unicode, ClassesMatchVersion16) {
   const std::uint8_t* classes = text::char_classes();
   const auto count = [&](int flag) {
@@ -246,8 +246,8 @@ TEST(HfTokenizer, AStreamKeepsTheSpacesOfWordsAndWaitsForBytes) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \U0001f999 the")), "the \U0001f999 the");
 }
 
-// White space that one token includes at its end belongs to no other token. This is also true if the same
-// token includes white space at both ends.
+// If a token includes the white space after it, this white space does not belong to the next token. This is
+// also true if the same token includes white space at both ends.
 TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
   std::string json = io::read_file(golden("added/tokenizer.json"), "test");
   const std::string from = "\"<lr>\"";
@@ -258,7 +258,7 @@ TEST(HfTokenizer, WhiteSpaceBelongsToOneAddedToken) {
   EXPECT_EQ(tokenizer.encode("<r>\n \n<r>"), (Ids{r, r}));
 }
 
-// Models often have more rows than their tokenizer has tokens, and may generate the id of such a row.
+// Models often have more rows than tokens, and may generate the id of an additional row.
 TEST(HfTokenizer, IdsWithoutATokenDecodeToNothing) {
   const auto tokenizer = text::HfTokenizer::open(golden("gpt2"));
   Ids ids = tokenizer.encode("the tree");
@@ -310,7 +310,7 @@ TEST(HfTokenizer, AStringSplitAtSafePointsHasTheSameIds) {
   }
 }
 
-// Words have no maximum length. The time for a word must not grow with the square of its length.
+// Words have no maximum length. The time to encode a word must not grow with the square of its length.
 TEST(HfTokenizer, AWordOfAMegabyteIsEncoded) {
   for (const char* name : {"gpt2", "llama2"}) {
     const text::HfTokenizer tokenizer = text::HfTokenizer::open(golden(name));
@@ -338,7 +338,7 @@ TEST(HfTokenizer, ABpeOfOursIsExportedExactly) {
             std::string::npos);
 }
 
-// Returns a small valid file, in which a part can be replaced.
+// Returns a small valid file. One part of it can be replaced.
 std::string small_file(const std::string& from = "", const std::string& to = "") {
   std::string file = R"({"version":"1.0","truncation":null,"padding":null,
  "added_tokens":[{"id":4,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
@@ -371,7 +371,7 @@ TEST(HfTokenizer, CharactersWithoutATokenAreUnknown) {
   EXPECT_EQ(encode("true", "\u00e9x"), (Ids{2, 3, 0}));
 }
 
-// Words are split before ▁ unless a merge crosses this boundary.
+// Words are split before ▁, unless a merge joins characters before and after this boundary.
 TEST(HfTokenizer, MergesAcrossSpacesAreApplied) {
   const auto encode = [](const std::string& vocabulary, const std::string& merges, std::string_view text) {
     return text::HfTokenizer(
@@ -453,7 +453,7 @@ TEST(HfTokenizer, UnsupportedSettingsAreRefusedByNameAndValue) {
             std::string::npos);
 }
 
-// A file that was saved after use has these settings. They do not matter, because each use sets both again.
+// A file that was saved after use has these settings. They have no effect, because each use sets both again.
 TEST(HfTokenizer, PaddingAndTruncationAreIgnored) {
   std::string file = small_file(R"("truncation":null)", R"("truncation":{"max_length":1,"stride":0})");
   file.replace(file.find(R"("padding":null)"), 14, R"("padding":{"strategy":{"Fixed":9},"pad_id":0})");
@@ -468,8 +468,8 @@ std::string with_split(const std::string& pattern, const std::string& behavior, 
           R"(},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]})");
 }
 
-// "Removed" removes characters between matches. It is supported only if there are none, because the pattern
-// matches all characters.
+// "Removed" removes characters between matches. It is supported only if the pattern matches all characters,
+// so that no character is removed.
 TEST(HfTokenizer, RemovedNeedsAPatternThatMatchesEverything) {
   const std::string pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   const auto message = [](const std::string& file) {

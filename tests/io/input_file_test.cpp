@@ -17,7 +17,7 @@
 
 namespace {
 
-// The error numbers with which system calls of this process fail. 0 means that the call succeeds.
+// The error numbers of this process's failing system calls. 0 means that the call succeeds.
 struct {
   int fsync_of_directory = 0, fsync_of_file = 0, fchmod = 0, rename = 0, renameat2 = 0;
 } errors;
@@ -144,7 +144,8 @@ std::string reason(int error) {
   return std::generic_category().message(error);
 }
 
-// EINVAL and EROFS mean that there is nothing to sync: directories on some file systems, and all devices.
+// EINVAL and EROFS mean that there is nothing to sync. Directories on some file systems and all devices
+// return these errors.
 TEST(OutputFile, AFailedSyncIsAnErrorUnlessThereIsNothingToSync) {
   const tg::testing::TemporaryDirectory dir;
   const std::string path = dir / "file", folder = path.substr(0, path.rfind('/') + 1);

@@ -279,7 +279,7 @@ TEST(JsonReader, RefusesAValueOfADifferentKind) {
   EXPECT_EQ(error("1.5", [](auto& j) { j.integer(); }), "t: expected a 64-bit integer at byte 0");
 }
 
-// Members keep their order. text() has at most 100 bytes.
+// The order of members does not change. text() has at most 100 bytes.
 TEST(JsonTree, KeepsMembersAndWritesJson) {
   const auto tree = [](const std::string& text) {
     io::JsonReader json(text, "test");

@@ -29,7 +29,7 @@ struct LargeModel {
   }
 };
 
-// The progress reports contain the bytes that are written so far, and all bytes.
+// The progress reports contain the number of bytes that are already written, and the total number.
 struct Reports {
   std::vector<std::uint64_t> written, all;
   std::function<void(std::uint64_t, std::uint64_t)> hear() {

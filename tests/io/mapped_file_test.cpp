@@ -1,4 +1,4 @@
-// Tests that readers of a mapped file get an error instead of a signal if the file shrinks.
+// Tests that if a mapped file shrinks, its readers get an error instead of a signal.
 #include <tilegrad/io/files/mapped_file.h>
 
 #include <gtest/gtest.h>
@@ -174,8 +174,8 @@ TEST(MappedFileDeathTest, OtherFaultsEndTheProcessAsBefore) {
   EXPECT_EXIT(sent(), ::testing::KilledBySignal(SIGBUS), "");
 }
 
-// The library's handler has the mask of the earlier handler, and those of its flags that affect the return
-// from a handler.
+// The library's handler has the same mask as the earlier handler. It also has the same flags, as far as they
+// affect the return from a handler.
 TEST(MappedFileDeathTest, HandlerHasTheMaskAndFlagsOfTheEarlierOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int flags : {0, SA_NODEFER, SA_RESTART, SA_NODEFER | SA_RESTART | SA_NOCLDSTOP}) {

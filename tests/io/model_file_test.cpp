@@ -47,7 +47,7 @@ TEST(ModelFile, DescribesTheModelOfTheWeights) {
   }
 }
 
-// Adds a configuration for each change of a member of an architecture.
+// Adds configurations. Each changes one member of an architecture.
 template <class A>
 void add_changes(std::vector<nn::ModelConfig>& to, const A& before,
                  const std::vector<std::function<void(A&)>>& changes) {
@@ -59,8 +59,7 @@ void add_changes(std::vector<nn::ModelConfig>& to, const A& before,
   }
 }
 
-// If fields() omits a member, saving the model loses this member, and reading the model sets it to its
-// default.
+// If fields() omits a member, this member is not saved. When the model is read, the member has its default.
 TEST(ModelFile, EveryMemberOfAnArchitectureIsSavedAndRead) {
   std::vector<nn::ModelConfig> pairs;
   const std::vector<double> each(16, 1.5);
@@ -211,7 +210,7 @@ TEST(ModelFile, AcceptsOnlyTheTensorsOfItsModel) {
   }
 }
 
-// Each of these models has terabytes of parameters, and some have a table of that size in a layer.
+// Each of these models has terabytes of parameters. Some have a single table of this size.
 TEST(ModelFile, AWrongSizeIsDetectedBeforeAnyAllocation) {
   rusage before{};
   getrusage(RUSAGE_SELF, &before);

@@ -105,7 +105,7 @@ TEST(PlainSettings, EverySettingThatChangesResultsIsCompared) {
               x->push_back(x->empty() ? 3 : x->back()), x->front() += 7;
           },
           s.value);
-      if (s.name == "rope_type") continue;  // the other compared settings depend on it
+      if (s.name == "rope_type") continue;  // this setting determines the other compared settings
       const bool is_rope = s.name.starts_with("rope_") && s.name != "rope_width";
       const bool expected = is_rope ? !c.rope.contains(s.name) : c.without_effect.contains(s.name);
       if (s.name == "heads" && !expected) changed.width = c.config.width;
@@ -176,8 +176,8 @@ struct Made {
   io::ModelSource source() const { return io::source_of(model.parameters(), config); }
 };
 
-// A shard stores at least one tensor. It stores tensors in the model's order until the next tensor does not
-// fit.
+// Shards store the tensors in the model's order. A shard ends when the next tensor does not fit. It stores at
+// least one tensor.
 TEST(Shards, TensorsFillThemInOrder) {
   const Made made(small(nn::Llama{.key_heads = 2, .mlp_width = 40}));
   std::vector<std::uint64_t> sizes;
@@ -447,7 +447,7 @@ TEST(GgufRows, RowsHaveLlamaCppsOrder) {
         EXPECT_EQ(p.read().numel(), std::ranges::count(p.read().values<float>(), 0.0f)) << p.name();
       }
     EXPECT_EQ(found, made.params.all().size());
-    // The model that was read from the file is saved as a folder.
+    // The model is read from the file, and then saved as a folder.
     nn::save_pretrained(directory / "f", read);
     const nn::Pretrained again = nn::from_pretrained(directory / "f");
     for (std::size_t i = 0; i < read.model.parameters().size(); ++i)
@@ -536,7 +536,8 @@ TEST(Transposed, RowsBecomeColumnsForEverySizeNextToABlock) {
 
 // ---- Adapters
 
-// A base with joined rows, like phi3, and an adapter in the form in which `train` saves it.
+// A base with joined rows, like phi3, and an adapter. The adapter has the same form as adapters that `train`
+// saves.
 struct Adapted {
   TemporaryDirectory directory;
   Made made{small(nn::Llama{.key_heads = 2, .mlp_width = 20, .head_width = 14, .rotary_width = 6})};

@@ -17,7 +17,7 @@ using namespace tg::testing;
 
 const std::string golden_adapters = GOLDEN_FOLDERS "../adapters/";
 
-// An adapter has the name of its golden model plus a suffix that names the adapted part.
+// The name of an adapter is the name of its golden model plus a suffix for the adapted part.
 std::string base_of(const std::string& adapter) {
   return golden_folders + adapter.substr(0, adapter.find("_head"));
 }
@@ -31,7 +31,7 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// With an adapter of the head, PEFT also saves the weight of the head. We do not save it, because it belongs
+// If the head has an adapter, PEFT also saves the weight of the head. We do not save it, because it belongs
 // to the base.
 const std::string head_weight = "base_model.model.lm_head.base_layer.weight";
 
@@ -288,7 +288,7 @@ TEST(SaveAdapter, InvalidNumbersAndDtypesAreRefused) {
   EXPECT_TRUE(io::parse_peft_config(content(folder + "/adapter_config.json"), "t").fan_in_fan_out);
 }
 
-// As in peft, such patterns do not affect results. They are saved again.
+// As in peft, such patterns do not affect results. They are saved unchanged.
 TEST_F(DamagedAdapter, MayHavePatternsOfModulesWithoutAdapters) {
   for (const char* pattern : {"rank_pattern", "alpha_pattern"}) {
     const std::string key = "\"" + std::string(pattern) + "\": {";

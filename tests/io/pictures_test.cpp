@@ -26,7 +26,7 @@ using plot::Color, plot::Image, plot::Point;
 
 constexpr Color white{255, 255, 255}, black{0, 0, 0}, red{220, 40, 30}, green{20, 150, 60}, blue{30, 60, 220};
 
-// Returns a part of a picture as text: rows with the darkness of each pixel, from 0 to 9.
+// Returns a part of a picture as text. Each character is the darkness of a pixel, from 0 to 9.
 template <class At>
 std::string dump(int x0, int y0, int x1, int y1, At at) {
   std::string text;
@@ -38,8 +38,8 @@ std::string dump(int x0, int y0, int x1, int y1, At at) {
   return text;
 }
 
-// If the value of a pixel is near the middle of two integers, rounding errors of the C library can change the
-// pixel by 1. This affects one of 10⁵ pixels.
+// Rounding errors of the C library can change a pixel by 1 if its value is near the middle of two integers.
+// This affects one of 10⁵ pixels.
 void expect_stored(const std::string& name, const Image& image) {
   const std::string file = name + ".png";
   if (const char* folder = std::getenv("TG_PICTURES"))
@@ -163,7 +163,7 @@ TEST(Pictures, PlotsMatch) {
   boxes.legend_outside = true;
   expect_stored("plot_boxes", plot::draw_plot(boxes));
 
-  // If numbers would touch, some are omitted. A title that is too long is drawn smaller.
+  // If numbers would touch, some are omitted. If a title is too long, it is drawn smaller.
   plot::Plot narrow{.title = "A title that is too long for a picture as narrow as this one",
                     .x_label = "bytes",
                     .log_y = true,
@@ -177,7 +177,7 @@ TEST(Pictures, PlotsMatch) {
 }
 
 // If points are in three corners, the legend is in the fourth corner. If points are in all four corners, the
-// legend is where it hides the fewest points.
+// legend is in the corner with the fewest points.
 TEST(Pictures, LegendsInEachCornerMatch) {
   for (int corner = 0; corner < 4; ++corner) {
     plot::Plot plot{

@@ -1,5 +1,5 @@
-// Compares merges, unknown characters and added tokens of random strings with plain code. This code merges by
-// definition and searches for added tokens at every byte.
+// Encodes random strings and compares merges, unknown characters and added tokens with plain code. The plain
+// code merges by definition and searches for added tokens at every byte.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -44,7 +44,7 @@ std::vector<Token> merged(std::vector<Token> tokens,
   }
 }
 
-// Tests words near the length at which a heap is used, and long words.
+// Long words are merged with a heap. Tests words near the minimum length for a heap, and long words.
 TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
   std::mt19937 random(10);
   for (int trial = 0; trial < 60; ++trial) {
@@ -56,7 +56,8 @@ TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
       const std::int32_t next = letters + static_cast<std::int32_t>(r);
       const std::pair pair{static_cast<std::int32_t>(random() % static_cast<unsigned>(next)),
                            static_cast<std::int32_t>(random() % static_cast<unsigned>(next))};
-      const std::size_t rank = trial % 2 == 0 ? r : merges - r;  // some merges precede those of their parts
+      const std::size_t rank = trial % 2 == 0 ? r : merges - r;  // some merges precede the merges of their
+                                                                 // parts
       EXPECT_EQ(table.add(pair.first, pair.second, static_cast<std::uint32_t>(rank), next),
                 ranks.try_emplace(pair, rank, next).second);
     }
@@ -70,8 +71,8 @@ TEST(PlainMerges, PairsAreJoinedByRankFromTheLeft) {
   }
 }
 
-// A model on characters. A character without a token is encoded as the tokens of its bytes if all of them
-// exist, otherwise as unknown.
+// A model on characters. If a character has no token, it is encoded as the tokens of its bytes. If a byte has
+// no token, the character is unknown.
 TEST(PlainModels, RandomStringsAreEncodedByTheDefinition) {
   std::mt19937 random(11);
   const std::string space = "\u2581";
@@ -210,7 +211,7 @@ TEST(PlainAddedTokens, TheLongestOfTheFirstMatchesIsFound) {
       const std::string text = random_text(random, pieces, 12);
       const bool special = i % 2 == 0;
       const Letters letters = letters_of(text);
-      const auto flags_before = [&](std::size_t at) {  // flags of the character that ends there
+      const auto flags_before = [&](std::size_t at) {  // flags of the last character
         for (const Letter& l : letters)
           if (l.end == at) return l.flags;
         return 0;
@@ -397,7 +398,7 @@ TEST(PlainNfc, RandomStringsAgreeWithTheDefinition) {
 
 // ---- Word boundaries on characters
 
-// The characters (at most 16) after which a word does not end before ▁.
+// At most 16 characters. After these characters, a word does not end before ▁.
 TEST(PlainModels, WordsEndBeforeSpacesExceptAfterSomeCharacters) {
   using Merges = std::vector<std::pair<std::string, std::string>>;
   const std::string space = "\u2581";

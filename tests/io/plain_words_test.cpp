@@ -1,5 +1,5 @@
-// Compares the words of random strings with regular expressions, which a small backtracking engine matches.
-// The other rules are compared with plain loops.
+// Splits random strings into words. If a rule has a regular expression, compares the words with its matches,
+// which a small backtracking engine finds. Compares other rules with plain loops.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -145,7 +145,7 @@ class Parser {
   bool ignores_case_ = false;
 };
 
-// Calls next with the end of every match that begins at i, in the order in which an engine tries them.
+// Calls next with the end of every match that begins at i. The order is that of a backtracking engine.
 using Next = std::function<bool(std::size_t)>;
 bool matches(const Pattern& p, const Letters& text, std::size_t i, const Next& next);
 
@@ -169,7 +169,7 @@ bool matches(const Pattern& p, const Letters& text, std::size_t i, const Next& n
   return std::ranges::any_of(p, [&](const auto& items) { return matches_rest(items, 0, 0, text, i, next); });
 }
 
-// Returns the matches of the pattern and the pieces between them.
+// Returns the matches of the pattern and the strings between them.
 std::vector<std::string> isolated(const Pattern& pattern, std::string_view text) {
   const Letters letters = letters_of(text);
   std::vector<std::string> words;
@@ -273,7 +273,7 @@ TEST(PlainWords, RunsOfDigitsAndSpacesAgreeWithALoop) {
   }
 }
 
-// A word ends at the same position as if the string began with the word.
+// The end of a word does not depend on the characters before the word.
 TEST(PlainWords, EndsAreIndependentOfThePrecedingString) {
   std::mt19937 random(8);
   std::vector<std::string> pieces = kinds_of_letters;
@@ -292,7 +292,7 @@ TEST(PlainWords, EndsAreIndependentOfThePrecedingString) {
   }
 }
 
-// Implements the rule of older checkpoints, as described in the comment of the rule.
+// Implements the rule of older checkpoints, as the comment of the rule describes it.
 std::vector<std::string> words_by_bytes(std::string_view text) {
   const auto kind = [&](std::size_t i) {
     const auto c = static_cast<unsigned char>(text[i]);

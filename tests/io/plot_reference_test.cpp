@@ -168,7 +168,7 @@ int exponent(double x) {  // the largest n with 10^n ≤ x
 
 std::vector<plot::PlotTick> linear_ticks(double lo, double hi, int count) {
   int n = static_cast<int>(std::log10((hi - lo) / count)) - 2,
-      m = 1;  // the smallest of 1, 2 or 5 · 10^n that fits at most `count` times
+      m = 1;  // the smallest of 1, 2 or 5 · 10^n with at most `count` multiples in the range
   while (power(m, n) * count < (hi - lo) * (1 - 1e-9)) m = m == 5 ? (++n, 1) : m == 2 ? 5 : 2;
   const double step = power(m, n), largest = std::max(std::abs(lo), std::abs(hi));
   const bool is_scientific = largest > 999999.999 || largest < 0.001;
@@ -263,7 +263,7 @@ TEST(SmoothedReference, MatchesTheMeanOfAWindow) {
       int count = 0;
       for (int k = 0; k < n; ++k) {
         const double value = y[static_cast<std::size_t>(k)];
-        // The window extends backward at most to the start. It extends forward no farther than backward.
+        // Backward, the window ends at the start. Forward, it is at most as long as backward.
         if (std::abs(k - i) <= std::min(half, i) && std::isfinite(value)) sum += value, ++count;
       }
       const double mean = got[static_cast<std::size_t>(i)];
@@ -300,7 +300,7 @@ TEST(HeatMapReference, PixelsShowTheirCells) {
     for (std::int64_t i = 0; i < s.rows * s.columns; ++i)
       h.maps[0].values.push_back(static_cast<float>(uniform(0, 1) * uniform(0, 1)));
     const Image image = plot::draw_heat_maps(h);
-    // Searches for the cells of each pixel.
+    // Finds the cells of each pixel.
     const auto cells = [](int pixels, std::int64_t count) {
       std::vector<std::vector<std::int64_t>> all(static_cast<std::size_t>(pixels));
       for (int p = 0; p < pixels; ++p)
@@ -325,9 +325,9 @@ TEST(HeatMapReference, PixelsShowTheirCells) {
   }
 }
 
-// Tests sizes at the limits of the rules. The cells of a map have 150 to 760 pixels in total, and at most 40
-// pixels each. Names need cells of at least 11 pixels. Cells grow to fit names if all maps then have at most
-// 3600 pixels in total.
+// Tests sizes at the limits of the rules. All cells of a map together have 150 to 760 pixels, and each cell
+// has at most 40 pixels. Names need cells of at least 11 pixels. Cells become larger to fit names if all maps
+// together then have at most 3600 pixels.
 TEST(HeatMapReference, PicturesHaveTheseSizes) {
   const struct {
     std::int64_t rows, columns, across;

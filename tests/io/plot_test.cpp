@@ -1,5 +1,5 @@
-// Tests the canvas, its typeface and the plots. Everything must be drawn at its position, and files must be
-// PNGs.
+// Tests the canvas, its typeface and the plots. Every object must be drawn at the right position, and files
+// must be PNGs.
 #include <tilegrad/io/plots/png_plot.h>
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ double ink_of(const plot::Image& image) {
   return sum;
 }
 
-// Returns the mean height of the pixels of exactly this color, for each column that contains such pixels.
+// Returns the mean height of the pixels of exactly this color in each column. Columns without such pixels are
+// omitted.
 std::map<int, double> columns_of(const plot::Image& image, plot::Color color) {
   std::map<int, double> found;
   for (int x = 0; x < image.width(); ++x) {
@@ -80,8 +81,8 @@ TEST(Image, AStrokeCoversItsLengthTimesItsWidthAtEveryAngle) {
                 dy = 80 * std::sin(angle);
     plot::Image image(200, 200, white);
     image.line({100 - dx / 2, 100 - dy / 2}, {100 + dx / 2, 100 + dy / 2}, 4, black);
-    // The stroke covers 80 × 4 and two half discs of radius 2. Computing coverage from the distance is exact
-    // across a line. Along the diagonal of a pixel and at the ends, it deviates by less than 2 %.
+    // The stroke covers 80 × 4 and two half discs of radius 2. Coverage is computed from the distance. This
+    // is exact for horizontal and vertical lines. For diagonal lines and at the ends, the error is below 2 %.
     const double expected = 80 * 4 + 3.14159265 * 4;
     EXPECT_NEAR(ink_of(image), expected, 0.02 * expected) << degrees;
   }
@@ -218,7 +219,8 @@ TEST(Axis, LogTicksBetweenPowersAreLabelledIfThereIsRoom) {
   }
 }
 
-// Margins are 4 % on either side. The margin of a flat series is a tenth of its value, or 1 if the value is
+// Margins are 4 % on either side. If all values are equal, the margin is a tenth of the value, or 1 if the
+// value is
 // 0. On a log axis, it is half a decade.
 TEST(Axis, MarginsAreAShareOfTheLength) {
   const struct {
@@ -344,7 +346,7 @@ TEST(Plot, MarkersAreOnThePointsAndTheLegendAvoidsThem) {
   const plot::Image bare = plot::draw_plot(plot);
   plot.series[0].label = "peak";
   const plot::Image labelled = plot::draw_plot(plot);
-  // With a legend, every pixel that is red in the plot without a legend is still red.
+  // If a pixel is red in the plot without a legend, it must also be red with a legend.
   int more = 0;
   for (int y = 0; y < bare.height(); ++y) {
     for (int x = 0; x < bare.width(); ++x) {
@@ -370,8 +372,8 @@ std::array<int, 4> extent_of(const plot::Image& image, plot::Color color) {
   return e;
 }
 
-// Returns the middle of each run of pixels with at least this darkness, in a row, or in a column if `down` is
-// set.
+// Returns the middle of each run of pixels with at least this darkness. The pixels are in a row, or in a
+// column if `down` is set.
 std::vector<double> marks_of(const plot::Image& image, bool down, int at, int from, int to, int darkness) {
   std::vector<double> middles;
   int begin = -1;
@@ -383,7 +385,7 @@ std::vector<double> marks_of(const plot::Image& image, bool down, int at, int fr
   return middles;
 }
 
-// Finds the axes, which are the column and the row with the most dark pixels.
+// Finds the axes. They are the column and the row with the most dark pixels.
 std::array<int, 2> axes_of(const plot::Image& image) {
   std::map<int, int> in_column, in_row;
   for (int y = 0; y < image.height(); ++y)
@@ -422,7 +424,8 @@ TEST(Plot, TicksAndNumbersAreAtGridLines) {
   }
 }
 
-// The legend is in the only corner without a line. The distance from the axes is the same in each corner.
+// The legend is in the only corner without a line. Its distance from the axes must be the same for each
+// corner.
 TEST(Plot, LegendInEachCornerKeepsTheSameDistance) {
   for (int corner = 0; corner < 4; ++corner) {
     plot::Plot plot = one_series({}, {});
@@ -495,7 +498,8 @@ TEST(Plot, ALegendNextToTheAxesHidesNothing) {
     }
 }
 
-// There is an empty strip between the numbers of the axes and each title or label, and a margin outside.
+// There must be empty space between the numbers of the axes and each title or label, and a margin around the
+// picture.
 TEST(Plot, TitleAndLabelsDoNotTouchTheAxes) {
   const plot::Image bare = plot::draw_plot({}),
                     image = plot::draw_plot({.title = "Title", .x_label = "ratio", .y_label = "loss"});
@@ -611,7 +615,7 @@ TEST(Plot, SavingReportsAFullDisk) {
 TEST(Smoothed, ConstantsAndLinesAreUnchangedNearTheStart) {
   for (const double v : plot::smoothed({3, 3, 3, 3}, 2)) EXPECT_EQ(v, 3);
   const auto line =
-      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // with a steep start, a mean of past values would lag
+      plot::smoothed({5, 4, 3, 2, 1, 0, -1}, 2);  // a mean of only past values would lag at the steep start
   for (int i = 0; i < 5; ++i) EXPECT_EQ(line[i], 5 - i);
   EXPECT_EQ(line[6], 0);  // mean of 1, 0 and −1
 }

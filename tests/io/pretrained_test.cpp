@@ -57,7 +57,7 @@ TEST_P(Pretrained, GenerationMatchesTransformers) {
 INSTANTIATE_TEST_SUITE_P(All, Pretrained, ::testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-// As in transformers, the length of the sequence selects LongRoPE's factors if there is no cache.
+// If there is no cache, the length of the sequence selects LongRoPE's factors, as in transformers.
 TEST(PretrainedLongRope, LengthSelectsTheFactorsWithoutACache) {
   const TemporaryDirectory directory;
   const std::string source = golden_folders + "phi3_short";
@@ -77,8 +77,8 @@ TEST(PretrainedLongRope, LengthSelectsTheFactorsWithoutACache) {
   };
   for (const std::int64_t context : {80, 20, 81, 0})
     EXPECT_LE(difference(of(context), logits), 1e-5 * largest(logits)) << context;
-  // The short factors apply to up to 80 tokens. If the limit is 5 instead, the same sequences use the long
-  // factors.
+  // Sequences of up to 80 tokens use the short factors. If the limit is changed to 5, the same sequences use
+  // the long factors.
   const std::string first = "\"original_max_position_embeddings\": 80";
   for (std::size_t i = 0; (i = config.find(first, i)) != std::string::npos; ++i)
     config.replace(i, first.size(), "\"original_max_position_embeddings\": 5");

@@ -1,5 +1,4 @@
-// Tests that training ends on all ranks if a step fails on one rank, and that no result of this step is
-// saved.
+// Tests that if a step fails on one rank, training ends on all ranks and no result of this step is saved.
 #include "tests/support/ranks_faults.h"
 
 namespace {

@@ -31,8 +31,8 @@ train::Trainer::State trained(Communicator& all, const std::string& directory, s
   return trainer.run();
 }
 
-// Later losses are worse. If a rank considered one of these losses the best, it would save without the other
-// ranks.
+// Later losses are worse. If a rank did not know the earlier losses, it would save a later step as the best,
+// without the other ranks.
 TEST(RanksResume, AllKnowTheBestLoss) {
   for (const bool divides : {false, true}) {
     const TemporaryDirectory directory;

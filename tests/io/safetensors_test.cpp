@@ -1,5 +1,6 @@
-// Tests safetensors. A written file can be read again, every violated rule is refused by name, and a failed
-// write changes nothing. If Python's package is installed, each side must read the other's files.
+// Tests safetensors. A written file can be read again. If a file breaks a rule, the error names the rule. A
+// failed write changes nothing. If Python's package safetensors is installed, each library must read the
+// files of the other.
 #include <tilegrad/io/files/safetensors.h>
 
 #include <gtest/gtest.h>
@@ -47,7 +48,7 @@ std::string error_of(std::string file) {
   return "accepted";
 }
 
-// Returns a file with one tensor that has the given members and `bytes` bytes of data.
+// Returns a file with one tensor. The tensor has the given members and `bytes` bytes of data.
 std::string one(std::string_view members, std::size_t bytes = 8) {
   return error_of(file_of("{\"a\":{" + std::string(members) + "}}", std::string(bytes, 'x')));
 }

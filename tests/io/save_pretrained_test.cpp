@@ -1,5 +1,6 @@
-// Tests saving models as Hugging Face folders. A folder that was read is saved unchanged. A model that was
-// created here is saved as one of Hugging Face's classes, or refused with an error that names a setting.
+// Tests saving models as Hugging Face folders. If a model was read from a folder, the saved folder is the
+// same. A model that was created here is saved as one of Hugging Face's classes, or it is refused and the
+// error names a setting.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <csignal>
@@ -70,7 +71,7 @@ TEST_P(SavePretrained, RestoresEveryFileOfTheFolder) {
   const Tensors theirs(golden), ours(folder);
   EXPECT_EQ(ours.all.size() + info.dropped.size(), theirs.all.size());
   for (const auto& [name, tensor] : ours.all) {
-    // In a file of the first GPT-2, names have no prefix "transformer.".
+    // In files of the original GPT-2, names do not have the prefix "transformer.".
     const bool is_bare = !theirs.all.contains(name);
     expect_same(tensor, theirs.all.at(is_bare ? name.substr(name.find('.') + 1) : name), name);
   }
@@ -98,8 +99,8 @@ TEST_P(SavePretrained, FolderToOursToFolderIsTheSameInEveryDtype) {
   }
 }
 
-// Uses only the model's settings, as for a model that was created here. The model is saved in its own family
-// and in the first family that computes the same results.
+// Saves models by their settings only, like models that were created here. Each model is saved in its own
+// family, and in the first family that computes the same results.
 TEST_P(SavePretrained, SettingsDetermineTheModel) {
   const nn::Pretrained model = nn::from_pretrained(golden);
   io::HfConfig own = io::hf_config_for(model.info.config, "test", model.info.family);

@@ -1,5 +1,5 @@
-// Tests members of JSON objects by name and kind. For the keys of adapter_config.json, tests the options that
-// they set, the JSON that is written for these options, and refused values.
+// Tests members of JSON objects by name and kind. Also tests the keys of adapter_config.json: the options
+// that they set, the JSON that is written for these options, and refused values.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Tests streamed output: for any division of a string into tokens, the stream must output the same bytes, as
-// early as possible.
+// Tests streamed output. A string may be divided into tokens in any way. The stream must output the same
+// bytes, as early as possible.
 #include <tilegrad/io/text/text_stream.h>
 
 #include <gtest/gtest.h>
@@ -124,8 +124,8 @@ TEST(TextStream, InvalidUtf8IsPassedOnAndHoldsBackAtMostThreeBytes) {
 
 TEST(TextStream, AStopStringEndsTheOutputBeforeIt) {
   EXPECT_EQ(streamed("one\n\ntwo", {"\n\n"}), "one");
-  EXPECT_EQ(streamed("User: hi", {"User:"}), "");   // a stop string at the very beginning
-  EXPECT_EQ(streamed("aab", {"ab"}), "a");          // a partial stop string that is not completed
+  EXPECT_EQ(streamed("User: hi", {"User:"}), "");   // a stop string at the beginning of the output
+  EXPECT_EQ(streamed("aab", {"ab"}), "a");          // an incomplete stop string
   EXPECT_EQ(streamed("one\n", {"\n\n"}), "one\n");  // a partial stop string at the end
   EXPECT_EQ(streamed("xabc", {"abc", "ab"}), "x");
   EXPECT_EQ(streamed("abcd", {"abcd", "bc"}), "a");  // the stop string that ends first counts

@@ -140,8 +140,8 @@ struct Batch {
       : x(static_cast<std::size_t>(s.batch() * s.context())), y(x.size()) {}
 };
 
-// Here each token is its own position. In a crop, each token must be one larger than the previous one, and y
-// must be one larger than x.
+// Here each token equals its position. In a crop, each token must be the previous token plus 1, and y must be
+// x plus 1.
 void expect_crops(const text::BatchSampler& s, const Batch& b, int n) {
   const auto T = static_cast<std::size_t>(s.context());
   for (std::size_t i = 0; i < b.x.size(); ++i) {
@@ -196,7 +196,7 @@ TEST(BatchSampler, EveryStartIsDrawnAboutEquallyOften) {
       ++drawn[static_cast<std::size_t>(b.x[static_cast<std::size_t>(4 * row)])];
   }
   // With 16000 draws, each start is drawn 1000 ± 31 times (one standard deviation). A deviation of six
-  // standard deviations does not happen by chance.
+  // standard deviations is too unlikely to occur by chance.
   for (std::size_t start = 0; start < 20; ++start) {
     if (start < 16) {
       EXPECT_NEAR(drawn[start], 1000, 186) << start;

@@ -1,4 +1,4 @@
-// Tests token files. Written ids and plain ids can be read through the map, and every violated rule is
+// Tests token files. Written ids and plain ids can be read through the map. Files that break a rule are
 // refused.
 #include <tilegrad/io/text/token_file.h>
 
@@ -70,7 +70,7 @@ TEST(TokenFile, AWriterThatIsNotClosedLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), {}), 1);
 }
 
-// In a file with 16 bits per id, 65537 would be read as 1.
+// In a file with 16 bits per id, 65537 would become 1.
 TEST(TokenFile, AnIdOutsideTheVocabularyIsNotWritten) {
   const TemporaryDirectory dir;
   text::TokenFileWriter writer(dir / "t", text::ByteTokenizer());
@@ -175,7 +175,7 @@ TEST(TokenFile, IdentityDistinguishesFiles) {
   }
 }
 
-// Compares every byte. The header has room for a count of 20 digits and ends at a multiple of 8.
+// Compares every byte. The header has space for a count of 20 digits. It ends at a multiple of 8 bytes.
 TEST(TokenFile, BytesMatchTheFormat) {
   const TemporaryDirectory dir;
   for (const std::int64_t vocabulary :

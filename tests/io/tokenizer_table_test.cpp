@@ -1,5 +1,5 @@
-// Checks the keys of tokenizer.json. tokenizer_table.txt contains the cases and their results: the tokens of
-// some strings, the keys of a GGUF file with the same tokenizer, and refused values.
+// Checks the keys of tokenizer.json. tokenizer_table.txt contains the cases and their results. The results
+// are the tokens of some strings, the keys of a GGUF file with the same tokenizer, and refused values.
 #include <tilegrad/io/text/hf_tokenizer.h>
 
 #include <tilegrad/io/files/json.h>

@@ -1,5 +1,5 @@
-// Tests tokenizers. Every byte string must survive a round trip, and training must find the merges of the
-// definition. A saved tokenizer can be loaded, and an invalid tokenizer is refused by name.
+// Tests tokenizers. Every byte string must survive a round trip. Training must find the merges of the
+// definition. A saved tokenizer can be loaded. If a tokenizer is invalid, the error names the reason.
 #include <tilegrad/io/text/tokenizer.h>
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST(Words, AreSplitLikeGpt2) {
   EXPECT_EQ(words_of("'s"), (List{"'s"}));
 }
 
-// Tests rules that are defined on characters. hf_tokenizer_test compares complete tokenizers with their
+// Tests word rules that are defined on characters. hf_tokenizer_test compares complete tokenizers with the
 // reference.
 TEST(Words, CharacterRulesMatchTheirPatterns) {
   using List = std::vector<std::string>;
@@ -115,7 +115,7 @@ TEST(Words, AStringSplitAtSafePointsHasTheSameWords) {
   }
 }
 
-// Trains by definition, without shortcuts: counts all pairs, joins the most frequent pair, and repeats.
+// Trains by definition, without optimizations: counts all pairs, joins the most frequent pair, and repeats.
 std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t vocabulary) {
   std::vector<std::vector<std::int32_t>> words;
   for (const std::string& word : words_of(text, WordRule::gpt2)) {
@@ -134,7 +134,7 @@ std::vector<text::Bpe::Merge> plain_training(std::string_view text, std::int64_t
     std::pair<text::Bpe::Merge, std::int64_t> best{{}, 1};
     for (const auto& entry : counts)
       if (entry.second > best.second && bytes_of(entry.first) <= text::max_word_bytes)
-        best = entry;  // the first of several equal pairs has the smallest ids
+        best = entry;  // among equally frequent pairs, the pair with the smallest ids is first
     if (best.second < 2) break;
     for (auto& word : words) {
       std::vector<std::int32_t> joined;
@@ -234,7 +234,7 @@ TEST(Bpe, MoreDistinctWordsThanTheCacheHoldsEncodeTheSame) {
   }());
 }
 
-// If a mapped file has become shorter, the lost data are zeros, which would be one long word.
+// If a mapped file has become shorter, zeros replace the lost data. They would be one long word.
 TEST(Bpe, InputIsCheckedBeforeTheFirstMerge) {
   int calls = 0;
   EXPECT_EQ(text::Bpe::train("the other the other", 262, [&] { ++calls; }).merges(),
@@ -382,7 +382,7 @@ TEST(Tokenizers, LimitsOfVocabularies) {
   EXPECT_EQ(error_of([&] { text::parse_merges(lines + "0 0\n", "m"); }), "m, line 1048321: too many merges");
   EXPECT_EQ(error_of([] { text::Bpe(std::vector<text::Bpe::Merge>(1048321)); }),
             "[bpe] 1048577 tokens, expected at most 1048576");
-  std::vector<text::Bpe::Merge> doubled{{0, 0}};  // tokens up to the longest allowed, of 128 bytes
+  std::vector<text::Bpe::Merge> doubled{{0, 0}};  // tokens of up to 128 bytes, the longest allowed
   for (int i = 256; i < 262; ++i) doubled.emplace_back(i, i);
   EXPECT_EQ(text::Bpe(doubled).bytes(262).size(), 128u);
   doubled.emplace_back(262, 0);

@@ -38,7 +38,7 @@ std::size_t length_of_first(std::string_view s) {
     if (fitting(form, s) == form.size()) return form.size();
   return 0;
 }
-bool is_begun(std::string_view s) {  // whether more bytes can complete s to a character
+bool is_begun(std::string_view s) {  // whether s is the beginning of a character
   for (const auto& form : forms)
     if (s.size() < form.size() && fitting(form, s) == s.size()) return true;
   return false;

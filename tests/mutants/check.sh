@@ -36,8 +36,8 @@ echo 'add_test(NAME twice COMMAND true)' >tests/CMakeLists.txt
 test_of twice
 python3 tests/mutants/plant.py --check . 2>/dev/null && { echo "FAILED: two tests with the same name are accepted"; exit 1; }
 
-# A case that a mutant names must exist. A case of tests/bugs_of_others must have an address and a mutant that
-# names it.
+# If a mutant names a case, the case must exist. Each case of tests/bugs_of_others must have an address, and a
+# mutant must name the case.
 rm tests/CMakeLists.txt tests/twice_test.cpp
 mkdir tests/bugs_of_others
 accepts_case() {

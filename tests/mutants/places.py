@@ -10,26 +10,29 @@ A location is a range of a file's text. It has one or more changes, each of a ki
     deletion    an expression statement, break, continue, or a throw inside of an if is deleted
     calls       min becomes max (CALLS has all pairs), or two adjacent statements are swapped
 
-The function draw() draws locations with equal probability, then a kind of the location, then one of its changes.
+The function draw() draws a location, then one of the location's kinds, then one of the changes of this kind.
+All locations have equal probability.
 
 These parts of the code are never mutated:
 
-- Code that only the compiler evaluates: template arguments, static_assert, enumerators, case labels, array bounds and
-  attributes. The same applies to constexpr declarations, conditions of if constexpr, sizeof and decltype. Preprocessor
+- Code that only the compiler evaluates: template arguments, static_assert, enumerators, case labels, array
+  bounds, attributes, constexpr declarations, conditions of if constexpr, sizeof and decltype. Preprocessor
   lines and assembly code are also excluded.
 
-- Messages, logs, names and descriptions. These are string literals, sums and streams that contain one, and everything inside of
-  a throw. Arguments of functions that report an error (MESSAGE_CALLS) are excluded, too. So are bodies of functions that write
-  text for people (MESSAGE_FUNCTIONS), and files that only write logs and pictures of graphs (MESSAGE_FILES).
+- Messages, logs, names and descriptions. These are string literals, sums and streams with a string literal,
+  and all code inside of a throw. Arguments of functions that report an error (MESSAGE_CALLS) are excluded,
+  too. So are bodies of functions that write text for people (MESSAGE_FUNCTIONS), and files that only write
+  logs and pictures of graphs (MESSAGE_FILES).
 
 - The samples of ops, because they are tests. Calls that only reserve memory or prefetch (HINTS).
 
 - Increments of loop counters, ++i, because their mutants only hang.
 
-- A throw at the end of a function, because without it the compiler may assume that the end is never reached. For the same reason
-  no divisor becomes 0: the compiler removes code that divides by 0.
+- A throw at the end of a function. Without it, the compiler may assume that the end is never reached. For a
+  similar reason, no divisor becomes 0: the compiler may remove code that divides by 0.
 
-- CUDA code that tests/gpu_emulator replaces: the headers of instructions in its folder include, and NOT_EMULATED.
+- CUDA code that the GPU emulator replaces. These are the headers of instructions in
+  tests/gpu_emulator/include, and the files in NOT_EMULATED.
 """
 import bisect
 import pathlib
@@ -92,8 +95,8 @@ for pair in PAIRS:
     a, b = pair.split()
     CALLS.setdefault(a, []).append(b)
     CALLS.setdefault(b, []).append(a)
-# Before the parser reads a file, CUDA keywords that it does not know are replaced by spaces. Pragmas in
-# strings with source code are kept, because without the rest of their line the strings would not end.
+# The parser does not know some CUDA keywords, so spaces replace them before it reads a file. Pragmas in
+# strings with source code are not replaced, because the end of the string may be on the same line.
 UNKNOWN = re.compile(rb"__device__|__global__|__host__|__forceinline__|__noinline__|__restrict__|__shared__|__constant__|__grid_constant__|"
                      rb"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|\[\[gnu::always_inline\]\]|TG_INLINE|(?m:^[ \t]*#pragma unroll[^\n]*)")
 
@@ -154,7 +157,7 @@ class Finder:
         self.walk(tree_root, False)
 
     def comments(self, node, flat):
-        """Replaces comments by spaces, so that the text of a change can be one line."""
+        """Replaces comments by spaces, so that a change can be written on one line."""
         stack = [node]
         while stack:
             node = stack.pop()
@@ -188,7 +191,7 @@ class Finder:
         return function
 
     def is_message(self, node):
-        """Whether it is a sum or a stream that contains a string literal."""
+        """Returns whether it is a sum or a stream that contains a string literal."""
         if node.type != "binary_expression" or self.of(node.child_by_field_name("operator")) not in ("+", "<<"):
             return False
         parts = [node.child_by_field_name("left"), node.child_by_field_name("right")]
@@ -197,12 +200,12 @@ class Finder:
                    for p in parts)
 
     def calls(self, node):
-        """The name of the function that an expression statement calls, or ''."""
+        """Returns the name of the function that an expression statement calls, or ''."""
         node = node.named_children[0] if node.named_children else node
         return self.of(self.name_of_call(node)) if node.type == "call_expression" and self.name_of_call(node) is not None else ""
 
     def may_end_function(self, node):
-        """Whether a statement is the last one of its function."""
+        """Returns whether a statement is the last statement of its function."""
         while True:
             parent = node.parent
             if parent is None or parent.type in ("function_definition", "lambda_expression"):
@@ -417,7 +420,7 @@ def parser():
 
 
 def find(file, source, parse=None):
-    """All locations in a file, in the order of their text."""
+    """Returns all locations in a file, from the beginning to the end."""
     blank = UNKNOWN.sub(lambda m: re.sub(rb"[^\n]", b" ", m.group()), source)
     tree = (parse or parser()).parse(blank)
     places = Finder(file, source, tree.root_node).places.values()
@@ -425,7 +428,7 @@ def find(file, source, parse=None):
 
 
 def order_of_draw(places, seed, room):
-    """The locations with one change each, in the order of the draw."""
+    """Returns the drawn locations with one change each, in the order of the draw."""
     generator = random.Random(f"{seed}:{room}")
     drawn = list(places)
     generator.shuffle(drawn)
@@ -436,14 +439,16 @@ def order_of_draw(places, seed, room):
 
 
 def crosses(a, b):
-    """Whether two ranges overlap and neither contains the other."""
+    """Returns whether two ranges overlap and neither contains the other."""
     return a.start < b.start < a.end < b.end or b.start < a.start < b.end < a.end
 
 
 def planted(source, mutants):
-    """The text of a file with its mutants, without a first line, and the range of each mutant in it.
+    """Returns the text of a file with its mutants, and the range of each mutant in this text. The first line,
+    which includes the switch, is omitted.
 
-    A mutant inside of another one occurs only in the right text of the outer one. Lines keep their numbers."""
+    If a mutant contains another mutant, the inner mutant is only in the original text of the outer mutant.
+    Line numbers do not change."""
     ranges = {}
 
     def write(start, end, inner, at):

@@ -4,14 +4,15 @@
 usage: `plant.py SOURCE_DIR TARGET_DIR`
        `plant.py --check SOURCE_DIR`        only checks that the source lines and the named tests of every mutant exist
 
-An entry of faults/*.txt is
+An entry of faults/*.txt has this form:
 
     17 backends/cpu/kernels/online.h; op softmax; tests softmax cross_entropy
     the maximum of a chunk is taken from its first two vectors
     | for (; i + 2 * W <= @{n => 2 * W}@; i += 2 * W)
 
-- The first line has a number and the file. Optionally, it names the op that gradcheck checks first, and tests to run next. A
-  test may name a case, softmax:Softmax.LongRows. Then only the named cases run, and each of them must fail.
+- The first line has a number and the file. Optionally, it names the op that gradcheck checks first, and tests
+  to run next. A test may name a case, softmax:Softmax.LongRows. In this case, only the named cases run, and
+  each of them must fail.
 
 - The second line describes the bug.
 
@@ -20,10 +21,10 @@ An entry of faults/*.txt is
 
 - The right text is an expression, or statements if it ends in ";". Then the wrong text may be empty.
 
-In the copy, an expression becomes (tg::mutant(17) ? (wrong) : (right)), and statements become an if. A single build contains all
-mutants, and the environment variable TG_MUTANT=17 switches one on. If source lines no longer exist, that is an error, because the
-list has to follow the code. Each case of tests/bugs_of_others must have the address of a report in its comment, and a mutant that
-names the case; --check verifies this, too.
+In the copy, an expression becomes (tg::mutant(17) ? (wrong) : (right)), and statements become an if. A single
+build contains all mutants, and the environment variable TG_MUTANT=17 switches one on. If source lines no
+longer exist, the script fails, so the list must be updated with the code. Each case of tests/bugs_of_others
+must have the address of a report in its comment, and a mutant must name the case. --check verifies this, too.
 """
 import pathlib
 import re
@@ -56,7 +57,7 @@ class Fault:
 
 
 def read_faults(folder=HERE / "faults"):
-    """All entries, by number."""
+    """Returns all entries, by number."""
     faults = {}
     for path in sorted(folder.glob("*.txt")):
         fault = None
@@ -90,13 +91,13 @@ def read_faults(folder=HERE / "faults"):
 
 
 def pattern_of(text):
-    """Lines as a regular expression that ignores indentation."""
+    """Returns a regular expression for the lines, which ignores indentation."""
     first, *more = text.split("\n")
     return r"\s*\n\s*".join([re.escape(first)] + [re.escape(line.lstrip()) for line in more])
 
 
 def find(fault, lines, source):
-    """The range of the right text in the source, that text, and the wrong text."""
+    """Returns the range of the right text in the source, the right text, and the wrong text."""
     text = "\n".join(lines).lstrip()
     marks = list(MARK.finditer(text))
     if len(marks) != 1:
@@ -113,7 +114,7 @@ def find(fault, lines, source):
 
 
 def planted(file, source, faults):
-    """The source of a file with its mutants."""
+    """Returns the source of a file with its mutants."""
     spans = {}  # mutants with the same range are tested one after the other
     for fault in faults:
         for lines in fault.places:
@@ -135,7 +136,8 @@ def planted(file, source, faults):
 
 
 def write(path, text):
-    """Writes a file unless it already has this text, so that a build does not recompile it."""
+    """Writes a file. If the file already has this text, does not write it, so that a build does not recompile
+    it."""
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -151,7 +153,7 @@ def by_files(faults, source_dir):
 
 
 def copied_files(source_dir):
-    """The files of a copy of the tree, as relative paths, without tests/mutants/faults."""
+    """Returns the files of a copy of the tree, as relative paths, without tests/mutants/faults."""
     for name in COPIED:
         root = source_dir / name
         for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
@@ -190,7 +192,8 @@ CASE = re.compile(r"((?:^//.*\n)*)^TEST(?:_F)?\((\w+),\s*(\w+)\)", re.M)
 
 
 def test_cases(source_dir):
-    """The cases of tests/FOLDER/NAME_test.cpp: maps (NAME, "Suite.Case") to the file and the comment above the case."""
+    """Returns the cases of tests/FOLDER/NAME_test.cpp. Maps (NAME, "Suite.Case") to the file and the comment
+    above the case."""
     cases = {}
     for path in sorted((source_dir / "tests").rglob("*_test.cpp")):
         for comment, suite, case in CASE.findall(path.read_text()):
@@ -199,7 +202,8 @@ def test_cases(source_dir):
 
 
 def check_cases(faults, source_dir):
-    """Checks that every case that a mutant names exists, and that each case of tests/bugs_of_others has an address and a mutant."""
+    """Checks that the cases that mutants name exist. Also checks that each case of tests/bugs_of_others has
+    an address and a mutant."""
     cases, named = test_cases(source_dir), set()
     for fault in faults.values():
         for case in fault.cases:
@@ -215,7 +219,8 @@ def check_cases(faults, source_dir):
 
 
 def test_names(source_dir):
-    """The names of CTest's tests, as far as they are literal. run.py runs tests by name, so names must be unique."""
+    """Returns the names of CTest's tests. Names that CMake computes are omitted. run.py runs tests by name,
+    so names must be unique."""
     tests = source_dir / "tests"
     names = [path.stem.removesuffix("_test") for path in tests.rglob("*_test.cpp")]
     names += ["emulated_" + name for name in names if name.startswith("cuda_")]

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""random_check.py COMPILER FOLDER: checks that random mutants are found, drawn and inserted as documented in `tests/mutants/places.py`.
+"""random_check.py COMPILER FOLDER: checks that random mutants are found, drawn and inserted as
+`tests/mutants/places.py` documents.
 
-A small program contains every kind of mutable code, and code that must not be mutated. All mutants compile, most change the
-output, and each one that is reached is counted. FOLDER caches the parser. Exits with status 77 if the parser cannot be installed.
+A small program contains every kind of mutable code, and code that must not be mutated. All mutants must
+compile, and most must change the output. Each mutant that is reached must be counted. The parser is cached in
+FOLDER. Exits with status 77 if the parser cannot be installed.
 """
 import json
 import pathlib
@@ -64,7 +66,7 @@ def line_of(at):
 
 
 def unattributed(compiler, folder):
-    """The mutants that do not compile, if the compiler's message names no line of their file."""
+    """Finds the mutants that do not compile, if the compiler's message names no line of their file."""
     header = b"struct B { virtual int g() = 0; };\ntemplate <class T> struct H : B { T v; int g() override { return v.g(); } };\n"
     source = b"""#include "h.h"
 struct A { int g() { return 1 + 1; } };
@@ -117,7 +119,7 @@ def main():
         sys.exit("FAILED: two seeds draw the same")
 
     mutants = []
-    for place in found:  # every change of the program, nested ones too
+    for place in found:  # every change of the program, including nested changes
         for change in place.changes:
             mutants.append(places.Mutant(len(mutants) + 1, "ops", place, change, SOURCE))
     chosen = []

@@ -1,7 +1,7 @@
 // This file is linked with every test of a build with random mutants. If TG_MUTANT_CASES=FILE is set, it
 // appends a line for each case: the name, the seconds and the mutants that the case reached. The first line
-// has an empty name and lists the mutants that were reached before the first case. Mutants that a nested
-// process without tests reaches count for the case that started the process.
+// has an empty name and lists the mutants that were reached before the first case. If a case starts a process
+// without tests, the mutants that this process reaches count for the case.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -18,18 +18,19 @@ usage: random_run.py --random N [--seed S] [--rooms ops,cpu,...] [--build DIR] [
     --draw-only        print the mutants of the draw, without compiling any.
     --json FILE        also write the report to this file (default: DIR/report.json)
 
-`tests/mutants/places.py` finds the code to change and defines which code is excluded. A mutant that does not compile, or that this
-machine does not compile, is replaced by the next one of the draw. Room cuda needs the GPU emulator, whose build is slow.
+`tests/mutants/places.py` finds the code to change and defines which code is excluded. If a mutant does not
+compile, or if this machine does not compile its file, the next mutant of the draw replaces it. Room cuda
+needs the GPU emulator, and building it is slow.
 
-Every test case runs once without a mutant, to find which mutants it reaches. Then each mutant is switched on by
-TG_MUTANT=number, and the cases that reach it run, fastest first, until one fails or needs 10 times its processor time.
-Mutants that survive for --budget seconds are switched on in groups of 24 for the rest of their tests. A group has mutants that few
-tests reach together, or mutants that most tests reach. If a test fails, the halves of the group run again until the killed mutants
-are found.
+Every test case runs once without a mutant, to find which mutants it reaches. Then TG_MUTANT=number switches
+each mutant on. The cases that reach it run, fastest first, until a case fails or needs 10 times its processor
+time. If mutants survive for --budget seconds, groups of 24 mutants run the remaining tests together. Before
+grouping, mutants are sorted by the time of their tests. If a test fails, the halves of the group run again
+until the killed mutants are found.
 
-The report counts survivors by room, with 95 % intervals (Wilson). Equivalent mutants (tests/mutants/equivalent.txt) are not
-counted as mutants; the report gives their number. The result depends only on the commit, the seed and N, except for tests that
-depend on time. Exits with status 1 if a mutant survives.
+The report counts survivors by room, with 95 % intervals (Wilson). Equivalent mutants
+(tests/mutants/equivalent.txt) are not counted as mutants; the report gives their number. The result depends
+only on the commit, the seed and N, unless tests depend on time. Exits with status 1 if a mutant survives.
 """
 import argparse
 import collections
@@ -57,8 +58,8 @@ import plant
 HERE = plant.HERE
 ROOT = HERE.parent.parent
 PACKAGES = ["tree-sitter==0.26.1", "tree-sitter-cpp==0.23.4"]
-# Checks of the tree and of documents, and tests with a separate build, cannot kill a mutant. Gradcheck of all
-# ops with 20 seeds would need half of the time, so each op is checked with one seed.
+# Checks of the tree and of documents cannot kill a mutant, nor can tests with a separate build. Gradcheck of
+# all ops with 20 seeds would need half of the time, so each op is checked with one seed.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|public_headers|count_tests|kernel_symbols|installed_package|mutants_|random_mutants|"
                        r"^docs_|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|hostile_names|gradcheck_plugin|"
                        r"gradcheck_(?:baseline|avx2|avx512)$|start_without_avx|emulated_gradcheck")
@@ -98,7 +99,7 @@ def git(*arguments):
 # Draws mutants and checks that they compile.
 
 class Draw:
-    """The mutants of a room in the order of the draw. Numbers are unique over all rooms."""
+    """The mutants of a room, in the order of the draw. Numbers are unique over all rooms."""
 
     def __init__(self, root, room, seed, index, parse):
         self.room, self.sources, found = room, {}, []
@@ -141,7 +142,7 @@ class Draw:
 
 
 def write_planted(target, sources, mutants):
-    """The files with mutants: {file: Lines}."""
+    """Returns the files with mutants: {file: Lines}."""
     by_file, lines = {}, {}
     for m in mutants:
         by_file.setdefault(m.file, []).append(m)
@@ -164,7 +165,7 @@ LOCATION = re.compile(r"^(?:In file included from |\s+from )?([^\s:][^:]*):(\d+)
 
 
 def culprits(output, folder, target, lines):
-    """The mutants with compiler errors as {number: message}, and the errors without a mutant."""
+    """Returns the mutants with compiler errors as {number: message}, and the errors without a mutant."""
     found, others, context = {}, [], []
     entries = []
     for line in output.split("\n"):
@@ -201,7 +202,7 @@ def culprits(output, folder, target, lines):
 
 
 class Units:
-    """The compiled units, and the files that each of them reads."""
+    """Returns the compiled units, and the files that each unit reads."""
 
     def __init__(self, target, build):
         self.target, self.commands, self.known, self.read_by = target, {}, {}, collections.Counter()
@@ -235,14 +236,14 @@ class Units:
         return seen
 
     def readers(self, file):
-        """The number of units that read a file."""
+        """Returns the number of units that read a file."""
         if not self.read_by:
             for unit in self.commands:
                 self.read_by.update(self.closure(unit))
         return self.read_by[file]
 
     def cover(self, files):
-        """A few units that together read all of the files, and the files that no unit reads."""
+        """Returns a few units that together read all of the files, and the files that no unit reads."""
         chosen = {f for f in files if f in self.commands}
         closures = {u: self.closure(u) for u in self.commands}
         read = set().union(*(closures[u] for u in chosen)) if chosen else set()
@@ -273,7 +274,7 @@ class Units:
         return done.stdout, done.stderr
 
     def failing_alone(self, unit, mutants, source):
-        """The unit's mutants that do not compile: {number: message}. The compiler's message may name
+        """Returns the unit's mutants that do not compile: {number: message}. The compiler's message may name
         no line of the unit, such as one about a virtual function of a template."""
         path = self.target / unit
         part = path.with_suffix(".alone" + path.suffix)
@@ -289,7 +290,8 @@ class Units:
         return found
 
     def compiled_numbers(self, files):
-        """The numbers of the mutants in these files that some unit compiles. Preprocessor conditions exclude some."""
+        """Returns the numbers of the mutants in these files that a unit compiles. Preprocessor conditions
+        exclude some mutants."""
         units, numbers = self.cover(files)[0], set()
         for unit in units:
             for entry in self.commands[unit]:
@@ -359,7 +361,7 @@ def select(draws, count, units, target, jobs, widest):
 # The build.
 
 def copy_tree(target, product):
-    """Writes the tree without mutants, plus the switch and the tests' listener."""
+    """Writes the tree without mutants. Adds the switch and the tests' listener."""
     kept = set()
     for file in plant.copied_files(ROOT):
         kept.add(file)
@@ -427,7 +429,7 @@ RUNS = itertools.count()
 
 
 def kill_run(run):
-    """Kills the processes that a test run has left, including processes of other sessions."""
+    """Kills the processes that a test run has not ended, including processes of other sessions."""
     mark = f"TG_MUTANT_RUN={run}".encode()
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -456,13 +458,13 @@ class Test:
         return os.path.basename(self.command[0]).endswith("_test")
 
     def seconds_for(self, numbers):
-        """The total time of the cases that reach one of these mutants."""
+        """Returns the total time of the cases that reach one of these mutants."""
         if not self.cases or numbers & self.always:
             return self.seconds
         return 0.05 + sum(s for s, r in self.cases.values() if r & numbers)
 
     def command_for(self, numbers):
-        """The cases that reach one of the mutants; without `numbers`, all cases."""
+        """Returns the cases that reach one of the mutants. Without `numbers`, returns all cases."""
         command = list(self.command)
         if not self.cases:
             return command
@@ -473,7 +475,7 @@ class Test:
         return command + ["--gtest_fail_fast", "--gtest_brief=1"]
 
     def run(self, command, environment, seconds):
-        """The reason if the command fails, otherwise None; and its seconds."""
+        """Returns the reason if the command fails, otherwise None. Also returns the seconds."""
         run = f"{os.getpid()}-{next(RUNS)}"
         environment = {**os.environ, **self.environment, **environment, "TG_MUTANT_RUN": run}
         environment.pop("GTEST_OUTPUT", None)
@@ -522,13 +524,13 @@ class Test:
                         self.always |= reached
                     self.reached |= reached
             self.reached |= {i for i, byte in enumerate(path.read_bytes()) if byte}
-            # Mutants that were reached after the last case, or whose record was lost when a case replaced its
-            # process.
+            # Mutants that were reached after the last case. Also mutants of a case that replaced its process,
+            # because their record was lost.
             self.always |= self.reached - set().union(self.always, *(r for _, r in self.cases.values()))
         return None
 
     def catches(self, numbers, everything):
-        """Why the test fails with these mutants, or None."""
+        """Returns the reason if the test fails with these mutants, otherwise None."""
         command = self.command_for(None if everything else numbers)
         seconds = self.seconds if everything else self.seconds_for(numbers)
         environment = {"TG_MUTANT": ",".join(map(str, sorted(numbers)))}
@@ -539,7 +541,8 @@ class Test:
 
 
 def list_tests(build, rooms):
-    """CI's tests that run code of these rooms: tests on the emulated GPU for CUDA code, and all others for other code."""
+    """Returns CI's tests for code of these rooms. Tests on the emulated GPU run CUDA code, and all other
+    tests run other code."""
     tests = []
     for config in ([[]] if rooms != ["cuda"] else []) + ([["-C", "emulated", "-L", "^emulated_ci$"]] if "cuda" in rooms else []):
         listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", *config], check=True, capture_output=True)
@@ -563,7 +566,7 @@ def list_tests(build, rooms):
 
 
 def count_all(tests, store, jobs, stamp):
-    """Measures coverage and times of all tests, and keeps them in a file for resumed runs."""
+    """Measures coverage and times of all tests, and stores them in a file for resumed runs."""
     known = json.loads(store.read_text()) if store.exists() else {}
     if known.get("stamp") != stamp:
         known = {"stamp": stamp}
@@ -590,7 +593,8 @@ def count_all(tests, store, jobs, stamp):
 
 
 def catch_alone(number, tests, budget):
-    """The test that kills a mutant within the budget, or None, and the tests that ran completely."""
+    """Returns the test that kills a mutant within the budget, or None. Also returns the tests that ran
+    completely."""
     spent, ran = 0.0, []
     for test in sorted((t for t in tests if number in t.reached), key=lambda t: t.seconds_for({number})):
         seconds = test.seconds_for({number})
@@ -606,7 +610,8 @@ def catch_alone(number, tests, budget):
 
 
 def catch_together(numbers, tests, passed, note):
-    """Runs the remaining tests for mutants that survived the first ones. note(number, test or None) receives each result."""
+    """Runs the remaining tests for mutants that survived the first tests. note(number, test or None) receives
+    each result."""
     alive = set(numbers)
 
     def find(test, suspects):
@@ -631,7 +636,7 @@ def catch_together(numbers, tests, passed, note):
 # The report.
 
 def wilson(successes, count):
-    """The 95 % confidence interval of a share."""
+    """Returns the 95 % confidence interval of a share."""
     if count == 0:
         return 0.0, 1.0
     z, share = 1.959964, successes / count

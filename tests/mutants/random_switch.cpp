@@ -1,6 +1,6 @@
 // Reads TG_MUTANT, which contains the comma-separated numbers of the mutants that are on. TG_MUTANT_COVERAGE
 // names a file of max_mutants bytes, which all processes of a test map. If a mutant is reached, its byte is
-// set, so the record survives any end of the process.
+// set. The record survives even if the process is killed.
 #include "random_switch.h"
 
 #include <fcntl.h>

@@ -23,7 +23,7 @@ extern unsigned char mutant_states[max_mutants];
 }
 
 // The tests' listener calls these. count_mutants() starts a new count. counted_mutants() returns the mutants
-// that were reached since then, or null if nothing is counted.
+// that were reached since the start of the count, or null if nothing is counted.
 void count_mutants();
 const unsigned char* counted_mutants();
 

@@ -10,11 +10,12 @@ usage: run.py [--only 17,20-29] [--near | --cases] [--build DIR] [--jobs N] [--t
     --jobs N         number of parallel processes (default: number of cores).
     --table          also write the table of docs/gradcheck.md. With --only, also from the results of earlier runs.
 
-Builds once, with -DTILEGRAD_MUTANTS=ON. First everything must pass without a mutant. Then each mutant is switched on with
-TG_MUTANT=number. The checks run in this order: gradcheck --op (the entry's op), the entry's tests, gradcheck --all --quick, and
-all other tests, fastest first. A check that takes much longer than without a mutant has killed it. An entry that names cases is
-killed if each of these cases fails when it is run by itself; nothing else runs. Exits with status 1 if a mutant survives.
-Mutants in backends/cuda run on the emulator, with the entry's tests and the other tests that CI runs there.
+Builds once, with -DTILEGRAD_MUTANTS=ON. First everything must pass without a mutant. Then each mutant is
+switched on with TG_MUTANT=number. The checks run in this order: gradcheck --op (the entry's op), the entry's
+tests, gradcheck --all --quick, and all other tests, fastest first. If a check takes much longer with a mutant
+than without, the mutant is killed. If an entry names cases, only these cases run, each by itself. The mutant
+is killed if all of them fail. Exits with status 1 if a mutant survives. Mutants in backends/cuda run on the
+emulator, with the entry's tests and the other tests that CI runs there.
 """
 import argparse
 import concurrent.futures
@@ -31,8 +32,8 @@ import time
 import plant
 
 ROOT = plant.HERE.parent.parent
-# These tests check the tree, documents or the compiler, or have a separate build, so they cannot kill a
-# mutant.
+# These tests cannot kill a mutant. They check the tree, documents or the compiler, or they have a separate
+# build.
 NOT_ASKED = re.compile(r"include_direction|where_to_find|^architecture(_catches_faults)?$|unity_names|public_headers|count_tests|kernel_symbols|installed_package|"
                        r"emulat|^docs_|^examples$|^example_(?!batches)|ops_reference|fuzz|bench|gradcheck_(all|baseline|avx2|avx512|plugin)")
 NO_GRADIENTS = ("io/", "tools/", "nn/generation/", "nn/optimizers/", "train/")  # not run by gradcheck
@@ -45,7 +46,7 @@ class Check:
         self.environment = dict(variable.split("=", 1) for variable in environment)
 
     def run(self, fault):
-        """Why it fails with the mutant, or None if it passes."""
+        """Returns the reason if the check fails with the mutant, or None if it passes."""
         environment = dict(os.environ, **self.environment, TG_MUTANT=str(fault))
         environment.pop("GTEST_OUTPUT", None)
         limit = 30 + 15 * self.seconds
@@ -80,7 +81,7 @@ def listed_tests(folder, *options):
 
 
 def build_emulated(folder, jobs):
-    """The tests of the emulated GPU that CI runs, by name."""
+    """Returns the tests of the emulated GPU that CI runs, by name."""
     subprocess.run(["cmake", "--build", folder, "-j", str(jobs), "--target", "emulated_ci"], check=True)
     tests = {}
     for test in listed_tests(folder, "-C", "emulated", "-L", "^emulated_ci$"):
@@ -91,7 +92,8 @@ def build_emulated(folder, jobs):
 
 
 def build(folder, jobs, only_tests):
-    """CTest's tests to run, by name, and gradcheck. If only_tests is not empty, only these tests are built."""
+    """Returns CTest's tests to run, by name, and gradcheck. If only_tests is not empty, only these tests are
+    built."""
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DTILEGRAD_MUTANTS=ON", "-DTILEGRAD_CUDA=OFF"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     tools = ["train", "generate", "evaluate", "inspect", "tokens", "export", "gradcheck", "launch", "joined_rank"]
@@ -113,7 +115,8 @@ def build(folder, jobs, only_tests):
 
 
 def time_all(checks, folder, jobs):
-    """Measures the time of each check without a mutant. All must pass. The result is kept for later runs of the same build."""
+    """Measures the time of each check without a mutant. All must pass. The result is stored for later runs of
+    the same build."""
     store = pathlib.Path(folder) / "seconds.json"
     library = next(pathlib.Path(folder).glob("**/libtilegrad.a"))
     if store.exists() and store.stat().st_mtime > library.stat().st_mtime:

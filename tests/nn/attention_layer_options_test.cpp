@@ -1,5 +1,5 @@
-// Compares every option of the attention layers with plain f64 code. Each option is tested in one call, after
-// a cache with one page per sequence, and after a paged cache.
+// Compares every option of the attention layers with plain f64 code. Each option is tested in a single call,
+// with a contiguous cache, and with a paged cache.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -87,7 +87,7 @@ double dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// Computes the softmax of the scores of the last `window` keys up to t, times their values.
+// Computes the softmax of the scores of the last `window` keys up to t. Multiplies it by the values.
 Vector attended(const std::function<double(std::size_t)>& score,
                 const std::function<Vector(std::size_t)>& value, std::size_t t, std::int64_t window) {
   const std::size_t first =
@@ -231,8 +231,8 @@ void expect_everywhere(const Module& layer, const Rows& a, const Rows& b, const 
   const std::vector<std::int32_t> pages_a{5, 1, 6}, pages_b{2, 7, 0};
   struct Step {
     CacheCall::InPages call;
-    std::vector<std::pair<bool, std::int64_t>> rows;     // whether it belongs to b; index of its token
-    std::vector<std::pair<bool, std::int32_t>> entries;  // whether it belongs to b; tokens so far
+    std::vector<std::pair<bool, std::int64_t>> rows;     // whether the row belongs to b; index of its token
+    std::vector<std::pair<bool, std::int32_t>> entries;  // whether the row belongs to b; tokens so far
   };
   const Step steps[] = {{{.groups = 2, .length = 3, .room = 3},
                          {{false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}, {true, 2}},
@@ -551,7 +551,7 @@ TEST(KvCache, KeysAndValuesMayHaveDifferentDtypes) {
   EXPECT_EQ(call.assign().size(), 2u);
 }
 
-// A token beyond the page of its sequence ends the run.
+// If a token is beyond the page of its sequence, the run fails.
 TEST(KvCache, TokensFillTheirPageAndNoMore) {
   Params params(1, f64);
   const SelfAttention layer(Path(params) / "attn", width, heads);

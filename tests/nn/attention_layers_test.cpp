@@ -1,5 +1,5 @@
-// Tests attention layers. Compares their values with the reference formulas, and checks the steps of their
-// compiled graphs and the names and shapes of their parameters.
+// Tests attention layers. Compares their results with the reference formulas. Also checks the steps of
+// compiled graphs, and the names and shapes of parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,9 +85,9 @@ TEST(AttentionLayers, CopyNothingForwardOrBackward) {
     EXPECT_EQ(copies(forward), "") << kind.name;
     EXPECT_EQ(copies(both), "") << kind.name;
     EXPECT_EQ(steps_of(forward, flash_attn_op), 1) << kind.name;
-    // If a head's keys come from two projections, they are concatenated. If the parts of a split tensor were
-    // processed separately, their gradients are also concatenated: for keys and values, and for the latent
-    // and the rotary key.
+    // If two projections produce the keys of a head, the keys are concatenated. The backward pass
+    // concatenates the gradients of a split tensor's parts. Such parts are keys and values, or the latent and
+    // the rotary key.
     EXPECT_EQ(steps_of(forward, concat_op), is_latent(kind) ? 1 : 0) << forward.text();
     EXPECT_EQ(steps_of(both, concat_op), is_latent(kind) ? 3 : 0) << both.text();
   }
@@ -114,7 +114,7 @@ TEST(AttentionLayers, CopyNothingOnATokenAfterACache) {
   }
 }
 
-// Returns a parameter as a matrix [in, out], which multiplies rows from the right.
+// Returns a parameter as a matrix [in, out]. Rows are multiplied by this matrix.
 Matrix weight(const nn::Params& params, const std::string& name) {
   const Parameter& p = *params.find("attn." + name);
   return reference::transpose({p.shape()[0], p.shape()[1], p.read().values<double>()});
@@ -351,7 +351,7 @@ TEST(LatentAttention, CachesOnlyTheLatentAndTheRotaryKey) {
   EXPECT_EQ(cache.bytes(), 32 * (6 + 2) * sizeof(float));
 }
 
-// A bf16 cache needs half the memory of an f32 cache, and its rows differ only by the rounding to bf16.
+// A bf16 cache needs half the memory of an f32 cache. Its rows differ only by the rounding to bf16.
 TEST(KvCache, StoresRowsInADifferentDtype) {
   for (const Kind& kind : kinds()) {
     nn::Params params(3);

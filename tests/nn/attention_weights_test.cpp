@@ -20,8 +20,8 @@ using reference::close;
 using reference::random_vector;
 using testing::error_of;
 
-// Tests every option that affects P, on grouped heads with L ≠ T. In f64, compares P·v with o, row sums with
-// 1, and the weights of masked keys with 0.
+// Tests every option that affects P, on grouped heads with L ≠ T, in f64. P·v must equal o, rows must sum to
+// 1, and the weights of masked keys must be 0.
 struct Case {
   const char* name;
   AttentionOptions options;
@@ -94,7 +94,7 @@ TEST(AttentionWeights, RefuseTensorsThatFlashAttnDidNotCompute) {
             std::string::npos);
 }
 
-// Rows of every head must sum to 1, a token must not attend to later tokens, and heads must differ.
+// Rows of every head must sum to 1. A token must not attend to later tokens. Heads must differ.
 TEST(AttentionMaps, EveryArchitectureGivesCausalProbabilities) {
   for (const nn::Architecture& a : {nn::Architecture(nn::Gpt{}), nn::Architecture(nn::Llama{.key_heads = 2}),
                                     nn::Architecture(nn::DeepSeek{})}) {

@@ -1,4 +1,4 @@
-// Compares BeamSearch with a search that sorts a list of all continuations.
+// Compares BeamSearch with a simple search, which sorts a list of all continuations.
 #include <tilegrad/nn/generation/sampling.h>
 
 #include <gtest/gtest.h>
@@ -146,8 +146,8 @@ TEST(BeamSearch, FindsTheLikeliestOfAllCandidates) {
   EXPECT_GT(ended_early, 30);
 }
 
-// Logits have few distinct values, which makes many continuations equally likely. If continuations are
-// equally likely, the earlier beam and the lower token are chosen. NaN and −∞ are never chosen.
+// Logits have few distinct values. Thus many continuations are equally likely. Among equally likely
+// continuations, the earlier beam and then the lower token are chosen. NaN and −∞ are never chosen.
 TEST(BeamSearch, PrefersTheEarlierBeamAndTheLowerTokenInTies) {
   std::mt19937 random(9);
   int ties = 0, ended = 0;

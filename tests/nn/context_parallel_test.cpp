@@ -1,5 +1,5 @@
-// Tests models with sequences that are divided among ranks. The loss and gradients must equal those of one
-// rank up to rounding.
+// Tests models on several ranks, which divide each sequence among themselves. Up to rounding, the loss and
+// gradients must be the same as on one rank.
 #include "tests/support/ranks_training.h"
 
 #include <cmath>
@@ -78,8 +78,8 @@ Results recorded(Graph& g, const nn::Params& params, const nn::Model& model, con
   return {loss, gradients(loss, weights)};
 }
 
-// Returns the losses and norms of training steps, and the loss of a later evaluation, summed over the rank's
-// targets. With `divides`, the ranks also shard the update.
+// Returns the losses and norms of training steps. Also returns the loss of a later evaluation, which is
+// summed over the rank's targets. With `divides`, the ranks also shard the update.
 std::vector<double> trained_on_tokens(Communicator& ranks, std::int64_t accumulate, bool divides) {
   using namespace tg::testing;
   nn::Params params(1);

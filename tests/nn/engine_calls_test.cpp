@@ -51,7 +51,8 @@ TEST_P(EngineCalls, ARefusedRequestReportsTheReasonAndOthersContinue) {
   engine.cancel(sequence);  // the sequence has ended
   EXPECT_EQ(error_of([&] { engine.fork(sequence, 1); }),
             "[engine] there is no sequence " + std::to_string(sequence) + " to fork");
-  // A request may have one token more than the context, because the last token is generated but not read.
+  // A request may have one token more than the context. The last token is generated, but the model does not
+  // read it.
   EXPECT_EQ(written({.prompt = Tokens(40, 1), .tokens = 9}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(40, 1)}).size(), 9u);
   EXPECT_EQ(written({.prompt = Tokens(48, 1)}).size(), 1u);
@@ -150,8 +151,8 @@ TEST_P(EngineCalls, AForkContinuesWithSeparateDraws) {
     Tokens so_far = drawn_text.prompt;
     so_far.insert(so_far.end(), got.begin(), got.end());
     engine.fork(sequence, 77, into(other, {}).report);
-    // If the next token of the original is not being drawn, the fork gets a slot immediately, with the pages
-    // of the original.
+    // If the step that draws the original's next token has not started, the fork gets a slot immediately. It
+    // shares the pages of the original.
     EXPECT_EQ(engine.scheduler().running(), steps == 0 ? 0u : GetParam() ? 1u : 2u) << steps << " steps";
     run();
     EXPECT_EQ(got, whole);
@@ -180,13 +181,13 @@ TEST_P(EngineCalls, WaitingForksMatchRequests) {
   }
 }
 
-// Sequences are added, forked and cancelled at any time, by reports and between steps. The cache is too small
-// for all sequences.
+// Sequences are added, forked and cancelled at random times, in report functions and between steps. The cache
+// is too small for all sequences.
 TEST_P(EngineCalls, SequencesAreUnchangedByAnyCalls) {
   struct Sequence {
     Engine::Handle handle = 0;
     Engine::Request request;
-    std::uint64_t drawn = 0;  // number of tokens that its parent had drawn at the fork
+    std::uint64_t drawn = 0;  // number of tokens that the parent had drawn before the fork
     Tokens got = {};
     bool is_whole = true;
   };
@@ -258,7 +259,7 @@ TEST_P(EngineCalls, SequencesAreUnchangedByAnyCalls) {
   }
 }
 
-// If the engine runs ahead, the last reported token has already been read.
+// If the engine runs ahead, the model has already read the last reported token.
 TEST_P(EngineCalls, AStepStartsBeforeThePreviousTokensAreKnown) {
   const auto read = [&](Engine::Handle sequence) { return engine.scheduler().table(sequence).length(); };
   Tokens got;
@@ -268,7 +269,7 @@ TEST_P(EngineCalls, AStepStartsBeforeThePreviousTokensAreKnown) {
     EXPECT_EQ(std::ssize(got), n);
     EXPECT_EQ(read(sequence), std::ssize(drawn_text.prompt) + n - (GetParam() ? 0 : 1));
   }
-  // A beam search needs the logits of its beams on the host, so no step starts ahead of a search.
+  // A beam search needs the logits of its beams on the host. So during a search, no step starts ahead.
   engine.cancel(sequence);
   const Engine::Handle search = engine.search({.prompt = drawn_text.prompt, .beams = 1});
   const Engine::Handle other = engine.add(drawn_text);
@@ -349,7 +350,7 @@ TEST_P(EngineCalls, NewWeightsGiveTheSequencesOfANewEngine) {
   EXPECT_EQ(Tokens(running.begin(), running.begin() + 5), Tokens(before.begin(), before.begin() + 5));
 }
 
-// A model of two tables without attention. The embedding may have fewer tokens than the head.
+// A model of two tables, without attention. The embedding may have fewer tokens than the head.
 struct Tables {
   nn::Params params{4};
   nn::Embedding tokens;
@@ -423,8 +424,8 @@ void an_error_of_a_run(bool ahead) {
   engine.step();
   engine.fork(first, 1, EngineCalls::into(other, {}).report);
   const Engine::Handle wrong = engine.add(Engine::Request{.prompt = {8, 1}});
-  // After an error, the tokens of the other sequences are read again before the wrong sequence, so the wrong
-  // sequence is not part of every step.
+  // After an error, the tokens of the other sequences are read again first. So some steps do not contain the
+  // wrong sequence.
   for (int n = 0, errors = 0; errors < 2; ++n) {
     ASSERT_LT(n, 5);
     const std::size_t before = got.size();

@@ -58,7 +58,7 @@ struct EnginePairs : ::testing::Test {
                      .width = 16,
                      .tied_head = false,
                      .std = 0.2}};
-  // Two of the five requests have a common prefix. A small cache does not fit all five at the same time.
+  // Two of the five requests have a common prefix. A small cache is too small for all five at the same time.
   const std::vector<Engine::Request> list = {
       {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}, .tokens = 9, .seed = 2},
       {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 7, .sampling = {.temperature = 0}},
@@ -88,7 +88,8 @@ struct EnginePairs : ::testing::Test {
     std::size_t added = 0;
     Running(const Model& model, const Engine::Options& o, std::size_t count)
         : engine(model, o), sequences(count) {}
-    // Adds a request (at first, several) and runs a step. Returns false when all requests have ended.
+    // Adds a request and runs a step. The first call adds several requests. Returns false when all requests
+    // have ended.
     bool step(const std::vector<Engine::Request>& list) {
       for (const std::size_t until = std::min(list.size(), added + (added == 0 ? 3 : 1)); added < until;
            ++added)

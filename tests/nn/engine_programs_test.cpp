@@ -18,7 +18,7 @@ namespace {
 using namespace tg;
 using namespace tg::testing;
 
-// A model of two tables without attention. It records the numbers of rows of its programs.
+// A model of two tables, without attention. It records the number of rows of each program.
 struct Rows {
   nn::Params params{4};
   nn::Embedding tokens{nn::Path(params) / "tokens", 9, 4, nn::Init::normal(1)};
@@ -35,7 +35,7 @@ struct Rows {
             .context = 32,
             .parameters = params.all()};
   }
-  // Adds `count` prompts of `size` tokens that do not share pages.
+  // Adds `count` prompts of `size` tokens. The prompts do not share pages.
   static void add(Engine& engine, std::int64_t count, std::int64_t size, std::int64_t tokens) {
     for (std::int64_t i = 0; i < count; ++i) {
       Tokens prompt(static_cast<std::size_t>(size), 3);
@@ -104,8 +104,8 @@ TEST(EnginePrograms, ArePreparedInAdvance) {
   EXPECT_EQ(r.rows, (std::vector<std::int64_t>{1, 16, 2, 4, 32}));
 }
 
-// Sequences have more rows than one run moves, in pages of several sizes. Some sequences have a common
-// prefix. Their other pages are restored after the shared pages, which are found in the cache.
+// Sequences have more rows than one run moves. Several page sizes are tested. Some sequences have a common
+// prefix. The pages of this prefix are found in the cache, and the other pages are restored.
 TEST(Engine, LongSequencesMoveToTheHostAndBack) {
   nn::Params params(1);
   nn::ModelConfig c{
@@ -183,7 +183,7 @@ TEST(Engine, RunsAheadWithASingleSlot) {
   EXPECT_EQ(sequences[1], sequences[0]);
 }
 
-// Padding rows also read a token and a position, so they must use ones that every model has.
+// Padding rows also read a token and a position, so both must exist in every model.
 TEST(Engine, ServesModelsOfOneTokenAndOnePosition) {
   for (const std::int64_t context : {1, 3})
     for (const bool ahead : {false, true}) {

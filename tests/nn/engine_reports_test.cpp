@@ -1,4 +1,4 @@
-// Tests the calls that a report function of Engine may make, and the end of a sequence.
+// Tests the calls that Engine's report functions may make, and the end of a sequence.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -66,7 +66,8 @@ TEST_P(EngineReports, AReportMayAddForkAndCancelSequences) {
     if (got[0].size() == 1) handles[4] = engine.add(into(got[4], list[4]));
     if (got[0].size() == 2) engine.fork(t.sequence, 77, into(fork, {}).report);
     if (got[0].size() == 3) engine.cancel(handles[1]);
-    // The report cancels its own sequence. Afterward, the variables that it has captured must still exist.
+    // The report function cancels its own sequence. Afterward, the function's captured variables must still
+    // exist.
     if (got[0].size() == 4) engine.cancel(t.sequence), got[0].push_back(-1);
     return true;
   };

@@ -1,5 +1,4 @@
-// Compares the sequences of many requests to an Engine with the same sequences in batches of one and from
-// Generator.
+// Runs many requests in an Engine. Their sequences must equal those of batches of one and of Generator.
 #include <tilegrad/nn/generation/generate.h>
 
 #include <gtest/gtest.h>
@@ -47,7 +46,7 @@ TEST(Engine, SequencesMatchABatchOfOne) {
   }
 }
 
-// Records the numbers of rows of an engine's programs.
+// Records the number of rows of each program of an engine.
 nn::LanguageModel noting(const nn::Model& model, std::vector<std::int64_t>& rows) {
   nn::LanguageModel noting = model;
   noting.features = [features = noting.features, &rows](TensorArg tokens, const nn::CallArgs& call) {
@@ -137,8 +136,8 @@ TEST(Engine, BeamSearchMatchesASearchWithoutSharing) {
                                       .beams = beams,
                                       .ends = ends};
       const auto expected = searched(model, search);
-      // Runs the search by itself, next to other sequences, and with beams that must wait for one another's
-      // pages.
+      // Runs the search by itself. Then runs two searches and other sequences together. The cache is small,
+      // so beams must wait for free pages.
       for (const bool in_company : {false, true}) {
         nn::Engine engine(model, {.slots = 8,
                                   .cache_tokens = in_company ? 160 : 0,

@@ -1,4 +1,4 @@
-// Tests sampling, and compares generation with a key-value cache and without one.
+// Tests sampling, and compares generation with and without a key-value cache.
 #include <tilegrad/nn/generation/generate.h>
 #include <tilegrad/nn/models/deepseek.h>
 #include <tilegrad/nn/models/llama.h>
@@ -54,7 +54,7 @@ TEST(Generator, GreedyTokensAreTheSameWithACacheAndWithout) {
                  plain = text(model, 40, {.temperature = 0}, {.cache = false});
       EXPECT_EQ(cached, plain) << kind.name;
       EXPECT_EQ(cached.size(), prompt.size() + 40);
-      // The generated sequence does not repeat a single token.
+      // The generated sequence must contain different tokens.
       const auto first = cached.begin() + std::ssize(prompt);
       EXPECT_GT(std::count_if(first, cached.end(), [&](std::int32_t t) { return t != *first; }), 3)
           << kind.name;
@@ -117,13 +117,13 @@ TEST(Generator, ReadsOnlyNewTokensAndForgetsRemovedOnes) {
   EXPECT_FALSE(close(generator.next(one), fresh(one)));
   generator.forget();
   EXPECT_TRUE(close(generator.next(one), fresh(one)));
-  // A new sequence is generated from its start, so the weights that filled the cache do not matter.
+  // A new sequence is computed from its start, so old cached values have no effect.
   table.write(params_before);
   std::vector<std::int32_t> text = one;
   nn::Generator(model).extend(text, 6, {.temperature = 0}, 1);
   table.write(a);
   std::vector<std::int32_t> other_text = one;
-  generator.next(text);  // extends a sequence of the old weights with the new weights
+  generator.next(text);  // continues with the new weights; the sequence was read with the old weights
   table.write(params_before);
   generator.extend(other_text, 6, {.temperature = 0}, 1);
   EXPECT_EQ(other_text, text);
@@ -291,7 +291,8 @@ TEST(SampleToken, KeepsNoMoreTokensThanTopPNeeds) {
           << vocabulary << " tokens";
 }
 
-// Token 0 has 2 of 2^59 parts of the probability. The sum of all weights in f64 would not include them.
+// The probability of token 0 is 2 / 2^59. If all weights were summed in f64, this token's weight would be
+// lost.
 TEST(SampleToken, KeepsTheUnlikeliestTokenIfAllAreKept) {
   const std::vector<float> logits{-40, 0, -100, -100, -100, -100, -100, -100};
   for (const std::int64_t top_k : {0, 2, 8})

@@ -15,7 +15,7 @@
 #include <tilegrad/train/trainer.h>
 #include "backends/cpu/kernel.h"
 
-// Replaces the system's clock by a clock that only runs and waits advance.
+// Replaces the system's clock. Only runs and waits advance this clock.
 static constexpr std::int64_t second = 1'000'000'000, run_time = 10 * second, wait_time = 100 * second;
 static thread_local std::int64_t shown_time = 0;  // 0: the system's clock
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
@@ -200,7 +200,7 @@ TEST(LateResults, ATrainerStartsAStepBeforeItReadsThePreviousOne) {
   }
 }
 
-// The speed covers only the steps, not the time of hooks and validations.
+// The speed is computed from the time of the steps, without hooks and validations.
 TEST(LateResults, ATrainerMeasuresItsSteps) {
   for (const std::int64_t accumulate : {1, 2}) {
     SmallRun run;
@@ -223,8 +223,8 @@ TEST(LateResults, ATrainerMeasuresItsSteps) {
     shown_time = second;
     trainer.run();
     shown_time = 0;
-    // If there are two batches, four programs start: the batches, the storing of their gradient sum, and the
-    // update.
+    // If there are two batches, four programs start: one for each batch, one that stores the gradient sum,
+    // and the update.
     const double starting = accumulate == 1 ? 10 : 40, waiting = accumulate == 1 ? 100 : 200;
     for (std::int64_t step = 1; step <= 6; ++step) {
       const bool is_next_started = step != 4 && step != 6;  // a validation follows step 4

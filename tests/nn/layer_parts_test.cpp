@@ -51,7 +51,7 @@ Array numbered(const Shape& shape, DType dtype, double first) {
 
 // ---- Adapters
 
-// Adds scale·B(A·x) to y, for the rows of B that belong to the layer.
+// Adds scale·B(A·x) to y. Uses only the layer's rows of B.
 TEST(LowRank, AddsTheScaledProductOfItsRows) {
   for (const std::int64_t first_row : {0, 2, 4})
     for (const bool has_residual : {false, true}) {
@@ -314,7 +314,7 @@ TEST(Autocast, LogitsAreF32Unless16BitsAreRequested) {
           EXPECT_EQ(product->x.dtype(), expected);
         }
       }
-  // If there are a bias and a residual, both are added to the f32 result.
+  // If the layer has a bias and a residual, both are added to the f32 result.
   Params params(1, bf16);
   const Linear head(Path(params) / "head", 4, 5, {.wide = true});
   Parameter(params.all()[1]).write(numbered({5}, bf16, 4));
@@ -333,7 +333,7 @@ TEST(Autocast, LogitsAreF32Unless16BitsAreRequested) {
     }
 }
 
-// Weights that are wider than the scope's type have copies. Others are cast.
+// Weights that are wider than the scope's type have copies. Other weights are cast.
 TEST(Autocast, ReadsWiderWeightsFromCopies) {
   for (const DType held : {f64, f32, f16, bf16}) {
     Params params(1, held);
@@ -345,13 +345,14 @@ TEST(Autocast, ReadsWiderWeightsFromCopies) {
     EXPECT_EQ(layer(x).dtype(), bf16);
     layer(x);
     EXPECT_EQ(copies.bytes(), held == f64 || held == f32 ? 64u : 0u) << name_of(held);
-    int casts = 0;  // casts of x for two calls, and of a weight once
+    int casts = 0;  // x is cast for each of two calls, and a weight only once
     for (const Node& n : g.nodes()) casts += n.op->name == "cast";
     EXPECT_EQ(casts, held == bf16 ? 0 : held == f16 ? 3 : 2) << name_of(held);
   }
 }
 
-// Cast weights and a rank's positions must not belong to the segment that uses them first.
+// Cast weights and a rank's positions are used in several segments. They must not belong to the first of
+// these segments.
 TEST(Recompute, KeepsWeightsAndPositionsOutOfSegments) {
   Params params(1);
   const Model model(
@@ -541,7 +542,7 @@ TEST(LanguageModel, DefaultsToFeaturesAndCrossEntropy) {
   EXPECT_EQ(model.device(), Device::cpu());
 }
 
-// A branch computes x + after(f(norm(x))). If no operation follows the layer f, the layer itself adds x.
+// A branch computes x + after(f(norm(x))). If `after` is empty, the layer f itself adds x.
 TEST(Block, AddsBranchesWithNormsBeforeAndAfter) {
   Params params(1, f64);
   const auto layer = [](const char* name, double factor, double plus = 0) {
@@ -607,7 +608,7 @@ TEST(Embeddings, ReadRowsOfTheirTable) {
     EXPECT_EQ(got.at(i), t.at(12 + i));
     EXPECT_EQ(got.at(3 + i), t.at(3 + i));
   }
-  // After a cache, the rows follow the cached positions.
+  // If there is a cache, the rows follow the cached positions.
   KvCache cache(2, 4);
   Graph after;
   CacheCall call(after, cache, 2);

@@ -1,5 +1,5 @@
-// Tests LoRA on every architecture: the parameters that it adds and freezes, and the results after merging,
-// which must not change.
+// Tests LoRA on every architecture. Checks the parameters that LoRA adds and freezes. Merging must not change
+// results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -203,7 +203,7 @@ TEST(Lora, StartsLikePeft) {
   }
 }
 
-// Counts the GEMMs of a training step, and the GEMMs whose result has the shape of a weight.
+// Counts the GEMMs of a training step. Also counts the GEMMs whose result has the shape of a weight.
 struct Products {
   std::size_t all = 0, of_weights = 0;
 };
@@ -233,22 +233,22 @@ TEST(Lora, ComputesNoGradientOfAFrozenWeight) {
   nn::ModelConfig config = small_models(length)[0].config;
   config.layers = 1;
   nn::Model model(params, config);
-  // c_attn, c_proj, c_fc, c_proj and the head each have a GEMM and two gradients. The first layer's input has
-  // a gradient as well, for the embeddings.
+  // c_attn, c_proj, c_fc, c_proj and the head each have a GEMM and two gradients. The gradient of the first
+  // layer's input is needed for the embeddings.
   const Products full = products_of_step(model, optim::AdamW(model.parameters()));
   EXPECT_EQ(full.all, 15u);
   EXPECT_EQ(full.of_weights, 4u);  // the head's weight is the embedding's
   nn::add_lora(model, {.rank = 3, .targets = {"c_attn"}});
-  // The forward has 5 GEMMs and the adapter's 2. The backward has 4 GEMMs for the inputs of all layers except
-  // c_attn, before which nothing is trained. The adapter has 3 more: for both of its weights and for the
-  // input of B.
+  // The forward pass has 5 GEMMs, and 2 for the adapter. The backward pass has 4 GEMMs for the inputs of
+  // layers. c_attn needs no such gradient, because nothing before it is trained. The adapter has 3 more: for
+  // both of its weights and for the input of B.
   const Products lora = products_of_step(model, optim::AdamW(model.parameters()));
   EXPECT_EQ(lora.all, 5u + 2 + 4 + 3);
   EXPECT_EQ(lora.of_weights, 0u);
 }
 
 // The initial weights are bf16 numbers, in parameters of either dtype. They are drawn in bf16, so each number
-// is rounded once. Numbers that are drawn in f32 and then rounded would differ.
+// is rounded once. If numbers were drawn in f32 and then rounded, they would differ.
 struct RoundedModel {
   nn::Params params;
   nn::Model model;
@@ -328,7 +328,7 @@ TEST(Lora, TrainsOnlyTheAdapters) {
   }
 }
 
-// Logits need most of the memory of this step. They must not be wider because the head's weight is stored in
+// Logits need most of the memory of this step. Their type must be the same if the head's weight is stored in
 // bf16.
 TEST(Lora, NeedsLessMemoryThanAllParameters) {
   for (const bool tied : {true, false}) {
@@ -349,8 +349,8 @@ TEST(Lora, NeedsLessMemoryThanAllParameters) {
   }
 }
 
-// In f64, the two results differ by less than f32 logits can show. In f32, rounding depends on the
-// instruction set, which determines the order of each sum. With AVX2, the difference is 1.02e-6.
+// In f64, the difference of the two results is below the rounding error of f32. In f32, rounding depends on
+// the order of each sum, and so on the instruction set. With AVX2, the difference is 1.02e-6.
 TEST(Lora, MergedModelsComputeTheSame) {
   for (const SmallModel& kind : small_models(length)) {
     for (const auto& [dtype, bound] : {std::pair{f64, 0x1p-23}, {f32, 2e-6}}) {

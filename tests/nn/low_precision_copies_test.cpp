@@ -1,5 +1,5 @@
-// Tests low-precision copies of weights. Steps that use copies must be bitwise identical to steps that cast
-// the weights, even if other code changes the weights in between.
+// Tests low-precision copies of weights. Some steps use copies, and others cast the weights. Both must be
+// bitwise identical, even if other code changes the weights between steps.
 #include <gtest/gtest.h>
 
 #include <tilegrad/nn/layers/autocast.h>
@@ -139,7 +139,7 @@ TEST(LowPrecisionCopies, ExistOnlyForWiderWeights) {
   EXPECT_EQ(made[0].dtype(), bf16);
   EXPECT_EQ(made[0].shape(), params.all()[0].shape());
   EXPECT_FALSE(copies.of({Parameter("other", Array(Shape{2}, f32))})[0].key());
-  // The gradient is the gradient of a cast.
+  // The gradient is the same as for a cast.
   const Tensor w = g.param(layer.weight().parameter());
   EXPECT_EQ(gradients(sum(cast(y * again, f32)), {w})[0].dtype(), f32);
   EXPECT_THROW(optim::Sgd(params.all(), {}).minimize(sum(cast(y, f32)), {made[0]}),

@@ -1,5 +1,4 @@
-// Tests inference with weights in bf16 or f16, for every architecture, with a key-value cache and without
-// one.
+// Tests inference with weights in bf16 or f16, for every architecture, with and without a key-value cache.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -85,8 +84,8 @@ TEST(HalfWeights, NeedHalfTheMemoryAndGiveTheLogitsUpToRounding) {
     }
 }
 
-// If gains are 1 and biases are 0, the models differ only in other weights, which Autocast rounds. Autocast
-// also rounds logits.
+// If gains are 1 and biases are 0, they are exact in both models. Autocast rounds all other weights in the
+// same way. Autocast also rounds logits.
 TEST(HalfWeights, MatchAutocastOnTheSameWeightsInF32Bitwise) {
   const TemporaryDirectory dir;
   for (const SmallModel& kind : small_models(24))

@@ -1,4 +1,4 @@
-// Tests mixed precision: layers in a 16-bit type on f32 weights, and loss scaling.
+// Tests mixed precision: layers that compute in a 16-bit type with f32 weights, and loss scaling.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -76,8 +76,8 @@ TEST(MixedPrecision, TheOptimizerReads16BitGradientsWithoutAWideningPass) {
   }
 }
 
-// bf16 has 8 bits of precision, and f16 has 11. Rounding changes single losses in both directions. The early
-// losses and the mean of the last losses show whether training is the same.
+// bf16 has 8 bits of precision, and f16 has 11. Rounding changes single losses in both directions. So the
+// early losses and the mean of the last losses are compared.
 TEST(MixedPrecision, TrainsLikeF32) {
   const auto losses = [](nn::Precision p) {
     SmallGpt t({.precision = p, .loss_scale = loss_scale_for(p)});
@@ -124,7 +124,7 @@ TEST(MixedPrecision, MasterWeightsKeepUpdatesBelowThe16BitResolution) {
   for (const float w : table.weight().parameter().read().values<float>()) EXPECT_NEAR(w, 1 - 1e-3, 1e-6);
   for (int step = 0; step < 30; ++step)
     program.run({{id, std::vector<std::int32_t>{0}}, {update.learning_rate, std::vector<float>{1e-4f}}});
-  EXPECT_LT(program.item<float>(y), 8);  // after more steps, the sum is less than 1 in bf16
+  EXPECT_LT(program.item<float>(y), 8);  // after more steps, the weight is less than 1 in bf16
 }
 
 TEST(MixedPrecision, EvaluationAndGenerationComputeLikeTraining) {

@@ -123,7 +123,8 @@ TEST(Refusals, ModelsRefuseSizesNextToValidOnes) {
   EXPECT_EQ(checked(DeepSeek{.attention_scale = 0.5}), "");
 }
 
-// Each single mistake is reported. If there are two mistakes, the earlier one in this list is reported.
+// Each mistake must be reported. If a config has two mistakes, the mistake that is earlier in this list must
+// be reported.
 template <class T>
 void expect_first(const T& valid, const std::vector<std::function<void(T&)>>& mistakes,
                   const std::function<std::string(const T&)>& check) {
@@ -282,11 +283,12 @@ TEST(Refusals, LayersRefuseSizesNextToValidOnes) {
 
 // ---- RoPE scaling
 
-// Computes the formulas in nn/models/rotary_stack.h with plain code.
+// Implements the formulas of nn/models/rotary_stack.h in plain code.
 Vector plain_frequencies(const RopeScaling& s, std::int64_t d, double theta, std::int64_t context) {
   const double pi = std::numbers::pi, c = s.first_context;
   Vector omega;
-  const auto pair = [&](double rotations) {  // the pair that rotates this often in the original context
+  const auto pair = [&](double rotations) {  // the pair that makes this number of rotations in the original
+                                             // context
     return double(d) * std::log(c / (2 * pi * rotations)) / (2 * std::log(theta));
   };
   double low = pair(s.beta_fast), high = pair(s.beta_slow);
@@ -352,7 +354,7 @@ TEST(RopeScaling, FollowsItsFormulas) {
       }
 }
 
-// If both bounds are equal, the upper bound becomes 0.001 larger. A pair between the bounds is interpolated.
+// If both bounds are equal, the upper bound is increased by 0.001. A pair between the bounds is interpolated.
 TEST(RopeScaling, EqualBoundsOfYarnAreSeparatedByOneThousandth) {
   RopeScaling s{.type = "yarn", .factor = 4, .beta_fast = 3, .beta_slow = 3, .whole_pairs = false};
   s.first_context =
@@ -437,7 +439,7 @@ TEST(Llama, LayersAlternateWindowsAndRotations) {
   EXPECT_EQ(times(text({.rotated = {0}}), "rope "), 0u);
   EXPECT_EQ(times(text({.attention_scale = 0.25}), "scale=0.25"), 3u);
   EXPECT_EQ(times(text({.attention_softcap = 30}), "softcap=30"), 3u);
-  // Layers with a window have a different theta and no scaling.
+  // Layers with a window have a different theta, and their frequencies are not scaled.
   const auto frequencies = [](const RopeScaling& s, double theta, std::int64_t d = 4,
                               std::int64_t context = 8) {
     std::string list;
@@ -488,7 +490,7 @@ TEST(DeepSeek, PassesItsSettingsToAttention) {
   s.scaling = {.type = "linear", .factor = 4};
   EXPECT_TRUE(has(text(s), list(s.scaling.frequencies(4, 50, 8)))) << text(s);
   EXPECT_TRUE(
-      has(text(s), "\"0 0 "));  // frequencies of complete queries, whose first numbers are not rotated
+      has(text(s), "\"0 0 "));  // frequencies of complete queries; their first numbers are not rotated
   s.interleaved = false;
   EXPECT_FALSE(has(text(s), "\"0 0 "));
   s.scaling = {.type = "longrope", .first_context = 5, .short_factors = {1, 2}, .long_factors = {3, 4}};
@@ -519,7 +521,7 @@ TEST(RopeScaling, ASingleTokenContextIsKept) {
 
 // ---- Dropout
 
-// If neither dropout nor a norm follows it, the last GEMM of a layer adds to the residual stream.
+// The last GEMM of a layer adds the residual, unless dropout or a norm follows the GEMM.
 TEST(Dropout, BlocksWithoutItAddInTheirProducts) {
   for (const Mode mode : {Mode::evaluate, Mode::train})
     for (const double dropout : {0., 0.25})

@@ -1,5 +1,5 @@
-// Tests Model::loss: which models compute it without logits, and that it always equals cross_entropy of the
-// head.
+// Tests Model::loss. It must always equal cross_entropy of the head's logits. Some models must compute it
+// without logits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,8 +72,8 @@ TEST(ModelLoss, MatchesTheLossOfTheLogits) {
     }
 }
 
-// If there are enough rows for chunks, f32 also uses the op, and results are bitwise identical for any
-// chunks.
+// If there are enough rows for chunks, f32 also uses linear_cross_entropy. Results must be bitwise identical
+// for any chunks.
 TEST(ModelLoss, IsTheSameInChunksOfRows) {
   constexpr std::int64_t batch = 13;  // 156 rows
   for (const auto& [name, config] : small_models(12))

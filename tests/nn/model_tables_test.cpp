@@ -26,8 +26,8 @@ std::string number(double x) {
   return std::isinf(x) ? (x < 0 ? "-inf" : "inf") : tg::detail::attr_text(x);
 }
 
-// Describes a setting on one line: its name, its value, the range of its option, and the metadata that
-// indicates its absence.
+// Describes a setting on one line: its name, its value, and the range of its option. Also describes the
+// metadata that is written if the setting is absent.
 std::string text_of(const Setting& s) {
   std::string text = s.name + "=";
   std::visit(
@@ -263,8 +263,8 @@ struct Expected {
   Init init;
 };
 
-// Compares a model's parameters, in their order, with a list. Models are compared in f64, because initial
-// values do not depend on the dtype.
+// Compares a model's parameters with a list, in the same order. Initial values do not depend on the dtype, so
+// models are compared in f64.
 void expect_parameters(ModelConfig c, const std::vector<Expected>& expected, const std::string& what) {
   Params params(7, f64), drawn(7, f64);
   c.vocabulary = 11, c.context = 5;
@@ -287,7 +287,7 @@ void expect_parameters(ModelConfig c, const std::vector<Expected>& expected, con
   EXPECT_EQ(each, all) << what;
 }
 
-// Adds a Linear with its bias, whose initial values depend on the number of its inputs.
+// Adds a Linear with its bias. The initial values depend on the number of inputs.
 void add_linear(std::vector<Expected>& all, const std::string& name, std::int64_t out, std::int64_t in,
                 bool bias, Init init) {
   all.push_back({name + ".weight", {out, in}, init.of_weight(in)});

@@ -33,8 +33,8 @@ nn::ModelConfig tiny() {
 const std::vector<std::int32_t> tiny_tokens = {0, 1, 2, 3, 4, 4, 1, 0},
                                 tiny_targets = {1, 2, 3, 4, 4, 1, 0, 2};
 
-// Makes weights so large that attention is not uniform and that differences of 1e-3 are small compared with
-// the inputs of norms.
+// Makes weights large. So attention is not uniform, and differences of 1e-3 are small compared with the
+// inputs of norms.
 void enlarge(const nn::Params& params) {
   for (Parameter p : params.all()) {
     Array a = p.read();
@@ -61,7 +61,7 @@ TEST(Params, InitialValuesDependOnlyOnSeedAndPath) {
   EXPECT_TRUE(make(wide).to(f32).same_bits(values));  // the dtype only rounds
 }
 
-// If initial values changed, every run that is repeated with the same seed would change.
+// If initial values changed, runs with the same seed would no longer be reproducible.
 TEST(Params, InitialValuesOfANameAndASeedAreFixed) {
   nn::Params p(1);
   const Array values = p.create("h.0.weight", {2}, nn::Init::uniform(1)).read();
@@ -95,8 +95,8 @@ TEST(Params, UsePyTorchsInitialValuesOnRequest) {
     mean += x / 3e4, square += x * x / 3e4;
     least = std::min(least, x), most = std::max(most, x);
   }
-  // Values are uniform in ±1/√100, so the variance is 0.01/3. No value is outside, and some values are close
-  // to either end.
+  // Values are uniform in ±1/√100, so the variance is 0.01/3. No value may be outside of this range, and some
+  // values must be close to each end.
   EXPECT_NEAR(mean, 0, 5 * 0.1 / std::sqrt(3 * 3e4));
   EXPECT_NEAR(square, 0.01 / 3, 5 * 0.01 * std::sqrt(4. / 45 / 3e4));
   EXPECT_GE(least, -0.1);
@@ -214,8 +214,8 @@ TEST(Layers, MatchTheirDefinitions) {
     EXPECT_TRUE(reference::close(numbers(v[i]), numbers(v[i + 1]), 1e-14)) << "layer " << i / 2;
 }
 
-// Parameter::settings() has the options that change results but not the weights. Loading a file compares them
-// with the model's settings.
+// Parameter::settings() returns options that affect results but not weights. When a file is loaded, its
+// settings are compared with the model's settings.
 TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
   using Grouped = nn::GroupedAttention::Options;
   using Latent = nn::LatentAttention::Options;
@@ -290,7 +290,7 @@ TEST(Layers, KeepOptionsThatWeightsDoNotShow) {
     std::string kept;
     for (const auto& [name, value] : all)
       if (name.starts_with("at.") &&
-          name.find('.', 3) == std::string::npos)  // settings of a norm inside are not included
+          name.find('.', 3) == std::string::npos)  // the settings of an inner norm are not included
         kept += name.substr(3) + "=" + value + " ";
     EXPECT_EQ(kept, cases[i].second) << "case " << i;
   }

@@ -1,4 +1,5 @@
-// Tests user-defined layers, models and architectures, and the errors for layers that omit a required call.
+// Tests user-defined layers, models and architectures. If a layer omits a required call, an error must be
+// reported.
 #include <gtest/gtest.h>
 
 #include <tilegrad/io/checkpoints/model_file.h>
@@ -111,7 +112,8 @@ TEST(Path, ListsTheParametersBelowIt) {
   EXPECT_EQ(root.parameters().size(), 3u);
 }
 
-// The language model is a table of next tokens, without a Model. It learns a cycle and generates it.
+// This language model is a table of logits, without a Model. It learns a cycle of tokens and generates the
+// cycle.
 TEST(LanguageModel, FunctionsTrainAndGenerate) {
   constexpr std::int64_t vocabulary = 5, context = 6;
   nn::Params params(1);

@@ -1,6 +1,6 @@
-// Tests each option of an optimizer by itself, in pairs, and in two optimizers of one loss. Results are
-// compared with the published formulas in plain loops. One step of each run has an infinite gradient and is
-// skipped.
+// Tests each option of an optimizer by itself, in pairs, and in two optimizers of one loss. Compares results
+// with plain loops that implement the published formulas. One step of each run has an infinite gradient and
+// is skipped.
 #include <limits>
 
 #include <tilegrad/nn/optimizers/optimizers.h>
@@ -102,7 +102,7 @@ bool is_refused(const O&) {
   return false;
 }
 
-// A parameter and its moments, updated by plain loops.
+// A parameter and its moments. Plain loops update them.
 struct Weight {
   Parameter parameter;
   std::size_t rows, columns;  // 0 rows: a vector
@@ -150,7 +150,7 @@ void plain_step(const Muon::Options& o, Weight& w, const Vector& g, double rate,
     w.p[i] = (1 - rate * decay_of(o, w)) * w.p[i] - rate * size * y[i];
 }
 
-// Runs an optimizer of three parameters in a graph, and the same optimizer in plain loops.
+// Runs an optimizer of three parameters in a graph, and also in plain loops.
 template <class T>
 struct Trained {
   using O = typename T::Options;
@@ -199,10 +199,11 @@ struct Trained {
     if (options.loss_scale && ++good == options.loss_scale->interval)
       good = 0, scale *= options.loss_scale->growth;
   }
-  // Bounds the rounding error. An iteration of Muon adds terms with a sum of at most a·s + b·s³ + c·s⁵ < 18,
-  // for singular values s up to 1.2. Each term has up to 4 roundings. The slope of an iteration is at most 4,
-  // so five iterations have 18·4·(4⁵ - 1)/3 roundings. Six steps of rate 1/16 and size 0.2·√3 add these
-  // errors to a weight. The other formulas have 20 roundings of numbers up to 4 in each of seven steps.
+  // Bounds the rounding error. An iteration of Muon adds several terms. For singular values s up to 1.2,
+  // their sum is at most a·s + b·s³ + c·s⁵ < 18. Each term has up to 4 roundings. The slope of an iteration
+  // is at most 4, so five iterations have 18·4·(4⁵ - 1)/3 roundings. Six steps of rate 1/16 and size 0.2·√3
+  // add these errors to a weight. In each of seven steps, the other formulas have 20 roundings of numbers up
+  // to 4.
   double tolerance() const {
     if constexpr (std::is_same_v<T, Muon>)
       return (options.products ? 0x1p-24 : 0x1p-53) * 18 * 4 * 341 * 6 * 0.0625 * 0.35;

@@ -1,5 +1,5 @@
-// Compares SGD, Adam and Muon with their published formulas in doubles. Also tests skipped steps, decay,
-// schedules, gradients that are accumulated over batches, and recomputed blocks.
+// Compares SGD, Adam and Muon with their published formulas, computed in doubles. Also tests skipped steps,
+// decay, schedules, gradients that are accumulated over batches, and recomputed blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using namespace tg::testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// The loss Σ w ⊛ c, whose gradient is the fed value c.
+// The loss Σ w ⊛ c. Its gradient is c, which is an input.
 struct SlopeOf {
   nn::Params params{1, f64};
   Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
@@ -112,9 +112,9 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
     const auto n = static_cast<std::size_t>(numel(shape)), cols = static_cast<std::size_t>(shape[1]);
     const Vector x = random_vector(n, 3);
     const Vector y = doubles(eval(optim::orthogonalized(g.constant(Array::of(shape, x)), 5)));
-    // The GEMMs A = x·xᵀ use the smaller size of x, so no intermediate result is larger than the matrix.
+    // A = x·xᵀ has the smaller of x's sizes. So no intermediate result is larger than x.
     for (const Value& value : g.values()) EXPECT_LE(value.layout.numel(), numel(shape)) << shape.text();
-    // For a tall matrix, the plain loops use the longer side. The result of the polynomial is the same.
+    // In the plain loops, A always has the number of rows. The result of the polynomial is the same.
     EXPECT_TRUE(close(y, plain_orthogonalized(x, n / cols, cols, 5), 1e-11)) << shape.text();
     double squares = 0;  // sum of the 8 or 16 squared singular values
     for (const double v : y) squares += v * v;
@@ -124,7 +124,7 @@ TEST(Muon, OrthogonalizedMovesSingularValuesNearOne) {
   }
 }
 
-// The number of matrices is smaller or larger than their sides.
+// Tests numbers of matrices that are smaller and larger than the matrices' sizes.
 TEST(Muon, OrthogonalizesEachMatrixOfABatchByItsSmallerSide) {
   for (const Shape& shape : {Shape{1, 6, 3}, Shape{1, 3, 6}, Shape{9, 6, 3}, Shape{9, 3, 6}, Shape{4, 6, 3},
                              Shape{4, 3, 6}, Shape{2, 2, 6, 3}, Shape{9, 1, 3, 6}}) {
@@ -270,7 +270,7 @@ TEST(Muon, MultipliesInTheRequestedDtype) {
       }
     feeds.emplace_back(update.learning_rate, static_cast<float>(1 / (0.2 * std::sqrt(40.))));
     program.run(feeds);
-    Vector moved;  // −o of both matrices
+    Vector moved;  // −o for both matrices
     for (const Parameter& p : params.all())
       for (const double v : doubles(p.read())) moved.push_back(-v);
     return moved;
@@ -323,7 +323,7 @@ TEST(Optimizers, ASkippedStepChangesNothingBitwise) {
   check(static_cast<optim::Muon*>(nullptr), optim::Muon::Options{});
 }
 
-// Two optimizers of one loss, whose gradients are fed.
+// Two optimizers of one loss. The gradients are inputs.
 struct TwoGroups {
   nn::Params params;
   Parameter a, b;
@@ -449,7 +449,8 @@ TEST(Optimizers, SharedLossSharesGradientsAndOutlivesThem) {
     }
     rates.emplace_back(updates.back().learning_rate, 0.1);
   }
-  // Reads through the old handle, because a tensor from before the replacement refers to the new tensor.
+  // The tensor was created before the replacement. It refers to the new tensor, so it is read through the old
+  // handle.
   const Tensor taken = updates[0].skipped * 2;
   Program program = compile(g, {taken, updates[0].skipped}, {.assign = assign, .verify = true});
   Program alone = compile(g, {updates[1].skipped}, {.assign = updates[1].assign});
@@ -544,13 +545,13 @@ TEST(Optimizers, RefuseGradientsAndParametersThatDoNotFit) {
   expect_error<Error>([&] { optim::AdamW({s.matrix, Parameter()}); }, {"parameter 1 is empty"});
 }
 
-// If the loss scale is at least 2, it can be reduced.
+// A step is an overflow if a smaller loss scale would avoid it. A scale of at least 2 can be reduced.
 TEST(Optimizers, StepsThatASmallerScaleWouldSaveAreOverflows) {
   for (const double scale : {1.0, 2.0}) {
     SlopeOf s;
     s.learn_by<optim::Sgd>({.loss_scale = optim::LossScale{.initial = scale}});
     s.matrix.write(Array::of<double>({2, 3}, {0.5, 0, 0, 0, 0, 0}));
-    // If doubled, the gradient overflows, but the loss does not. At a scale of 1, a different number is
+    // At scale 2, the doubled gradient overflows, but the loss does not. At scale 1, a different number is
     // infinite.
     const Vector zeros(3, 0.0), one_infinite{inf, 0, 0};
     s.run({0x1p1023, 0, 0, 0, 0, 0}, scale == 1 ? one_infinite : zeros, 0.1f);
@@ -620,7 +621,7 @@ TEST(Accumulation, MatchesTheStepOfALargerBatch) {
                                  {.batch = small_batch / n, .threads = 1, .verify = true, .accumulate = n});
     for (int step = 0; step < 5; ++step) {
       SmallBatch b(step);
-      // Only some targets of the first rows count, so their batch has a smaller share in the step.
+      // Only some targets of the first rows count, so the weight of their batch is smaller.
       if (step % 2 == 1)
         for (std::size_t i = 0; i < b.y.size() / 3; ++i)
           if (i % 5 != 0) b.y[i] = -100;

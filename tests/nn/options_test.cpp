@@ -1,5 +1,5 @@
-// Checks a table of the numeric options of optimizers, schedules, layers, models and samplers with
-// out-of-range numbers. Each error must name the option, the number and the range.
+// Sets numeric options of optimizers, schedules, layers, models and samplers to numbers out of their ranges.
+// Each error must name the option, the number and the range.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -120,7 +120,7 @@ TEST(OptionsOfOptimizers, OutOfRangeAreRefused) {
       scaled("interval", no_size, [](LossScale& s, double x) { s.interval = whole(x); }),
   });
   for (const auto& [initial, decayed] :
-       {std::pair(1.0, 0.0), {0x1p60, 1.0}}) {  // the ends belong to the range
+       {std::pair(1.0, 0.0), {0x1p60, 1.0}}) {  // the range includes both ends
     Weights w;
     AdamW(w.params.all(),
           {.beta1 = 0,

@@ -1,5 +1,5 @@
-// Compares PagePool with a memory that is actually written and copied. A sequence must always find its own
-// content and use the required number of pages, and no page may be lost.
+// Tests PagePool with a memory that is written and copied as the pool directs. A sequence must always find
+// its own content and use the required number of pages. No page may be lost.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -24,7 +24,7 @@ std::string pages_of(const PageTable& table) {
   return text;
 }
 
-// Like a model, reads the part of a sequence that the pool has not found.
+// Acts like a model: reads the part of a sequence that the pool has not found.
 void read(PageTable& table, const Tokens& sequence) {
   const Tokens rest(sequence.begin() + table.length(), sequence.end());
   std::vector<PageCopy> copies;
@@ -65,8 +65,8 @@ TEST(PagePool, SequencesWithACommonPrefixShareFullPages) {
   EXPECT_EQ(pages_of(b), "1 2");
   EXPECT_EQ(pool.holders(1), 2);
   EXPECT_EQ(pool.holders(3), 1);
-  // If the same tokens follow different tokens, they are in a different page. The last token of a sequence is
-  // never found, so it is always read.
+  // If the same tokens follow different tokens, they are stored in a different page. The last token of a
+  // sequence must always be read, even if it is in the cache.
   EXPECT_EQ(pool.open(Tokens{3, 4, 3, 4, 5}).length(), 0);
   EXPECT_EQ(pool.open(Tokens{1, 2, 3, 4}).length(), 2);
 }
@@ -106,13 +106,13 @@ TEST(PagePool, TablesAreMoved) {
   EXPECT_EQ(pages_of(b), "1");
 }
 
-// A full page is not written again, regardless of its number of owners.
+// Full pages are never written again, whether they are shared or not.
 TEST(PagePool, ASharedPageIsNotWritten) {
   for (std::int64_t fill = 1; fill <= 8; ++fill) {
     PagePool pool(6, 4);
     PageTable a = pool.open({});
     std::vector<PageCopy> copies;
-    ASSERT_TRUE(a.reserve(fill + 4, copies));  // with room in unshared pages
+    ASSERT_TRUE(a.reserve(fill + 4, copies));  // makes room in unshared pages
     a.append(Tokens(static_cast<std::size_t>(fill), 1));
     PageTable b = a.fork();
     const std::string error = error_of([&] { a.append(Tokens{2}); });

@@ -30,8 +30,9 @@ class Both {
   explicit Both(unsigned seed) : random_(seed), options_(drawn()), ours_(options_), plain_(options_) {}
   explicit Both(const Scheduler::Options& o) : random_(1), options_(o), ours_(o), plain_(o) {}
 
-  // Adds six sequences. The first sequence uses all pages and ends, then the second, and so on. Each time,
-  // the last sequence is preempted. After three times, the sequence before the last is preempted instead.
+  // Adds six sequences. The first three use all pages and end, one after the other. Each time, the last
+  // sequence is preempted. Then the fourth uses all pages, and the sequence before the last is preempted
+  // instead.
   void crowd() {
     std::vector<Id> all;
     for (std::int32_t n = 0; n < 6; ++n) all.push_back(add({n}, 12));
@@ -140,7 +141,7 @@ class Both {
     ASSERT_EQ(got.single, expected.single);
     moved += std::ssize(got.in), copied += std::ssize(got.copies);
     compare();
-    // The expected tokens are known now. A sequence may end at such a token, and a step may fail.
+    // The expected tokens are now known. A sequence may end at its token, and a step may fail.
     std::vector<Id> expecting;
     for (const auto& [id, t] : plain_.sequences)
       if (t.expected > 0) expecting.push_back(id);

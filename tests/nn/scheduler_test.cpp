@@ -1,6 +1,6 @@
-// Tests Scheduler without a model. Plans write and move the rows of a cache, and each row identifies its
-// token and all previous tokens. A sequence must always find the rows that it has read, every sequence must
-// end, and the newest sequences must be preempted first.
+// Tests Scheduler without a model. The test follows plans to write and move the rows of a cache. Each row
+// identifies its token and all previous tokens. A sequence must always find the rows that it has read. Every
+// sequence must end. The newest sequences must be preempted first.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Tokens count_from(std::int32_t first, std::int64_t n) {
   return tokens;
 }
 
-// Describes a plan: the parts of prompts, "|", and the single tokens.
+// Describes a plan: the parts of prompts, then "|", then the single tokens.
 std::string text_of(const Scheduler::Plan& plan) {
   std::string s;
   const auto add = [&](const std::vector<Scheduler::Part>& parts) {
@@ -41,7 +41,7 @@ std::string text_of(const Scheduler::Plan& plan) {
   return s;
 }
 
-// Runs a step. Each sequence whose tokens have all been read gets one more token.
+// Runs a step. If all tokens of a sequence have been read, one more token is added to it.
 std::string step(Scheduler& scheduler) {
   const Scheduler::Plan& plan = scheduler.plan();
   for (const auto* parts : {&plan.several, &plan.single})
@@ -86,7 +86,7 @@ TEST(Scheduler, AForkJoinsAfterWaitingSequencesUnlessItIsAPartOfItsParent) {
   Scheduler s({.pages = 20, .page_size = 2, .slots = 3, .chunk = 8});
   const Id a = s.add(count_from(1, 3), 9);
   EXPECT_EQ(step(s), "1:0+3 |");
-  EXPECT_TRUE(s.is_running(s.fork(a)));  // sequence 2: no sequence waits before it
+  EXPECT_TRUE(s.is_running(s.fork(a)));  // sequence 2, because no sequence before it waits
   const Id waits = s.add(count_from(10, 2), 9);
   EXPECT_FALSE(s.is_running(s.fork(a)));
   EXPECT_TRUE(s.is_running(s.fork(a, Scheduler::ForkOrder::of_parent)));
@@ -134,7 +134,7 @@ TEST(Scheduler, ASequenceWaitsForAPageThatAnotherIsReading) {
   EXPECT_EQ(s.pool().holders(s.table(2).pages()[1]), 2);
 }
 
-// In this step, the other sequence may read the page to its end or only a part.
+// In this step, the other sequence may read the complete page or only a part of it.
 TEST(Scheduler, ASequenceWaitsForAPageOnlyIfItIsReadToItsEnd) {
   for (std::int32_t size = 2; size <= 9; ++size) {
     SCOPED_TRACE(size);
@@ -179,7 +179,7 @@ TEST(Scheduler, TheNewestIsPreemptedFirstUnlessPreemptedThreeTimes) {
   EXPECT_EQ(s.preemptions(), 5);
 }
 
-// Otherwise, idle sequences would keep the pages that others wait for.
+// Otherwise, idle sequences would keep their pages while others wait for pages.
 TEST(Scheduler, IdleSequencesMakeRoomIfAllAreIdle) {
   Scheduler s({.pages = 4, .page_size = 2, .slots = 2, .chunk = 100, .host_pages = 2});
   const Id a = s.add(count_from(1, 4), 8), b = s.add(count_from(11, 4), 8), c = s.add(count_from(21, 5), 8);
@@ -288,7 +288,7 @@ TEST(Scheduler, TokensReadBeforeForgetAreNotKeptOnTheHost) {
 // the weights that computed it.
 struct Row {
   std::uint64_t sequence = 0;
-  int weights = 0;  // the oldest version of the weights on which the row depends
+  int weights = 0;  // the oldest of the weights' versions on which the row depends
 };
 
 class Trace {
@@ -296,7 +296,8 @@ class Trace {
   explicit Trace(std::uint64_t seed)
       : random_(seed), options_(draw()), scheduler_(options_), cache_((options_.pages + 1) * size()) {}
 
-  // Runs with new arrivals, and then without them until the last sequence has ended.
+  // Runs steps in which new sequences arrive. Then runs steps without arrivals until the last sequence has
+  // ended.
   void run(int steps) {
     for (int n = 0; n < steps; ++n) {
       arrive();
@@ -328,8 +329,8 @@ class Trace {
   struct Sequence {
     std::int64_t most;
     int preemptions = 0;
-    int weights = 0;        // version of the weights when it last joined
-    std::int64_t read = 0;  // its number of tokens
+    int weights = 0;        // the weights' version when the sequence last joined
+    std::int64_t read = 0;  // number of tokens when the sequence last joined
   };
 
   std::int32_t size() const { return options_.page_size; }
@@ -352,7 +353,7 @@ class Trace {
   static std::uint64_t after(std::uint64_t before, std::int32_t token) {
     return (before + static_cast<std::uint64_t>(token) + 1) * 0x9E3779B97F4A7C15u + 1;
   }
-  // The number of a sequence's tokens, including an expected token.
+  // Returns the number of tokens of a sequence. An expected token counts, too.
   std::int64_t tokens_of(Id id) const {
     return std::ssize(scheduler_.tokens(id)) + static_cast<std::int64_t>(expected_.contains(id));
   }
@@ -416,7 +417,8 @@ class Trace {
   }
 
   bool is_idle(Id id) { return sequences_[id].read == tokens_of(id); }
-  // Sequences that have no tokens to read continue, now or later.
+  // Gives new tokens to idle sequences, which have no tokens to read. Some of them stay idle until a later
+  // step.
   void wake() {
     std::vector<Id> idle;
     for (const auto& [id, sequence] : sequences_)
@@ -452,8 +454,7 @@ class Trace {
     move(plan, cached);
     check_parts(plan);
     if (::testing::Test::HasFailure()) return;
-    // The tokens of sequences that were planned ahead are known now, and some of these sequences end at this
-    // token.
+    // The tokens of sequences that were planned ahead are now known. Some of these sequences end.
     for (const auto& p : plan.single) planned_ahead += expected_.contains(p.sequence);
     for (const Id id : std::set(expected_)) chance(50) ? end(id) : append(id);
     if (chance(50)) {
@@ -507,8 +508,8 @@ class Trace {
     if (!joined.empty()) {
       ASSERT_LT(*joined.rbegin(), first_waiting) << "a sequence was overtaken";
     }
-    // If a sequence was preempted, no sequence joins. The exception: if all remaining sequences are idle, one
-    // of the preempted sequences may return.
+    // If a sequence was preempted, no sequence joins in this step. But if all remaining sequences are idle,
+    // one of the preempted sequences may return.
     const auto busy = std::ranges::count_if(stayed, [&](Id id) { return !is_idle(id); });
     const std::int64_t back = scheduler_.preemptions() - preempted - std::ssize(left);
     if (back > 0) {
@@ -557,7 +558,7 @@ class Trace {
     for (const auto& [id, sequence] : sequences_) {
       if (!scheduler_.is_running(id)) continue;
       const std::int64_t unread = tokens_of(id) - scheduler_.table(id).length();
-      // Running sequences never wait, except for a share of the chunk.
+      // A running sequence waits only if other sequences use the complete chunk.
       if (unread == 1) {
         ASSERT_TRUE(counts.contains(id));
       }
@@ -605,8 +606,8 @@ class Trace {
     }
   }
 
-  // Checks that the cache contains the rows of the sequence's table. The weights that computed them must not
-  // be older than the sequence's.
+  // Checks that the cache contains the rows of the sequence's table. The version of their weights must not be
+  // older than the sequence's version.
   void check_content(Id id) {
     const nn::PageTable& table = scheduler_.table(id);
     std::uint64_t sequence = 0;

@@ -1,5 +1,5 @@
-// Compares updates that ranks divide among themselves with plain loops over complete parameters, for every
-// optimizer, dtype and kind of copy. The ranks are threads.
+// Ranks divide updates among themselves. Compares these updates with plain loops over complete parameters,
+// for every optimizer, dtype and kind of copy. The ranks are threads.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,14 +19,14 @@ using namespace testing;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// The communicator of a rank that never communicates, for graphs that never run.
+// A communicator that cannot communicate. Graphs that never run need no other.
 struct Alone final : Communicator {
   using Communicator::Communicator;
   void share(std::span<const std::byte>, const Reader&) override { throw Error("there is no other rank"); }
 };
 
-// The number of elements that n ranks divide is a multiple of this number, which is the same for 1, 2, 4, 8
-// and 16 ranks.
+// The number of elements that n ranks divide is a multiple of this number. The number is the same for 1, 2,
+// 4, 8 and 16 ranks.
 std::int64_t granule(int n) {
   for (const int power : {1, 2, 4, 8, 16})
     if (n == power) return 16384;
@@ -71,7 +71,7 @@ TEST(Shards, AreOnePiecePerRankAndARest) {
   }
 }
 
-// An early sum covers adjacent gradients that have a quarter of all bytes, or 16 MiB.
+// An early sum covers adjacent gradients. Together, they have a quarter of all bytes, or 16 MiB.
 TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
   const std::int64_t g = granule(2);
   const std::vector<std::int64_t> lists[] = {{1, 1, 1, 1, 1, 1, 1, 1},
@@ -119,8 +119,8 @@ TEST(Shards, EarlySumsHaveAQuarterOfTheBytes) {
       }
 }
 
-// For any number of ranks, the divided part of a parameter and its rest have separate blocks, which are
-// tensors.
+// For any number of ranks, the divided part of a parameter and the rest are in separate blocks. Each block is
+// a tensor.
 TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
   const std::vector<std::int64_t> counts{7, 16384, 16385, 3 * 16384 + 2000, 16383, 2 * 16384};
   for (const int n : {1, 2, 4, 8})
@@ -154,8 +154,8 @@ TEST(Shards, NormsUseTheSameTensorsForAnyNumberOfRanks) {
     }
 }
 
-// Pieces that consist of complete rows are gathered directly into the parameter. Other pieces need a view of
-// the result.
+// If pieces consist of complete rows, they are gathered directly into the parameter. Other pieces need a view
+// of the result.
 TEST(Shards, PiecesOfWholeRowsNeedNoView) {
   constexpr int n = 2;
   const std::int64_t g = granule(n);
@@ -180,7 +180,8 @@ TEST(Shards, PiecesOfWholeRowsNeedNoView) {
   }
 }
 
-// If an f32 weight is read in a 16-bit type, its gradient is the input of the cast to f32.
+// If an f32 weight is read in a 16-bit type, its gradient is cast to f32. The sum uses the gradient before
+// this cast.
 TEST(Optimizers, ReadGradientsBeforeTheirCast) {
   for (const DType weight : {f32, f64})
     for (const DType used : {f64, f32, bf16, f16}) {
@@ -222,7 +223,7 @@ struct Plain {
 
 constexpr double rate = 0x1p-5, decay = 0.25, beta1 = 0.75, beta2 = 0.5, eps = 0x1p-10, momentum = 0.5;
 
-// Rounds a number to the dtype, like a stored value of a step.
+// Rounds a number to the dtype, as a step does when it stores a value.
 void store(Vector& x, DType dtype) {
   if (dtype == f64) return;
   x = doubles(Array::of({std::ssize(x)}, x).to(dtype));
@@ -294,7 +295,7 @@ struct Left {
   std::vector<std::pair<std::string, Vector>> state;
 };
 
-// Shapes whose sizes are near multiples of the number that n ranks divide.
+// Shapes with sizes near multiples of granule(n).
 std::vector<std::pair<std::string, Shape>> shapes(int n) {
   const std::int64_t g = granule(n);
   return {{"matrix", {2 * n, g / (2 * n)}},
@@ -389,8 +390,8 @@ void check(const How& how, int n) {
   run_thread_ranks(n, [&](const std::shared_ptr<Communicator>& ranks) {
     left[static_cast<std::size_t>(ranks->rank())] = trained(how, n, initial, n == 1 ? nullptr : ranks);
   });
-  // The magnitudes of weights and summed gradients are at most n. Each of 4 steps has up to 30 roundings. A
-  // 16-bit number may be rounded in the other direction at a tie.
+  // The magnitudes of weights and summed gradients are at most n. Each of 4 steps has up to 30 roundings.
+  // Near a tie, a 16-bit number may be rounded in the other direction.
   const double tolerance = how.dtype == f64 ? 1e-12 : how.dtype == f32 ? 2e-4 * rate : 0x1p-6;
   double scale = how.scale, skipped = 0, overflowed = 0;
   int taken = 0, good = 0;
@@ -447,8 +448,8 @@ void check(const How& how, int n) {
         store(rounded, how.copy);
         EXPECT_EQ(l.copies[p], rounded) << plain[p].name;
       }
-      // If weights are read only through copies, a rank updates only its own pieces of them until they are
-      // gathered.
+      // If weights are read only through copies, a rank updates only its own pieces of the weights. Later,
+      // all pieces are gathered.
       const bool is_taken_whole =
           how.kind == Kind::muon && (plain[p].name == "matrix" || plain[p].name == "row");
       const bool is_only = how.copies == Copies::only && n > 1 && !is_taken_whole &&
@@ -563,7 +564,7 @@ TEST(DividedUpdates, ContinueFromAState) {
   }
 }
 
-// The piece has more bytes than ranks share at a time.
+// The piece is larger than the data that ranks share at a time.
 TEST(DividedUpdates, LargeStatesAreGatheredInParts) {
   static constexpr std::int64_t piece = Communicator::most_shared / 4 + 16384;
   run_thread_ranks(2, [](const std::shared_ptr<Communicator>& ranks) {

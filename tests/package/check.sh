@@ -50,7 +50,8 @@ project build_tree consumer -Dtilegrad_DIR="$build"
 # Builds only the objects and the plugin, because otherwise the library would be compiled again.
 project folder "objects plugin" -DTILEGRAD_SOURCE="$here/../.." -DTILEGRAD_CUDA=OFF
 
-# Builds a shared library from the objects of the build above, which do not depend on BUILD_SHARED_LIBS.
+# Builds a shared library from the objects of the build above. These objects do not depend on
+# BUILD_SHARED_LIBS.
 options=()
 while IFS= read -r option; do options+=("-D$option"); done < <(
   grep -E '^(TILEGRAD_(CPU_ISAS|CUDA|UNITY)|CMAKE_(BUILD_TYPE|CUDA_ARCHITECTURES)|CMAKE_CXX_FLAGS):' "$build/CMakeCache.txt")

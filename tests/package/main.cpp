@@ -1,4 +1,4 @@
-// A user's program whose folders and names are the same as in tilegrad.
+// A user's program. Its folders and names are the same as in tilegrad.
 #include <tilegrad/tilegrad.h>
 
 #include <cstdio>

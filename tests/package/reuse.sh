@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A compiler launcher that reuses objects of another build, and compiles only objects that are missing there.
+# A compiler launcher. It reuses objects of another build, and compiles only objects that this build lacks.
 #   reuse.sh BUILD_DIR COMMAND...
 set -euo pipefail
 build=$1

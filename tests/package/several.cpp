@@ -1,5 +1,5 @@
-// This program, two shared objects that it links and one that it loads all contain the library. They must
-// work together, and the process must end without an error.
+// This program links two shared objects and loads a third. All four contain the library. They must work
+// together, and the process must end without an error.
 #include <tilegrad/tilegrad.h>
 
 #include <dlfcn.h>

@@ -4,8 +4,8 @@
 #define TG_JOIN(a, b) a##b
 #define TG_NAME(a, b) TG_JOIN(a, b)
 
-// Returns the weight after a step of gradient descent on Σ w·x, starting at w = 1. Returns −1 if an op
-// differs from the op that find_op() finds.
+// Returns the weight after a step of gradient descent on Σ w·x, starting at w = 1. Returns −1 if find_op()
+// finds a different op.
 double TG_NAME(NAME, _step)(float x) {
   tg::Graph graph;
   const tg::Parameter w("w", tg::Array::of<float>({2}, {1, 1}));

@@ -12,8 +12,8 @@
 #include "tests/support/joined_ranks.h"
 #include "tests/support/virtual_time.h"
 
-// Replaces the system's getaddrinfo(). This function fails for some names and counts the lists that are not
-// yet released.
+// Replaces the system's getaddrinfo(). The new function fails for some names and counts the lists that are
+// not yet released.
 static const std::map<std::string, int> failures{{"no-name.test", EAI_NONAME}, {"system.test", EAI_SYSTEM}};
 static int lists = 0;
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** first) {
@@ -35,7 +35,7 @@ namespace {
 
 using namespace parallel;
 
-// A port of this host that is free or that the test itself uses.
+// A port of this host. It is free, or the test itself uses it.
 struct Port {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int number = 0;

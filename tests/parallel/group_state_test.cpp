@@ -1,4 +1,4 @@
-// Tests the state that a group writes to the memory of its ranks, its end after a loss, and the limits of its
+// Tests a group: the state that it writes to the ranks' memory, its end after a loss, and the limits of its
 // options.
 #include "tests/support/local_meeting.h"
 

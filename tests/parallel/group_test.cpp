@@ -1,4 +1,4 @@
-// Tests that all other ranks report a rank that fails, in one line, for any kind of failure.
+// Tests that if a rank fails in any way, all other ranks report it in one line.
 #include <tilegrad/parallel/group.h>
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ TEST(Group, DestructionLeavesNoResources) {
       return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
     };
     const std::set<int> inherited = inherited_descriptors();
-    parallel::join(world_of(rank, 2));  // so that resources of a process's first thread are not counted
+    parallel::join(world_of(rank, 2));  // the resources of a process's first thread are not
+                                        // counted
     const auto files = count("/proc/self/fd"), threads = count("/proc/self/task");
     for (int i = 0; i < 20; ++i) {
       const auto group = parallel::join(world_of(rank, 2));
@@ -36,7 +37,7 @@ TEST(Group, DestructionLeavesNoResources) {
   for (const RankResult& r : results) EXPECT_EQ(r.kind, '+') << r.text;
 }
 
-// A rank may leave immediately and join again while rank 0 still welcomes the others.
+// A rank may leave immediately, and join again before rank 0 has welcomed all others.
 TEST(Group, RejoinsImmediatelyWithoutAReport) {
   const auto results = ask(4, [&](int rank) {
     for (int i = 0; i < 50; ++i) parallel::join(world_of(rank, 4));
@@ -254,7 +255,7 @@ TEST(HangDetector, ReportsTheRankThatOthersWaitFor) {
   EXPECT_EQ(w.after(200), "1 made no progress for 6.0 s after step 7; rank 0 is waiting for it");
 }
 
-// A rank that waits on its GPU may wait for its own work. So a rank that has ended may have completed its
+// If a rank waits for its GPU, it may wait for its own work. A rank that has ended may have completed its
 // part of the exchange.
 TEST(HangDetector, GpuWaitMayTakeOneStepTime) {
   Watched w(2);

@@ -1,4 +1,4 @@
-// Compares HangDetector with plain code for its rules, on random histories of ranks.
+// Compares HangDetector with plain code, which implements the same rules, on random histories of ranks.
 #include "parallel/control.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Rules {
   std::int64_t step_timeout;
   std::vector<Look> looks;
 
-  // Returns the time of the last check that `differs` from the previous check or that followed an absence.
+  // Returns the time of the last check at which `differs` is true, or before which the rank was absent.
   template <class F>
   std::int64_t last_change(std::size_t rank, F differs) const {
     for (std::size_t i = looks.size(); i-- > 0;) {

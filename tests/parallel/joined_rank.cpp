@@ -1,5 +1,5 @@
 // A multi-rank program that computes nothing, for tests/tools/launch_tool.sh. Like a real program, it joins,
-// runs steps, and exits by the rules for exit codes. Usage:
+// runs steps, and exits with the documented exit codes. Usage:
 //   joined_rank STEPS [FAULT RANK STEP [FILE]]
 // FAULT affects RANK at STEP: kill, fail, hang, deaf or slow. "kill" is applied only if FILE is missing, and
 // creates FILE. A deaf rank creates FILE and then does nothing, even if signals request it to end. The others

@@ -1,5 +1,5 @@
-// Tests that a rank finds the memory of its launcher by TG_LAUNCH and LOCAL_RANK, or works without this
-// memory.
+// Tests that a rank finds its launcher's memory by TG_LAUNCH and LOCAL_RANK. Without this memory, the rank
+// must also work.
 #include "parallel/launch_board.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 #include "tests/support/failing_calls.h"
 #include "tests/support/ranks.h"
 
-// Replaces the system's function by a function that can pretend that files do not exist.
+// Replaces the system's function. The new function can report that existing files do not exist.
 static bool has_files = true;
 extern "C" std::FILE* fopen(const char* path, const char* mode) {
   static const auto open = reinterpret_cast<decltype(&fopen)>(::dlsym(RTLD_NEXT, "fopen"));
@@ -41,8 +41,8 @@ void set_variable(const char* name, const std::string& value) {
   value.empty() ? ::unsetenv(name) : ::setenv(name, value.c_str(), 1);
 }
 
-// Returns the launch that a process with these variables finds. "" unsets a variable, and "own" is replaced
-// by the process id. The process writes to its state on the board.
+// Returns the launch that a process with these variables finds. A variable is unset if it is "". The process
+// id replaces "own". The process writes its state to the board.
 std::string found_by(const std::string& launch, const std::string& local_rank) {
   const auto results = ask_processes(
       1,
@@ -158,8 +158,8 @@ TEST(LaunchBoard, NotFoundByInvalidVariables) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(board.state(rank).process, 0) << rank;
 }
 
-// Signals have their defaults, as in a new shell, because the program that started the test, such as nohup,
-// may ignore signals.
+// Sets signals to their defaults, as in a new shell. The program that started the test, such as nohup, may
+// have set signals to be ignored.
 void reset_signals() {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -266,8 +266,9 @@ TEST(StopState, ThreadsWithoutStatusAreNotStopped) {
   ::waitpid(process, &status, 0);
 }
 
-// Returns how a stopped launch ends. It was sent the signal `sent` if that is not 0. Its rank watches it and
-// may have received a request to end. Returns "stays stopped" if the launch is still stopped after a second.
+// Returns how a stopped launch ends. If `sent` is not 0, launch was sent this signal. The rank watches
+// launch, and may have received a request to end. If launch is still stopped after a second, returns "stays
+// stopped".
 std::string end_of_stopped_launch(int sent, bool rank_is_asked, bool is_other_file = false) {
   const pid_t launch = ::fork();
   if (launch == 0) {
@@ -312,8 +313,8 @@ TEST(LaunchWatch, ContinuesAStoppedLaunchWithPendingWork) {
   EXPECT_EQ(end_of_stopped_launch(SIGTERM, true, true), "stays stopped") << "a different process by now";
 }
 
-// The thread of the watch is woken, although it otherwise checks only every 250 ms. One success in ten
-// attempts suffices, because other processes may cause delays.
+// The watch checks every 250 ms, but its thread must wake immediately in this case. One success in ten
+// attempts is enough, because other processes may cause delays.
 TEST(LaunchWatch, EndsImmediately) {
   using Clock = std::chrono::steady_clock;
   const parallel::Launch launch{::getpid(), {}, {}, "/no/such/file", 0};
@@ -328,7 +329,7 @@ TEST(LaunchWatch, EndsImmediately) {
   EXPECT_LT(shortest, std::chrono::milliseconds(100));
 }
 
-// The launch may have a handler of SIGCONT, which would conclude that it had been stopped.
+// The launch may have a handler for SIGCONT. If launch was not stopped, it must not receive this signal.
 TEST(LaunchWatch, SendsNoSignalToARunningLaunch) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer has threads when processes are forked";

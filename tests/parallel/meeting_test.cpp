@@ -41,7 +41,7 @@ TEST(Meeting, RankZeroNamesAtMostEightMissingRanks) {
   }
 }
 
-// A connection never blocks, and programs started by this process do not inherit it.
+// A connection never blocks. If this process starts programs, they do not inherit the connection.
 void expect_flags(const Connection& c) {
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFD) & FD_CLOEXEC, 0);
@@ -72,7 +72,8 @@ TEST(Meeting, AllRanksReceiveRankZerosMemory) {
   }
 }
 
-// One field of the second Join is wrong. Each such Join gets a specific reply, and some end the run.
+// One field of the second Join is wrong. Rank 0 sends a specific reply for each field. Some of these errors
+// end the run.
 TEST(Meeting, RankZeroValidatesEachFieldOfAJoin) {
   const std::string other_job = " (this is '" + job + "')";
   const auto here = [&](int rank) {
@@ -234,8 +235,8 @@ TEST(Meeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
   EXPECT_EQ(heard, (Lines{"the end", "nothing"}));
 }
 
-// Rank 0 reads one message in each call of poll(). Peers that have sent a message before this call stay
-// connected, even if their time has expired.
+// Rank 0 reads one message in each call of poll(). If a peer has sent a message before this call, it stays
+// connected, even if its time has expired.
 TEST(Meeting, MessagesAtTheLastMomentAreAccepted) {
   Hosted h(4, 8000);
   Peer ranks[3];
@@ -267,7 +268,7 @@ TEST(Meeting, CompleteGroupNeedsNoMoreDescriptors) {
   }
 }
 
-// There is one peer more than allowed, so the oldest peer is disconnected.
+// The number of peers exceeds the limit by one, so the oldest peer is disconnected.
 TEST(Meeting, OldestOfTooManyPeersIsDisconnected) {
   Hosted h(3);
   std::vector<Peer> silent(256 + 2 + 2);
@@ -285,7 +286,7 @@ TEST(Meeting, OldestOfTooManyPeersIsDisconnected) {
   EXPECT_EQ(after, (Lines{"the end", "the end", "nothing", "nothing"}));
 }
 
-// A job name that is too long for a reply is truncated.
+// If a job name is too long for a reply, it is truncated.
 TEST(Meeting, LongRepliesAreTruncated) {
   Hosted h(2);
   h.world.job = std::string(600, 'j');

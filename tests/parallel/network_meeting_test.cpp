@@ -102,8 +102,8 @@ struct Peer {
   }
 };
 
-// Returns the socket options of a connection. A connection never blocks and is not inherited. Each has
-// SO_REUSEADDR, because rank 0 may need its port.
+// Returns the socket options of a connection. A connection never blocks and is not inherited. SO_REUSEADDR is
+// set, because rank 0 may need the port.
 std::string options_of(const Connection& c) {
   std::string all;
   EXPECT_NE(::fcntl(c.socket.fd, F_GETFL) & O_NONBLOCK, 0);
@@ -132,7 +132,7 @@ int free_port() {
 // A rank that joins by the protocol in the first comment of network_listener.cpp.
 struct Joining : Peer {
   std::string challenge, nonce = std::string(32, 'n');
-  // Calls f when the challenge has arrived, which rank 0 sends after this event.
+  // Calls f when the challenge has arrived. Rank 0 sends the challenge after this event.
   void connects(int port, const std::function<void()>& f) {
     Peer::connects(port);
     VirtualTime::current->at(VirtualTime::current->now(), [this, f] {
@@ -148,7 +148,7 @@ struct Joining : Peer {
   void comes(int port, const std::string& join) {
     connects(port, [this, join] { says(answer(join)); });
   }
-  // Returns the kind and text of the reply, whose proof must be correct.
+  // Returns the kind and text of the reply. The proof in the reply must be correct.
   std::string verdict(int real_ms = 2000) const {
     const std::string said = hears(544, real_ms);
     if (said.empty()) return has_ended(0) ? "the end" : "nothing";
@@ -350,7 +350,7 @@ struct JoiningRank {
     peer.accepts(host);
     peer.says(magic + std::string(32, c));
   }
-  // Returns the nonce of an answer, which must be correct.
+  // Receives an answer, which must be correct. Returns its nonce.
   std::string nonce_of(const Peer& peer, char c, int purpose) {
     const std::string said = peer.hears(168), join = join_bytes(1, 2, purpose);
     EXPECT_EQ(said.size(), 168u);
@@ -586,13 +586,13 @@ TEST(NetworkMeeting, Ipv6AddressesArePrintedInBrackets) {
   };
   EXPECT_EQ(meeting_at(1, "::1"), "lost: [ranks] rank 0 did not join within 0.0 s ([::1]");
   EXPECT_EQ(meeting_at(1, "127.0.0.1"), "lost: [ranks] rank 0 did not join within 0.0 s (127.0.0.1");
-  // The first bytes of this address are zero, but it is not the address of all networks.
+  // The first bytes of this address are zero, but it is not the wildcard address.
   for (const char* address : {"::ffff:0.0.0.1", "::ffff:0.0.1.0", "::ffff:0.1.0.0", "::ffff:1.0.0.0", "::2"})
     EXPECT_EQ(meeting_at(0, address).find("expected the one address"), std::string::npos) << address;
 }
 
 // If there are no free descriptors, the oldest unauthenticated peer is disconnected. If there is no such
-// peer, only a higher limit helps.
+// peer, joining fails, and the user must raise the limit.
 TEST(NetworkMeeting, OldestPeerIsDisconnectedWithoutFreeDescriptors) {
   for (const bool has_stranger : {true, false})
     for (const int error : {EMFILE, ENFILE, EAGAIN}) {
@@ -651,7 +651,7 @@ TEST(NetworkMeeting, DescriptorZeroIsAccepted) {
   ::dup2(input, STDIN_FILENO), ::close(input);
 }
 
-// The end of a connection is not an error of recv(), so errno keeps an earlier error.
+// At the end of a connection, recv() does not set errno, so errno contains an earlier error.
 TEST(NetworkMeeting, DisconnectedPeerIsRemoved) {
   for (const int earlier_error : {0, EAGAIN, EINTR}) {
     Hosted h(2);

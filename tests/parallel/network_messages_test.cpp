@@ -118,7 +118,7 @@ TEST(NetworkSharing, OtherRanksSendTheirBytesAndReceiveAll) {
   EXPECT_EQ(s.state().is_waiting, 0u);
 }
 
-// Single bytes arrive with pauses. Meanwhile, the rank's state is `waiting`.
+// Bytes arrive one at a time, with pauses. During this time, the rank's state is `waiting`.
 TEST(NetworkSharing, LateBytesAreAwaited) {
   for (const int rank : {0, 1}) {
     Sharing s(rank, 2);
@@ -182,7 +182,7 @@ TEST(NetworkSharing, DifferentSizesAreAnErrorOnAllRanks) {
   EXPECT_EQ(other.shares("bb"), "aa,bb,cc,");
 }
 
-// The largest size that a rank may share must not be rejected as impossible.
+// The largest size that a rank may share must be accepted.
 TEST(NetworkSharing, LargestSizeMayDiffer) {
   Sharing s(0, 2);
   const std::string said = word(1 << 20) + std::string(1 << 20, 'b');
@@ -220,7 +220,7 @@ TEST(NetworkSharing, ImpossibleSizesEndTheRun) {
   EXPECT_EQ(large.shares("a"), "lost: [ranks] rank 0 is lost");
 }
 
-// For five seconds after the end of a connection, a reason may arrive on the other connection.
+// After the end of a connection, the reason may arrive on the other connection within five seconds.
 TEST(NetworkSharing, ReasonIsAwaitedAfterAClosedConnection) {
   for (const int rank : {0, 1})
     for (const bool ends_while_sending : {false, true})
@@ -244,7 +244,7 @@ TEST(NetworkSharing, LossEndsAWait) {
   EXPECT_EQ(s.shares("b"), "lost: [ranks] rank 2 is somewhere else");
   EXPECT_EQ(s.time.now(), 150);
   EXPECT_EQ(error_of([&] { s.ranks->check_lost(); }), "lost: [ranks] rank 2 is somewhere else");
-  Sharing late(1, 3);  // the data that it waits for also arrives
+  Sharing late(1, 3);  // the expected data also arrives
   late.time.at(120, [&] {
     late.memory->mark_lost(2, "is somewhere else", 1);
     late.pairs[0].says(head(1, 0, -1) + "abc");
@@ -307,8 +307,8 @@ struct Noting {
   std::optional<Notes> notes;
 };
 
-// A new state is sent, but at most every 100 ms. An unchanged state is sent again after `beat`. The state of
-// a rank that has ended is always sent.
+// A new state is sent at most every 100 ms. An unchanged state is sent again after `beat`. When a rank has
+// ended, its state is always sent.
 TEST(NotesRules, StatesAreSentAtTheRequiredIntervals) {
   for (const int beat : {0, 99, 100, 250, 1000})
     for (unsigned seed = 0; seed < 12; ++seed) {
@@ -405,7 +405,7 @@ TEST(NotesRules, MessagesInAnyPiecesSetTheStateOfTheirRank) {
   }
 }
 
-// A rank has a connection only to rank 0, so it counts heartbeats of the other ranks itself.
+// A rank has a connection only to rank 0. It counts heartbeats of the other ranks itself.
 TEST(NotesRules, RankCountsHeartbeatsOfUnconnectedRanks) {
   Noting n(2, 4);
   n.pairs[0].says(state_message({.beats = 50}));
@@ -483,7 +483,7 @@ TEST(NotesRules, ImpossibleMessagesAndEndsOfConnectionsAreLosses) {
     }
 }
 
-// A peer that does not read still receives complete messages: a state and the loss.
+// If a peer does not read for some time, it must still receive complete messages: a state and the loss.
 TEST(NotesRules, SlowPeerReceivesWholeMessages) {
   Noting n(0, 3);
   std::size_t said = 0;
@@ -519,7 +519,7 @@ TEST(NotesRules, SlowPeerReceivesWholeMessages) {
   EXPECT_EQ(losses, 1u);
 }
 
-// The connection of a slow peer stays open, because unread data would be lost.
+// The connection of a slow peer stays open. Otherwise, unread data would be lost.
 TEST(NotesRules, ConnectionOfASlowPeerStaysOpen) {
   Noting n(0, 2);
   for (int i = 0; i < 2000; ++i) {

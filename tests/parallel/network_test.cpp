@@ -1,5 +1,5 @@
-// Tests ranks of several hosts. Here both hosts are this host. Ranks join by a token regardless of other
-// connections, share bytes, and report losses to each other.
+// Tests ranks of several hosts. In this test, both hosts are this machine. Ranks join by a token, share
+// bytes, and report losses to each other. Other connections must not disturb them.
 #include "parallel/network.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@
 #include "parallel/listener.h"
 #include "tests/support/lost_ranks.h"
 
-// Replaces system functions. The host may lack IPv6. If this port is not 0, the next socket gets it. A name
-// has addresses of both families.
+// Replaces system functions. They can simulate a host without IPv6, give a certain port to the next socket,
+// and return addresses of both families for a name.
 static bool knows_ipv6 = true;
 static std::uint16_t next_port = 0;
 extern "C" int socket(int family, int type, int protocol) noexcept {
@@ -54,7 +54,7 @@ sockaddr_in address_of(const char* host, int port) {
   return a;
 }
 
-// A TCP socket that listens or connects and does not implement the protocol.
+// A TCP socket that listens or connects. It does not implement the protocol.
 struct Stranger {
   FileDescriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   bool connects(int port, const char* host = "127.0.0.1") {
@@ -197,7 +197,7 @@ TEST(Network, DifferentSizesFailOnAllRanksThatThenContinue) {
                "[ranks] share: rank 0 shows 5 bytes and rank 2 9: expected the same number of all ranks");
 }
 
-// The socket options of all ranks ensure that messages are sent immediately and that a host that no longer
+// All ranks set socket options. With these options, messages are sent immediately, and a host that no longer
 // answers is detected.
 TEST(Network, ConnectionsHaveTheExpectedSocketOptions) {
   for (const auto& [timeout, dead] :
@@ -288,7 +288,7 @@ TEST(Network, EndedRankStopsTheWait) {
   }
 }
 
-// Forwards data between the two connections of rank 1 (control, then data) and rank 0. The data for rank 1 is
+// Forwards data between rank 1 and rank 0 on both connections: control, then data. The data for rank 1 is
 // limited to 200 kB/s.
 void pass_on_slowly(Stranger& listener, int port, milliseconds time) {
   std::vector<std::array<Stranger, 2>> lines;  // connections to rank 1 and to rank 0
@@ -390,7 +390,7 @@ TEST(NetworkRendezvous, RejectsADifferentToken) {
                   "; connections with a different token: 2");
 }
 
-// The refusal of a rank ends the other ranks only if this rank knows the token.
+// If a refused rank knows the token, the other ranks end. If it does not know the token, they continue.
 TEST(NetworkRendezvous, RejectsDifferentProgramsAndNumbersOfRanks) {
   const int port = free_port();
   auto results = ask(3, [&](int rank) {
@@ -445,7 +445,7 @@ TEST(NetworkRendezvous, RankKilledDuringTheRendezvousIsReported) {
   }
 }
 
-// The ranks join regardless of the data that an unauthenticated peer sends, in pieces or never.
+// An unauthenticated peer sends arbitrary data, in pieces or not at all. The ranks must still join.
 TEST(NetworkRendezvous, ContinuesDespiteArbitraryInput) {
   const int port = free_port();
   const auto results = ask(3, [&](int i) {

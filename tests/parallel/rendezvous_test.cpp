@@ -1,5 +1,5 @@
-// Tests that ranks join in any order and regardless of other connections, or that all report the reason for a
-// failure.
+// Tests that ranks join in any order and in spite of other connections. If joining fails, all ranks must
+// report the reason.
 #include "parallel/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -95,10 +95,9 @@ TEST(Rendezvous, ReportsThatRankZeroMayOpenTooFewFiles) {
   GTEST_SKIP() << "the sanitizers open files";
 #endif
   const auto results = ask(4, [](int rank) {
-    nap(milliseconds(200 *
-                     rank));  // otherwise a new peer would replace a peer that has not sent its message yet
+    nap(milliseconds(200 * rank));  // otherwise a new peer could replace this peer before its message arrives
     if (rank == 0) {
-      const FileDescriptor next(::dup(0));  // leaves one descriptor for the listener and one more
+      const FileDescriptor next(::dup(0));  // leaves two free descriptors, one of them for the listener
       const rlimit few{static_cast<rlim_t>(next.fd) + 3, static_cast<rlim_t>(next.fd) + 3};
       ::setrlimit(RLIMIT_NOFILE, &few);
     }

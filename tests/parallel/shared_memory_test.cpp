@@ -1,5 +1,5 @@
-// Tests that shared bytes arrive at all ranks, by rank and in order. If a rank is lost, all other ranks must
-// end.
+// Tests that all ranks receive the shared bytes of each rank, in order. If a rank is lost, all other ranks
+// must end.
 #include "parallel/shared_memory.h"
 
 #include <gtest/gtest.h>
@@ -81,8 +81,7 @@ TEST(SharedMemory, ShareDeliversAllBytesByRankAtAnySize) {
     });
 }
 
-// Each rank reads after a different delay. A rank that is ahead must not overwrite bytes that others still
-// read.
+// Each rank reads after a different delay. A fast rank must not overwrite bytes before others have read them.
 TEST(SharedMemory, BytesAreKeptDuringReadsInTenThousandRounds) {
   for (const int n : {2, 4})
     run_ranks(n, [](Communicator& ranks) {
@@ -152,8 +151,8 @@ TEST(SharedMemory, DifferentSizesAreReportedByAllRanks) {
 }
 
 #if defined(__linux__)
-// The memory has a header of 256 bytes, and slots of 576 bytes for each rank and for other processes. Two
-// windows for each rank follow, starting at a page boundary.
+// The memory begins with a header of 256 bytes. Slots of 576 bytes follow, for each rank and for other
+// processes. The two windows of each rank start at the next page boundary.
 TEST(SharedMemory, PartsFillTheMemoryWithoutOverlap) {
   for (const int n : {1, 2, 6, 7, 20, 26, 27, 28, 1024}) {  // with 27 ranks, the slots end at a page boundary
     const auto memory = SharedMemory::create(n);
@@ -269,7 +268,8 @@ TEST(SharedMemory, FieldsDoNotOverlap) {
     }
 }
 
-// If a loss has arbitrary bits that mark_lost() did not write, reading it stays within the memory.
+// A loss may contain arbitrary bits that mark_lost() did not write. Reading it must not access bytes outside
+// of the memory.
 TEST(SharedMemory, LossWithArbitraryBitsIsReadSafely) {
   for (const int n : {1, 3}) {
     const auto memory = SharedMemory::create(n);
@@ -286,7 +286,7 @@ TEST(SharedMemory, LossWithArbitraryBitsIsReadSafely) {
 }
 
 // Returns whether a call of share() ends within this time and with this result. `then` runs 10 ms after the
-// call starts to wait. One success in ten attempts suffices, because other processes may cause delays.
+// call starts to wait. One success in ten attempts is enough, because other processes may cause delays.
 bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
                     const std::function<void(const std::shared_ptr<SharedMemory>&)>& then) {
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -307,8 +307,8 @@ bool goes_on_within(std::chrono::milliseconds limit, const std::string& result,
   return false;
 }
 
-// A loss wakes a waiting rank. If a process dies after it has marked a loss and before it wakes the others,
-// they detect the loss after 50 ms.
+// A loss wakes a waiting rank. A process may die after it has marked a loss and before it wakes the others.
+// In this case, the others detect the loss after 50 ms.
 TEST(SharedMemory, WaitingRankIsWokenSoon) {
   using std::chrono::milliseconds;
   EXPECT_TRUE(goes_on_within(milliseconds(40), "no error",
@@ -378,8 +378,8 @@ TEST(SharedMemory, RankWaitsForAllOthers) {
   }
 }
 
-// Only the rank itself and one other process may report a loss. The other process has the number of ranks as
-// its rank.
+// Only the rank itself and one other process may report a loss. The rank number of the other process is the
+// number of ranks.
 TEST(SharedMemory, KeepsTheReasonOfALoss) {
   for (const std::size_t length : {0u, 1u, 494u, 495u, 496u, 600u})
     for (const int by : {0, 1, 3}) {

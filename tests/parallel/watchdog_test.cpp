@@ -1,5 +1,5 @@
-// Tests the watchdog of a rank and its thread: how they read the ranks' states, connections and notes, and
-// how they end the process. The clock of this test runs ten times as fast as real time.
+// Tests the watchdog of a rank and its thread. They read the ranks' states, connections and notes, and end
+// the process after a loss. The clock of this test runs ten times as fast as real time.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -46,7 +46,7 @@ std::string loss_of(const SharedMemory& memory) {
   return lost ? std::to_string(lost->rank) + " " + lost->why : "none";
 }
 
-// Waits until a rank is lost, or until rank 0 has sent this number of heartbeats.
+// Waits for the loss of a rank, or for this number of heartbeats of rank 0.
 void await(const SharedMemory& memory, std::uint32_t beats) {
   const std::uint32_t before = memory.state(0).beats;
   while (!memory.lost() && memory.state(0).beats - before < beats) nap(milliseconds(1));
@@ -118,7 +118,7 @@ TEST(Watchdog, ReportsTheRankWhoseConnectionEnds) {
   }
 }
 
-// Runs the watchdog of rank 0. The test exchanges notes with it as rank 1.
+// Runs the watchdog of rank 0. The test acts as rank 1 and exchanges notes with the watchdog.
 struct Exchange {
   std::shared_ptr<SharedMemory> memory = SharedMemory::create(2);
   Pair pair;
@@ -176,8 +176,8 @@ TEST(Watchdog, SendsItsLastStateWhenItEnds) {
   EXPECT_EQ(x.heard[x.heard.size() - 8], 1) << "it has ended";
 }
 
-// Returns the lifetime of a process after a loss, in ms of the fast clock, its exit code, and its output on
-// stderr.
+// Returns the time from the loss to the end of the process (in ms of the fast clock), the exit code, and the
+// output on stderr.
 struct Life {
   std::int64_t ms = 0;
   std::string end, line;

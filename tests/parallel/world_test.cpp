@@ -1,5 +1,5 @@
-// Tests how the variables of each launcher determine the rank of a process. Each invalid environment must be
-// reported in one line.
+// Each launcher sets variables that determine the rank of a process. Tests these variables. Each invalid
+// environment must be reported in one line.
 #include <tilegrad/parallel/world.h>
 
 #include <gtest/gtest.h>
@@ -191,7 +191,7 @@ TEST(World, TokenFileMustNotBeAPipe) {
   std::filesystem::remove(path);
 }
 
-// Compares each host of each list with a list in which counts are expanded.
+// Compares each host of each list with an expanded list, in which each host is repeated by its count.
 TEST(World, SrunTasksPerHostAreParsed) {
   const std::vector<std::pair<std::string, std::vector<int>>> lists = {
       {"3,1,2", {3, 1, 2}},

@@ -1,4 +1,4 @@
-// Defines faulty ops and cases, one for each exit code of tools/gradcheck.
+// Defines faulty ops and cases. Each causes one of the exit codes of tools/gradcheck.
 #include <limits>
 
 #include <tilegrad/autograd/custom_op.h>

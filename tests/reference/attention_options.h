@@ -18,22 +18,23 @@ struct AttentionOptions {
   bool causal = false;                        // key t ≤ i + T − L
   bool top_left = false;                      // with causal: key t ≤ i instead
   Index window_left = -1, window_right = -1;  // −left ≤ t − (i + T − L) ≤ right; −1: no bound
-  Vector bias;                                // empty, or row-major with bias_shape; −∞ masks
+  Vector bias;                                // empty, or row-major with bias_shape; −∞ masks a key
   std::array<Index, 4> bias_shape = {1, 1, 1, 1};  // each axis is 1 or as in [B, H, L, T]
-  double softcap = 0;             // cap·tanh(s/cap) on the scaled score, before the bias; 0: none
-  Vector sink;                    // empty or [H]: a logit in the denominator that has no value row
-  std::vector<Index> cu_q, cu_k;  // empty, or [S + 1]: sequence s is rows cu_q[s]…, keys cu_k[s]…
-  std::vector<Index> kv_lengths;  // empty or [B]: replaces T in row b; not with cu_q
+  double softcap = 0;             // cap·tanh(s/cap) is applied to the scaled score s, before the bias; 0:
+                                  // none
+  Vector sink;                    // empty or [H]: an additional logit in the denominator, without a value row
+  std::vector<Index> cu_q, cu_k;  // empty, or [S + 1]: sequence s begins at row cu_q[s] and key cu_k[s]
+  std::vector<Index> kv_lengths;  // empty or [B]: number of keys of each batch entry; not with cu_q
   double dropout = 0;             // kept elements of P are divided by 1 − dropout
   std::function<bool(Index b, Index h, Index i, Index t)> keep;  // i in [0, L), t in [0, T), also if packed
 };
 
-// Returns whether query i of row b sees key t. Checks sequences and lengths first, then the causal and window
-// bounds.
+// Returns whether query i of row b sees key t. First checks sequences and lengths, then the causal mask and
+// the window.
 inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b, Index i, Index t) {
   Index L = s.L, T = o.kv_lengths.empty() ? s.T : o.kv_lengths[b];
   if (!o.cu_q.empty()) {
-    std::size_t n = 0;  // the sequence that row i is in
+    std::size_t n = 0;  // the sequence of row i
     while (n + 1 < o.cu_q.size() && !(o.cu_q[n] <= i && i < o.cu_q[n + 1])) ++n;
     if (n + 1 == o.cu_q.size()) return false;
     L = o.cu_q[n + 1] - o.cu_q[n];
@@ -49,7 +50,7 @@ inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b,
   return true;
 }
 
-// Index of entry (b, h, i, t) of the broadcast bias in its vector.
+// Returns the index of the broadcast bias for (b, h, i, t).
 inline Index bias_index(const AttentionOptions& o, Index b, Index h, Index i, Index t) {
   const Index at[4] = {b, h, i, t};
   Index offset = 0;

@@ -10,11 +10,11 @@ namespace tg::reference {
 struct Flash1Forward {
   Vector c, pi;     // [L], [L]
   Matrix O;         // [L, D]
-  Index reads = 0;  // entries of Q, K, V and O loaded, for the model of memory_reads.h
+  Index reads = 0;  // number of loaded entries of Q, K, V and O, for memory_reads.h
 };
 
-// [Stratos, Efficient Attention §1.1] and FlashForward of [Stratos, FlashAttention §2.2]. The first of them
-// prints ⊙ instead of ⊘.
+// [Stratos, Efficient Attention §1.1] and FlashForward of [Stratos, FlashAttention §2.2]. [Stratos, Efficient
+// Attention] prints ⊙ instead of ⊘.
 inline Flash1Forward flash1_forward(const Matrix& Q, const Matrix& K, const Matrix& V, Index batch,
                                     Index chunk) {
   const Index L = Q.rows, T = K.rows, d = Q.cols, D = V.cols;
@@ -47,8 +47,8 @@ inline Flash1Forward flash1_forward(const Matrix& Q, const Matrix& K, const Matr
 }
 
 // [Stratos, Efficient Attention §1.2] and FlashBackward of [Stratos, FlashAttention §2.3]. c, π and O are
-// from the forward pass; z_O [L, D]. Adds to the gradient slots z. [Stratos, FlashAttention] prints Q_j in
-// the update of z_K, but [Stratos, Efficient Attention] has Q_i.
+// results of the forward pass. z_O has shape [L, D]. Adds to the gradient slots z. [Stratos, FlashAttention]
+// prints Q_j in the update of z_K, but [Stratos, Efficient Attention] has Q_i.
 inline void flash1_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Flash1Forward& f,
                             const Matrix& z_O, Index batch, Index chunk, Gradients& z) {
   const Index L = Q.rows, T = K.rows, d = Q.cols, D = V.cols;

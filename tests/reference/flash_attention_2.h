@@ -1,6 +1,6 @@
-// FlashAttention-2: defers the normalization and saves only ξ = c + log π, with batches of queries in the
-// outer loop [Stratos, FlashAttention §D]. Q [L, d], K [T, d], V [T, D]. The batch size Γ of queries and the
-// chunk size Λ of keys need not divide L and T. T ≥ 1.
+// FlashAttention-2 [Stratos, FlashAttention §D]. Normalizes at the end, and saves only ξ = c + log π. Batches
+// of queries are in the outer loop. Q [L, d], K [T, d], V [T, D]. The batch size Γ of queries and the chunk
+// size Λ of keys need not divide L and T. T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"

@@ -6,8 +6,8 @@
 
 namespace tg::reference {
 
-// Q [L, d], K [T, d], V [T, D], chunk size Λ (need not divide T) → O [L, D]. Overflows for logits above about
-// 709, so stable forms are needed.
+// Q [L, d], K [T, d], V [T, D] → O [L, D]. The chunk size Λ need not divide T. The result overflows for
+// logits above about 709, so stable forms are needed.
 inline Matrix incremental_attention(const Matrix& Q, const Matrix& K, const Matrix& V, Index chunk) {
   const Index L = Q.rows, T = K.rows, D = V.cols;
   Vector pi(L, 0.0);

@@ -26,8 +26,8 @@ struct AttentionRow {
   double xi = -kInfinity;
 };
 
-// Computes row (b, h, i). For keys that the query sees, s = softcap(scale · q kᵀ) + bias and p = exp(s − c) /
-// π. If the row sees no key and has no sink, p = 0 and ξ = −∞.
+// Computes row (b, h, i). If the query sees a key, s = softcap(scale · q kᵀ) + bias and p = exp(s − c) / π.
+// If the row sees no key and has no sink, p = 0 and ξ = −∞.
 inline AttentionRow attention_row(const AttentionShape& n, const AttentionOptions& o, const Vector& q,
                                   const Vector& k, Index b, Index h, Index i) {
   const Index g = h / (n.H / n.Hk);
@@ -81,8 +81,8 @@ inline AttentionForward standard_attention_reference(const AttentionShape& n, co
   return f;
 }
 
-// z_o [B, H, L, dv]; z_lse [B, H, L], or empty for zero. u is summed over keys, because Lemma 2.1 is tested
-// with the fused op. z_s = p ⊛ (z_p − u + z_ξ). For the sink, the formula is the same with z_p = 0.
+// z_o [B, H, L, dv]; z_lse [B, H, L], or empty for zero. Computes z_s = p ⊛ (z_p − u + z_ξ). For the sink,
+// z_p = 0. u is a sum over keys. The fused op uses Lemma 2.1 instead, so the comparison tests the lemma.
 inline AttentionGradients standard_attention_reference_backward(const AttentionShape& n, const Vector& q,
                                                                 const Vector& k, const Vector& v,
                                                                 const Vector& z_o, const Vector& z_lse,

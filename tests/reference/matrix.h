@@ -1,6 +1,6 @@
-// Defines the row-major f64 matrix that all reference algorithms use, and the operations that the papers
-// write as symbols. Files in tests/reference do not use the library, because tests compare the library with
-// them.
+// Defines the row-major f64 matrix of all reference algorithms, and operations that the papers write as
+// symbols. Tests compare the library with these algorithms, so files in tests/reference do not use the
+// library.
 #pragma once
 
 #include <algorithm>

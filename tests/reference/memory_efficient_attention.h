@@ -1,7 +1,7 @@
 // Computes the two-pass memory-efficient attention of [Yeeboxie, FlashAttentionNote], without scale and
-// maximum, with O(n) extra memory. Every sum is a plain loop. The note's do and D are z_O and u here
-// (docs/notation.md). The note's L, the normalization constants, is Lc. Q [L, d], K [T, d], V [T, dv]; z_O
-// [L, dv].
+// maximum. It needs O(n) extra memory. Every sum is a plain loop. The note's do and D are called z_O and u
+// here (docs/notation.md). The note's normalization constants L are called Lc. Q [L, d], K [T, d], V [T, dv];
+// z_O [L, dv].
 #pragma once
 
 #include "tests/reference/matrix.h"

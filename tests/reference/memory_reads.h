@@ -19,7 +19,7 @@ inline Index flash_attention_reads(Index T, Index d, Index chunk) {
   return 2 * T * d + 2 * T * d * chunks;
 }
 
-// Returns the largest chunk that fits in fast memory for M entries: Λ = M/(4d).
+// Returns the largest chunk that fits in fast memory: Λ = M/(4d) for M entries.
 inline Index largest_chunk(Index M, Index d) {
   return M / (4 * d);
 }

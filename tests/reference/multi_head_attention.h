@@ -1,14 +1,14 @@
-// Implements attention layers that compute standard attention one head at a time: MHA [Stratos, Efficient
-// Attention §B.3.1; Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1] and MLA [Stratos,
-// FlashAttention eq. 8].
+// Implements attention layers. They compute standard attention one head at a time. The layers are MHA
+// [Stratos, Efficient Attention §B.3.1; Stratos, FlashAttention eq. 7], GQA [Stratos, FlashAttention §3.1]
+// and MLA [Stratos, FlashAttention eq. 8].
 #pragma once
 
 #include "tests/reference/standard_attention.h"
 
 namespace tg::reference {
 
-// [O_1 … O_H] W_f with O_h = softmax(Q_h K_hᵀ/√d_H) V_h, where key head ⌈h/R⌉ serves query head h.
-// Q [L, H d_H], K [T, H d_H/R], V [T, H D_H/R], W_f [H D_H, D] → [L, D].
+// Computes [O_1 … O_H] W_f with O_h = softmax(Q_h K_hᵀ/√d_H) V_h. Query head h uses key head ⌈h/R⌉. Q [L, H
+// d_H], K [T, H d_H/R], V [T, H D_H/R], W_f [H D_H, D] → [L, D].
 inline Matrix attend_by_heads(const Matrix& Q, const Matrix& K, const Matrix& V, const Matrix& W_f, Index H,
                               Index R) {
   const Index d_H = Q.cols / H, D_H = V.cols / (H / R);
@@ -51,7 +51,7 @@ inline Matrix absorbed_latent_attention(const Matrix& X, const Matrix& D_q, cons
                                         const Matrix& D_kv, const Matrix& U_k, const Matrix& U_v,
                                         const Matrix& W_f) {
   const Matrix E = matmul(U_q, transpose(U_k)), F = matmul(U_v, W_f), Z = matmul(X, D_kv);
-  // standard_forward divides by √m, but the paper divides logits by √d.
+  // standard_forward divides logits by √m, but the paper divides them by √d.
   const double m = static_cast<double>(Z.cols), d = static_cast<double>(U_q.cols);
   const Matrix queries = scaled(matmul(matmul(X, D_q), E), std::sqrt(m / d));
   return matmul(standard_forward(queries, Z, Z).O, F);

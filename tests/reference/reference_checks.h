@@ -13,7 +13,7 @@
 
 namespace tg::reference {
 
-// Returns entries that are uniform in [-1, 1) and the same on every machine.
+// Returns entries that are uniform in [-1, 1). They are the same on every machine.
 inline Vector random_vector(Index n, std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   Vector x(n);
@@ -62,8 +62,8 @@ inline bool all_finite(const Vector& x) {
   return std::all_of(x.begin(), x.end(), [](double x_i) { return std::isfinite(x_i); });
 }
 
-// Returns whether x rounds to a printed number, within half a unit of its last decimal. If a number is
-// printed without decimals, x must match exactly.
+// Returns whether x rounds to a printed number, which is then within half a unit of the last decimal. If the
+// number is printed without decimals, x must match exactly.
 inline bool rounds_to(double x, const std::string& printed) {
   const auto point = printed.find('.');
   const double half_unit =
@@ -71,7 +71,7 @@ inline bool rounds_to(double x, const std::string& printed) {
   return std::abs(x - std::stod(printed)) <= half_unit + 1e-13;
 }
 
-// Compares a vector, or the rows of a matrix in sequence, with printed numbers that are separated by blanks.
+// Compares a vector, or the rows of a matrix, with printed numbers. Blanks separate the numbers.
 inline ::testing::AssertionResult prints_as(const Vector& x, const std::string& printed) {
   std::istringstream words(printed);
   std::string word;
@@ -90,8 +90,8 @@ inline ::testing::AssertionResult prints_as(const Matrix& x, const std::string& 
 }
 
 // Computes ∂f/∂x as (f(x−2h) − 8f(x−h) + 8f(x+h) − f(x+2h)) / 12h. f reads x by reference. With h = 1e-3, the
-// truncation error is about 3e-14 f⁽⁵⁾ and the rounding error about 3e-13 |f|. So a tolerance of 1e-9 allows
-// f⁽⁵⁾ in the thousands.
+// truncation error is about 3e-14 f⁽⁵⁾ and the rounding error about 3e-13 |f|. So a tolerance of 1e-9 is
+// sufficient for f⁽⁵⁾ in the thousands.
 inline Vector four_point_gradient(Vector& x, const std::function<double()>& f) {
   const double h = 1e-3;
   Vector gradient;
@@ -105,7 +105,7 @@ inline Vector four_point_gradient(Vector& x, const std::function<double()>& f) {
 }
 inline constexpr double kDifferenceTolerance = 1e-9;
 
-// Σ x ⊛ z, the loss whose gradient with respect to x is z.
+// Returns the loss Σ x ⊛ z. Its gradient with respect to x is z.
 inline double weighted_sum(const Vector& x, const Vector& z) {
   double sum = 0;
   for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * z[i];

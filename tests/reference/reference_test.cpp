@@ -1,5 +1,5 @@
-// Tests that the algorithms of the papers agree with each other, and that their backward passes agree with
-// finite differences of their forward passes.
+// Tests that the algorithms of the papers agree with each other. Their backward passes must agree with finite
+// differences of their forward passes.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/flash_attention_1.h"
@@ -44,8 +44,8 @@ Problem problem_with_scores(const Vector& scores, std::uint64_t seed) {
   return p;
 }
 
-// Returns scores between ±size that rise, fall, alternate or stay constant. Ties and small gaps split the
-// probability.
+// Returns scores between −size and size that rise, fall, alternate or stay constant. If scores are equal or
+// close, several keys share the probability.
 std::vector<Problem> extreme_problems(double size) {
   Vector rising, alternating, level(9, size), stairs;
   for (int t = 0; t < 9; ++t) {
@@ -111,7 +111,7 @@ Gradients flash2_gradients(const Problem& p, Index batch, Index chunk) {
   flash2_backward(p.Q, p.K, p.V, f, p.z_O, batch, chunk, z);
   return z;
 }
-// The z_Q of the forms without the scale is the gradient of Q/√d.
+// In the forms without the scale, z_Q is the gradient of Q/√d.
 Gradients rescaled(Gradients z, const Problem& p) {
   z.z_Q = scaled(z.z_Q, 1 / p.root_d());
   return z;
@@ -274,8 +274,8 @@ TEST(MatMul, BothOrdersGiveTheProductAndExpectedReads) {
   }
 }
 
-// [Stratos, Efficient Attention §1.3]: O(Td + T²d/Λ), which is O(T²d²/M) with Λ = M/(4d). This is less than
-// T² if d is well below √M.
+// [Stratos, Efficient Attention §1.3]: O(Td + T²d/Λ), which is O(T²d²/M) with Λ = M/(4d). If d is much
+// smaller than √M, this is less than T².
 TEST(MemoryReads, FlashAttentionReadsMatchTheModel) {
   for (Index chunk : {1, 2, 3, 5, 8, 64})
     for (Index batch : {1, 3, 64}) {
@@ -340,7 +340,7 @@ TEST(MultiHead, GroupedQueriesEqualRepeatedKeyHeads) {
   }
 }
 
-// [Stratos, FlashAttention §3.2]: MLA is MHA with rank-m projections, and a head's up-projections can be
+// [Stratos, FlashAttention §3.2]: MLA is MHA with rank-m projections. The up-projections of a head can be
 // absorbed.
 TEST(MultiHead, LatentAttentionIsLowRankAndAbsorbs) {
   const Index T = 6, d = 8, m = 3;
@@ -366,7 +366,7 @@ TEST(ReluProduct, GradientsMatchFiniteDifferencesOfTheLosses) {
 }
 
 TEST(ReluProduct, GradientsMatchTheirClosedForms) {
-  // f(u, u) = u² except at 0, where the indicator is 0: 2u + 3 + exp(u).
+  // f(u, u) = u², so the gradient is 2u + 3 + exp(u). At u = 0, the indicator is 0.
   const double e = std::exp(1.0);
   EXPECT_TRUE(close(shared_operand_gradient({1, -1, 0}), {5 + e, 1 + 1 / e, 4}));
   // layer(layer(u)) = w²u if wu > 0 and w > 0, otherwise 0.

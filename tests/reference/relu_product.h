@@ -1,5 +1,5 @@
-// Computes the user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C], and the two losses
-// with this op that the paper differentiates.
+// Computes the user-defined op f(x, y) = ReLU(x ⊛ y) of [Stratos, Efficient Attention §C]. Also computes two
+// losses that the paper differentiates. They use this op.
 #pragma once
 
 #include "tests/reference/matrix.h"

@@ -1,12 +1,13 @@
-// Computes self-attention softmax(QKᵀ)V, row by row and without the scale, as derived in [Ye, Online Softmax
-// §4]: multi-pass, one-pass, and one-pass over tiles. Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
+// Computes self-attention softmax(QKᵀ)V, row by row and without the scale [Ye, Online Softmax §4]. There are
+// three forms: multi-pass, one-pass, and one-pass over tiles. Q [L, d], K [T, d], V [T, D] → O [L, D]; T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// [Ye, Online Softmax §4, eq. 11-12]: first the logits, their maximum and the denominator, then the output.
+// [Ye, Online Softmax §4, eq. 11-12]. First computes the logits, their maximum and the denominator, then the
+// output.
 inline Matrix multi_pass_attention(const Matrix& Q, const Matrix& K, const Matrix& V) {
   const Index L = Q.rows, N = K.rows, D = V.cols;
   Matrix O(L, D);
@@ -47,7 +48,7 @@ inline Matrix one_pass_attention(const Matrix& Q, const Matrix& K, const Matrix&
   return O;
 }
 
-// [Ye, Online Softmax §4], FlashAttention (Tiling): the one-pass form with b logits per step. b need not
+// [Ye, Online Softmax §4], FlashAttention (Tiling). The one-pass form with b logits per step. b need not
 // divide T.
 inline Matrix tiled_one_pass_attention(const Matrix& Q, const Matrix& K, const Matrix& V, Index b) {
   const Index L = Q.rows, N = K.rows, D = V.cols;

@@ -1,5 +1,5 @@
-// Computes softmax in three passes, in two passes with the online normalizer, and its backward pass [Ye,
-// Online Softmax §2, §3; Stratos, Efficient Attention §C.1].
+// Computes softmax in three passes, and in two passes with the online normalizer [Ye, Online Softmax §2, §3].
+// Also computes the backward pass [Stratos, Efficient Attention §C.1].
 #pragma once
 
 #include "tests/reference/matrix.h"

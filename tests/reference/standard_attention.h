@@ -12,8 +12,8 @@ struct StandardForward {
   Matrix P, O;   // [L, T], [L, D]
 };
 
-// [Stratos, Efficient Attention §A.1]. Its step 3 prints ⊙ instead of the ⊖ in [Stratos, FlashAttention eq.
-// 4].
+// [Stratos, Efficient Attention §A.1]. Its step 3 prints ⊙. [Stratos, FlashAttention eq. 4] has the correct
+// ⊖.
 inline StandardForward standard_forward(const Matrix& Q, const Matrix& K, const Matrix& V) {
   const Index L = Q.rows, T = K.rows;
   const double root_d = std::sqrt(static_cast<double>(Q.cols));
@@ -44,8 +44,8 @@ inline Vector row_sums_of_O_z_O(const Matrix& O, const Matrix& z_O) {
   return u;
 }
 
-// [Stratos, Efficient Attention §A.1]. It accumulates as in [Stratos, FlashAttention eq. 5]. P [L, T] is from
-// the forward pass. z_O is [L, D].
+// [Stratos, Efficient Attention §A.1]. It accumulates as in [Stratos, FlashAttention eq. 5]. P [L, T] is a
+// result of the forward pass. z_O has shape [L, D].
 inline void standard_backward(const Matrix& Q, const Matrix& K, const Matrix& V, const Matrix& P,
                               const Matrix& z_O, Gradients& z) {
   const double root_d = std::sqrt(static_cast<double>(Q.cols));

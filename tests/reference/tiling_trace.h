@@ -1,20 +1,19 @@
 // Computes the tiled attention of [Attention To Tiling Part III], without the scale, and records intermediate
-// values of every tile. The trace uses the paper's letters, so that its printed numbers can be compared: S
-// (here A), m (c), l (π), and O before the division (G). The gradients use our letters (docs/notation.md). Q
-// [L, d], K [T, d], V [T, dv]. The block size is the same for queries and keys and need not divide L and T. T
-// ≥ 1.
+// values of every tile. The trace uses the paper's letters. Elsewhere, S is called A, m is c, l is π, and O
+// before the division is G. The gradients use our letters (docs/notation.md). Q [L, d], K [T, d], V [T, dv].
+// The block size is the same for queries and keys and need not divide L and T. T ≥ 1.
 #pragma once
 
 #include "tests/reference/matrix.h"
 
 namespace tg::reference {
 
-// The numbers that the trace in [Attention To Tiling] prints for one tile (query block × key block). A row is
-// a query of the block.
+// The trace in [Attention To Tiling] prints these numbers for each tile (query block × key block). A row is a
+// query of the block.
 struct TileStep {
   Index query_begin = 0, key_begin = 0;
   Matrix S;           // [B, B], scores of the tile
-  Vector m_tile, m;   // [B], maximum of the tile, and running maximum after it
+  Vector m_tile, m;   // [B], maximum of the tile, and running maximum after the tile
   Vector correction;  // [B], c = exp(m_old − m_new)
   Matrix P;           // [B, B], P̃ = exp(S − m_new)
   Vector l;           // [B], running sum after the tile

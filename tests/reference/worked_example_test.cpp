@@ -1,7 +1,8 @@
 // Checks the worked 4×4 example of [Attention To Tiling], number by number, with the printed precision.
-// Twelve printed numbers are wrong in the last digit, because the paper continued with rounded numbers. Here
-// they have more digits, with the printed number in a comment, and closed forms at the end of the file.
-// Gradients have our letters (docs/notation.md): the paper's dX is z_X, its z_A is z_A, and its D is u.
+// Twelve printed numbers are wrong in the last digit, because the paper computed with rounded numbers. Here,
+// comments contain these printed numbers, and the code has the correct numbers with more digits. The end of
+// the file has their closed forms. Gradients have our letters (docs/notation.md): the paper's dX is z_X, z_A
+// is the same, and D is u.
 #include "tests/reference/reference_checks.h"
 
 #include "tests/reference/memory_reads.h"
@@ -165,8 +166,8 @@ TEST(WorkedExample, TileTraceOfTheSecondQueryBlock) {
   EXPECT_TRUE(close(f.O, forward().O));
 }
 
-// The errors of these numbers of the paper exceed rounding. A row has the printed number, the correct number,
-// and the exact value.
+// The errors of these printed numbers are larger than rounding errors. A row has the printed number, the
+// correct number, and the exact value.
 TEST(WorkedExample, MisprintsAreCorrectedByClosedForms) {
   const StandardForward f = forward();
   const Gradients z = backward();

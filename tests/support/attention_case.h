@@ -1,5 +1,5 @@
-// A flash_attn call with plain numbers. Computes its results and all gradients with the library and with the
-// oracle.
+// A flash_attn call with plain numbers. Its results and all gradients are computed with the library and with
+// the oracle.
 #pragma once
 
 #include "tests/reference/masked_attention.h"

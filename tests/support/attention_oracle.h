@@ -1,5 +1,5 @@
-// Computes an AttentionCall and its gradients in f64 by definition, with all scores in memory. Tests compare
-// the fused kernels with these results.
+// Computes the results and gradients of an AttentionCall in f64 by definition, with all scores in memory.
+// Tests compare the fused kernels with these results.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// A trial of the fused attention kernels. It compares the results for random operands, forward and backward,
-// with the definition in f64. The kernels of every instruction set run on one to three threads, and their
-// results must be bitwise identical. Include this file after `#define TG_ISA baseline`.
+// A trial runs the fused attention kernels on random operands, forward and backward. It compares the results
+// with the definition in f64. The kernels of every instruction set run on one to three threads. Their results
+// must be bitwise identical. Include this file after `#define TG_ISA baseline`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -113,11 +113,10 @@ struct Buffer {
 struct Trial {
   AttentionCall x;
   bool rows_first = false, sink = false, z_lse = false;
-  // The axes that the bias has, as bits: 8 batch, 4 head, 2 row, 1 column. -1 means that there is no bias.
+  // The axes of the bias as a bit mask: 8 batch, 4 head, 2 row, 1 column. -1 means that there is no bias.
   int bias = -1;
   double bias_infinite = 0;  // fraction of the bias entries that are −∞
-  double bias_diagonal =
-      0;  // if the bias has both axes: added to entries whose query and key index are equal
+  double bias_diagonal = 0;  // added to the diagonal of the bias, if the bias has rows and columns
 };
 
 inline double tolerance(DType t) {  // relative to the result; P and dS are also rounded, but only to
@@ -125,8 +124,9 @@ inline double tolerance(DType t) {  // relative to the result; P and dS are also
   return t == DType::f64 ? 1e-12 : t == DType::f32 ? 1e-5 : t == DType::bf16 ? 0x1p-7 : 0x1p-10;
 }
 
-// Checks errors relative to the largest value or to `size`, the magnitude of the terms. They must not exceed
-// `tolerance`. Operands are unit normal, so terms are about 1 even if their sum vanishes.
+// Checks errors relative to the largest value or to `size`, the magnitude of the terms. The errors must not
+// exceed `tolerance`. Operands are unit normal, so the magnitude of terms is about 1, even if their sum is
+// near 0.
 inline void expect_near(const Values& got, const Values& expected, double tolerance, const std::string& what,
                         double size = 1) {
   ASSERT_EQ(got.size(), expected.size());
@@ -195,7 +195,7 @@ inline void check(Trial s) {
     x.bias = strided(bias), x.z_bias = strided(z_bias);
   }
   AttentionResult expected = attention_oracle(x, in);
-  // The number of rows that are summed to one element of z_bias. Their rounding errors are independent.
+  // The number of rows in the sum for one element of z_bias. Their rounding errors are independent.
   const double bias_terms = std::sqrt(
       static_cast<double>(x.B * x.H * x.L / std::max<std::int64_t>(1, kept[0] * kept[1] * kept[2])));
   Values expected_z_bias(static_cast<std::size_t>(kept[0] * kept[1] * kept[2] * kept[3]), 0);

@@ -1,5 +1,5 @@
 // Checks batch invariance (CompileOptions::batch_invariant): each row of a result must be bitwise identical
-// in a batch of one and in any other batch.
+// in every batch.
 #pragma once
 
 #include <cstring>
@@ -26,7 +26,7 @@ inline Array part(const Array& a, std::int64_t first, std::int64_t count) {
   return out;
 }
 
-// A function whose inputs and results have rows as their first axis.
+// A function. The first axis of its inputs and results is the row.
 struct ByRows {
   std::vector<Array> inputs;
   std::function<Tensors(const Tensors&)> f;
@@ -69,7 +69,7 @@ inline Array random_ids(std::int64_t count, std::int32_t below) {
   return Array::of(ids);
 }
 
-// Returns ops that transformers apply to rows of n elements.
+// Returns ops of transformers for rows of n elements.
 inline ByRows ops_on_rows(DType t, std::int64_t n, Device device = Device::cpu()) {
   const auto f = [t, n](const Tensors& in) {
     Graph& g = in[0].graph();

@@ -1,9 +1,9 @@
 // Reads a table of cases for readers and writers of settings from a text file. A line "NAME: key=value
-// key=value …" is a case. Later lines "NAME key=value -key" are cases with this case as their base, in which
-// some members are set or removed. Values contain no spaces. The lines after a case that begin with two
-// spaces are its results: a word, and entries "key=value" separated by " | ". A case with a base lists only
-// the entries that differ from the base's entries. Empty lines and comments, which begin with a number sign,
-// are ignored.
+// key=value …" is a case. Later lines "NAME key=value -key" are cases that change this case, their base. They
+// set or remove some members. Values contain no spaces. The results of a case follow in lines that begin with
+// two spaces. A result is a word, and entries "key=value" separated by " | ". If a case has a base, only the
+// entries that differ from the base's entries are listed. Empty lines and comments, which begin with a number
+// sign, are ignored.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,8 +52,8 @@ inline std::vector<std::string> result_lines(const Results& results, const Resul
   return lines;
 }
 
-// Evaluates every case in the file and compares the results. If any differ, the table with the current
-// results is written to a temporary file, which the message names.
+// Evaluates every case in the file and compares the results. If results differ, writes a table with the
+// current results to a temporary file. The message names this file.
 inline void expect_table(const std::string& path, const std::function<Results(const Members&)>& evaluate) {
   struct Base {
     Members members;
@@ -109,8 +109,8 @@ inline void expect_table(const std::string& path, const std::function<Results(co
                 << " differ; current results: " << written;
 }
 
-// Returns the keys of a case in the order in which their errors are reported. First, all keys are set to
-// `bad`, or removed if `bad` is "-". Then the key that the error names is corrected, repeatedly.
+// Returns the keys of a case in the order in which their errors are reported. First sets all keys to `bad`,
+// or removes them if `bad` is "-". Then repeatedly corrects the key in the error message.
 inline std::string order_of_errors(const Members& members, const std::string& bad,
                                    const std::function<std::string(const Members&)>& error) {
   Members now;

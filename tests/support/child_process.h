@@ -10,7 +10,7 @@
 
 namespace tg::testing {
 
-// Runs f in a child process and returns the string that f returns.
+// Runs f in a child process and returns its result.
 inline std::string in_child(const std::function<std::string()>& f) {
   int ends[2];
   if (::pipe(ends) != 0) return "pipe failed";

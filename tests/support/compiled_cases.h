@@ -1,4 +1,4 @@
-// Small graphs that together need every compiler pass. Each is a function that records the graph.
+// Small graphs. Together, they need every compiler pass. A function records each graph.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ struct CompiledCase {
   bool on_gpu = false, fuse = true, batch_invariant = false, reuse = true;
   int ranks = 1;
   std::size_t less = 0;          // bytes by which the arena must shrink
-  std::size_t percent_less = 0;  // percentage of the arena that is added to this
-  bool has_budget = false;       // sets a budget even if no bytes must be saved
+  std::size_t percent_less = 0;  // percentage of the arena; added to the bytes above
+  bool has_budget = false;       // whether to set a budget even if no bytes must be saved
 };
 
 inline Parameter parameter_of(const std::string& name, const Shape& shape, DType dtype = f32) {
@@ -48,7 +48,7 @@ inline void record_fused(Recorded& r) {
              full(g, {3}, 7) * 2,
              full(g, {2}, 5),
              square - 1,
-             matmul(x, square)};  // a constant if it is fused, but a matrix here
+             matmul(x, square)};  // here a matrix; if fused, a constant
 }
 
 // A fused step has at most 24 instructions and 12 inputs.
@@ -67,15 +67,17 @@ inline void record_merged(Recorded& r) {
                row = g.input("row", {50}), h = g.input("h", {6, 50}, bf16);
   const std::vector<Tensor> of_div = gradients(a / b, {a, b}, z);
   const Tensor s = sigmoid(a), half = exp(h), number = g.input("n", {}), other = g.input("m", {});
-  const Tensor transposed = transpose(b, 0, 1) * 2;  // also reads b, but has a different order in memory
+  const Tensor transposed = transpose(b, 0, 1) * 2;  // this step also reads b, but has a different order in
+                                                     // memory
   r.fetch = {of_div[0], of_div[1], s,          s * (1 - s),    half,      half * 3,
              a * row,   z * row,   number * 2, number * other, transposed};
   const Tensor before = b * 5, between = cumsum(a, 1), after = b - 1;
   r.fetch.insert(r.fetch.end(), {before, between, after});
 }
 
-// If a GEMM and the gelu_tanh after it may become one kernel that rounds once, the operands of the GEMM stay
-// alive until the gelu_tanh. This is not the case in f32, nor if the GEMM adds a complete matrix.
+// A GEMM and the gelu_tanh after it may become one kernel, which rounds once. In this case, the operands of
+// the GEMM stay alive until the gelu_tanh. In f32, or if the GEMM adds a complete matrix, this does not
+// happen.
 inline void record_epilogues(Recorded& r) {
   Graph& g = r.g;
   const auto add = [&](DType t, const auto& product) {
@@ -145,7 +147,7 @@ inline void record_reduced_on_gpu(Recorded& r) {
   r.fetch.push_back(sum(gelu_tanh(matmul(x, w)), {1}));
   const Tensor n = g.input("n", {8, 16}), weight = g.input("weight", {16}), z = g.input("z", {8, 16});
   r.fetch.push_back(sum(gradients(layer_norm(n, weight), {n}, z)[0] + n, {1}));
-  // This is the sum of other values, so it is not fused with the norm's gradient before it.
+  // This sums other values, so it is not fused with the norm's gradient before it.
   const Tensor m = g.input("m", {8, 16}), of_norm = gradients(layer_norm(m, weight), {m}, z)[0],
                of_others = sum(n + z, {1});
   r.fetch.insert(r.fetch.end(), {of_norm, of_others});
@@ -203,7 +205,7 @@ inline void record_assigned(Recorded& r) {
             w = parameter_of("w", {30, 30}), o = parameter_of("o", {30, 30}),
             first = parameter_of("first", {30, 30}), last = parameter_of("last", {30, 30});
   const Tensor x = g.input("x", {30, 30}), of_p = g.param(p), of_q = g.param(q), of_s = g.param(s);
-  const Tensor early = of_q * 3;        // reads q after its new value is computed
+  const Tensor early = of_q * 3;        // reads q after the new value of q is computed
   const Tensor next = matmul(of_q, x);  // GEMMs do not work in place
   r.fetch = {of_p, sum(of_q * early), slice(of_p, 0, 0, 2)};
   r.assign = {{p, of_p + x},                 // the old value is read later
@@ -214,7 +216,7 @@ inline void record_assigned(Recorded& r) {
               {v, sin(x)},                   // is written directly
               {w, transpose(of_s, 0, 1) + of_s},
               {o, g.param(o) * 2 + sum(g.param(o), {0}, true)},  // works in place
-              // Does not work in place, because another part of the step also reads the value.
+              // Does not work in place, because a different part of the step also reads the value.
               {first, transpose(g.param(first), 0, 1) * 2 + g.param(first)},
               {last, g.param(last) + transpose(g.param(last), 0, 1) * 2}};
 }
@@ -298,8 +300,8 @@ inline void record_order(Recorded& r) {
   r.assign = {{w, old * 0.5 + matmul(x, x)}};
 }
 
-// A GEMM result can be freed early if all of its readers can be executed together. This is possible for up to
-// 32 readers.
+// If all readers of a GEMM result can be executed together, the result can be freed early. This is possible
+// for up to 32 readers.
 inline void record_many_readers(Recorded& r, int readers) {
   const Tensor x = r.g.input("x", {64, 64});
   std::vector<Tensor> products;
@@ -340,7 +342,7 @@ inline void record_norm_of_two(Recorded& r) {
   r.fetch = {z};
 }
 
-// Values have several sizes and costs of recomputation. The expensive choices prove to be unnecessary.
+// Values have several sizes and recomputation costs. The expensive choices are unnecessary in the end.
 inline void record_prices(Recorded& r) {
   Graph& g = r.g;
   const Tensor x = g.input("x", {64, 64}), column = g.input("column", {64, 1}), row = g.input("row", {1, 64});
@@ -353,8 +355,8 @@ inline void record_prices(Recorded& r) {
   r.fetch = {matmul(z, slice(wide, 1, 32, 96))};
 }
 
-// GEMMs read the results of a sequence of random ops. Early choices prove to be unnecessary. Their costs
-// determine which of them are undone.
+// GEMMs read the results of a sequence of random ops. Some early choices are unnecessary in the end. Their
+// costs determine which choices are undone.
 inline void record_random_fused(Recorded& r, unsigned seed) {
   std::mt19937 random(seed);
   const Tensor x = r.g.input("x", {64, 64}), column = r.g.input("column", {64, 1}),
@@ -392,7 +394,7 @@ inline void record_kept_epilogue(Recorded& r) {
     if (r.g.label_of(n) == "h.0/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
 }
 
-// The step of a value that is first used late moves. A value that is computed from a parameter can be
+// If a value is first used late, its step moves. If a value is computed from a parameter, it can be
 // recomputed until the parameter changes.
 inline void record_late(Recorded& r) {
   Graph& g = r.g;
@@ -461,7 +463,7 @@ inline void record_casts_before_a_peak(Recorded& r) {
   r.fetch.push_back(matmul(exp(x), x));
 }
 
-// Small GEMMs have operands of 2 MiB each, which stay alive until the GEMMs run.
+// Small GEMMs have operands of 2 MiB each. The operands stay alive until the GEMMs run.
 inline void record_long_products(Recorded& r, int count) {
   std::vector<Tensor> products;
   for (int i = 0; i < count; ++i) {

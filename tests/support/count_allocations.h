@@ -1,5 +1,5 @@
-// Counts the allocations of a test binary in `allocations`. It replaces operator new and delete, so only one
-// file of the binary includes it.
+// Counts the allocations of a test binary in `allocations`. This header replaces operator new and delete, so
+// only one file of the binary may include it.
 #pragma once
 
 #include <atomic>

@@ -27,13 +27,13 @@ inline nn::ModelConfig config(const nn::Architecture& architecture = {}) {
   return c;
 }
 
-// The parameter states whether a step starts before the tokens of the previous step are known.
+// The parameter is true if a step starts before the tokens of the previous step are known.
 struct EngineCalls : ::testing::TestWithParam<bool> {
   nn::Params params{1};
   const nn::Model model{params, config()};
   Engine engine{model, {.slots = 4, .page_size = 4, .chunk = 16, .threads = 1, .ahead = GetParam()}};
 
-  // Runs steps until all sequences have ended. Few steps must be enough.
+  // Runs steps until all sequences have ended. Fails after too many steps.
   void run() { run(engine); }
   static void run(Engine& engine) {
     for (int n = 0; n < 2000; ++n)
@@ -57,8 +57,8 @@ struct EngineCalls : ::testing::TestWithParam<bool> {
     run();
     return sequence;
   }
-  // Returns the tokens that follow a sequence. The first token is sampled with draw number `drawn` of the
-  // seed.
+  // Returns the tokens that follow a sequence. The first token uses the seed's random number with index
+  // `drawn`.
   Tokens drawn(Tokens sequence, std::int64_t count, const nn::Sampling& sampling, std::uint64_t seed,
                std::uint64_t drawn) {
     nn::Generator generator(model, {.threads = 1});
@@ -73,7 +73,7 @@ struct EngineCalls : ::testing::TestWithParam<bool> {
 
 inline const Engine::Request drawn_text{.prompt = {3, 1, 4, 1, 5}, .tokens = 20, .seed = 5};
 
-// Returns requests of different lengths, some with a common prefix.
+// Returns requests of different lengths. Some of them have a common prefix.
 inline std::vector<Engine::Request> several() {
   return {{.prompt = {3, 1, 4, 1, 5}, .tokens = 9, .seed = 2},
           {.prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3}, .tokens = 7, .sampling = {.temperature = 0}},

@@ -63,7 +63,7 @@ inline std::vector<Written> alone(const nn::Model& model, const std::vector<nn::
   return sequences;
 }
 
-// Returns requests of different lengths, some with a common prefix, with greedy and random sampling.
+// Returns requests of different lengths, with greedy and random sampling. Some of them have a common prefix.
 inline std::vector<nn::Engine::Request> requests(int count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Tokens common;

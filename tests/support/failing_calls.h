@@ -3,7 +3,7 @@
 //   fail_call_of("listen", EIO);     // the next call fails
 //   fail_call_of("socket", EIO, 2);  // the third call fails
 //
-// The functions below replace those of the system in the whole executable. Include this file only once.
+// The functions below replace the system's functions in the complete executable. Include this file only once.
 #pragma once
 
 #include <cerrno>

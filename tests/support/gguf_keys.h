@@ -10,8 +10,8 @@
 
 namespace tg::testing {
 
-// An array has an entry for its size and one for each item. Numbers in f32 are printed with the digits of
-// f32.
+// An array has an entry for its size and an entry for each item. Numbers in f32 are printed with the digits
+// of f32.
 inline Members keys_of(const io::Gguf& file) {
   Members all;
   for (const std::string_view name : file.keys()) {

@@ -1,6 +1,6 @@
 // Compares results with a golden file in the source tree. Each line has a name, a tab and a result. After an
-// intended change, set TG_WRITE_GOLDEN=1, and the test writes its file instead. The difference of the file is
-// then part of the review.
+// intended change, set TG_WRITE_GOLDEN=1 to write the file instead. The difference of the file is then part
+// of the review.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ class GraphChecksum {
 using GoldenLines = std::map<std::string, std::string>;
 
 // Compares lines with a file. If `complete` is set, the file must have no other lines. Otherwise, the file
-// may have lines from other machines, which are kept.
+// may have lines from other machines. They do not change.
 inline void expect_golden(const std::string& path, const GoldenLines& now, bool complete = true) {
   GoldenLines golden;
   std::ifstream file(path);

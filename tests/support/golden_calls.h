@@ -1,5 +1,5 @@
-// Compares a table of function calls with a file (tests/support/golden.h): for each call, its graph with
-// first and second gradients, or its error.
+// Compares a table of function calls with a file (tests/support/golden.h). For each call, the file contains
+// the graph with first and second gradients, or the error.
 #pragma once
 
 #include <algorithm>
@@ -114,7 +114,7 @@ inline GoldenLines results_of(std::initializer_list<std::span<const Call>> table
   for (const std::span<const Call> table : tables)
     for (const Call& c : table) {
       std::string text = c.text;
-      std::erase(text, ' ');  // removes spaces, which depend on the formatting of the source
+      std::erase(text, ' ');  // removes spaces, because they depend on the formatting of the source
       lines[text] = result_of(c.call);
     }
   return lines;

@@ -1,4 +1,4 @@
-// Golden folders of tests/io/pretrained and the results of their models, for tests on every backend.
+// Loads golden folders of tests/io/pretrained and the results of their models, for tests on every backend.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Cases for tests of gradcheck: functions whose gradient a test chooses, and samples of ops by name.
+// Cases for tests of gradcheck: functions with a gradient that the test defines, and samples of ops by name.
 #pragma once
 
 #include <gtest/gtest.h>

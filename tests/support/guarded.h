@@ -1,5 +1,5 @@
-// Memory that ends at an unreadable page, so a test that accesses bytes beyond an operand is killed. With the
-// address sanitizer, ordinary memory is used, because the sanitizer detects this and more.
+// Memory that ends at an unreadable page. If a test accesses bytes beyond an operand, it is killed. With the
+// address sanitizer, ordinary memory is used, because the sanitizer detects such accesses.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// Difficult cases of rounding to bf16 and f16: numbers halfway between two neighbors. The lower neighbor is
-// even or odd.
+// Difficult cases of rounding to bf16 and f16. These are numbers halfway between two neighbors. The lower
+// neighbor is even or odd.
 #pragma once
 
 #include <bit>

@@ -31,7 +31,7 @@ inline std::string llama_with(const std::string& members) {
   return replaced(llama_json, "\"model_type\"", members + ", \"model_type\"");
 }
 
-// Makes the folder of a model with an untied head, which tests change.
+// Makes the folder of a model with an untied head. Tests change the folder.
 struct Folder {
   TemporaryDirectory directory;
   std::string path = directory.path.string();

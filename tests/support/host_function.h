@@ -1,4 +1,4 @@
-// A case of gradcheck whose outputs and gradients are C++ functions, which a test may replace between runs.
+// A case of gradcheck. Its outputs and gradients are C++ functions. A test may replace them between runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@ using gradcheck::Point;
 using gradcheck::Values;
 
 struct HostFunction {
-  // `outputs` maps all inputs to all outputs. `gradients` maps inputs and cotangents r to the gradients of
-  // all floating inputs. `dtype` is the dtype under test, to which results are rounded.
+  // `outputs` computes all outputs from all inputs. `gradients` computes the gradients of all floating inputs
+  // from inputs and cotangents r. Results are rounded to `dtype`, the dtype under test.
   std::function<Point(const Point& x, DType dtype)> outputs;
   std::function<Point(const Point& x, const Point& r, DType dtype)> gradients;
   std::vector<Point> seen = {};  // the argument x of each call of `outputs`
 
-  // Makes the function y = f(x) for each element, with the derivative of f.
+  // Makes the elementwise function y = f(x), with the derivative of f.
   static std::shared_ptr<HostFunction> of_elements(std::function<double(double)> f,
                                                    std::function<double(double)> slope) {
     auto function = std::make_shared<HostFunction>();

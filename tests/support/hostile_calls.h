@@ -1,4 +1,4 @@
-// Wrong calls that a program may make, and a check of their errors.
+// Defines wrong calls of a program, and a check of their errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct MistakenCall {
   std::string part = {};  // a part of the message
 };
 
-// Expects that each call throws an E whose message contains the call's part.
+// Expects that each call throws an E. Its message must contain the part that is given with the call.
 template <class E = Error>
 void expect_errors(const std::vector<MistakenCall>& calls, std::initializer_list<std::string> parts = {}) {
   for (const MistakenCall& c : calls) {

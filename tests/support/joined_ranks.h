@@ -1,4 +1,4 @@
-// Ranks for tests. They join like the ranks of a launcher (parallel/group.h).
+// Ranks for tests. They join as if a launcher had started them (parallel/group.h).
 #pragma once
 
 #include <set>
@@ -17,7 +17,7 @@ using parallel::World;
 using parallel::WorldError;
 using std::chrono::milliseconds;
 
-// The World of a process of ask(). The job is identified by the parent of the process, which is the test.
+// Returns the World of a process of ask(). The parent of the process, which is the test, identifies the job.
 inline World world_of(int rank, int size) {
   return {rank, size, rank, size, "launch", "test " + std::to_string(getppid())};
 }
@@ -34,7 +34,7 @@ inline std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
-// Returns the descriptors that a program would inherit if this process started it.
+// Returns the descriptors that programs would inherit if this process started them.
 inline std::set<int> inherited_descriptors() {
   std::set<int> all;
   for (int fd = 0; fd < 1024; ++fd)

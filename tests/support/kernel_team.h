@@ -1,5 +1,5 @@
-// Runs a kernel function on a pool of threads, with scratch memory of exactly the requested size, filled with
-// NaN patterns.
+// Runs a kernel function on a pool of threads. Scratch memory has exactly the requested size and is filled
+// with NaN patterns.
 #pragma once
 
 #include <cstdlib>

@@ -1,6 +1,5 @@
-// Tests losses and normalizers of logits that are all large. Subtracting a number from all logits of a row
-// changes no probability. So if the differences of logits are exact, losses and gradients must be bitwise
-// identical.
+// Tests losses and normalizers if all logits are large. Subtracting a number from all logits of a row changes
+// no probability. So if the differences of logits are exact, losses and gradients must not change by a bit.
 #pragma once
 
 #include <gtest/gtest.h>

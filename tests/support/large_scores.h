@@ -1,4 +1,4 @@
-// Tests attention calls whose scores are all large in magnitude and exact in f32. Compares results and
+// Tests attention calls with scores of large magnitude. The scores are exact in f32. Compares results and
 // gradients with standard_attn in f64, with error bounds.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Case {
   std::string name;
   std::int64_t B = 1, H = 1, Hk = 1, L = 5, T = 7, d = 16, dv = 8;
   double of_q = 1;
-  std::int64_t long_rows = 0;  // every n-th query is 2^18 times as long; 0: no query is
+  std::int64_t long_rows = 0;  // every n-th query is multiplied by 2^18; 0: no query
   std::function<double(std::int64_t i, std::int64_t j)> bias = nullptr;
   double sink = NAN;  // NaN: no sink
   AttentionOptions options = {};
@@ -97,14 +97,15 @@ inline double largest(const Numbers& x) {
 }
 
 // Returns the relative rounding error of P. In rows below most_plain_lse, exponents of 2 are below 2^11 in
-// f32 and f64. Half an ulp of ξ, of its product with log2 e and of the exponent add up to 3·2^−14 or 3·2^−43.
-// In 16-bit types, exponents are below 2^14, and GEMMs round P and z_A to 2^−9 (f16: 2^−12).
+// f32 and f64. ξ, its product with log2 e and the exponent each have an error of half an ulp. The sum of
+// these errors is 3·2^−14 or 3·2^−43. In 16-bit types, exponents are below 2^14, and GEMMs round P and z_A to
+// 2^−9 (f16: 2^−12).
 inline double rounding_of_p(DType dtype) {
   return dtype == f64 ? std::ldexp(1, -41) : dtype == f32 ? std::ldexp(1, -12) : std::ldexp(1, -7);
 }
 
 // v| and |z_O| are ≤ 1, so |z_P| and |u| are below dv. Errors of z_A are therefore 2·dv times the errors of
-// P, whose rows add up to 1.
+// P. Rows of P add up to 1.
 inline void expect_close(const Case& c, DType dtype, const Results& got, const Results& expected) {
   const double p = rounding_of_p(dtype), z_a = 2 * static_cast<double>(c.dv) * p,
                scale = std::abs(c.options.scale.value_or(1 / std::sqrt(static_cast<double>(c.d)))),
@@ -132,11 +133,11 @@ inline void expect_right(const Case& c, DType dtype, const CompileOptions& compi
                run(c, f64, unfused, {.threads = 1}));
 }
 
-// In these cases, a bias or q·k makes the scores of all or some rows large. Each option is tested.
+// In these cases, a bias or q·k makes the scores of some or all rows large. Each option is tested.
 inline std::vector<Case> cases() {
   const double lowest = -0x1.fep127, less_low = -0x1.8p127;  // `lowest` is the lowest number in bf16
   std::vector<Case> all;
-  // If such a bias is added, f32 has no bits left for q·k.
+  // If such a bias is added, the sum in f32 does not depend on q·k.
   for (const double b : {-1e9, 1e9, -1e30, lowest})
     all.push_back(
         {.name = "bias of all keys " + std::to_string(b), .of_q = 0, .bias = [b](auto, auto) { return b; }});
@@ -168,7 +169,7 @@ inline std::vector<Case> cases() {
   all.push_back({.name = "negative scale", .of_q = 1 << 20, .options = {.scale = -0.25}});
   all.push_back({.name = "causal", .of_q = 1 << 20, .options = {.causal = true}});
   all.push_back({.name = "window", .of_q = 1 << 20, .options = {.window_left = 2, .window_right = 2}});
-  // Scores are so large that tanh is 0 or ±1, both exact in f32.
+  // Scores are 0 or so large that tanh is ±1. Both are exact in f32.
   all.push_back({.name = "softcap", .of_q = std::ldexp(1, 30), .options = {.softcap = 65536}});
   all.push_back({.name = "sink", .of_q = 1 << 20, .sink = 1048576});
   all.push_back({.name = "sink among keys far below",

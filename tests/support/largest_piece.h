@@ -1,5 +1,5 @@
-// Measures the largest allocation of a reader. Include it in only one file of a program, because it replaces
-// operators.
+// Measures the largest allocation of a reader. This header replaces operators, so include it in only one file
+// of a program.
 #pragma once
 
 #include <algorithm>

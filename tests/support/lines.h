@@ -1,4 +1,4 @@
-// Counts lines that contain certain words.
+// Counts lines with certain words.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Helpers that test how ranks of one host join, exact to the byte and the millisecond. One side is the code
-// under test. The other side is a script in virtual time. The calls of virtual_time.h and failing_calls.h are
-// replaced.
+// under test. The other side is a script in virtual time. virtual_time.h and failing_calls.h replace system
+// calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -68,7 +68,8 @@ struct Peer {
   }
   void comes(const Join& join) { connects(), says(bytes_of_join(join)); }
   void leaves() { ::close(std::exchange(socket.fd, -1)); }
-  // Returns "nothing", "the end", or the kind and the text of a reply, and whether a descriptor was attached.
+  // Returns "nothing", "the end", or the kind and the text of a reply. Also returns whether a descriptor was
+  // attached.
   std::string hears(int* descriptor = nullptr) const {
     Reply reply{};
     iovec part{&reply, sizeof reply};

@@ -1,4 +1,4 @@
-// Checks the reports of all ranks if one rank is killed, is stopped or makes no progress, for every way of
+// Checks the reports of all ranks if a rank is killed, is stopped or makes no progress. Covers every way of
 // joining.
 #pragma once
 
@@ -59,7 +59,7 @@ inline void expect_hanging_ranks_named(const AskThree& ask, milliseconds step_ti
     }
 }
 
-// `until_all_know` is the time until all ranks know of the loss after the first rank knows.
+// `until_all_know` is the time from the first rank's knowledge of the loss until all ranks know of it.
 inline void expect_stopped_ranks_named(const AskThree& ask, milliseconds step_timeout,
                                        milliseconds until_all_know = milliseconds(0)) {
   for (const int stopped : {0, 1}) {

@@ -17,7 +17,8 @@ struct ModelTiles {
   static inline thread_local float tiles[8][16][16];
   static inline thread_local bool is_configured = false;
   static inline std::atomic<int> configured = 0;  // number of threads that have not released their tiles
-  // A thread that has left a kernel at its last barrier may release its tiles after the kernel has ended.
+  // After the last barrier of a kernel, a thread may release its tiles late, when the kernel has already
+  // ended.
   static bool are_released() {
     using namespace std::chrono_literals;
     for (const auto end = std::chrono::steady_clock::now() + 5s; std::chrono::steady_clock::now() < end;)

@@ -8,7 +8,7 @@
 
 namespace tg::testing {
 
-// Computes the maximum, the minimum and twice the sum of each of four rows, after an elementwise step that
+// Computes the maximum, the minimum and twice the sum of each of four rows. The elementwise step before
 // changes no number.
 inline std::vector<Tensor> reductions_of_nan_rows(Graph& g, DType t) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN(),

@@ -1,4 +1,4 @@
-// Makes arrays of normally distributed numbers, which are always the same for the same seed.
+// Makes arrays of normally distributed numbers. The same seed always gives the same numbers.
 #pragma once
 
 #include <random>

@@ -1,5 +1,5 @@
-// Helpers for tests of ops: tensors with every kind of view and their values, and functions that run a graph
-// in several ways, whose results must be bitwise identical.
+// Helpers for tests of ops. They make tensors with every kind of view, and their values. They also run a
+// graph in several ways, which must give bitwise identical results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ enum class View {
 inline constexpr View all_views[] = {View::contiguous, View::transposed, View::sliced, View::expanded};
 inline constexpr DType float_dtypes[] = {f64, f32, bf16, f16};
 
-// A tensor that is a view of an input, and its values.
+// A view of an input, and its values.
 struct Given {
   Tensor input, tensor;
   Array array;    // value of the input
@@ -73,8 +73,8 @@ inline Given given(Graph& g, const Shape& shape, DType dtype = f64, View view = 
   return x;
 }
 
-// Evaluates on one thread, with planned memory compared with unplanned memory, and on three threads. All
-// results must be bitwise identical.
+// Evaluates on one thread with planned memory, with unplanned memory, and on three threads. All results must
+// be bitwise identical.
 inline std::vector<Array> run_checked(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds) {
   const std::vector<Array> one = eval(ts, feeds, {.threads = 1, .verify = true});
   const std::vector<Array> three = eval(ts, feeds, {.threads = 3});
@@ -92,7 +92,7 @@ inline double rounding(DType t) {
   return t == f64 ? 0x1p-53 : t == f32 ? 0x1p-24 : t == bf16 ? 0x1p-8 : 0x1p-11;
 }
 
-// Returns Σ y ⊛ w with fixed random w, a loss to which each element of y contributes differently.
+// Returns the loss Σ y ⊛ w with fixed random w. Each element of y has a different weight in this loss.
 inline Tensor weighted_sum(const Tensor& y, std::uint64_t seed = 99) {
   return sum(y * y.graph().constant(Array::of(y.shape(), random_vector(y.numel(), seed)).to(y.dtype())));
 }
@@ -103,7 +103,7 @@ inline std::vector<Feed> feeds_of(const std::vector<Given>& given) {
   return feeds;
 }
 
-// Expects that y, evaluated by run_checked, equals `expected`. The tolerance is relative to max(1,
+// Evaluates y by run_checked and expects that it equals `expected`. The tolerance is relative to max(1,
 // |expected|) for each element.
 inline void expect_values(const Tensor& y, const std::vector<Given>& given, const Vector& expected,
                           double tolerance = 0) {

@@ -1,6 +1,6 @@
-// Tests tables of options: each option is set by itself, in pairs, and in two calls of one graph. The
-// function fields_of() names the fields of an options struct in a structured binding, which fails to compile
-// when a field is added. After the field is added there, expect_each_field_is_set() fails until the table has
+// Tests tables of options. Each option is set by itself, in pairs, and in two calls of one graph. fields_of()
+// lists the fields of an options struct in a structured binding. If a field is added to the struct, this
+// binding fails to compile. When the binding is updated, expect_each_field_is_set() fails until the table has
 // a row for the field.
 #pragma once
 

@@ -1,6 +1,6 @@
 // A call of paged_attn, and its definition in f64. Its numbers are functions of sequence, position, head and
-// column, so they do not depend on the order of pages or on the rest of the batch. Values that no query may
-// read are NaN: page 0, pages that belong to no sequence, and the unused part of a sequence's last page.
+// column. So they do not depend on the order of pages or on the rest of the batch. Values that no query may
+// read are NaN. They are in page 0, in unused pages, and in the unused part of a sequence's last page.
 #pragma once
 
 #include <random>
@@ -30,8 +30,8 @@ struct PagedCall {
   }
 
   enum Kind { of_q, of_k, of_v, of_sink };
-  // Returns a number that is approximately normal and exact in every dtype. If v is in k, the number for v is
-  // the number for k.
+  // Returns a number that is approximately normal and exact in every dtype. If keys contain the values, v and
+  // k have the same number.
   double number(Kind kind, std::int64_t sequence, std::int64_t t, std::int64_t head, std::int64_t e) const {
     if (kind == of_v && v_in_k) kind = of_k;
     std::uint64_t x = 0x9e3779b97f4a7c15u;
@@ -55,7 +55,7 @@ struct PagedCall {
       feeds.emplace_back(x, a);
       return x;
     };
-    // Selects all rows with a kernel of the library, because the emulator does not see writes of generated
+    // Copies all rows with a kernel of the library, because the emulator does not detect writes of generated
     // kernels.
     const auto input_or_computed = [&](const char* name, const Array& a, bool computed) {
       const Tensor x = input(name, a);
@@ -105,7 +105,7 @@ struct PagedCall {
     return got;
   }
 
-  // Computes the results by definition. `spread` is o with |v| instead of v.
+  // Computes the results by definition. `spread` is o, computed from |v| instead of v.
   struct Defined {
     Vector o, lse, spread;
   };
@@ -175,8 +175,9 @@ struct PagedCall {
   }
 };
 
-// Expects the results of the definition. The error is one rounding of the result plus the roundings of sums
-// of about 100 terms up to about 10, in the compute type. Tensor cores also round exp(A − c).
+// Expects the results of the definition. The error bound is one rounding of the result, plus the rounding
+// errors of sums in the compute type. These sums have about 100 terms up to about 10. Tensor cores also round
+// exp(A − c).
 inline void expect_defined(const PagedCall& c, const PagedCall::Result& got, bool tensor_cores = false) {
   const PagedCall::Defined expected = c.defined();
   const double terms = c.dtype == f64 ? 1e-12 : 1e-5;
@@ -202,7 +203,7 @@ inline void expect_defined(const PagedCall& c, const CompileOptions& how = {}, b
   expect_defined(c, c.run(how), tensor_cores);
 }
 
-// Returns the elements of o or ξ for `count` queries starting at `from`, to compare runs bitwise.
+// Returns the elements of o or ξ for `count` queries starting at `from`. Tests compare them bitwise.
 inline Vector rows(const Array& x, std::int64_t b, std::int64_t from, std::int64_t count) {
   const Shape& s = x.shape();  // [B, H, L] or [B, H, L, dv]
   const std::int64_t size = s.size() == 4 ? s[3] : 1;

@@ -7,8 +7,8 @@
 
 namespace tg::testing {
 
-// Parameters of several shapes and types. One is longer than the share that a thread processes at a time.
-// Gradients have narrower types and different memory layouts. Only the last parameter is in f64.
+// Parameters of several shapes and types. One parameter is longer than the share that a thread processes at a
+// time. Gradients have narrower types and different memory layouts. Only the last parameter is in f64.
 struct ParameterList {
   Graph g;
   std::deque<Array> held;  // owns the data of the feeds
@@ -32,7 +32,7 @@ struct ParameterList {
     add({33, 7}, f64, f64);
   }
 
-  // The same list, with low-precision copies of the parameters that may have one.
+  // The same list, with low-precision copies of parameters if they may have copies.
   std::vector<AdamWTensors> with_copies() const {
     std::vector<AdamWTensors> copied = all;
     for (std::size_t i = 0; i < copied.size(); ++i)

@@ -233,9 +233,8 @@ class PlainScheduler {
     stop(t);
     ++t.preemptions, ++preemptions;
   }
-  // Preempts the last sequence that was added after this sequence. A sequence that was already preempted
-  // three times is spared if another sequence can be preempted. If there is no later sequence, preempts this
-  // sequence.
+  // Preempts the last sequence that was added after this sequence. If a sequence was already preempted three
+  // times, preempts a different sequence if possible. If there is no later sequence, preempts this sequence.
   bool make_room(Id id, std::int64_t count) {
     while (!pool.reserve(sequences.at(id).table, count, plan_.copies)) {
       Id last = 0, spared = 0;

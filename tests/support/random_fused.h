@@ -9,8 +9,8 @@
 
 namespace tg::testing {
 
-// Values are integers that are exact in f32 and f64, so a backend may contract a·b + c. Every value with a
-// 16-bit type is an output, because a fused kernel keeps more bits of values that are not stored.
+// Values are integers that are exact in f32 and f64. So a backend may contract a·b + c. Every value with a
+// 16-bit type is an output, because fused kernels do not round values that are not stored.
 class RandomFused {
  public:
   Graph g;
@@ -31,7 +31,7 @@ class RandomFused {
     }
   }
 
-  // Describes the output elements that differ between two compile options.
+  // Describes the output elements that differ between two sets of compile options.
   std::string difference(const CompileOptions& one, const CompileOptions& other) const {
     const std::vector<Array> a = eval(outputs, feeds, one), b = eval(outputs, feeds, other);
     std::string text;

@@ -1,6 +1,6 @@
-// Random programs for the compiler. Each is a function that records the program. The programs contain GEMMs
-// with addends and epilogues, pointwise ops, norms, attention with rotary embeddings, reductions, joins,
-// caches, changing parameters, and some gradients.
+// Random programs for the compiler. A function records each program. The programs contain GEMMs with addends
+// and epilogues, pointwise ops, norms, attention with rotary embeddings, reductions, joins, caches, changing
+// parameters, and some gradients.
 #pragma once
 
 #include <random>
@@ -59,7 +59,7 @@ class RandomProgram {
   static constexpr std::int64_t rows = 48, width = 16;
 
   int pick(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-  // Returns a value, usually one of the last.
+  // Returns a value, usually a recent value.
   Tensor any(const std::vector<Tensor>& from) {
     const auto n = static_cast<int>(from.size());
     return from[static_cast<std::size_t>(pick(3) ? n - 1 - pick(std::min(n, 5)) : pick(n))];

@@ -1,10 +1,10 @@
-// Ranks for tests, which are processes of this host that share memory.
+// Ranks for tests. They are processes of this host that share memory.
 //
 //   run_ranks(4, [](Communicator& ranks) { EXPECT_EQ(sum_of(ranks), 6); });
 //
-// Ranks are forked, and a forked process has only the thread that forked. So the parent must not have started
-// threads before, for example the CPU backend's pool, which starts when the first program runs. Therefore,
-// compute reference results also in a rank: ask_ranks(1, f).
+// Ranks are forked, and a forked process has only one thread. So the parent must not start threads before the
+// fork. For example, the first program that runs starts the CPU backend's thread pool. Therefore, compute
+// reference results also in a rank: ask_ranks(1, f).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,8 +31,9 @@
 
 namespace tg {
 
-// How a rank ended. The kinds are: '+' the rank returned `text`; '-' it failed with the message `text`. 'l'
-// means that it lost another rank. '?' means that it ended without a report, as `text` describes.
+// How a rank ended. '+' means that the rank returned `text`. '-' means that it failed with the message
+// `text`. 'l' means that it lost another rank. '?' means that it ended without a report. In this case, `text`
+// describes the end.
 struct RankResult {
   char kind = '?';
   std::string text;
@@ -84,9 +85,9 @@ inline std::string how_it_ended(int status) {
 
 }  // namespace ranks_detail
 
-// Calls f(0) to f(n − 1) in separate processes and returns their results, by number. `f` returns bytes. If an
-// expectation in `f` fails, its process fails. `on_end` is called when a process ends. After `seconds`, all
-// processes are killed.
+// Calls f(0) to f(n − 1) in separate processes and returns their results in this order. `f` returns bytes. If
+// an expectation in `f` fails, the process fails. When a process ends, `on_end` is called. After `seconds`,
+// all processes are killed.
 inline std::vector<RankResult> ask_processes(int n, const std::function<std::string(int)>& f,
                                              const std::function<void(int, const RankResult&)>& on_end,
                                              int seconds = 30) {
@@ -156,8 +157,8 @@ inline std::vector<RankResult> ask_processes(int n, const std::function<std::str
   return results;
 }
 
-// Calls f on each of n ranks that share memory, as above. When a rank fails, the others detect that it is
-// lost.
+// Calls f in n processes, as above. They are ranks that share memory. When a rank fails, the others detect
+// the loss.
 inline std::vector<RankResult> ask_each_rank(int n, const std::function<std::string(Communicator&)>& f,
                                              int seconds = 30) {
   const std::shared_ptr<parallel::SharedMemory> memory = parallel::SharedMemory::create(n);

@@ -22,8 +22,8 @@ inline std::int64_t saved_before(const InjectedFault& f) {
   return (f.step - 1) / saved_every * saved_every;
 }
 
-// Tokens are below 12, except for one in the failing step of the rank. If this token is in the first batch,
-// the embedding has no row for it. If it is in the last batch, it is 12, for which a host function throws.
+// Tokens are below 12, except for one token in the failing step of the rank. If this token is in the first
+// batch, the embedding has no row for it. If it is in the last batch, it is 12, and a host function throws.
 class FaultyBatches : public train::Batches {
  public:
   FaultyBatches(const InjectedFault& fault, int ranks) : fault_(fault), ranks_(ranks) {}
@@ -110,8 +110,8 @@ inline bool is_same(const std::string& a, const std::string& b) {
   return content(a) == content(b) && !content(a).empty();
 }
 
-// Expects that a fault on any rank in any of these steps ends all ranks and is reported. The saved files must
-// equal the files of a run without faults at the saved step.
+// Tests a fault on each rank in each of these steps. The fault must end all ranks and be reported. The saved
+// files must equal the files of a run without faults at the saved step.
 inline void expect_faults_end_all(int ranks, const InjectedFault& of_kind,
                                   const std::function<Device(const Communicator&)>& device, int seconds) {
   const TemporaryDirectory directory;

@@ -1,5 +1,5 @@
-// Trains a small GPT on several ranks, on any backend, and returns all bytes that must not depend on the
-// number of ranks.
+// Trains a small GPT on several ranks, on any backend. Returns all bytes of the result, which must not depend
+// on the number of ranks.
 #pragma once
 
 #include <tilegrad/tilegrad.h>
@@ -10,8 +10,8 @@ namespace tg::testing {
 
 inline constexpr std::int64_t rank_batch = 2, micro_batches = 4;
 
-// Ranks can divide two of the model's parameters evenly (16384 elements), and one with a remainder (19200
-// elements).
+// Ranks can divide two of the model's parameters evenly (16384 elements). A third parameter has a remainder
+// (19200 elements).
 inline nn::ModelConfig ranks_gpt(double dropout = 0) {
   return {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64, .dropout = dropout};
 }

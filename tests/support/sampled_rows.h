@@ -1,4 +1,4 @@
-// Compares tokens that the op `sample` draws on a device with nn::sample_token, row by row.
+// The op `sample` draws tokens on a device. Compares them with nn::sample_token, row by row.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ struct SampledRow {
   nn::Sampling sampling;
   std::uint64_t seed = 0, k = 0;
 
-  // Returns token k of Generator::extend() with this seed, or 0 for a row of NaN. These draws use a stream
-  // that no node of a graph has.
+  // Returns token k of Generator::extend() with this seed, or 0 for a row of NaN. No node of a graph uses the
+  // same random stream.
   std::int32_t expected() const {
     if (std::ranges::all_of(logits, [](float x) { return x != x; })) return -1;
     const PhiloxBlock words = philox({}, node_key(seed, k, 0xffffff01u));
@@ -26,8 +26,8 @@ struct SampledRow {
   }
 };
 
-// Returns rows of n logits with all kinds of settings: zero, tiny and large temperatures, with or without
-// top_k and top_p. Some rows contain many equal logits. Others contain −∞, ∞ and NaN.
+// Returns rows of n logits with all kinds of settings. Temperatures are zero, tiny or large. top_k and top_p
+// may be set. Some rows contain many equal logits. Others contain −∞, ∞ and NaN.
 inline std::vector<SampledRow> random_rows(std::mt19937_64& random, std::int64_t rows, std::int64_t n) {
   const auto below = [&](std::uint64_t most) { return random() % most; };
   const auto unit = [&] { return std::uniform_real_distribution<>(0, 1)(random); };
@@ -54,8 +54,8 @@ inline std::vector<SampledRow> random_rows(std::mt19937_64& random, std::int64_t
   return all;
 }
 
-// Samples the tokens of the rows in one batch. If logits have a narrower dtype, it must represent the values
-// of the rows exactly.
+// Samples the tokens of the rows in one batch. The dtype of the logits must represent the values of the rows
+// exactly.
 inline std::vector<std::int32_t> drawn_together(const std::vector<SampledRow>& rows, bool cut,
                                                 const CompileOptions& options, DType dtype = f32) {
   const auto B = static_cast<std::int64_t>(rows.size()), V = std::ssize(rows[0].logits);

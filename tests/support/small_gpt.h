@@ -11,7 +11,7 @@ inline nn::ModelConfig small_gpt(double dropout = 0) {
   return {.vocabulary = 13, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = dropout};
 }
 
-// Returns a batch of a document that repeats itself after 65 characters. `number` selects the part.
+// Returns a batch of a document that repeats every 65 characters. `number` selects the part.
 struct SmallBatch {
   std::vector<std::int32_t> x, y;
   explicit SmallBatch(std::int64_t number = 0) {
@@ -58,7 +58,7 @@ struct SmallGpt {
     return all;
   }
 
-  // Returns all state on which later steps depend, except for the optimizer's counters.
+  // Returns all state that affects later steps, except for the optimizer's counters.
   std::vector<Array> weights_and_moments() const {
     std::vector<Array> values;
     for (const Parameter& p : params.all()) values.push_back(p.read());
@@ -81,7 +81,7 @@ inline bool same_bits(const std::vector<Array>& a, const std::vector<Array>& b) 
   return a.size() == b.size();
 }
 
-// Returns the loss scale that `train --dtype` selects for the precision.
+// Returns the same loss scale as `train --dtype` for the precision.
 inline std::optional<optim::LossScale> loss_scale_for(nn::Precision p) {
   return p == nn::Precision::f16 ? std::optional(optim::LossScale{}) : std::nullopt;
 }

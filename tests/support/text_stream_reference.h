@@ -1,4 +1,4 @@
-// A reference implementation of TextStream's contract. It processes the complete text in quadratic time.
+// A reference implementation of TextStream. It processes the complete output in quadratic time.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tg::testing {
 
-// Tokens whose ids are indices into `pieces`. Only decode() is supported.
+// A tokenizer. Its ids are indices into `pieces`. Only decode() is supported.
 class PieceTokenizer final : public text::Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -39,7 +39,8 @@ struct StoppedText {
       stop;  // the text before the stop string, and the stop string or ""
 };
 
-// Finds the stop string that ends first. If several stop strings end at the same byte, finds the longest.
+// Finds the stop string that ends first. If several stop strings end at the same byte, finds the longest of
+// them.
 inline StoppedText stopped_text(std::string_view text, const std::vector<std::string>& stops) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::string_view longest;

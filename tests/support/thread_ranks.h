@@ -1,4 +1,4 @@
-// Ranks for tests, which are threads of one process. They need no fork, and results can be compared directly.
+// Ranks for tests. They are threads of one process. They need no fork, and results can be compared directly.
 //
 //   run_thread_ranks(3, [&](const std::shared_ptr<Communicator>& ranks) { … });
 #pragma once

@@ -1,8 +1,8 @@
 // Virtual time for the thread of a test. While a VirtualTime exists, poll() and sleeps return immediately.
-// The clock then shows the time at which they would have returned, and scripted events have run in between.
-// So tests check timeouts to the millisecond without waiting. Other threads have real time.
+// They advance the clock to the time at which they would return, and run all scripted events up to this time.
+// So tests check timeouts to the millisecond without waiting. Other threads use real time.
 //
-// The functions below replace those of the system in the whole executable. Include this file only once.
+// The functions below replace the system's functions in the complete executable. Include this file only once.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class VirtualTime {
   ~VirtualTime() { current = nullptr; }
   VirtualTime(const VirtualTime&) = delete;
 
-  // Runs f at this time (in ms from the beginning) while the code under test waits.
+  // Runs f while the code under test waits, at this time in ms from the beginning.
   void at(std::int64_t ms, std::function<void()> f) { events_.emplace(ms * 1'000'000, std::move(f)); }
   std::int64_t now() const { return now_ / 1'000'000; }
   void pass(std::int64_t ms) { now_ += ms * 1'000'000; }

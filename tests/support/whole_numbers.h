@@ -1,5 +1,5 @@
-// Tensors of small integers, whose sums and products are exact in any order. Tests compare kernels with plain
-// loops element by element.
+// Tensors of small integers. Their sums and products are exact in any order, so tests compare each element of
+// a kernel's result with plain loops.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ inline Whole whole(Graph& g, const Shape& shape, DType dtype, Vector values) {
   return x;
 }
 
-// Returns numbers from 0 to most − 1, which are always the same for the same seed.
+// Returns numbers from 0 to most − 1. The same seed always gives the same numbers.
 inline Vector digits(std::int64_t n, int seed, int most) {
   Vector v(static_cast<std::size_t>(n));
   std::uint32_t state = static_cast<std::uint32_t>(seed) * 2654435761u + 1;
@@ -50,7 +50,7 @@ struct Expected {
   std::string what;
 };
 
-// Runs one program that computes all tensors, on one thread and on three. Some inputs may not be operands.
+// Compiles one program for all tensors, and runs it on one thread and on three. Some inputs may be unused.
 inline void expect_all(const std::vector<Expected>& all, const std::vector<Feed>& feeds) {
   std::vector<Tensor> fetch;
   for (const Expected& e : all) fetch.push_back(e.y);

@@ -1,5 +1,5 @@
-// Tests the command-line parser: the accepted forms of arguments, and errors, which are one clear line with
-// exit code 2.
+// Tests the command-line parser: the accepted forms of arguments, and errors. An error must be one clear
+// line, with exit code 2.
 #include "tools/args.h"
 
 #include <gtest/gtest.h>

@@ -121,7 +121,8 @@ TEST(AttentionCell, SuitesHaveNoDuplicateCells) {
   EXPECT_EQ(attention_suite("gpu").size(), 26u);
 }
 
-// Two heads share one key head. q has 16 elements, k 8, v 12, o 24, the scores 32, and a row statistic 8.
+// Two heads share one key head. The numbers of elements are: q 16, k 8, v 12, o 24, scores 32, each row
+// statistic 8.
 const AttentionCell small = parse_cell("H=2,Hk=1,L=4,d=2,dv=3,causal");
 
 void expect_bytes(const Bytes& b, double read, double written) {
@@ -136,10 +137,10 @@ TEST(AttentionTraffic, StoredScoresAreReadAndWrittenByEveryGemm) {
 
 TEST(AttentionTraffic, FusedReadsOneSideOnceForEachTileOfTheOther) {
   const Tile tile{.queries = 2, .keys = 2};
-  // Two tiles of queries see 2 and 4 keys with 5 elements each.
+  // The two tiles of queries see 2 and 4 keys. Each key has 5 elements.
   expect_bytes(fused(small, false, 2, tile), 2 * (16 + 2 * 6 * 5), 2 * 24 + 4 * 8);
-  // 4 and 2 queries see two tiles of keys. For both heads, these are 12 rows with 5 elements, two statistics
-  // and two sums each. O, z_O and ξ are read before, and the 16 sums afterward.
+  // Two tiles of keys are seen by 4 and 2 queries. For both heads, these are 12 rows. Each row has 5
+  // elements, two statistics and two sums. O, z_O and ξ are read before, and the 16 sums are read afterward.
   expect_bytes(fused(small, true, 2, tile),
                2 * 2 * 24 + 4 * 8 + 2 * (8 + 12) + 12 * (2 * 5 + 2 * 4 + 2 * 4) + 4 * 16,
                2 * 4 * 8 + 4 * 16 + 12 * 2 * 4 + 2 * (8 + 12 + 16));

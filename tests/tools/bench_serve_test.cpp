@@ -1,5 +1,5 @@
-// Tests components of `bench serve`: traces, and the history that records the owner of each part of the
-// cache.
+// Tests components of `bench serve`: traces, and the history of the cache, which records the owner of each
+// part.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST(Trace, RandomTraceHasExpectedLengthsAndArrivals) {
     prompt += static_cast<double>(trace[i].prompt), output += static_cast<double>(trace[i].output);
   }
   // Tolerances are five standard deviations of each mean. The standard deviations of a request are 69.6, 128
-  // and ¼; those of the mean are smaller by √20000.
+  // and ¼. The standard deviation of a mean is smaller by a factor of √20000.
   EXPECT_NEAR(prompt / 20000, 146, 2.5);
   EXPECT_NEAR(output / 20000, 128.5, 4.6);
   EXPECT_NEAR(trace.back().seconds / 20000, 0.25, 0.009);

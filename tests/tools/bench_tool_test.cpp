@@ -1,5 +1,5 @@
-// Tests that every mode of tools/bench prints a table and writes the same rows as JSON, and that errors are
-// one line with exit code 2.
+// Tests that every mode of tools/bench prints a table and writes the same rows as JSON. An error must be one
+// line, with exit code 2.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ Outcome bench(const std::string& arguments, const std::string& environment = "")
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
 }
 
-// Returns a number, or nullopt for null, which stands for a number that does not apply.
+// Returns a number, or nullopt for null. null means that the number does not apply.
 std::optional<double> number_or_null(io::JsonReader& json) {
   if (json.peek() != io::JsonReader::Kind::null) return json.number();
   json.null();
@@ -42,7 +42,7 @@ std::optional<double> number_or_null(io::JsonReader& json) {
 
 struct Mode {
   const char *name, *shape;
-  std::set<std::string> rows;  // some of the rows that the mode must print
+  std::set<std::string> rows;  // some of the mode's rows
 };
 
 void PrintTo(const Mode& m, std::ostream* out) {
@@ -195,7 +195,7 @@ class FakePython {
   std::string folder_;
 };
 
-// Returns the numbers in the table's line for a cell, as strings.
+// Returns the numbers in a cell's line of the table, as strings.
 std::string line_of(const std::string& output, const std::string& start, const std::string& pass) {
   const std::size_t table = output.find("\nTFLOP/s");
   std::istringstream lines(table == std::string::npos ? "" : output.substr(table));
@@ -262,8 +262,8 @@ TEST(BenchAttention, DrawsTheRates) {
 TEST(BenchAttention, PrintsTheTrafficOfMemory) {
   const Outcome run = bench("attention --traffic --dtype bf16 --shape B=1,H=1,L=1000,d=64");
   EXPECT_EQ(run.code, 0) << run.output;
-  // Standard attention reads 2 · (q + k + v + 2·L·T) and writes 2 · (2·L·T + o). Fused attention reads q, and
-  // each of 16 tiles of 64 queries reads all of k and v.
+  // Standard attention reads 2 · (q + k + v + 2·L·T) and writes 2 · (2·L·T + o). Fused attention reads q
+  // once. There are 16 tiles of 64 queries, and each tile reads k and v completely.
   EXPECT_NE(run.output.find("4.4 + 4.1"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("4.2 + 0.1"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("not measured"), std::string::npos) << run.output;
@@ -364,7 +364,7 @@ TEST(BenchServe, BothCachesHaveTheSameSize) {
 const std::string small_train =
     "train --quick --threads 1 --layers 1 --heads 2 --width 16 --context 8 --batch 2 --vocabulary 11 ";
 
-// Returns a field of the rows that have it, by the name of the row.
+// Returns the values of a field by the name of the row. Rows without this field are omitted.
 std::map<std::string, double> rows_of(const std::string& path, const std::string& field) {
   const std::string text = io::read_file(path, "test");
   std::map<std::string, double> numbers;
@@ -404,8 +404,8 @@ TEST(BenchTrain, CountsTheFlopsOfAModel) {
   const std::string path = testing::TempDir() + "flops" + std::to_string(getpid()) + ".json";
   const Outcome run = bench(small_train + "--peak 0.5 --json " + path);
   ASSERT_EQ(run.code, 0) << run.output;
-  // The block has 12·16² weights and the head 11·16. Attention has 2 rows of 2 heads with 8·9/2 pairs. A pair
-  // needs 2·(8 + 8) FLOPs.
+  // The block has 12·16² weights, and the head has 11·16. Attention has 2 rows and 2 heads, each with 8·9/2
+  // pairs. A pair needs 2·(8 + 8) FLOPs.
   EXPECT_NE(run.output.find("6 · 3,248 weights · 16 tokens"), std::string::npos) << run.output;
   const double flops = 6. * 3248 * 16 + 3 * 2 * 2 * 36 * 32;
   EXPECT_NEAR(rows_of(path, "rate")["model FLOP"], flops * 1e-9, 1e-6 * flops * 1e-9);
@@ -438,7 +438,7 @@ TEST(BenchTrain, ComparesWithPyTorchOnTheSameModel) {
        {"PyTorch 9.9", "PyTorch, eager", "PyTorch, compiled", "2.000      3.000        8,000", "1.00 MiB",
         "PyTorch, CUDA graphs           not measured: no graphs here"})
     EXPECT_NE(run.output.find(text), std::string::npos) << text << run.output;
-  // --shape can select the same sizes.
+  // --shape can specify the same sizes.
   const Outcome shape = bench("train --quick --threads 1 --shape 1x2x16x8x2 --vocabulary 11 --compare",
                               FakePython(python(loss)).environment());
   EXPECT_EQ(shape.code, 0) << shape.output;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that Python's safetensors opens a checkpoint and that names and shapes are those of nanoGPT's
-# state_dict: checkpoint_in_python.sh PATH/TO/train. Skipped (77) if the package is not installed.
+# Tests that Python's safetensors opens a checkpoint. Names and shapes must be the same as in nanoGPT's
+# state_dict. Usage: checkpoint_in_python.sh PATH/TO/train. Skipped (77) if the package is not installed.
 set -eu
 train=$1
 python=${PYTHON:-python3}

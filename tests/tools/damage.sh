@@ -2,11 +2,12 @@
 # Tests randomly damaged checkpoints.
 #   damage.sh FOLDER_OF_TOOLS [COUNT [SEED]]
 #
-# COUNT is the number of runs (default 40), each of which is damaged once. Both train --resume and generate must reject
-# it within a minute and 2 GB, in one line that names the run, and without changing a byte. If they accept it,
-# the result must be unaffected. If the checksums of the damaged file were corrected, the result may differ,
-# because such weights look valid. The error may also name a file that contradicts the damaged one.
-# Runs in memory, because saving takes 1 ms there instead of 100, unless TMPDIR is set.
+# COUNT is the number of runs (default 40). Each run is damaged once. Both train --resume and generate must
+# reject it within a minute, with at most 2 GB. The error must be one line that names the run, and no byte may
+# change. If they accept the run, the result must be unaffected. If the checksums of the damaged file were
+# corrected, the result may differ, because such weights look valid. The error may also name an undamaged file
+# that contradicts the damaged file. If TMPDIR is not set, runs are in memory, because saving needs 1 ms there
+# instead of 100 ms.
 [ -n "${TMPDIR:-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 . "$(dirname "$0")/tool.sh"
 tools=$1 count=${2:-40} seed=${3:-1}

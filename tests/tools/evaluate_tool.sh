@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests evaluate: evaluate_tool.sh FOLDER_OF_TOOLS. tests/train/perplexity_test.cpp and
-# tests/interop/tuned_models.py verify the numbers that it prints.
+# tests/interop/tuned_models.py verify the printed numbers.
 . "$(dirname "$0")/tool.sh"
 tools=$1
 evaluate=$tools/evaluate train=$tools/train export=$tools/export

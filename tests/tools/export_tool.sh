@@ -24,7 +24,7 @@ for model in gpt llama deepseek; do
     ls "$dir"/.[a-z]* >/dev/null 2>&1 && fail "left behind: $(ls -A "$dir")"
   done
 done
-# The same is tested for a GGUF file, which is also read again.
+# Tests the same for a GGUF file, which is also read again.
 for model in gpt-bytes llama-bpe llama-chars; do
   "$export" --model "$dir/$model" --to gguf --out "$dir/$model.gguf" >"$dir/out" || fail "exporting $model to GGUF"
   tail -n 1 "$dir/out" | grep -q "^llama-completion -m $dir/$model.gguf" || fail "the last line is: $(tail -n 1 "$dir/out")"
@@ -55,7 +55,7 @@ grep -q '^tokenizer  *none$' "$dir/out" && grep -q '^dropped  *model.layers.0.se
   fail "the table of mistral is: $(cat "$dir/out")"
 tail -n 1 "$dir/out" | grep -q AutoTokenizer && fail "the printed line loads a tokenizer that does not exist"
 
-# The export of a fine-tuned model is its original folder with different weights.
+# The export of a fine-tuned model must be the original folder with different weights.
 "$train" --model "$dir/table" --text "$text" --context 16 --batch 2 --steps 4 --sample 0 --threads 1 --out "$dir/tuned" >/dev/null ||
   fail "fine-tuning a folder"
 "$export" --model "$dir/tuned" --to hf --out "$dir/tuned-hf" >"$dir/out" || fail "exporting a fine-tuned model"
@@ -94,8 +94,8 @@ refuses_command 1 'as older checkpoints do' "$export" --model "$dir/changed" --t
 rm -r "$dir/changed"
 [ "$before" = "$(ls -A "$dir" | grep -vx 'err\|out')" ] || fail "left behind: $(ls -A "$dir")"
 
-# If export is killed at any moment, it leaves either nothing or the complete folder. The next export removes
-# hidden temporary files.
+# If export is killed at any moment, the folder must be missing or complete. The next export removes hidden
+# temporary files.
 for ms in 2 4 6 8 12 20; do
   rm -rf "$dir/killed"
   "$export" --model "$run" --to hf --out "$dir/killed" >/dev/null 2>&1 &

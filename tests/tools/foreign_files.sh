@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that tools neither replace nor follow files that they did not write: foreign_files.sh FOLDER_OF_TOOLS
+# Tests that tools neither replace nor follow files of other programs: foreign_files.sh FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
 train=$tools/train
@@ -37,7 +37,7 @@ refuses_all() {  # WHAT FOLDER WORD COMMAND...: the command is rejected and chan
   untouched "$what"
 }
 
-# Runs train into a folder with a foreign file, and into a run to which a foreign file was added.
+# Runs train in a folder with a foreign file, and in the folder of a run to which a foreign file was added.
 "$train" "${small[@]}" --out "$dir/good" >/dev/null || fail "training"
 for name in last best metrics.jsonl loss.png run.json step-00000002 .checkpoint-tmp .checkpoint-tmp-removed .checkpoint-tmp-last; do
   for kind in $kinds; do
@@ -64,7 +64,7 @@ for kind in $kinds; do
   plant $kind "$dir/into/step-00000006"
   refuses_all "$kind for a later step" "$dir/into" "into/step-00000006" "$train" --resume --steps 6 --out "$dir/into"
 done
-# train accepts a folder that is reached through a link, and other files in this folder.
+# train accepts a link to a folder, and other files in this folder.
 rm -rf "$dir/into"
 mkdir "$dir/into" && ln -s into "$dir/into_link"
 for kind in $kinds; do plant $kind "$dir/into/my_$kind"; done
@@ -75,7 +75,7 @@ done
 "$train" --resume --steps 6 --out "$dir/into_link" >/dev/null || fail "resuming there"
 for kind in $kinds; do [ -e "$dir/into/my_$kind" ] || [ -L "$dir/into/my_$kind" ] || fail "$kind was removed"; done
 untouched "other files"
-# If other names are hard links to a run's files, for example in a backup, their content must not change.
+# A backup may contain hard links to a run's files. The content of these links must not change.
 rm -rf "$dir/into"
 cp -al "$dir/good" "$dir/into"
 before=$(content "$dir/good")
@@ -142,7 +142,7 @@ refuses_command 1 'would replace' "$tools/bench" serve --quick --trace "$dir/tra
 cp "$dir/trace" "$dir/plugin.so"
 refuses_command 2 'would replace' "$tools/gradcheck" --op exp --plugin "$dir/plugin.so" --json "$dir/plugin.so" --overwrite
 
-# An input that is a pipe must be rejected immediately.
+# If an input is a pipe, it must be rejected immediately.
 mkfifo "$dir/pipe"
 pipe=$dir/pipe
 mkdir "$dir/piped" && cp -a "$dir/good/." "$dir/piped" && rm "$dir/piped/metrics.jsonl" && mkfifo "$dir/piped/metrics.jsonl"
@@ -160,7 +160,7 @@ refuses_command 1 "$pipe" timeout 20 "$tools/export" --model "$pipe" --to hf --o
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --tokenizer "$pipe" Hello
 refuses_command 1 "$pipe" timeout 20 "$tools/tokens" --text "$text" --like "$pipe" --out "$dir/x"
 
-# A message that contains a strange name must still be one short line.
+# If a message contains an unusual file name, it must still be one short line.
 refuses_command 3 'no op or layer' "$tools/gradcheck" --op $'a\nb'
 mkdir "$dir/long" && { printf '{"model_type": "'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; } >"$dir/long/config.json"
 refuses_command 1 'config.json' "$tools/generate" --model "$dir/long"

@@ -28,8 +28,8 @@ int main() {
   stop(last, none, four, half, many, {7, 8});
 }
 EOT
-# Compiles only the part of the library that the program needs, with debug information. Some functions remain
-# undefined, but they are never called.
+# Compiles the necessary part of the library, with debug information. Some functions remain undefined, but
+# they are never called.
 sources=$(ls "$root"/core/base/*.cpp "$root"/core/graph/*.cpp | grep -v '/file_write\.cpp$')
 # shellcheck disable=SC2086
 "$compiler" -std=c++20 -g -O0 -fPIE -I"$root" -I"$includes" -I"$xxhash" "$dir/program.cpp" $sources -o "$dir/program" -pthread

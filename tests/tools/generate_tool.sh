@@ -11,8 +11,8 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
     --eval-every 150 --sample 0 --out "$dir/$name" >/dev/null 2>"$dir/err" || fail "training $model: $(cat "$dir/err")"
   run=("$generate" --model "$dir/$name" --prompt 'Line ')
 
-  # Greedy decoding must generate the same text with and without the cache, within the context and beyond, for
-  # any number of threads.
+  # Greedy decoding must generate the same text with and without the cache, and for any number of threads.
+  # This must also hold beyond the context.
   for length in '' '--max-tokens 20' '--max-tokens 60 --slide'; do
     "${run[@]}" --temperature 0 $length >"$dir/cached" 2>"$dir/err" || fail "$name: $(cat "$dir/err")"
     "${run[@]}" --temperature 0 $length --no-cache --threads 2 >"$dir/plain" 2>/dev/null || fail "$name without a cache"
@@ -32,8 +32,8 @@ for model in gpt 'llama --key-heads 1' 'deepseek --latent 6 --rope-width 4'; do
 done
 gpt=(--model "$dir/gpt" --prompt 'Line ')
 "$generate" "${gpt[@]}" --dtype bf16 >/dev/null 2>&1 || fail "bf16"
-# With 16-bit weights, the output must have the same length as with f32 and is sampled from nearly the same
-# probabilities.
+# With 16-bit weights, the output must have the same length as with f32. The probabilities are nearly the
+# same.
 for model in gpt llama deepseek; do
   for type in bf16 f16; do
     "$generate" --model "$dir/$model" --prompt 'Line ' --temperature 0 --weights-dtype $type >"$dir/half" 2>"$dir/err" ||
@@ -43,12 +43,12 @@ for model in gpt llama deepseek; do
 done
 "$generate" "${gpt[@]}" --weights-dtype bf16 --dtype bf16 >/dev/null 2>&1 || fail "--weights-dtype and --dtype of one type"
 "$generate" --model "$dir/gpt/best" --max-tokens 3 >/dev/null 2>&1 || fail "the best checkpoint, without a prompt"
-# Tokens are written as they are generated, so a reader of the first tokens does not wait for the rest.
+# Each token must be written immediately, so that a reader of the first tokens does not wait for the rest.
 first=$(timeout 60 "$generate" "${gpt[@]}" --slide --max-tokens 1000000000 2>/dev/null | head -c 20)
 [ ${#first} -ge 15 ] || fail "nothing is written before the end"
 
-# Sequences that are generated in parallel must be the same as separate sequences, in the order of the
-# prompts, for any size of the cache.
+# Sequences that are generated in parallel must be the same as separate sequences, for any size of the cache.
+# They must be in the order of the prompts.
 printf 'Line 1\nLine\nLine 2 of\n' >"$dir/prompts"
 for model in gpt llama deepseek; do
   many=("$generate" --model "$dir/$model" --prompts "$dir/prompts" --max-tokens 12 --temperature 1 --seed 5)
@@ -78,15 +78,15 @@ printf 'Line\n\nLine 1 of a small text, and more\n' >"$dir/some"
 "$generate" --model "$dir/gpt" --prompts "$dir/some" --max-tokens 2 >"$dir/out" 2>"$dir/err" && fail "prompts that do not fit are not a failure"
 [ "$(grep -c '^== ' "$dir/out")" = 1 ] || fail "expected one sequence: $(cat "$dir/out")"
 grep -q '^generate: prompt 2: .*empty' "$dir/err" && grep -q '^generate: prompt 3: .*context of 24' "$dir/err" || fail "not named: $(cat "$dir/err")"
-# A stop string ends a single sequence, and parallel sequences, before the string.
+# A sequence must end before the stop string. Tests a single sequence and parallel sequences.
 whole=$("$generate" "${gpt[@]}" --temperature 0 2>/dev/null)
 stop=${whole:9:2}
 "$generate" "${gpt[@]}" --temperature 0 --stop "$stop" 2>/dev/null >"$dir/stopped"
 [ "$(cat "$dir/stopped")" = "${whole%%"$stop"*}" ] || fail "--stop '$stop' of '$whole': $(cat "$dir/stopped")"
 "$generate" "${gpt[@]}" --temperature 0 --samples 1 --stop "$stop" 2>/dev/null | tail -n +2 | cmp -s - "$dir/stopped" || fail "--stop with parallel sequences"
 
-# An invalid input must cause one line on stderr that names the error, no other output, and the right exit
-# code.
+# An invalid input must cause one line on stderr that names the error, and the right exit code. Nothing else
+# may be printed.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -181,7 +181,7 @@ grep -q '^once upon[^c]*$' "$dir/cached" || fail "the end token does not end a s
 [ "$(wc -c <"$dir/cached")" -lt 90 ] || fail "no end: $(cat "$dir/cached")"
 grep -q '^llama, 16352 parameters in bf16' "$dir/err" || fail "the folder is not described: $(cat "$dir/err")"
 "${run[@]}" --max-tokens 9 --weights-dtype bf16 --context 20 >/dev/null 2>"$dir/err" || fail "a folder in bf16: $(cat "$dir/err")"
-# Each of several end tokens must end a sequence or a beam, and must not be written.
+# If there are several end tokens, each of them must end a sequence or a beam. It must not be written.
 sed -i 's/"eos_token_id": 2/"eos_token_id": [2, 5, 14]/' "$folder/generation_config.json"
 for how in '--beams 4' '--samples 4'; do
   "${run[@]}" --max-tokens 40 $how 2>/dev/null | sed 's/^once upon//; /^==/d' >"$dir/ended" || fail "$how with three end tokens"

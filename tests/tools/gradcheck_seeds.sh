@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs gradcheck on all ops and layers with several seeds, for one instruction set.
 #   gradcheck_seeds.sh GRADCHECK ISA OPTIONS SEED...
-# SEED is a number, or FIRST-LAST. OPTIONS is one word of further options, which may be empty.
-# Prints the report of each seed that fails, and then "N passed, N failed". Exits with status 77 if this
-# machine does not support the instruction set.
+# SEED is a number, or FIRST-LAST. OPTIONS is a single argument with further options. It may be empty. Prints
+# the report of each seed that fails, and then "N passed, N failed". Exits with status 77 if this machine does
+# not support the instruction set.
 set -eu
 gradcheck=$1 options=$3
 export TG_ISA="$2"

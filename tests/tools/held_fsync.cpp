@@ -1,5 +1,5 @@
-// Simulates a slow disk for tests/tools/signals_tool.sh, which loads it with LD_PRELOAD. fsync() waits while
-// the file named by TG_HOLD exists. It creates the file TG_HOLD.held to signal that a save is waiting.
+// Simulates a slow disk. tests/tools/signals_tool.sh loads it with LD_PRELOAD. TG_HOLD names a file, and
+// fsync() waits while this file exists. It creates the file TG_HOLD.held to signal that a save is waiting.
 #include <cstdlib>
 #include <string>
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests ranks on two hosts, which are started as torchrun does. Training must be bitwise identical to one rank. Also
-# tests the token, a killed rank, and a disconnected host. If the system permits network namespaces, each host is a
-# namespace. Otherwise, both hosts are this host.
+# Tests ranks on two hosts. They are started in the same way as by torchrun. Training must be bitwise
+# identical to one rank. Also tests the token, a killed rank, and a disconnected host. If the system permits
+# network namespaces, each host is a namespace. Otherwise, both hosts are this host.
 #   hosts_tool.sh LAUNCH TRAIN JOINED_RANK
 set -uo pipefail
 launch=$(realpath "$1") train=$(realpath "$2") joined=$(realpath "$3")
@@ -40,7 +40,7 @@ port=$((21000 + $$ % 9000))
 umask 077
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$dir/token"
 
-# rank R N COMMAND…: replaces this process by COMMAND as rank R of N. The first half of the ranks is on host
+# rank R N COMMAND…: executes COMMAND in this process as rank R of N. The first half of the ranks is on host
 # a.
 rank() {
   local r=$1 n=$2 host=a
@@ -80,7 +80,7 @@ all 4 "$joined" 200 hang 3 100
 ended "75 75 75 75 "
 for r in 0 1 2; do says $r 'rank 3 made no progress for .* after step 99'; done
 
-# Tests a missing token, a token that others can read, and different tokens.
+# Tests a missing token, a token file that other users can read, and different tokens.
 token_file= all 2 "$joined" 5
 ended "2 2 "
 says 0 'cannot be read'
@@ -105,7 +105,7 @@ all 2 sh -c 'if [ $RANK = 1 ]; then exec '"$dir/other"' 5; else exec '"$joined"'
 ended "2 2 "
 for r in 0 1; do says $r 'rank 1 runs build [0-9a-f]*, rank 0 [0-9a-f]*: expected the same program'; done
 
-# A disconnected host cannot report anything, including its end.
+# A disconnected host cannot report anything, not even its end.
 if [ -n "$TG_OWN_NAMESPACES" ]; then
   rm -f "$dir"/ready.*
   export TG_READY=$dir/ready
@@ -116,8 +116,8 @@ if [ -n "$TG_OWN_NAMESPACES" ]; then
   on b ip link set vb up
 fi
 
-# Training must be bitwise identical to one rank, also after a rank on the other host was killed and the run
-# was resumed on one rank.
+# Training must be bitwise identical to one rank. Then a rank on the other host is killed, and the run is
+# resumed on one rank. The result must again be identical.
 for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and $((i * 7 % 31))"; done >"$dir/text"
 options="--text $dir/text --layers 1 --heads 2 --width 64 --context 16 --batch 2 --accumulate 4 --steps 100 --eval-every 20 --eval-batches 5
   --threads 1 --dropout 0.1 --dtype bf16 --sample 0"

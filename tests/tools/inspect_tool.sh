@@ -3,7 +3,7 @@
 . "$(dirname "$0")/tool.sh"
 inspect=$1 train=$2
 
-# Attention layers must copy nothing, in any program. The lists must contain as many steps as are counted.
+# Attention layers must copy nothing, in any program. The number of listed steps must equal the printed count.
 for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 16'; do
   for program in train evaluate token; do
     "$inspect" --architecture $model --program $program --filter attn --list-steps >"$dir/out" 2>"$dir/err" ||
@@ -15,7 +15,7 @@ for model in gpt llama 'llama --key-heads 1' deepseek 'deepseek --query-latent 1
   done
 done
 
-# A checkpoint must contain the model that train's options describe.
+# The checkpoint must contain the same model as train's options describe.
 for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 11))."; done >"$dir/text"
 "$train" --text "$dir/text" --architecture deepseek --layers 1 --heads 2 --width 16 --latent 6 --context 16 --batch 2 --steps 1 \
   --sample 0 --out "$dir/run" >/dev/null || fail "training"
@@ -23,7 +23,7 @@ for i in $(seq 40); do echo "Line $i of a small text: $((i * i)) and $((i * 7 % 
   fail "a different model from the checkpoint's"
 "$inspect" --dtype f16 --batch 3 >/dev/null || fail "f16"
 
-# Each view must write its picture and print its numbers, and nothing else.
+# Each view must write its picture and print its numbers. It must print nothing else.
 is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "$1 is not a PNG"; }
 shows() {  # PATTERN ARGUMENTS...: a line of the output matches, and nothing is printed on stderr
   local pattern=$1
@@ -58,7 +58,7 @@ shows ': 1 step, smoothed train loss .*, best validation loss .* at step 1$' --p
 is_png "$dir/curves.png"
 [ "$(wc -l <"$dir/out")" = 2 ] || fail "not a line for each run: $(cat "$dir/out")"
 
-# Tests the cost of a memory budget for a training step whose memory is mostly logits.
+# Tests the cost of a memory budget for a training step. Most of its memory is for logits.
 wide=(--vocabulary 4096 --context 64 --layers 1 --heads 2 --width 16 --batch 512 --dtype bf16 --threads 1)
 shows '^budget .* by 2 chunks of the loss and 0 steps recomputed, which move' "${wide[@]}" --memory-budget 250MiB
 shows '^budget .* by 4 chunks of the loss and 0 steps recomputed, which move' "${wide[@]}" --memory-budget 150MiB
@@ -84,9 +84,9 @@ refuses 1 nowhere --model "$dir/nowhere"
 refuses 2 '--layers cannot be used with --model' --model "$dir/run" --layers 3
 refuses 2 'expected a name that ends in .png' --plot-plan "$dir/plan.jpg"
 
-# The checksums of this checkpoint are correct, but its tensors do not match the model that it describes. A
-# wrong size must be detected before memory of that size is allocated, so 400 MB suffice (if the address space
-# can be limited).
+# The checksums of this checkpoint are correct, but its tensors do not match its model settings. A wrong size
+# must be detected before memory of this size is allocated. So 400 MB must be enough, if the system can limit
+# the address space.
 limited() {
   if [ "$(uname)" = Linux ] && (ulimit -v 400000 && "$inspect" --help >/dev/null 2>&1); then ulimit -v 400000; fi
   "$inspect" "$@"
@@ -107,8 +107,8 @@ lies 'kv_a_proj_with_mqa.weight is' metadata latent 7
 lies 'q_proj.weight is' metadata rope_width 1000000000
 lies 'weights are i32\|is i32' sed -i 's/"F32"/"I32"/g'
 lies 'i32' sed -i 's/"F32"/"I32"/'
-# No tensor shows the context length of rotary positions. Therefore, the required memory is compared with the
-# available memory.
+# With rotary positions, no tensor depends on the context length. So inspect must compare the required memory
+# with the available memory.
 cp -rL "$dir/run/last" "$dir/long"
 metadata context 2000000000 "$dir/long/model.safetensors"
 reseal "$dir/long" "$inspect" --model "$dir/long"

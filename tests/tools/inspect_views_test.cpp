@@ -1,4 +1,5 @@
-// Tests the numbers that tools/inspect draws: layer sizes, the plan, attention's memory and reads, and runs.
+// Tests the numbers in the pictures of tools/inspect: layer sizes, the plan, attention's memory and reads,
+// and runs.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -79,7 +80,8 @@ TEST(CacheOfToken, IsATableByLayerAndKind) {
 }
 
 TEST(CacheFits, CountsSequencesByLength) {
-  // 1,000 tokens are 10 contexts of 100, or 61 pages of 16 and the reserved page.
+  // The memory for 1,000 tokens holds 10 contexts of 100 tokens, or 61 pages of 16 tokens and the reserved
+  // page.
   const auto fits = cache_fits(8000, 8, 100, {16}, {100, 33, 1});
   ASSERT_EQ(fits.size(), 2u);
   EXPECT_EQ(fits[0].tokens, 1000);
@@ -116,8 +118,8 @@ TEST(PartOf, ClassifiesEveryParameterOfAModel) {
   EXPECT_EQ(part_of("optimizer/adamw"), "");
 }
 
-// No rectangle of the picture covers another, and the highest ends at the arena's size. The bytes at the
-// fullest step equal the planner's count of live bytes.
+// Rectangles of the picture must not overlap, and the highest must end at the arena's size. The largest
+// number of bytes in a step must equal the planner's maximum of live bytes.
 TEST(PlanPlot, DrawsBuffersWithoutOverlap) {
   SmallGpt gpt;
   const Program& program = gpt.training.program();
@@ -152,7 +154,8 @@ TEST(AttentionMemory, MatchesThePlanAndGrowsLinearlyOrQuadratically) {
   EXPECT_NEAR(peak(131072) / peak(65536), 2, 0.1);  // the tiles of each thread are small in comparison
   EXPECT_NEAR(matrix_2 / matrix, 4, 0.2);
   EXPECT_GT(matrix, 2 * 4 * 2048.0 * 2048 * 4) << "includes the score matrix";
-  // The lower bound counts q, o, z_o and z_q [B, H, L, …], and k, v and their gradients [B, Hk, L, …].
+  // The lower bound is the size of q, o, z_o and z_q [B, H, L, …], and of k, v and their gradients [B, Hk, L,
+  // …].
   EXPECT_GT(fused, 2 * 2048 * 4.0 * (4 * (16 + 24 + 24 + 16) + 2 * 2 * (16 + 24)));
   EXPECT_LT(fused, 2 * 4 * 2048.0 * 2048 * 4) << "does not include a score matrix";
 }
@@ -176,8 +179,8 @@ TEST(AttentionMemory, TakesTheCallFromAProgram) {
   EXPECT_EQ(error_of([&] { attention_of(compile(g, {x + 1})); }), "[inspect] the program has no attention");
 }
 
-// For T = 8, d = 2 and M = 12, Λ = 1 fits. Each of ⌈8/Λ⌉ chunks reads Q and O, which have 2·8·2 elements. K
-// and V have the same number of elements.
+// T = 8, d = 2 and M = 12, so Λ = 1. Each of ⌈8/Λ⌉ chunks reads Q and O. Together they have 2·8·2 elements,
+// and so do K and V.
 TEST(ReadModel, CountsTheLoadsOfTheLoops) {
   const ReadModel m{.T = 8, .d = 2, .M = 12};
   EXPECT_EQ(m.mistake(), "");
@@ -188,8 +191,8 @@ TEST(ReadModel, CountsTheLoadsOfTheLoops) {
   EXPECT_EQ(m.materialised(), 64);
 }
 
-// Reads are O(T²d²/M), so doubling the fast memory halves them, except for K and V. The best tile that fits
-// is the optimum.
+// Reads are O(T²d²/M). So if the fast memory is doubled, reads are halved, except for K and V. The largest
+// tile that fits is the best.
 TEST(ReadModel, TheLargestTileThatFitsReadsLeast) {
   const ReadModel m{.T = 65536, .d = 64, .M = 65536}, twice{.T = 65536, .d = 64, .M = 131072};
   EXPECT_EQ(m.best_chunk(), 256);
@@ -242,7 +245,8 @@ TEST(Curves, MatchTheRuns) {
   EXPECT_EQ(plot.series[2].y, (std::vector<double>{2.5, 2.75}));
   EXPECT_EQ(plot.series[4].label, "b, train");
   EXPECT_EQ(plot.series[5].label, "") << "without validation, the legend has no entry";
-  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // the training loss, faint and smoothed
+  EXPECT_EQ(plot.series[0].color, plot.series[1].color);  // two lines for the training loss: faint, and
+                                                          // smoothed
   for (int i : {2, 3, 5})
     EXPECT_NE(plot.series[0].color, plot.series[i].color) << i;  // validation and the other run
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that ranks that launch starts end together, with the right exit code: launch_tool.sh PATH/TO/launch
+# Tests launch. Its ranks must end together, with the right exit code. Usage: launch_tool.sh PATH/TO/launch
 # PATH/TO/joined_rank
 . "$(dirname "$0")/tool.sh"
 launch=$1 joined=$2
@@ -59,7 +59,8 @@ refuses_command 2 "unknown option -x" "$launch" -x -n 2 true
 refuses_command 127 "cannot run no_such_program: No such file" "$launch" -n 3 no_such_program
 refuses_command 127 "cannot run /: Permission denied" "$launch" -n 3 /
 
-# The exit code must be the error of the first rank that failed by itself, regardless of later events.
+# The exit code must be the exit code of the first rank that failed by itself. Later events must not change
+# it.
 refuses_command 3 "rank 1 ended with exit code 3" "$launch" -n 3 sh -c '[ $RANK != 1 ] || exit 3'
 refuses_command 3 "rank 1 ended with exit code 3" "$launch" -n 3 sh -c 'sleep 0.$RANK; [ $RANK = 1 ] && { sleep 0.5; exit 3; } || exit 75'
 refuses_command 75 "rank 2 was ended by signal 9 (Killed)" "$launch" -n 3 sh -c '[ $RANK != 2 ] || kill -9 $$'
@@ -67,15 +68,15 @@ refuses_command 139 "rank 0 was ended by signal 11" "$launch" -n 2 sh -c '[ $RAN
 ends 4 4 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 0 ] && exit 4; sleep 30 & wait; sleep 30'
 has err "rank 0 ended with exit code 4; others still ran 1 s later and were killed" 1
 
-# A rank that writes endlessly must not block launch.
+# If a rank never stops writing, it must not block launch.
 ends 3 8 "$launch" -n 3 --grace 1 sh -c '[ $RANK = 1 ] && exec yes; [ $RANK = 2 ] && { sleep 1; exit 3; }; sleep 30'
-# Lines must be complete even if ranks end while nobody reads them. A pipe holds 64 KiB.
+# Lines must be complete even if ranks end before their output is read. A pipe holds 64 KiB.
 {
   "$launch" -n 4 sh -c '[ $RANK = 1 ] && for c in 1 2 3; do printf "%060000d\n" $c; done; sleep 0.$RANK'
 } 2>&1 >/dev/null | { sleep 1 && cat; } >"$dir/err"
 [ "$(wc -c <"$dir/err")" = 180030 ] || fail "lines of rank 1 were cut: $(wc -c <"$dir/err") bytes, expected 180030"
-# The id of a rank's process must not be reused before launch has killed the processes that the rank left
-# behind.
+# A rank may start processes that remain after its end. launch must kill them before the id of the rank's
+# process can be reused.
 ends 0 5 "$launch" -n 2 sh -c 'if [ $RANK = 1 ]; then echo $$ >'"$dir/process"'; else sleep 0.5; kill -0 $(cat '"$dir/process"'); fi'
 
 # Tests ranks that join the group.
@@ -96,7 +97,7 @@ ends 75 5 "$launch" -n 3 "$joined" 1000 hang 1 7
 has err "joined_rank: \[ranks\] rank 1 made no progress for [12].[0-9] s after step 6; rank [02] is waiting for it" 2
 has err "^\[rank 1\] \[ranks\] rank 1 made no progress for .* after step 6" 1  # rank 1 is then ended, too
 
-# launch must restart after a loss, up to the given number of times, but not after an error.
+# launch must restart after a loss, up to the given number of times. It must not restart after an error.
 ends 0 5 "$launch" -n 3 --restarts 2 "$joined" 100 kill 1 50 "$dir/once"
 has err '^launch: rank 1 was ended by signal 9 (Killed): starting all again, 1 of 2$' 1
 has out 'rank 0 of 3: 300 by' 1
@@ -138,7 +139,7 @@ kill -INT $!  # kills the ranks
 wait $!
 got=$?
 [ $got = 130 ] || fail "exit code $got after a second SIGINT"
-# Tests a closed terminal (SIGHUP) if SIGHUP is ignored (nohup).
+# Tests a closed terminal, which sends SIGHUP. With nohup, SIGHUP is ignored.
 rm -f "$dir"/ready.*
 (trap '' HUP; exec "$launch" -n 2 sh -c ': >$TG_READY.$RANK; sleep 1; kill -HUP $$; echo $RANK ended') >"$dir/out.nohup" 2>&1 &
 await are_ready 2
@@ -168,7 +169,7 @@ await are_gone
 [ -s "$dir/processes" ] || fail "no rank was started"
 await are_gone
 
-# In environments in which ranks cannot join, launch must end immediately with one line and exit code 2.
+# If the environment prevents ranks from joining, launch must end immediately with one line and exit code 2.
 wrong() {  # wrong WORD VARIABLES...
   local word=$1
   shift
@@ -185,7 +186,7 @@ wrong "PMI_SIZE is not set" PMI_RANK=0
 cp "$joined" "$dir/other" && printf x >>"$dir/other"
 ends 2 5 "$launch" -n 3 sh -c '[ $RANK = 2 ] && exec '"$dir/other"' 1; exec '"$joined"' 1'
 has err "\[ranks\] rank 2 runs build [0-9a-f]*, rank 0 [0-9a-f]*: expected the same program" 3
-# Tests ranks that are started as by mpirun, by a parent that sets no job name, and a rank that does not join.
+# Tests ranks with the environment of mpirun, ranks without a job name, and a rank that does not join.
 for rank in 0 1; do
   PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2 "$joined" 10 >"$dir/out$rank" 2>&1 &
 done

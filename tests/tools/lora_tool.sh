@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests training and resuming adapters, and exporting them separately and merged: lora_tool.sh FOLDER_OF_TOOLS
+# Tests adapters: training, resuming, and exporting them separately or merged. Usage: lora_tool.sh
+# FOLDER_OF_TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$(cd "$1" && pwd)
 export=$tools/export train=$tools/train generate=$tools/generate
@@ -17,11 +18,11 @@ tune "${lora[@]}" --steps 20 --out "$dir/whole" >"$dir/table" || fail "training 
 grep -q '^lora  *rank 4, alpha 8, dropout 0.1, on 6 layers: 1,472 trained parameters in f32; the model.s parameters are frozen in f32$' "$dir/table" ||
   fail "the table is: $(cat "$dir/table")"
 
-# The first loss must be exactly the base's loss, as if all parameters were trained.
+# The first loss must be exactly the loss of the base model, as in training of all parameters.
 tune --steps 1 --out "$dir/full" >/dev/null || fail "training all"
 [ "$(value "$dir/whole" 1 val_loss)" = "$(value "$dir/full" 1 val_loss)" ] || fail "the first loss is $(value "$dir/whole" 1 val_loss), not the base's"
 
-# This is also tested in bf16. The frozen weights are stored in bf16, as in the folder.
+# Tests the same in bf16. The frozen weights are stored in bf16, as in the folder.
 tune "${lora[@]}" --steps 1 --dtype bf16 --out "$dir/half-lora" >"$dir/table" && tune --steps 1 --dtype bf16 --out "$dir/half-full" >/dev/null || fail "training in bf16"
 grep -q ' are frozen in bf16$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 [ "$(value "$dir/half-lora" 1 val_loss)" = "$(value "$dir/half-full" 1 val_loss)" ] || fail "the first loss in bf16 is $(value "$dir/half-lora" 1 val_loss), not the base's"
@@ -33,8 +34,8 @@ for file in model optimizer; do
   cmp "$dir"/{whole,halves}/last/$file.safetensors || fail "10 + 10 steps are not 20"
 done
 
-# Separate and merged adapters must generate the same text, also with fused and with transposed layers, and in
-# a 16-bit type.
+# Separate and merged adapters must generate the same text. Also tests fused layers, transposed layers, and a
+# 16-bit type.
 for how in 'llama f32 f32' 'phi3 f32 f32' 'gpt2 bf16 bf16'; do
   read -r model dtype weights <<<"$how"
   rm -rf "$dir"/{model,run,peft,again,merged}

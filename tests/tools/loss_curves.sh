@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that tools/bench/torch_run.py repeats a run of train in PyTorch, and that tools/bench/loss_curves.py
-# detects differences: loss_curves.sh PATH/TO/train. Skipped (77) without python3. Without PyTorch, only the
-# comparison is tested.
+# Tests tools/bench/torch_run.py, which repeats a run of train in PyTorch. Also tests that
+# tools/bench/loss_curves.py detects differences. Usage: loss_curves.sh PATH/TO/train. Skipped (77) without
+# python3. Without PyTorch, only the comparison is tested.
 . "$(dirname "$0")/tool.sh"
 train=$1 python=${PYTHON:-python3} bench=$(dirname "$0")/../../tools/bench
 export PYTHONDONTWRITEBYTECODE=1
@@ -42,7 +42,7 @@ compares 2 'late2 has 29 steps' ours late
 import sys
 sys.path.insert(0, sys.argv[1])
 from run_files import philox, validation_starts
-# Tests known answers of Random123, and evenly spaced rows.
+# Tests the published test vectors of Random123, and evenly spaced rows.
 assert philox((0, 0, 0, 0), 0) == (0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8)
 assert philox((2**32 - 1,) * 4, 2**64 - 1) == (0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd)
 assert validation_starts(2, 4, 17, 9) == [[0, 4], [8, 12]] and validation_starts(2, 4, 17, 1) == [[0, 12]]

@@ -30,8 +30,8 @@ for n in 1 2; do
   for way in "whole update" "divided update" "early sums" "divided sequences"; do has m$n "^step, $way .* $n ranks .* of separate ranks"; done
   grep -q "\"ranks\": $n," "$dir/a$n.json" || fail "a$n.json does not contain $n ranks"
 done
-# On one rank, rate × milliseconds must be the number of FLOPs. A forward pass has 2·B·H·pairs·(d + dv), and a
-# backward pass 2.5 times as many.
+# On one rank, rate × milliseconds must be the number of FLOPs. A forward pass has 2·B·H·pairs·(d + dv) FLOPs.
+# A backward pass has 2.5 times this number.
 grep 'attention causal\|attn causal' "$dir/a1.json" | sed 's/.*"pass": "\([a-z]*\)".*"ms": \([^,]*\), "rate": \([^,]*\),.*/\1 \2 \3/' |
   awk '{ want = 2 * 2 * 64 * 65 / 2 * 32 * ($1 == "forward" ? 1 : $1 == "backward" ? 2.5 : 3.5); have = $2 * $3 * 1e9
          if (have < 0.999 * want || have > 1.001 * want) { print $0 ": " have " FLOPs, not " want; bad = 1 } }

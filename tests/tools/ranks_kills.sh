@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Kills ranks at random moments, repeatedly. All ranks must end soon, and no process may remain. The resumed run must
-# end with the same bytes as an undisturbed run.
+# Kills ranks at random moments, repeatedly. All ranks must end soon, and no process may remain. The result of
+# the resumed run must be bitwise identical to that of an undisturbed run.
 #   ranks_kills.sh LAUNCH TRAIN [KILLS [SEED]]
-# KILLS is the number of kills (default 6). Most kills hit one rank. Some hit two ranks at the same time, or launch
-# itself. A run is killed up to five times. Each time, it is resumed on 1, 2 or 4 ranks.
+# KILLS is the number of kills (default 6). Most kills hit one rank. Some hit two ranks at the same time, or
+# launch itself. A run is killed up to five times. Each time, it is resumed on 1, 2 or 4 ranks.
 set -euo pipefail
 launch=$1 train=$2 kills=${3:-6} RANDOM=${4:-1}
 dir=$(mktemp -d)
@@ -14,7 +14,8 @@ for i in $(seq 400); do echo "line $i of a text with numbers $((i * i % 97)) and
 options="--text $dir/text --layers 1 --heads 2 --width 32 --context 16 --batch 2 --accumulate 4 --steps 600 --eval-every 40
   --save-every 10 --eval-batches 3 --threads 1 --dropout 0.1 --dtype bf16 --sample 0"
 
-# If a run is killed between the first checkpoint and its link `last`, only --resume can continue it.
+# A run may be killed after it writes the first checkpoint and before it creates the link `last`. Then only
+# --resume can continue it.
 holds_a_run() { compgen -G "$1/step-*" >/dev/null; }
 start() {  # start OUT: starts launch as $pid; its output is in $dir/output
   local n=$((1 << (RANDOM % 3)))

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests training on several ranks as users start it. Files must be bitwise identical on 1, 2 and 4 ranks. A killed run
-# and a stopped run are resumed on a different number of ranks. Invalid combinations must be rejected.
+# Tests training on several ranks, with the commands of users. Files must be bitwise identical on 1, 2 and 4
+# ranks. Killed and stopped runs are resumed on a different number of ranks. Invalid combinations must be
+# rejected.
 #   ranks_tool.sh LAUNCH TRAIN
 set -euo pipefail
 launch=$1 train=$2
@@ -76,7 +77,7 @@ wait $pid || code=$?
 "$train" --resume --out "$dir/stopped" --threads 1 >/dev/null
 same alone stopped
 
-refused() {  # refused CODE WORDS COMMAND…: COMMAND must end with this code and a line that contains WORDS
+refused() {  # refused CODE WORDS COMMAND…: COMMAND must end with this code and print a line with WORDS
   local wanted=$1 words=$2 code=0
   shift 2
   "$@" >/dev/null 2>"$dir/refused" || code=$?
@@ -86,7 +87,7 @@ refused() {  # refused CODE WORDS COMMAND…: COMMAND must end with this code an
 refused 1 'accumulate is 4, expected a multiple of the 3 ranks' "$launch" -n 3 "$train" $options --out "$dir/three"
 refused 1 'holds a run' "$launch" -n 2 "$train" $options --out "$dir/on2"
 refused 2 'RANK' env RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$train" $options --out "$dir/none"
-# Tests ranks that were started differently. Most differences do not change the program. The path of the
+# Tests ranks with different options. Most of these options do not change the program. The path of the
 # training data may differ.
 small="--layers 1 --heads 1 --width 16 --context 8 --batch 2 --steps 4 --sample 0"
 unlike() { "$launch" -n 2 sh -c 'eval "exec \"$0\" $1"' "$train" "$small --out $dir/unlike --overwrite $*"; }

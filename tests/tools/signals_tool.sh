@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that signals at any moment end all processes of a job in time, and that saved files are complete. Covers each
-# pair of a target and a state, on 2 and on 4 ranks, and tools without launch. The test waits for states instead of
-# waiting for fixed times.
+# Tests that signals at any moment end all processes of a job in time, and that saved files are complete.
+# Covers each pair of a target and a state, on 2 and on 4 ranks. Also covers tools without launch. The test
+# waits for states instead of fixed times.
 #   signals_tool.sh FOLDER_OF_TOOLS JOINED_RANK HELD_FSYNC [JOBS]
 . "$(dirname "$0")/tool.sh"
 tools=$1 joined=$2 held=$3 most=${4:-6}
@@ -16,7 +16,7 @@ evaluating=("${tiny[@]/#16/64}" --accumulate 4 --steps 100000000 --eval-every 3 
 
 # Functions of the cases. $at is the folder of a case, and $pid the process that the case started.
 wrong() { echo "$name: $*: $(tail -n 3 "$at/out" 2>/dev/null)" >>"$dir/wrong"; }
-await() {  # await COMMAND...: waits until COMMAND succeeds, which may need long on a busy machine
+await() {  # await COMMAND...: waits until COMMAND succeeds; this may need a long time on a busy machine
   local end=$((SECONDS + 40))
   until "$@"; do
     [ $SECONDS -lt $end ] || { wrong "waited 40 s for $*"; return 1; }
@@ -28,8 +28,8 @@ has_three_rows() { has_rows 3; }
 has_rows() { [ "$(wc -l 2>/dev/null <"$at/run/metrics.jsonl" || echo 0)" -ge "$1" ]; }
 is_in_state() { grep -qs "^State:[[:space:]]*$2" "/proc/$1/status"; }
 is_over() { [ ! -e "/proc/$1" ] || is_in_state "$1" '[ZX]'; }
-# A shell starts background processes with SIGINT ignored, so a signal is lost before the program installs its
-# handler. Before the new process runs the program, it has the shell's handlers.
+# A shell starts background processes with SIGINT ignored. So a signal is lost if it is sent before the
+# program installs its handler. Until the new process runs the program, it has the shell's handlers.
 shell=$(readlink /proc/$$/exe)
 catches_interrupts() {  # catches_interrupts PROCESS: also true if the process has ended
   local caught
@@ -47,8 +47,8 @@ process_of() {  # process_of launch | RANK
     tr '\0' '\n' 2>/dev/null <"/proc/$p/environ" | grep -qx "RANK=$1" && echo "$p"
   done
 }
-# When the parent of a stopped process ends, the system continues the process only if all of its threads are
-# stopped.
+# When the parent of a stopped process ends, the system continues the process. It does this only if all
+# threads of the process are stopped.
 are_all_threads_stopped() { ! cat "/proc/$1"/task/*/status 2>/dev/null | grep '^State:' | grep -qv '[[:space:]]T'; }
 stop() { kill -STOP "$1" && await is_in_state "$1" T && await are_all_threads_stopped "$1"; }
 left() (
@@ -57,7 +57,7 @@ left() (
 )
 is_nothing_left() { [ -z "$(left)" ]; }
 is_after() { [ $SECONDS -ge "$1" ]; }  # is_after SECOND
-# ends CODES SECONDS: checks that the process ends in time with one of these codes, and that nothing of its
+# ends CODES SECONDS: checks that the process ends in time with one of these codes, and that no process of its
 # job is left. 20 s are added for busy machines.
 ends() {
   local code begin=$SECONDS
@@ -67,7 +67,7 @@ ends() {
   await is_nothing_left || kill -KILL $(left)
   [ $((SECONDS - begin)) -le $(($2 + 20)) ] || wrong "ended after $((SECONDS - begin)) s, expected $2"
 }
-resumes() {  # checks that the saved files are complete: one more step is trained from them and saved
+resumes() {  # checks that the saved files are complete: trains and saves one more step from them
   local saved next
   saved=$(readlink "$at/run/last") next=$((10#${saved#step-} + 1))
   "$train" --resume --steps $next --out "$at/run" >"$at/resumed" 2>&1 </dev/null || wrong "not resumed: $(tail -n 2 "$at/resumed")"
@@ -169,7 +169,7 @@ case_launch_killed_in_save() {
   ends 137 8
   resumes
 }
-case_rank_killed_in_save() {  # the other ranks are killed 5 s later, but the rank that saves is not
+case_rank_killed_in_save() {  # 5 s later, the other ranks are killed; the rank that saves is not killed
   saves --grace 1
   local first=$SECONDS
   kill -KILL "$(process_of $((ranks - 1)))"

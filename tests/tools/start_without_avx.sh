@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that the tools start on a processor without AVX, and that one of them computes, for all compiled instruction
-# sets. Runs under qemu if it is installed.
+# Tests that all tools start on a processor without AVX, and that one tool can compute there. All compiled
+# instruction sets are in the tools. If qemu is installed, the test uses it.
 #   start_without_avx.sh TOOLS_DIR
 set -uo pipefail
 qemu=$(command -v qemu-x86_64-static || command -v qemu-x86_64) || { echo "skipped: qemu-x86_64 is not installed"; exit 77; }

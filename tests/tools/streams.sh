@@ -11,8 +11,8 @@ tiny=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --th
 "$train" "${tiny[@]}" --steps 20 --out "$dir/run" >/dev/null || fail "training"
 rows() { wc -l <"$1/metrics.jsonl"; }
 
-# If streams are closed, an opened file must not get their numbers. Otherwise, output would be written into
-# this file.
+# If standard streams are closed, a file that is opened must not get their numbers. Otherwise, output would be
+# written into this file.
 for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- >&- 2>&-'; do
   rm -rf "$dir/closed"
   eval '"$train" "${tiny[@]}" --steps 40 --save-every 1 --out "$dir/closed" '"$closed" >"$dir/ignored" 2>&1 ||
@@ -22,7 +22,7 @@ for closed in '<&-' '>&-' '2>&-' '<&- >&-' '<&- >&- 2>&-'; do
   "$train" --resume --steps 41 --out "$dir/closed" >/dev/null 2>"$dir/err" || fail "not resumed after $closed: $(cat "$dir/err")"
 done
 
-# For every tool, output that cannot be written is an error. But train must still save its weights.
+# If a tool cannot write its output, it must report an error. But train must still save its weights.
 if [ -e /dev/full ]; then
   full() {  # CODE COMMAND...
     local code=$1 got
@@ -47,8 +47,8 @@ fi
 [ "$(rows "$dir/left")" = 20 ] || fail "a reader that exits ends training: $(rows "$dir/left") rows"
 cmp -s "$dir"/{run,left}/last/model.safetensors || fail "a reader that exits changes the trained weights"
 
-# A closed terminal must stop a run like Ctrl-C, and the step must be saved. With nohup, the signal is
-# ignored.
+# A closed terminal must have the same effect as Ctrl-C: the run stops and saves the step. With nohup, the
+# signal is ignored.
 stops() {  # SIGNAL
   env --default-signal=HUP "$train" "${tiny[@]}" --steps 1000000 --save-every 1000000 --eval-every 1000000 --out "$dir/$1" >"$dir/out" 2>"$dir/err" </dev/null &
   for _ in $(seq 1000); do [ "$(rows "$dir/$1" 2>/dev/null || echo 0)" -ge 5 ] && break; sleep 0.01; done
@@ -64,7 +64,7 @@ for _ in $(seq 1000); do [ "$(rows "$dir/nohup" 2>/dev/null || echo 0)" -ge 5 ] 
 kill -HUP $!
 wait $! || fail "a run that ignores SIGHUP is stopped by it"
 
-# Every tool must validate the environment variables, even if it does not use them.
+# Every tool must validate the environment variables, even those that it does not use.
 for bad in abc '' 0 -1 1e3 4097 100000 ' 2'; do
   export TG_THREADS=$bad
   for tool in train generate evaluate inspect tokens export bench; do

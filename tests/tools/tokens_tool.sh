@@ -8,7 +8,7 @@ for i in $(seq 60); do echo "Line $i of a small text, für den Test: $((i * i)) 
 small=(--layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 10 --warmup 2 --eval-every 5 --sample 20 --threads 1)
 without_rate() { sed 's/,"tokens_per_s":[^}]*//' "$1"; }
 
-# Training on a token file must be bitwise identical to training on the text from which it was made.
+# Training on a token file must be bitwise identical to training on its text.
 for tokenizer in chars bytes; do
   "$tokens" --text "$text" --tokenizer $tokenizer --out "$dir/$tokenizer.tokens" >"$dir/out" || fail "tokens $tokenizer"
   "$train" --text "$text" --tokenizer $tokenizer "${small[@]}" --out "$dir/$tokenizer-text" >/dev/null || fail "text $tokenizer"
@@ -18,7 +18,7 @@ for tokenizer in chars bytes; do
     fail "different metrics from a token file: $tokenizer"
 done
 
-# Tests a learned tokenizer, its reuse for a second text, and a resumed run.
+# Tests a learned tokenizer, the use of this tokenizer for a second text, and a resumed run.
 "$tokens" --text "$text" --vocabulary 300 --out "$dir/bpe.tokens" >"$dir/out" || fail "tokens bpe"
 grep -q '^tokenizer  *bpe, 300 tokens' "$dir/out" || fail "the tool prints: $(cat "$dir/out")"
 head -n 30 "$text" >"$dir/other.txt"
@@ -92,7 +92,7 @@ refuses_command 1 'expected below the vocabulary of 100' "$train" --tokens "$dir
 refuses_command 1 'is not the data of this run' "$train" --resume --out "$dir/run" --tokens "$dir/like.tokens"
 head -c 300 "$dir/moved.tokens" >"$dir/cut.tokens"
 refuses_command 1 'truncated\|bytes of ids' "$train" --tokens "$dir/cut.tokens" --out "$dir/y"
-# If a file shrinks while it is read, the run must end with one line.
+# If a file shrinks while it is read, the run must end with a one-line error.
 shrinks() {  # FILE COMMAND...
   local file=$1 pid code
   shift

@@ -1,4 +1,4 @@
-# Shared functions for tests of the command-line tools, which source this file.
+# Shared functions for tests of the command-line tools. The tests source this file.
 set -u
 export LC_ALL=C  # treats files as bytes
 dir=$(mktemp -d) || exit 1
@@ -19,7 +19,7 @@ refuses_command() {  # CODE WORD COMMAND...
 }
 
 # Updates the manifest after a checkpoint's file was changed. The arguments are CHECKPOINT COMMAND.... COMMAND
-# reads the checkpoint, so its error contains the current checksum of the file.
+# reads the checkpoint and fails. Its error contains the current checksum of the file.
 reseal() {
   local checkpoint=$1 sums
   shift
@@ -37,8 +37,9 @@ change_copy() {
   "$@" "$dir/changed/model.safetensors"
   reseal "$dir/changed" "$tool" --model "$dir/changed"
 }
-# Sets a metadata key of a safetensors file to a different value without changing the file's size. A shorter
-# value is padded with spaces. For a longer value, a norm's setting is shortened. metadata KEY VALUE FILE
+# metadata KEY VALUE FILE: sets a metadata key of a safetensors file to a different value. The size of the
+# file does not change. If the value is shorter, spaces are added. If it is longer, the value of a norm's
+# setting is shortened.
 metadata() {
   local old new=\"$1\":\"$2\" spare room
   old=$(grep -aoE "\"$1\":\"[^\"]*\"" "$3" | sed -n 1p)
@@ -51,8 +52,8 @@ metadata() {
 plant_nan() { plant '\0\0\300\177' "$1"; }
 plant_1e6() { plant '\0\044\164\111' "$1"; }  # 1,000,000, which exceeds f16's range
 plant() { printf "$1" | dd of="$2" bs=1 seek=$(($(stat -c %s "$2") - 4)) conv=notrunc status=none; }
-# Creates the folder of a golden model with 37 tokens and a tokenizer with single-character tokens.
-# letters_folder MODEL FOLDER
+# Creates the folder of a golden model. It has 37 tokens, and each token is a single character. letters_folder
+# MODEL FOLDER
 letters_folder() {
   local vocabulary
   mkdir "$2"

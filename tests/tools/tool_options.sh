@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests that an option has the same value and meaning in all tools, and that each tool has --version:
+# Tests that an option has the same value and meaning in all tools. Each tool must have --version. Usage:
 # tool_options.sh TOOLS
 . "$(dirname "$0")/tool.sh"
 tools=$1
 
-# These options have different descriptions in different tools. A row has the name, the value, and words that
-# each help text must contain.
+# These options have different descriptions in different tools. A row has the name, the value, and words. Each
+# help text must contain these words.
 cat >"$dir/table" <<'END'
 backend        NAME      device
 batch          N         rows of tokens
@@ -36,8 +36,8 @@ for source in "$(dirname "$0")"/../../tools/*.cpp; do
   "$tools/$tool" --version >"$dir/out" 2>&1 || fail "$tool --version: $(cat "$dir/out")"
   grep -x "$tool (tilegrad) [0-9][0-9.]*" "$dir/out" >/dev/null || fail "$tool --version prints: $(cat "$dir/out")"
   "$tools/$tool" --help >"$dir/out" 2>&1 || fail "$tool --help: $(cat "$dir/out")"
-  # A row of the help has the tool, the name, the value or -, and the meaning without the mode of bench in
-  # front of it.
+  # A row of the help has the tool, the name, the value or -, and the meaning. If the meaning begins with a
+  # mode of bench, the mode is omitted.
   sed -nE -e 's/ \[[^][]*\]$//' -e 's/^  --([a-z0-9-]+)  +/\1 - /p;s/^  --([a-z0-9-]+) ([^ ]+)  +/\1 \2 /p' "$dir/out" |
     sed -E "s/^([^ ]+ [^ ]+) (train|serve|ranks|attention): /\1 /;s/^/$tool /" >>"$dir/options"
 done

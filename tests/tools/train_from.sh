@@ -35,10 +35,11 @@ grep -q "^from  *$dir/gone: llama, weights in the run\$" "$dir/table" || fail "t
 for file in model optimizer; do
   cmp "$dir"/{whole,halves}/last/$file.safetensors || fail "10 + 10 steps are not 20"
 done
-columns() { sed 's/,"tokens_per_s":[^}]*//' "$1/metrics.jsonl" | sed 11d; }  # the last row of a run is validated on all held-out data
+# the last row of a run is a validation on all held-out data
+columns() { sed 's/,"tokens_per_s":[^}]*//' "$1/metrics.jsonl" | sed 11d; }
 diff <(columns "$dir/whole") <(columns "$dir/halves") >/dev/null || fail "10 + 10 steps give different rows from 20"
 
-# With a learning rate of 0, the model must stay unchanged: the loss and the bytes are those of the base.
+# With a learning rate of 0, the model must not change: the loss and the bytes equal those of the base model.
 tune --lr 0 --steps 2 --eval-every 1 --out "$dir/base" >/dev/null || fail "a rate of 0"
 first=$(value "$dir/base" 1 val_loss)
 [ "$first" = "$(value "$dir/base" 2 val_loss)" ] && [ "$first" = "$(value "$dir/whole" 1 val_loss)" ] || fail "the first loss is not the base's: $first"
@@ -46,8 +47,8 @@ first=$(value "$dir/base" 1 val_loss)
 "$export" --model "$folder" --to hf --out "$dir/folder-hf" >/dev/null || fail "exporting the base"
 diff -r "$dir/folder-hf" "$dir/base-hf" || fail "an unchanged model differs after the export"
 
-# A tuned model must be exported with the settings of its folder, and the exported folder must generate the
-# same text.
+# A tuned model must be exported with the settings of its original folder. The exported folder must generate
+# the same text.
 say() { "$generate" "$@" --prompt 'the old' --temperature 0 --context 40 2>/dev/null; }
 for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
   read -r model dtype <<<"$how"
@@ -61,8 +62,8 @@ for how in 'llama f32' 'gpt2 bf16' 'gemma3 f16' 'deepseek_v3 f32'; do
   cmp "$dir"/{model,hf}/tokenizer.json || fail "$model has a different tokenizer"
   [ "$(say --model "$dir/run")" = "$(say --model "$dir/hf")" ] || fail "$model writes a different text"
 done
-# LongRoPE's rotations depend on the context for which a model is created (here, on whether it is above 30).
-# The checkpoints do not.
+# LongRoPE's rotations depend on the context of the model: here, on whether it is above 30. Checkpoints do not
+# depend on it.
 letters_folder phi3_long "$dir/long"
 sed -i '/original_max_position_embeddings/s/5/30/' "$dir/long/config.json"
 "$train" --model "$dir/long" "${data[@]}" --lr 3e-3 --steps 4 --out "$dir/long-run" >/dev/null || fail "tuning with LongRoPE"
@@ -73,8 +74,8 @@ for context in 20 70; do
   [ "$(loss "$dir/long-run" $context)" = "$(loss "$dir/long-hf" $context)" ] || fail "with LongRoPE it predicts otherwise in a context of $context"
 done
 [ "$(say --model "$dir/long-run")" = "$(say --model "$dir/long-hf")" ] || fail "with LongRoPE it writes a different text"
-# The model must learn that a sequence ends before the context is full. The sequences are short, so it learns
-# them regardless of rounding.
+# The model must learn that a sequence ends before the context is full. The sequences are short, so the model
+# learns them for any rounding.
 for i in $(seq 60); do printf 'a tree stood by a river|who are you?|'; done >"$dir/short.txt"
 "$train" --model "$folder" --text "$dir/short.txt" "${data[@]:2}" --lr 5e-3 --steps 400 --out "$dir/learned" >/dev/null || fail "learning"
 said=$("$generate" --model "$dir/learned" --prompt 'who are' --temperature 0 2>/dev/null)
@@ -92,8 +93,8 @@ printf '\1\0\2\0\3\0\4\0\5\0\6\0\7\0\10\0%.0s' $(seq 50) >"$dir/plain"
 grep -q '^tokenizer  *none in the folder; token 2 ends a document$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 "$train" --resume --steps 4 --out "$dir/short" >/dev/null || fail "resuming without a tokenizer"
 
-# If there are several end tokens, here c and f, the tokenizer's end token ends a document, also after
-# resuming. If the tokenizer has none, the first end token does.
+# There may be several end tokens, here c and f. The tokenizer's end token must end a document, also after
+# resuming. If the tokenizer has no end token, the first end token must end a document.
 letters_folder llama3 "$dir/chat"
 ends() {  # TOKEN EOS_TOKEN
   echo "{\"eos_token\": $2}" >"$dir/chat/tokenizer_config.json"
@@ -108,8 +109,8 @@ ends 2 null
 echo '{' >"$dir/chat/tokenizer_config.json"
 refuses_command 1 'chat: tokenizer_config.json' "$train" --model "$dir/chat" "${data[@]}" --overwrite --out "$dir/short"
 
-# Completions are learned, up to the end token, but prompts are not. The model must also answer held-out
-# prompts.
+# Completions are learned, including the end token. Prompts are not learned. The model must also answer
+# held-out prompts.
 for a in a b d e h k; do
   for b in l m n o p q; do
     echo "{\"prompt\": \"say $a$b$a!\", \"completion\": \" $a$b$a.\", \"id\": 7}"
@@ -128,7 +129,7 @@ cmp "$dir"/asked-{7,14}/last/model.safetensors || fail "7 + 7 steps on examples 
 "${asked[@]}" --context 11 --steps 1 --sample 0 --out "$dir/cut" >"$dir/table"
 grep -q '; 36 are cut to the context$' "$dir/table" || fail "the table is: $(cat "$dir/table")"
 
-# A GGUF file must give the same numbers in f32, and the same exported models, as the folder.
+# A GGUF file must give the same numbers in f32 and the same exported models as the folder.
 "$export" --model "$folder" --to gguf --out "$dir/base.gguf" --weights-dtype f32 >/dev/null || fail "exporting the base to GGUF"
 "$train" --model "$dir/base.gguf" "${data[@]}" "${rate[@]}" --steps 20 --dropout 0.1 --out "$dir/whole-gguf" >"$dir/table" || fail "fine-tuning a GGUF file"
 grep -q "^from  *$dir/base.gguf: llama, weights in f32, 63.9 KiB\$" "$dir/table" &&
@@ -143,8 +144,8 @@ for form in hf gguf; do
   "$export" --model "$dir/whole-gguf" --to $form --out "$dir/whole-gguf.$form" >/dev/null || fail "exporting a tuned GGUF file to $form"
   [ "$(say --model "$dir/whole-gguf")" = "$(say --model "$dir/whole-gguf.$form")" ] || fail "a tuned GGUF file writes a different text in $form"
 done
-# With a learning rate of 0, the bytes must stay unchanged, also for Q8_0, because dequantized values are
-# quantized to the same blocks.
+# With a learning rate of 0, the bytes must not change. This is also true for Q8_0, because dequantized values
+# are quantized to the same blocks.
 for dtype in bf16 q8_0; do
   "$export" --model "$folder" --to gguf --out "$dir/$dtype.gguf" --weights-dtype $dtype >/dev/null || fail "exporting the base in $dtype"
   "$train" --model "$dir/$dtype.gguf" "${data[@]}" --lr 0 --steps 1 --overwrite --out "$dir/base-gguf" >/dev/null || fail "a rate of 0 in $dtype"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that training that is stopped, killed or out of disk space resumes bitwise exactly.
+# Tests that training resumes bitwise exactly after it is stopped or killed, or runs out of disk space.
 #   train_resume.sh PATH/TO/train [KILLS]
 # KILLS: number of kills at random moments (default 10).
 set -u
@@ -19,8 +19,8 @@ run=(--text "$text" --layers 1 --heads 2 --width 16 --context 16 --batch 2 --dro
      --warmup 0 --min-lr 1e-3 --eval-every 10)
 quiet() { "$train" "$@" >"$dir/out" 2>"$dir/err" </dev/null; }
 
-# same RUN REFERENCE: compares all files of the last checkpoint byte by byte, the weights of the best
-# checkpoint, and the rows except for their times.
+# same RUN REFERENCE: compares all files of the last checkpoint byte by byte. Also compares the weights of the
+# best checkpoint, and the rows except for their times.
 rows() { sed 's/,"tokens_per_s":[^}]*//' "$1/metrics.jsonl"; }
 same() {
   diff -r "$1/last" "$2/last" >"$dir/diff" || fail "$1 has a different checkpoint: $(cat "$dir/diff")"
@@ -41,7 +41,7 @@ quiet "${run[@]}" --steps 20 --out "$dir/whole" || fail "$(cat "$dir/err")"
 # 10 + 10 steps must equal 20 steps.
 quiet "${run[@]}" --steps 10 --out "$dir/halves" || fail "$(cat "$dir/err")"
 quiet --resume --steps 20 --out "$dir/halves" || fail "$(cat "$dir/err")"
-# In the first run, the tenth row was the last row, so it was validated on all held-out data.
+# In the first run, the tenth row was the last row. So its validation used all held-out data.
 cut -d, -f1,2,4,5 "$dir/whole/metrics.jsonl" >"$dir/whole.rows"
 cut -d, -f1,2,4,5 "$dir/halves/metrics.jsonl" | cmp -s - "$dir/whole.rows" || fail "10 + 10 steps give different rows from 20"
 for file in model optimizer; do
@@ -77,8 +77,8 @@ done
 wait $! || fail "$(cat "$dir/err")"
 same "$dir/stopped" "$dir/long"
 
-# Kills a run that saves at every step at random moments. Saved checkpoints must never be lost, and the final
-# result must be the same as without kills.
+# Kills a run at random moments. The run saves at every step. Saved checkpoints must never be lost, and the
+# final result must be the same as without kills.
 killed=$dir/killed before=0 landed=0
 start() {
   if [ -n "$(step_of "$killed")" ]; then
@@ -135,15 +135,15 @@ else
   echo "a tmpfs cannot be mounted: only the file size limit was tested"
 fi
 
-# If a tool that follows links has copied a run, the copy can be resumed, and the folders that replaced links
-# become links again.
+# If a tool copies a run and follows links, the copy has folders instead of links. Resuming the copy must work
+# and must replace these folders by links.
 cp -rL "$dir/whole" "$dir/copied"
 quiet --resume --steps 30 --out "$dir/copied" || fail "a copy is not resumed: $(cat "$dir/err")"
 quiet --resume --steps 30 --out "$dir/whole" || fail "$(cat "$dir/err")"
 same "$dir/copied" "$dir/whole"
 
-# For a different configuration, a damaged file or a run in progress, the error must be one line, and no byte
-# may change.
+# Resuming fails for a different configuration, a damaged file or a run in progress. The error must be one
+# line, and no byte may change.
 refuses() {  # refuses CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -177,7 +177,8 @@ flock "$dir/whole" true && {
 }
 good=$dir/good
 cp -a "$dir/whole" "$good"
-damage() {  # damage FILE WORD COMMAND...: COMMAND changes the file of the last checkpoint; the error of resuming names it
+damage() {  # damage FILE WORD COMMAND...: COMMAND changes FILE of the last checkpoint; the error of resuming
+            # must name FILE
   local file=$1 word=$2
   shift 2
   rm -rf "$dir/whole"

@@ -32,8 +32,8 @@ done
 "$train" "${small[@]}" --dropout 0.1 --seed 2 --out "$dir/s2" >/dev/null || fail "seed 2"
 cmp -s "$dir/t1/last/model.safetensors" "$dir/s2/last/model.safetensors" && fail "two seeds give the same weights"
 
-# A memory budget must be kept without changing the result, and its cost must be printed. If the budget is too
-# small, the error reports the minimum.
+# With a memory budget, the memory must be within the budget, and the result must not change. The cost must be
+# printed. If the budget is too small, the error must report the minimum.
 deep=(--text "$text" --layers 4 --heads 2 --width 16 --context 16 --batch 2 --steps 4 --eval-every 2 --warmup 2 --sample 0
   --dropout 0.1)
 "$train" "${deep[@]}" --out "$dir/free" >"$dir/free.txt" || fail "without a budget"
@@ -46,8 +46,8 @@ cmp -s "$dir/free/last/model.safetensors" "$dir/limited/last/model.safetensors" 
 "$train" "${deep[@]}" --memory-budget 1GiB --out "$dir/wide" >"$dir/wide.txt" || fail "with a wide budget"
 grep -q '^budget .*1.00 GiB: nothing is recomputed' "$dir/wide.txt" || fail "a wide budget: $(grep ^budget "$dir/wide.txt")"
 
-# Every dtype must train, and weights must be written in f32. On the CPU, tf32 equals f32, but the 16-bit
-# types differ.
+# Training must work in every dtype, and weights must be written in f32. On the CPU, tf32 is identical to f32,
+# but the 16-bit types differ.
 for dtype in f32 tf32 bf16 f16; do
   "$train" "${small[@]}" --dtype $dtype --out "$dir/$dtype" >"$dir/$dtype.txt" || fail "dtype $dtype"
   grep -q "^training.* $dtype," "$dir/$dtype.txt" || fail "the table does not contain $dtype"
@@ -71,8 +71,8 @@ for tokenizer in chars bytes bpe; do
   "$train" --resume --out "$dir/tok-$tokenizer" --steps 20 >"$dir/tok.txt" || fail "resuming with $tokenizer"
 done
 grep -q '^text .* tokens, 300 in the vocabulary; ' "$dir/tok.txt" || fail "bpe: $(grep ^text "$dir/tok.txt")"
-# BPE is learned from the training part. So a different end of the text, which is held out, must change no
-# merge.
+# BPE is learned from the training part. The end of the text is held out. So if this end changes, merges must
+# not change.
 for end in xy zw; do
   { head -c 1800 "$text"; printf "$end%.0s" $(seq 100); } >"$dir/$end"
   "$train" --text "$dir/$end" "${tiny[@]:2}" --tokenizer bpe --vocabulary 300 --steps 1 --sample 0 --out "$dir/tok-$end" \
@@ -85,8 +85,8 @@ printf 'ab\377cd%.0s' $(seq 100) >"$dir/any"
   fail "--text twice is accepted"
 "$train" --text "$dir/any" "${tiny[@]:2}" --tokenizer bytes --steps 2 --out "$dir/any-bytes" >/dev/null || fail "bytes that are not text"
 
-# Tests the task: the accuracy in the metrics and at the end, bitwise identical results for any number of
-# threads, and resuming.
+# Tests the task: the accuracy in the metrics and at the end, and resuming. Results must be bitwise identical
+# for any number of threads.
 task=(--task add --digits 1 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --steps 20 --eval-every 10 --sample 30)
 for threads in 1 2; do
   "$train" "${task[@]}" --threads $threads --out "$dir/add$threads" >"$dir/add.txt" || fail "the task"
@@ -98,7 +98,7 @@ grep -q '^  [0-9]+[0-9]=' "$dir/add.txt" || fail "no unseen sums are printed"
 "$train" --resume --out "$dir/add1" --steps 30 >/dev/null || fail "resuming the task"
 grep -q val_accuracy "$dir/a/deep/metrics.jsonl" && fail "an accuracy in the metrics of a text"
 
-# Every architecture must train. A resumed run must have the same weights as an uninterrupted run.
+# Training must work for every architecture. A resumed run must have the same weights as an uninterrupted run.
 for model in 'llama --key-heads 1' 'deepseek --latent 6 --query-latent 5 --rope-width 2'; do
   name=${model%% *}
   "$train" "${small[@]}" --architecture $model --save-every 10 --out "$dir/$name" >"$dir/$name.txt" || fail "model $model"
@@ -114,7 +114,7 @@ grep -q "^model.*weights from PyTorch's layers" "$dir/pytorch.txt" || fail "the 
 "$train" --resume --steps 21 --out "$dir/pytorch" >/dev/null || fail "resuming with PyTorch's initial weights"
 cmp -s "$dir/pytorch/best/model.safetensors" "$dir/f32/best/model.safetensors" && fail "PyTorch's weights are GPT-2's"
 
-# Every schedule must train. The learning rate of the last step shows the schedule that was used.
+# Training must work with every schedule. The learning rate of the last step depends on the schedule.
 for schedule in 'cosine 0.00010' 'linear 0.00016' 'constant 0.001' 'wsd 0.00032'; do
   "$train" "${small[@]}" --schedule ${schedule% *} --out "$dir/${schedule% *}" >"$dir/out" || fail "schedule $schedule"
   tail -n 1 "$dir/${schedule% *}/metrics.jsonl" | grep "\"lr\":${schedule#* }" >/dev/null || fail "the last rate of $schedule"
@@ -136,8 +136,8 @@ for word in 'one run: ' 'ceilings: copy' ' matmul$' 'flash_attn_backward$' 'ceil
 done
 [ -z "$(find "$dir/profile" -type f 2>/dev/null)" ] || fail "a profile leaves files"
 
-# An invalid input must cause one line on stderr that names the error, no other output, and the right exit
-# code.
+# An invalid input must cause one line on stderr that names the error, and the right exit code. Nothing else
+# may be printed.
 refuses() {  # CODE WORD ARGUMENTS...
   local code=$1 word=$2
   shift 2
@@ -203,9 +203,9 @@ fi
 # A file reaches its size limit when a row is written. 1 KiB holds 12 rows.
 (ulimit -f 1; refuses 1 'metrics.jsonl.*File too large' "${tiny[@]}" --steps 1000 --eval-every 1000 --sample 0 --out "$dir/full"; exit $failed) || failed=1
 
-# If a checkpoint has correct checksums but its metadata contradicts its tensors, no byte of the run may
-# change.
-lies() {  # FILE WORD COMMAND...: COMMAND changes the file given as its last argument
+# The checkpoint has correct checksums, but its metadata contradicts its tensors. It must be rejected, and no
+# byte of the run may change.
+lies() {  # FILE WORD COMMAND...: COMMAND changes FILE, which is appended to its arguments
   local file=$1 word=$2
   shift 2
   rm -rf "$dir/changed" "$dir/kept"
@@ -222,7 +222,7 @@ lies model.safetensors "tokenizer is 'chart'" sed -i 's/"tokenizer":"chars"/"tok
 lies model.safetensors 'has nan at element' plant_nan
 lies optimizer.safetensors 'has nan at element' plant_nan
 
-# Tests state that is impossible.
+# Tests impossible values in the state.
 lies run.safetensors "best_loss 'nan'" metadata best_loss nan
 lies run.safetensors "best_loss '-1'" metadata best_loss -1
 lies run.safetensors "step 19" sed -i 's/"step":"20"/"step":"19"/'
@@ -258,7 +258,7 @@ refuses 2 'is not UTF-8' "${tiny[@]:2}" --text "$dir/t"$'\xff' --out "$dir/x"
 refuses 2 "'gpt.n'" --text "$text" --architecture $'gpt\n'
 refuses 1 'no.nsuch' --text $'no\nsuch'
 
-# If rows cannot be written, the run reports it and saves the steps.
+# If rows cannot be written, the run must report this and save the steps.
 "$train" "${tiny[@]}" --steps 1000000 --save-every 200 --eval-every 1000000 --out "$dir/rowless" >/dev/null 2>"$dir/err" </dev/null &
 for _ in $(seq 1000); do [ -s "$dir/rowless/metrics.jsonl" ] && break; sleep 0.01; done
 mv "$dir/rowless/metrics.jsonl" "$dir/taken" && mkdir "$dir/rowless/metrics.jsonl"
@@ -275,12 +275,12 @@ shown=$(sed -n 's/^step 20\/20 .*| val \([0-9.]*\) .*/\1/p' "$dir/out")
 "$train" "${tiny[@]}" --steps 1 --sample 0 --out "$dir/one" >"$dir/out" || fail "one step"
 grep -q '^training *1 step of ' "$dir/out" && grep -q '^done *1 step in ' "$dir/out" || fail "one step: $(cat "$dir/out")"
 
-# A device that does not exist or an invalid name: one line, on any build and any machine.
+# If a device does not exist or its name is invalid, the error must be one line, on any build and any machine.
 for name in gpu cuda: cuda:x cuda:-1 cuda:1e1 cuda:99999999999 CUDA ''; do
   refuses 2 '--backend' "${small[@]}" --backend "$name" --out "$dir/x"
 done
 refuses 1 'cuda' "${small[@]}" --backend cuda:63 --out "$dir/x"
-export CUDA_VISIBLE_DEVICES=  # no GPU for the tool
+export CUDA_VISIBLE_DEVICES=  # hides GPUs from the tool
 refuses 1 'no CUDA backend\|no GPU' "${small[@]}" --backend cuda --out "$dir/x"
 unset CUDA_VISIBLE_DEVICES
 [ -e "$dir/x/metrics.jsonl" ] && fail "a rejected run leaves metrics"

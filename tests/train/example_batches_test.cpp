@@ -88,7 +88,7 @@ TEST(Examples, PromptsAreContextAndTheEndTokenIsLearned) {
   EXPECT_EQ(train::encode_example({"ab", ""}, bytes, {}).tokens, (Tokens{'a', 'b'}));
   EXPECT_EQ(train::encode_example({"ab", "c"}, bytes, 'c').tokens,
             (Tokens{'a', 'b', 'c'}));  // the end token is not added twice
-  // A token that contains the end of the prompt and the start of the completion is learned.
+  // One token contains the end of the prompt and the start of the completion. It is learned.
   const text::Bpe pairs = text::Bpe::train("ab ab ab ab", 257);
   const train::Example joined = train::encode_example({"xa", "b"}, pairs, {});
   EXPECT_EQ(joined.tokens, (Tokens{'x', 256}));
@@ -244,8 +244,8 @@ TEST(Examples, HeldOutPartAndItsBatches) {
   EXPECT_EQ(error_of([] { train::ExampleBatches(some_examples(9), 1, 1, 1); }), "no error");
 }
 
-// The mean loss of a batch must equal the mean over the learned tokens of its examples. Each example runs by
-// itself in a program of its length.
+// The loss of a batch must equal the mean over all learned tokens of its examples. To compute this mean, each
+// example runs separately, in a program of its length.
 TEST(Examples, BatchedLossMatchesSingleExamples) {
   nn::Params params(4);
   const nn::Model model(

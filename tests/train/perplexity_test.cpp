@@ -1,5 +1,5 @@
-// Compares perplexity with a loop over the tokens. For each token, the loop runs the model on the tokens
-// before it.
+// Compares perplexity with a loop over the tokens. For each token, the loop runs the model on all previous
+// tokens.
 #include <tilegrad/train/perplexity.h>
 
 #include <gtest/gtest.h>
@@ -46,8 +46,8 @@ double surprise(const nn::Model& model, std::span<const std::int32_t> tokens) {
   return std::log(sum) - double{row[tokens.back()]};
 }
 
-// Implements the definition directly: one window per stride. A window counts its new tokens, except its first
-// token.
+// Implements the definition directly, with one window per stride. The new tokens of a window count, except
+// the window's first token.
 struct Expected {
   double nats = 0;
   std::int64_t tokens = 0, windows = 0;

@@ -1,5 +1,5 @@
-// Tests batches that another thread prepares. For any timing, they must be the same, in order, and each must
-// be delivered exactly once.
+// Tests batches that a separate thread prepares. For any timing, the batches must be the same and in order.
+// Each batch must be delivered exactly once.
 #include "train/prefetch.h"
 
 #include <gtest/gtest.h>

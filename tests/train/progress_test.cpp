@@ -1,5 +1,5 @@
-// Tests the progress line at times that the test sets: when the line is drawn, and the rate and remaining
-// time that it shows.
+// Tests the progress line with a simulated clock. Checks when the line is drawn, and its rate and remaining
+// time.
 #include <tilegrad/train/progress.h>
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 double clock_seconds = -1;  // negative: the system's clock
 }
 
-// Replaces the function of the C library that std::chrono::steady_clock calls.
+// std::chrono::steady_clock calls this function of the C library. The test replaces it.
 extern "C" int clock_gettime(clockid_t id, timespec* now) noexcept {
   if (clock_seconds < 0 || id != CLOCK_MONOTONIC)
     return static_cast<int>(::syscall(SYS_clock_gettime, id, now));
@@ -44,7 +44,7 @@ std::string written(double period, const std::function<void(train::Progress&)>& 
     train::Progress progress(file, first, steps, 64, period);
     run(progress);
   }
-  std::string text(1 << 14, '\0');  // read without the stream, so all lines must have been flushed
+  std::string text(1 << 14, '\0');  // reads the file directly, so the stream must have been flushed
   const ssize_t size = ::pread(::fileno(file), text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(size));
   std::fclose(file);
@@ -67,7 +67,7 @@ TEST(ProgressClock, LinesAreWrittenOncePerPeriod) {
   const auto run = [](train::Progress& p) {
     for (int step = 1; step <= 60; ++step) clock_seconds += 0.25, p.update(step, step, 0.5);
   };
-  // The run processes 64 tokens every quarter of a second. The first line is written after the period.
+  // The run processes 64 tokens every quarter of a second. The first line is written after the interval.
   const std::string rest = " | lr 5.0e-01 | 256 tok/s | ETA ";
   EXPECT_EQ(written(5, run), line(20, "##--------", 20, "20.0000" + rest + "00:20") +
                                  line(40, "####------", 40, "40.0000" + rest + "00:15") +
@@ -97,7 +97,7 @@ TEST(ProgressClock, RateCoversTheLastSecond) {
     EXPECT_NEAR(progress.tokens_per_s(), 16, 1e-9);
     clock_seconds += 0.5, progress.update(22, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 128, 1e-9);
-    // Neither steps before the first step nor a clock that does not advance changes the rate.
+    // Tests a resumed run and a clock that does not advance. Neither affects the rate.
     progress.update(24, 2, 0.5);
     clock_seconds += 5, progress.update(22, 2, 0.5);
     EXPECT_NEAR(progress.tokens_per_s(), 128, 1e-9);
@@ -201,7 +201,7 @@ TEST(ProgressClock, TerminalIsRewrittenTenTimesASecondWithinItsWidth) {
   EXPECT_EQ(on_terminal(9, [](auto& p) { p.note("x"); }), "x\r\nEND");
 }
 
-// Tests values next to each limit at which the unit or the number of digits changes.
+// Tests values near each limit. At these limits, the unit or the number of digits changes.
 TEST(ProgressText, NumbersAtTheirLimits) {
   const std::pair<double, const char*> counts[] = {
       {0.4, "0"},         {999.4, "999"},     {999.6, "1.00k"},  {9994, "9.99k"},   {9995.1, "10.0k"},

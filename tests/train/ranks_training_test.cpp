@@ -1,5 +1,5 @@
-// Tests that training on any number of ranks is bitwise identical to one rank. Also tests values on which all
-// ranks must agree.
+// Tests that training on any number of ranks is bitwise identical to one rank. Also tests values that must be
+// the same on all ranks.
 #include "tests/support/ranks_training.h"
 
 #include <csignal>
@@ -37,8 +37,8 @@ const How ways[] = {{"f32"},
 INSTANTIATE_TEST_SUITE_P(Ways, OnRanks, ::testing::ValuesIn(ways),
                          [](const auto& way) { return std::string(way.param.name); });
 
-// With other numbers of batches, ranks agree with each other, but their results differ from those of one rank
-// by rounding.
+// With other numbers of batches, all ranks have the same results. These results differ from the results of
+// one rank by rounding.
 TEST(RanksTraining, SixBatchesOnTwoRanks) {
   const How how{"six", nn::Precision::bf16, "adamw", 0, 0, 6, 5};
   const auto run = [&](Communicator& ranks) { return trained(ranks, how); };
@@ -55,7 +55,7 @@ TEST(RanksTraining, IndivisibleBatchesAreRejected) {
       << results[0].text;
 }
 
-// If one rank's part of a step contains NaN, all ranks skip the step and continue together.
+// If NaN occurs in one rank's part of a step, all ranks must skip the step and continue.
 TEST(RanksTraining, AllRanksSkipAStepThatIsNonFiniteOnOne) {
   const std::vector<std::string> after = ask_ranks(2, [](Communicator& ranks) {
     nn::Params params(1);
@@ -88,8 +88,8 @@ TEST(RanksTraining, AllRanksSkipAStepThatIsNonFiniteOnOne) {
   EXPECT_TRUE(after[0] == after[1]);
 }
 
-// Two optimizers have sharded updates. If one rank's gradient of the second group contains infinity, no rank
-// may change either group.
+// Two optimizers with separate parameters have sharded updates. One rank's gradient for the second optimizer
+// contains infinity. No rank may change any parameter.
 TEST(RanksTraining, OptimizersOfOneLossSkipTheSameSteps) {
   run_ranks(2, [](Communicator& ranks) {
     const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
@@ -149,8 +149,8 @@ TEST(RanksTraining, EachRankKeepsItsShardsOfTheState) {
       EXPECT_EQ(bytes_of(alone.state()) - bytes_of(divided.state()),
                 moments - moments / static_cast<std::size_t>(n));
       EXPECT_EQ(bytes_of(divided.whole_state()), bytes_of(alone.state()));
-      // A program contains the moments of its shards. In bf16, the f32 weights of other shards are not part
-      // of the program.
+      // A program contains the moments of its own shards. In bf16, it does not contain the f32 weights of
+      // other shards.
       for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
         train::ProgramOptions options{
             .batch = rank_batch, .threads = 1, .precision = precision, .accumulate = n};
@@ -176,12 +176,13 @@ TEST(RanksTraining, EarlySumsNeedLessMemory) {
           {.batch = 1, .threads = 1, .accumulate = 4, .ranks = shared, .hoist_collectives = early});
       arena[early] = training.memory().arena;
     }
-    // A rank keeps a quarter of 6 · 196608 elements in f32, and the elements that are being exchanged.
+    // A rank stores a quarter of 6 · 196608 elements in f32. It also stores the elements that are currently
+    // exchanged.
     EXPECT_LT(arena[1], arena[0] - 2 * 196608 * 4);
   });
 }
 
-// A rank that counts its messages and is killed before it sends message number `last`, counted from 0.
+// A rank that counts its messages from 0. It is killed before it sends message number `last`.
 class Mortal final : public Communicator {
  public:
   Mortal(Communicator& ranks, std::int64_t last)
@@ -199,8 +200,8 @@ class Mortal final : public Communicator {
   std::int64_t sent_ = 0;
 };
 
-// Until the ranks gather the weights, once after each step, a rank does not change other ranks' shards of a
-// weight.
+// After each step, the ranks gather the weights once. Before this, a rank does not change other ranks' shards
+// of a weight.
 TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreCompleteAfterGathering) {
   run_ranks(2, [&](Communicator& ranks) {
     const auto shared = std::make_shared<Mortal>(ranks, -1);
@@ -239,7 +240,8 @@ TEST(RanksTraining, WeightsOfLowPrecisionCopiesAreCompleteAfterGathering) {
   });
 }
 
-// Only "table" is read only through its low-precision copy. An unused view does not count as a reader.
+// The parameter "table" is read only through its low-precision copy. Other parameters are also read directly.
+// An unused view does not count as a reader.
 TEST(RanksTraining, WeightsThatAStepReadsAreCompleteAfterIt) {
   run_ranks(2, [](Communicator& ranks) {
     const std::shared_ptr<Communicator> shared{std::shared_ptr<void>(), &ranks};
@@ -284,8 +286,8 @@ TEST(RanksTraining, WeightsThatAStepReadsAreCompleteAfterIt) {
   });
 }
 
-// If a weight is written, only its low-precision copy is recomputed. Copies of sharded weights are cast on
-// the ranks that own the shards.
+// If a weight is written, only the low-precision copy of this weight is recomputed. If a weight is sharded,
+// each rank casts its own shard.
 TEST(RanksTraining, WeightCanBeWrittenBetweenSteps) {
   const auto losses = [](Communicator& ranks) {
     nn::Params params(1);
@@ -313,7 +315,7 @@ TEST(RanksTraining, WeightCanBeWrittenBetweenSteps) {
   for (const std::string& rank : ask_ranks(2, losses)) EXPECT_TRUE(rank == one);
 }
 
-// The state is set from the complete state, which any number of ranks may have written.
+// The state is set from a complete state. Any number of ranks may have written it.
 TEST(RanksTraining, StateIsSetFromTheCompleteState) {
   run_ranks(2, [&](Communicator& ranks) {
     nn::Params params(1);
@@ -333,8 +335,8 @@ TEST(RanksTraining, StateIsSetFromTheCompleteState) {
   });
 }
 
-// A rank is killed at any message from compilation to the gathering of the state for a checkpoint. All other
-// ranks must detect the loss, and none may end in another way.
+// Kills a rank at each message, from compilation until the state is gathered for a checkpoint. All other
+// ranks must report the loss of the rank.
 TEST(RanksTraining, RankKilledAtAnyMessageIsDetected) {
   const How how{"short", nn::Precision::bf16, "adamw", 0, 0, 4, 1};
   for (const int n : {2, 4}) {

@@ -1,5 +1,4 @@
-// Tests the task of adding numbers: the text of rows, the held-out part, and the answers that count as
-// correct.
+// Tests the task of adding numbers: the text of rows, the held-out part, and the rule for correct answers.
 #include <tilegrad/train/sums.h>
 
 #include <gtest/gtest.h>
@@ -21,7 +20,8 @@ struct Batch {
 
 using Numbers = std::pair<std::int64_t, std::int64_t>;
 
-// Reads the sums of a batch. Checks that each is complete and correct and that only its answer is learned.
+// Reads the sums of a batch. Checks that each sum is complete and correct, and that only the answer is
+// learned.
 std::vector<Numbers> read_back(const train::Sums& sums, const Batch& rows, std::int64_t batch,
                                std::int64_t context) {
   std::vector<Numbers> found;

@@ -1,5 +1,5 @@
-// Tests each option of a Trainer by itself, in pairs, and in two consecutive runs on one model. Compares rows
-// of metrics, saved steps and parameters with plain loops that compute the model's formula.
+// Tests each option of a Trainer by itself, in pairs, and in two consecutive runs on one model. Plain loops
+// compute the model's formula. Rows of metrics, saved steps and parameters must be the same.
 #include <cmath>
 
 #include <tilegrad/nn/layers/layers.h>
@@ -49,8 +49,8 @@ using namespace testing;
 constexpr std::int64_t context = 4, width = 3, vocabulary = 5;
 constexpr double momentum = 0.5, clip = 0.25;
 
-// The runs are short, so these options differ from the defaults. Each row of the table changes one more
-// option.
+// These options differ from the defaults, because the runs are short. Each row of the table changes one
+// further option.
 struct ShortRun : Trainer::Options {
   ShortRun() {
     steps = 5, validate_every = 2, validation_batches = 1, save_every = 3;
@@ -108,7 +108,7 @@ std::string refusal(const ShortRun& o) {
   return "";
 }
 
-// Tokens and targets depend on everything on which they may depend. Some targets are ignored.
+// Tokens and targets depend on all arguments. Some targets are ignored.
 struct HashedBatches : Batches {
   explicit HashedBatches(bool asks) : asks_(asks) {}
   static void fill(std::uint64_t kind, std::uint64_t number, Tokens x, Tokens y) {
@@ -257,7 +257,7 @@ struct Trained {
 };
 
 // Weights change by at most 0.75 per step. A step has fewer than 200 roundings of numbers up to 8. In bf16,
-// each weight, which is below 4, is rounded once, and there are 6 further roundings in sequence.
+// each weight is rounded once, and 6 further roundings follow. Weights are below 4.
 void compare(const Record& got, const Record& expected, const ShortRun& o) {
   const bool half = o.program.precision == nn::Precision::bf16;
   const double tolerance = half ? 0.05 : 200 * 8 * 0x1p-24;

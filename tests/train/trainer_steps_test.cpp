@@ -1,5 +1,5 @@
-// Compares a Trainer's actions at each step with a list that plain code makes: the requested batches,
-// reports, validations and saves.
+// Compares a Trainer's actions at each step with a list that plain code makes. The actions are requests for
+// batches, reports, validations and saves.
 #include <tilegrad/train/trainer.h>
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 std::string close_fails_for;  // name of the file
 }
 
-// Replaces the function of the C library, also for calls in the library under test.
+// Replaces the function of the C library. The library under test also calls the new function.
 extern "C" int close(int fd) {
   std::error_code error;
   const bool fails = !close_fails_for.empty() &&
@@ -111,7 +111,7 @@ void expect_same(const train::MetricsRow& a, const train::MetricsRow& b) {
   EXPECT_EQ(train::to_json(a), train::to_json(b));
 }
 
-// Returns the events of steps first + 1 to last of a run with known rows.
+// Returns the events of a run with known rows, for steps first + 1 to last.
 std::vector<std::string> expected_events(const train::Trainer::Options& o,
                                          const std::vector<train::MetricsRow>& rows, std::int64_t count,
                                          std::int64_t first, std::int64_t last, double best,
@@ -226,7 +226,7 @@ TEST(TrainerSteps, EventsMatchASimpleList) {
     EXPECT_EQ(next.state().best_loss,
               best_step > 0 ? static_cast<double>(static_cast<float>(best_loss)) : HUGE_VAL);
     ASSERT_EQ(next.rows().size(), trainer.rows().size());
-    rest.events.clear();  // requested the files to restore them
+    rest.events.clear();  // requested the files, to restore the state from them
     EXPECT_EQ(next.run().step, last + 3);
     EXPECT_EQ(rest.events, expected_events(o, next.rows(), c.count, last, last + 3, best_loss, best_step));
     EXPECT_EQ(rest.batches.trained.begin()->second, last);
@@ -280,7 +280,8 @@ TEST(TrainerSteps, NewRunReplacesAnEarlierRun) {
     EXPECT_TRUE(restored[i].read().same_bits(state[i].read())) << i;
 }
 
-// A foreign folder prevents a run only if it has the name of one of the run's steps.
+// If a foreign folder has the name of one of the run's steps, the run is refused. All other folders are
+// ignored.
 TEST(TrainerSteps, ForeignFoldersOfOtherStepsAreKept) {
   for (const std::int64_t step : {0, 1, 3, 4}) {
     const TemporaryDirectory dir;

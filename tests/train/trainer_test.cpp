@@ -56,7 +56,8 @@ TEST(Trainer, ValidationLossIsTheMeanOfItsBatches) {
   EXPECT_NEAR(trainer.rows().back().val_loss, mean, 1e-5);
 }
 
-// The last batch has one target. This target must count as one of 17 targets instead of a third of the mean.
+// The last batch has one target. The mean must be over all 17 targets, so the weight of this target is 1/17,
+// not 1/3.
 TEST(Trainer, ValidationLossIsTheMeanOfItsTargets) {
   Training r;
   const struct : ClassBatches {
@@ -80,7 +81,7 @@ TEST(Trainer, ValidationLossIsTheMeanOfItsTargets) {
   EXPECT_NEAR(trainer.rows().back().val_loss, sum / 17, 1e-5);
 }
 
-// Training uses one class of three, so the validation loss increases eventually.
+// Training uses one class of three, so the validation loss increases in the end.
 TEST(Trainer, BestStepHasTheLowestValidationLoss) {
   Training r;
   train::Trainer trainer(r.model, r.optimizer, r.batches,
@@ -97,7 +98,7 @@ TEST(Trainer, BestStepHasTheLowestValidationLoss) {
   EXPECT_LT(state.best_step, 12);
 }
 
-// For fine-tuning, the first row is the loss of the base model. This row never counts as the best step.
+// In fine-tuning, the first row is the loss of the base model. It is never the best step.
 TEST(Trainer, InitialValidationIsARowOfStepZero) {
   const TemporaryDirectory dir;
   Training r;

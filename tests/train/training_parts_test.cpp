@@ -20,8 +20,8 @@ namespace {
 
 using namespace testing;
 
-// Returns the sum of f(first), f(first + 1), … The number of terms in the left half is the largest power of
-// two below `count`.
+// Returns the sum of `count` terms f(first), f(first + 1), … The left part of the sum has the largest power
+// of two below `count` terms.
 template <class T, class F>
 T tree(F f, int first, int count) {
   if (count == 1) return f(first);
@@ -131,7 +131,7 @@ TEST(GradientTree, StoresASumOfEachLevel) {
       const train::GradientTree sums({x * 2, y * 2}, {"x", "y"}, count, Device::cpu());
       const auto bytes = [](std::size_t each) { return aligned(33 * each) + aligned(100 * each); };
       EXPECT_EQ(sums.leaf_bytes(), bytes(size_of(dtype)));
-      // The lowest level stores a value in its dtype. Other levels store sums in f32.
+      // The lowest level stores values in their dtype. Other levels store sums in f32.
       const std::size_t held =
           levels == 0 ? 0 : bytes(size_of(dtype)) + static_cast<std::size_t>(levels - 1) * bytes(4);
       EXPECT_EQ(sums.bytes(), sums.leaf_bytes() + held) << count;
@@ -180,8 +180,8 @@ TEST(Targets, CountsOnlyTargetsThatAreNotIgnored) {
               static_cast<std::int64_t>(n) - (n > 0) - (n > 3));
 }
 
-// The search tries the batch at which a line through both ends crosses the limit. In every third step, it
-// tries the middle.
+// The search draws a line through both ends. It tries the batch at which this line reaches the limit. In
+// every third step, it tries the middle.
 TEST(LargestBatch, SearchTriesFewBatches) {
   const auto asked = [](std::int64_t too_large, std::size_t free, auto needed) {
     std::vector<std::int64_t> all;
@@ -361,7 +361,7 @@ TEST(TrainingMemory, BothProgramsShareOneArena) {
   for (const std::size_t budget : {1u, 501'216u}) EXPECT_THROW(m.require(budget), OutOfMemory);
 }
 
-// If a step has several batches, the update by itself may exceed a budget.
+// If a step has several batches, the program of the update may exceed a budget.
 TEST(TrainingMemory, BudgetAppliesToBothPrograms) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 300, .context = 16, .layers = 1, .heads = 2, .width = 64});
@@ -389,7 +389,7 @@ TEST(TrainingMemory, BudgetAppliesToBothPrograms) {
     EXPECT_EQ(train::sharing_memory(model, own).memory_budget, 0u) << "no limit remains no limit";
     own.memory_held = 10;
     EXPECT_EQ(train::sharing_memory(model, own).memory_held, shared.memory_held + 10);
-    // Planning allocates no memory, so any batch can be planned.
+    // Planning allocates no memory, so it works for a batch of any size.
     EXPECT_TRUE(train::sharing_memory(model, {.batch = std::int64_t{1} << 34, .threads = 1}).arena);
     o.memory_budget = free.training.parameters + free.training.constants;
     EXPECT_THROW(train::TrainingProgram(model, optimizer, o), OutOfMemory);

@@ -1,6 +1,5 @@
-// Tests training steps of a model that is small enough for plain loops. table[t] contains the logits of the
-// token after t. The loss contains a random number that depends on the step, batch and rank. Ranks are
-// threads.
+// Tests training steps of a small model. Plain loops compute the same steps. table[t] contains the logits of
+// the token after t. A random number in the loss depends on the step, batch and rank. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -66,7 +65,7 @@ struct Rows {
   }
 };
 
-// The summed loss of some positions, and the summed gradient of the table.
+// The sum of the losses of some positions, and the sum of the table's gradients.
 struct Sums {
   double loss = 0;
   std::int64_t targets = 0;
@@ -82,8 +81,8 @@ struct Sums {
   }
 };
 
-// Returns the positions of a row that a rank owns. The row is divided into 2n equal pieces. The rank owns the
-// pieces with its number, counted from both ends.
+// Returns the positions of a row that a rank owns. The row is divided into 2n equal pieces. Rank r owns piece
+// r, counted from the beginning, and piece r, counted from the end.
 std::vector<std::int64_t> positions_of(int rank, int n) {
   const std::int64_t piece = context / (2 * n);
   std::vector<std::int64_t> all;
@@ -162,7 +161,8 @@ void check(const Way& way) {
     double loss = all.loss / targets;
     const int parts = way.divides_tokens ? way.ranks : 1;
     for (std::int64_t b = 0; b < way.accumulate; ++b)
-      for (int r = 0; r < parts; ++r) {  // the targets of each part are the weight of its random number
+      for (int r = 0; r < parts; ++r) {  // the weight of each part's random number is the part's number of
+                                         // targets
         std::int64_t own = 0;
         for (std::int64_t row = b * batch; row < (b + 1) * batch; ++row)
           for (const std::int64_t p : positions_of(r, parts == 1 ? 1 : parts))
@@ -282,7 +282,8 @@ TEST(EvaluationSteps, LogitsHaveThePrecision) {
   }
 }
 
-// The row of token 4 overflows, so only a batch with this token has a bad node, regardless of previous steps.
+// The row of token 4 overflows. So a batch has a bad node if it contains this token. Previous steps have no
+// effect.
 TEST(TrainingSteps, FirstBadNodeBelongsToTheFailingBatch) {
   for (const std::int64_t accumulate : {1, 2, 3}) {
     Bigram bigram(f32, false, 2);
@@ -384,8 +385,8 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
           EXPECT_EQ(reports[2].parameters, reports[1].parameters);
           EXPECT_EQ(reports[1].parameters, reports[0].parameters);
           EXPECT_EQ(reports[0].parameters, weights + state);
-          // Inputs are the tokens, the targets and the learning rate, and for several batches also their
-          // weight.
+          // Inputs are the tokens, the targets and the learning rate. If there are several batches, their
+          // weight is also an input.
           EXPECT_EQ(reports[1].inputs, 2 * aligned(2 * 16 * 4) + 2 * 64);
           EXPECT_EQ(reports[0].inputs, 2 * aligned(2 * 16 * 4) + (n > 1 ? 2 : 1) * 64);
         }
@@ -393,7 +394,7 @@ TEST(TrainingMemory, ReportMatchesAllocations) {
     }
 }
 
-// With one batch on one rank, the optimizer computes the norm, which needs one step less.
+// With one batch on one rank, the optimizer computes the norm. This needs one step less.
 TEST(TrainingSteps, NormsUseBlocksIfAStepHasSeveralBatches) {
   const auto block_norms = [](const train::ProgramOptions& o, const std::shared_ptr<Communicator>& dividing) {
     Bigram bigram;
@@ -417,7 +418,7 @@ TEST(TrainingSteps, NormsUseBlocksIfAStepHasSeveralBatches) {
 // variants that fit.
 struct Planned {
   std::pair<bool, double> cost;
-  double moved;  // bytes that steps move that are not recomputed
+  double moved;  // bytes that are moved by steps without recomputation
   std::int64_t chunks;
   MemoryReport memory, program;
 };
@@ -462,7 +463,7 @@ TEST(TrainingBudget, VariantWithTheFewestBytesMovedIsChosen) {
           try {
             const Planned p = planned(in_units, optimizer, one);
             EXPECT_EQ(p.chunks, chunks);
-            // Explicitly requested chunks are not counted as savings.
+            // If chunks are requested explicitly, their savings are not counted.
             EXPECT_EQ(p.memory.recomputed.moved, p.program.recomputed.moved);
             EXPECT_EQ(p.memory.recomputed.price, p.program.recomputed.price);
             EXPECT_EQ(p.memory.recomputed.saved, p.program.recomputed.saved);
@@ -483,7 +484,7 @@ TEST(TrainingBudget, VariantWithTheFewestBytesMovedIsChosen) {
         EXPECT_EQ(got.memory.recomputed.saved, got.program.recomputed.saved);
         continue;
       }
-      // The report counts the bytes that chunks move and save as recomputation.
+      // Chunks move and save bytes. The report counts both as recomputation.
       double least = 1e300;
       for (const bool copies : {false, true}) {
         train::ProgramOptions whole = o;
@@ -515,8 +516,8 @@ TEST(TrainingBudget, BudgetIsKeptToTheByte) {
       EXPECT_LE(train::TrainingProgram(model, optimizer, o).memory().peak(), o.memory_budget)
           << o.accumulate << " batches, " << less << " bytes less";
     }
-    // Smaller budgets are rejected. The error contains the budget and the minimum. The minimum must be
-    // accepted.
+    // Smaller budgets are rejected. The error contains the budget and the minimum. A budget equal to the
+    // minimum must be accepted.
     std::size_t least = 0;
     const auto refused_with = [&](std::size_t budget) -> std::string {
       o.memory_budget = budget;
@@ -540,8 +541,8 @@ TEST(TrainingBudget, BudgetIsKeptToTheByte) {
   };
   for (const std::int64_t accumulate : {1, 2, 4})
     expect_kept(optim::AdamW(params.all()), {.accumulate = accumulate});
-  // For some weights, a step contains only this rank's shards in f32, and low-precision copies of the
-  // complete weights.
+  // For some weights, a step contains only this rank's shards in f32. It also contains low-precision copies
+  // of the complete weights.
   run_thread_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
     const optim::AdamW divided(params.all(), {.ranks = ranks});
     for (const std::int64_t accumulate : {2, 4})
@@ -568,8 +569,8 @@ TEST(TrainingSteps, RowsOfABatchAreDividedEvenlyIntoChunks) {
     }
 }
 
-// Each plan records the model once, and so does the program. For 512 rows, up to 4 chunks are planned. If
-// nothing is recomputed, or if the loss has no chunks, no other numbers of chunks are planned.
+// Each plan records the model once, and the program records it once. For 512 rows, up to 4 chunks are
+// planned. If nothing is recomputed, or if the loss has no chunks, only one number of chunks is planned.
 TEST(TrainingBudget, OnlyUsefulVariantsArePlanned) {
   nn::Params params(1);
   const nn::Model model(params, {.vocabulary = 1024, .context = 64, .layers = 2, .heads = 2, .width = 32});

@@ -20,7 +20,8 @@ using namespace tg;
 
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// Computes one step of AdamW with clipping on all parameters, in the order of the paper, in doubles.
+// Computes one step of AdamW with clipping for all parameters. The operations have the order of the paper and
+// use doubles.
 struct PlainAdamW {
   optim::AdamW::Options o;
   std::vector<std::vector<double>> w, m, v;
@@ -47,7 +48,7 @@ struct PlainAdamW {
   }
 };
 
-// A loss Σ w ⊛ c, whose gradient c is fed.
+// A loss Σ w ⊛ c. Its gradient is c, which is an input.
 struct Slope {
   nn::Params params{1, f64};
   Parameter matrix = params.create("matrix", {2, 3}, nn::Init::normal(1));
@@ -176,7 +177,7 @@ TEST(Schedule, LinearConstantAndWarmupStableDecay) {
   EXPECT_THROW(optim::Schedule::named("cosin"), Error);
 }
 
-// A batch of a periodic text. The model can learn it, so the loss can fall to nearly 0.
+// A batch of a periodic text. The model can learn this text, so the loss can fall to nearly 0.
 struct Batch {
   std::vector<std::int32_t> x, y;
   Batch(const nn::ModelConfig& c, std::int64_t batch) {
@@ -373,8 +374,7 @@ TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
   for (const std::int64_t accumulate : {1, 2})
     for (const bool recompute : {false, true})
       for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
-        // With several batches per step, the update needs memory for the sums. This is less than a batch
-        // needs.
+        // With several batches per step, the update needs memory for the sums. A batch needs more memory.
         train::ProgramOptions o{.batch = accumulate == 1 ? 4 : 15,
                                 .threads = 1,
                                 .precision = precision,
@@ -419,8 +419,8 @@ TEST(TrainingProgram, MemoryBudgetKeepsResultsBitwise) {
       }
 }
 
-// Results must be bitwise identical for any number of chunks of the loss, requested explicitly or chosen by a
-// memory budget. GEMMs have 64 rows.
+// Results must be bitwise identical for any number of chunks of the loss. The number is requested explicitly,
+// or a memory budget determines it. GEMMs have 64 rows.
 TEST(TrainingProgram, LossChunksKeepResultsBitwise) {
   const nn::ModelConfig config{.vocabulary = 500, .context = 23, .layers = 1, .heads = 2, .width = 16};
   for (const std::int64_t accumulate : {1, 2})
@@ -532,7 +532,7 @@ TEST(LargestBatch, ReturnsTheLargestBatchThatFits) {
   EXPECT_EQ(train::largest_batch(65536, 1037, line), 1);
   EXPECT_EQ(train::largest_batch(65536, 1036, line), 0);
   EXPECT_EQ(train::largest_batch(1, 0, line), 0);
-  // Memory is a quadratic function or a step function of the batch.
+  // Memory is a quadratic function or a step function of the batch size.
   const auto square = [](std::int64_t b) { return static_cast<std::size_t>(b * b); };
   const auto steps = [](std::int64_t b) { return static_cast<std::size_t>(b / 100 * 4096); };
   for (const std::int64_t b : {2, 3, 500, 40000}) {
@@ -578,8 +578,7 @@ TEST(Generator, RepeatsTheLearnedSequence) {
   EXPECT_THROW(generator.extend(none, 1, {}, 1), Error);
 }
 
-// If a batch reads low-precision copies of weights, a different program from the batch's updates these
-// weights.
+// Batches read low-precision copies of weights. A separate program updates these weights.
 TEST(Training, AllBatchesOfAStepUseTheSameParameters) {
   for (const nn::Precision precision : {nn::Precision::full, nn::Precision::bf16}) {
     nn::Params params(1);
@@ -596,7 +595,8 @@ TEST(Training, AllBatchesOfAStepUseTheSameParameters) {
   }
 }
 
-// If dropout keeps a certain element, it overflows. When the step is repeated, the same mask must be drawn.
+// If dropout keeps a certain element, this element overflows. When the step is repeated, the same mask must
+// be drawn.
 TEST(BadNode, RepeatedStepHasTheSameDropout) {
   for (const std::int64_t accumulate : {1, 2}) {
     nn::Params params(1);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks includes. Every folder may include only the folders that docs/architecture.md allows, with paths from the root
-# of the tree. Headers in a subfolder (room) of core/ may include only that room and earlier rooms. Each external
-# package may be used only by the folder to which it belongs.
+# Checks includes. Every folder may include only the folders that docs/architecture.md allows, with paths from
+# the root of the tree. A subfolder of core/ is called a room. Headers in a room may include only the same
+# room and earlier rooms. Each external package may be used only by the folder to which it belongs.
 #   include_direction.sh ROOT | --self-test
 set -euo pipefail
 
@@ -10,8 +10,7 @@ check() {  # check ROOT: prints each invalid include; fails if there are any
   find $(ls -d core ops autograd backends nn io train parallel 2>/dev/null) \
     -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort | xargs awk '
     BEGIN {
-      # The order of this list rules out cycles, because each folder may include only itself and earlier
-      # folders.
+      # Each folder may include only itself and earlier folders of this list, so cycles are impossible.
       may["core"] = "core"
       may["ops"] = "core ops"
       may["autograd"] = "core ops autograd"

@@ -3,13 +3,12 @@
 #
 # The same kernels are compiled several times, with and without AVX. If such an object emits an inline
 # function or template out of line (of the standard library or of ours), it becomes a weak symbol. The other
-# objects and the rest of the library define the same symbol, and the linker keeps any one of these
-# definitions. If it keeps the AVX-512 definition, the complete program runs AVX-512 code, and SIGILL kills it
-# on a machine without AVX-512. A symbol is safe if the namespace is part of its name (also in a template
-# argument), because no other object can define it.
+# objects and the rest of the library define the same symbol, and the linker keeps one of these definitions.
+# It may keep the AVX-512 definition. In this case, the complete program runs AVX-512 code, and SIGILL kills
+# it on a machine without AVX-512. If the namespace is part of a symbol's name, also in a template argument,
+# no other object can define the symbol. Such a symbol is safe.
 #
-# The objects must not initialize anything either, because an initializer runs before main(), on every
-# machine.
+# The objects must also not initialize anything, because initializers run before main(), on every machine.
 #   kernel_symbols.sh NM ISA OBJECT... | NM --self-test COMPILER
 set -euo pipefail
 nm=$1

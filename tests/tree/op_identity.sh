@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks that code outside ops/ does not compare an op with a specific op. Passes and backends must use the op's
-# properties (core/graph/op.h) or attributes. Structural ops are exempt: leaves, and ops created by fusion. Kernels are
-# registered and found by name, and names are printed. Neither is a comparison of an op with a constant.
+# Checks that code outside ops/ does not compare an op with a specific op. Passes and backends must use the
+# op's properties (core/graph/op.h) or attributes. Structural ops are exempt: leaves, and ops that fusion
+# creates. Code may register and find kernels by name, and print names, because it does not compare an op with
+# a constant.
 #   op_identity.sh ROOT | --self-test
 set -euo pipefail
 

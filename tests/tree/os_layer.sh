@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that only core/os/SYSTEM/ includes headers of the operating system. A header in core/os/ must include none of
-# them. It may include only headers in core/base and core/os.
+# Checks that only core/os/SYSTEM/ includes headers of the operating system. Headers in core/os/ must not
+# include headers of the operating system. They may include only headers in core/base and core/os.
 #   os_layer.sh ROOT | --self-test
 set -euo pipefail
 

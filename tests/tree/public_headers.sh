@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the headers that cmake/public_headers.cmake lists for users. Each header must exist, must be included as
-# <tilegrad/PATH> everywhere, and may include only public headers of this tree. No other header may be included in this
-# form.
+# Checks the headers that cmake/public_headers.cmake lists for users. Each header must exist, must be included
+# as <tilegrad/PATH> everywhere, and may include only public headers of this tree. Headers that are not in
+# this list must not be included in this form.
 #   public_headers.sh ROOT | --self-test
 set -euo pipefail
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Checks that a library destroys no static object when the process or a thread ends.
 #
-# A user's static object may run or compile a program in its destructor. By then, a static or thread_local
-# object that the library created later, in the first run, is already destroyed. So the library allocates such
-# objects with new and never destroys them: static auto& table = *new Table. For all others, the compiler
-# calls __cxa_atexit or __cxa_thread_atexit.
+# A user's static object may run or compile a program in its destructor. If the library created a static or
+# thread_local object later, for example in the first run, that object is already destroyed. So the library
+# allocates such objects with new and never destroys them: static auto& table = *new Table. For other objects
+# with destructors, the compiler calls __cxa_atexit or __cxa_thread_atexit.
 #   static_objects.sh NM LIBRARY | NM --self-test COMPILER
 set -euo pipefail
 nm=$1
 
-# CUB includes <iostream>, which has such an object, so objects that include CUB cannot be checked.
+# CUB includes <iostream>, which defines such an object. So object files that include CUB cannot be checked.
 check() {  # check FILE: prints the objects that destroy something; fails if there are any
   "$nm" -A -u "$1" | awk '
     { symbols++ }

@@ -3,9 +3,9 @@
 
     unity_names.py BUILD | --self-test
 
-BUILD is the build tree. Its generated files list the sources that are compiled together. The compiler reports a function that
-two files define with the same parameters, but with different parameters one silently hides or overloads the other. This check
-finds both in a second, and prints both locations.
+BUILD is the build tree. Its generated files list the sources that are compiled together. If two files define
+a function with the same parameters, the compiler reports it. If the parameters differ, one function hides or
+overloads the other without a message. This check finds both cases in a second, and prints both locations.
 """
 import collections
 import pathlib
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 COMMENT_OR_LITERAL = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
-# The name that a declaration in a namespace introduces. The text before it is cut off first.
+# Matches the name that a declaration in a namespace introduces. The text before the name is removed first.
 TYPE = re.compile(r"\b(?:struct|class|enum(?:\s+class)?|union|concept)\s+(?:alignas\([^)]*\)\s*)?(\w+)\s*(?:final)?\s*[:{;<=]")
 ALIAS = re.compile(r"^\s*(?:using|namespace)\s+(\w+)\s*=")
 FUNCTION = re.compile(r"([\w:~]+)\s*\(")
@@ -24,12 +24,13 @@ NOT_NAMES = {"if", "for", "while", "switch", "return", "sizeof", "alignof", "dec
 
 
 def without_comments(text):
-    """The text with comments and literals replaced by blanks, so offsets and line numbers are unchanged."""
+    """Returns the text with blanks instead of comments and literals. Offsets and line numbers do not
+    change."""
     return COMMENT_OR_LITERAL.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), text)
 
 
 def without_brackets(text):
-    """The text without <...>, which may contain commas, names and parentheses."""
+    """Returns the text without <...>, because it may contain commas, names and parentheses."""
     while True:
         shorter = re.sub(r"<[^<>;{}]*>", " ", text)
         if shorter == text:
@@ -38,14 +39,15 @@ def without_brackets(text):
 
 
 def name_of(declaration):
-    """The name that a declaration introduces, or None if it introduces none (or specializes a template)."""
+    """Returns the name that a declaration introduces, or None if it introduces no name or specializes a
+    template."""
     text = re.sub(r"^\s*#.*$", " ", declaration, flags=re.M)
     if re.match(r"\s*template\s*<\s*>", text):
         return None
     text = re.sub(r"\[\[.*?\]\]|__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|alignas\s*\([^()]*\)|__align__\s*\([^()]*\)", " ", text)
     text = re.sub(r"^\s*template\s*(?=<)", " ", without_brackets(text))
     if ALIAS.match(text):
-        return None  # two files may declare the same alias; the compiler rejects different aliases of one name
+        return None  # two files may declare the same alias; if they differ, the compiler rejects them
     if match := TYPE.search(text.split("(")[0] + "{"):
         return match.group(1)
     if re.match(r"\s*(using|static_assert|extern|friend|asm)\b", text):
@@ -60,7 +62,8 @@ def name_of(declaration):
 
 
 def unnamed_names(text):
-    """(name with its enclosing namespaces, line) for each declaration directly in an unnamed namespace."""
+    """Returns (name with its enclosing namespaces, line) for each declaration directly in an unnamed
+    namespace."""
     text = without_comments(text)
     names, scopes, start, position = [], [], 0, 0
     parentheses = 0

@@ -1,5 +1,5 @@
 // A user's header with the same path as a header of tilegrad. It declares functions that tilegrad also
-// defines, in its own namespace.
+// defines. Its functions are in a separate namespace.
 #pragma once
 
 #include <string>
