@@ -4,8 +4,8 @@
 // c)·V over the keys of the range. The results of a row's ranges are combined in order:
 //   c' = max(c, cᵣ),  π ← exp(c − c')·π + exp(cᵣ − c')·πᵣ,  G ← exp(c − c')·G + exp(cᵣ − c')·Gᵣ,
 // and finally O = G ⊘ π,  ξ = c + log π. Ranges and tiles begin at fixed keys, even if a query does not
-// attend to these keys. A row adds only the keys that it attends to. Results are therefore bitwise
-// independent of other rows, of the location of keys in memory, and of the assignment of work to threads.
+// attend to these keys. A row adds only the keys that it attends to. Other rows, the location of keys in
+// memory and the number of threads therefore do not change the result.
 #include "backends/cpu/kernels/attention/attention.h"
 
 #include <cstdio>
