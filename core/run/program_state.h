@@ -26,7 +26,7 @@ struct Program::State {
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;
-  // provides the arena and the workspace; if null, the program owns them
+  // owner of `block` and `workspace`; if null, the program owns them
   std::shared_ptr<SharedArena> arena;
   std::unique_ptr<Executable> executable, planned;  // planned: for a program that only describes itself
   MemoryReport memory;
